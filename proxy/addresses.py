@@ -68,9 +68,9 @@ class Address:
 
 @dataclass(slots=True, kw_only=True)
 class Broker:
-    """A broker that the cluster has named, with its listener.
+    """A broker that the cluster has named, with the gateway's listener for it.
 
-    In transparent mode, a destination of clients.
+    In transparent mode, a destination that clients connect to.
     """
 
     node_id: int
@@ -85,7 +85,7 @@ class Broker:
     opening: bool = False
     """Whether the listener is being opened."""
     problem: str = ""
-    """Why the broker has no listener. Empty if it has one or needs none."""
+    """The reason why the broker has no listener. Empty if it has one or needs none."""
     missing_since: float | None = None
     """Since when the cluster has not named the broker, in seconds. None if it is in the latest response."""
 

@@ -27,7 +27,7 @@ MAX_INTERVAL = 3600.0
 LOG_LEVELS = ("debug", "info", "warning", "error")
 _Value = TypeVar("_Value")
 _READ_RECORDS = ("cramjam", "google_crc32c", "lz4", "zstandard")
-"""The modules that proxy.cooperative imports from the packages of the extra `cooperative`."""
+"""The modules that proxy.cooperative imports from the optional packages (the extra `cooperative`)."""
 
 
 def _left_out(value: _Value, why: str) -> Callable[[str], _Value]:
@@ -182,7 +182,7 @@ class Config:
         default=None,
         help="the brokers to ask first, in this order until one responds; not with --transparent",
     )
-    """The addresses of the bootstrap. Empty in transparent mode."""
+    """The brokers that are asked first. Empty in transparent mode."""
     transparent: str = option(
         metavar="off|redirect|tproxy",
         parse=_one_of("off", "redirect", "tproxy"),
@@ -264,8 +264,8 @@ class Config:
         "listeners use --tls-cert; not with --transparent",
         needs="tls_cert",
     )
-    """Certificates by broker id. The listener of the broker shows this certificate. If brokers share a port,
-    it is shown for the broker's server name."""
+    """The certificate files by broker id. A broker's listener shows the broker's certificate. If brokers
+    share a port, the server name in the client's TLS handshake selects the certificate."""
     client_ca: Path | None = option(
         metavar="FILE",
         parse=_path,

@@ -90,7 +90,7 @@ def switch(text: str) -> bool:
 
 
 def _parts(text: str) -> tuple[Fraction, str]:
-    """Split a text into a number and a unit. If it has no number, the unit is ""."""
+    """Split a text into a number and a unit. If the text has no number, the unit is ""."""
     found = _WITH_UNIT.fullmatch(text.strip().lower())
     return (Fraction(found[1]), found[2]) if found else (Fraction(), "")
 

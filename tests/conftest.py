@@ -38,7 +38,7 @@ def pytest_configure() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _java_of_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Run Spark on the Java that the test brokers use. `replay measure` looks at JAVA_HOME first."""
+    """Run Spark with the same Java as the test brokers. `replay measure` looks at JAVA_HOME first."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JAVA_HOME", str(java_home(tmp_path_factory.mktemp("java-home"))))
         yield

@@ -168,7 +168,7 @@ class Playbook:
         return b"".join(map(bytes, self.connection.drain_client()))
 
     def events(self, *kinds: type[Any]) -> list[Event]:
-        """Return the events of these kinds since the last call."""
+        """Return the events of the given kinds since the last call."""
         return [event for event in self.connection.drain_events() if not kinds or isinstance(event, kinds)]
 
     # What begins most transcripts

@@ -21,7 +21,7 @@ NOT_TESTED: Final = {
     "15": "the broker counts it; there is nothing to do",
     "45": "a cost that the benchmarks measure, no behaviour",
 }
-"""Trap -> the reason why no test shows it."""
+"""The traps that no test shows, each with the reason."""
 
 LIVE: Final = [str(number) for number in (*range(1, 30), *range(58, 66)) if number != 28]
 """Cases that are also shown with a live broker. Case 28 is missing, because no broker could be made to lower

@@ -4,9 +4,9 @@
 
 If a program is installed in a folder that is not on PATH (often /usr/sbin), it is linked instead.
 
-apt-get itself finds the packages and checks their signatures. Its lists and archives are in a folder of ours
-instead of the system's. Packages are unpacked. A script for each program in `bin` sets the path to its
-libraries.
+apt-get itself finds the packages and checks their signatures. Its lists and archives are in a folder of this
+project instead of the system's. The packages are unpacked. For each program, `bin` has a script that sets the
+path to the program's libraries.
 """
 
 import fcntl

@@ -62,7 +62,7 @@ class FilterTally(Figures):
     refused: Counter[int] = field(default_factory=Counter)
     """Partitions for which the gateway itself returned an error, by error code."""
     exclusive: Counter[str] = field(default_factory=Counter)
-    """How often a group stopped sharing partitions, by reason (`GroupSeen.exclusive`)."""
+    """How often a group stopped sharing partitions. The keys are the reasons (`GroupSeen.exclusive`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +76,7 @@ class LaneSeen:
     """The lane's committed offset: all its records before this offset are committed. None if this process
     does not know the offset."""
     lag: int | None
-    """The number of offsets from `position` to the end of the partition, minus skipped ones. None if
+    """The number of offsets from `position` to the end of the partition, minus skipped offsets. None if
     unknown."""
 
 

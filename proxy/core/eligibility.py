@@ -102,7 +102,7 @@ class SessionLimits:
         return False
 
     def release(self) -> None:
-        """Release a slot."""
+        """Release a session slot of this process."""
         self._slots[self._own] -= 1
 
 
@@ -126,7 +126,8 @@ class BrokerVersions:
     def remember(self, connection: object, features: Features) -> None:
         """Remember the features that a connection has learned.
 
-        If equal features are already remembered, they stay bound to the earlier connection.
+        If equal features are already remembered, nothing changes, and they are forgotten with the earlier
+        connection.
         """
         if features != self.features:
             self.features, self._said_to = features, connection

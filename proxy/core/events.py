@@ -70,7 +70,7 @@ class NotFollowed(StrEnum):
     CLOSED = "connection closed"
     """The client's connection to the new leader ended before the answer came."""
     LATE = "too late"
-    """The new leader did not answer while the response was held back."""
+    """The new leader did not answer while the response to the client was held back."""
     SESSION = "session"
     """The client has a session with the gateway."""
     NOT_LISTED = "not listed"

@@ -56,7 +56,7 @@ class Handler:
     planned: bool = False
     """Whether this handler is a plan, which is shared by all matching requests (`proxy.core.plans`)."""
     spare: "InFlight | None"
-    """Only for a plan: the last answered request, whose object can be reused."""
+    """Used only by a plan: the last answered request. Its object can be used again for the next request."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}>"
@@ -129,7 +129,8 @@ class Forward(Handler):
 
 
 FORWARD: Final = Forward()
-"""The handler of requests whose responses are forwarded, and which do not allow the broker to wait."""
+"""The handler of requests that do not allow the broker to wait, and whose responses are forwarded
+unchanged."""
 
 
 class Claim:
@@ -295,7 +296,7 @@ class Kept:
         self.frame: Received | None = None
         """The received bytes."""
         self.buffered = 0
-        """How many bytes are buffered."""
+        """How many bytes of the response are buffered."""
         self._cut = 0
         """How many entries were looked up."""
 
@@ -499,7 +500,7 @@ class Around(Handler):
 
     @property
     def fetch(self) -> FetchRequest | None:  # type: ignore[override]  # of the innermost handler
-        """The fetch as parsed. None if it was not understood."""
+        """The client's fetch as it was parsed. None if it was not understood."""
         return self._fetching.fetch
 
     @property

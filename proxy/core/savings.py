@@ -36,15 +36,16 @@ _ALIKE: Final = 2
 _CLOSE_RESPONSE: Final = 40
 """Approximate bytes of the response to a close."""
 _VERSIONS: Final = 500
-"""Approximate bytes of ApiVersions and its response."""
+"""Approximate bytes of an ApiVersions request and its response."""
 _WEIGHT: Final = 0.5
 """The weight of the latest response in moving averages."""
 _RETURN: Final = 0.25
 """The first estimate of the probability that a partition returns soon after it was removed from the client's
 list."""
 _MOST_RETURN: Final = 0.6
-"""The maximum of the estimate that begins with `_RETURN`. If a client's list changes all the time, partitions
-return with other offsets, so that dropping them costs little."""
+"""The upper limit for the estimated share of dropped partitions that return (`_RETURN` is its first value).
+If a client's list changes all the time, partitions return with other offsets, so that dropping them costs
+little."""
 
 
 class SessionForm(Enum):
@@ -89,8 +90,8 @@ class Savings:
         self._news = 0.0
         """The average number of entries with changes in a response of the session."""
         self._excess = 0.0
-        """Additional bytes of each entry in the session's responses, because a topic may be split into
-        several elements."""
+        """The average number of additional bytes for each entry in the session's responses. There are such
+        bytes because a broker may split a topic into several elements."""
         self._added = 0
         self._alike = 0
         """The number of consecutive fetches without a session for which a session would have saved bytes."""
@@ -107,7 +108,7 @@ class Savings:
         allowed."""
         self._returns = _RETURN
         self._away = 0.0
-        """The bytes that it would cost to list recently dropped partitions again."""
+        """The bytes that it would cost to add recently dropped partitions to the session again."""
 
     def __repr__(self) -> str:
         return f"<Savings credit={self._credit} rest={self._rest} regret={self._regret:.0f}>"
@@ -240,10 +241,10 @@ class Savings:
             self._excess += _WEIGHT * (max(0.0, (expected - saved) / entries) - self._excess)
 
     def settle(self, saved: int) -> bool:
-        """Add saved bytes. The number is negative if bytes were lost.
+        """Add saved bytes to the account. The number is negative if bytes were lost.
 
         Returns:
-            True if more bytes were lost than allowed, so that the connection rests from now on.
+            True if more bytes were lost than allowed. Then the connection uses no session from now on.
         """
         credit = self._credit + saved
         if credit >= 0:
@@ -255,9 +256,9 @@ class Savings:
         return not rested
 
     def failed(self) -> None:
-        """Note that the last expense is not used any more.
+        """Note that the session or list of the last expense is not used any more.
 
-        If it has not paid, wait, each time twice as long.
+        If it has not paid for itself, the next expense must wait. Each time, the wait is twice as long.
         """
         if self._owed > 0:
             self._patience = self._wait = min(2 * self._patience or FIRST_WAIT, LONGEST_WAIT)

@@ -23,8 +23,8 @@ from proxy.protocol.produce import Produced, ProducedBatch
 _BEFORE: Final = (*SASL, ApiKey.API_VERSIONS)
 """Requests that brokers answer before a client has authenticated."""
 _LOOKED_AT: Final = 8
-"""If a client has more connections to a broker, only this many are asked whether they are free. The
-connections take turns."""
+"""The maximum of a client's connections to a broker that are asked whether they are free. If there are more,
+the connections take turns."""
 _WHOLE: Final = frozenset({b"PLAIN", b"OAUTHBEARER"})
 """SASL mechanisms whose first token shows the whole identity and its proof. The same client sends the same
 token each time."""

@@ -1,4 +1,7 @@
-"""Draws the page of one client or one broker, with all that the gateway reports about it. Pure functions."""
+"""Draws the page of one client or one broker, with everything that the gateway reports about it.
+
+All functions are pure.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final

@@ -30,7 +30,8 @@ _NAME: Final = 26
 _NAME_FROM_100: Final = 32
 """The lowest width of client names on screens with 100 columns or more."""
 _MORE_SOFTWARE: Final = 18
-"""By how much the column of software may grow for long names, if no other column needs the room."""
+"""The number of columns by which the column of software may grow for long names. It grows only if no other
+column needs the room."""
 _OF_NAME: Final = 5
 """The column of client names gets at least 1/5 of the screen's width."""
 

@@ -156,7 +156,7 @@ class FetchManager:
         return IncrementalFetchContext(fetch, session, request, version, self.cache)
 
     def _lost(self, fetch: FetchRequest, session: FetchSession) -> SessionErrorContext:
-        """End a session that can't continue, as if it were evicted.
+        """End a session that can't continue. The response has the same error as after an eviction.
 
         The client then requests a new session.
         """

@@ -26,7 +26,9 @@ def sessionless(fetch: FetchRequest, version: int) -> bytes:
 
 
 def full_fetch(fetch: FetchRequest, partitions: SessionPartitions, version: int) -> bytes | None:
-    """Return the full fetch for an incremental fetch. None if it would have more than `MAX_TOPICS` topics.
+    """Return the full fetch that replaces an incremental fetch. None if it would have too many topics.
+
+    The limit of topics is `MAX_TOPICS`.
 
     Args:
         fetch: the client's fetch. Its header, limits, rack and tags are kept.

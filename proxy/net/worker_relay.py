@@ -145,9 +145,9 @@ class _RelaySide(asyncio.Protocol):
             to.write(data)
 
     def eof_received(self) -> bool:
-        """Forward the end of the stream.
+        """Forward the end of the stream to the other side.
 
-        The other direction stays open. With TLS it can't stay open.
+        Return whether the other direction stays open. With TLS it can't stay open.
         """
         own, to = self.transport, self.peer.transport
         self.ended = True

@@ -55,7 +55,7 @@ microseconds."""
 MAX_PARTITIONS: Final = 1 << 15
 """The limit of entries in a fetch."""
 MAX_TAG_BYTES: Final = 1 << 14
-"""The limit of bytes in tags of entries and elements."""
+"""The maximum number of tag bytes in the entries and elements of a fetch."""
 MAX_NAME: Final = 249
 """The longest topic name that Kafka allows. Longer names are not stored."""
 MAX_AROUND: Final = 512
@@ -156,7 +156,7 @@ class FetchRequest:
 
     @property
     def min_bytes(self) -> int:
-        """The minimum of record bytes that the broker waits for."""
+        """The minimum number of bytes that the broker should wait for before it responds."""
         at = self.body + self.layout.request_limits + _MIN_BYTES_AT
         return int.from_bytes(self.frame[at : at + 4], signed=True)
 
@@ -168,7 +168,7 @@ class FetchRequest:
 
     @property
     def partitions(self) -> int:
-        """The number of entries."""
+        """The number of partitions that the fetch lists."""
         return self.topics.partitions
 
     @property

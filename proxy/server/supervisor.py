@@ -222,7 +222,7 @@ class Supervisor:
         return sum(cut_off)
 
     def close(self) -> int:
-        """Close everything at once. Return the number of connections that were open."""
+        """Close everything at once. Return the number of client connections that were open."""
         self._closed = True
         left = self._connected
         self.acceptor.close()
@@ -363,7 +363,7 @@ class Supervisor:
             self.process.loop.call_at(self._sent_brokers_at + SEND_SECONDS, self._send_brokers)
 
     def _send_brokers(self) -> None:
-        """Send the known brokers to the workers if they have changed since the last time."""
+        """Send the list of known brokers to the workers, if the list has changed since it was last sent."""
         self._sends_brokers = False
         self._sent_brokers_at = self.process.loop.time()
         known = self.brokers.known

@@ -82,7 +82,7 @@ def _fetch_offset(layout: FetchLayout) -> int:
 
 
 def _partition_max_bytes(table: PartitionTable, row: int) -> int:
-    """Return partition_max_bytes of a row, the last field of a request's entry before its tags."""
+    """Return the partition_max_bytes of a row. It is the last field of a request's entry before the tags."""
     layout = table.layout
     end = (row + 1) * layout.request_entry - layout.flexible
     return int.from_bytes(table.request_bytes[end - _PARTITION_MAX_BYTES : end], signed=True)

@@ -24,14 +24,14 @@ class Wanted:
     """Selects the requests of a capture to play."""
 
     include: frozenset[int] = frozenset()
-    """API keys to play in addition to the APIs that only read."""
+    """The keys of APIs to send in addition to the APIs that only read."""
     clients: frozenset[str] = frozenset()
     """The ids of the wanted clients. If empty, all clients."""
     ports: frozenset[int] = frozenset()
     """The broker ports of the wanted connections. If empty, Kafka connections are recognised by their
     bytes."""
     keylogs: tuple[str, ...] = ()
-    """Files with secrets of TLS connections."""
+    """Files with the secrets of TLS connections (key logs)."""
     longest_wait: float | None = None
     limit: int | None = None
 

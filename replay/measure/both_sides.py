@@ -40,7 +40,7 @@ class SampledExchange(NamedTuple):
     api_version: int
     correlation_id: int
     request_time: int
-    """In ns since 1970, like `response_time`."""
+    """The time of the request in ns since 1970. `response_time` has the same unit."""
     response_time: int
 
 
@@ -85,7 +85,7 @@ def _rank(exchange: Exchange) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampled:
-    """A connection with its sample."""
+    """A captured connection with a sample of its exchanges."""
 
     connection: str
     client_id: str

@@ -79,7 +79,7 @@ def strip_records(batch: pa.RecordBatch, *, keep: bool = False) -> pa.RecordBatc
 
 
 def restore_records(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return a STRIPPED batch as SEGMENTS, with zeros in place of the cut contents."""
+    """Return a batch with the schema STRIPPED in the schema SEGMENTS. Cut contents are replaced by zeros."""
     columns = [batch.column(name).cast(SEGMENTS.field(name).type) for name in SEGMENTS.names]
     lengths = pc.binary_length(batch.column("cuts"))
     if pc.sum(lengths).as_py():

@@ -79,10 +79,10 @@ class Engine:
         return settled + self._take(fetch)
 
     def drain_other(self) -> list[Outcome]:
-        """Return the final outcomes of the other policy, and forget them.
+        """Return the final outcomes of the other policy since the last call, and forget them.
 
-        The topics of these outcomes have no figures. Fetches that repeat the previous one share its outcome
-        object.
+        These outcomes have no figures for single topics. Fetches that repeat the previous fetch share its
+        outcome object.
         """
         outcomes, self._of_other = self._of_other, []
         return outcomes

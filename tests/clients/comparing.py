@@ -122,7 +122,7 @@ def _watermarks(run: Run) -> list[Line]:
 
 
 def assert_sessions(sessions: Sessions, fetches: Fetches) -> None:
-    """Check that the client sent the expected kinds of fetches, and the gateway too.
+    """Check that the client and the gateway sent the expected kinds of fetches.
 
     Raises:
         AssertionError: a kind of fetch is missing or unexpected, or the gateway saved no bytes with sessions

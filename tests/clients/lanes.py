@@ -10,7 +10,8 @@ from tests.clients.runner import Line, Place, Program, Run, Ways
 QUARTER = SPACE // 4
 LANES = [(number * QUARTER, (number + 1) * QUARTER - 1) for number in range(4)]
 MARKERS = ("00000000", "00000001")
-"""The keys of transaction markers. Each member gets all markers, and some clients deliver them as records."""
+"""The keys of transaction markers, in hexadecimal. Each member gets all markers, and some clients deliver
+them as records."""
 
 
 def assert_lanes(program: Program, ways: Ways, expected: Expected, isolation: str) -> None:

@@ -201,7 +201,7 @@ class Run:
         return "".join(self._stderr[-20:])
 
     def of(self, kind: str) -> list[Line]:
-        """Return the lines of one kind, in order."""
+        """Return the output lines of one kind, in order."""
         return [line for line in self.lines if line["kind"] == kind]
 
     def wait(self, wanted: Callable[["Run"], bool], what: str, *, seconds: float = 40) -> None:

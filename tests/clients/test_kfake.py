@@ -1,5 +1,6 @@
-"""The tests of franz-go's fake broker (kfake) pass directly, and with a gateway before each of their
-clusters.
+"""All tests of franz-go's fake broker (kfake) pass, directly and through gateways.
+
+In the second run, each of the tests' clusters has a gateway in front of it.
 """
 
 import pytest

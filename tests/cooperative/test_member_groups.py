@@ -107,8 +107,9 @@ def test_each_member_gets_its_own(shared: Shared, coordinator: Coordinator, brok
 def test_a_member_gets_nothing_of_a_partition_that_it_does_not_have(
     shared: Shared, coordinator: Coordinator, broker: ModelBroker
 ) -> None:
-    """A member gets no records of a partition that it does not have any more. With incremental rebalancing, a
-    client goes on fetching its old partitions until it learns its new ones.
+    """A member gets no records of a partition that it has lost.
+
+    With incremental rebalancing, a client continues to fetch its old partitions until it learns its new ones.
     """
     one, two = client(shared), client(shared, "b")
     coordinator.rebalance([one])
@@ -172,8 +173,9 @@ def test_a_commit_of_a_client_that_is_joining_for_the_first_time_here_is_refused
 def test_who_has_not_come_along_gets_nothing_more(
     shared: Shared, coordinator: Coordinator, broker: ModelBroker
 ) -> None:
-    """Case 42: a stopped member that missed a rebalance gets no more records, although it does not know that
-    yet. The gateway uses no clock for this.
+    """Case 42: a stopped member that missed a rebalance gets no more records.
+
+    The member does not know yet that it has lost its partition. The gateway uses no clock to find this out.
     """
     one, two = client(shared), client(shared, "b")
     coordinator.rebalance([one, two])
@@ -265,10 +267,10 @@ def test_a_client_that_joins_again_without_a_heartbeat_may_be_where_it_was(
 def test_a_client_that_had_nothing_and_joins_again_without_a_heartbeat_gets_its_partition(
     shared: Shared, coordinator: Coordinator, broker: ModelBroker
 ) -> None:
-    """A new client that joins again without a heartbeat gets its partition. The client has either no
-    position, or the one of its first assignment.
+    """A new client that joins again without a heartbeat gets its partition again.
 
-    After a third join its position is unknown, because its key ranges have changed meanwhile.
+    At that time, its only possible position is that of its first assignment. After a third join its position
+    is unknown, because its key ranges have changed meanwhile.
     """
     one, two = client(shared), client(shared, "b")
     for _ in range(2):
@@ -677,8 +679,9 @@ def test_the_leaders_assignor_hears_of_no_partition_that_several_have(
 def test_a_member_of_a_group_that_brokers_assign_gets_all(
     shared: Shared, broker: ModelBroker, heartbeat: int
 ) -> None:
-    """Case 45: nothing is shared in a group whose brokers assign the partitions (KIP-848 or KIP-1071),
-    whatever its name.
+    """Case 45: if brokers assign a group's partitions (KIP-848, KIP-1071), its members share no partition.
+
+    This does not depend on the group's name. Each member gets all records of its partitions.
     """
     one = client(shared)
     assert fetched(shared, one, broker) == []

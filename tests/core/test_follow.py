@@ -1,5 +1,6 @@
-"""If a partition has a new leader, the gateway retries the fetch there (`--follow-leader`). Played step by
-step.
+"""If a partition has a new leader, the gateway retries the fetch there (`--follow-leader`).
+
+The tests play the connections step by step.
 """
 
 import struct
@@ -198,8 +199,9 @@ def test_a_leader_that_was_followed_is_asked_at_once_the_next_time() -> None:
 def test_an_epoch_is_replaced_only_if_the_position_is_proven(
     end: tuple[int, int, int, int], offset: int
 ) -> None:
-    """KIP-320: the leader epoch in a fetch is replaced only if the offset is proven. Otherwise the client
-    would not see that records were lost.
+    """KIP-320: the gateway replaces the leader epoch in a fetch only if the client's offset is proven.
+
+    Without this rule, the client would not see that records were lost.
     """
     two = Two(epoch=4)
     two.fails((TOPIC, 0, offset), errors=[74]).asks_leaders().leaders({0: (NEW, 5)})

@@ -173,9 +173,9 @@ def test_later_batches_follow_in_their_order() -> None:
 
 @pytest.mark.parametrize("error", [3, 6, 7, 19, 45, 46, 47])
 def test_no_batch_overtakes_one_that_failed(error: int) -> None:
-    """After a failed batch, no later batch is repeated, even at a leader that does not know the producer.
+    """After a failed batch, the gateway retries no later batch of the same lane.
 
-    Such a leader would accept a later batch as the producer's first one.
+    A leader that does not know the producer would accept a later batch as the producer's first one.
     """
     two = Producer()
     two.sends(0, 2).refused(0).leads(2).repeats(0).sends(4)
@@ -279,8 +279,9 @@ def test_a_connection_that_closes_holds_no_produce() -> None:
     ],
 )
 def test_what_is_not_idempotent_for_sure_passes(asked: bytes) -> None:
-    """A Produce that is not surely idempotent is not repeated. With acks=all, error 6 may come after the
-    batch was replicated, so a repeat could append it twice.
+    """A Produce request that is not surely idempotent is not repeated at the new leader.
+
+    With acks=all, error 6 may come after the batch was replicated, so a repeat could append the batch twice.
     """
     two = Producer()
     two.old.client(asked, chunk=1 << 16).to_broker(asked)

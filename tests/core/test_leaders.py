@@ -369,8 +369,9 @@ def responses(draw: st.DrawFn) -> tuple[int, list[Any], tuple[int, ...], list[Le
 @examples(200)
 @given(st.lists(responses(), min_size=1, max_size=12))
 def test_no_response_is_older_than_what_was_seen_and_nothing_else_changes(history: list[Any]) -> None:
-    """No leader in a response is older than one seen before. Other bytes do not change, and an updated
-    response is not changed again.
+    """No leader in a response is older than a leader that was seen before.
+
+    Other bytes do not change, and an updated response is not changed again.
     """
     leaders = Leaders()
     known: dict[UUID, dict[int, int]] = {}

@@ -11,7 +11,8 @@ from tools.fuzz.targets import TARGETS
 
 FRESH = 3000
 SECONDS = 10.0
-"""Seconds for the new inputs of one target. A slow or busy machine tries fewer inputs."""
+"""The time for the new inputs of one target, in seconds. A slow or busy machine tries fewer inputs in this
+time."""
 FILES = [(target, file) for target in TARGETS.values() for file in regressions(target)]
 
 

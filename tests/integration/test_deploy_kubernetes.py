@@ -56,7 +56,7 @@ ASK: Final = "import urllib.request as r; print(r.urlopen('http://127.0.0.1:9464
 
 
 def broker() -> Broker:
-    """A broker with the name that the manifests use."""
+    """Return a broker that is reached by the name that the manifests use."""
     return Broker(
         port=PORT,
         voters={1: CONTROLLER_PORT},

@@ -220,7 +220,10 @@ def _level(resident: list[int]) -> bool:
 
 
 def _come_and_go(gateway: GatewayProcess) -> None:
-    """Connect all, let each send a request and some use a session, and disconnect, some without closing."""
+    """Open all connections, let each send a request and some use a session, and close all of them.
+
+    A third of the connections without a session is reset instead of closed.
+    """
     hello = frame(request(API_VERSIONS, 0, b"", "comes and goes", 1))
     with ExitStack() as stack:
         for number in range(SESSIONS):

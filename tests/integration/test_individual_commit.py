@@ -263,7 +263,11 @@ def test_a_gateway_that_begins_anew_knows_all_from_kafka(broker: Broker, topic: 
 
 
 def test_lanes_that_are_cut_anew_read_nothing_twice(gateway: GatewayProcess, topic: str) -> None:
-    """Records that another member has processed beyond this one's offset are not sent again."""
+    """If the key ranges of members change, a record that any member has processed is not sent again.
+
+    The new member's ranges overlap those of both earlier members. It starts at the lower committed offset,
+    without the records that the other earlier member has processed.
+    """
     with closing(Librdkafka(gateway.address, LANES[0])) as low:
         low.commit(topic, 500)
     with closing(Librdkafka(gateway.address, LANES[1])) as high:

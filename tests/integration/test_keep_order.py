@@ -37,7 +37,10 @@ def live() -> Iterator[Live]:
 
 
 def differing(live: Live, through: Through, topic: str, version: int, seed: int) -> int:
-    """Return in how many of `FETCHES` fetches other partitions got records than directly."""
+    """Return in how many of `FETCHES` fetches the gateway's response differs from a direct fetch.
+
+    A response differs if other partitions got records.
+    """
     chance = random.Random(seed)
     live.create_topic(topic, PARTITIONS)
     key = {"topic": topic} if version < 13 else {"topic_id": live.topic_id(topic)}

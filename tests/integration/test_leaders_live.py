@@ -48,7 +48,7 @@ DESCRIBE_QUORUM: Final = 55
 ROUNDS: Final = 10
 
 Epochs = dict[int, tuple[int, int]]
-"""Leader epoch and leader by partition."""
+"""The leader epoch and the leader, for each partition."""
 
 
 @pytest.fixture

@@ -1,4 +1,7 @@
-"""The default listen address of a gateway, in a separate network, read from the kernel."""
+"""The default listen address of a gateway.
+
+The gateway runs in its own network, and the kernel lists its sockets.
+"""
 
 import subprocess
 import sys

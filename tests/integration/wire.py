@@ -33,7 +33,7 @@ class ProduceError(Exception):
 
 
 class Wire(RawConnection):
-    """A connection with the requests that tests need."""
+    """A connection to a broker, with the requests that tests need."""
 
     def metadata(self, *topics: str) -> ClusterState:
         """Request Metadata: the brokers, the controller and the given topics."""
@@ -58,7 +58,7 @@ class Wire(RawConnection):
         return reader.int64()
 
     def produce_unacknowledged(self, topic: str, partition: int, records: bytes) -> None:
-        """Append a record batch with acks=0, without a response."""
+        """Append a record batch with acks=0, which has no response."""
         entry = struct.pack(">i", partition) + blob(records)
         body = string(None) + struct.pack(">hi", 0, 30_000) + array([string(topic) + array([entry])])
         self.send(PRODUCE, 3, body)

@@ -44,8 +44,9 @@ def _close_within(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
 async def _half_closed(
     longest_wait: float = 0.0, **options: str
 ) -> AsyncIterator[tuple[Gateway, StubBroker, asyncio.StreamReader, asyncio.StreamWriter]]:
-    """Run a gateway and a client that has sent a request and half-closed its connection. The broker has not
-    responded.
+    """Run a gateway and a client that has sent a request and then half-closed its connection.
+
+    The broker has not responded yet.
     """
     async with (
         stub_broker(lambda _: b"") as broker,
@@ -224,8 +225,9 @@ def test_one_that_does_not_read_its_last_response_is_cut_off(plain: bool) -> Non
 
 @BOTH_LOOPS
 def test_one_that_resets_while_its_connection_ends_is_not_sent_an_end(plain: bool) -> None:
-    """A client that resets while its connection ends causes no error. asyncio's own loop raises in
-    `write_eof` if the socket is not connected any more.
+    """A client that resets its connection while the gateway ends it causes no error.
+
+    asyncio's own loop raises in `write_eof` if the socket is not connected any more.
     """
 
     async def scene() -> None:

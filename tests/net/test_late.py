@@ -1,4 +1,4 @@
-"""The time since when a response is late, as a link measures it. Only delays by the broker count."""
+"""A link measures since when a response is late. Only delays by the broker count."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -25,7 +25,7 @@ from tests.shell import (
 )
 
 LATER = 100.0
-"""How far in the future the test asks whether a response is late, in seconds."""
+"""The time at which the tests ask whether a response is late, in seconds from now."""
 HEARTBEAT, PRODUCE = ApiKey.HEARTBEAT, ApiKey.PRODUCE
 
 

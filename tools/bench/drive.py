@@ -126,7 +126,7 @@ def run(stage: BenchStage) -> list[FigureTable]:
 
 
 def fetches_per_second(target: Address, *, rounds: int) -> float:
-    """Send the capture's fetches to a target. Return how many fetches a second it responded to."""
+    """Send the fetches of the capture to a target. Return how many fetches per second the target answered."""
     script, _ = load([str(CAPTURE)], Wanted())
     options = PlayOptions(target=target, speed=None, connections=COPIES, loop=rounds, max_wait=0)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -102,7 +102,10 @@ def _profiled(part: str, name: str, traffic: Traffic) -> FigureTable:
 
 
 def _label(code: CodeType | str) -> str:
-    """Name a function, with its file unless it is the interpreter's."""
+    """Return the name of a function for the profile, with its file and line.
+
+    Built-in functions have no file.
+    """
     if isinstance(code, str):
         return code
     path = Path(code.co_filename)

@@ -27,7 +27,7 @@ FIRST_SECONDS: Final = 5.0
 RATES: Final = (500, 2000)
 """The rates of the measurement, in records per second."""
 CPU_RATE: Final = 2000
-"""The rate at which the CPU has a limit."""
+"""The rate at which the proxy's CPU use is compared with its limit, in records per second."""
 ADDED_LIMIT, CPU_LIMIT, P99_LIMIT = 0.03, 1.3, 1.2
 """The limits: milliseconds added to the floor's p50, CPU relative to the floor, p99 relative to the floor."""
 BYTES: Final = 200
@@ -38,7 +38,7 @@ class LatencyWindow:
     """The measurements of one window on one route."""
 
     p50: float
-    """In ms."""
+    """The median latency, in ms."""
     p99: float
     cpu: float
     """CPU use of the proxy, in percent of a core. 0 on the route without a proxy."""

@@ -44,7 +44,7 @@ QUICK_MOVES: Final = 2
 SECONDS: Final = 2.0
 """Seconds between two moves of leaders."""
 SETTLE_SECONDS: Final = 1.5
-"""The wait before the first move, once records arrive."""
+"""The wait before the first leader move, in seconds. It begins when records arrive."""
 QUICK_CLIENTS: Final = ("librdkafka",)
 HINTED: Final = ("librdkafka", "Java", "franz-go")
 """The clients that use KIP-951: an error response names the new leader."""
@@ -71,7 +71,7 @@ class Found:
     """The results."""
 
     rounds: dict[str, Rounds[MovesWindow]] = field(default_factory=dict)
-    """By client, then by route."""
+    """The measured rounds, by client and then by route."""
     notes: list[str] = field(default_factory=list)
     follows: Sequence[str] = ()
     """The names of the `KINDS` that the gateway follows."""
@@ -106,7 +106,7 @@ def measured(stage: BenchStage) -> Found:
 
 
 def _gateways(stack: ExitStack, cluster: Cluster, found: Found) -> dict[str, str]:
-    """Start the gateways. Return their addresses by route."""
+    """Start a gateway for each route. Return the gateways' addresses by route."""
     options: dict[str, Sequence[str]] = {GATEWAY: ()}
     if choice := follow_choice(_help()):
         options[FOLLOW] = ("--follow-leader", choice)

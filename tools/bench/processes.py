@@ -89,10 +89,10 @@ def _cpu(process: psutil.Process) -> float:
 
 
 class Proxy:
-    """A process that listens. `with` ends it.
+    """A process that listens. Use it with `with`: the process ends with the body.
 
     Args:
-        command: its command line.
+        command: the command line of the process.
         port: the port on which it listens.
         host: the IP on which it listens.
 

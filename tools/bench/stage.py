@@ -80,7 +80,7 @@ class BenchStage:
             admin.delete_topic(topic)
 
     def gateway(self, *options: str) -> BenchGateway:
-        """Start a gateway to the broker."""
+        """Return a gateway process that forwards to the stage's broker."""
         return BenchGateway(self.broker.address, *options, node_id=self.broker.node_id)
 
     def floor(self) -> Proxy:
@@ -90,7 +90,7 @@ class BenchStage:
         return Proxy([sys.executable, "-m", "tools.bench.passthrough", f"{HOST}:{port}", target], port)
 
     def haproxy(self) -> Proxy:
-        """Start haproxy."""
+        """Start haproxy in front of the broker."""
         folder = self._stack.enter_context(tempfile.TemporaryDirectory())
         target = self.broker.port_of(HAPROXY.upper())
         port = self._ports[HAPROXY]

@@ -87,9 +87,10 @@ def examine(target: FuzzTarget, data: bytes) -> Finding | None:
 
 
 def cpu_seconds(target: FuzzTarget, data: bytes, limit: float) -> float:
-    """Return the CPU time for one input, the minimum of a few tries.
+    """Return the CPU time for one input: the shortest time of a few tries.
 
-    One try within the limit is enough, so an input that only waited for a processor costs one more run.
+    If a try is within the limit, no more tries follow. So an input whose first time was too long, because it
+    waited for a processor, costs only one more run.
     """
     least = inf
     for _ in range(TRIES):

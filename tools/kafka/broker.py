@@ -39,7 +39,7 @@ from tools.kafka.zookeeper import ZooKeeper
 
 LATEST = "4.3.0"
 PORT_TRIES = 5
-"""How many times a broker tries other ports, if another process has taken one that it chose."""
+"""How many times a broker tries other ports, if another process has taken one of its chosen ports."""
 START_TIMEOUT = 180.0
 """Seconds for a broker to respond. 3 to 6 are usual, many more if all cores are busy."""
 _TAKEN = "Address already in use"
@@ -47,18 +47,18 @@ _TAKEN = "Address already in use"
 
 
 class Broker:
-    """A broker and, before 3.5, its ZooKeeper. `with` starts it, ends it, and removes its files.
+    """A broker and, before 3.5, its ZooKeeper. `with` starts the broker, ends it, and removes its files.
 
     Args:
         version: Kafka's release.
-        properties: settings that replace or add to the default ones here; None removes a setting.
+        properties: settings that replace or extend the default ones here; None removes a setting.
         listeners: more listeners by name, each with the address that it advertises (None: its own).
-        node_id: its id, in `broker.id` as well.
-        port: of the first listener; 0 chooses a free one.
-        heap: as in -Xmx.
-        voters: the ports of the cluster's controllers, by node id. None: this broker alone.
+        node_id: the node id, also used as `broker.id`.
+        port: the port of the first listener; 0 chooses a free one.
+        heap: the maximum heap size, as for -Xmx.
+        voters: the ports of the cluster's controllers, by node id. None: only this broker is a controller.
         cluster_id: 22 characters that all nodes of a cluster share.
-        options: more options for its JVM.
+        options: more options for the broker's JVM.
     """
 
     def __init__(

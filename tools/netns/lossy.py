@@ -23,13 +23,13 @@ class LossyLink:
     """A link between two namespaces. `with` starts and ends it.
 
     Args:
-        near: one of them.
-        far: the other.
-        name: of the device, in both.
-        addresses: of both ends, with their prefix.
-        delay: in seconds, in each direction.
+        near: the namespace of one end.
+        far: the namespace of the other end.
+        name: the name of the network device, in both namespaces.
+        addresses: the addresses of both ends, with their prefix length.
+        delay: the delay in each direction, in seconds.
         loss: the share of packets that are lost, in each direction; with 1.0 the link is cut.
-        seed: of the random choice of lost packets.
+        seed: the seed for the random choice of lost packets.
 
     `delay` and `loss` may be changed at any time. The change applies to packets that arrive later.
     """

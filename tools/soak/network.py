@@ -38,7 +38,7 @@ class Network(Protocol):
     """The network connections to all brokers. Entering the object makes them, leaving it removes them."""
 
     wires: dict[int, Wire]
-    """The connection to each broker, by node id."""
+    """The network connection to each broker, by node id."""
 
     def __enter__(self) -> Self: ...
 
@@ -78,7 +78,7 @@ def network(nodes: int, seed: int) -> tuple[Network, str]:
 
 
 class Links:
-    """Links between two namespaces."""
+    """Network links between two namespaces, one for each broker."""
 
     def __init__(self, nodes: int, seed: int) -> None:
         self.wires: dict[int, Wire] = {}
@@ -114,7 +114,7 @@ class Links:
 
 
 class Relays:
-    """A relay for each broker, all in one thread."""
+    """A network without namespaces: one relay for each broker, all in one thread."""
 
     def __init__(self, nodes: int) -> None:
         self._relays = {node: NetworkRelay() for node in range(1, nodes + 1)}
@@ -142,7 +142,7 @@ class Relays:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def near(self) -> AbstractContextManager[None]:
-        """See Network."""
+        """Do nothing: with relays there are no namespaces."""
         return nullcontext()
 
     def far(self) -> AbstractContextManager[None]:
@@ -150,13 +150,13 @@ class Relays:
         return nullcontext()
 
     def via(self, broker: Broker) -> tuple[str, str]:
-        """See Network."""
+        """Return the address for a broker to bind for the gateway, and the address to connect to."""
         relay = self._relays[broker.node_id]
         return relay.target, relay.address
 
 
 class NetworkRelay:
-    """Listens at `address` and forwards both ways to `target`."""
+    """Listens at `address` and forwards the bytes of both directions, between its clients and `target`."""
 
     def __init__(self) -> None:
         self.delay = self.loss = 0.0

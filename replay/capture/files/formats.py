@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import dpkt
 
 HEADER = 24
-"""Bytes of a pcap file header."""
+"""The size of a pcap file header, in bytes."""
 MAX_RECORD = 1 << 18
 """The longest packet, in bytes, that libpcap captures, unless the snap length in the file header is
 larger."""
@@ -17,7 +17,7 @@ _NANOSECONDS = frozenset({dpkt.pcap.TCPDUMP_MAGIC_NANO})
 
 
 class NotACaptureError(ValueError):
-    """The file is not a capture. The message names the type that was found instead."""
+    """The file is not a capture. The message says which type of file was found instead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ class Format:
     link: int = 0
     """Link type (pcap)."""
     record_header: int = 16
-    """Bytes of the header before each packet (pcap)."""
+    """The size of the header before each packet, in bytes (pcap only)."""
     max_record: int = MAX_RECORD
     """The maximum of bytes in a record. If a header claims more, it is not the header of a record."""
 

@@ -16,7 +16,7 @@ _PACKET = dpkt.pcapng.PCAPNG_BT_EPB
 _OLD_PACKET = dpkt.pcapng.PCAPNG_BT_PB
 _SIMPLE_PACKET = dpkt.pcapng.PCAPNG_BT_SPB
 _LEAST = {_PACKET: 32, _OLD_PACKET: 32, _SIMPLE_PACKET: 16}
-"""The length of each kind of packet block with an empty packet. Shorter blocks are invalid."""
+"""The length of each kind of packet block if its packet is empty, in bytes. Shorter blocks are invalid."""
 _PACKETS = frozenset(_LEAST)
 _SECRETS = 10
 _KNOWN = _PACKETS | {_SECTION, _INTERFACE, _SECRETS, 4, 5}

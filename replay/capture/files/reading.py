@@ -67,7 +67,7 @@ def _record_reader(piece: FilePiece, form: Format, window: FileWindow, counts: F
 
 
 def _fill(window: FileWindow, stream: Readable, most: int, counts: FileCounts) -> bool:
-    """Read more. Return False at the end of the file, or after a read error."""
+    """Read more of the file into the window. Return False at the end of the file, or after a read error."""
     try:
         return window.fill(stream, most)
     except OSError as error:

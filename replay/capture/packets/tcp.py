@@ -39,7 +39,7 @@ class Filter:
     ports: frozenset[int] = frozenset()
     """The ports of the selected connections. If empty, all ports."""
     parts: int = 1
-    """How many parts the connections are divided into, by a hash of their ends."""
+    """The number of parts into which the connections are divided, by a hash of each connection's two ends."""
     part: int = 0
     """The number of the part whose connections are read, from 0."""
 
@@ -102,7 +102,10 @@ def _count(records: Records, counts: FileCounts) -> None:
 
 
 def _sane(window: FileWindow, rows: Column, found: TcpHeaders, counts: FileCounts) -> Column:
-    """Return which TCP headers are complete within their IP packet."""
+    """Return which packets have a complete TCP header within their IP packet.
+
+    The other packets are counted as malformed.
+    """
     offset = (window.blocks(found.begin[rows], _HEADER)["offset"] >> 4).astype(np.int64) * 4
     sane: Column = (offset >= 20) & (found.begin[rows] + offset <= found.wire_end[rows])
     counts.malformed += int(np.count_nonzero(~sane))

@@ -1,8 +1,9 @@
-"""One direction of a TLS connection: turns bytes with gaps into application data with gaps.
+"""One direction of a TLS connection: turns captured bytes with gaps into application data with gaps.
 
-If bytes of a record are missing, the record is unreadable. The next record after a gap is found by its
-header. Only one sequence number decrypts it, so its number is certain. The number shows how many records were
-lost, and how many bytes of application data. If no record can be found, the rest of the direction is lost.
+If bytes of a TLS record are missing, the record is unreadable. After a gap, the next record is found by its
+header. Only one sequence number decrypts this record, so its number is certain. From the number follows how
+many records were lost, and how many bytes of application data. If no record can be found, the rest of the
+direction is lost.
 """
 
 from collections.abc import Callable

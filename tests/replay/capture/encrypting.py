@@ -64,7 +64,7 @@ class Pipe:
         self.server = both.server.wrap_bio(self._in[False], self._out[False], server_side=True)
 
     def handshake(self) -> list[tuple[bool, bytes]]:
-        """Return the bytes that were sent, each with its sender: True for the client."""
+        """Return the bytes of the TLS handshake, each piece with its sender: True for the client."""
         sent, done = [], {True: False, False: False}
         while not all(done.values()):
             for client in (True, False):
@@ -105,7 +105,7 @@ class _Connection:
     next: dict[bool, int]
     """The next sequence number within TLS, for the client (True) and for the broker (False)."""
     places: dict[tuple[bool, int], int]
-    """For a sender and a sequence number in plain text, the sequence number within TLS."""
+    """For a sender and a TCP sequence number of the plain text, the sequence number within TLS."""
     sent: dict[bool, int]
     """The next sequence numbers of the client (True) and the broker, in plain text."""
 

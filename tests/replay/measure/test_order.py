@@ -70,7 +70,10 @@ def jittered(frames: Sequence[Frame], nanoseconds: int, seed: int = 1) -> list[F
 
 
 def late(frames: Sequence[Frame], nanoseconds: int, seed: int = 1) -> list[Frame]:
-    """Return packets in an order in which each is up to this much late. Each packet keeps its time."""
+    """Return packets in an order in which each packet is up to `nanoseconds` late.
+
+    Each packet keeps its time.
+    """
     chance = Random(seed)
     return sorted(frames, key=lambda frame: frame.time + chance.random() * nanoseconds)
 
