@@ -12,7 +12,7 @@ from shlex import quote
 from typing import Final
 
 Parsers = Mapping[str, argparse.ArgumentParser]
-"""The parsers, by the words before their options: ``""``, ``proxy``, ``replay drive``."""
+"""The argument parser of each command, by the command's words: ``""``, ``proxy``, ``replay drive``."""
 
 _ZSH: Final = """\
 autoload -Uz compinit bashcompinit

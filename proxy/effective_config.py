@@ -26,7 +26,7 @@ def as_toml(config: Config) -> str:
 
 
 def as_json(config: Config) -> dict[str, dict[str, str]]:
-    """Return the value and the source of each option, for ``/state``."""
+    """Return the value and the source of each option, for the endpoint ``/state``."""
     return {name: {"value": _cut(given.text), "source": given.source} for name, given in _given(config)}
 
 

@@ -15,7 +15,7 @@ _NOT_ASCII: Final = "CALLBACK_FAILED"
 _NO_CERTIFICATE: Final = "PEER_DID_NOT_RETURN_A_CERTIFICATE"
 _ALERT: Final = "ALERT"
 _EXPIRED: Final = "certificate expired"
-"""The text that `_alert` makes of this TLS alert."""
+"""The text that `_alert` returns for the TLS alert of an expired certificate."""
 
 
 def reason_of(error: Exception) -> str:

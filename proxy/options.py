@@ -17,7 +17,7 @@ _PREFIX = "FETCHGATE_"
 _FILE_VARIABLE = "FETCHGATE_CONFIG"
 _Value = TypeVar("_Value")
 _ALMOST = 0.9
-"""How similar a variable must be to an option's variable to count as misspelt (`difflib`'s ratio, 0 to 1)."""
+"""The similarity at which a variable's name counts as a misspelt option (ratio of `difflib`, 0 to 1)."""
 
 
 class ConfigError(ValueError):
@@ -42,11 +42,13 @@ class Option:
     table: bool = False
     """Whether the option is a table in the TOML file. As a flag or variable, it is written in JSON."""
     live: bool = False
-    """Whether a reload (SIGHUP, or a change of the file) applies it. If not, a change needs a restart."""
+    """Whether a reload applies the option: SIGHUP, or a change of the configuration file. Other options need
+    a restart."""
     needs: str = ""
     """The name of the option without which this option has no effect. Empty if there is none."""
     parse_transparent: Callable[[str], object] | None = None
-    """The parser to use in transparent mode, if it differs. It reports an option that has no effect there."""
+    """The parser for transparent mode, if it differs. It raises an error if the option has no effect in this
+    mode."""
 
     @property
     def flag(self) -> str:
@@ -127,9 +129,10 @@ def parse(options: Sequence[Option], given: Mapping[str, Given]) -> dict[str, An
 
 
 def misspelt(environ: Mapping[str, str], options: Sequence[Option]) -> list[str]:
-    """Return a warning for each environment variable that is probably a misspelt option. These are ignored.
+    """Return a warning for each environment variable that is probably a misspelt option.
 
-    Other variables may also begin with FETCHGATE_: Kubernetes sets some for a service named fetchgate.
+    Misspelt options have no effect. Not every unknown variable that begins with FETCHGATE_ is a mistake:
+    Kubernetes sets some of them for a service named fetchgate.
     """
     known = [_FILE_VARIABLE, *(option.variable for option in options)]
     ours = sorted(name for name in environ.keys() - set(known) if name.startswith(_PREFIX))

@@ -39,7 +39,7 @@ LIST_GROUPS = ApiKey.LIST_GROUPS
 
 @pytest.fixture(autouse=True)
 def _log_defaults() -> Iterator[None]:
-    """Undo the logging that `main` set up. The stream of this log belongs to one test."""
+    """Reset structlog after the test, because the log that `main` set up writes to a stream of this test."""
     yield
     structlog.reset_defaults()
 
@@ -774,7 +774,7 @@ def test_check_sees_that_a_broker_leads_back_to_the_gateway(capsys: pytest.Captu
 def test_check_waits_for_the_names_of_listeners(
     capsys: pytest.CaptureFixture[str], fake_names: Names, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`--check` waits for the names of listeners longer than a running gateway would delay a response."""
+    """`--check` waits for the DNS names of listeners longer than a running gateway would delay a response."""
     monkeypatch.setattr(registry, "OPEN_SECONDS", 0.0)
 
     async def scene() -> None:

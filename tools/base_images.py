@@ -1,9 +1,10 @@
 """Renews the digests of the base images in the Containerfile.
 
-    python -m tools.base_images    # asks the registry, by skopeo or docker
+    python -m tools.base_images    # asks the registry, with skopeo or docker
 
-A tag names an image that may change; a digest names one build of it. With both, every build has the same
-base, and a renewal is a visible change. The digest always comes from a registry.
+The Containerfile has the tag and the digest of each image. A tag is easy to read, but its image may change. A
+digest belongs to one build. So every build has the same base, and each renewal is a visible change. The
+digest always comes from a registry.
 """
 
 import re
@@ -68,7 +69,7 @@ def without_digests(text: str) -> str:
 
 
 def main() -> int:
-    """Renew the Containerfile."""
+    """Write the current digests into the Containerfile, and print them. Return the exit status."""
     try:
         after = renewed(CONTAINERFILE.read_text(), digest_of)
     except (RuntimeError, OSError, subprocess.TimeoutExpired) as error:

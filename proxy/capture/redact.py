@@ -1,10 +1,10 @@
-"""Selects which bytes of a connection go into a capture without record contents. Sans-IO.
+"""Selects the bytes of a connection that go into a capture without record contents. Sans-IO.
 
-The length and the header of every frame are kept. The bodies of APIs without records and credentials are
-kept, too (`KEPT`). Of a fetch response, only the contents of the `records` fields are omitted. Bytes that
-can't be interpreted are omitted, because such a capture must never have record contents.
+The length and the header of every frame are kept. Bodies are kept, too, if their API transfers neither
+records nor credentials (`KEPT`). Of a fetch response, only the contents of the `records` fields are omitted.
+Bytes that can't be interpreted are omitted, because such a capture must never have record contents.
 
-A response does not name its API, so each response is paired with a request, in order, as in the core
+A response does not contain the API key, so each response is paired with a request, in order, as in the core
 (fetch-semantics, trap 16). If the order is in doubt, bodies are omitted. A fetch response is buffered. It is
 kept only if it is complete and matches its version.
 
@@ -82,7 +82,7 @@ _OPAQUE_FROM: Final = (ApiKey.SASL_HANDSHAKE, 0)
 _Kind: TypeAlias = tuple[int, int]
 """The API key and the version of a request."""
 _LEFT_OUT: Final[_Kind] = (-1, -1)
-"""The kind of a request whose body is always omitted, and the body of its response, too."""
+"""The kind of a request whose body is always omitted. The body of its response is omitted, too."""
 _PRODUCE: Final[_Kind] = (ApiKey.PRODUCE, -1)
 """The kind of Produce requests. The records are in the request. The response has none, but it is omitted,
 too."""
@@ -138,8 +138,8 @@ class _OpenRequests:
         self.private = 0
         """How many open requests may get a response with records or credentials."""
         self._by_id: dict[bytes, tuple[int, _Kind, bool]] = {}
-        """For each correlation id: the number of open requests, the kind of the first, and whether the kinds
-        differ."""
+        """The open requests of each correlation id: their number, the kind of the first, and whether their
+        kinds differ."""
         self.ordered = True
         """Whether the order is known. If not, no response can be paired with its request any more."""
         self.unread = False
@@ -203,7 +203,7 @@ class _KeptBytes:
             self._pieces.append((bytearray(part), 0))
 
     def leave_out(self, size: int) -> None:
-        """Add a number of omitted bytes."""
+        """Count bytes that are omitted after the kept bytes."""
         self.size += size
         if size:
             kept, cut = self._pieces.pop() if self._pieces else (bytearray(), 0)
@@ -249,7 +249,7 @@ class _RedactedDirection:
         raise NotImplementedError
 
     def body(self, part: bytes) -> None:
-        """Keep or omit the next bytes of the body."""
+        """Keep or omit the next bytes of a frame's body."""
         kept = min(self._to_keep, len(part))
         self._to_keep -= kept
         self._out.keep(part[:kept])
@@ -297,7 +297,7 @@ class _Requests(_RedactedDirection):
     __slots__ = ("_need", "_produce", "_size")
 
     head_size = REQUEST_START_BYTES + 2
-    """The head ends with the length of client_id, a 2-byte number."""
+    """The size of a request's head in bytes. The head ends with the length of client_id, a 2-byte number."""
     lengths = range(REQUEST_START_BYTES - LENGTH_BYTES, _MAX_REQUEST)
     """The lowest length is that of a request without client_id: ControlledShutdown v0."""
 
@@ -415,7 +415,10 @@ class _RedactedResponses(_RedactedDirection):
         self._walk, self._held = None, _KeptBytes()
 
     def _read_sasl(self, part: bytes) -> None:
-        """Read a response to SaslAuthenticate, to check that it ends where its length says."""
+        """Read the next bytes of a SaslAuthenticate response.
+
+        Check that its fields end where its length says.
+        """
         self._sasl += part
         if not self._framer.left and not _is_sasl(self._sasl, self._sasl_version):
             self._open.unread = True
@@ -449,7 +452,7 @@ class _RedactedResponses(_RedactedDirection):
 
 
 def _is_sasl(body: bytes, version: int) -> bool:
-    """Return whether bytes are the body of a SaslAuthenticateResponse, v0 to v2."""
+    """Return whether `body` is a complete SaslAuthenticateResponse, v0 to v2, without further bytes."""
     try:
         if version < _SASL_FLEXIBLE:
             _, at = read_string(body, _SASL_ERROR_BYTES)

@@ -1,7 +1,7 @@
 """Compression of record batches (KIP-98, attributes bits 0 to 2), with a limit on the decompressed size.
 
-Producers choose the bytes, so a small batch could expand to gigabytes. The limit is checked before the result
-is in memory.
+A producer could send a small batch that expands to gigabytes. So decompression stops at the limit, before
+more memory is used.
 """
 
 import zlib

@@ -22,7 +22,8 @@ MOST_CHARACTERS: Final = 4095
 """How long the metadata may be, in UTF-16 units: Kafka's default of offset.metadata.max.bytes, minus one for
 the NUL that confluent-kafka appends."""
 _STEP_CHARACTERS: Final = 18
-"""How many characters of base64 a step needs at most: for its first hash, and up to 9 bytes of its offset."""
+"""The maximum number of base64 characters that one step needs. They hold the step's first hash, and up to 9
+bytes of its offset."""
 _HIGHEST: Final = 2**63 - 1
 _PREFIX: Final = "fg1:"
 _FORMAT: Final = 1
@@ -31,7 +32,7 @@ _OWN: Final = ";"
 
 
 TopicPartition: TypeAlias = tuple[bytes, int]
-"""A topic and a partition."""
+"""A topic's name and a partition number."""
 
 
 class Positions:
@@ -80,7 +81,10 @@ class Positions:
         return self.offsets[bisect_right(self.starts, hashed) - 1]
 
     def lowest(self, ranges: KeyRanges) -> int:
-        """Return the lowest offset within key ranges. The owner of the ranges begins to fetch there."""
+        """Return the lowest next offset in some key ranges.
+
+        A member that gets the ranges begins to fetch there.
+        """
         return min(offset for low, high in ranges for offset in self._within(low, high))
 
     def highest(self, ranges: KeyRanges) -> int:
@@ -130,9 +134,9 @@ class Positions:
         return found
 
     def _merged(self, number: int) -> "Positions":
-        """Return the map with up to `number` pairs of neighbouring steps merged.
+        """Return the map with up to `number` pairs of neighbouring steps merged into one step each.
 
-        A step is in one pair at most.
+        A step is in one pair at most. Both steps of a pair get the lower of their offsets.
         """
         sizes = [high - low for low, high in pairwise([*self.starts, SPACE])]
         losses = [
@@ -167,7 +171,7 @@ class Committed(NamedTuple):
 
     positions: Positions
     metadata: str
-    """The application's own metadata."""
+    """The application's own metadata in the committed offset."""
 
 
 def committed_metadata(positions: Positions, own: str, most: int = MOST_CHARACTERS) -> str:

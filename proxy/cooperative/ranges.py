@@ -56,18 +56,21 @@ class Split:
             self.starts.append(start)
             self.owners.append(owned[start] if start in owned else self.owners[-1])
         self._steps: dict[bytes | int, int]
-        """The step of each recent key, because hashing is slow. Step numbers are in it as well: each maps to
-        itself."""
+        """The step of each recent key. It saves hashing, which is slow. Step numbers are keys of this dict as
+        well: each one maps to itself."""
         self._room: int
-        """How many more bytes of keys may be remembered. If it is below 0, all keys are forgotten before the
-        next new key."""
+        """The number of bytes of keys for which there is still room. If it is negative, all remembered keys
+        are dropped before the next new key is added."""
         self._forget()
 
     def __repr__(self) -> str:
         return f"<Split lanes={len(self.lanes)} steps={len(self.starts)}>"
 
     def steps_of(self, keys: Sequence[bytes | int]) -> list[int]:
-        """Return the step of each key. If an element is already the number of a step, it does not change."""
+        """Return the number of each key's step.
+
+        An integer in `keys` is already a step number and is returned as it is.
+        """
         try:
             return [*map(self._steps.__getitem__, keys)]
         except KeyError:

@@ -23,10 +23,10 @@ REQUESTS_PART: Final = 4
 
 
 class Holder(Protocol):
-    """The methods of a connection that the budget calls."""
+    """A connection that holds buffered bytes: the attributes and methods that the budget uses."""
 
     buffered_changed_at: float
-    """The time of the last progress, in seconds: the buffered response grew, or the client read something."""
+    """The time, in seconds, when the buffered response last grew or the client last read some bytes."""
 
     @property
     def can_go_on(self) -> bool:
@@ -71,7 +71,7 @@ class Budget:
 
     @property
     def over(self) -> bool:
-        """Whether more bytes are buffered than the limit."""
+        """Whether the number of buffered bytes is above the limit."""
         return self.total > self.limit
 
     @property
@@ -100,7 +100,7 @@ class Budget:
         """Return a connection to close, because it made no progress for `STALL_SECONDS`.
 
         Return None if no connection waits and memory is not short. The broker of the returned connection has
-        stopped in the middle of a response, or the client does not read. Call this every few seconds.
+        stopped in the middle of a response, or the client does not read. Call this method every few seconds.
         """
         for holder in list(self._holders):
             holder.report_buffered()
@@ -124,7 +124,10 @@ class Budget:
         return max(silent, key=lambda holder: self._holders[holder][0], default=None)
 
     def settle(self) -> None:
-        """Decide which connections wait. Also call this when a connection's `can_go_on` changes."""
+        """Decide which connections must wait because of the memory limit.
+
+        Also call this method when a connection's `can_go_on` changes.
+        """
         if not self.over and not self._waiting:
             return
         able: list[Holder] = []
@@ -164,7 +167,7 @@ class RequestBudget:
         return f"<RequestBudget {self.total} of {self.limit}>"
 
     def reserve(self, size: int) -> bool:
-        """Reserve bytes. Return False if there is no room for them."""
+        """Reserve memory for the bytes of a request. Return False if the limit leaves no room for them."""
         if self.total + size > self.limit:
             return False
         self.total += size

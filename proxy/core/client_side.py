@@ -50,8 +50,10 @@ least 10 bytes. (Only ControlledShutdown v0 has 8, but its body has 4.) A Postgr
 encryption sends a length of 8, so that it is recognized."""
 _GSSAPI_TOKEN: Final = 0x60
 _UNLEARNT: Final = frozenset({int(ApiKey.FETCH), *map(int, SASL), *map(int, NO_RESPONSE_TIME)})
-"""Requests that get no plan, because each one has to be read. A JoinGroup or ShareFetch contains how long the
-broker may wait. A broker may refuse SASL requests."""
+"""API keys of requests that never get a plan, because the core has to read each of them.
+
+JoinGroup and ShareFetch contain how long the broker may wait. A broker may refuse SASL requests.
+"""
 _FETCH: Final = int(ApiKey.FETCH)
 """A plain int, because it is compared for every request, and enum members are looked up slowly."""
 
@@ -171,7 +173,7 @@ class ClientSide:
     # Requests
 
     def _frame(self, data: bytes) -> bool:
-        """Process a frame, or its beginning. Return False if it has to be kept for later."""
+        """Process a frame, or its beginning. Return False if more bytes of the frame are needed first."""
         length: int
         if whole := len(data) >= REQUEST_START_BYTES:
             length, api_key, version, _ = REQUEST_START.unpack_from(data)
@@ -239,7 +241,10 @@ class ClientSide:
         return True
 
     def _unread_fetch(self, version: int, data: bytes) -> InFlight:
-        """Return the entry in flight of an unread fetch. The response is walked if the version is known."""
+        """Return the queue entry of a fetch that was not parsed.
+
+        The response is read if the version is known, because it may have broker addresses (KIP-951).
+        """
         correlation_id = data[REQUEST_CORRELATION_ID]
         if MIN_VERSION <= version <= MAX_VERSION:  # KIP-951: there may be addresses in it
             request, _ = self._fetch_responses.new_fetch(version, correlation_id)
@@ -336,7 +341,7 @@ class ClientSide:
         return request
 
     def _expect(self, request: InFlight) -> None:
-        """Queue a request that is sent now, so that its response is expected."""
+        """Note that a request is sent now, and that the broker owes a response to it."""
         state = self._state
         for stage in state.stages:
             stage.on_asked(request.api_key)

@@ -24,7 +24,8 @@ MAX_JOINED: Final = 1 << 14
 _AT_ONCE: Final = range(1024)
 """How many requests are handled in one call. Requests without a response are limited only here."""
 _ROOM: Final = MAX_IN_FLIGHT - 1
-"""The most requests in flight for the fast path. With one more, the core stops reading the client."""
+"""The maximum number of requests in flight for the fast path. With one more request, the core stops reading
+from the client."""
 _FETCH: Final = int(ApiKey.FETCH)
 
 
@@ -60,7 +61,7 @@ class FastPath:
         self._on = on
         self._takes_requests = self._takes_responses = False
         self._part = b""
-        """The beginning of a response that `join` buffers."""
+        """The beginning of an incomplete response that `join` buffers."""
         self.began = 0.0
         """The time when the first byte of the last result of `join` was read, in seconds. The shell first
         sets it to the time when the broker was connected."""
@@ -172,13 +173,16 @@ class FastPath:
         return data
 
     def _due(self, data: bytes) -> bool:
-        """Whether bytes can be the beginning of the next expected response."""
+        """Whether `data` can be the beginning of the next expected response."""
         if len(data) < RESPONSE_START_BYTES or not self._expected:
             return True
         return data.startswith(self._expected[0].correlation_id, LENGTH_BYTES)
 
     def part(self) -> bytes:
-        """Return the buffered bytes of a response, and forget them, because the rest will not arrive."""
+        """Return the buffered bytes of an incomplete response, and clear the buffer.
+
+        Call this when the rest of the response will not arrive.
+        """
         part, self._part = self._part, b""
         return part
 

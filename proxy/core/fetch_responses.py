@@ -33,8 +33,11 @@ STREAM_FROM: Final = 1 << 20
 """If a client's last response was this large, in bytes, the client is catching up. Its next fetch does not
 use the session, so that the response streams (fetch-semantics 7, case 91)."""
 _UNCACHED_ERRORS: Final = frozenset({ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, ErrorCode.UNSUPPORTED_VERSION})
-"""Errors that a broker up to 3.9 adds after the session has stored the response, so that the session does not
-repeat them. KIP-110 (76), disabled down-conversion (35): fetch-semantics 2.6, trap 7."""
+"""Errors that a broker up to 3.9 sends, but does not store in the session, so that it does not repeat them.
+
+The broker adds these errors after the session has stored the response. KIP-110 (76), disabled down-conversion
+(35): fetch-semantics 2.6, trap 7.
+"""
 _NOT_UNDERSTOOD: Final = "a response was not understood"
 _UNKNOWN_TAGS: Final = "a response has tags that are not known"
 _RESTS: Final = "resting: sessions cost more than they saved"
@@ -97,10 +100,10 @@ class FetchResponses:
         return request, fetching
 
     def receive(self, fetching: FetchHandler, chunk: bytes, *, last: bool) -> list[Buffer]:
-        """Process the next bytes of a fetch's response. Return the client's bytes that are ready now.
+        """Process the next bytes of a fetch's response. Return the bytes that can be sent to the client now.
 
-        If the fetch has to be sent again, this sets `FetchHandler.resend`, which is called when the response
-        has ended.
+        If the fetch has to be sent again, this method sets `FetchHandler.resend`. The caller calls it when
+        the response has ended.
         """
         self._tally.broker.fetch_response_bytes += len(chunk)
         response = fetching.response
@@ -277,7 +280,7 @@ class FetchResponses:
         return [*pieces, new]
 
     def _repeats_response(self, fetching: FetchHandler, frame: bytes) -> bool:
-        """Return whether a response equals the previous one. If so, count it like the previous one."""
+        """Return whether a response equals the previous response. If so, count the same numbers again."""
         partitions = self._plans.response(frame, fetching.version)
         if partitions < 0:
             return False
@@ -388,7 +391,7 @@ class FetchResponses:
     def _session_answered(
         self, fetching: FetchHandler, walk: FetchResponseWalk, result: SessionResult
     ) -> None:
-        """Note whether a fetch that requested a session got one.
+        """Note whether the broker opened a session for a fetch that requested one.
 
         If the request failed, arrange to send the fetch again.
         """
@@ -523,7 +526,7 @@ class FetchResponses:
             self._events.append(Passthrough(reason=_RESTS))
 
     def _note_lost(self, fetching: FetchHandler) -> None:
-        """Note the lost bytes of a fetch that has to be sent again."""
+        """Count the bytes of a fetch and of its response as lost, because the fetch has to be sent again."""
         if self._eligibility.savings.settle(-fetching.sent - fetching.response.received):
             self._events.append(Passthrough(reason=_RESTS))
 
@@ -668,9 +671,9 @@ def _starved(
 ) -> list[int]:
     """Return the rows of partitions whose first batch did not fit into a read_committed fetch.
 
-    The broker left these partitions out, although they have records below their last stable offset.
-    Partitions that the broker did not read, because max_bytes was used up, are not returned (fetch-semantics
-    1.4).
+    The broker left these partitions out, although they have records below their last stable offset. If
+    max_bytes was used up, the broker may not have read the partitions at all; then the result is empty
+    (fetch-semantics 1.4).
     """
     if not 0 < walk.record_bytes < fetch.max_bytes:
         return []

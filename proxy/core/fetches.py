@@ -35,9 +35,11 @@ from proxy.session.state import Loss, SessionState
 _UNUSED_FETCHES: Final = 64
 """A session is closed after this many consecutive fetches for which it saved nothing."""
 CHECK_SECONDS: Final = 300.0
-"""The time between two checks of a session that pays, in seconds. A broker may lose a partition of the
-session without an error, and only a check detects that. For 1,000 partitions a check needs some 70 kB, or 0.2
-kB a second."""
+"""The time between two checks of a session that saves bytes, in seconds.
+
+A broker may lose a partition of the session without an error, and only a check detects the loss. For 1,000
+partitions a check needs some 70 kB, which is 0.2 kB per second.
+"""
 SUSPECT_SECONDS: Final = 10.0
 """The time between two checks in seconds, if the broker has lost a partition of a session before, or if a
 client has waited this long at one offset below the known end of a partition."""
@@ -101,7 +103,7 @@ class Fetches:
         self.max_fetch_bytes = sessions.max_fetch_bytes
         """The limits that applied when the last fetch was decided. A reload may have replaced them since."""
         self.unused = 0
-        """The number of consecutive fetches for which the session saved nothing."""
+        """The number of consecutive fetches for which the session saved no bytes."""
         self._memory = 0
         """The bytes of the budget that the table uses."""
         self._probed = False
@@ -109,8 +111,8 @@ class Fetches:
         self._slot = False
         """Whether the connection holds a slot of the process."""
         self._close_frame = b""
-        """A frame that closes the session, made from a client's fetch. The session id still has to be
-        inserted."""
+        """A frame that closes a session, made from a client's fetch. The session id is inserted when the
+        frame is sent."""
         self._close_id_at = 0
 
     # Requests
@@ -168,7 +170,7 @@ class Fetches:
                 plans.learn_fetch(original, fetch, reason, self.eligibility, fetching.responses)
 
     def _changed(self, original: FetchRequest) -> FetchRequest:
-        """Return a fetch with the changes of all stages.
+        """Apply the changes of all stages to a fetch, and return the changed fetch.
 
         The fast path makes the same changes to the next similar fetch.
         """
@@ -180,10 +182,14 @@ class Fetches:
         return fetch
 
     def count_unread(self, size: int, version: int, reason: Reason) -> None:
-        """Count a fetch that is forwarded unread.
+        """Count a fetch that is forwarded without being parsed.
 
-        `reason` is one of these: the version is unknown, the fetch is too large, there was no memory to
-        buffer it, or it was not understood.
+        Args:
+            size: the size of the frame in bytes.
+            version: the version of the fetch.
+            reason: the version is unknown, the fetch is too large, there was no memory to buffer it, or it
+                could not be
+                parsed.
         """
         self.decided = reason
         self._state.plans.forget_fetch()

@@ -45,8 +45,8 @@ MAX_KEPT: Final = 2 * MAX_AROUND + 512
 """The limit of bytes around the entries of a kept fetch. The forgotten topics of a client with its own
 sessions may have any length."""
 ENTRY_HEAD: Final = 512
-"""A response with one entry has fewer bytes than this before its records. A topic's name has at most 249
-bytes."""
+"""The maximum size of a response's part before its records, in bytes, if the response has one entry. A
+topic's name has at most 249 bytes."""
 _MAX_COMPARED: Final = 512
 """The limit of bytes of a frame that is compared with earlier frames. Larger frames have many entries, and
 seldom equal an earlier frame."""
@@ -154,11 +154,13 @@ class FetchTemplate:
 
 
 class EntryTemplate:
-    """A template made from a fetch response with one entry. Others match if only offsets and records differ.
+    """A template made from a fetch response with one entry.
+
+    A later response matches the template if it differs only in offsets and records.
 
     Args:
         layout: the layout of the version.
-        frame: the response, up to its records at least.
+        frame: the response. Its records may be left out.
         at: the offset of the entry in the response.
     """
 
@@ -268,7 +270,7 @@ class Plan(Handler):
         self._plans = plans
 
     def begin(self, _request: InFlight) -> Handler:
-        """Return a new handler of the same kind as that of the plan's first request."""
+        """Return a new handler for a request. It has the kind of the handler of the plan's first request."""
         return self._handler.fresh()
 
     def recall(self, frame: bytes, seconds: float) -> bytes | None:
@@ -342,7 +344,7 @@ class FetchPlan(Handler):
         correlation_id = REQUEST_CORRELATION_ID.start, REQUEST_CORRELATION_ID.stop
         self._template = Template(frame, [correlation_id, *entries])
         self._asked = self._received = self._partitions = self._record_bytes = 0
-        """Counts that are not in the tally yet: fetches, and bytes, partitions and record bytes of
+        """Counts that are not in the tally yet: fetches, and the bytes, partitions and record bytes of
         responses."""
 
     def _assume(
@@ -408,7 +410,7 @@ class FetchPlan(Handler):
         return frame
 
     def begin(self, request: InFlight) -> Handler:
-        """Return the handler of a fetch that was forwarded."""
+        """Return a new handler for a fetch that the fast path forwards."""
         made, fetching = self._responses.new_fetch(self.version, request.correlation_id)
         fetching.ask(self.fetch)
         fetching.sent, fetching.sent_partitions = self._size, self.partitions
@@ -505,14 +507,14 @@ class SessionPlan(FetchPlan):
         """Whether each row has a usable entry. This does not change until the core processes a response."""
         self._entry: EntryTemplate | None = None
         self._row = -1
-        """The row of the entry in responses that match `_entry`."""
+        """The row of the partition whose entry `_entry` matches."""
         self._frame = b""
         """The client's fetch in flight. The next three attributes belong to it."""
         self._sent = self._altered = 0
         self._first = -1
         self._asked = self._to_broker = self._requested = 0
-        """Counts that are not in the tally yet: fetches, bytes of their deltas, and partitions in the
-        deltas."""
+        """Counts that are not in the tally yet: fetches, the bytes of incremental fetches, and their
+        partitions."""
         self._answered = self._received = self._to_client = self._news = self._record_bytes = 0
         """Counts that are not in the tally yet: responses, their bytes on either side, entries and record
         bytes."""
@@ -550,7 +552,7 @@ class SessionPlan(FetchPlan):
         return delta
 
     def recall(self, frame: bytes, seconds: float) -> bytes | None:
-        """Return the full form of the broker's response, or None if the core has to process it."""
+        """Return the full form of the broker's response, or None if the core has to process the response."""
         rotation, size = self._rotation, len(frame)
         table, entry, empty = rotation.table, self._entry, self._empty
         if not (self.live and self._described) or table.behind or self._limits.keep_order:
@@ -730,7 +732,8 @@ class Plans:
     def forget_fetch(self) -> None:
         """Drop the plan for fetches.
 
-        The core processes the next fetch, and the responses to fetches in flight.
+        The rest of the core then processes the next fetch, and the responses to fetches that were already
+        sent.
         """
         self.count()
         if self.fetch is not None:
@@ -836,7 +839,7 @@ def _around(frame: bytes, block: Span) -> tuple[bytes, bytes, bytes]:
 
 
 def _key_of(api_key: int, version: int) -> bytes:
-    """Return API key and version as bytes, as they are in a request."""
+    """Return the API key and the version as bytes, in the format of a request's header."""
     return api_key.to_bytes(2, signed=True) + version.to_bytes(2, signed=True)
 
 

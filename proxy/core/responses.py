@@ -35,11 +35,11 @@ _SASL: Final = frozenset(map(int, SASL))
 
 
 class Rewriting:
-    """Chooses the handlers of requests other than fetches, and leaves addresses unchanged.
+    """Chooses the handlers of requests other than fetches. This base class leaves broker addresses unchanged.
 
     Args:
         state: the state of the connection.
-        eligibility: gets the broker's versions.
+        eligibility: the object that is given the broker's API versions.
         serves: whether clients may have sessions with the gateway.
     """
 
@@ -48,7 +48,8 @@ class Rewriting:
     readdresses: bool = False
     """Whether addresses are rewritten."""
     tags_from: int = MAX_VERSION + 1
-    """The first version of Fetch whose responses have addresses to rewrite in their tags."""
+    """The first version of Fetch whose responses have broker addresses in their tags that must be
+    rewritten."""
 
     def __init__(self, state: ConnectionState, eligibility: Eligibility, *, serves: bool) -> None:
         self.state = state
@@ -143,7 +144,7 @@ class ForwardFetch(Forward):
         self._state = state
 
     def feed(self, chunk: bytes, *, last: bool) -> list[Buffer]:  # noqa: ARG002 - as every handler
-        """Count the bytes, and return them."""
+        """Count the bytes of a forwarded fetch, and return the bytes unchanged."""
         self.passes(len(chunk))
         return [chunk]
 
@@ -199,11 +200,11 @@ class _Rewrite(Handler, Generic[_Rewriting]):
         self.version = version
 
     def fresh(self) -> Self:
-        """Return a new handler for another request of the same kind."""
+        """Return a new handler for the next request with the same API and version."""
         return type(self)(self._rewriting, self.api_key, self.version, self.wait)
 
     def feed(self, chunk: bytes, *, last: bool) -> list[Buffer]:
-        """Buffer the bytes. Return the response once it is complete."""
+        """Buffer the next bytes of the response. Return the rewritten response once it is complete."""
         self._rewriting.state.plans.forget_fetch()  # the broker's versions may decide the next fetch
         if not self._chunks:
             size = LENGTH_BYTES + int.from_bytes(chunk[:LENGTH_BYTES])
@@ -387,11 +388,11 @@ def _head(frame: bytes, body_at: int, body: bytes) -> bytes:
 
 
 def _nowhere(_node_id: int, _host: str, _port: int, /) -> None:
-    """Return None, because no broker has an address for clients."""
+    """Return None: for this resolver, no broker has an address for clients."""
 
 
 def rewritten_tags(tags: bytes, spans: Sequence[TagSpan], resolve: Resolve) -> bytes:
-    """Return a response's body tags with the gateway's addresses as node endpoints (KIP-951).
+    """Return the tags of a response's body, with the gateway's addresses in the tag NodeEndpoints (KIP-951).
 
     Args:
         tags: the tag buffer as received.

@@ -1,4 +1,4 @@
-"""The traffic of each connection in the last seconds, computed from two snapshots. Sans-IO."""
+"""The traffic of each connection in the last few seconds, computed from several snapshots. Sans-IO."""
 
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping
@@ -35,7 +35,7 @@ class _CounterSample:
     time: float
     cpu_seconds: float
     clients: Mapping[str, ClientConnection]
-    """The connections by `ClientConnection.key`."""
+    """The client connections, by `ClientConnection.key`."""
     brokers: Mapping[str, int]
     """How many bytes were saved so far, by the name of the broker."""
 

@@ -60,11 +60,12 @@ class FetchLayout:
 
     version: int
     flexible: bool
-    """Whether there are compact lengths and tag buffers (v12 and later)."""
+    """Whether the version uses compact lengths and tag buffers (v12 and later)."""
     topic_ids: bool
     """Whether topics are named by a 16-byte id (v13 and later)."""
     request_limits: int
-    """Offset of max_wait_ms in a request's body. Then min_bytes, max_bytes and isolation_level follow."""
+    """Offset of max_wait_ms in a request's body. The fields min_bytes, max_bytes and isolation_level follow
+    max_wait_ms."""
     request_isolation: int
     """Offset of isolation_level in a request's body."""
     request_session: int
@@ -87,7 +88,7 @@ class FetchLayout:
     """The bytes of an error-free entry without records from `aborted` on, by isolation level: null for
     read_uncommitted or an empty array for read_committed, no preferred replica, empty records, no tags."""
     empty_runs: tuple[re.Pattern[bytes], re.Pattern[bytes]]
-    """Patterns that match up to `MAX_RUN_MATCH` consecutive entries with these ends, by isolation level."""
+    """Patterns that match up to `MAX_RUN_MATCH` consecutive entries without records, by isolation level."""
     request_item: np.dtype[np.void]
     response_item: np.dtype[np.void]
     request_fields: np.dtype[Any]

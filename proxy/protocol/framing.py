@@ -42,7 +42,7 @@ class Framer:
         self.left = 0
         """Bytes of the current frame that are still to be returned, in chunks. 0 between two frames."""
         self.need = _ANY
-        """How many bytes of the next frame must be there before `next` is called again."""
+        """The number of bytes of the next frame that must have arrived before `next` is called again."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {len(self)} bytes left={self.left} need={self.need}>"
@@ -102,7 +102,7 @@ class Framer:
         return bytes(piece) if isinstance(piece, bytearray) else piece
 
     def keep(self, data: bytes) -> None:
-        """Give back a frame, or a part of it, that `next` has returned. `next` will return it again."""
+        """Put back a frame, or a part of a frame, that `next` has returned. `next` will return it again."""
         self.data = bytearray(data) + self.data[self._at :] if self.data else data
         self._at = 0
 

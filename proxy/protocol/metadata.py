@@ -54,7 +54,7 @@ _ARRAYS: Final = sum(not field.size for field in _ENTRY)
 _ENTRY_BYTES: Final = _FIELDS.itemsize
 _FIELD_BYTES: Final = np.arange(_ENTRY_BYTES)
 _LEADER_AT: Final = _FIELDS.fields["leader_id"][1] if _FIELDS.fields else 0
-"""Offset of leader_id in an entry."""
+"""Offset of the field leader_id in the entry of a partition."""
 _STRIDE_WORTH: Final = 4
 """From this many partitions on, check whether all entries have the same size."""
 MAX_STEPS: Final = 1 << 16
@@ -66,7 +66,7 @@ _CHANGED_STEPS: Final = 128
 
 
 MAX_LEADERS: Final = 10_000
-"""The limit of newer leaders that are read from one response."""
+"""The maximum number of newer leaders that are read from one response."""
 
 
 class Partitions(NamedTuple):

@@ -61,11 +61,11 @@ class Gateway:
         return self.server.status()
 
     async def collect_account(self) -> Account:
-        """Return the status and the sums over all connections, without the list of connections."""
+        """Return the status, and the sums over all connections. The list of connections is left out."""
         return self.server.account()
 
     async def collect_connections(self, most: int) -> list[state.Described]:
-        """Return the `most` connections with the most bytes."""
+        """Return the connections that have transferred the most bytes, at most `most` of them."""
         return await state.connections(self.server.links, most)
 
     def reconfigure(self, config: Config) -> None:
@@ -74,7 +74,7 @@ class Gateway:
         self.server.reconfigured()
 
     def follow_files(self) -> None:
-        """Reload certificates whose files have changed."""
+        """Reload each certificate whose file has changed."""
         self.server.follow_files()
 
     async def drain(self, within: float) -> int:
@@ -93,7 +93,11 @@ class Gateway:
         return self.close()
 
     def close(self) -> int:
-        """Close everything at once. Return the number of connections that were open."""
+        """Close the listeners and all connections at once.
+
+        Returns:
+            The number of connections that were open.
+        """
         self.acceptor.close()
         if isinstance(self.brokers, BrokerRegistry):
             self.brokers.close()

@@ -40,8 +40,10 @@ ADMIN_RETRY_SECONDS: Final = 0.5
 ADMIN_LATE_SECONDS: Final = 60.0
 """If the address of the admin endpoint is in use for this many seconds, a warning is logged."""
 OWN_FILES: Final = 256
-"""How many file descriptors the process needs besides two for each client: for listeners, the admin endpoint
-and files."""
+"""The number of file descriptors that the process needs in addition to two for each client.
+
+They are for listeners, the admin endpoint and files.
+"""
 
 
 def run(arguments: dict[str, Any]) -> int:
@@ -168,7 +170,10 @@ async def _serve(config: Config, arguments: dict[str, Any]) -> int:
 def _endpoints(
     config: Config, gateway: Gateway | Supervisor, token: Token | None, tls: ReloadingContext | None
 ) -> dict[str, tuple[AdminEndpoint, Address]]:
-    """Return the admin endpoint and the endpoint of ``--metrics``, by option, each with its address."""
+    """Return the endpoints to serve, by option: the admin endpoint and the endpoint of ``--metrics``.
+
+    Each endpoint has its listening address.
+    """
     found: dict[str, tuple[AdminEndpoint, Address]] = {}
     if (at := config.admin) is not None:
         found["admin"] = AdminEndpoint(gateway, [*config.admin_names, at.host], token=token, tls=tls), at
@@ -184,7 +189,9 @@ async def _start_admin(
     at: Address,
     bind: Callable[[], list[socket]],
 ) -> Address:
-    """Serve an endpoint. With ``--reuse-port``, wait until the gateway that has the address now has ended.
+    """Serve an endpoint.
+
+    With ``--reuse-port``, the endpoint opens when an older gateway has freed the address.
 
     Two gateways never share this port, because a client would not know which of them responds.
 

@@ -1,4 +1,4 @@
-"""The state of one process for its reports: reachable brokers, totals, history, status."""
+"""The state of one process, for its status and metrics: reachable brokers, totals, and history."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -19,8 +19,8 @@ class Monitor:
     """Watches the brokers and the event loop, and returns the status of the process.
 
     Args:
-        process: the process.
-        brokers: the known brokers of the process.
+        process: the state of the process.
+        brokers: the brokers that the process knows.
     """
 
     def __init__(self, process: Process, brokers: KnownBrokers | Destinations) -> None:

@@ -1,6 +1,6 @@
 """The decisions on a fetch: send it through the session in one of three forms, or forward it.
 
-A decision itself sends nothing. `Fetches` makes the decision, carries it out, and sends the fetch.
+This module sends nothing. `Fetches` makes the decision and sends the fetch in the decided form.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ class Reason(StrEnum):
     NATIVE = "native session"
     """The client has sessions of its own."""
     SESSIONS_OFF = "sessions off"
-    """--sessions off, or --sessions-off-for this client id."""
+    """The option --sessions is off, or --sessions-off-for has this client id."""
     UNCACHED_ERRORS = "errors that a session forgets"
     """The broker sent error 35 or 76. Sessions up to Kafka 3.9 do not repeat these (fetch-semantics 2.6, trap
     7)."""
@@ -41,12 +41,12 @@ class Reason(StrEnum):
     LEADER_EPOCHS = "leader epochs"
     """A session of this broker does not update the leader epochs of its entries (KIP-320)."""
     BUSY = "session busy"
-    """A fetch of the session is outstanding."""
+    """The session is busy: one of its fetches still waits for its response."""
     CATCHING_UP = "catching up"
     """The last response was large, so the next response is streamed."""
     KEEP_ORDER = "keep order"
-    """--keep-order: a response had no room for all available records, so the fetch is sent in the client's
-    own order."""
+    """The option --keep-order is on, and a response had no room for all available records. So the fetch is
+    sent in the client's own order."""
     MEMORY = "memory"
     """A memory limit of the process is reached: of buffered responses, or of listed partitions."""
     RESTING = "resting"
@@ -65,8 +65,12 @@ class Reason(StrEnum):
     NOT_UNDERSTOOD = "not understood"
     """The fetch request does not match the schema of its version."""
     NOT_READ = "not looked into"
-    """The fetch has a version below 4 or above 18, more than 1 MiB, more than 2,048 topics, more than 32,768
-    partitions, or a topic name over 249 bytes. Or there was no memory left for incomplete requests."""
+    """The fetch is not parsed, because it is too large or has an unsupported version, or because memory is
+    short.
+
+    Limits: versions 4 to 18, 1 MiB, 2,048 topics, 32,768 partitions, 249 bytes in a topic name. Memory is
+    short if incomplete requests use all of their memory.
+    """
     GSSAPI = "GSSAPI token"
     """The connection began with a bare GSSAPI token, as clients of Kafka 0.9 do."""
     SASL_V0 = "SASL handshake v0"
@@ -127,7 +131,7 @@ class Incremental:
     """Send an incremental fetch, with only the differences from the session."""
 
     frame: bytes
-    """The incremental fetch."""
+    """The frame of the incremental fetch."""
     listing: Listing
     delta: Delta
 
@@ -142,8 +146,8 @@ class Rotated:
     first: int
     """The row of the fetch's first entry in the session's table."""
     altered: Sequence[tuple[int, bytes]]
-    """The row and the bytes of each altered entry."""
+    """The entries that differ from the table: the row and the bytes of each one."""
 
 
 Decision: TypeAlias = Reason | Full | Incremental | Rotated
-"""How to send a fetch. A `Reason` means: forward it, with the changes of the stages."""
+"""How to send a fetch. If it is a `Reason`, the client's fetch is forwarded without the gateway's session."""

@@ -60,7 +60,10 @@ class SessionResult:
 
     @property
     def late(self) -> bool:
-        """Whether `errors` contains errors of entries that a broker sends after all entries that it read."""
+        """Whether the response has errors that a broker finds before it reads records.
+
+        It sends such entries last.
+        """
         return not FOUND_BEFORE_READING.isdisjoint(self.errors)
 
     @property
@@ -76,7 +79,7 @@ class SessionResult:
 
 
 class _Taken:
-    """The progress of applying a response to the table, and the result so far."""
+    """The progress of applying one response to the session's table, and the result so far."""
 
     __slots__ = ("entries", "errors", "misfit", "result", "rows", "runs", "walk")
 
@@ -111,10 +114,13 @@ class FetchSessionHandler:
     def __init__(self) -> None:
         self.state = SessionState.NONE
         self.session_id = 0
-        """The session id for the next request, or 0. It may be the id of a session that was given up. In that
-        case the next full fetch makes the broker drop that session."""
+        """The session id for the next request, or 0. It may be the id of a session that the gateway no longer
+        uses.
+
+        In that case the next full fetch contains the id, so that the broker drops the session.
+        """
         self.epoch = 0
-        """The epoch for the next request. 0 requests a new session."""
+        """The epoch for the next request. The value 0 requests a new session."""
         self.table: PartitionTable | None = None
         """The partitions of the session. Without a session, the partitions of the last fetch."""
         self.rotation: Rotation | None = None
@@ -232,7 +238,8 @@ class FetchSessionHandler:
         """Apply a fetch to the table while there is no session.
 
         Returns:
-            The differences from the previous fetch. None if the two fetches can't be compared. In this case
+            The differences from the previous fetch. The result is None if the two fetches can't be compared;
+                then
             `learn_listing` has replaced the table.
         """
         self.rotation = None  # this fetch changes the table, and a row may then be another partition
@@ -282,7 +289,7 @@ class FetchSessionHandler:
         self.state = _FETCHING
 
     def continue_session(self) -> None:
-        """Like `handle`, but only for a response that has no error and continues the session."""
+        """Continue the session after a response without an error. This is a fast form of `handle`."""
         self.state = _ESTABLISHED
         self.epoch = next_epoch(self.epoch)
 
@@ -466,9 +473,9 @@ class FetchSessionHandler:
         self.table = self._taken = None
 
     def adopt(self, session_id: int) -> None:
-        """Name this session in the next full fetch, so that the broker drops it.
+        """Take over the session id of a session that the client does not use.
 
-        The client does not use it.
+        The next full fetch contains this id, so that the broker drops the session.
         """
         self.session_id = session_id
 
@@ -585,7 +592,13 @@ _STUCK_ERRORS: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCod
 
 
 def _misfit(table: PartitionTable, taken: _Taken, *, full: bool) -> str:
-    """Return the reason why a complete response does not fit the session, or "" if it fits."""
+    """Return the reason why a complete response does not fit the session, or "" if it fits.
+
+    Args:
+        table: the partitions of the session.
+        taken: the result of applying the response to the table.
+        full: whether the response must list all partitions.
+    """
     if taken.misfit:
         return taken.misfit
     if full:

@@ -109,7 +109,7 @@ class NextPair(Enum):
     NEW = "(0, 0)"
     """Request a new session. There is no old session to name."""
     NEW_AND_DROP = "(0, 0), nothing kept"
-    """Like NEW, and drop the table."""
+    """(0, 0): request a new session, and drop the table of partitions."""
     RENEW = "(id, 0)"
     """Request a new session, and name the old session, so that the broker drops the old one."""
     NAME_AND_DROP = "(new id, 0), nothing kept"
@@ -120,7 +120,7 @@ class NextPair(Enum):
 
 
 class Action(Enum):
-    """What to do with a response."""
+    """What to do with a broker's response."""
 
     EXPAND = "expand"
     """Expand the response with entries from the table."""

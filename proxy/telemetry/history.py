@@ -1,4 +1,4 @@
-"""The recent past: how much each total grew in each interval, and rare events in words. Sans-IO."""
+"""The recent history of the gateway: the growth of each total per interval, and rare events. Sans-IO."""
 
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -24,7 +24,7 @@ from proxy.protocol.api import ErrorCode
 INTERVAL_SECONDS: Final = 2.0
 """How often the totals are sampled, in seconds."""
 INTERVALS: Final = 60
-"""How many intervals are kept. Together they are two minutes."""
+"""The number of intervals that are kept. Together they are two minutes long."""
 MAX_EVENTS: Final = 50
 """How many events are kept."""
 TOGETHER_SECONDS: Final = 10.0
@@ -58,7 +58,7 @@ class History:
         return [seconds for seconds, _ in self._rows]
 
     def column(self, which: int) -> list[float]:
-        """Return how much one of the totals grew in each interval. `which` is its index."""
+        """Return the growth of one total in each interval. `which` is the index of the total."""
         return [grown[which] for _, grown in self._rows]
 
 

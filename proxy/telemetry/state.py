@@ -22,7 +22,7 @@ from proxy.telemetry.totals import BROKER_BYTES, BROKER_FETCHES, CLIENT_BYTES, C
 from proxy.version import VERSION
 
 MAX_LISTED: Final = 2000
-"""How many connections the document lists: those with the most bytes."""
+"""The maximum number of connections that the document lists. The listed connections have the most bytes."""
 _AT_ONCE: Final = 50
 """How many connections are described without a pause. Then other tasks of the event loop run."""
 
@@ -41,7 +41,7 @@ class Describable(Protocol):
         """Return the status and the sums over all connections, without the list of connections."""
 
     async def collect_connections(self, limit: int) -> list[Described]:
-        """Return the connections with the most bytes, the largest first."""
+        """Return the connections that have transferred the most bytes. The first one has the most."""
 
 
 async def document(gateway: Describable, limit: int = MAX_LISTED) -> bytes:
@@ -69,7 +69,7 @@ async def connections(links: Collection[Link], limit: int) -> list[Described]:
 
 
 def overview(account: Account) -> dict[str, Any]:
-    """Return the state of a gateway, without the list of connections."""
+    """Return the state of a gateway as a document, without the list of connections."""
     status, counts, health = account.status, account.counts, account.health
     config = status.config
     return {

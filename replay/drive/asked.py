@@ -18,7 +18,7 @@ Offsets: TypeAlias = npt.NDArray[np.int64]
 """One offset for each partition of a topic, from 0 on."""
 
 HIGHEST: Final = np.iinfo(np.int64).max
-"""Larger than every offset."""
+"""A number that no offset exceeds: the maximum of int64."""
 _UNKNOWN_OFFSET: Final = -1
 
 
@@ -29,12 +29,13 @@ def topic_name(layout: FetchLayout, key: bytes, names: Mapping[bytes, str]) -> s
 
 @dataclass(slots=True, eq=False)
 class Asked:
-    """The offsets that a capture's fetches requested in one topic, by partition."""
+    """The lowest and the highest offset that a capture's fetches requested in each partition of one topic."""
 
     lowest: Offsets = field(default_factory=lambda: np.empty(0, np.int64))
-    """`HIGHEST` for a partition that nobody fetched."""
+    """The lowest requested offset of each partition. It is `HIGHEST` for a partition that no fetch
+    requested."""
     highest: Offsets = field(default_factory=lambda: np.empty(0, np.int64))
-    """-1 for a partition that nobody fetched."""
+    """The highest requested offset of each partition. It is -1 for a partition that no fetch requested."""
 
     def add(self, partitions: npt.NDArray[np.intp], offsets: Offsets) -> None:
         """Add the partitions and offsets of a fetch."""
@@ -48,7 +49,7 @@ class Asked:
 _SAMPLED: Final = 20
 """How many different fetches of a connection are read, to find which broker it fetches from."""
 MAX_PARTITION: Final = 1_000_000
-"""Higher numbers are not taken for partitions. Kafka's own limits are far lower."""
+"""The highest number that is accepted as a partition number. Kafka's own limits are far lower."""
 
 
 def fetched(connection: PlayedConnection, names: Mapping[bytes, str]) -> dict[str, set[int]]:
@@ -101,7 +102,7 @@ def needed(script: Script, fetched_topics: Mapping[str, Asked]) -> dict[str, int
 
 
 def nameless(script: Script) -> list[bytes]:
-    """Return the topic ids in fetches for which the capture has no name, in order."""
+    """Return the topic ids in a script's fetches for which the capture has no topic name, in order."""
     frames = {step.frame: step for connection in script.connections for step in connection.steps}
     found: set[bytes] = set()
     for step in frames.values():

@@ -16,7 +16,7 @@ PASSWORD_VARIABLE: Final = "FETCHGATE_SASL_PASSWORD"  # noqa: S105 - the name of
 
 
 class SecurityError(ValueError):
-    """Options or files can't be used. The text is one line, and names the option."""
+    """An option or a file can't be used. The text is one line, and names the option."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -34,10 +34,12 @@ _EVENTS: Final = 10_000
 
 
 def measure_here(work: Work) -> Collected | None:
-    """Measure captures of at most `MOST` bytes, compressed or not.
+    """Measure captures without Spark. The captures may have at most `MOST` bytes, compressed or not.
 
     Returns:
-        The figures of the report. None if Spark is needed: for more bytes, or to read or write a table.
+        The figures of the report. None if Spark is needed, because the captures are larger, or because a
+            table is
+        read or written.
 
     Raises:
         OSError: a file can no longer be read.

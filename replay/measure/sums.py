@@ -114,7 +114,8 @@ class FetchSums:
     passed: dict[str, Passed] = field(default_factory=dict)
     """Fetches without a session, by reason."""
     _last: tuple[str, ...] = ()
-    """The connection of the last group."""
+    """The connection of the group that was added last. It shows whether the next group has another
+    connection."""
 
     def __repr__(self) -> str:
         return f"<FetchSums requests={self.sums['actual']['requests']} bytes={self.actual_bytes}>"

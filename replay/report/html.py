@@ -43,7 +43,8 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 ROWS: Final = 50
-"""The maximum of rows in a table by client, topic, broker or connection. The last row adds up the rest."""
+"""The maximum number of rows in a table by client, topic, broker or connection. The last row is the sum of
+all further entries."""
 PROBLEMS: Final = 20
 SLOT_PLOTS: Final = 1
 """How many brokers get a plot of slots over time. The JSON has all brokers."""

@@ -137,7 +137,7 @@ class _Scale:
         self._begins = [LEFT + self.gap * place + self._second * before for place, before in self._before()]
 
     def _before(self) -> Iterator[tuple[int, float]]:
-        """Yield for each interval its number, and the captured seconds before it."""
+        """Yield the number of each interval, and the number of captured seconds before this interval."""
         before = 0.0
         for place, (first, last) in enumerate(self.times):
             yield place, before

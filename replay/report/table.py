@@ -31,7 +31,8 @@ class Unit:
     number: bool = True
     """Numbers are aligned to the right, and do not wrap."""
     sign: Callable[[Any], int] = neutral
-    """Returns a number above 0 for a gain and below 0 for a loss. Both have colours."""
+    """Returns the direction of a value: above 0 for a gain, below 0 for a loss. Gains and losses have
+    colours."""
     hint: Callable[[Any], str] = lambda _: ""
     """Returns the text to show when the mouse points at the value."""
 
@@ -39,7 +40,7 @@ class Unit:
 TEXT: Final = Unit(write=str, number=False)
 """Printable text."""
 NAME: Final = Unit(write=shown, number=False)
-"""A name that a client or broker sent."""
+"""A name that a client or a broker sent. Unprintable characters are escaped."""
 COUNT: Final = Unit(write=number)
 BYTES: Final = Unit(write=size)
 LIMIT: Final = Unit(write=lambda limit: size(limit) if limit else "none")
@@ -56,12 +57,12 @@ FIGURE: Final = Unit(write=str)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportColumn:
-    """A column of a table."""
+    """A column of a table in the report."""
 
     title: str
     unit: Unit = TEXT
     short: str | None = None
-    """The title in a terminal, if it is not the title in lower case."""
+    """The title in a terminal. None if it is the lower-case form of the other title."""
     wide: bool = False
     """Omitted in a terminal, which has 80 columns."""
     soft: bool = False

@@ -14,7 +14,8 @@ SLOTS: Final = 1000
 """Kafka's default of max.incremental.fetch.session.cache.slots."""
 SHARDS: Final = 8
 EVICTION_MS: Final = 120_000
-"""Kafka has no setting for it."""
+"""The age at which another session may evict an unused session, in milliseconds. Kafka has no setting for
+it."""
 
 Act: TypeAlias = Literal["make", "touch", "close"]
 
@@ -28,7 +29,7 @@ class CacheEvent(NamedTuple):
     name: str
     """The session's name."""
     size: int
-    """Its number of partitions."""
+    """The number of partitions in the session."""
 
 
 PERIODS: Final = 120
@@ -36,7 +37,7 @@ PERIODS: Final = 120
 _WIDTH: Final = 1_000_000_000
 """The first length of a period, in ns. It is doubled whenever there are too many periods."""
 TOUCH_NS: Final = 10_000_000_000
-"""`SessionLog` omits uses that are closer together than this."""
+"""`SessionLog` omits a use of a session if the last recorded use is less than this long ago, in ns."""
 
 
 @dataclass(slots=True)
@@ -227,7 +228,7 @@ class _Needed:
             self._widen()
 
     def periods(self) -> list[tuple[int, int]]:
-        """Return the start of each period and the maximum of sessions in it."""
+        """Return the start of each period, and the largest number of sessions in the period."""
         return [(begin, most) for begin, most, _ in self._periods]
 
     def _widen(self) -> None:
@@ -254,7 +255,13 @@ class SessionLog:
         self._skipped: dict[str, CacheEvent] = {}
 
     def make(self, time: int, name: str, size: int) -> None:
-        """Record that a session was requested."""
+        """Record that a session was created.
+
+        Args:
+            time: the time of the request, in ns.
+            name: the name of the session.
+            size: the number of partitions in the session.
+        """
         self._keep(CacheEvent(time, "make", name, size))
 
     def touch(self, time: int, name: str, size: int) -> None:

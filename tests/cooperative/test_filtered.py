@@ -86,8 +86,9 @@ def test_an_old_message_set_is_refused(magic: int, value: bytes) -> None:
 
 
 def test_transactions_keep_their_markers_and_producers() -> None:
-    """Case 9: markers and producer fields of interleaved transactions are kept. Clients need them to tell
-    committed from aborted records.
+    """Case 9: the markers and producer fields of interleaved transactions are kept.
+
+    With these fields, clients distinguish committed and aborted records.
     """
     marker = bytearray(of(b"\0\0\0\1", base=14))
     marker[22] |= 0x30
@@ -131,7 +132,7 @@ def test_a_placeholder_stands_for_what_was_dropped_last(
 
 
 def marker(offset: int) -> bytes:
-    """Build a marker that ends a transaction."""
+    """Build a transaction marker: a batch that commits or aborts a transaction."""
     made = bytearray(of(b"\0\0\0\1", base=offset))
     made[21:23] = (0x30).to_bytes(2)
     made[17:21] = crc(bytes(made))
@@ -147,8 +148,9 @@ def emptied(first: int, last: int) -> bytes:
 
 
 def test_no_placeholder_ends_where_a_marker_does() -> None:
-    """No placeholder (a batch in place of dropped records) ends at the offset of a marker. Sarama skips one
-    offset for each batch without new records, so it would miss the next record.
+    """No placeholder (a batch in place of dropped records) ends at the offset of a transaction marker.
+
+    Sarama skips one offset for each batch without new records. So it would miss the record after the marker.
     """
     scan = Scan()
     lane, found = shares(of(OTHER, OTHER, base=8))
@@ -161,11 +163,10 @@ def test_no_placeholder_ends_where_a_marker_does() -> None:
 
 
 def test_a_client_that_asks_again_gets_a_marker_again() -> None:
-    """A client that repeats a fetch gets the marker again, as from a broker. kafka-go needs it, because it
-    counts markers as records.
+    """A client that repeats a fetch gets the same transaction marker again, as from a broker.
 
-    kafka-go closes a connection whose response is late, and repeats the request. Before the fix, the second
-    response had no marker.
+    kafka-go closes a connection whose response is late, and repeats the request. It counts markers as
+    records, so it needs the marker. Before the fix, the second response had no marker.
     """
     scan, log = Scan(), of(OTHER, OTHER, base=8) + marker(10) + of(OTHER, base=11)
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""Each record goes exactly once to the member that has its key, whatever is produced and fetched.
+"""Each record goes exactly once to the member that has its key, for any produced records and any fetches.
 
 Members read through the complete core, with sessions, from a model broker. All bytes are cut into pieces of
 any size.

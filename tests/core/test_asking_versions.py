@@ -41,7 +41,7 @@ def asked_third(play: Playbook, release: str, version: int = 11, **fields: Any) 
 
 
 def asks_session(play: Playbook, number: int, version: int = 11, **fields: Any) -> None:
-    """Check that this fetch requests a session."""
+    """Check that the gateway requests a session from the broker with the next fetch."""
     play.client(fetch(version, *T, correlation=number, **fields))
     play.to_broker(asks(version, T, (0, 0), correlation=number, **fields))
 
@@ -166,7 +166,11 @@ def test_a_fetch_that_an_old_broker_can_not_take_shows_that_it_is_new() -> None:
 
 
 def test_leader_epochs_in_a_session_that_was_made_without_them() -> None:
-    """A fetch with leader epochs continues a session only if this broker itself has told its versions."""
+    """A fetch with leader epochs stays in a session without them only after the broker has sent its versions.
+
+    The session was made while only another connection had the versions of its broker. So the gateway first
+    asks this broker for its versions.
+    """
     versions = BrokerVersions()
     first = Playbook(versions=versions).knows()
     second = Playbook(versions=versions)

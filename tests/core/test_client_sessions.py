@@ -193,8 +193,9 @@ def test_a_brokers_own_session_passes() -> None:
 
 
 def test_a_session_of_the_brokers_and_then_one_of_the_gateways() -> None:
-    """A client gets its session from the gateway while the broker has no free slots, and later from the
-    broker again.
+    """A client changes from a broker's session to a gateway's session, and back to a broker's session.
+
+    The gateway gives the client a session while the broker has no free slots.
     """
     gateway = Gateway(broker(slots=1000), asks_broker=True)
     client = Client(gateway)
@@ -282,7 +283,7 @@ def test_what_can_not_be_taken_to_v6_ends_the_connection(message: str) -> None:
 
 
 def test_fetches_that_come_together_are_served_one_after_the_other() -> None:
-    """Trap 16: several fetches in one read are answered one after the other, as a broker does."""
+    """Trap 16: if several fetches arrive in one read, the gateway answers them in order, as a broker does."""
     gateway = Gateway(broker())
     client = Client(gateway)
     made = client.fetch(*FOO, session=(0, 0)).session_id
@@ -449,8 +450,9 @@ def test_the_clients_of_hostile_bytes_only_hurt_themselves() -> None:
 
 
 def test_requests_are_those_of_a_client_without_sessions() -> None:
-    """To get full responses, the gateway sends sessionless fetches (0, -1). With `auto`, the client's own
-    first fetch (0, 0) is forwarded.
+    """The gateway sends sessionless fetches (0, -1), so that the broker's responses are full.
+
+    With `auto`, the client's own first fetch (0, 0) is forwarded.
     """
     for asks_broker, epoch in ((False, -1), (True, 0)):
         gateway = Gateway(broker(), asks_broker=asks_broker)

@@ -167,8 +167,9 @@ class Reader:
                 self.offsets[index] = batch.last_offset + 1
 
     def differs(self, fetches: int) -> int:
-        """Return the number of fetches that gave records to other partitions than a fetch without a
-        session.
+        """Return the number of fetches whose records are for other partitions than those of a direct fetch.
+
+        A direct fetch has no session.
         """
         found = 0
         for number in range(fetches):

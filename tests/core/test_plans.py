@@ -1,4 +1,7 @@
-"""A fetch or response that repeats the last one is recognised by its bytes, and read with the same result."""
+"""Plans for fetches and responses that repeat the previous one. They give the same result as the parser.
+
+A repetition is recognised by its bytes.
+"""
 
 import pytest
 from hypothesis import given

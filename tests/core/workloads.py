@@ -70,7 +70,7 @@ class World:
         self.high: Column = np.zeros(partitions, np.int64)
         self.exchanges: list[Exchanged] = []
         self.spent: list[int] = []
-        """Total bytes between gateway and broker, after each exchange."""
+        """The total number of bytes between gateway and broker after each exchange."""
         self.connection = Connection(sessions=SessionLimits(max_sessions=1), resolve=None)
         asked, told = api_versions("4.3")
         self.connection.receive_client(asked, 0.0)
@@ -81,7 +81,7 @@ class World:
         self._correlation = 0
 
     def play(self, steps: Iterator[Step], count: int) -> "World":
-        """Play this number of exchanges, then let the client leave."""
+        """Play this number of exchanges, then disconnect the client."""
         for step, _ in zip(steps, range(count), strict=False):
             self.exchange(step)
         self.connection.close_session(0.0)
@@ -325,7 +325,7 @@ def one_hot(world: World, chance: random.Random) -> Iterator[Step]:
 
 
 def backlog(world: World, chance: random.Random) -> Iterator[Step]:
-    """All partitions have records at first, then only one has."""
+    """In the first 12 fetches all partitions have records. Later, only one partition has records."""
     for turn in range(1 << 30):
         active = dict.fromkeys(range(world.partitions), 1) if turn < 12 else {0: 1}
         yield Step(_turned(list(range(world.partitions)), turn), active)
@@ -377,7 +377,10 @@ def flaps(world: World, chance: random.Random) -> Iterator[Step]:
 
 
 def buffered(world: World, chance: random.Random) -> Iterator[Step]:
-    """Leave out partitions whose records are not consumed yet, as kafka-python and aiokafka do."""
+    """The consumer leaves out partitions whose fetched records it has not processed yet.
+
+    kafka-python and aiokafka do this.
+    """
     held: set[int] = set()
     share = chance.uniform(0.01, 0.5)
     for _ in range(1 << 30):

@@ -168,8 +168,9 @@ A_PLACE = st.sampled_from(list(PLACES)).flatmap(lambda name: st.sampled_from(PLA
 
 
 def _changed(places: list[tuple[tuple[Any, ...], Any]]) -> Any:
-    """Return the recorded state, with other values at these places. A place that no longer exists is
-    skipped.
+    """Return the recorded state with other values at some places.
+
+    A place that no longer exists is skipped.
     """
     document = live()
     for (*way, last), value in places:

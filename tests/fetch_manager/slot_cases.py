@@ -49,7 +49,7 @@ class Slots(ABC):
 
     @abstractmethod
     def create(self, size: int, *, privileged: bool) -> int:
-        """Request a session with this many partitions. Return its id, or 0."""
+        """Request a session with this number of partitions. Return its id, or 0 if no slot is free."""
 
     @abstractmethod
     def touch(self, session_id: int, held: Held, forget: int) -> None:
@@ -322,4 +322,4 @@ CASES: Final[dict[Case, int]] = {
     partitions_are_counted_as_last_touched: 2,
     without_a_slot_there_is_no_session: 0,
 }
-"""Case -> number of slots in each shard."""
+"""The number of slots in each shard, by test case."""

@@ -115,7 +115,7 @@ def test_partitions_are_counted_as_last_touched() -> None:
 
 @pytest.mark.parametrize("slots", [0, 7])
 def test_without_a_slot_for_each_shard_there_is_no_session(slots: int) -> None:
-    """Case 12: with fewer slots than shards there is no session."""
+    """Case 12: the cache creates no session if it has fewer slots than shards."""
     cache = FetchSessionCache(random.Random(1).randint, slots=slots)
 
     assert [cache.create(newcomer(1), now) for now in range(0, 1_000_000, 60_000)] == [0] * 17
@@ -199,8 +199,9 @@ def test_a_session_may_grow_while_there_is_room() -> None:
 
 
 def test_long_names_of_topics_take_the_room_of_partitions() -> None:
-    """Long topic names count like additional partitions. So memory is limited even if each partition has a
-    topic of its own with the longest name.
+    """Long topic names count like additional partitions, so that memory stays limited.
+
+    Otherwise a session could need too much memory if each partition has its own topic with a very long name.
     """
     cache = one_shard(10, max_partitions=1000)
     first, *_, last = sessions = [FetchSession(_named(50), uses_ids=False) for _ in range(4)]

@@ -144,7 +144,7 @@ class History(Requests):
         return self.chance.choice(list(TOPICS)), self.chance.randint(0, 3)
 
     def check(self) -> None:
-        """Check that both caches hold the same sessions."""
+        """Check that the gateway's cache and the model broker's cache hold the same sessions."""
         ours = {session.session_id: session for session in self.ours.cache}
         assert set(ours) == set(self.native.cache.sessions)
         assert self.ours.cache.partitions == self.native.cache.total_partitions
@@ -160,7 +160,7 @@ class History(Requests):
 @given(seed=st.integers(0, 2**32))
 @examples(200)
 def test_any_history_is_that_of_a_broker_with_sessions(seed: int) -> None:
-    """Cases 14 to 48 in any order: all responses are those of a broker with sessions."""
+    """For cases 14 to 48 in any order, all responses are those of a broker with sessions."""
     history = History(chance=random.Random(seed))
     for _ in range(40):
         if history.chance.random() < 0.5:

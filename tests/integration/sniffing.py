@@ -15,7 +15,8 @@ import pytest
 _ALL = 3
 """ETH_P_ALL of linux/if_ether.h."""
 _OUTGOING = 4
-"""PACKET_OUTGOING of linux/if_packet.h: loopback shows each packet twice."""
+"""The value PACKET_OUTGOING of linux/if_packet.h. The loopback interface shows each packet twice; the
+outgoing copy is skipped."""
 _BUFFER = 64 << 20
 _ETHERNET = 14
 

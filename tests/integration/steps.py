@@ -1,8 +1,8 @@
-"""Random steps of clients with sessions at two servers with the same records. Their responses must be equal.
+"""Random steps of clients with sessions at two servers with the same records. Both responses must be equal.
 
-The expected server is a live broker with sessions. Ours is a gateway before a broker with 0 slots. The
-comparison ignores session ids, topic ids, throttle times, and the time and the checksum of transaction
-markers. The steps avoid intended differences (docs/kip-227.md).
+The first server is a live broker with sessions. The second one is a gateway in front of a broker with 0
+session slots. The comparison ignores session ids, topic ids, throttle times, and the time and the checksum of
+transaction markers. The steps avoid intended differences (docs/kip-227.md).
 """
 
 import random
@@ -93,7 +93,7 @@ class Held:
         return self.ids[0] // IDS_PER_SHARD
 
     def apply(self, request: FetchRequest, now: float) -> None:
-        """Note an incremental fetch."""
+        """Apply an incremental fetch to the session."""
         self.partitions |= listed(request)
         self.partitions -= {
             (topic.topic or topic.topic_id, at) for topic in request.forgotten for at in topic.partitions
@@ -162,10 +162,10 @@ class Steps(Requests):
         ]
 
     def run(self, steps: int) -> None:
-        """Take this many steps.
+        """Take steps until this number of steps is reached.
 
         Raises:
-            DifferenceError: the two responded differently.
+            DifferenceError: the two servers sent different responses.
         """
         while self.counts["steps"] < steps:
             if self.chance.random() < 0.15:
@@ -232,7 +232,7 @@ class Steps(Requests):
     # The clients
 
     def step(self) -> None:
-        """Send one client's next fetch."""
+        """Send the next fetch of a random client, and compare the two responses."""
         client = self.chance.choice(self.clients)
         if client.idle_until > time.monotonic():
             return
@@ -413,7 +413,7 @@ def _plain(response: FetchResponse) -> FetchResponse:
 
 
 def _unstamped(data: PartitionData) -> PartitionData:
-    """Return an entry whose batches have no checksum, and whose transaction markers have no time."""
+    """Return an entry without checksums in its batches, and without times in its transaction markers."""
     records, at = bytearray(data.records or b""), 0
     while at < len(records):
         batch = memoryview(records)[at:]

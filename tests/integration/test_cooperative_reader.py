@@ -85,7 +85,7 @@ def produce(broker: Broker, topic: str, number: int, value_bytes: int = 100) -> 
 
 
 def upstream(gateway: GatewayProcess) -> float:
-    """Return the record bytes that brokers have sent."""
+    """Return the number of record bytes that the gateway has received from brokers."""
     return gateway.metric("fetchgate_fetch_record_bytes_total", side="broker")
 
 
@@ -101,7 +101,7 @@ class Consumers:
         self._place = TopicPartition(topic, 0, 0)
         self.consumers: list[Consumer] = []
         self.seen: list[list[tuple[int, bytes]]] = [[] for _ in names]
-        """Offset and key of each consumer's records."""
+        """For each consumer, the offset and key of each record that it received."""
         self.stopped: set[int] = set()
         """Consumers that take no records. When their queue is full, they fetch no more."""
         for number, name in enumerate(names):
@@ -138,7 +138,12 @@ class Consumers:
             consumer.close()
 
     def wait(self, number: int, *, by: Sequence[int] = ()) -> None:
-        """Wait until all or some consumers have this many records."""
+        """Wait until all consumers have received this number of records in total.
+
+        Args:
+            number: the number of records.
+            by: the consumers whose records are counted. By default, all consumers.
+        """
         which = by or range(len(self.seen))
         deadline = time.monotonic() + 40
         while sum(len(self.seen[each]) for each in which) < number:
@@ -273,7 +278,10 @@ def test_different_users_share_nothing(broker: Broker, topic: str) -> None:
 
 
 def test_the_riding_member_closes_amid_its_fetch(broker: Broker, gateway: GatewayProcess, topic: str) -> None:
-    """If the member whose fetch is at the broker leaves, the other one still gets records (case 52)."""
+    """One member leaves while its fetch waits at the broker. The other member still gets its own records.
+
+    Both members share one partition. Case 52.
+    """
     with members_that_wait(gateway, topic) as (one, two):
         one.close()
         produce(broker, topic, len(KEYS))

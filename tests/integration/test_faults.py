@@ -1,4 +1,7 @@
-"""Clients that break the protocol, vanish, or do not read. Only they are affected, and it is logged once."""
+"""Clients that break the protocol, vanish, or do not read. Other clients notice nothing.
+
+The log has one line for each such client.
+"""
 
 import socket
 import struct

@@ -1,4 +1,4 @@
-"""The operator's drill of docs/incidents.md: each incident is reported within ten seconds."""
+"""The drill of docs/incidents.md for operators: each incident is reported within ten seconds."""
 
 import json
 import os
@@ -79,7 +79,7 @@ def tells(gateway: GatewayProcess, within: float = WITHIN + STEP, **said: str | 
 
 @contextmanager
 def consuming(address: str, name: str = "orders", **more: Any) -> Iterator[confluent_kafka.Consumer]:
-    """A consumer of all partitions that fetches by itself."""
+    """A librdkafka consumer that is assigned all partitions. It fetches in the background."""
     settings = {"bootstrap.servers": address, "group.id": name, "client.id": name} | more
     consumer = confluent_kafka.Consumer(settings)
     try:

@@ -144,7 +144,13 @@ def java_program() -> Program:
 
 
 def told(place: Namespace, node_id: int, family: str) -> ClusterState:
-    """Return a broker's metadata of the cluster on the listener of an IP version."""
+    """Return the cluster's metadata as one broker returns it to a client.
+
+    Args:
+        place: the namespace of the client.
+        node_id: the id of the broker.
+        family: the IP version of the connection.
+    """
     with place.inside(), RawConnection(host_of(node_id, family), PORT) as connection:
         connection.versions()
         return request_metadata(connection, TOPIC)

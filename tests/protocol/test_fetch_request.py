@@ -1,4 +1,7 @@
-"""Fetch requests, live and generated: they are read, rebuilt to the same bytes, cut off and damaged."""
+"""Fetch requests are parsed, rebuilt to the same bytes, truncated and damaged.
+
+Some requests come from live clients, and others are generated.
+"""
 
 import contextlib
 import json
@@ -151,7 +154,10 @@ TAGS = st.lists(st.tuples(st.integers(0, 300), st.binary(max_size=4)), max_size=
 
 @st.composite
 def requests(draw: st.DrawFn, version: int, *, tags: bool = False) -> wire.FetchRequest:
-    """Generate requests of a version. With `tags`, some requests have tags, in all possible places."""
+    """Generate requests of a version.
+
+    With `tags`, some requests have tags, at any place where tags are possible.
+    """
 
     def extra() -> Any:
         return draw(TAGS) if tags and version >= 12 else ()
@@ -277,7 +283,10 @@ def test_noise_raises_protocol_errors_only(version: int) -> None:
 @pytest.mark.parametrize("version", [4, 7, 11, 12, 13, 18])
 @pytest.mark.parametrize("count", [OUT_OF_BOUNDS, 0x0010_0000, -2])
 def test_hostile_counts(version: int, count: int) -> None:
-    """A count that is too high for the received bytes is refused before memory is allocated."""
+    """A request is refused if a count in it is too high for the received bytes.
+
+    The check comes before memory is allocated.
+    """
     layout = LAYOUTS[version]
     frame = fetch(version, ("a", 0))
     at = len(header(version)) + 1 + 4 + layout.request_head
@@ -297,7 +306,7 @@ def test_hostile_counts(version: int, count: int) -> None:
 
 
 def walk_one_by_one(view: FetchRequest) -> Listing:
-    """Read topics in the general way, which works for topics of any lengths."""
+    """Read the topics of a request with the slow method, which works for topics of any lengths."""
     assert view.listing is not None
     walk = _TopicsWalk(view.frame, view.layout)
     topics = len(view.listing.keys)

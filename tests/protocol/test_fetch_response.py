@@ -49,7 +49,7 @@ def found(walk: FetchResponseWalk, frame: bytes) -> Found:
 
 
 def told(frame: bytes, version: int) -> Found:
-    """Return the entries that another codec finds in a frame."""
+    """Return the entries that the test's own codec finds in a frame."""
     decoded = wire.decode_response(frame[4:], version)
     bare = len(fetch_response(version, correlation_id=1))
     entries = []
@@ -140,8 +140,9 @@ TAGS = st.lists(st.tuples(st.integers(0, 300), st.binary(max_size=4)), max_size=
 
 @st.composite
 def responses(draw: st.DrawFn, version: int) -> wire.FetchResponse:
-    """Generate responses of a version. About half of the entries are unchanged and next to each other, as in
-    practice.
+    """Generate responses of a version.
+
+    Often several neighbouring entries are equal and have no records, as in practice.
     """
     tags = TAGS if version >= 12 else st.just(())
 
@@ -394,7 +395,7 @@ TAG = ((9, LONG),)
 
 
 def long_units() -> list[tuple[str, bytes]]:
-    """Return v16 responses with a long part that is not records."""
+    """Return v16 responses with a long part that does not consist of records, such as tags."""
     many = tuple(wire.AbortedTransaction(producer_id=9, first_offset=at) for at in range(25_000))
     topic = wire.TopicData(topic_id=b"t" * 16, partitions=(entry(0, 5), entry(1, 5)), tags=TAG)
     tagged = wire.FetchResponse(version=16, correlation_id=1, topics=(topic, replace(topic, tags=())))

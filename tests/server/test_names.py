@@ -40,7 +40,7 @@ LOOKING_UP = "broker {}: the name b-{}.silent.example is being looked up"
 
 @pytest.fixture
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let responses wait for listeners without a time limit."""
+    """Remove the time limit for responses that wait until listeners are ready."""
     monkeypatch.setattr(registry, "OPEN_SECONDS", WAIT_SECONDS)
 
 

@@ -1,4 +1,4 @@
-"""A client's repeated mistake is logged only now and then, and the gateway remembers only a few clients."""
+"""If a client repeats its mistake, the log has only some of its lines. The gateway remembers few clients."""
 
 import io
 import json
@@ -53,8 +53,9 @@ def test_what_a_client_chooses_takes_little_memory() -> None:
 
 
 def test_a_client_whose_line_was_not_written_is_named_later() -> None:
-    """If the log leaves out a client's line, the client is named later. So `Throttle` loses no client,
-    although each of them tries once a second.
+    """If `Throttle` drops the log line of a client, a later line names the client.
+
+    50 clients fail once a second in this test.
     """
     now = 0.0
     stream = io.StringIO()

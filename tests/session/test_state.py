@@ -87,7 +87,10 @@ def test_a_session_that_is_idle_is_gone_when_it_is_closed() -> None:
 
 
 def test_a_second_fetch_is_not_asked_while_one_is_outstanding() -> None:
-    """KIP-227: a second fetch is refused while one is outstanding, because its epoch would be wrong."""
+    """A session refuses a second fetch while the response to the first one is outstanding.
+
+    The second fetch would have a wrong epoch (KIP-227).
+    """
     handler = established()
     request = parsed(fetch(16, ("t", 0, 9), ("t", 1), ("u", 0)))
     assert request.listing is not None

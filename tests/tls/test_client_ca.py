@@ -124,7 +124,7 @@ class _Client:
         self._session: ssl.SSLSession | None = None
 
     def asks(self, port: int) -> bool:
-        """Send a line, read it back, and return whether the session was resumed."""
+        """Send a line on a new connection, read it back, and return whether the TLS session was resumed."""
         with (
             socket.create_connection(("127.0.0.1", port)) as raw,
             self._context.wrap_socket(raw, server_hostname="localhost", session=self._session) as sock,

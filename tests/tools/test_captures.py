@@ -1,4 +1,4 @@
-"""The parts of the maker of captures that need no broker."""
+"""Tests for the parts of the capture generator `tools.captures` that need no broker."""
 
 import json
 import shutil

@@ -83,10 +83,18 @@ class FetchingConnection(asyncio.Protocol):
 
 
 async def run(where: tuple[str, int], requests: Sequence[bytes], count: int, wait_ms: int) -> Counts:
-    """Open the connections. Begin to fetch, or pause, at each line on stdin, until stdin is closed.
+    """Open the connections. Each line on stdin starts or pauses the fetches, until stdin is closed.
+
+    Args:
+        where: the host and port of the gateway or broker.
+        requests: the fetch requests that each connection sends in turn.
+        count: the number of connections.
+        wait_ms: the longest wait of a fetch at the broker, in milliseconds.
 
     Returns:
-        The totals of ``responses`` and ``bytes``, and the number of connections ``cut`` in a response.
+        The totals of ``responses`` and ``bytes``, and the number of connections that were ``cut`` in the
+            middle of
+        a response.
     """
     loop = asyncio.get_running_loop()
     clients = [FetchingConnection(requests) for _ in range(count)]
@@ -125,7 +133,7 @@ def _done(clients: Sequence[FetchingConnection]) -> Counts:
 
 
 def fetches(topic: bytes, partitions: int, wait_ms: int) -> list[bytes]:
-    """Return the fetch requests that a connection sends in turn."""
+    """Return the fetch requests that each connection sends in turn. Their lists of partitions are rotated."""
     offsets = {(topic, number): 0 for number in range(partitions)}
     turns = [rotated([(topic, range(partitions))], turn) for turn in range(min(partitions, TURNS))]
     return [fetch_request(0, topics, offsets=offsets, wait_ms=wait_ms) for topics in turns]

@@ -1,8 +1,8 @@
-"""Four consumers share one partition: a cooperative group compared with other ways to do this.
+"""Compares a cooperative group of four consumers of one partition with other ways to consume the partition.
 
-The other ways are a single member, Confluent's parallel-consumer (four threads of one process, in order by
-key), and a share group (KIP-932) of four Java consumers. All of them read the same records from the same
-broker, in turn.
+The other ways are a single consumer, Confluent's parallel-consumer (four threads of one process, in order by
+key), and a share group (KIP-932) of four Java consumers. Each way reads the same records from the same
+broker, one way after another.
 """
 
 import shutil
@@ -46,11 +46,12 @@ BUSY_RATE: Final = 4_500
 some are left for the kill.
 """
 WARM_UP: Final = 5.0
-"""The uncounted first seconds of Java consumers, while the runtime compiles hot code."""
+"""The time at the start of a Java consumer that is not counted, in seconds. In this time the Java runtime
+compiles hot code."""
 BATCH: Final = (f"--set=batch.size={16 << 10}", "--set=linger.ms=5")
 """The default settings of the Java producer. A share group gives a whole batch to one consumer."""
 NEARLY_ALL: Final = 0.95
-"""The window ends when this share of the records is done, so that no consumer is idle at its end."""
+"""The measured window ends when this share of the records is processed. So no consumer is idle at its end."""
 STEADY_SECONDS, JOIN_SECONDS = 2.0, 60.0
 """A group is stable this many seconds after its last rebalance. The second figure is the limit for it."""
 BEGIN_SECONDS: Final = 20.0
@@ -89,7 +90,7 @@ class Killed:
     again: int
     lost: int
     seconds: float
-    """Seconds from the kill to the last record."""
+    """The time from the kill of a member to the last record, in seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,7 +160,7 @@ def run(stage: BenchStage) -> list[FigureTable]:
 
 
 def _kinds(folder: Path) -> tuple[dict[str, GroupKind], list[str]]:
-    """Return the kinds of groups by column, and a description of each kind that can't run here."""
+    """Return the kinds of consumer groups by column, and the reason for each kind that can't run here."""
     own = {
         ONE_MEMBER: GroupKind(consumers=1, start=_member, alone=True),
         FOUR_MEMBERS: GroupKind(consumers=CONSUMERS, start=_member),

@@ -47,7 +47,7 @@ class FigureRow:
     judged: Sequence[str] = JUDGED
     """The columns that must keep the limit."""
     least: bool = False
-    """Whether `limit` is a minimum. Otherwise it is a maximum."""
+    """Whether `limit` is a minimum. If false, `limit` is a maximum."""
     figure: str = ""
     """The name of this row in the table that compares with the floor (`tools.bench.floor`). Empty if the row
     is not in that table.
@@ -80,11 +80,11 @@ class FigureTable:
     notes: Sequence[str] = field(default=())
     """Remarks for readers, such as missing routes, and where the figures were counted."""
     always: Sequence[str] = field(default=())
-    """Routes that get a column even if they have no value."""
+    """Routes that get a column in the table even if they have no value."""
 
     @property
     def columns(self) -> list[str]:
-        """The routes that get a column, in order."""
+        """Return the routes that have a column in the table, in order."""
         return [
             name for name in COLUMNS if name in self.always or any(name in row.values for row in self.rows)
         ]

@@ -1,10 +1,11 @@
-"""One exchange inside the gateway, request and response, from reading one socket to writing the other.
+"""Measures one exchange of a request and a response inside the gateway, without a network.
 
-`tools.bench.inside` replaces the sockets. The client's list is rotated each time, like librdkafka's. The
-broker has nothing new, or records of one partition.
+The measured time begins with reading the client's socket and ends with writing to it. `tools.bench.inside`
+replaces the sockets. The client rotates its list of partitions with each fetch, like librdkafka. The broker's
+response has no records, or the records of one partition.
 
-In a tight loop, code and data stay in the caches of the processor. A live gateway waits between exchanges and
-finds other data there. So the second table sleeps and touches 32 MB before each exchange.
+In a tight loop, code and data stay in the caches of the processor. A live gateway waits between exchanges,
+and then its caches hold other data. So the second table sleeps and touches 32 MB before each exchange.
 """
 
 import random

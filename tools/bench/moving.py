@@ -39,12 +39,12 @@ PRODUCER, CONSUMER = "moves-producer", "moves-consumer"
 POLL: Final = 0.1
 PATIENCE: Final = 30.0
 ERRORS: Final = 3
-"""librdkafka's log level. Below it, librdkafka logs each move."""
+"""librdkafka's log level for errors. Without this limit, librdkafka logs each move of a leader."""
 GO: Final = {"Sarama": "github.com/IBM/sarama", "franz-go": "github.com/twmb/franz-go"}
-"""The modules of clients in Go, by name."""
+"""The Go module of each Go client, by the name of the client."""
 _GO_FOLDER: Final = Path(__file__).parents[2] / "tests" / "clients" / "go"
 _GO_SECONDS: Final = 300.0
-"""The time limit of a build; the first one downloads the modules."""
+"""The time limit for building a Go client, in seconds. The first build downloads the modules."""
 _STAMP: Final = struct.Struct(">q")
 _JAVA_RECORDS: Final = 10_000_000
 """More than any run needs."""
@@ -76,7 +76,11 @@ class MovingRecords:
         self.records: list[tuple[int, int]] = []
 
     def add(self, made: int) -> None:
-        """Note a record produced at this time."""
+        """Note that a record was received now.
+
+        Args:
+            made: the time when the record was produced, in nanoseconds.
+        """
         self.records.append((made, time.time_ns() - made))
         if len(self.records) == 1:
             print("ready", flush=True)
@@ -117,7 +121,7 @@ def consume_librdkafka(bootstrap: str, topic: str, received: MovingRecords) -> N
 
 
 def produce_aiokafka(bootstrap: str, topic: str) -> None:
-    """Produce with aiokafka."""
+    """Produce records with aiokafka."""
 
     async def run() -> None:
         producer = aiokafka.AIOKafkaProducer(

@@ -1,8 +1,8 @@
-"""The cost of a misbehaving client to another client of its gateway, and in memory.
+"""Measures the harm that a misbehaving client does to another client of the same gateway.
 
-A bystander sends heartbeats to a real broker, alone and beside each `Nuisance` in turn. Its added latency
-must stay small, and the gateway's memory below the figures of docs/deploy.md. Both are measured in the same
-round, since a busy machine is busy for both.
+Another client, the bystander, sends heartbeats to a real broker: first alone, then while each `Nuisance`
+runs. The bystander's latency may rise only a little. The gateway's memory must stay below the figures of
+docs/deploy.md. Each round measures both cases, because a busy machine affects both.
 """
 
 import time
@@ -28,7 +28,7 @@ IDLE_CLIENTS: Final = 300
 IDLE_SECONDS: Final = TRIM_SECONDS + 2 * TICK_SECONDS
 """The time until all of them are idle and the gateway has returned free memory."""
 P99_LIMIT: Final = 5.0
-"""How much a nuisance may raise the bystander's p99, in milliseconds."""
+"""The limit for the rise of the bystander's p99 latency while a nuisance runs, in milliseconds."""
 CLIENTS: Final = 30
 LEAVE_LIMIT: Final = 80.0
 """The limit for closing the connections of clients that have left, in seconds: twice 30, plus the time to
@@ -78,7 +78,8 @@ class BystanderWindow:
     resident: float
     """Of the gateway, in MB."""
     apart: float | None = None
-    """The p99 of a bystander with another client id, in ms."""
+    """The p99 latency of a second bystander, which has another client id, in ms. None if there is no second
+    bystander."""
 
 
 def _flood(kind: str, clients: int) -> Callable[[str, str], Load]:

@@ -11,7 +11,7 @@ from typing import Final
 from tools.bench.figures import FigureTable, markdown
 
 PROFILE: Final = "Where the time goes: "
-"""The start of a profile's title; the name of the part follows."""
+"""The start of the title of a profile table. The name of the profiled part follows."""
 _CELL: Final = " | "
 
 

@@ -76,7 +76,7 @@ def _large(stage: BenchStage, folder: Path) -> FigureTable:
 
 
 def _listing(stage: BenchStage, folder: Path) -> FigureTable:
-    """Measure captures of fetches that only list partitions. Sessions are for this traffic."""
+    """Measure captures of fetches without records. Sessions save the most bytes in such traffic."""
     size = _GB // 10 if stage.quick else _GB
     stage.report(f"replay: making captures of {size // _MB:,} MB without records ...")
     counts = [(20, 150), (2_000, 100), (5_000 if stage.quick else 50_000, 60)]
@@ -166,10 +166,10 @@ def _mix(truth: Truth, shape: Shape) -> list[str]:
 def _measured(
     stage: BenchStage, folder: Path, files: Sequence[Path], truths: dict[str, Truth]
 ) -> list[dict[str, Any]]:
-    """Measure files, and compare the figures with those of the generated captures.
+    """Measure capture files, and compare the results with the known figures of the generated captures.
 
     Raises:
-        RuntimeError: they differ, or a measurement has failed.
+        RuntimeError: the results differ from the known figures, or a measurement has failed.
     """
     warm = folder / "warm.pcap"
     make(warm, _WARM, Shape())

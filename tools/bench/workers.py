@@ -24,7 +24,7 @@ LOADS: Final = 2
 CONNECTIONS: Final = 32
 """Connections of each load."""
 SHARE: Final = 20
-"""Windows are this many times shorter than in other parts: one second."""
+"""The factor by which windows are shorter than in other parts of the benchmark: they take one second."""
 CPU_LIMIT, LOAD_LIMIT, PACE_LIMIT = 1.05, 40.0, 1.6
 """Limits: CPU relative to one worker, a worker's minimum share of the load in percent, minimum throughput
 relative to one worker."""

@@ -48,7 +48,10 @@ def frames() -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
 
 
 def _of_capture(path: Path) -> list[tuple[bytes, bool]]:
-    """Return the frames of a capture (up to the first gap of a stream), and whether the broker sent them."""
+    """Return the frames of a capture, and for each frame whether a broker sent it.
+
+    The frames of each stream end at its first gap.
+    """
     streams: defaultdict[tuple[bytes, bool], bytearray] = defaultdict(bytearray)
     counts = FileCounts(file=path.name)
     (source,) = expand([str(path)])

@@ -18,9 +18,10 @@ class Crossed:
     """The traffic in one direction."""
 
     packets: int
-    """As netfilter counts them: segments that the kernel handles together are one packet."""
+    """The number of packets as netfilter counts them. Several segments can be one packet, if the kernel
+    handles them together."""
     bytes: int
-    """With the headers of IP and TCP."""
+    """The number of bytes, including the headers of IP and TCP."""
     payload: int
     """Without headers. Exact as long as TCP adds no options to single segments (SACK)."""
 

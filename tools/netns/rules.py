@@ -12,12 +12,12 @@ SCRIPT: Final = str(Path(__file__).parents[1] / "deploy" / "transparent.sh")
 
 @contextmanager
 def rules(place: Namespace, mode: str, *, ports: str, to: int, user: int) -> Iterator[None]:
-    """Redirect connections to brokers while the `with` lasts.
+    """Add the rules that redirect connections to brokers. Remove them at the end of the `with` block.
 
     Args:
         place: the namespace of the clients.
         mode: ``redirect`` or ``tproxy``.
-        ports: of the brokers, in the format of the script.
+        ports: the ports of the brokers, in the format of the script.
         to: the port of the gateway.
         user: the id of the gateway's user, whose connections are not redirected.
     """

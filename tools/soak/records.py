@@ -95,7 +95,11 @@ class RecordLog:
                     yield place, offset, digest
 
     def twice(self) -> dict[int, list[tuple[RecordPlace, int]]]:
-        """Return the digests that are at several offsets, with their places."""
+        """Return the records that are in the log at several places.
+
+        Returns:
+            For the digest of each such record, the places and offsets where it is.
+        """
         times = Counter(digest for _, _, digest in self.items())
         found: defaultdict[int, list[tuple[RecordPlace, int]]] = defaultdict(list)
         for place, offset, digest in self.items():
@@ -125,7 +129,8 @@ class ProducedRecords:
     sent: set[int] = field(default_factory=set)
     acknowledged: RecordLog = field(default_factory=RecordLog)
     without_offset: list[int] = field(default_factory=list)
-    """Acknowledged records without an offset. A broker responds like this to a record that it got twice."""
+    """The digests of records that were acknowledged without an offset. A broker sends such an acknowledgement
+    for a record that it received twice."""
     given_up: int = 0
     """Records whose producer reported a failure. They may be in the log."""
     errors: Counter[str] = field(default_factory=Counter)
@@ -148,12 +153,18 @@ class ProducedRecords:
         generations: Mapping[str, int],
         written: Mapping[tuple[RecordPlace, int], Written],
     ) -> list[str]:
-        """Return the problems of the brokers' log: missing records, and records that nobody sent.
+        """Return the problems in the brokers' log.
+
+        A problem is an acknowledged record that is missing, a record that nobody sent, or a record that is in
+        the log more than once.
 
         Args:
             log: the log, as read at the end.
-            generations: how often each topic was made again; the records of earlier ones were deleted.
-            written: the producers' numbers of records that are at several offsets.
+            generations: the number of times that each topic was created again. Records of earlier topics were
+                deleted.
+            written: for a record that is in the log at several offsets, the producer id and sequence number
+                at each of
+                them.
         """
         found = []
         missing = self.acknowledged.missing_from(log)
@@ -204,7 +215,7 @@ class ReceivedRecords:
         self.repeated = 0
         """Records received again: after a rebalance, a member continues from the last commit."""
         self.again = 0
-        """Records received again although nothing had happened to the group."""
+        """Records that a member received again although the group had not rebalanced."""
         self.changed: list[tuple[RecordPlace, int]] = []
         """Records received again with other contents."""
         self.invented: list[tuple[RecordPlace, int]] = []

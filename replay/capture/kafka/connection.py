@@ -161,7 +161,10 @@ class CapturedConnection:
         missing: int,
         packets: int,
     ) -> bool:
-        """Add the next row. If the row begins another connection, change nothing and return False."""
+        """Add the next row of captured TCP payload.
+
+        If the row begins another connection, change nothing and return False.
+        """
         side = self._low if from_low else self._high
         other = side.other
         if flags and not self._flags(side, flags, time, sequence, ack, len(payload) + missing):
@@ -230,9 +233,9 @@ class CapturedConnection:
         )
 
     def begins(self, side: _DirectionFrames, view: memoryview) -> None:
-        """Look at the first captured bytes.
+        """Look at the first captured bytes of a direction.
 
-        If they are TLS, prepare to decrypt the connection, or note why this is not possible.
+        If the bytes are TLS, prepare to decrypt the connection, or note why decryption is not possible.
         """
         self.unknown = False
         if not begins_with_client_hello(view):
@@ -270,7 +273,7 @@ class CapturedConnection:
         return self._pairing.drain()
 
     def finish(self) -> tuple[list[Exchange], ConnectionEnd]:
-        """End the connection. Return its last exchanges, and its counts."""
+        """End the connection. Return its last exchanges, and the connection's totals."""
         sides = sorted((self._low, self._high), key=lambda side: side is not self._first_syn)
         for side in sides:
             side.reassembly.finish()
@@ -322,7 +325,7 @@ class CapturedConnection:
         return True
 
     def _settle(self) -> None:
-        """Try to find out whether this connection is Kafka, and which end is its client."""
+        """Try to find out whether this connection uses Kafka's protocol, and which end is the client."""
         if self._client is not None:
             self._settled = True
             broker = self._client.other
@@ -364,7 +367,7 @@ class CapturedConnection:
             side.framing.search = None
 
     def _count(self) -> None:
-        """Add the counts of both directions to the connection's counts."""
+        """Add the frame counts of both directions to the connection's totals."""
         end, client = self._end, self._client or self._guess_client()
         broker = client.other
         end.closed_time = client.stream.closed_time

@@ -24,20 +24,20 @@ _GRE_OPTIONS: Final = (0x8000, 0x2000, 0x1000)
 """Bits of the GRE header for checksum (with a reserved offset), key, sequence number. Each adds 4 bytes
 (RFC 2784, RFC 2890)."""
 _GRE_UNKNOWN: Final = 0x4007
-"""Bits of the GRE header for source routes, and for versions other than 0."""
+"""Bits of the GRE header that show unsupported packets: source routes, and versions other than 0."""
 
 
 def opened(window: FileWindow, place: Column, protocol: Column, end: Column) -> tuple[Column, Column]:
     """Find the inner IP packets in the payloads of tunnels.
 
     Args:
-        window: where the packets are.
-        place: where the payload begins.
-        protocol: of the payload, as the IP header has it.
-        end: where the captured bytes of the packet end.
+        window: the part of the file that has the packets.
+        place: the offset of each payload.
+        protocol: the protocol of each payload, as given in the outer IP header.
+        end: the offset at which the captured bytes of each packet end.
 
     Returns:
-        The start of the inner IP header, and its IP version. A version of NEITHER means that the packet is in
+        The offset of the inner IP header, and its IP version. The version NEITHER means that the packet is in
         no known tunnel.
     """
     begin, kind = place.copy(), np.full(len(place), NEITHER, np.int64)

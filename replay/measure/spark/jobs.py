@@ -90,7 +90,7 @@ def uses_of_ports(table: DataFrame) -> DataFrame:
 
 
 def from_table(table: DataFrame, keep: Filter, choice: RowFilter, partitions: int) -> "TaskRows":
-    """Make new rows from a table that has the raw columns, with another filter."""
+    """Make new rows with another filter, from a table that has the raw columns."""
     spread = table.select(*EXCHANGES_RAW.names).repartition(partitions, "connection")
     spread = spread.sortWithinPartitions("connection", "place")
     return TaskRows(spread, partial(steps.measure_again, keep, choice), table_schema(choice))
@@ -106,7 +106,7 @@ class TaskRows:
     schema: pa.Schema
 
     def table(self) -> DataFrame:
-        """Return the rows."""
+        """Make the rows, and return them as a DataFrame."""
         return self.spread.mapInArrow(self.make, from_arrow_schema(self.schema))
 
     def parts(self) -> DataFrame:
@@ -115,7 +115,10 @@ class TaskRows:
 
 
 def parts_of(table: DataFrame, partitions: int) -> DataFrame:
-    """Return what tasks collect from the rows of a stored table, which may be in any order."""
+    """Return the sums and details of a stored table's rows, as tasks collect them.
+
+    The rows may be in any order.
+    """
     detailed = f.col("row").isin(*DETAILS)
     sums = [f.sum(name).alias(name) for name in SUMMED]
     summed = table.where(~detailed).groupBy(*GROUPED).agg(f.count("*").alias("count"), *sums)
@@ -157,9 +160,9 @@ def topic_ids(table: DataFrame, topics: frozenset[str]) -> frozenset[bytes]:
 
 
 def _spread(spark: SparkSession, shares: list[TaskInput]) -> DataFrame:
-    """Make a DataFrame with one share in each row, so that each task gets one share.
+    """Make a DataFrame with one task's input in each row, so that each task gets only its own input.
 
-    Shares in a closure would all be sent to each task.
+    If a closure contained the inputs, Spark would send all of them to each task.
     """
     tasks = pa.table({"task": pa.array(range(len(shares)), pa.int32()), "share": _SHARE.write(shares)})
     return spark.createDataFrame(tasks).repartitionById(len(shares), "task")
@@ -216,7 +219,7 @@ def _merged(batches: Iterable[pa.RecordBatch]) -> Batches:
 
 
 def _simulated(key: Key, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Run one broker's sessions through a cache."""
+    """Simulate one broker's session cache with the events of its sessions."""
     events = (
         CacheEvent(*event)
         for batch in batches

@@ -163,7 +163,7 @@ def partitions_for(size: int, cores: int | None) -> int:
 
 
 def share_of(size: int, cores: int | None) -> int:
-    """Return how many bytes of captures one task reads. The arguments are those of `partitions_for`."""
+    """Return the number of bytes of captures that one task reads. `partitions_for` has the same arguments."""
     if cores is None:
         return max(size // _MOST_PARTITIONS + 1, _CLUSTER_SHARE)
     return min(max(size // (2 * cores) + 1, _LEAST_SHARE), _MOST_SHARE)

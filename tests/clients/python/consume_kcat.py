@@ -1,7 +1,7 @@
 """The consumer program of kcat. It starts one kcat for each topic, or a single one for a group.
 
-The tests run it as ``python -m tests.clients.python.consume_kcat KCAT ...``. KCAT is the path of kcat, and
-the arguments described in `tests.clients` follow. The program stops at any line from stdin.
+The tests run it as ``python -m tests.clients.python.consume_kcat KCAT ...``. KCAT is the path of kcat. The
+further arguments are described in `tests.clients`. The program stops when it reads any line from stdin.
 """
 
 import argparse
@@ -15,8 +15,10 @@ import threading
 from typing import Any, BinaryIO, Final
 
 FORMAT: Final = r"%t %p %o %T %K %S\n%k%s%h\x1e\x1d\n"
-"""kcat's output format. The first line has the lengths of key and value. The headers end at the two separator
-characters.
+"""The output format of kcat: a line with topic, partition, offset, time and lengths, then key, value and
+headers.
+
+The headers end at the two separator characters.
 """
 END: Final = b"\x1e\x1d\n"
 NULL: Final = -1

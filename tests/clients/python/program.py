@@ -16,8 +16,9 @@ from typing import Any, Protocol
 
 POLL_SECONDS = 0.05
 FETCH_MAX_WAIT_MS = 100
-"""Fetch wait time. It is short, so that a consumer without new records sends many fetches within a test of
-seconds.
+"""The longest wait of a fetch at the broker, in milliseconds.
+
+It is short, so that a consumer without new records sends many fetches within a test of a few seconds.
 """
 METADATA_MAX_AGE_MS = 500
 COMMIT_INTERVAL_MS = 1000
@@ -29,7 +30,7 @@ class Options:
 
     bootstrap: str
     assign: list[tuple[str, int]]
-    """All partitions to read. Empty for a member of a group."""
+    """All partitions to read. The list is empty for a member of a consumer group."""
     subscribe: list[str]
     group: str | None
     isolation: str
@@ -43,7 +44,10 @@ class Options:
     """session.timeout.ms, or 0 for the client's default."""
 
     def named(self, own: str) -> str:
-        """Return the client.id. `own` is the program's own client.id."""
+        """Return the client.id to use.
+
+        `own` is the client.id of the program, for the case that none is given.
+        """
         return self.client_id or own + self.suffix
 
 
@@ -106,9 +110,9 @@ def options() -> Options:
 
 
 def emit(kind: str, **fields: Any) -> None:
-    """Print one line, without a buffer.
+    """Print one line and flush it.
 
-    So if a program is killed, the lines of all records that it has committed were printed.
+    So the lines of all committed records are printed even if the program is killed later.
     """
     os.write(sys.stdout.fileno(), (json.dumps({"kind": kind, **fields}) + "\n").encode())
 

@@ -1,4 +1,4 @@
-"""Captured exchanges for tests: times are in milliseconds, a model of a broker makes the responses."""
+"""Builds captured exchanges for tests. Times are in milliseconds. A model broker makes the responses."""
 
 from collections.abc import Iterator
 from itertools import count

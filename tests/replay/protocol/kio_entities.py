@@ -1,4 +1,4 @@
-"""Messages of every API at every version, from kio's classes (generated from Kafka's definitions)."""
+"""Makes messages of every API at every version, with kio's classes (generated from Kafka's definitions)."""
 
 import dataclasses
 import datetime as dt

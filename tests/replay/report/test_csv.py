@@ -1,4 +1,4 @@
-"""The report as CSV."""
+"""Tests of the report in CSV format."""
 
 import csv
 import io

@@ -31,7 +31,7 @@ _SESSION_BYTES = "session_request_bytes", "session_response_bytes"
 
 
 def exchange(number: int, request: bytes, response: bytes, times: tuple[int, int]) -> Exchange:
-    """Return an exchange as captured. `request` and `response` are frames without their length."""
+    """Return a captured exchange. `request` and `response` are frames without their length field."""
     return Exchange(
         connection="c",
         client="c:1",
@@ -52,7 +52,7 @@ def exchange(number: int, request: bytes, response: bytes, times: tuple[int, int
 
 
 def values(outcome: Outcome) -> dict[str, Any]:
-    """Return the contents of an outcome."""
+    """Return the values of an outcome, for comparison with another outcome."""
     parsed = {"request", "response"}
     return {each.name: getattr(outcome, each.name) for each in fields(Outcome) if each.name not in parsed}
 
@@ -186,9 +186,9 @@ class PredictedEqualsMeasured(AnyClientAnyBroker):
 
     @rule(wanted=st.lists(st.tuples(AnyClientAnyBroker.names, st.integers(0, PARTITIONS)), max_size=14))
     def choose(self, wanted: list[tuple[str, int]]) -> None:
-        """Choose partitions. For Kafka 1.1, partitions unknown in a known topic are excluded.
+        """Choose partitions for the next fetch. With Kafka 1.1, skip unknown partitions of a known topic.
 
-        In 1.1 they get error 3, like unknown topics, but unknown topics come last in a response.
+        Kafka 1.1 returns error 3 for them, as for unknown topics. But a response lists unknown topics last.
         """
         most = PARTITIONS - (self.broker.release == "1.1.1")
         super().choose([(name, index) for name, index in wanted if index <= most])
@@ -235,9 +235,10 @@ def test_a_response_that_comes_when_the_client_has_left_is_had_again_without_a_s
 
 
 def test_a_fetch_that_is_had_again_is_answered_after_the_one_sent_meanwhile() -> None:
-    """A fetch that is sent again is answered after the fetch that was sent in between.
+    """A fetch gets error entries for a deleted topic, so the gateway sends it again.
 
-    It is sent again because the session reports a deleted topic.
+    The client has sent another fetch in the meantime. The prediction orders the responses like the gateway:
+    first the response to the later fetch, then the response to the fetch that was sent again.
     """
     history = PredictedEqualsMeasured()
     history.begin(release="4.3.0", seed=0, version=16, topics=1)

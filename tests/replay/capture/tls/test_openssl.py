@@ -1,4 +1,4 @@
-"""Connections of the openssl program over a socket are read: each cipher of TLS 1.3, and a key update."""
+"""Connections between two openssl programs are decrypted: each cipher of TLS 1.3, and a key update."""
 
 import os
 import select
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(not shutil.which("openssl"), reason="the program
 
 @dataclass
 class Reader:
-    """Receives the contents of one direction."""
+    """Collects the decrypted bytes of one direction of a connection."""
 
     data: bytes = b""
     missing: int = 0
@@ -71,12 +71,12 @@ class Recorder:
 def converse(
     folder: Path, commands: Sequence[tuple[str, bytes]], server_options: str = ""
 ) -> tuple[list[tuple[bool, bytes]], bytes]:
-    """Run s_client and s_server. The server answers each line with the reversed line.
+    """Run s_client and s_server of openssl. The server reverses each line and sends it back.
 
     Args:
-        folder: for their files.
+        folder: the folder for certificates and the key log.
         commands: lines or commands for s_client, each with the output to wait for.
-        server_options: for s_server.
+        server_options: further options for s_server.
 
     Returns:
         The sent bytes, and the key log.
@@ -112,7 +112,7 @@ def converse(
 
 
 def _until(process: "subprocess.Popen[bytes]", text: bytes, more: bytes = b"") -> bytes:
-    """Read a process's output up to and including `text`, then up to `more`."""
+    """Read a process's output until it contains `text`, and `more` after `text`."""
     assert process.stdout is not None
     seen = b""
     while text not in seen or more not in seen.partition(text)[2]:
@@ -149,7 +149,7 @@ def read(
     ],
 )
 def test_each_cipher_is_read(tmp_path: Path, options: str) -> None:
-    """Connections with each cipher are read.
+    """Connections with each TLS cipher are decrypted.
 
     With the last options, the server first answers with a HelloRetryRequest.
     """

@@ -21,7 +21,7 @@ from tools.bench.measured import peak
 pytestmark = [pytest.mark.integration, pytest.mark.soak, pytest.mark.timeout(3600)]
 
 BEFORE = 5
-"""How many tasks are done before a worker is killed. 16 tasks read the capture."""
+"""The number of finished tasks after which a worker is killed. 16 tasks read the capture."""
 DRIVER = 512 * 1_000_000
 """The limit of the driver's Python, in bytes."""
 
