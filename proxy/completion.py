@@ -100,7 +100,7 @@ def _of_fish(action: argparse.Action) -> str:
 
 
 def _short(text: str | None) -> str:
-    """Return the first part of a help text, as a short description."""
+    """Return the first part of a help text, for use as a short description."""
     return re.split(r"[;:(]", text or "", maxsplit=1)[0].strip()
 
 

@@ -11,9 +11,10 @@ from proxy.options import Given
 from proxy.version import VERSION
 
 MAX_SHOWN: Final = 1000
-"""How many characters of a value ``/state`` shows. The list of lanes may be long."""
+"""The maximum number of characters of a value that ``/state`` shows. The list of lanes may be long."""
 _WIDEST: Final = 56
-"""The comments of lines are aligned, except after lines that are wider than this."""
+"""The width up to which the comments of lines are aligned. A longer line does not move the comments of other
+lines."""
 
 
 def as_toml(config: Config) -> str:

@@ -6,8 +6,8 @@ from socket import gaierror
 from typing import Final
 
 CLOSED: Final = "closed in the TLS handshake: is this its TLS port? If it is not, leave out --broker-tls"
-"""The text if a broker closes the connection in the handshake. Its port for plain text does so, because it
-reads the first bytes of TLS as a length."""
+"""The error text if a broker closes the connection in the TLS handshake. A broker does so at its port for
+plain text, because it takes the first bytes of TLS for a length."""
 _HTTP: Final = "HTTP_REQUEST"
 _NO_TLS: Final = frozenset({_HTTP, "WRONG_VERSION_NUMBER", "BAD_RECORD_TYPE"})
 _NOT_ASCII: Final = "CALLBACK_FAILED"
@@ -19,7 +19,7 @@ _EXPIRED: Final = "certificate expired"
 
 
 def reason_of(error: Exception) -> str:
-    """Return in a few words why something failed."""
+    """Return a short text that says why something failed."""
     if isinstance(error, ssl.SSLError):
         return of_broker(error)
     if isinstance(error, ConnectionResetError) and not error.args:
@@ -49,7 +49,7 @@ def refuses_certificate(error: Exception) -> bool:
 
 
 def is_client_refused(error: ssl.SSLError) -> bool:
-    """Return whether the handshake of a client failed because its certificate is invalid or missing."""
+    """Return whether a client's handshake failed because the client's certificate is invalid or missing."""
     return isinstance(error, ssl.SSLCertVerificationError) or error.reason == _NO_CERTIFICATE
 
 

@@ -1,4 +1,4 @@
-"""How options are declared, and how they are read from flags, the environment and a TOML file.
+"""Declares options, and reads them from flags, the environment and a TOML file.
 
 An option ``max_sessions`` is ``--max-sessions``, ``FETCHGATE_MAX_SESSIONS`` and the key ``max_sessions``. A
 flag overrides the environment, the environment overrides the file, and the file overrides the default.
@@ -113,7 +113,7 @@ def find(
 
 
 def parse(options: Sequence[Option], given: Mapping[str, Given]) -> dict[str, Any]:
-    """Parse the texts of options.
+    """Parse the given texts of options, and return the values of all options.
 
     Raises:
         ConfigError: an option can't be used.

@@ -284,7 +284,7 @@ def test_a_port_in_use_is_one_line_and_code_1(capsys: pytest.CaptureFixture[str]
 
 
 class Process:
-    """A running gateway, with its ports and the log lines so far."""
+    """A running gateway process, with its ports and the log lines that it has written so far."""
 
     def __init__(self, process: asyncio.subprocess.Process, listen: int) -> None:
         self.listen = listen

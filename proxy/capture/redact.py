@@ -99,7 +99,7 @@ _HARMLESS: Final = frozenset(
 )
 """APIs whose responses have no records and no credentials. Their bodies are omitted, too."""
 _MAX_SASL: Final = 1 << 16
-"""How many bytes of a response to SaslAuthenticate are read at most."""
+"""The maximum size of a SaslAuthenticate response that is parsed, in bytes."""
 
 
 class Redactor:
@@ -141,10 +141,11 @@ class _OpenRequests:
         """The open requests of each correlation id: their number, the kind of the first, and whether their
         kinds differ."""
         self.ordered = True
-        """Whether the order is known. If not, no response can be paired with its request any more."""
+        """Whether the order of responses is known. If not, no later response can be paired with its
+        request."""
         self.unread = False
-        """Whether a response that may have records could not be read to its end. Then the next response may
-        be its rest."""
+        """Whether a response that may have records could not be parsed to its end. Then the next response may
+        contain the rest of its records."""
 
     def __len__(self) -> int:
         return len(self._queue)
@@ -183,7 +184,7 @@ class _OpenRequests:
 
 
 class _KeptBytes:
-    """Bytes of a stream in order: pieces of kept bytes, each with the number of omitted bytes after it."""
+    """The bytes of a stream in order: pieces of kept bytes. After each piece, some bytes may be omitted."""
 
     __slots__ = ("_pieces", "kept", "size")
 
@@ -194,7 +195,7 @@ class _KeptBytes:
         """`kept` is the number of kept bytes, and `size` the number of all bytes."""
 
     def keep(self, part: bytes | bytearray) -> None:
-        """Add bytes to keep."""
+        """Add bytes that are kept."""
         self.kept += len(part)
         self.size += len(part)
         if self._pieces and not self._pieces[-1][1]:
@@ -238,7 +239,7 @@ class _RedactedDirection:
         self._framer = Framer()
         """Cuts the stream into frames. Its `left` is how many bytes of the body have not arrived."""
         self._to_keep = 0
-        """How many of the next bytes of the body to keep. Bytes after them are omitted."""
+        """The number of the next bytes of the body that are kept. The bytes after them are omitted."""
         self._last = False
         """Whether later bytes can't be understood as frames."""
         self._opaque = False
@@ -256,7 +257,10 @@ class _RedactedDirection:
         self._out.leave_out(len(part) - kept)
 
     def feed(self, data: bytes) -> list[Piece]:
-        """Take the next bytes, and return the pieces to record. A head is buffered until it is complete."""
+        """Process the next bytes, and return the pieces to record.
+
+        The head of a frame is buffered until it is complete.
+        """
         self._out, framer = _KeptBytes(), self._framer
         framer.feed(data)
         while framer.ready and not self._opaque:
@@ -278,7 +282,7 @@ class _RedactedDirection:
         return self._out.pieces()
 
     def _head(self, head: bytes) -> None:
-        """Begin a frame if the head is complete."""
+        """Begin a new frame if its head is complete."""
         framer, size = self._framer, LENGTH_BYTES
         if len(head) >= LENGTH_BYTES:
             self._opaque = frame_size(head) - LENGTH_BYTES not in self.lengths
@@ -362,12 +366,12 @@ class _RedactedResponses(_RedactedDirection):
         self._held = _KeptBytes()
         """The body of a fetch response, without records, until the response is complete."""
         self._sasl = b""
-        """The body of a response to SaslAuthenticate. It is read, but not recorded."""
+        """The body of a SaslAuthenticate response. It is parsed, but not recorded."""
         self._sasl_version = -1
         """The version of the response to SaslAuthenticate. -1 if the present response is of another API."""
 
     def begin(self, head: bytes) -> None:
-        """Decide whether to keep the body, to omit it, or to look for records in it."""
+        """Decide how to treat the body of the next response: keep it, omit it, or look for records in it."""
         (api_key, version), in_doubt = self._open.pair(head[RESPONSE_CORRELATION_ID])
         self._last = (api_key, version) == _OPAQUE_FROM or not self._open.ordered
         self._to_keep, self._walk, self._sasl, self._sasl_version = 0, None, b"", -1
@@ -424,7 +428,10 @@ class _RedactedResponses(_RedactedDirection):
             self._open.unread = True
 
     def end(self) -> list[Piece]:
-        """End the stream. Return the pieces of its buffered bytes, with the contents of records omitted."""
+        """End the stream. Return the pieces of the bytes that are still buffered.
+
+        Their record contents are omitted.
+        """
         pieces = super().end()
         if self._held.size:
             pieces.append((b"", self._held.size))

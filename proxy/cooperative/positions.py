@@ -1,4 +1,4 @@
-"""A map from each hash of a partition to its committed offset.
+"""A map from each hash of a partition's keys to the next offset of that hash.
 
 A cooperative group commits this map instead of one offset.
 
@@ -73,7 +73,7 @@ class Positions:
 
     @property
     def base(self) -> int:
-        """The lowest offset of the map. All records before it are processed."""
+        """The lowest offset of the map. All records before this offset are processed."""
         return min(self.offsets)
 
     def at(self, hashed: int) -> int:
@@ -92,7 +92,10 @@ class Positions:
         return max(offset for low, high in ranges for offset in self._within(low, high))
 
     def at_least(self, other: "Positions", ranges: KeyRanges) -> "Positions":
-        """Return a map in which no offset within the ranges is lower than in the other map."""
+        """Return a map with the higher offset of the two maps for each hash within the ranges.
+
+        For all other hashes it has this map's offsets.
+        """
         bounds = {0, *self.starts, *other.starts}
         for low, high in ranges:
             bounds |= {low, high + 1} - {SPACE}
@@ -108,7 +111,7 @@ class Positions:
     def moved(self, ranges: KeyRanges, offset: int) -> "Positions":
         """Return the map after the owner of key ranges has committed an offset.
 
-        The offset may be lower than before.
+        The offset may be lower than the old offset of these ranges.
         """
         bounds = {0, *self.starts}
         for low, high in ranges:
@@ -175,11 +178,11 @@ class Committed(NamedTuple):
 
 
 def committed_metadata(positions: Positions, own: str, most: int = MOST_CHARACTERS) -> str:
-    """Return the metadata to commit together with `positions.base`.
+    """Return the metadata to commit together with the offset `positions.base`.
 
     Args:
-        positions: the map. If it does not fit, it becomes coarser.
-        own: the application's own metadata, which is never cut.
+        positions: the map. If it does not fit, it is stored less exactly, with fewer steps.
+        own: the application's own metadata, which is never shortened.
         most: the limit in UTF-16 units. If `own` alone exceeds it, the broker refuses the commit (error 12).
     """
     beside = _OWN + own if own else ""

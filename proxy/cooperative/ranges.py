@@ -16,7 +16,8 @@ KeyRanges: TypeAlias = tuple[KeyRange, ...]
 FULL: Final[KeyRanges] = ((0, SPACE - 1),)
 NOBODY: Final = -1
 _CACHED_BYTES: Final = 1 << 20
-"""How many bytes of keys each `Split` may remember. A member may have a thousand of them."""
+"""The maximum number of bytes of keys that each `Split` remembers. A member may have a thousand `Split`
+objects."""
 _KEY_BYTES: Final = 128
 """How many bytes a remembered key needs, in addition to its own."""
 
@@ -50,7 +51,7 @@ class Split:
         self.starts: list[int] = []
         """The first hash of each step."""
         self.owners: list[int] = []
-        """The number of the lane of each step, or `NOBODY`."""
+        """For each step, the number of the lane that owns the step, or `NOBODY`."""
         owned = dict(_steps(lanes))
         for start in sorted(owned.keys() | set(cuts)):
             self.starts.append(start)
@@ -77,7 +78,7 @@ class Split:
             return [*map(self._with({key for key in keys if isinstance(key, bytes)}).__getitem__, keys)]
 
     def step_of(self, hashed: int) -> int:
-        """Return the number of the step that a hash is in."""
+        """Return the number of the step that contains a hash."""
         return bisect_right(self.starts, hashed) - 1
 
     def _with(self, keys: set[bytes]) -> dict[bytes | int, int]:

@@ -39,7 +39,11 @@ def read_request(frame: bytes) -> Request:
 
 
 def read_response(schema: str, frame: bytes, api_key: int, version: int) -> Struct:
-    """Read a response that concerns a group. Like `read_request`, it raises ProtocolError."""
+    """Read a response that concerns a group.
+
+    Raises:
+        ProtocolError: the frame does not match the schema, or has tagged fields that would be lost.
+    """
     _, at = response_header(frame, LENGTH_BYTES, api_key, version)
     return _checked(read(schema, api_key, version, frame, at))
 
@@ -57,9 +61,9 @@ def string(fields: Struct, name: str) -> bytes:
 
 
 def _checked(message: Struct) -> Struct:
-    """Raise Malformed if an element of an array has tagged fields, because they would be lost.
+    """Return the message. Raise Malformed if an element of one of its arrays has tagged fields.
 
-    Elements are encoded again, and the versions read here define no such fields.
+    Elements are encoded again, and such fields would be lost. The supported versions define none.
     """
     if any(struct.tags != NO_TAGS for struct, depth in structs(message) if depth):
         raise Malformed("an element with tags")

@@ -19,7 +19,7 @@ is short."""
 SILENT_SECONDS: Final = 4.0
 """After this many seconds without progress, a client is assumed not to read its responses."""
 REQUESTS_PART: Final = 4
-"""Incomplete requests may use one part in this many of the limit for responses: a quarter."""
+"""The divisor of the memory limit for responses that gives the limit for incomplete requests: a quarter."""
 
 
 class Holder(Protocol):
@@ -33,7 +33,7 @@ class Holder(Protocol):
         """Whether reading the broker would bring more bytes of the buffered response."""
 
     def wait_for_budget(self, waits: bool, /) -> None:
-        """Stop reading the broker if `waits` is true, otherwise resume."""
+        """Stop reading from the broker if `waits` is true, otherwise read again."""
 
     def report_buffered(self) -> None:
         """Report to the budget how many bytes are buffered now."""
@@ -59,7 +59,7 @@ class Budget:
         self.limit = limit
         self.total = 0
         self._holders: dict[Holder, tuple[int, bool]] = {}  # in the order in which they began to buffer
-        """For each connection, its buffered bytes, and whether it may have to wait."""
+        """For each connection: the number of its buffered bytes, and whether the budget may let it wait."""
         self._waiting: set[Holder] = set()
         self._released: set[Holder] = set()
         """The connections that have stopped waiting since the last call of `stalled`."""

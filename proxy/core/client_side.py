@@ -262,7 +262,7 @@ class ClientSide:
         return False
 
     def _other(self, data: bytes, size: int, api_key: int, version: int) -> bool:
-        """Forward an unread fetch, or a request other than a fetch, as it arrives."""
+        """Forward a fetch that is not parsed, or another request, as its bytes arrive."""
         state = self._state
         if self._rewriting.refuses(api_key, version):
             state.tally.refused[Refusal.VERSION] += 1
@@ -329,7 +329,7 @@ class ClientSide:
         return False
 
     def _in_flight(self, data: bytes, size: int, api_key: int, version: int) -> InFlight:
-        """Return the entry in flight of a forwarded request, with the handler of its response."""
+        """Return the queue entry of a request that is forwarded, with the handler of its response."""
         if api_key == _FETCH:
             self._fetches.count_unread(size, version, Reason.NOT_READ)
             return self._unread_fetch(version, data)
@@ -366,9 +366,9 @@ class ClientSide:
         return True
 
     def _asked_wait(self, data: bytes, api_key: int) -> float:
-        """Return how long the broker may delay the response on purpose, in seconds.
+        """Return for how long the broker may delay the response on purpose, in seconds.
 
-        A SyncGroup does not contain this time. It is assumed to be that of the last JoinGroup.
+        A SyncGroup request does not contain this time. The time of the last JoinGroup is used instead.
         """
         wait = self._group_wait
         if api_key != ApiKey.SYNC_GROUP:
@@ -379,7 +379,7 @@ class ClientSide:
         return wait
 
     def _repeats(self, request: InFlight) -> bool:
-        """Whether a plan may be made from a request."""
+        """Whether the next requests of the same kind may follow a plan made from this request."""
         api_key = request.api_key
         if api_key != ApiKey.PRODUCE and (not request.handler.forwards or api_key in _UNLEARNT):
             return False
@@ -405,8 +405,9 @@ class ClientSide:
     def _refuse(self, correlation_id: bytes) -> None:
         """Refuse an ApiVersions request, because the gateway can't rewrite a response of its version.
 
-        The client gets the answer of a broker that does not support that version (KIP-35; fetch-semantics,
-        trap 31, case 85). The client then asks again with a version that both support.
+        The client gets the response of a broker that does not support the requested version (KIP-35;
+        fetch-semantics, trap 31, case 85). Then the client repeats its request with a version that both
+        support.
         """
         queue = self._state.queue
         request = InFlight(ApiKey.API_VERSIONS, 0, correlation_id, FORWARD)

@@ -67,9 +67,9 @@ class FastPath:
         sets it to the time when the broker was connected."""
 
     def settle(self) -> None:
-        """Decide whether the fast path may handle the next frames.
+        """Decide whether the fast path may process the next frames.
 
-        Call this after the rest of the core has run.
+        Call this method after the rest of the core has run.
         """
         state = self._state
         self._expected, self._owed = state.queue.expected, state.queue.owed
@@ -90,13 +90,16 @@ class FastPath:
         self._takes_responses = on and state.from_broker.idle and not (waits or full)
 
     def request(self, data: bytes, now: float) -> tuple[int, bytes]:
-        """Return how many of the client's bytes were handled, and the bytes to send to the broker.
+        """Process bytes from the client that match a plan.
 
-        The rest of the core must process the bytes that were not handled, if there are any.
+        The rest of the core must process the bytes that are left, if there are any.
 
         Args:
             data: the bytes of one read.
-            now: the time at which they were read, in seconds.
+            now: the time when the bytes were read, in seconds.
+
+        Returns:
+            The number of processed bytes, and the bytes to send to the broker.
         """
         if not self._takes_requests:
             return self._rest_of_request(data)
@@ -150,12 +153,12 @@ class FastPath:
         """Return the buffered bytes and the new ones, or b"" while a small response is incomplete.
 
         A broker writes the head, the records and the end of a fetch response one by one, and each write wakes
-        the gateway. Processing a part costs as much as processing the complete response. So a response that
-        may match a plan is buffered, and processed once when it is complete.
+        the gateway. It costs as much to process one part as to process the complete response. So a response
+        that may match a plan is buffered until it is complete, and then processed once.
 
         Args:
             data: the bytes of one read.
-            now: the time at which they were read, in seconds.
+            now: the time when the bytes were read, in seconds.
         """
         if self._part:
             data, self._part = self._part + data, b""

@@ -48,10 +48,10 @@ class FetchResponses:
 
     Args:
         state: the state of the connection.
-        fetches: sends a fetch again if needed.
+        fetches: the object that sends a fetch again if needed.
         sessions: the session switch of the process.
-        rewriting: rewrites addresses in tags.
-        leaders: learns newer leaders from responses.
+        rewriting: the object that rewrites addresses in tags.
+        leaders: the object that is given newer leaders from responses.
     """
 
     __slots__ = (
@@ -84,10 +84,10 @@ class FetchResponses:
         self._rewriting = rewriting
         self._leaders = leaders
         self._refused = False
-        """True once "no free session slot" has been reported."""
+        """Whether "no free session slot" has already been reported for this connection."""
 
     def new_fetch(self, version: int, correlation_id: bytes) -> tuple[InFlight, FetchHandler]:
-        """Return a new entry in flight for a client's fetch, and its innermost handler.
+        """Return a new queue entry for a client's fetch, and the innermost handler of its response.
 
         Args:
             version: the version of the fetch as sent.
@@ -162,7 +162,7 @@ class FetchResponses:
         return True
 
     def count_passed(self, size: int) -> None:
-        """Count bytes of a response that were forwarded without `receive`."""
+        """Count the bytes of a fetch response that were forwarded without a call of `receive`."""
         self._tally.client.fetch_response_bytes += size
         self._tally.broker.fetch_response_bytes += size
 
@@ -224,7 +224,7 @@ class FetchResponses:
     def _up_to(
         self, fetching: FetchHandler, response: Walked, walk: FetchResponseWalk, chunk: bytes, safe: int
     ) -> list[Buffer]:
-        """Return the bytes of the frame up to the offset `safe`, and keep the rest."""
+        """Return the bytes of the frame up to the offset `safe`. Buffer the bytes after this offset."""
         start = response.forwarded
         if safe >= response.received:
             pieces: list[Buffer] = [*response.chunks, chunk]
@@ -246,7 +246,7 @@ class FetchResponses:
     def _without_session(
         fetching: FetchHandler, walk: FetchResponseWalk, pieces: list[Buffer]
     ) -> list[Buffer]:
-        """Remove the session id of the gateway's own session from the first bytes of a response."""
+        """Replace the session id of the gateway's own session by 0 in the first bytes of a response."""
         if not fetching.through_session or not walk.session_id or not walk.session_id_at:
             return pieces
         at = walk.session_id_at
@@ -531,12 +531,15 @@ class FetchResponses:
             self._events.append(Passthrough(reason=_RESTS))
 
     def _note_throttle(self, walk: FetchResponseWalk) -> None:
-        """Note if a throttled response has entries. Kafka 2.0 and later leave the entries out."""
+        """Note that this broker sends entries in throttled responses.
+
+        Kafka 2.0 and later send no entries then.
+        """
         if walk.throttle_time_ms > 0 and walk.partitions and not walk.error_code:
             self._eligibility.full_when_throttled = True
 
     def _note_starving(self, fetching: FetchHandler, response: Walked) -> None:
-        """Note whether a response without the session filled half of max_bytes or more.
+        """Note whether a response without a session filled half of max_bytes or more.
 
         If so, max_bytes may be too small for all available records.
         """
@@ -569,8 +572,9 @@ class FetchResponses:
         """Count the partitions and record bytes of a response.
 
         Args:
-            walk: the response.
-            partitions: how many partitions the client gets. 0 if the fetch is sent again, or if the caller
+            walk: the parsed response.
+            partitions: the number of partitions that the client gets. 0 if the fetch is sent again, or if the
+                caller
                 counts the partitions elsewhere.
         """
         client, broker = self._tally.client, self._tally.broker
@@ -656,7 +660,7 @@ def located(fetching: FetchHandler, table: PartitionTable) -> tuple[Listing, Row
 
 
 def _tags(version: int, response: Kept, walk: FetchResponseWalk, rewriting: Rewriting) -> bytes:
-    """Return the client's body tags of a response. Return b"" below v12."""
+    """Return the body tags of the client's response. Return b"" for versions below 12."""
     if walk.tags_at < 0:
         return b""
     if response.received - walk.tags_at == len(NO_TAGS):

@@ -1,9 +1,9 @@
 """Decides which fetches of one connection use the session, and sends all fetches to the broker. Sans-IO.
 
-Each fetch is decided once, when it is complete (`_decide`). Then the `Decision` is carried out. The
-`FetchHandler` of the fetch keeps the sent request, and makes the client's response.
+The decision on a fetch is made once, when the fetch is complete (`_decide`). Then the fetch is sent as
+decided. The `FetchHandler` of the fetch keeps the sent request, and makes the client's response.
 
-If there is any `Reason` against the session, the fetch is forwarded unchanged, and the reason is counted.
+If there is any `Reason` against the session, the fetch is forwarded without it, and the reason is counted.
 """
 
 from typing import Final
@@ -44,8 +44,9 @@ SUSPECT_SECONDS: Final = 10.0
 """The time between two checks in seconds, if the broker has lost a partition of a session before, or if a
 client has waited this long at one offset below the known end of a partition."""
 CHECK_PAID: Final = 64
-"""A check is sent only if the connection has saved this many times the size of the check's request since the
-last check. A check with its response costs two to three times the request (law 6)."""
+"""The factor that limits how often checks are sent: since the last check, the session must have saved this
+many times the size of the check's request. A check with its response costs two to three times its request
+(law 6)."""
 _CONNECTION_ENDS: Final = "the connection ends"
 _PROBE_CORRELATION_ID: Final = 0x6667_6174
 
@@ -94,12 +95,12 @@ class Fetches:
         self._check_due_at = 0.0
         """The time of the session's next regular check, in seconds."""
         self._check_paid_at = 0
-        """How many bytes the connection had saved by the last check."""
+        """The number of bytes that the connection had saved when the last check was sent."""
         self.version = -1
         """The version of the last fetch, or -1 before the first."""
         self.decided: Reason | None = None
         """The reason why the last fetch was forwarded unchanged. None before the first fetch, or if the last
-        fetch used the session (even if it was later sent again without the session)."""
+        fetch was sent through the session."""
         self.max_fetch_bytes = sessions.max_fetch_bytes
         """The limits that applied when the last fetch was decided. A reload may have replaced them since."""
         self.unused = 0
@@ -107,7 +108,7 @@ class Fetches:
         self._memory = 0
         """The bytes of the budget that the table uses."""
         self._probed = False
-        """Whether the gateway itself has sent an ApiVersions request."""
+        """Whether the gateway itself has sent an ApiVersions request on this connection."""
         self._slot = False
         """Whether the connection holds a slot of the process."""
         self._close_frame = b""
@@ -207,7 +208,7 @@ class Fetches:
         session error is possible.
 
         Args:
-            fetching: the fetch. The client gets nothing of the received response.
+            fetching: the fetch. No part of the received response is sent to the client.
             full: whether to request a new session, if possible.
         """
         # `FetchResponses.end` sends it, when the response has ended.
@@ -261,7 +262,7 @@ class Fetches:
         return Full()
 
     def _has_room(self, listing: Listing) -> bool:
-        """Reserve memory for the partitions of a fetch in the table. Return False if there is not enough.
+        """Reserve memory for the partitions of a fetch in the table. Return False if too little is left.
 
         `_settle_memory` later releases the memory that the table does not use.
         """
@@ -274,7 +275,7 @@ class Fetches:
         return True
 
     def _settle_memory(self) -> None:
-        """Reserve exactly the memory that the table uses."""
+        """Change the reserved memory to exactly the memory that the table uses."""
         budget, table = self._state.request_budget, self.session.table
         memory = table.memory if table is not None else 0
         budget.release(self._memory - memory)
@@ -283,7 +284,7 @@ class Fetches:
     def _carry_out(
         self, request: InFlight, fetching: FetchHandler, decision: Full | Incremental | Rotated
     ) -> Reason | None:
-        """Send a fetch through the session. Return the reason if that is not possible."""
+        """Send a fetch through the session. If that is not possible, return the reason."""
         if type(decision) is Full:
             if not self._slot and not self._limits.reserve():
                 return Reason.NO_SLOT
@@ -306,7 +307,7 @@ class Fetches:
         return None
 
     def arrange_check(self) -> None:
-        """Set the time of the session's next check."""
+        """Set the time at which the gateway checks the session for the next time."""
         suspect, now = self._state.tally.sessions_lost[Loss.LEFT_OUT], self._state.now
         self._check_due_at = now + (SUSPECT_SECONDS if suspect else CHECK_SECONDS)
         self.check_at = min(now + SUSPECT_SECONDS, self._check_due_at)
@@ -358,9 +359,9 @@ class Fetches:
         self._dispatch(request, frame, FetchKind.FULL, fetch.partitions)
 
     def _forward(self, request: InFlight, fetching: FetchHandler) -> None:
-        """Forward a fetch, with the changes of the stages.
+        """Forward a fetch to the broker without the gateway's session.
 
-        If the client requests a session with each fetch, remove the (0, 0).
+        If the client requests a session with each fetch, the fetch is sent without this request.
         """
         fetch = fetching.asked
         frame, session_id, epoch = fetch.frame, fetch.session_id, fetch.session_epoch
@@ -376,7 +377,7 @@ class Fetches:
         self._dispatch(request, frame, fetch_kind(session_id, epoch), fetch.partitions)
 
     def _dispatch(self, request: InFlight, frame: bytes, kind: FetchKind, partitions: int) -> None:
-        """Send a frame to the broker, and count it."""
+        """Send a fetch's frame to the broker, and count the fetch."""
         broker = self._state.tally.broker
         broker.fetch_request_bytes += len(frame)
         broker.fetches[kind] += 1

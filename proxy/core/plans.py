@@ -1,10 +1,10 @@
-"""Plans: they remember how a request and its response were handled, for similar requests. Sans-IO.
+"""A plan remembers how a request and its response were handled, for later similar requests. Sans-IO.
 
 Clients mostly repeat their requests: a produce, a heartbeat, a fetch of one partition. The core makes a
 `Plan` when it has handled such a request. The fast path (`proxy.core.fast_path`) compares each frame with the
-plans. A frame that matches goes to the broker at once. The request is then in flight like any other request,
-with the plan as its handler. If the response does not match the plan, `Plan.begin` makes a handler for it,
-and the rest of the core processes the response.
+plans. A frame that matches a plan is sent to the broker at once. The request is then in flight like any other
+request, with the plan as its handler. If the response does not match the plan, `Plan.begin` makes a handler
+for it, and the rest of the core processes the response.
 
 A plan relies on assumptions. Code that changes one of them must drop the plan (`Plans.forget_fetch`,
 `Plans.forget`).
@@ -37,8 +37,8 @@ from proxy.session.rotation import Rotation
 from proxy.session.state import SessionState
 
 MAX_PLANS: Final = 16
-"""The limit of plans for a connection. Above the limit, all are dropped. Clients use few kinds of
-requests."""
+"""The maximum number of plans for a connection. Clients use few kinds of requests. If there are more, all
+plans are dropped."""
 MAX_PREFIX: Final = 256
 """The limit of header bytes in a template. Tags of a header may have any length."""
 MAX_KEPT: Final = 2 * MAX_AROUND + 512
@@ -48,16 +48,15 @@ ENTRY_HEAD: Final = 512
 """The maximum size of a response's part before its records, in bytes, if the response has one entry. A
 topic's name has at most 249 bytes."""
 _MAX_COMPARED: Final = 512
-"""The limit of bytes of a frame that is compared with earlier frames. Larger frames have many entries, and
-seldom equal an earlier frame."""
+"""The maximum number of a frame's bytes that are compared with earlier frames. Larger frames have many
+entries, so they seldom equal an earlier frame."""
 _KIND_BYTES: Final = REQUEST_CORRELATION_ID.start
-"""The size of length field, API key and version at the start of a request."""
+"""The size in bytes of the length field, API key and version at the start of a request."""
 _PLAIN: Final = (Reason.ONE_PARTITION, Reason.SESSIONS_OFF)
 """Reasons to forward a fetch that stay valid for the next matching fetch, unless the session switches
 change."""
 _NO_ABORTED: Final = {True: (b"\0", b"\1"), False: (b"\xff\xff\xff\xff", b"\0\0\0\0")}
-"""The bytes of null and of empty aborted_transactions, for flexible layouts (True) and for all others
-(False)."""
+"""The bytes of null and of an empty array as aborted_transactions. The key is True for flexible versions."""
 
 
 class Template:
@@ -86,8 +85,8 @@ class Template:
 class FetchTemplate:
     """A template made from a client's fetch. Other fetches match if only correlation id and entries differ.
 
-    Comparing a fetch with the template costs much less than parsing it. This matters with hundreds of
-    connections, or with fetches of a thousand partitions.
+    It takes much less time to compare a fetch with the template than to parse it. This matters with hundreds
+    of connections, or with fetches of a thousand partitions.
 
     Args:
         request: the fetch.
@@ -118,7 +117,7 @@ class FetchTemplate:
         return cls(request, block)
 
     def surrounds(self, frame: bytes) -> bool:
-        """Whether a frame equals the fetch, except for correlation id and entries."""
+        """Whether a frame equals the template's fetch, except for the correlation id and the entries."""
         return (
             len(frame) == self.size
             and frame.startswith(self._kind)
@@ -127,7 +126,7 @@ class FetchTemplate:
         )
 
     def note_sent(self, sent: FetchRequest) -> None:
-        """Note the fetch as changed by the stages. They must not have changed its entries or their offset."""
+        """Note the fetch as the stages have changed it. The entries and their offset must be unchanged."""
         around = _around(sent.frame, self._block)
         if around != self._sent:
             self._sent = around
@@ -220,7 +219,7 @@ class EntryTemplate:
         return size if at + size + len(self._tail) == len(frame) and frame.endswith(self._tail) else -1
 
     def entry(self, frame: bytes) -> bytes:
-        """Return the entry of a matching response."""
+        """Return the entry in a response that matches the template."""
         # The empty tags of the topic element and of the body follow it.
         return frame[self._at : len(frame) - 2] if self._flexible else frame[self._at :]
 
@@ -231,8 +230,8 @@ class Plan(Handler):
     The plan is the handler of all matching requests, until their responses begin.
 
     Args:
-        request: the request that the plan was made from.
-        prefix: the bytes after the correlation id that a matching request must have, too.
+        request: the request from which the plan is made.
+        prefix: the bytes after the correlation id. They must be equal in a matching request.
         answered: whether the broker sends a response.
         plans: the plans of the connection.
     """
@@ -361,7 +360,7 @@ class FetchPlan(Handler):
         self.spare = None
         self._fetches, self._size = template, template.size
         self.fetch: FetchRequest = sent.with_frame(b"")
-        """The fetch as sent to the broker, without its frame."""
+        """The fetch as it was sent to the broker, without its frame."""
         self.version = sent.layout.version
         self.partitions = sent.partitions
         """How many partitions the client's fetches list."""
@@ -499,7 +498,7 @@ class SessionPlan(FetchPlan):
         self._assume(plans, template, sent, eligibility, responses)
         self._until = until
         self._tagged = sent.layout.flexible
-        """Whether entries end with tags."""
+        """Whether the entries of a fetch end with tags."""
         self._session = session
         self._rotation = rotation
         self._empty = plans.repeatable
@@ -524,7 +523,7 @@ class SessionPlan(FetchPlan):
         self._entry, self._row = entry, row
 
     def request(self, frame: bytes, now: float) -> bytes | None:
-        """Return the incremental form of a client's fetch, or None if the core has to process it."""
+        """Return the incremental form of a client's fetch, or None if the core has to process the fetch."""
         session, rotation, limits = self._session, self._rotation, self._limits
         if now >= self._until or session.state is not _ESTABLISHED or session.rotation is not rotation:
             return None
@@ -678,14 +677,14 @@ class Plans:
         self.fetch: FetchPlan | None = None
         """The plan of the last fetch. None if the core has to decide the next fetch."""
         self.template: FetchTemplate | None = None
-        """The template of the last fetch. None if its entries are not contiguous."""
+        """The template of the last fetch. None if the fetch's entries are not contiguous."""
         self.entry: EntryTemplate | None = None
         """The template of the last forwarded response with one entry."""
         self._response = b"", -1, 0
         """The last small forwarded response: the bytes after its correlation id, its version, and its number
         of partitions."""
         self._empty: tuple[bytes, FetchResponseWalk] | None = None
-        """The session's last response without a partition, and the walk over it."""
+        """The session's last response without an entry, and its parsed form."""
 
     # Requests
 
@@ -753,7 +752,7 @@ class Plans:
         self.forget()
 
     def count(self) -> Tally:
-        """Add the exchanges since the last call to the tally. Return the tally."""
+        """Add the exchanges since the last call to the connection's tally. Return the tally."""
         client, broker = self.tally.client, self.tally.broker
         client.bytes_in += self.requested
         broker.bytes_out += self.requested

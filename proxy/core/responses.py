@@ -1,7 +1,7 @@
 """Rewrites responses that contain addresses or version ranges. Sans-IO.
 
-`Rewriting` chooses the handler of every request other than fetches. A response to rewrite is buffered until
-it is complete. Most other responses are forwarded as they arrive.
+`Rewriting` chooses the handler of every request that is not a fetch. A response that has to be rewritten is
+buffered until it is complete. Most other responses are forwarded as they arrive.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,11 +26,14 @@ MAX_KEPT: Final = 1 << 28
 """The limit of bytes of a buffered response. A larger response is refused if it may have addresses, and
 otherwise forwarded unread."""
 _SMALL_REWRITTEN: Final = 1 << 20
-"""The value of `Handler.small` for rewritten responses: twice the size of Metadata with 10,000 partitions."""
+"""The value of `Handler.small` for rewritten responses, in bytes.
+
+It is twice the size of a Metadata response with 10,000 partitions.
+"""
 ENDPOINTS_VERSION: Final = 16
 """KIP-951: the first version with node_endpoints (fetch-semantics 5)."""
 _UNSEEN_TAG: Final = b"\x7f"
-"""The number of a tag that is in no schema, so that clients skip the tag."""
+"""The number of a tag that is in no Kafka schema, so that clients ignore the tag."""
 _SASL: Final = frozenset(map(int, SASL))
 
 
@@ -46,7 +49,7 @@ class Rewriting:
     __slots__ = ("eligibility", "serves", "state")
 
     readdresses: bool = False
-    """Whether addresses are rewritten."""
+    """Whether broker addresses in responses are replaced by the gateway's addresses."""
     tags_from: int = MAX_VERSION + 1
     """The first version of Fetch whose responses have broker addresses in their tags that must be
     rewritten."""
@@ -57,7 +60,7 @@ class Rewriting:
         self.serves = serves
 
     def refuses(self, _api_key: int, _version: int) -> bool:
-        """Return whether a request has to be refused. Here this is never necessary."""
+        """Return whether a request must be refused. This base class refuses no request."""
         return False
 
     def handler(self, api_key: int, version: int, wait: float = 0.0) -> Handler:
@@ -84,10 +87,10 @@ class AddressRewriting(Rewriting):
 
     Args:
         state: the state of the connection.
-        eligibility: gets the broker's versions.
+        eligibility: the object that is given the broker's versions.
         resolve: returns the address of a broker for clients.
         opening: returns whether a broker's listener is still being opened.
-        leaders: updates the leaders in Metadata.
+        leaders: the object that updates the leaders in Metadata.
         serves: whether clients may have sessions with the gateway.
     """
 
@@ -155,13 +158,13 @@ class ForwardFetch(Forward):
         return True
 
     def end(self, request: InFlight) -> bool:
-        """Measure the response."""
+        """Note the response time of the fetch."""
         self._state.meter.note_fetch(request.sent_at)
         return True
 
 
 class Login(Forward):
-    """Forwards a response to a SASL request, and reports if the broker refuses the client."""
+    """Forwards a response to a SASL request, and reports whether the broker refuses the client."""
 
     __slots__ = ("_api_key", "_begun", "_state", "_version")
 
@@ -215,7 +218,7 @@ class _Rewrite(Handler, Generic[_Rewriting]):
         return self._whole() if last else []
 
     def _too_large(self, chunk: bytes, size: int) -> list[Buffer]:
-        """Return the client's bytes for the beginning of a response that is too large to buffer."""
+        """Return the bytes for the client at the beginning of a response that is too large to buffer."""
         raise NotImplementedError
 
     def _whole(self) -> list[Buffer]:
@@ -290,7 +293,7 @@ class RewriteAddresses(_Rewrite[AddressRewriting]):
         return self._rewritten(waits=True)
 
     def _rewritten(self, *, waits: bool) -> list[Buffer]:
-        """Return the response with the gateway's addresses, or nothing if it has to wait for listeners.
+        """Return the response with the gateway's addresses, or nothing while it must wait for listeners.
 
         Args:
             waits: whether the response may wait. If not, brokers without a listener are left out.
@@ -338,7 +341,9 @@ def clamped(
     grouped: bool = False,
     member: bool = False,
 ) -> tuple[list[Buffer], api_versions.Features | None]:
-    """Return an ApiVersions response with the version ranges of the gateway, and the broker's features.
+    """Return an ApiVersions response with the gateway's version ranges. Also return the broker's features.
+
+    The features are None if the response can't be parsed; then the response is unchanged.
 
     Args:
         frame: the whole frame.
@@ -346,7 +351,7 @@ def clamped(
         rewrites: whether the gateway rewrites addresses in responses to this client.
         serves: whether this client may have sessions with the gateway.
         grouped: whether there are cooperative groups.
-        member: whether the client has a lane of a group.
+        member: whether the client is a member of a cooperative group.
     """
     try:
         body, features = api_versions.clamp(

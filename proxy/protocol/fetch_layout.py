@@ -1,7 +1,7 @@
 """Offsets and sizes of the fields of Fetch, v4 to v18 (FetchRequest.json, FetchResponse.json).
 
-All entries of a request have the same size. All entries of a response without records and tags have the same
-size, too. So entries are handled as columns: numpy arrays of fixed-size items over the received bytes.
+All entries of a request have the same size. All entries of a response that have no records and no tags have
+the same size, too. So entries are processed as numpy arrays of fixed-size items over the received bytes.
 """
 
 import re
@@ -15,24 +15,30 @@ import numpy.typing as npt
 from proxy.protocol.primitives import encode_uvarint
 
 Rows: TypeAlias = npt.NDArray[np.intp]
-"""Row numbers, or positions in a list."""
+"""An array of row numbers, or of positions in a list."""
 
 Entries: TypeAlias = npt.NDArray[np.void]
 """An array with one item of fixed size for each entry. An item has the bytes of the entry in a frame."""
 
 MIN_VERSION: Final = 4
-"""The lowest version that is parsed. For lower versions, brokers down-convert records or limit responses
-differently. Such fetches are forwarded unchanged (fetch-semantics 1.6, trap 3)."""
+"""The lowest version that is parsed. Fetches of lower versions are forwarded unchanged.
+
+For them, brokers down-convert records or limit responses differently (fetch-semantics 1.6, trap 3).
+"""
 MAX_VERSION: Final = 18
-"""The highest version that is parsed: that of brokers 4.1 to 4.3 (KIP-1166). The gateway offers no higher
-version to clients, because it could not read it (fetch-semantics 1.7, trap 5)."""
+"""The highest version that is parsed: the version of brokers 4.1 to 4.3 (KIP-1166).
+
+The gateway offers no higher version to clients, because it can't parse higher versions (fetch-semantics 1.7,
+trap 5).
+"""
 MAX_RUN_MATCH: Final = 128
-"""The number of entries up to which a regular expression is faster than columns."""
+"""The maximum number of entries for which a regular expression is faster than numpy arrays."""
 SESSION_VERSION: Final = 7
 """The first version with session id and epoch (KIP-227; fetch-semantics 1.3)."""
 
 HINTS_VERSION: Final = 16
-"""The first version in which errors 6 and 74 name the new leader (KIP-951; fetch-semantics 5)."""
+"""The first version of Fetch in which responses with error 6 or 74 contain the new leader (KIP-951;
+fetch-semantics 5)."""
 
 # Fields of a response entry after the partition number
 ERROR_CODE: Final = slice(4, 6)
@@ -46,7 +52,7 @@ PARTITION_BYTES: Final = 4
 ABORTED_BYTES: Final = 16
 """The size of an aborted transaction without tags: producer_id and first_offset."""
 SESSION: Final = Struct(">ii")
-"""session_id and session_epoch of a request."""
+"""The fields session_id and session_epoch of a request."""
 
 _REPLICA_ID_BYTES: Final = 4
 _LIMITS_BYTES: Final = 12
@@ -69,9 +75,10 @@ class FetchLayout:
     request_isolation: int
     """Offset of isolation_level in a request's body."""
     request_session: int
-    """Offset of session_id in a request's body. Below v7, without session_id: the offset of ``topics``."""
+    """Offset of session_id in a request's body. Versions below 7 have no session_id; there it is the offset
+    of ``topics``."""
     request_head: int
-    """Bytes of a request body before ``topics``."""
+    """The number of bytes of a request's body before ``topics``."""
     request_offset: int
     """Offset of fetch_offset in a request's entry."""
     request_entry: int
@@ -85,8 +92,12 @@ class FetchLayout:
     aborted: int
     """Offset of ``aborted_transactions`` in a response's entry."""
     empty_ends: tuple[bytes, bytes]
-    """The bytes of an error-free entry without records from `aborted` on, by isolation level: null for
-    read_uncommitted or an empty array for read_committed, no preferred replica, empty records, no tags."""
+    """The last bytes of an entry without an error and without records, from the field `aborted` on, by isolation
+    level.
+
+    These bytes are: null for read_uncommitted or an empty array for read_committed, no preferred replica,
+    empty records, no tags.
+    """
     empty_runs: tuple[re.Pattern[bytes], re.Pattern[bytes]]
     """Patterns that match up to `MAX_RUN_MATCH` consecutive entries without records, by isolation level."""
     request_item: np.dtype[np.void]

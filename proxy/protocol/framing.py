@@ -26,9 +26,9 @@ def is_frame(data: bytes) -> bool:
 class Framer:
     """Cuts the received bytes of one direction into frames.
 
-    `next` returns a frame, or its received part. The caller can give a part back (`keep`), with the number of
-    bytes to wait for (`need`). Or it uses the part at once, and gets the rest in chunks as they arrive
-    (`left`).
+    `next` returns a frame, or the part of it that was received. The caller can put a part back with `keep`,
+    and set in `need` how many bytes to wait for. Or the caller uses the part at once. Then it gets the rest
+    in chunks as they arrive, and `left` counts the bytes to come.
     """
 
     __slots__ = ("_at", "data", "left", "need")
@@ -38,7 +38,7 @@ class Framer:
         """The received bytes. Bytes before `_at` were returned already. It is empty if all bytes were
         returned."""
         self._at = 0
-        """Offset of the first byte that was not returned."""
+        """Offset of the first byte that `next` has not returned yet."""
         self.left = 0
         """Bytes of the current frame that are still to be returned, in chunks. 0 between two frames."""
         self.need = _ANY

@@ -1,9 +1,9 @@
-"""Metadata responses v10 to v13: the listed brokers, and the leaders of partitions.
+"""Reads the brokers and the leaders of partitions from Metadata responses v10 to v13.
 
 Below v10 topics have no ids (KIP-516), so a recreated topic can't be distinguished from the deleted topic of
-the same name. `messages` reads the fields around the topics. This module reads the topics itself, because
-there may be thousands, each with thousands of partitions. It derives their layout from the same schema. The
-layout of topics is equal from v10 to v13.
+the same name. `messages` reads the fields before and after the topics. This module reads the topics itself,
+because there may be thousands of topics, each with thousands of partitions. It derives their layout from the
+same schema. The layout of topics is equal from v10 to v13.
 """
 
 from collections.abc import Mapping
@@ -50,13 +50,14 @@ _OPERATIONS_BYTES: Final = _TOPIC["topic_authorized_operations"].size
 _FIELDS: Final = np.dtype([(field.name, f">i{field.size}") for field in _ENTRY if field.size])
 """The start of a partition's entry: error_code, partition_index, leader_id, leader_epoch."""
 _ARRAYS: Final = sum(not field.size for field in _ENTRY)
-"""The number of arrays of node ids after these fields: replica_nodes, isr_nodes, offline_replicas."""
+"""The number of arrays of node ids in the entry of a partition: replica_nodes, isr_nodes,
+offline_replicas."""
 _ENTRY_BYTES: Final = _FIELDS.itemsize
 _FIELD_BYTES: Final = np.arange(_ENTRY_BYTES)
 _LEADER_AT: Final = _FIELDS.fields["leader_id"][1] if _FIELDS.fields else 0
 """Offset of the field leader_id in the entry of a partition."""
 _STRIDE_WORTH: Final = 4
-"""From this many partitions on, check whether all entries have the same size."""
+"""The number of partitions from which on it pays to check whether all entries have the same size."""
 MAX_STEPS: Final = 1 << 16
 """The limit of work for one response, in steps: 20 to 40 ms. A topic with known bytes takes 2 steps, any
 other topic 16 steps, and a changed topic 128 more. A partition that is read on its own takes 1 step."""
@@ -70,7 +71,7 @@ MAX_LEADERS: Final = 10_000
 
 
 class Partitions(NamedTuple):
-    """The partitions of a topic, as columns."""
+    """The partitions of a topic, one array for each field."""
 
     entries: npt.NDArray[np.void]
     """Fields of each partition: error_code, partition_index, leader_id (-1: none), leader_epoch (-1:
@@ -89,7 +90,7 @@ class LeaderHint(NamedTuple):
 
 
 class TopicElement(NamedTuple):
-    """A topic in a response. It has an id and no error."""
+    """A topic of a Metadata response, with an id and without an error."""
 
     topic_id: bytes
     span: Span

@@ -31,7 +31,7 @@ class Gateway:
 
     @property
     def listen(self) -> Address:
-        """The address of the first listener. It has the real port once the listener is bound."""
+        """The address of the first listener. The port is the real one when the listener is bound."""
         return self.brokers.listen
 
     def open(self) -> None:
@@ -81,10 +81,12 @@ class Gateway:
         """Stop listening, finish the requests in flight, then close everything.
 
         Args:
-            within: the longest time for this, in seconds. Then the remaining connections are cut off.
+            within: the longest time to wait for requests in flight, in seconds. After this time the remaining
+                connections
+                are closed.
 
         Returns:
-            The number of connections that were cut off.
+            The number of connections that were still open after this time.
         """
         if isinstance(self.brokers, BrokerRegistry):
             self.brokers.stop_opening()

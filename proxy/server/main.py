@@ -235,7 +235,7 @@ async def _wait_for_admin(
 
 
 def _capture(config: Config, gateway: Gateway | Supervisor) -> Capture | None:
-    """Start to write a capture if ``--capture`` is given.
+    """Start to write a capture if the option ``--capture`` is given.
 
     Raises:
         OSError: the directory is not writable.

@@ -41,11 +41,11 @@ class Monitor:
         return called(node_id, self._brokers.known, transparent=self._process.config.is_transparent)
 
     def admits(self, clients: int) -> bool:
-        """Return whether one more client may connect if `clients` are connected now."""
+        """Return whether the limit allows one more client when `clients` are connected."""
         return self.connection_limit.admits(clients, self._process.config.max_connections, monotonic())
 
     def out_of_descriptors(self) -> None:
-        """Note that there was no file descriptor for a client or its broker."""
+        """Note that no file descriptor was left for the connection of a client or of its broker."""
         self.descriptors.update(left=False, now=monotonic())
 
     def status(self, problems: list[str], *, slots_used: int, connections: int) -> Status:

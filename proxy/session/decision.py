@@ -26,10 +26,9 @@ class Reason(StrEnum):
     LEFT_OUT = "session leaves out partitions"
     """On this connection, responses of the session left out partitions with a new high watermark twice."""
     NOT_A_CONSUMER = "not a consumer"
-    """The fetch has a replica id: it is from a broker or a controller."""
+    """The fetch has a replica id, so it is from a broker or a controller, not from a consumer."""
     TAGS = "tags"
-    """The fetch has tags that the gateway does not know, or a response of the session has tags outside its
-    entries."""
+    """The fetch has unknown tags, or a response of the session has tags outside its entries."""
     FORGETS = "forgets without a session"
     """The fetch lists partitions to forget, but names no session."""
     ONE_PARTITION = "one partition"
@@ -53,15 +52,18 @@ class Reason(StrEnum):
     """Sessions cost this connection more than they saved. The connection uses no session until it has
     transferred many times the lost bytes."""
     NO_SESSION_YET = "no session yet"
-    """The last session did not save bytes, or the fetches so far have cost too few bytes to make a session
-    worth the bytes of its close."""
+    """The last session did not save bytes, or fetches have cost too few bytes so far.
+
+    A session must save more bytes than its close request costs.
+    """
     NO_SLOT = "no slot left"
     """The gateway uses as many sessions as --max-sessions allows."""
     NOT_SMALLER = "delta not smaller"
     """The incremental fetch and its response would probably not be smaller than the full fetch and its
     response."""
     TOO_SPARSE = "partitions listed twice or too sparse"
-    """The partition table can't hold the list: a partition is listed twice, or the numbers are too sparse."""
+    """The partition table can't hold the list of the fetch: a partition is listed twice, or the partition
+    numbers are too sparse."""
     NOT_UNDERSTOOD = "not understood"
     """The fetch request does not match the schema of its version."""
     NOT_READ = "not looked into"
@@ -76,7 +78,7 @@ class Reason(StrEnum):
     SASL_V0 = "SASL handshake v0"
     """Bytes after this handshake are forwarded unread: SASL tokens have no Kafka framing (KIP-43)."""
     TLS = "TLS"
-    """In transparent mode: the connection is TLS from the client to the broker."""
+    """In transparent mode: the client and the broker use TLS, so the gateway can't read the connection."""
     NOT_KAFKA = "not Kafka"
     """In transparent mode: the connection speaks another protocol."""
 
@@ -87,7 +89,7 @@ class Reason(StrEnum):
 
 # Tuples, because hashing a member of an enum takes a call, and comparing two takes none.
 PASSING: Final = (Reason.BUSY, Reason.CATCHING_UP, Reason.MEMORY)
-"""Temporary reasons: the session is kept."""
+"""Temporary reasons to forward a fetch. The session is kept."""
 FOR_GOOD: Final = (Reason.SESSIONS_OFF, Reason.UNCACHED_ERRORS, Reason.LEFT_OUT)
 """Permanent reasons, for which the session is closed at once. NATIVE also closes it, see
 `Fetches._leave_unused`."""
@@ -100,11 +102,11 @@ class Delta:
     rows: Rows
     """The row of each entry of the fetch, or -1 if the partition is not in the table."""
     added: Rows
-    """The positions, in the fetch, of entries whose partitions are not in the session."""
+    """The positions of added entries in the fetch: their partitions are not in the session."""
     altered: Rows
     """The positions, in the fetch, of entries that differ from the entries last sent, grouped by topic."""
     forgotten: Rows
-    """The rows of partitions that the fetch no longer lists."""
+    """The rows of session partitions that the fetch no longer lists."""
     topics: list[tuple[bytes, bytes]]
     """The topic elements to send: first those with added entries, then those with altered entries."""
     forgotten_topics: list[tuple[bytes, bytes]]
@@ -122,7 +124,7 @@ class Delta:
 @final
 @dataclass(slots=True, eq=False)
 class Full:
-    """Request a session: the fetch is sent with epoch 0."""
+    """The fetch requests a session: it is sent with epoch 0 and lists all partitions."""
 
 
 @final
@@ -144,7 +146,7 @@ class Rotated:
     frame: bytes
     """The incremental fetch."""
     first: int
-    """The row of the fetch's first entry in the session's table."""
+    """The row of the session's table for the first entry of the fetch."""
     altered: Sequence[tuple[int, bytes]]
     """The entries that differ from the table: the row and the bytes of each one."""
 

@@ -124,7 +124,8 @@ class FetchSessionHandler:
         self.table: PartitionTable | None = None
         """The partitions of the session. Without a session, the partitions of the last fetch."""
         self.rotation: Rotation | None = None
-        """The fast path for lists that only rotate. None if the last fetch was not a rotation."""
+        """The fast path for fetches whose list of partitions is only rotated. None if the last fetch was not
+        a rotation."""
         self._taken: _Taken | None = None
         self._due: dict[tuple[bytes, int], int] = {}
         """Partitions that the session's next response must name, each with the high watermark that the broker
@@ -185,10 +186,10 @@ class FetchSessionHandler:
         )
 
     def compare(self, listing: Listing) -> Delta | None:
-        """Return the differences between a fetch and the table. Only the table's positions are changed.
+        """Return the differences between a fetch and the table. Only the positions in the table are changed.
 
         Returns:
-            None if there is no table of this version, or if the fetch lists a partition twice.
+            None if there is no table of the fetch's version, or if the fetch lists a partition twice.
         """
         table = self.table
         if table is None or table.layout is not listing.layout:
@@ -266,10 +267,10 @@ class FetchSessionHandler:
         return self.pair
 
     def ask(self, fetch: FetchRequest, decision: Incremental | Rotated) -> bool:
-        """Apply an incremental fetch to the table. The fetch is outstanding from now on.
+        """Apply an incremental fetch to the table. From now on the fetch is outstanding.
 
         Returns:
-            False, with nothing changed, if the table can't hold the added partitions.
+            False if the table can't hold the added partitions. Then nothing is changed.
         """
         following = TRANSITIONS[self.state, _ASK_INCREMENTAL]
         if type(decision) is Rotated:
@@ -315,8 +316,8 @@ class FetchSessionHandler:
     def find_rotation(self, fetch: FetchRequest, delta: Delta) -> Rotation | None:
         """Return a `Rotation` for the next fetches. None if the fetch is not a rotation of a previous list.
 
-        The fetch must have been applied. If it is a rotation of the previous fetch, the table's rows are
-        first put into the order of the fetch.
+        Call this after the fetch has been applied to the table. If the fetch is a rotation of the previous
+        fetch, the table's rows are first put into the order of the fetch.
         """
         table = self._require_table()
         if fetch.block is None or fetch.layout is not table.layout or len(delta.rows) != table.size:
@@ -435,7 +436,7 @@ class FetchSessionHandler:
         self._due = dict(islice(due.items(), _MAX_DUE))
 
     def _leaves_out(self, table: PartitionTable, taken: _Taken) -> bool:
-        """Return whether the response lacks a partition that it must name (see `check`)."""
+        """Return whether the response lacks a partition that it must contain (see `check`)."""
         due, self._due = self._due, {}
         for (key, partition), reported in due.items():
             row = table.row(key, partition)
@@ -456,7 +457,7 @@ class FetchSessionHandler:
         self._due, self._readable = {}, set()
 
     def forget_list(self) -> None:
-        """Forget the partitions of earlier fetches, while there is no session."""
+        """Forget the partitions of earlier fetches. Call this only while there is no session."""
         self.table = self.rotation = None
 
     def renew(self, session_id: int = 0) -> None:
@@ -642,9 +643,9 @@ def _repeated(listing: Listing, positions: Rows) -> bool:
 
 
 def _elements(listing: Listing, positions: Rows) -> list[tuple[bytes, bytes]]:
-    """Return the entries at these positions as topic elements.
+    """Return the entries at some positions of a fetch, grouped into topic elements.
 
-    Consecutive entries of one topic share an element.
+    Consecutive entries of the same topic are in the same element.
     """
     if not len(positions):
         return []

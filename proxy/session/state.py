@@ -1,6 +1,6 @@
-"""The state of a fetch session, and the three tables that drive the handler. Sans-IO.
+"""The state of a fetch session, and the three tables that determine what the handler does. Sans-IO.
 
-`TRANSITIONS` gives the next state. `AFTER_FULL` and `AFTER_INCREMENTAL` give two things for each meaning of a
+`TRANSITIONS` gives the next state. `AFTER_FULL` and `AFTER_INCREMENTAL` give two things for each kind of
 response: the pair (session id, epoch) of the next request, and the action on the response. Their rows follow
 Kafka's Java client (KIP-227; handleResponse of FetchSessionHandler.java; fetch-semantics 3.2). If a row
 differs, a comment says so.
@@ -83,7 +83,8 @@ class Says(IntEnum):
     OTHER_ERROR = 2
     """Another top-level error."""
     THROTTLED = 3
-    """No partition, but the session's id: the broker throttles the client and sends no entries (KIP-219)."""
+    """A response with the session's id and no partition: the broker throttles the client and sends no entries
+    (KIP-219)."""
     THROTTLED_WITHOUT_ID = 4
     """Like THROTTLED, but with session id 0. While a broker throttles, it does not send session errors."""
     MISFIT = 5
@@ -125,8 +126,7 @@ class Action(Enum):
     EXPAND = "expand"
     """Expand the response with entries from the table."""
     EMPTY = "empty"
-    """Forward the response without partitions, because the broker throttles the client and sends no
-    entries."""
+    """Forward the response without partitions. The broker throttles the client, so it sends no entries."""
     COMPLETE = "complete"
     """Forward the full response unchanged."""
     COMPLETE_NO_SESSION = "complete, no session"
@@ -178,4 +178,5 @@ AFTER_INCREMENTAL: Final = {
     Says.NO_ID: (NextPair.NEW, Action.RESEND_FULL),
     Says.ID: (NextPair.NEXT, Action.EXPAND),
 }
-"""By the meaning of the response to an incremental fetch: the next pair, and the action."""
+"""For each kind of response to an incremental fetch: the pair of the next request, and the action on the
+response."""

@@ -28,12 +28,13 @@ INTERVALS: Final = 60
 MAX_EVENTS: Final = 50
 """How many events are kept."""
 TOGETHER_SECONDS: Final = 10.0
-"""If an event follows another one of the same kind within this many seconds, both count as one entry."""
+"""The time, in seconds, within which an event joins the previous entry if that has the same kind. The entry
+counts both."""
 _MAX_TEXT: Final = 300
 
 
 class History:
-    """How much each of some totals grew, in each of the last intervals."""
+    """The growth of several totals in each of the last intervals."""
 
     __slots__ = ("_before", "_rows")
 
@@ -42,7 +43,7 @@ class History:
         self._rows: deque[tuple[float, list[float]]] = deque(maxlen=INTERVALS)
 
     def note(self, now: float, sums: Sequence[float]) -> None:
-        """Add the present totals.
+        """Add the present values of the totals.
 
         `now` is in seconds. The first call only sets the start of the first interval.
         """
@@ -67,7 +68,7 @@ class RecentEvent:
     """One event, or several of the same kind in a short time."""
 
     at: float
-    """The time of the last occurrence, in seconds since 1970."""
+    """The time of the event's last occurrence, in seconds since 1970."""
     kind: str
     text: str
     """A description of the last occurrence."""
@@ -76,7 +77,7 @@ class RecentEvent:
 
 
 class RecentEvents:
-    """The most recent events, with descriptions."""
+    """The most recent events of the gateway, with descriptions."""
 
     __slots__ = ("_kept",)
 
@@ -180,7 +181,7 @@ def _lost(event: SessionLost, client: str, broker: str) -> str:
 
 
 def write_event(log: Logger, event: Event, **who: object) -> None:
-    """Log an event of a connection, with fields that identify the connection."""
+    """Log an event of a connection. `who` has fields that identify the connection."""
     match event:
         case ClientNamed():
             software = f"{event.software_name} {event.software_version}".strip()

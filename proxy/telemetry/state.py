@@ -188,7 +188,7 @@ def _tally(tally: Tally) -> dict[str, Any]:
 
 
 def _figures(counted: Figures) -> dict[str, Any]:
-    """Return figures as a dict, with each count under the name of its field."""
+    """Return counts as a dict. The key of each count is the name of its field."""
     return {field.name: _figure(getattr(counted, field.name)) for field in fields(counted)}  # type: ignore[arg-type] # all are dataclasses
 
 
@@ -203,7 +203,7 @@ def _figure(value: Any) -> Any:
 
 
 def _added(measured: Measured) -> dict[str, Any]:
-    """Return how much time the gateway adds to requests and responses."""
+    """Return the time that the gateway adds to requests, and the time that it adds to responses."""
     return {"request": _seconds(measured.added_request), "response": _seconds(measured.added_response)}
 
 
@@ -235,7 +235,7 @@ def _problem(status: Status, node_id: NodeId) -> dict[str, Any]:
 
 
 def _with_broker(account: Account, node_id: NodeId) -> dict[str, Any]:
-    """Return the figures of the connections to one broker, or to the bootstrap."""
+    """Return the figures of the connections to one broker, or to the bootstrap servers."""
     links = account.counts.links.get(node_id, WithBroker())
     tally = account.counts.tallies.get(node_id, Tally())
     fetch, other = account.response_seconds.get(node_id, (None, None))

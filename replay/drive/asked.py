@@ -81,7 +81,7 @@ def asked(script: Script, names: Mapping[bytes, str]) -> dict[str, Asked]:
 
 
 def needed(script: Script, fetched_topics: Mapping[str, Asked]) -> dict[str, int]:
-    """Return the topics that a script's requests name, with the number of partitions that each must have.
+    """Return the topics in a script's requests, with the number of partitions that each topic must have.
 
     The number is the one in the capture's Metadata, or higher if a request names a higher partition. Topic
     ids without a known name are left out.

@@ -1,4 +1,7 @@
-"""The options for TLS and SASL toward targets, named as in Kafka and `fetchgate proxy`."""
+"""The options for TLS and SASL in connections to targets.
+
+They have the same names as in Kafka and in `fetchgate proxy`.
+"""
 
 import argparse
 import os
@@ -11,7 +14,7 @@ from replay.drive.access import Access
 from replay.drive.sasl import MECHANISMS, SaslCredentials
 
 PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-"""Kafka's security.protocol."""
+"""The possible values of Kafka's security.protocol."""
 PASSWORD_VARIABLE: Final = "FETCHGATE_SASL_PASSWORD"  # noqa: S105 - the name of a variable
 
 
@@ -164,5 +167,5 @@ def _why(error: OSError, otherwise: str) -> str:
 
 
 def _no_passphrase() -> str:
-    """Refuse to give a passphrase. Without this callback OpenSSL would ask for it at the terminal."""
+    """Raise an error. OpenSSL calls this callback instead of asking for a passphrase at the terminal."""
     raise SecurityError("the key is encrypted; give one without a passphrase")

@@ -1,4 +1,4 @@
-"""Measures a small capture in this process, in less time than Spark takes to start.
+"""Measures a small capture in this process, in less time than Spark needs to start.
 
 The steps and the report are the same as with Spark (``steps``). No Java is needed.
 """

@@ -60,7 +60,7 @@ _SPLIT: Final = ("listing_bytes", "empty_entry_bytes", "entry_bytes", "record_by
 
 
 def empty() -> FetchReport:
-    """Return sums that are all 0."""
+    """Return a report on fetches in which all sums are 0."""
     return FetchReport(
         actual=Actual(
             requests=0,
@@ -104,12 +104,14 @@ class FetchSums:
     """The sums of groups of fetches. The groups of one connection must be added one after the other."""
 
     sums: FetchReport = field(default_factory=empty)
-    """The sums without the savings, which `fetch` computes."""
+    """The sums of the captured and the predicted traffic. The savings are not included; `fetch` computes
+    them."""
     where: Where = field(default_factory=_nowhere)
     """Where the bytes go."""
     connections: int = 0
     lasted: int = 0
-    """How long the connections were captured, in total, in ns. It is only filled in the sums of a client."""
+    """The total time for which the connections were captured, in ns. It is set only in the sums of a
+    client."""
     closes: int = 0
     passed: dict[str, Passed] = field(default_factory=dict)
     """Fetches without a session, by reason."""

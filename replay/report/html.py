@@ -140,7 +140,7 @@ def _fetches(report: Report) -> dict[str, Any]:
 
 
 def _cards(report: Report) -> list[tuple[str, str]]:
-    """Return the most important figures of the page, each with its label."""
+    """Return the most important figures of the report, each with its label."""
     fetch = report["fetch"]
     saved, ratio = fetch["saved_bytes"], fetch["saved_ratio"]
     dearer = saved < 0

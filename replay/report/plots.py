@@ -1,4 +1,4 @@
-"""The report's plots: inline SVG, and boxes sized by CSS. Colours come from CSS classes."""
+"""The report's plots: inline SVG, and boxes whose size is set in CSS. Colours are set by CSS classes."""
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +19,7 @@ RIGHT: Final = 34
 TOP: Final = 10
 BOTTOM: Final = 28
 _TICK: Final = 130
-"""The lowest distance between two ticks of the time axis, roughly."""
+"""The smallest distance between two ticks of the time axis, in pixels (approximate)."""
 _CHARACTER: Final = 6.5
 """Width of a character in a label, roughly."""
 _GAP: Final = 16
@@ -30,7 +30,7 @@ _TIMES: Final = (
     *(60, 120, 300, 600, 900, 1_800),
     *(3_600, 7_200, 10_800, 21_600, 43_200),
 )
-"""Possible distances between two ticks, in seconds. Longer ones are whole days."""
+"""Possible distances between two ticks of the time axis, in seconds. Longer distances are whole days."""
 
 
 def over_time(buckets: Sequence[Bucket], stretches: Sequence[Stretch], width: int = WIDE) -> Markup:
@@ -69,13 +69,13 @@ def over_time(buckets: Sequence[Bucket], stretches: Sequence[Stretch], width: in
 def slots(
     periods: Sequence[SlotsNeeded], limit: int, stretches: Sequence[Stretch], width: int = WIDE
 ) -> Markup:
-    """Draw how many session slots a broker needs over time, and a line at the number of its slots.
+    """Draw the number of session slots that a broker needs over time, and a line at the number of its slots.
 
     Args:
-        periods: in order of time, at least one.
-        limit: slots of the broker.
+        periods: the periods in order of time, at least one.
+        limit: the number of slots of the broker.
         stretches: see `over_time`.
-        width: of the SVG.
+        width: the width of the SVG.
     """
     begins = [_seconds(period["time"]) for period in periods]
     times = _times(stretches) or [(begins[0], begins[-1] + 1)]

@@ -1,4 +1,4 @@
-"""Describes a table for all its forms: in a terminal (`terminal`), in HTML (`page/`), as CSV (`csv`).
+"""Describes a table for all its output formats: terminal (`terminal`), HTML (`page/`), CSV (`csv`).
 
 A table has columns. Each column has a unit, which formats its values. Values are formatted only when they are
 written.
@@ -29,7 +29,7 @@ class Unit:
 
     write: Callable[[Any], str]
     number: bool = True
-    """Numbers are aligned to the right, and do not wrap."""
+    """Whether values are numbers. They are aligned to the right, and do not wrap."""
     sign: Callable[[Any], int] = neutral
     """Returns the direction of a value: above 0 for a gain, below 0 for a loss. Gains and losses have
     colours."""
@@ -38,7 +38,7 @@ class Unit:
 
 
 TEXT: Final = Unit(write=str, number=False)
-"""Printable text."""
+"""Printable text that needs no escapes."""
 NAME: Final = Unit(write=shown, number=False)
 """A name that a client or a broker sent. Unprintable characters are escaped."""
 COUNT: Final = Unit(write=number)
@@ -52,7 +52,7 @@ SAVING: Final = Unit(
     hint=lambda saving: size(saving.saved_bytes),
 )
 FIGURE: Final = Unit(write=str)
-"""A number that is already text."""
+"""A figure that is already formatted as text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,20 +66,20 @@ class ReportColumn:
     wide: bool = False
     """Omitted in a terminal, which has 80 columns."""
     soft: bool = False
-    """In a fainter colour, for explaining words."""
+    """Whether the column has a fainter colour, for explaining texts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportLine:
-    """A row of a table."""
+    """A row of a table in the report."""
 
     values: Sequence[Any]
     """One value for each column. In a row that adds up others, the last values may be missing."""
     note: str = ""
-    """Shown below the first value."""
+    """A note that is shown below the first value of the row."""
     total: bool = False
     bar: tuple[int, int] | None = None
-    """Captured and predicted bytes, drawn as a bar in HTML."""
+    """Captured and predicted bytes of the row, drawn as a bar in HTML."""
     key: str = ""
     """The CSS class of this row's colour in a plot."""
 

@@ -33,9 +33,9 @@ class CacheEvent(NamedTuple):
 
 
 PERIODS: Final = 120
-"""The maximum of periods in `SlotsUse.over_time`."""
+"""The maximum number of periods in `SlotsUse.over_time`."""
 _WIDTH: Final = 1_000_000_000
-"""The first length of a period, in ns. It is doubled whenever there are too many periods."""
+"""The first length of a period, in ns. It is doubled each time there are too many periods."""
 TOUCH_NS: Final = 10_000_000_000
 """`SessionLog` omits a use of a session if the last recorded use is less than this long ago, in ns."""
 
@@ -78,9 +78,10 @@ class BrokerSessionCache:
     """The fetch sessions of one broker.
 
     Args:
-        slots: of the whole broker.
-        shards: 8 since Kafka 3.8, 1 before. All shards have the same number of slots. Slots that can't be
-            divided evenly are not used.
+        slots: the number of session slots of the whole broker.
+        shards: the number of shards, which is 8 since Kafka 3.8, and 1 before. All shards have the same
+            number of slots.
+            If the slots can't be divided evenly, the rest is not used.
     """
 
     def __init__(self, slots: int = SLOTS, shards: int = SHARDS) -> None:
@@ -114,7 +115,7 @@ class BrokerSessionCache:
         return True
 
     def touch(self, name: str, size: int, now: int) -> bool:
-        """Use a session. Return False if it is not in the cache."""
+        """Use a session with this number of partitions. Return False if the session is not in the cache."""
         shard = self._shard_of.get(name)
         if shard is None:
             return False
@@ -122,7 +123,7 @@ class BrokerSessionCache:
         return True
 
     def close(self, name: str) -> None:
-        """Free the slot of a session, if it has one."""
+        """Free the slot of a session that is closed, if it has a slot."""
         shard = self._shard_of.pop(name, None)
         if shard is not None:
             del shard.sessions[name]
@@ -158,7 +159,7 @@ class BrokerSessionCache:
 
 @dataclass(slots=True)
 class SlotsUse:
-    """How sessions used the slots of a broker."""
+    """The use of a broker's session slots in a capture."""
 
     sessions_at_once: int = 0
     """The maximum of simultaneous sessions in the cache."""
@@ -168,8 +169,8 @@ class SlotsUse:
     refused: int = 0
     """Sessions that were refused, either at first or after an eviction."""
     over_time: list[tuple[int, int]] = field(default_factory=list)
-    """For each period with a change: its start, in ns since 1970, and the maximum of simultaneously needed
-    sessions."""
+    """For each period with a change: its start, in ns since 1970, and the largest number of sessions that
+    were needed at the same time."""
 
 
 def simulate(
@@ -215,7 +216,7 @@ class _Needed:
         """For each period: its start, the maximum of sessions in it, and the sessions at its end."""
 
     def note(self, time: int, needed: int) -> None:
-        """Record that `needed` sessions are needed from `time` on."""
+        """Record that `needed` sessions are needed from `time` on, in ns."""
         begin = time // self._width * self._width
         before, most, last = self._periods[-1] if self._periods else (begin, 0, 0)
         if before == begin and self._periods:
@@ -242,11 +243,11 @@ class _Needed:
 
 
 class SessionLog:
-    """The events of one connection's sessions. Uses that hardly matter to a cache are left out.
+    """The events of one connection's sessions. It omits uses that hardly change the simulated cache.
 
-    These uses of a session are kept: the first and the last, those that change its size, those before and
-    after a pause of `TOUCH_NS`, and one in each `TOUCH_NS`. So if a session is evicted while in use, its next
-    request may come up to `TOUCH_NS` later than in reality.
+    It keeps the first and the last use of a session, each use with a new number of partitions, the uses
+    before and after a pause of `TOUCH_NS`, and one use in each `TOUCH_NS`. So if a session is evicted while
+    in use, its next request may be up to `TOUCH_NS` later than in reality.
     """
 
     def __init__(self) -> None:

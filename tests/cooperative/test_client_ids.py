@@ -1,4 +1,4 @@
-"""Helper functions for applications: the client.id of a member, and the member that a key belongs to."""
+"""Tests of helper functions for applications: the client.id of a member, and the member that owns a key."""
 
 import ast
 import sys

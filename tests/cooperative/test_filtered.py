@@ -1,6 +1,4 @@
-"""The records of a response that belong to each lane (the key ranges of one member), and the offsets that a
-member can skip.
-"""
+"""Filtered responses: the records that each lane (the key ranges of one member) gets, and skipped offsets."""
 
 import pytest
 from aiokafka.record.legacy_records import (  # type: ignore[import-untyped]  # it has no types
@@ -74,7 +72,7 @@ def test_what_can_not_be_split_is_told_with_its_offset() -> None:
 @pytest.mark.parametrize("value", [b"", b"v" * 100], ids=["shorter than a header", "longer"])
 @pytest.mark.parametrize("magic", [0, 1])
 def test_an_old_message_set_is_refused(magic: int, value: bytes) -> None:
-    """Case 15: an old message set is refused, even if it is cut off or shorter than a batch header."""
+    """Case 15: message sets of the old formats are refused, also if they are shorter than a batch header."""
     builder = LegacyRecordBatchBuilder(magic, 0, 1 << 20)
     builder.append(0, 1_700_000_000_000, OTHER, value)
     old = bytes(builder.build())
@@ -140,7 +138,10 @@ def marker(offset: int) -> bytes:
 
 
 def emptied(first: int, last: int) -> bytes:
-    """Build the empty batch that compaction leaves as a producer's last batch."""
+    """Build an empty batch.
+
+    Compaction leaves such a batch if all records of a producer's last batch are removed.
+    """
     made = bytearray(batch([Record(first, OTHER)], last=last)[:HEADER_BYTES])
     made[8:12], made[57:61] = (HEADER_BYTES - 12).to_bytes(4), bytes(4)
     made[17:21] = crc(bytes(made))
@@ -266,8 +267,9 @@ def test_what_holds_nothing_is_skipped() -> None:
 
 
 def test_what_holds_nothing_before_a_record_does_not_reach_behind_it() -> None:
-    """After a client has sought back, only offsets without a record for this client are skipped. Here offset
-    2 is skipped, and offset 3, which has such a record, is not.
+    """After a client has moved back, only offsets without a record for this client are skipped.
+
+    In this test offset 2 is skipped. Offset 3 has a record for the client, so it is not skipped.
     """
     scan = Scan()
     lane, found = shares(of(MINE, base=3) + of(OTHER, base=4))

@@ -1,6 +1,6 @@
-"""The gateway asks the broker for its versions itself (ApiVersions) if the client has not asked.
+"""If the client has not asked for the broker's versions (ApiVersions), the gateway asks the broker itself.
 
-It does so only when the next fetch would otherwise request a session.
+The gateway asks only when the next fetch would request a session.
 """
 
 from typing import Any, Final
@@ -119,8 +119,9 @@ def test_a_clients_own_question_is_known_for_the_next() -> None:
 
 
 def test_it_is_remembered_as_long_as_the_connection_is_open_on_which_it_said_so() -> None:
-    """The broker's versions are remembered while the connection that learned them is open. A replaced broker,
-    even with an older release, first closes its connections.
+    """The broker's versions are remembered while a connection on which the broker sent them is open.
+
+    If the broker is replaced, even by an older release, its connections are closed before.
     """
     versions = BrokerVersions()
     first = asked_third(Playbook(versions=versions), "4.3")

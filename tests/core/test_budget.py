@@ -154,8 +154,10 @@ def test_what_is_small_never_waits_and_counts() -> None:
 
 
 def test_the_time_of_one_that_waited_begins_when_it_goes_on() -> None:
-    """The time limit of a response that waited starts when it continues. Before the fix, its connection was
-    closed instead of the connection that had delayed it.
+    """The time limit of a response that waited for memory starts when it no longer waits.
+
+    Before the fix, the gateway closed the connection of this response instead of the connection that delayed
+    it.
     """
     budget, a, b, _ = _three()
     a.can_go_on = False

@@ -1,5 +1,6 @@
-"""The gateway gives sessions to clients. The tests run through the core, with and without sessions of the
-broker.
+"""Tests of the sessions that the gateway gives to clients, through the complete core.
+
+Some brokers have sessions, others have none.
 """
 
 import random
@@ -58,7 +59,11 @@ class Gateway:
         return gate
 
     def begin(self, message: bytes) -> Finish:
-        """Send a fetch on an idle connection. The returned function gives the response."""
+        """Send a fetch on an idle connection.
+
+        Returns:
+            A function that waits for the response and returns it.
+        """
         gate = self.idle.pop() if self.idle else self.connect()
         gate.connection.receive_client(framed(message), 0.0)
 
@@ -112,8 +117,9 @@ def test_in_pieces_of_any_size(case: Case, version: int) -> None:
 
 @every_case()
 def test_over_sessions_with_the_broker(case: Case, version: int) -> None:
-    """Section 6.11: the client's session and the broker's session are independent. The broker has sessions
-    here.
+    """A client has a session with the gateway while the gateway has a session with the broker.
+
+    Section 6.11: the two sessions are independent.
     """
     world = Modelled()
     world.bare = ModelBroker(topics=world.native.topics, denied=world.native.denied)
@@ -135,8 +141,9 @@ OTHERWISE_IN_1 = (
 @pytest.mark.parametrize("release", ["1.0", "1.1"])
 @every_case(7)
 def test_v7_over_kafka_1_0_and_1_1(case: Case, version: int, release: str) -> None:
-    """Trap 4: a v7 client has sessions, although the broker is Kafka 1.0 with v6, or Kafka 1.1 without
-    session slots.
+    """Trap 4: a v7 client gets a session from the gateway, although the broker gives none.
+
+    The broker is Kafka 1.0 with v6, or Kafka 1.1 without session slots.
     """
     if case.__name__ in OTHERWISE_IN_1:
         return
@@ -153,7 +160,7 @@ def test_v7_over_kafka_1_0_and_1_1(case: Case, version: int, release: str) -> No
 
 
 class Client(Requests):
-    """A client with one fetch version and one open connection."""
+    """A client with one Fetch version and one open connection."""
 
     def __init__(self, gateway: Gateway, version: int = 12) -> None:
         super().__init__(version=version)
@@ -240,7 +247,10 @@ def test_a_session_outlives_its_connection() -> None:
 
 
 def test_v7_before_the_versions_are_known_on_this_connection() -> None:
-    """A client may use v7 without asking this broker for its versions, if v7 was offered to it before."""
+    """A client may use v7 although the broker's versions are not known on its connection.
+
+    The condition is that the gateway has offered v7 to it on an earlier connection.
+    """
     gateway = Gateway(broker("1.0"), asks_broker=True)
     Client(gateway, 7)
     assert gateway.manager.raised
@@ -267,7 +277,7 @@ def test_a_client_without_sessions_before_a_broker_without() -> None:
 
 @pytest.mark.parametrize("message", ["followers", "too large", "not read"])
 def test_what_can_not_be_taken_to_v6_ends_the_connection(message: str) -> None:
-    """If a v7 fetch can't be converted to v6, the connection is closed. The broker would also close it."""
+    """The connection is closed if a v7 fetch can't be converted to v6. A broker would also close it."""
     gateway = Gateway(broker("1.0"), asks_broker=True)
     client = Client(gateway, 7)
     sent = framed(encode_request(client.request(*FOO, session=(0, 0), replica_id=3)))
@@ -360,7 +370,10 @@ def test_a_whole_read_waits_and_other_requests_behind_it() -> None:
 
 
 def test_errors_leave_in_their_turn() -> None:
-    """An error response that the gateway knows at once still waits for the responses to earlier requests."""
+    """An error response of the gateway waits until the responses to earlier requests are sent.
+
+    The gateway knows this response at once, without the broker.
+    """
     gateway = Gateway(broker())
     client = Client(gateway)
     requests = [
@@ -376,8 +389,9 @@ def test_errors_leave_in_their_turn() -> None:
 
 
 def test_who_asks_each_time_and_uses_none_has_no_session() -> None:
-    """Section 6.7: a client that requests a new session each time, and uses none, gets no more sessions.
-    Otherwise it would fill the slots.
+    """Section 6.7: a client that requests a session with each fetch, and uses none, gets no more of them.
+
+    Otherwise this client would fill the slots.
     """
     gateway = Gateway(broker(), asks_broker=True)
     client = Client(gateway)
@@ -428,8 +442,9 @@ def test_a_session_with_the_broker_below_one_with_the_client(steps: tuple[str, .
 
 
 def test_the_clients_of_hostile_bytes_only_hurt_themselves() -> None:
-    """Random fetches of one client, with any session and any list, cause no fault and do not affect another
-    client.
+    """One client sends random fetches, with any session and any list. They cause no fault.
+
+    Another client of the gateway is not affected.
     """
     gateway = Gateway(broker(), asks_broker=True, slots=16)
     chance = random.Random(3)
@@ -526,8 +541,9 @@ def test_followers_keep_what_they_say_of_their_session() -> None:
 
 
 def test_with_on_who_floods_once_is_not_led_to_a_session_of_the_brokers() -> None:
-    """Section 6.7: with `on`, a client that floods with (0, 0) gets no session, not even from the broker. The
-    gateway would refuse the fetches of a broker's session.
+    """Section 6.7: with `on`, a client that requests too many sessions gets none from the broker either.
+
+    The client sends (0, 0) each time. The gateway would refuse the fetches of a broker's session.
     """
     gateway = Gateway(broker(slots=1000))
     client = Client(gateway)

@@ -1,6 +1,7 @@
-"""Brokers other than Kafka: filled-in entries look like this broker's own entries, not like Kafka's.
+"""Brokers other than Kafka: entries that the gateway fills in look like entries of this broker.
 
-franz-go's kfake sends null if no transaction was aborted, even for read_committed.
+franz-go's kfake is such a broker. For a fetch without aborted transactions it sends null, even for
+read_committed.
 """
 
 from typing import Any
@@ -94,8 +95,9 @@ def test_filled_in_entries_end_as_this_broker_writes_them(
 
 @pytest.mark.parametrize("version", [4, 7, 11, 12, 16])
 def test_records_are_null_only_where_the_broker_wrote_so_itself(version: int) -> None:
-    """Null records are filled in only for a partition in which the broker itself sent null records. Elsewhere
-    they would crash librdkafka (section 6.2).
+    """The gateway fills in null records only for a partition in which the broker itself sent null records.
+
+    For other partitions, null records would crash librdkafka (section 6.2).
     """
     client = Client(version, dialect="null records")
     for step in range(8):
@@ -110,7 +112,8 @@ def test_records_are_null_only_where_the_broker_wrote_so_itself(version: int) ->
 @pytest.mark.parametrize("dialect", ["", "null"])
 def test_a_batch_that_does_not_fit_says_nothing_of_later_entries(version: int, dialect: str) -> None:
     """Section 1.4: the entry of a batch that did not fit has null instead of a list of aborted transactions.
-    Later entries that are filled in have a list again.
+
+    The gateway does not copy this null into later entries: filled-in entries have a list again.
     """
     client = Client(version, wants=WANTS[:8], dialect=dialect)
     for _ in range(3):
@@ -127,8 +130,9 @@ def test_a_batch_that_does_not_fit_says_nothing_of_later_entries(version: int, d
 
 @pytest.mark.parametrize("version", [4, 7, 12])
 def test_a_broker_that_throttles_without_emptying_loses_no_entries(version: int) -> None:
-    """Trap 13: a broker without KIP-219 throttles and still sends entries. The gateway sees this in the first
-    throttled response, and completes later ones.
+    """Trap 13: a broker without KIP-219 throttles and still sends entries, and no entry is lost.
+
+    The gateway sees this in the first throttled response, and completes all later ones.
     """
     client = Client(version, empties=False)
     client.broker.throttle_ms = 30

@@ -175,8 +175,9 @@ class Log:
         return self.sent[partition] - 1
 
     def answer(self, frame: bytes, chance: int) -> bytes:
-        """Answer a Produce request with one batch. Check that the gateway repeats a batch only after all
-        earlier ones.
+        """Answer a Produce request with one batch.
+
+        Check the order of repeated batches: the gateway may repeat a batch only after all earlier ones.
         """
         asked = read_idempotent(frame, 7)
         assert asked is not None

@@ -194,8 +194,10 @@ class Reader:
 
 @pytest.mark.parametrize(("release", "version"), [("2.8.2", 7), ("2.8.2", 11), ("3.9.1", 12), ("4.3.0", 16)])
 def test_under_a_limit_everybody_gets_what_a_fetch_without_a_session_gets(release: str, version: int) -> None:
-    """Under a limit, each partition gets the same records as without a session. Without the option they
-    differ, because a session of KIP-227 has its own order (trap 25a).
+    """With --keep-order, a limited fetch returns the same records for each partition as without a session.
+
+    Without the option the records differ, because a session of KIP-227 reads partitions in its own order
+    (trap 25a).
     """
     differing = kept = incremental = 0
     for seed in range(2):

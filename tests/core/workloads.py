@@ -34,7 +34,7 @@ class Step:
     """One exchange: the fetch of the client, and the new records."""
 
     listed: list[int]
-    """Partitions in the order of the fetch."""
+    """The listed partitions, in the order of the fetch."""
     produced: dict[int, int] = field(default_factory=dict)
     """Partition -> number of records that arrive before the broker answers."""
 
@@ -111,7 +111,7 @@ class World:
 
     @property
     def wire(self) -> list[int]:
-        """Return the total bytes between client and gateway, after each exchange."""
+        """Return the total number of bytes between client and gateway after each exchange."""
         return list(accumulate(each.request + each.response for each in self.exchanges))
 
     def _broker_bytes(self) -> int:
@@ -369,7 +369,11 @@ def shrinks(world: World, chance: random.Random) -> Iterator[Step]:
 
 
 def flaps(world: World, chance: random.Random) -> Iterator[Step]:
-    """The list becomes short again and again, each time for the same number of exchanges."""
+    """The list of partitions becomes short and long again in turn.
+
+    The short list always has the same length, and so has the long one. Each is sent in a fixed number of
+    exchanges.
+    """
     left, long, short = chance.randint(1, world.partitions // 2), chance.randint(1, 30), chance.randint(1, 30)
     for turn in range(1 << 30):
         small = turn % (long + short) >= long
@@ -435,4 +439,4 @@ WORKLOADS: Final[dict[str, Workload]] = {
 }
 
 CLIENTS: Final = {name: each for name, each in WORKLOADS.items() if each not in (churns, random_lists)}
-"""Workloads like those of real clients, whose lists do not change at random."""
+"""Workloads like those of real clients. Workloads with random changes of the list are left out."""

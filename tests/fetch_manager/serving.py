@@ -49,7 +49,7 @@ class Serving:
     chance: random.Random | None = None
     now: float = 0.0
     asked: list[bytes] = field(default_factory=list)
-    """The requests sent to the other broker."""
+    """The requests that were sent to the broker behind the gateway."""
 
     def __post_init__(self) -> None:
         self.cache = FetchSessionCache(random.Random(self.seed).randint, slots=self.slots)

@@ -24,8 +24,9 @@ VERSION: Final = 12
 
 
 class Held:
-    """One session in each shard. All of them are used in the same way. A cache without shards counts as one
-    shard.
+    """One session in each shard. A test uses all of them in the same way.
+
+    A cache without shards counts as one shard.
     """
 
     def __init__(self, ids: list[int], size: int, *, privileged: bool) -> None:
@@ -61,15 +62,15 @@ class Slots(ABC):
 
     @abstractmethod
     def close(self, session_id: int) -> None:
-        """End a session."""
+        """Close a session."""
 
     @abstractmethod
     def wait(self, ms: int) -> None:
-        """Let time pass."""
+        """Let this time pass, in milliseconds."""
 
     @abstractmethod
     def counted(self) -> int | None:
-        """Return NumIncrementalFetchPartitionsCached, or None if unknown."""
+        """Return the metric NumIncrementalFetchPartitionsCached, or None if it is unknown."""
 
     def make(self, size: int, *, privileged: bool = False) -> Held:
         """Create a session in each shard."""
@@ -106,11 +107,11 @@ class Slots(ABC):
                 self.close(session_id)
 
     def almost_stale(self) -> None:
-        """Let time pass until just before sessions become stale, as exactly as the clock allows."""
+        """Wait until just before sessions become stale, as exactly as the clock allows."""
         self.wait(EVICTION_MS - self.margin_ms)
 
     def just_stale(self) -> None:
-        """Let the rest of the time pass, so that sessions become stale."""
+        """Wait a short time after `almost_stale`, so that the sessions become stale."""
         self.wait(2 * self.margin_ms + 1)
 
     def grow_stale(self) -> None:
@@ -304,7 +305,7 @@ def partitions_are_counted_as_last_touched(slots: Slots) -> None:
 
 
 def without_a_slot_there_is_no_session(slots: Slots) -> None:
-    """Case 12: without slots there is no session."""
+    """Case 12: a server without session slots creates no session."""
     for size in (0, 1, 50):
         assert slots.refuses(size)
         assert slots.refuses(size, privileged=True)

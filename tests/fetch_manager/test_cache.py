@@ -94,7 +94,7 @@ def test_an_id_in_use_is_not_given_again() -> None:
 
 
 def test_partitions_are_counted_as_last_touched() -> None:
-    """Case 11: a session counts with the partitions that it had at its last use."""
+    """Case 11: the cache counts a session with the number of partitions that it had at its last use."""
     cache = one_shard(2)
     make(cache, 2, 0)
     four = make(cache, 4, 0)
@@ -122,7 +122,7 @@ def test_without_a_slot_for_each_shard_there_is_no_session(slots: int) -> None:
 
 
 def test_shards_and_their_turns() -> None:
-    """Case 13: ids belong to shards, and shards are used in turn."""
+    """Case 13: each session id belongs to a shard. New sessions are created in each shard in turn."""
     cache = FetchSessionCache(random.Random(3).randint, slots=800)
 
     assert [cache.shard_of(n * 268_435_455 - 1) for n in (1, 2, 8)] == [0, 1, 7]

@@ -38,7 +38,7 @@ class History(Requests):
 
     chance: random.Random = field(kw_only=True)
     counts: dict[str, int] = field(default_factory=dict)
-    """Kind of event -> how often it occurred, to prove that the test covers it."""
+    """The number of times that each kind of event occurred. It proves that the test covers all kinds."""
 
     def __post_init__(self) -> None:
         seed = self.chance.randrange(1000)
@@ -133,7 +133,9 @@ class History(Requests):
         return request, decode_response(told, self.version)
 
     def _is_known(self, session_id: int, epoch: int) -> bool:
-        """Return whether this request gets no session error. A throttled response could hide such an error
+        """Return whether a request matches a session, or needs no session.
+
+        Otherwise the broker responds with a session error, but a throttled response could hide the error
         (case 49).
         """
         session = self.native.cache.sessions.get(session_id)

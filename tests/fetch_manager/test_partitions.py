@@ -15,7 +15,7 @@ from tests.model.wire import FetchPartition, FetchTopic, encode_request
 from tests.model.wire import FetchRequest as ModelRequest
 
 Wanted = tuple[str, int, int]
-"""Topic, partition, fetch offset."""
+"""A topic, a partition number and a fetch offset."""
 
 
 def listing(wanted: Sequence[Wanted], version: int = 12, epoch: int = -1) -> Listing:
@@ -200,8 +200,9 @@ def test_versions_with_more_fields_and_with_fewer(narrow: int, wide: int) -> Non
 
 
 def test_topics_that_were_forgotten_are_not_kept_for_ever() -> None:
-    """Forgotten topics are removed from memory, even if a hostile client adds and forgets topics all the
-    time.
+    """Forgotten topics are removed from memory.
+
+    So a hostile client can't fill the memory by adding and forgetting topics.
     """
     held = holding(("stays", 0, 0), ("stays too", 1, 1))
     for number in range(500):

@@ -1,4 +1,4 @@
-"""Writes the golden files of this folder again."""
+"""Writes the golden files in the folder of this module again."""
 
 from tests.golden.made import CAPTURES, FILES, FOLDER, measured
 

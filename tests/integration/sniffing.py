@@ -23,7 +23,10 @@ _ETHERNET = 14
 
 @contextmanager
 def sniffed(file: Path, *ports: int) -> Iterator[None]:
-    """Capture the TCP packets of some ports (IPv4). Skip the test if this user may not."""
+    """Capture the TCP packets of some ports (IPv4) in a file.
+
+    Skip the test if the user has no permission to capture packets.
+    """
     try:
         found = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(_ALL))
     except PermissionError:

@@ -36,9 +36,11 @@ CLIENTS: Final = 20
 MARGIN_MS: Final = 1500
 """A client near an age that matters (2.7) waits, because two servers do not have the same clock."""
 MOST_BYTES: Final = 400_000
-"""The limit of record bytes in a response. From 1 MiB on, the gateway forwards all entries."""
+"""The maximum number of record bytes in a response. From 1 MiB on, the gateway forwards all entries, which
+would be an intended difference."""
 OUTSIDE: Final = (8 * IDS_PER_SHARD, 2**31 - 1, -IDS_PER_SHARD)
-"""Ids of no shard. A broker throws, and responds with -1 (case 96)."""
+"""Session ids that belong to no shard. For such an id a broker throws an exception, and responds with error
+-1 (case 96)."""
 
 
 @dataclass
@@ -344,7 +346,13 @@ class Steps(Requests):
     # The law
 
     def _exchange(self, client: Client, request: FetchRequest, ids: tuple[int, int]) -> FetchResponse:
-        """Send a request to both, each with its own ids. Return both responses, with the ids of the first."""
+        """Send a request to both servers. Return both responses, with the topic ids of the first server.
+
+        Args:
+            client: the client.
+            request: the request.
+            ids: the session id to send to each server.
+        """
         told = []
         for side, connection, session_id in zip(self.sides, client.connections, ids, strict=True):
             message = encode_request(replace(request, session_id=session_id))
@@ -375,13 +383,13 @@ class Steps(Requests):
         *,
         own: bool,
     ) -> None:
-        """Update the client's session.
+        """Update the client's session after a response.
 
         Args:
             client: the client.
-            request: its fetch.
+            request: the client's fetch.
             told: the response.
-            now: when the fetch was sent, in milliseconds.
+            now: the time when the fetch was sent, in milliseconds.
             own: whether the fetch named the client's session.
         """
         held, epoch = client.held, request.session_epoch

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.integration
 
 
 def moved(gateway: GatewayProcess, side: str) -> int:
-    """Return all bytes on one side."""
+    """Return the number of all bytes that the gateway has received and sent on one side."""
     directions = ("in", "out")
     return sum(int(gateway.metric("fetchgate_bytes_total", side=side, direction=each)) for each in directions)
 

@@ -103,7 +103,8 @@ class Consumers:
         self.seen: list[list[tuple[int, bytes]]] = [[] for _ in names]
         """For each consumer, the offset and key of each record that it received."""
         self.stopped: set[int] = set()
-        """Consumers that take no records. When their queue is full, they fetch no more."""
+        """The numbers of consumers that read no further records. When their local queue is full, they stop
+        fetching."""
         for number, name in enumerate(names):
             settings: dict[str, str | int | bool] = {
                 "bootstrap.servers": address,
@@ -168,7 +169,7 @@ class Consumers:
 
 
 def share_of(lane: KeyRange, number: int) -> int:
-    """Return how many of this many records a lane has."""
+    """Return how many of the first `number` produced records are in a lane."""
     low, high = lane
     return sum(low <= murmur2(KEYS[each % len(KEYS)]) <= high for each in range(number))
 
@@ -246,7 +247,10 @@ def test_one_that_stops_holds_up_nobody_and_catches_up_alone(
 
 
 def test_the_same_offset_again_is_the_same_bytes(broker: Broker, gateway: GatewayProcess, topic: str) -> None:
-    """A second fetch from the same offset gets the same bytes (case 50)."""
+    """A second fetch from the same offset gets the same bytes, without a further fetch from the broker.
+
+    Case 50.
+    """
     with members_that_wait(gateway, topic) as (one, two):
         produce(broker, topic, len(KEYS))
         seek = offsets(one.receive())[-1] + 1
@@ -261,7 +265,7 @@ def test_the_same_offset_again_is_the_same_bytes(broker: Broker, gateway: Gatewa
 
 
 def test_different_users_share_nothing(broker: Broker, topic: str) -> None:
-    """Members with different users do not share fetches (case 51)."""
+    """Case 51: if members log in as different users, each of them has its own fetches at the broker."""
     first, more = len(KEYS), 20_000
     address = f"127.0.0.1:{broker.port_of('SASL_PLAINTEXT')}"
     with (

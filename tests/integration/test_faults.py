@@ -199,7 +199,10 @@ def test_half_requests_wait_without_harm(stage: Scene) -> None:
 
 
 def test_half_requests_are_let_go_when_their_clients_leave(stage: Scene) -> None:
-    """Four rounds of 60 MB. The allocator may keep the memory of one round, but not of four."""
+    """The memory of incomplete requests is released when their clients leave.
+
+    Four rounds send 60 MB each. The allocator may keep the memory of one round, but not of four.
+    """
     with stage.unharmed():
         for _ in range(4):
             peers = [connect(stage.gateway.address) for _ in range(10)]

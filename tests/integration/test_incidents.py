@@ -132,7 +132,7 @@ def test_2_a_dead_broker(start_gateway: Start) -> None:
 
 
 def test_3_a_slow_disk_at_the_broker(own: Broker, start_gateway: Start) -> None:
-    """The broker is stopped most of the time, which looks the same from the gateway."""
+    """The broker process is paused most of the time. To the gateway, this looks like a slow disk."""
     gateway = start_gateway(own.address)
     producer = confluent_kafka.Producer({"bootstrap.servers": gateway.address, "linger.ms": 0})
     ended = threading.Event()

@@ -1,4 +1,4 @@
-"""An unmodified librdkafka consumer reads through the gateway from brokers of all releases."""
+"""An unmodified librdkafka consumer reads through the gateway, from brokers of all supported releases."""
 
 import threading
 import time
@@ -54,7 +54,7 @@ def test_records_are_the_same_direct_and_through(
 
 @contextmanager
 def producing(bootstrap: str) -> Iterator[None]:
-    """Produce to three of the partitions while the block runs, slowly enough for many fetches."""
+    """While the `with` block runs, produce records to three partitions, slowly enough for many fetches."""
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0})
 
     def work() -> None:

@@ -1,5 +1,6 @@
-"""The entry of a partition starved by byte limits, on a live broker: direct, in a session, and through the
-gateway.
+"""Tests the entry of a partition that gets no records because of byte limits, on a live broker.
+
+It is compared for a direct fetch, in a session, and through the gateway.
 """
 
 import uuid
@@ -25,7 +26,7 @@ PARTITIONS = 12
 BUSY = 4
 """How many of them have a batch, and so a first batch that may not fit."""
 BATCH = 370
-"""Bytes of a batch with a value of 300."""
+"""The size of a batch with one value of 300 bytes."""
 
 
 @pytest.fixture(scope="module")

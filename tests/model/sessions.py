@@ -13,7 +13,7 @@ IDS_PER_SHARD = MAX_INT // SHARDS
 EVICTION_MS = 120_000
 
 Key: TypeAlias = tuple[str | bytes, int]
-"""(topic id, or topic name if there is no id; partition)"""
+"""The topic id (or the topic name, if there is no id) and the partition number."""
 
 
 class ShardError(Exception):

@@ -1,4 +1,7 @@
-"""The versions in a broker's ApiVersions response are limited to the supported ones. Nothing else changes."""
+"""The version ranges in a broker's ApiVersions response are limited to versions that the gateway supports.
+
+The rest of the response does not change.
+"""
 
 import contextlib
 import dataclasses

@@ -45,7 +45,7 @@ OUT_OF_BOUNDS = 0x7FFF_FFFF
 
 
 def listed(listing: Listing) -> list[tuple[bytes, int, bytes]]:
-    """Return a listing as (topic, partition, entry)."""
+    """Return the entries of a listing as tuples of topic, partition number and bytes of the entry."""
     partitions = listing.entries.view(listing.layout.request_fields)["partition"].tolist()
     keys = [key for key, count in zip(listing.keys, listing.counts, strict=True) for _ in range(count)]
     entries = [item.tobytes() for item in listing.entries]
@@ -99,8 +99,9 @@ def test_bodies_of_the_schemas(version: int) -> None:
 
 
 def test_delta_of_the_appendix() -> None:
-    """Appendix A: a v13 delta of session 77, epoch 3, with partition 3 at offset 10, and without
-    partition 0.
+    """Appendix A: the v13 incremental fetch of session 77, epoch 3, is built byte for byte.
+
+    It sets partition 3 to offset 10, and forgets partition 0.
     """
     key = bytes(range(1, 17))
     full = parsed(framed(header(13) + bytes.fromhex(SCHEMA["13"])))
@@ -353,8 +354,9 @@ def test_one_topic_of_another_shape(version: int, odd_one: int, names: list[str]
 
 @pytest.mark.parametrize("version", [7, 12, 16])
 def test_topics_that_come_twice(version: int) -> None:
-    """Trap 48: consecutive elements of a topic are merged. If a topic comes again later, it is a separate
-    element with the same key.
+    """Trap 48: consecutive elements of the same topic are merged into one element.
+
+    If the topic is listed again after another topic, that is a separate element with the same key.
     """
     layout = LAYOUTS[version]
     frame = fetch(version, *((name, 0) for name in "abcdefghija"))

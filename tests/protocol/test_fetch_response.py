@@ -35,7 +35,7 @@ def walk_chunks(chunks: list[bytes], version: int, isolation: int = 0) -> FetchR
 
 
 def found(walk: FetchResponseWalk, frame: bytes) -> Found:
-    """Return the entries that the gateway found in a frame."""
+    """Return the entries that the gateway's parser found in a frame."""
     layout = walk.layout
     end = b"\0" if layout.flexible else b""
     single = [(one.key, one.partition, one.error_code, frame[one.start : one.end]) for one in walk.entries]
@@ -189,7 +189,7 @@ def wire_without_log_start(data: wire.PartitionData) -> wire.PartitionData:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_build_then_walk_is_the_identity_whatever_the_chunks(version: int) -> None:
-    """Trap 49: an encoded response is read with its values, for any chunks."""
+    """Trap 49: an encoded response is parsed to the same values, for any division into chunks."""
 
     @examples(15)
     @given(responses(version), st.lists(st.integers(1, 300), max_size=8), st.integers(0, 1))
@@ -345,8 +345,9 @@ def test_noise_raises_protocol_errors_only(version: int) -> None:
 
 @pytest.mark.parametrize("version", [4, 11, 12, 16])
 def test_hostile_counts_allocate_nothing(version: int) -> None:
-    """A count of two billion topics, entries or transactions allocates no memory. The reader waits for more
-    bytes.
+    """If a count claims two billion topics, entries or transactions, the parser allocates no memory for them.
+
+    It waits for more bytes.
     """
     layout = LAYOUTS[version]
     most = layout.count(0x7FFF_FFFF)
@@ -421,8 +422,9 @@ class Counting(FetchResponseWalk):
 @pytest.mark.parametrize("size", [16, 1_448])
 @pytest.mark.parametrize(("what", "frame"), long_units(), ids=[what for what, _ in long_units()])
 def test_a_long_unit_that_drips_in_is_read_a_few_times(what: str, frame: bytes, size: int) -> None:
-    """A long part that comes in small chunks is read only a few times, not once for each chunk. Its end is
-    found at once, even if nothing follows.
+    """A long part of a response that arrives in small chunks is parsed only a few times, not for each chunk.
+
+    Its end is found at once, even if no further bytes follow.
     """
     walk = Counting(LAYOUTS[16], 0, keep=True)
     for at in range(0, len(frame), size):

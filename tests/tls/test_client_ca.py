@@ -1,4 +1,4 @@
-"""Clients that must present a certificate (``--client-ca``)."""
+"""TLS clients that must present a certificate (``--client-ca``)."""
 
 import asyncio
 import socket
@@ -74,7 +74,10 @@ def test_without_the_option_no_client_has_a_subject(keys: Keys) -> None:
 
 
 async def _hello(port: int, tls: ssl.SSLContext) -> None:
-    """Send a line and read it back. With TLS 1.3, a client sees only when it reads that it was refused."""
+    """Send a line and read it back.
+
+    With TLS 1.3, a client sees only on a read that the server has refused its certificate.
+    """
     async with client(port, tls, "localhost") as (reader, writer):
         writer.write(b"hello")
         assert await reader.readexactly(5) == b"hello"
@@ -114,8 +117,9 @@ def test_a_client_without_a_good_certificate_is_refused(
 
 
 class _Client:
-    """A blocking client that may resume a TLS session. It uses one TLS context for all connections, as real
-    clients do.
+    """A blocking client that can resume its TLS session.
+
+    All its connections use the same TLS context, as in real clients.
     """
 
     def __init__(self, keys: Keys, pair: Pair, version: ssl.TLSVersion) -> None:

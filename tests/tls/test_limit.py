@@ -27,8 +27,9 @@ from tests.tls.secured import Keys
 
 @BOTH_LOOPS
 def test_handshakes_count_as_connections(keys: Keys, plain: bool) -> None:
-    """Unfinished handshakes count for the limit. Before the fix, they took 1,016 file descriptors with a
-    limit of 10.
+    """Unfinished TLS handshakes count as connections for --max-connections.
+
+    Before the fix, they needed 1,016 file descriptors with a limit of 10 connections.
     """
 
     async def scene() -> None:

@@ -1,5 +1,6 @@
-"""The table that compares fetchgate with the floor, the profiles for missed limits, and BENCHMARKS.md with
-both.
+"""Tests of the table that compares fetchgate with the floor, and of the profiles for missed limits.
+
+BENCHMARKS.md contains both.
 """
 
 import pytest

@@ -172,7 +172,7 @@ def test_a_consumer_that_reads_on_where_it_was_in_the_topic_before_is_known() ->
 
 
 class _Never:
-    """A stand-in that fails if the disturbance uses it."""
+    """A stand-in for an object that a disturbance must not use: each use fails the test."""
 
     def __getattr__(self, name: str) -> object:
         raise AssertionError(f"{name} was used")

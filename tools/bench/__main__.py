@@ -1,4 +1,4 @@
-"""Command line of the benchmarks: `python -m tools.bench [--only NAME ...] [--quick | --long]`."""
+"""The command line of the benchmarks: `python -m tools.bench [--only NAME ...] [--quick | --long]`."""
 
 import argparse
 import json

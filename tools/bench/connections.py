@@ -2,11 +2,11 @@
 
 Each connection fetches the first PARTITIONS partitions of a topic (default 1), and fetches again after each
 response. If there are no new records, the broker responds after WAIT_MS: 500 connections that wait 500 ms
-send at most 1,000 fetches a second. Each fetch rotates its list, like librdkafka.
+send at most 1,000 fetches a second. Each fetch rotates its list of partitions, like librdkafka.
 
-The program prints `ready` when all connections are open. They begin to fetch at a line on stdin, and pause at
-the next line. Then the program prints the figures since the fetches began. This repeats. When stdin is
-closed, the program prints the totals, like `tools.bench.load`.
+The program prints `ready` when all connections are open. They begin to fetch when a line arrives on stdin,
+and pause at the next line. Then the program prints the figures since the fetches began. This repeats. When
+stdin is closed, the program prints the totals, like `tools.bench.load`.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ Counts: TypeAlias = dict[str, float]
 
 
 class FetchingConnection(asyncio.Protocol):
-    """A connection that sends one fetch after the other.
+    """A connection that sends a fetch, waits for its response, and sends the next fetch.
 
     Args:
         requests: complete frames to send in turn. Only their correlation ids change.
@@ -39,7 +39,7 @@ class FetchingConnection(asyncio.Protocol):
         self.paused = True
         """Whether the connection sends no more fetches."""
         self.answered = asyncio.Event()
-        """Set while no fetch is in flight."""
+        """Set while the connection has no fetch in flight."""
         self.answered.set()
         self.cut = False
         """Whether the connection was closed in the middle of a response."""
@@ -49,7 +49,7 @@ class FetchingConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport."""
+        """Keep the transport of the new connection."""
         self._transport = cast("asyncio.Transport", transport)
 
     def connection_lost(self, _exc: Exception | None) -> None:

@@ -42,14 +42,16 @@ SHARE_OF_WINDOW, LEAST_SECONDS = 0.5, 4.0
 IDLE_RATE: Final = 150_000
 """Records to produce for each second of a window, if consumers do no work."""
 BUSY_RATE: Final = 4_500
-"""Records to produce for each second of a window, if consumers work. Four consumers handle fewer, so that
-some are left for the kill.
+"""The number of records to produce for each second of a window, if consumers work on each record.
+
+Four consumers process fewer records per second, so that some records are left for the kill.
 """
 WARM_UP: Final = 5.0
 """The time at the start of a Java consumer that is not counted, in seconds. In this time the Java runtime
 compiles hot code."""
 BATCH: Final = (f"--set=batch.size={16 << 10}", "--set=linger.ms=5")
-"""The default settings of the Java producer. A share group gives a whole batch to one consumer."""
+"""The default batch settings of the Java producer. They matter, because a share group gives a whole batch to
+one consumer."""
 NEARLY_ALL: Final = 0.95
 """The measured window ends when this share of the records is processed. So no consumer is idle at its end."""
 STEADY_SECONDS, JOIN_SECONDS = 2.0, 60.0
@@ -57,8 +59,9 @@ STEADY_SECONDS, JOIN_SECONDS = 2.0, 60.0
 BEGIN_SECONDS: Final = 20.0
 """The limit for a consumer to get its first record."""
 MISSED_SECONDS: Final = 60.0
-"""After a kill, the remaining records are lost if no record is handled for this long. A share group waits 30
-s.
+"""After a kill, the remaining records count as lost if no record is processed for this time, in seconds.
+
+A share group needs up to 30 seconds until it delivers records again.
 """
 PARALLEL_CONSUMER: Final = "0.5.3.2"
 PARALLEL_JARS: Final = (
@@ -72,7 +75,7 @@ _groups = count()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicRecords:
-    """A topic, the number of its records, and the work for each record in ms."""
+    """A topic, the number of its records, and the time to process each record in ms (`work_ms`)."""
 
     name: str
     records: int
@@ -95,7 +98,7 @@ class Killed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ran:
-    """The result of one window of one group."""
+    """The results of one measured window of one group."""
 
     rate: float
     """Records per second."""
@@ -117,7 +120,7 @@ class ConsumerPlace:
 
     @property
     def entries(self) -> int:
-        """The maximum number of entries in a log. Some records may be handled twice."""
+        """The maximum number of entries in a consumer's log. Some records may be processed twice."""
         return 2 * self.topic.records + 1_000
 
 

@@ -1,4 +1,7 @@
-"""The tables of the benchmarks. Each row has a value for each route, and may have a limit for fetchgate."""
+"""The tables of the benchmarks. Each row has a value for each route, and may have a limit for fetchgate.
+
+A route is a way from client to broker, such as direct or through the gateway.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +23,7 @@ EXPLICIT: Final = "explicit"
 TRANSPARENT: Final = ("redirect", "tproxy")
 ONE_WORKER, TWO_WORKERS = "1 worker", "2 workers"
 ONE_MEMBER, FOUR_MEMBERS, PARALLEL, SHARE = "1 member", "4 members", "parallel-consumer", "share group"
-"""The columns of cooperative consuming and its comparisons."""
+"""The columns of the table that compares cooperative consuming with other ways to consume."""
 MEMBER: Final = "member"
 """The column of a client that has a lane."""
 COLUMNS: Final = (
@@ -29,7 +32,7 @@ COLUMNS: Final = (
     *(TSHARK, REPLAY),
     *(MEMBER, ONE_MEMBER, FOUR_MEMBERS, PARALLEL, SHARE),
 )
-"""All routes, in the order of the table's columns."""
+"""All routes between client and broker, in the order of the table's columns."""
 JUDGED: Final = (GATEWAY, FOLLOW, *TRANSPARENT, TWO_WORKERS, REPLAY, MEMBER, FOUR_MEMBERS)
 """The columns of fetchgate. The other columns are shown for comparison."""
 
@@ -45,17 +48,19 @@ class FigureRow:
     limit: float | None = None
     """The limit for the values in the `judged` columns."""
     judged: Sequence[str] = JUDGED
-    """The columns that must keep the limit."""
+    """The columns whose values must be within the limit."""
     least: bool = False
     """Whether `limit` is a minimum. If false, `limit` is a maximum."""
     figure: str = ""
-    """The name of this row in the table that compares with the floor (`tools.bench.floor`). Empty if the row
-    is not in that table.
-    """
+    """The name of this row in the table that compares with the floor (`tools.bench.floor`). It is empty if
+    that table does not have the row."""
 
     @property
     def met(self) -> bool | None:
-        """Whether all judged values, as shown, keep the limit. None without a limit or judged values."""
+        """Whether all judged values, rounded as shown, are within the limit.
+
+        The result is None if there is no limit or no judged value.
+        """
         own = [shown(self.values[name]) for name in self.judged if name in self.values]
         if self.limit is None or not own:
             return None
@@ -99,7 +104,7 @@ def number(value: float) -> str:
 
 
 def shown(value: float) -> float:
-    """Round a value to the digits that `number` shows."""
+    """Round a value to the number of digits that the table shows (`number`)."""
     return float(number(value).replace(",", ""))
 
 

@@ -37,7 +37,7 @@ COLD: Final[Mapping[str, Traffic]] = {
 COLD_LIMIT: Final = 100.0
 """The limit for the first shape with cold caches, in microseconds."""
 ENTRIES: Final = 1_000_000
-"""Frames are built in advance. This many entries fit into memory."""
+"""The maximum number of entries in frames that are built in advance. The frames must fit into memory."""
 
 
 def run(stage: BenchStage) -> list[FigureTable]:

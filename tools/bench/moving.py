@@ -32,7 +32,7 @@ from tools.kafka.process import JVM
 
 PARTITIONS: Final = 100
 RATE: Final = 500
-"""Records a second, to the partitions in turn."""
+"""The number of records produced per second, to all partitions in turn."""
 BYTES: Final = 300
 PRODUCER, CONSUMER = "moves-producer", "moves-consumer"
 """Client ids."""
@@ -47,7 +47,7 @@ _GO_SECONDS: Final = 300.0
 """The time limit for building a Go client, in seconds. The first build downloads the modules."""
 _STAMP: Final = struct.Struct(">q")
 _JAVA_RECORDS: Final = 10_000_000
-"""More than any run needs."""
+"""The number of records that a Java program is asked for: more than any run needs."""
 
 
 class RecordPace:
@@ -86,17 +86,17 @@ class MovingRecords:
             print("ready", flush=True)
 
     def value(self, value: bytes) -> None:
-        """Note a record of `RecordPace`."""
+        """Note a record, given its value, which contains the time when `RecordPace` produced it."""
         self.add(_STAMP.unpack_from(value)[0])
 
 
 def _stopped() -> bool:
-    """Whether stdin was closed. Nothing is ever written to it."""
+    """Return whether stdin was closed. The parent process never writes to it."""
     return bool(select.select([sys.stdin], [], [], 0)[0])
 
 
 def produce_librdkafka(bootstrap: str, topic: str) -> None:
-    """Produce with confluent-kafka."""
+    """Produce records with confluent-kafka."""
     settings = {"acks": "all", "linger.ms": 0, "enable.idempotence": True, "log_level": ERRORS}
     producer = Producer({"bootstrap.servers": bootstrap, "client.id": PRODUCER, **settings})
     pace = RecordPace()
@@ -139,7 +139,7 @@ def produce_aiokafka(bootstrap: str, topic: str) -> None:
 
 
 def consume_aiokafka(bootstrap: str, topic: str, received: MovingRecords) -> None:
-    """Consume with aiokafka."""
+    """Consume records with aiokafka."""
 
     async def run() -> None:
         consumer = aiokafka.AIOKafkaConsumer(bootstrap_servers=bootstrap, client_id=CONSUMER)
@@ -223,16 +223,16 @@ def _run_java(command: list[str], line: Callable[[bytes], None]) -> None:
 
 
 def go_program() -> Path:
-    """Return the path of the program of the clients in Go, which `build_go` makes."""
+    """Return the path of the program with the Go clients. `build_go` builds it."""
     return jars.cache_folder().with_name("go") / "moving"
 
 
 def build_go() -> None:
-    """Build the program of the clients in Go.
+    """Build the program with the Go clients.
 
     Raises:
-        OSError: there is no go.
-        subprocess.SubprocessError: it could not be built.
+        OSError: Go is not installed.
+        subprocess.SubprocessError: the program could not be built.
     """
     command = ["go", "build", "-o", str(go_program()), "./moving"]
     subprocess.run(command, cwd=_GO_FOLDER, check=True, capture_output=True, timeout=_GO_SECONDS)
@@ -284,7 +284,7 @@ CONSUMERS: Final[dict[str, Callable[[str, str, MovingRecords], None]]] = {
 
 
 def main() -> None:
-    """Run one client."""
+    """Run one producer or consumer."""
     logging.disable()  # the clients warn of each error, and that takes time
     name, role, bootstrap, topic = sys.argv[1:]
     if name in GO:

@@ -21,18 +21,20 @@ from tools.kafka import LATEST, Cluster
 from tools.kafka.admin import Admin
 
 SHARE: Final = 4
-"""Windows are this many times shorter than in other parts: five seconds."""
+"""The factor by which windows are shorter than in other parts of the benchmark: they take five seconds."""
 SETTLE_SECONDS: Final = 1.0
 IDLE_CLIENTS: Final = 300
 """Fewer would not show in memory: the process keeps up to 16 MB of free memory (`TRIM_BYTES`)."""
 IDLE_SECONDS: Final = TRIM_SECONDS + 2 * TICK_SECONDS
-"""The time until all of them are idle and the gateway has returned free memory."""
+"""The time until all idle clients count as idle and the gateway has returned free memory, in seconds."""
 P99_LIMIT: Final = 5.0
 """The limit for the rise of the bystander's p99 latency while a nuisance runs, in milliseconds."""
 CLIENTS: Final = 30
 LEAVE_LIMIT: Final = 80.0
-"""The limit for closing the connections of clients that have left, in seconds: twice 30, plus the time to
-notice and to close."""
+"""The limit for the time until the connections of clients that have left are closed, in seconds.
+
+It is twice 30 seconds, plus the time to notice that a client has left and to close the connection.
+"""
 WAIT_SECONDS: Final = 120.0
 KEPT_LIMIT: Final = 1.1
 """The limit of memory for requests of one client, in MB (docs/deploy.md, Memory)."""
@@ -40,7 +42,7 @@ IDLE_LIMIT: Final = 0.1
 """The limit of memory for an idle connection, in MB: 32 KB, and its part of the heap's free memory."""
 MOVED_CLIENTS: Final = 100
 OTHER_ID: Final = "another"
-"""The client id of a second bystander."""
+"""The client id of a second bystander, which differs from the client id of the nuisance."""
 NODES: Final = 2
 QUIET: Final = "quiet"
 
@@ -70,7 +72,7 @@ class Nuisance:
 
 @dataclass(frozen=True, slots=True)
 class BystanderWindow:
-    """The figures of one window."""
+    """The figures of one measured window: latency of the bystander, and memory of the gateway."""
 
     p50: float
     """In ms."""
@@ -111,7 +113,7 @@ PILE_UP: Final = Nuisance(
 
 
 def run(stage: BenchStage) -> list[FigureTable]:
-    """Measure the bystander alone and beside each nuisance, several rounds."""
+    """Measure the bystander alone and with each nuisance, in several rounds."""
     rounds = stage.rounds(quick=2, usual=5, long=9)
     with ExitStack() as stack:
         topic = stack.enter_context(stage.topic(1, name=QUIET))
@@ -210,7 +212,10 @@ def _table(
 
 
 def _apart(beside: Sequence[BystanderWindow]) -> list[float]:
-    """Return the p99 of the bystander of another name, if there is one."""
+    """Return the median p99 latency of the second bystander as a list.
+
+    It is empty if there was no second bystander.
+    """
     found = [window.apart for window in beside if window.apart is not None]
     return [median(found)] if found else []
 

@@ -1,7 +1,7 @@
-"""BENCHMARKS.md: the page that `--markdown` writes, and updates when parts are measured alone.
+"""Makes BENCHMARKS.md, which `--markdown` writes. It keeps the rows of parts that were not measured.
 
-It has the table that compares with the floor, the missed targets, text written by people, and then the table
-of each measurement.
+The page has the table that compares with the floor, the missed targets, text written by people, and then the
+table of each measurement.
 """
 
 import re
@@ -37,11 +37,11 @@ def page(
 
 
 def _section(table: FigureTable, before: Mapping[str, str]) -> str:
-    """Format a table under its own heading.
+    """Format a table with its own heading.
 
     Args:
         table: the table.
-        before: its old rows, by their first cell.
+        before: the old rows of the table, by their first cell.
     """
     head, rule, *own = [line for line in markdown([table]).splitlines() if line.startswith("|")]
     rows = {**before, **{_first(line): line for line in own}}
@@ -77,11 +77,11 @@ def _first(line: str) -> str:
 
 
 def prose(text: str, summary: str) -> str:
-    """Return the text written by people: from its first heading to its first table.
+    """Return the text of the page that was written by people, from its first heading to its first table.
 
     Args:
         text: the page.
-        summary: a heading whose section is generated.
+        summary: a heading whose section is generated, and therefore left out.
     """
     headed = re.split(r"^(?=## )", text.partition("\n**")[0], flags=re.MULTILINE)[1:]
     return "".join(part for part in headed if not part.startswith(f"## {summary}\n")).strip()

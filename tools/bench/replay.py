@@ -131,7 +131,7 @@ _PROCESSES: Final = {
 
 
 def _beside(tshark: float | None, name: str, speed: float, limit: float) -> list[FigureRow]:
-    """Compare a speed with tshark's, if there is one."""
+    """Return a row that compares a speed with the speed of tshark, or no row if tshark was not measured."""
     if tshark is None:
         return []
     return [_row(f"{name} in tshark's", "times", speed / tshark, limit=limit, least=True)]
@@ -213,7 +213,7 @@ def _seconds(command: str, file: Path, *options: str) -> tuple[float, str]:
 
 @contextmanager
 def _one_core() -> Iterator[None]:
-    """Restrict processes started in the `with` to one core."""
+    """Run the processes that are started in the `with` block on one core only."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {max(before)})
     try:

@@ -29,7 +29,7 @@ SESSIONS, PARTITIONS = 10_000, 100
 """Sessions in memory, and partitions of each."""
 QUICK_SESSIONS: Final = 1_000
 BYTES_LIMIT, EVICTION_LIMIT = 150.0, 50.0
-"""Limits: bytes of a partition, microseconds."""
+"""The limits of memory for one partition in bytes, and of time for one eviction in microseconds."""
 _SESSION_ID: Final = slice(15, 19)
 _AGED_MS: Final = 130_000
 _SERVED: Final = (100, 1_000)
@@ -84,10 +84,10 @@ class SessionServer:
         self._manager = FetchManager(self.cache)
 
     def exchange(self, request: bytes, response: bytes, now_ms: int) -> bytes:
-        """Handle a client's fetch and the broker's full response. Return the client's response.
+        """Process a client's fetch and the broker's full response. Return the response for the client.
 
         Raises:
-            RuntimeError: it was not forwarded.
+            RuntimeError: the fetch does not use a session.
         """
         _, version, _, _, body = request_header(request, LENGTH_BYTES)
         context = self._manager.context(parse_fetch_request(request, version, body), now_ms)

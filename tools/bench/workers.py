@@ -45,7 +45,7 @@ class WorkersWindow:
 
 
 def run(stage: BenchStage) -> list[FigureTable]:
-    """Measure both gateways in turn."""
+    """Measure the gateway with one worker and the gateway with two workers, in turn."""
     rounds = stage.rounds(quick=4, usual=20, long=40)
     stage.report(f"workers: {rounds} rounds of {LOADS * CONNECTIONS} connections, one worker and two ...")
     found: dict[str, list[WorkersWindow]] = {name: [] for name in WORKERS}

@@ -1,4 +1,4 @@
-"""Targets `reassembly`, `tls`, `packets`, `pcap`, `pcapng`: `fetchgate replay` on broken files."""
+"""Fuzz targets `reassembly`, `tls`, `packets`, `pcap`, `pcapng`: `fetchgate replay` reads broken files."""
 
 import hmac
 import io
@@ -114,7 +114,7 @@ _ROW: Final = 3
 
 
 class _Sum:
-    """Receives the decrypted bytes of one direction, and counts them."""
+    """Counts the decrypted bytes of one direction of a connection."""
 
     def __init__(self) -> None:
         self.size = 0

@@ -1,4 +1,4 @@
-"""Real bytes as seeds: the sample captures, and vectors of live brokers."""
+"""Real bytes as seeds for fuzzing: the sample captures, and test vectors from live brokers."""
 
 import json
 from collections import defaultdict
@@ -83,5 +83,5 @@ def _is_client(stream: bytes | bytearray) -> bool:
 
 @cache
 def capture_head(name: str, most: int) -> bytes:
-    """Return the beginning of a sample capture."""
+    """Return the first `most` bytes of a sample capture."""
     return (CAPTURES / name).read_bytes()[:most]

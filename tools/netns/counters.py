@@ -1,4 +1,4 @@
-"""Counts the traffic of a network device, with nftables: packets, bytes of IP, payload of TCP."""
+"""Counts the traffic of a network device with nftables: packets, IP bytes, and TCP payload."""
 
 import json
 from collections.abc import Collection

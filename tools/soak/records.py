@@ -27,7 +27,7 @@ class RecordPlace:
 
 @dataclass(frozen=True, slots=True)
 class SoakRecord:
-    """Everything that a client can see of a record, without its place."""
+    """All parts of a record that a client can see, except for topic, partition and offset."""
 
     timestamp: int
     key: bytes | None
@@ -75,12 +75,12 @@ class RecordLog:
         self.count = 0
 
     def get(self, place: RecordPlace, offset: int) -> int:
-        """Return a digest, or 0."""
+        """Return the digest of the record at a place and offset, or 0 if there is none."""
         column = self._columns.get(place)
         return column[offset] if column is not None and offset < len(column) else 0
 
     def put(self, place: RecordPlace, offset: int, digest: int) -> None:
-        """Note a digest."""
+        """Note the digest of the record at a place and offset."""
         column = self._columns[place]
         if offset >= len(column):
             column.frombytes(bytes(8 * (offset + 1 - len(column))))
@@ -136,7 +136,10 @@ class ProducedRecords:
     errors: Counter[str] = field(default_factory=Counter)
 
     def delivered(self, place: RecordPlace, offset: int | None, digest: int) -> None:
-        """Note an acknowledgement."""
+        """Note that the broker has acknowledged a record.
+
+        `offset` is None if the acknowledgement has no offset.
+        """
         if offset is None or offset < 0:
             self.without_offset.append(digest)
         else:
@@ -184,16 +187,17 @@ class ProducedRecords:
 def doubled_by_the_producer(
     copies: Sequence[tuple[RecordPlace, int]], written: Mapping[tuple[RecordPlace, int], Written]
 ) -> bool:
-    """Whether a producer wrote one record several times to its partition, each time in another of its epochs.
+    """Return whether the producer itself has written a record several times to its partition.
 
-    An idempotent producer does so by itself. If a batch fails, and a later one reaches the new leader first,
-    that is out of order. librdkafka then starts a new epoch and resends records that may have been written
-    (its issue 4953). Nothing between client and broker can cause that: batches have a checksum, and within
-    one epoch a broker accepts a sequence only once (KIP-98).
+    An idempotent producer can do this, each time in another of its epochs. If a batch fails, and a later
+    batch reaches the new leader first, the broker reports a wrong order. librdkafka then starts a new epoch
+    and resends records that may have been written (its issue 4953). Nothing between client and broker can
+    cause this: batches have a checksum, and within one epoch a broker accepts a sequence number only once
+    (KIP-98).
 
     Args:
         copies: the places and offsets of the record.
-        written: the producer's numbers at these offsets.
+        written: the producer id, epoch and sequence number at these offsets.
     """
     numbers = [(place, written.get((place, offset))) for place, offset in copies]
     known = [(place, number) for place, number in numbers if number is not None and number.producer_id >= 0]
@@ -219,12 +223,12 @@ class ReceivedRecords:
         self.changed: list[tuple[RecordPlace, int]] = []
         """Records received again with other contents."""
         self.invented: list[tuple[RecordPlace, int]] = []
-        """Records that nobody had sent."""
+        """Received records that no producer had sent."""
         self._sent = sent
         self._last: dict[int, dict[RecordPlace, int]] = defaultdict(dict)
 
     def rebalanced(self, member: int) -> None:
-        """Note that a member may read from another offset from now on."""
+        """Note a rebalance: the member may continue at an earlier offset."""
         self._last[member].clear()
 
     def record(self, member: int, line: Mapping[str, Any]) -> None:

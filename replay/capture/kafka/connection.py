@@ -32,8 +32,8 @@ OPAQUE: Final = "opaque after a SASL handshake v0"
 NO_REQUESTS: Final = "no requests seen"
 
 _SEARCHED: Final = 1 << 20
-"""The number of first bytes to search in each direction. Without a request in them, the connection is not
-Kafka."""
+"""The number of bytes at the start of each direction in which a Kafka request is searched. Without a request
+in these bytes, the connection counts as not Kafka."""
 _ENOUGH: Final = 16
 _TLS_TYPES: Final = frozenset({0x16, 0x17})
 """Record types: handshake, application data."""
@@ -55,7 +55,7 @@ class _DirectionFrames:
     reassembly: Reassembly = field(init=False)
     other: "_DirectionFrames" = field(init=False)
     records: "TlsDirection | None" = None
-    """The TLS records of this direction, if the connection is TLS and a key log was given."""
+    """The TLS records of this direction. None if the connection does not use TLS, or no key log was given."""
     syn_ack: bool = False
     """Whether this side accepted the connection (sent SYN-ACK)."""
 
@@ -139,7 +139,7 @@ class CapturedConnection:
         self._captured: _DirectionFrames | None = None
         """The direction that was captured last."""
         self._spoke: _DirectionFrames | None = None
-        """The direction that was framed last."""
+        """The direction whose bytes were framed last."""
         self._first_syn: _DirectionFrames | None = None
         self._client: _DirectionFrames | None = None
         self._settled = False

@@ -35,9 +35,11 @@ class ServerHello:
 
 
 def record_size(view: Buffer, at: int) -> int:
-    """Return the size of the record at an offset, its header included; 0 if there is none.
+    """Return the size of the TLS record at an offset, including its header.
 
-    `view` has the whole header.
+    Return 0 if there is no TLS record.
+
+    The whole header must be in `view`.
     """
     body = view[at + 3] << 8 | view[at + 4]
     if view[at] not in _TYPES or view[at + 1] != 3 or view[at + 2] > 4 or not 0 < body <= MOST_BODY:
@@ -46,7 +48,10 @@ def record_size(view: Buffer, at: int) -> int:
 
 
 def begins_with_client_hello(view: memoryview) -> bool:
-    """Return whether bytes begin with a ClientHello. No Kafka request does: its length would be 369 MB."""
+    """Return whether the bytes begin with a TLS ClientHello.
+
+    A Kafka request never begins like this, because its length would be 369 MB.
+    """
     if len(view) < HEADER + _MESSAGE_HEADER + 2 or view[0] != HANDSHAKE or not record_size(view, 0):
         return False
     return view[HEADER] == _CLIENT_HELLO and view[HEADER + _MESSAGE_HEADER] == 3
@@ -59,7 +64,10 @@ def client_random(message: bytes) -> bytes | None:
 
 
 def server_hello(message: bytes) -> ServerHello | None:
-    """Read a ServerHello. Return None if it is another message, a HelloRetryRequest, or incomplete."""
+    """Read a ServerHello message.
+
+    Return None if the message is incomplete, has another type, or is a HelloRetryRequest.
+    """
     random = message[_RANDOM]
     if message[:1] != bytes([_SERVER_HELLO]) or random == _RETRY:
         return None

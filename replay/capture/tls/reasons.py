@@ -5,9 +5,9 @@ from typing import Final
 TLS: Final = "TLS"
 """The connection is TLS, and no key log was given."""
 NO_SECRETS: Final = "TLS, no secrets in the key log"
-"""The key log has no secrets for the connection, or they are wrong."""
+"""The key log has no secrets for the connection, or its secrets are wrong."""
 NO_HANDSHAKE: Final = "TLS, handshake not captured"
 UNSUPPORTED: Final = "TLS, version or cipher not supported"
 RENEGOTIATED: Final = "TLS, renegotiated"
-"""New keys were negotiated, so the last part was not decrypted."""
+"""Client and broker negotiated new keys in the connection, so its last part was not decrypted."""
 ALL: Final = (TLS, NO_SECRETS, NO_HANDSHAKE, UNSUPPORTED, RENEGOTIATED)

@@ -80,9 +80,10 @@ def from_captures(
 
 
 def uses_of_ports(table: DataFrame) -> DataFrame:
-    """Return how often a table has each pair of ports. These rows sort before the segments of the next use.
+    """Return how often a table has each pair of ports, as rows for the next run.
 
-    If each run counted the uses from 0, two connections could have the same name.
+    The next run continues these numbers, so that no two connections have the same name. The rows sort before
+    the run's segments.
     """
     names = f.substring_index("connection", " #", 1), f.substring_index("connection", " #", -1).cast("int")
     used = table.where("row = 'connection'").select(names[0].alias("ends"), names[1].alias("number"))
@@ -98,7 +99,7 @@ def from_table(table: DataFrame, keep: Filter, choice: RowFilter, partitions: in
 
 @dataclass(frozen=True, slots=True)
 class TaskRows:
-    """Rows of the table, as the result of tasks. Each task has all rows of its connections."""
+    """Rows of the table that tasks make. Each task makes all rows of its connections."""
 
     spread: DataFrame
     """The input of the tasks, sorted by connection."""
@@ -131,8 +132,8 @@ def parts_of(table: DataFrame, partitions: int) -> DataFrame:
 def collected(parts: DataFrame, partitions: int) -> Collected:
     """Merge the parts, and return the figures of the report.
 
-    The sessions of each broker run through a simulated cache. The driver gets only sums, even for very many
-    connections.
+    The sessions of each broker run through a simulated cache. Even with very many connections, the driver
+    gets only sums.
     """
     parts = parts.persist(StorageLevel.DISK_ONLY)
     events = parts.where("part is null").repartition("broker").sortWithinPartitions(*_EVENTS)

@@ -40,7 +40,7 @@ _MOST_SHARE: Final = 512 << 20
 _CLUSTER_SHARE: Final = 64 << 20
 _MOST_PARTITIONS: Final = 10_000
 _PARTITION: Final = 16 << 20
-"""Roughly the bytes of captures for each task."""
+"""The approximate number of bytes of captures that each task reads."""
 _POLL_SECONDS: Final = 0.25
 _FULL: Final = "No space left on device"
 _GONE: Final = (
@@ -176,7 +176,10 @@ def _stored(table: DataFrame) -> int:
 
 @contextmanager
 def _failures_in_one_line() -> Iterator[None]:
-    """Report a failure in one line: the last exception that a worker or Spark printed."""
+    """If Spark fails in the `with` block, raise an error with a text of one line.
+
+    The text is the last exception that a worker or Spark printed.
+    """
     try:
         yield
     except (PySparkException, Py4JError) as error:

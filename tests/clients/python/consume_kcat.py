@@ -65,9 +65,7 @@ def hear(stream: BinaryIO) -> None:
 
 
 def hear_errors(stream: BinaryIO) -> None:
-    """Print kcat's errors as JSON lines. Copy its other messages, such as the end of a partition, to
-    stderr.
-    """
+    """Print kcat's errors as JSON lines. Copy all of kcat's messages to stderr."""
     for line in stream:
         text = line.decode().strip()
         if "ERROR" in text:
@@ -76,7 +74,7 @@ def hear_errors(stream: BinaryIO) -> None:
 
 
 def main() -> int:
-    """Start the kcat processes, and end them at the first line from stdin."""
+    """Start the kcat processes, and stop them when a line arrives on stdin."""
     parser = argparse.ArgumentParser()
     parser.add_argument("kcat")
     for name in ("bootstrap", "assign", "subscribe", "group"):

@@ -126,7 +126,7 @@ def emit_record(
     value: bytes | None,
     headers: Iterable[tuple[str, bytes | None]],
 ) -> None:
-    """Print a record: keys and headers in full, the value as its length and digest."""
+    """Print a record as a line: keys and headers in full, but only the length and the digest of the value."""
     emit(
         "record",
         topic=topic,
@@ -140,15 +140,23 @@ def emit_record(
 
 
 class EndsReached:
-    """Prints end-of-partition lines for clients that have no such event: one line each time an end is
-    reached.
+    """Prints an end-of-partition line each time a consumer reaches an end.
+
+    It is for clients without such an event.
     """
 
     def __init__(self) -> None:
         self._told: dict[tuple[str, int], int] = {}
 
     def look(self, topic: str, partition: int, position: int, end: int | None) -> None:
-        """Print a line if ``position`` has reached ``end``, the end known from the last fetch response."""
+        """Print a line if a consumer's `position` has reached `end`, the end of the partition.
+
+        Args:
+            topic: the topic.
+            partition: the partition.
+            position: the offset of the consumer's next record.
+            end: the end of the partition as of the last fetch response, or None.
+        """
         at_end = end is not None and position >= end
         if at_end and self._told.get((topic, partition)) != position:
             self._told[topic, partition] = position

@@ -77,9 +77,9 @@ Drive = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def drive(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Drive:
-    """Return a function that plays the capture. It returns the exit code, the output and the error output.
+    """Return a function that replays the capture. It returns the exit code, the output and the error output.
 
-    It checks that neither output contains the password.
+    The function checks that neither output contains the password.
     """
     monkeypatch.setenv(PASSWORD_VARIABLE, PASSWORD)
 

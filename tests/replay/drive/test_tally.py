@@ -1,4 +1,4 @@
-"""Responses are counted, and percentiles of response times are right."""
+"""Replay counts the responses, and the percentiles of response times are correct."""
 
 import pytest
 from hypothesis import given

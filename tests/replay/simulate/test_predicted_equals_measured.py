@@ -1,6 +1,6 @@
-"""What `measure` predicts from the client's side equals what a gateway counts on the broker's side.
+"""`measure` predicts from the client's side the same numbers that a gateway counts on the broker's side.
 
-Frames, bytes and partitions are compared, for any history in which the broker keeps its sessions.
+The tests compare frames, bytes and partitions, for any history in which the broker keeps its sessions.
 
 Histories with events that a client can't see are excluded: lost sessions, errors that occur only in a
 session, the time of a topic's deletion while responses were throttled, and the meaning of error 3 in Kafka
@@ -213,9 +213,10 @@ TestPredictedEqualsMeasured.settings = examples(EXAMPLES, stateful_step_count=25
 
 
 def test_a_response_that_comes_when_the_client_has_left_is_had_again_without_a_session() -> None:
-    """If the client has left before its response comes, the fetch is sent again without a session.
+    """A client leaves before a response with a session error. The fetch is sent again without a session.
 
-    The session reports a deleted topic. If the client had stayed, a new session would be requested.
+    The broker's session reports a deleted topic. If the client had stayed, the gateway would request a new
+    session.
     """
     history = PredictedEqualsMeasured()
     history.begin(release="4.3.0", seed=0, version=16, topics=2)

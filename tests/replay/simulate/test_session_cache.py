@@ -112,7 +112,10 @@ STEPS = st.lists(
 
 
 class _Growing(random.Random):
-    """Gives the model growing session ids, like those of the cache. Between equal sessions the id decides."""
+    """Gives growing session ids to the model broker, as `BrokerSessionCache` does.
+
+    If two sessions are equal for an eviction, the lower id decides.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -241,9 +244,11 @@ def test_sessions_needed_are_told_by_period() -> None:
 
 
 def test_sessions_needed_over_a_long_time_are_told_by_longer_periods() -> None:
-    """Over a long time, periods are joined. Each period still reports its maximum of sessions.
+    """Over a long time, periods are merged into longer ones.
 
-    Here sessions are created one by one, and closed later.
+    Each one still has its maximum number of sessions.
+
+    In this test, sessions are created one by one, and closed later.
     """
     events: list[CacheEvent] = []
     for number in range(1_000):

@@ -42,7 +42,7 @@ class Reader:
 
 @dataclass
 class Recorder:
-    """Forwards one connection, and keeps the sent bytes, each with its sender: True for the client."""
+    """Forwards one connection, and keeps the sent bytes. Each piece has its sender: True for the client."""
 
     target: int
     sent: list[tuple[bool, bytes]] = field(default_factory=list)

@@ -1,4 +1,7 @@
-"""Spark counts keys like this process does, and a stored table contains no keys."""
+"""Spark counts the records of each key with the same result as this process.
+
+A stored table does not contain keys.
+"""
 
 from pathlib import Path
 from typing import Any
