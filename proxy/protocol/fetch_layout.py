@@ -92,8 +92,8 @@ class FetchLayout:
     aborted: int
     """Offset of ``aborted_transactions`` in a response's entry."""
     empty_ends: tuple[bytes, bytes]
-    """The last bytes of an entry without an error and without records, from the field `aborted` on, by isolation
-    level.
+    """The last bytes of an entry without an error and without records, from the field `aborted` on, by
+    isolation level.
 
     These bytes are: null for read_uncommitted or an empty array for read_committed, no preferred replica,
     empty records, no tags.

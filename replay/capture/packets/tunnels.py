@@ -21,7 +21,8 @@ _VXLAN_PROTOCOL: Final = 0x04000000
 _VXLAN_ETHERNET: Final = 3
 _GRE_BYTES: Final = 4
 _GRE_OPTIONS: Final = (0x8000, 0x2000, 0x1000)
-"""Bits of the GRE header for three optional fields: checksum (with a reserved field), key, and sequence number.
+"""Bits of the GRE header for three optional fields: checksum (with a reserved field), key, and sequence
+number.
 
 Each field adds 4 bytes (RFC 2784, RFC 2890).
 """
