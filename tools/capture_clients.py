@@ -42,7 +42,10 @@ STORY: Final = (
 
 
 class RateProducer:
-    """Produces at a constant rate until the `with` ends: often to one partition, rarely to another."""
+    """A producer with a constant rate. It writes until the `with` block ends.
+
+    Most records are in a partition of one topic, few are in a partition of another topic.
+    """
 
     def __init__(self, bootstrap: str) -> None:
         self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0})

@@ -27,7 +27,7 @@ ADMIN_TIMEOUT = 30.0
 """The time limit for a response of the admin endpoint. On a busy machine, 2,000 clients take some seconds."""
 
 HIGHEST_NODE = 10
-"""Brokers 0 to 10 have a port. Their ports follow the listen port."""
+"""The highest node id. Each of the brokers 0 to 10 has a port at the gateway, after the listen port."""
 
 
 class GatewayProcess:
@@ -105,10 +105,10 @@ class GatewayProcess:
         return f"{self.host}:{self.port + 1 + node_id}"
 
     def start(self) -> None:
-        """Start it and wait until it is ready.
+        """Start the gateway and wait until it is ready.
 
         Raises:
-            RuntimeError: it ended, or was not ready in time. The message has its log.
+            RuntimeError: the gateway ended, or was not ready in time. The message has the gateway's log.
         """
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
@@ -129,15 +129,15 @@ class GatewayProcess:
         raise RuntimeError(f"the gateway did not start (exit code {self._process.poll()}):\n{self.log()}")
 
     def stop(self, *, timeout: float = 60.0) -> int:
-        """End it with SIGTERM and return its exit code.
+        """Stop the gateway with SIGTERM and return its exit code.
 
         Raises:
-            subprocess.TimeoutExpired: it was still running after the timeout.
+            subprocess.TimeoutExpired: the gateway still ran after `timeout` seconds.
         """
         return self._end(signal.SIGTERM, timeout)
 
     def kill(self) -> None:
-        """Kill it."""
+        """Kill the gateway with SIGKILL."""
         self._end(signal.SIGKILL, 10)
 
     def close(self) -> None:
@@ -151,7 +151,7 @@ class GatewayProcess:
         self._started().send_signal(signal.SIGHUP)
 
     def log(self) -> str:
-        """Return its output so far."""
+        """Return the output of the gateway process so far."""
         return (self.folder / "log").read_text(errors="replace")
 
     def state(self) -> dict[str, Any]:

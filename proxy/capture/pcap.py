@@ -71,7 +71,7 @@ def file_header() -> bytes:
 
 
 class PcapConnection:
-    """One connection. For each event, a method returns the pcap records.
+    """The pcap records of one connection. For each event, there is a method that returns records.
 
     Args:
         client: the end that opened the connection.

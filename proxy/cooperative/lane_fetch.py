@@ -38,8 +38,8 @@ _PLACEHOLDERS_SINCE: Final = 12
 """The lowest Fetch version that gets batches without data. Clients of older versions do not accept these, or
 were not tested (cooperative.md)."""
 _SCANNED_LIMITS: Final = 8
-"""How much may be read for one fetch without a record for the member, in multiples of max_bytes. Then the
-response is empty."""
+"""How many bytes may be read for one fetch without a record for the member, in multiples of max_bytes. After
+that, the member gets an empty response."""
 _LOG_STARTS_SINCE: Final = 5
 _EPOCHS_SINCE: Final = 9
 _REPLICAS_SINCE: Final = 11
@@ -125,7 +125,7 @@ class LaneFetch:
         self._began = now
         self._epoch = member.epoch
         self.wait_until = now + max(fetch.max_wait_ms, 0) / 1e3
-        """When the client must have a response, in seconds."""
+        """The time at which the client must have a response, in seconds: its `max_wait_ms` is over then."""
         self.refuse_at = max(self.wait_until, now + HELD_SECONDS)
         """When the client may get an error of the gateway's own, in seconds."""
         self._scanned = 0
@@ -190,7 +190,7 @@ class LaneFetch:
         return Wants(found, (fetch.min_bytes, fetch.max_bytes, fetch.isolation_level), self.wait_until)
 
     def go(self, now: float) -> Reply | None:
-        """Take records from other members' fetches, wait for such a fetch, or send this one to the broker.
+        """Take records from other members' fetches, wait for another member's fetch, or send this fetch.
 
         Return the client's response, or None if there is none yet.
         """
@@ -305,7 +305,7 @@ class LaneFetch:
         return self._verdict(walk, now), [sum(map(len, pieces)).to_bytes(4), *pieces]
 
     def _filtered(self, frame: bytes, walk: FetchResponseWalk, now: float) -> Iterator[_Edit]:
-        """Yield the changes to entries with records."""
+        """Yield the changes that leave only the member's records in the entries with records."""
         member, view = self._member, memoryview(frame)
         spans = iter(walk.record_spans or ())
         gets = self._gets(now)

@@ -45,8 +45,8 @@ from proxy.protocol.produce import READ_WITHIN
 _GROUP: Final = "group_id:string"
 """The first field of requests to a group's coordinator."""
 MAX_READ: Final = 1 << 20
-"""The largest request of a member, in bytes. A larger request ends the connection: it is not read, and must
-not be forwarded unread."""
+"""The largest request of a member, in bytes. A larger request ends the connection, because a request that was
+not read must not be forwarded."""
 MAX_HELD: Final = 1 << 16
 """How many bytes of requests a client may send while a response is outstanding. Then the gateway stops
 reading from the client."""
@@ -137,8 +137,8 @@ class MemberStage(Stage):
         self._claim: Claim | None = None
         """The response that the client's next request waits for."""
         self._take: Take | None = None
-        """The function that processes the response in `_claim`. None if the client's response is ready, and
-        waits for its turn and for `_due_at` (in seconds)."""
+        """The function that processes the response in `_claim`. It is None if the client's response is ready.
+        A ready response waits for its turn, and until `_due_at` (in seconds)."""
         self._due_at = 0.0
         self._last = InFlight(0, 0, b"", FORWARD)
         """The last request that the stage has read. It is used for responses of the gateway's own, without
@@ -174,7 +174,7 @@ class MemberStage(Stage):
 
     @property
     def busy(self) -> bool:
-        """Whether a request has no response yet, even if it waits for another member."""
+        """Whether a request has no response yet. A request that waits for another member counts, too."""
         return self.holds
 
     @property
@@ -220,7 +220,11 @@ class MemberStage(Stage):
     # Requests
 
     def on_frame(self, data: bytes, size: int, api_key: int, version: int) -> bool | None:
-        """Read a request of a member. Return whether it was used, or None to leave it to the other stages."""
+        """Read a request of a member.
+
+        Return True if this stage has used the request, and False if the request has to wait. Return None to
+        leave the request to the other stages.
+        """
         if self._is_member is False:
             return None
         if self.holds or self._closing or self._elsewhere:

@@ -105,8 +105,8 @@ class Members:
         self._joining: dict[Client, WeakSet[Joins]] = {}
         """The open connections on which a client has joined a group, by client."""
         self.places = 0
-        """An upper bound of the number of tracked partitions: the last exact count, plus the additions
-        since."""
+        """An upper bound for the number of tracked partitions: the last exact count, plus the additions since
+        that count."""
         self.tally = FilterTally()
         self.shared_fetches = SharedFetches()
         self.gateway = gateway
@@ -126,7 +126,8 @@ class Members:
         """Return the figures of the groups that this process owns.
 
         Args:
-            now: the time in seconds. Disconnected members whose session timeout is over are left out.
+            now: the current time in seconds. A disconnected member is left out if its session timeout is
+                over.
         """
         ends: dict[TopicPartition, int] = {}
         for member in self._members.values():

@@ -57,7 +57,7 @@ class Commit:
 
     @property
     def flexible(self) -> bool:
-        """Whether the version has compact lengths and tags."""
+        """Whether this version of the request has compact lengths and tagged fields."""
         return bool(is_flexible(self.api_key, self.version))
 
     def with_entries(self, entries: Iterable[Entry]) -> bytes:

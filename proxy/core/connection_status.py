@@ -59,7 +59,7 @@ class ConnectionStatus:
 
     @property
     def software_version(self) -> str:
-        """The version of that software, or "" if the client did not send it."""
+        """The version of the client's software, or "" if the client did not send it."""
         return self._client_side.software_version
 
     @property

@@ -77,7 +77,7 @@ class ProduceRepeat:
         return 0.0
 
     def ask(self, failed: Sequence[Failed], _wait: float) -> bytes:
-        """Return a produce request with some of the batches. The batches are unchanged."""
+        """Return a Produce request that has only the failed batches. The batches are unchanged."""
         return some_of(self._produced, (self._batches[each.place] for each in failed), CORRELATION_ID)
 
     def read(self, frame: bytes) -> LeaderAnswer:

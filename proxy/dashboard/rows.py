@@ -1,4 +1,6 @@
-"""The rows in the table of clients: one for each client.id, and one for each connection if expanded.
+"""The rows in the table of clients: one row for each client.id.
+
+If a client is expanded, each connection has a row.
 
 Sans-IO.
 """

@@ -63,7 +63,7 @@ class GatewayUnreachable:
     seconds: float
     """For how many seconds the gateway has not been reachable."""
     last: Snapshot | None
-    """The last snapshot from before that time, if there is one."""
+    """The last snapshot from the time when the gateway was reachable, if there is one."""
 
 
 def frame(
@@ -84,7 +84,10 @@ def frame(
 
 
 def listed(snapshot: Snapshot | GatewayUnreachable, choice: Selection, size: Size, rates: Rates) -> Listed:
-    """Return the rows and lines that keys can move through, on a screen with a line of keys."""
+    """Return the rows or lines through which the user can move with keys.
+
+    The last line of the screen explains the keys.
+    """
     room = _room(size, keys=True) or 1
     if choice.help or (isinstance(snapshot, Snapshot) and choice.paged):
         return Listed(lines=len(_page(snapshot, choice, size, rates)), page=room)
@@ -324,7 +327,7 @@ def _fetches(recent: Recent) -> Text:
 
 
 def _kinds(recent: Recent) -> str:
-    """Return the rates of fetches to the broker by kind, the highest first."""
+    """Return the rates of fetches to the broker, one for each kind of fetch. The highest rate is first."""
     rates = sorted(
         ((recent.now(column), kind) for kind, column in recent.broker_fetches.items()), key=lambda it: -it[0]
     )
@@ -364,9 +367,9 @@ def _of(used: int, limit: int) -> list[tuple[str, str]]:
 
 
 def _besides(snapshot: Snapshot) -> list[Text]:
-    """Draw the figures that only some gateways have, in parts.
+    """Return one text for each status figure that this gateway has, such as a stopped capture.
 
-    Empty if this gateway has none of these figures.
+    The list is empty if the gateway has none of these figures.
     """
     parts: list[Text] = []
     if late := max((broker.late for broker in snapshot.brokers), default=0.0):

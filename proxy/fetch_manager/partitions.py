@@ -22,8 +22,8 @@ Partitions: TypeAlias = npt.NDArray[np.uint32]
 Offsets: TypeAlias = npt.NDArray[np.int64]
 
 NOT_REPORTED: Final = -1
-"""The high watermark and log start offset of a partition that no response has reported yet (fetch-semantics
-2.3)."""
+"""The high watermark and log start offset of a partition before any response has reported them
+(fetch-semantics 2.3)."""
 NO_ROW: Final = -1
 _TOPIC_SHIFT: Final = 32
 _ROW_BYTES: Final = 100

@@ -24,8 +24,8 @@ after another gateway has ended."""
 _FIRST_INHERITED: Final = 3
 """The first file descriptor that systemd passes: SD_LISTEN_FDS_START of sd_listen_fds(3)."""
 UNUSABLE: Final = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
-"""The errors for an IP, or an IP version, that this machine does not have. Another IP of the name may
-work."""
+"""The errors for an IP, or an IP version, that this machine does not have. Another IP of the same host name
+may work."""
 
 Prepare = Callable[[socket.socket], None]
 

@@ -38,7 +38,7 @@ _SHORT_NAMES: Final = {
     "domainComponent": "DC",
     "userId": "UID",
 }
-"""The short names of RFC 2253, 2.3."""
+"""The short names of certificate attributes (RFC 2253, section 2.3)."""
 _ESCAPED: Final = re.compile(r'[,+"\\<>;]|^[ #]| $')
 """The characters to escape by RFC 2253, 2.4."""
 
@@ -178,7 +178,7 @@ class ClientTls:
         return {"ssl": shown.context, "ssl_handshake_timeout": HANDSHAKE_SECONDS}
 
     def valid(self) -> Iterator[tuple[str, datetime]]:
-        """Yield option and file of each readable certificate, with the time at which it expires."""
+        """For each readable certificate, yield its option and file (one text), and its time of expiry."""
         for node_id, each in self.reloading.items():
             if each.valid_until is not None:
                 file = self._config.tls_cert if node_id is None else self._config.tls_cert_of[node_id]

@@ -60,7 +60,10 @@ def rewrite(api_key: int, version: int, body: bytes, resolve: Resolve) -> bytes:
 
 
 def may_name(api_key: int, version: int) -> bool:
-    """Whether a response may contain addresses. True also for versions older than the schema."""
+    """Whether a response of this API and version can contain addresses.
+
+    The answer is also True for versions older than the schema.
+    """
     if not 0 <= version <= REWRITTEN.get(api_key, -1):
         return False
     message = ADDRESSED[api_key]

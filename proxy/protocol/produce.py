@@ -34,9 +34,10 @@ _RECORD_ERRORS_SINCE: Final = 8
 
 
 def acks(frame: Buffer, version: int, body_offset: int) -> int | None:
-    """Read acks of a Produce request: for which replicas it waits. With 0 the broker sends no response.
+    """Read the field acks of a Produce request: the replicas for which the broker waits.
 
-    Up to v2 acks is the first field of the body. From v3 on it follows the transactional id.
+    If acks is 0, the broker sends no response. Up to v2, acks is the first field of the body. From v3 on, it
+    follows the transactional id.
 
     Args:
         frame: a request, or its first bytes.
@@ -122,9 +123,9 @@ class Produced(NamedTuple):
 
     frame: bytes
     body: int
-    """Offset of the body."""
+    """The position in the frame where the request body begins, in bytes."""
     topics_at: int
-    """Offset of the topics."""
+    """The position in the frame where the topics begin, in bytes."""
     version: int
     batches: list[ProducedBatch]
 
@@ -205,7 +206,7 @@ def _batch(
 
 
 def some_of(produced: Produced, batches: Iterable[ProducedBatch], correlation_id: int) -> bytes:
-    """Return a frame of a Produce request with some of the batches of another request."""
+    """Return the frame of a Produce request that has only the given batches of `produced`."""
     flexible = produced.version >= _FIRST_FLEXIBLE
     by_topic: dict[bytes, list[bytes]] = {}
     for batch in batches:

@@ -175,7 +175,8 @@ def open_fds() -> int:
 def two_descriptors_free() -> bool:
     """Return whether two file descriptors are free.
 
-    One more client needs one for itself and one for its broker.
+    One more client needs two descriptors: one for its own connection, and one for its connection to the
+    broker.
     """
     try:
         two = os.pipe()

@@ -37,7 +37,7 @@ class StateFile:
         """Whether the known brokers have changed since the last write."""
         self._number = 0
         self._written = 0
-        """The number of the newest version that is in the file."""
+        """The number of the newest version of the state that is in the file."""
         self._writing = Lock()
 
     def load(self) -> Known:

@@ -44,7 +44,7 @@ class Expansion:
     listing: Listing
     table: PartitionTable
     rows: Rows
-    """The row of each partition of `listing` in the table."""
+    """For each partition of `listing`, its row in the table."""
     entries: Sequence[PartitionResponse]
     """The entries that are forwarded as the broker sent them."""
     entry_rows: Sequence[int]
@@ -60,7 +60,7 @@ class Expansion:
     correlation_id: bytes
     throttle_time_ms: int
     tags: bytes
-    """The body's tag buffer. Empty below v12."""
+    """The tag buffer at the end of the response body. Empty below v12."""
 
 
 def expand(expansion: Expansion) -> tuple[list[Buffer], int]:

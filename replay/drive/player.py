@@ -51,7 +51,7 @@ class _Copy:
 
 @dataclass(slots=True, eq=False)
 class _LiveConnection:
-    """One captured connection while it is played. It has one open connection at each side."""
+    """The playback of one captured connection. It has one open connection to each side."""
 
     captured: PlayedConnection
     places: Sequence[Destination]
@@ -97,7 +97,7 @@ class Player:
         self.sent = 0
         """Steps that were sent to every side."""
         self.left_out: Counter[LeftOut] = Counter()
-        """Steps that turned out during the run not to be playable."""
+        """The number of steps that were not playable, by the reason. This was known only during the run."""
         self.errors: Counter[str] = Counter()
         """Error lines of failed connections, and how often each occurred."""
         self.timed_out = False
@@ -121,8 +121,8 @@ class Player:
     def _start(self, copy: _Copy, lines: asyncio.TaskGroup) -> None:
         """Start all connections that may start now.
 
-        A connection may start if every connection that had ended before it in the capture has ended here,
-        too.
+        In the capture, some connections had ended before another one began. That one starts only after they
+        have ended in this run, too.
         """
         order = self._by_after
         while copy.started < len(order) and order[copy.started].after <= copy.first_open:

@@ -1,8 +1,8 @@
 """The fetch sessions of the capture's clients at the target. Sans-IO.
 
-A client with its own sessions (KIP-227) sends the id that its broker gave. The target gives another id, and
-its epochs start again. If the target loses a session, a new one is created with all partitions of the lost
-one, as such a client does.
+A client with its own sessions (KIP-227) sends the session id that its broker gave. The target gives another
+id, and its epochs start again. If the target loses a session, a new session is created with all partitions of
+the lost one, as a real client does.
 """
 
 from collections.abc import Iterable

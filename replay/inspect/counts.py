@@ -48,7 +48,8 @@ class FetchCounts:
     """Counts of a connection's fetches."""
 
     kinds: Counter[str] = field(default_factory=Counter)
-    """By kind: full (epoch 0), incremental (> 0), sessionless (-1, no session id), close (-1 with one)."""
+    """The number of fetches of each kind: full (epoch 0), incremental (epoch > 0), sessionless (epoch -1
+    without a session id), close (epoch -1 with a session id)."""
     least: int = -1
     """The lowest number of partitions in a fetch. -1 if there is no fetch."""
     most: int = 0
@@ -147,7 +148,7 @@ class Inspection:
         return sorted(found, key=lambda counts: -counts.end.client_bytes - counts.end.broker_bytes)
 
     def others(self) -> dict[str, list[ConnectionEnd]]:
-        """Return the connections that were not read as Kafka, by the reason."""
+        """Return the ends of the connections that were not read as Kafka, grouped by the reason."""
         found: dict[str, list[ConnectionEnd]] = {}
         for counts in self.connections:
             if not counts.keys:
@@ -196,7 +197,10 @@ class Inspection:
         )
 
     def encrypted(self) -> str:
-        """Return how many TLS connections were decrypted, and why others were not; "" without a key log."""
+        """Return how many TLS connections were decrypted, and the reasons why the rest was not.
+
+        Return "" without a key log.
+        """
         others = {reason: len(ends) for reason, ends in self.others().items() if reason in reasons.ALL}
         return encrypted(sum(counts.end.tls_bytes > 0 for counts in self.connections), others)
 
@@ -247,7 +251,10 @@ def _plain(counts: ApiCounts | FetchCounts) -> dict[str, Any]:
 
 
 def _listed(exchange: Exchange) -> tuple[int, str] | None:
-    """Return how many partitions a fetch lists, and its kind, or None if it can't be parsed."""
+    """Return the number of partitions that a fetch lists, and the fetch's kind.
+
+    Return None if the fetch can't be parsed.
+    """
     frame, version = exchange.request, exchange.api_version
     layout = LAYOUTS.get(version)
     if exchange.request_missing or layout is None:

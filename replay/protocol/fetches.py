@@ -24,9 +24,9 @@ def read_fetch(version: int, isolation_level: int, pieces: Iterable[Buffer]) -> 
     """Read a fetch response. Return None if it can't be parsed.
 
     Args:
-        version: the version of its request, v4 or later.
-        isolation_level: the level of its request.
-        pieces: the whole frame.
+        version: the version of the fetch request, v4 or later.
+        isolation_level: the isolation level of the fetch request.
+        pieces: the whole frame of the response, in pieces.
     """
     walk = FetchResponseWalk(LAYOUTS[version], isolation_level, keep=True)
     try:

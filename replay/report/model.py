@@ -76,7 +76,7 @@ class FetchReport(TypedDict):
     eligible: Eligible
     sessions: SessionsReport
     saved_bytes: int
-    """eligible - sessions, both directions; negative if sessions would have cost more."""
+    """The saved bytes in both directions: eligible - sessions. Negative if sessions would have cost more."""
     saved_ratio: float
     """saved_bytes / all actual fetch bytes of the row; 0.0 if there are none."""
 
@@ -97,7 +97,7 @@ class Input(TypedDict):
     bytes: int
     packets: int
     connections: int
-    """Connections that speak Kafka."""
+    """The number of connections that speak Kafka."""
     exchanges: int
     gaps: int
     unpaired_requests: int
@@ -107,8 +107,8 @@ class Input(TypedDict):
     encrypted_connections: dict[str, int]
     """TLS connections that could not be decrypted, or only in part, by reason."""
     clocks_apart_seconds: float
-    """The clocks of the two directions of a connection were at least this far apart. The largest value of all
-    connections is given; 0 if all times are explained by a single clock."""
+    """The smallest distance of two clocks, one for each direction of a connection, that explains the captured
+    times. The largest value of all connections is given; 0 if a single clock explains all times."""
     problems: list[Problem]
 
 
@@ -134,7 +134,7 @@ class Time(TypedDict):
     first: str
     last: str
     captured_seconds: float
-    """The sum of `stretches`."""
+    """The captured time in seconds: the sum of `stretches`."""
     stretches: list[Stretch]
     """Intervals in order. Nothing was captured between them: files have gaps between them, or captures
     were joined."""
@@ -159,7 +159,7 @@ class Shares(TypedDict):
     empty_entry_bytes: int
     """Responses: entries with nothing new."""
     entry_bytes: int
-    """Responses: the other entries, without their records."""
+    """The response bytes of entries with something new, without the bytes of their records."""
     record_bytes: int
     """Responses: contents of the `records` fields."""
     other_bytes: int
@@ -178,7 +178,8 @@ class ReadableReport(TypedDict):
 
     readable_bytes: int
     unreadable_bytes: int
-    """Lost, cut, encrypted or not Kafka. Readable and unreadable bytes add up to all bytes."""
+    """The bytes that were lost, cut, encrypted or not Kafka. Readable and unreadable bytes add up to all
+    bytes."""
     left_out_bytes: int
     """Contents of records that were not captured, as with `--capture-records no`. No figure needs them,
     and no other sum here includes them."""
@@ -220,17 +221,18 @@ class ToDo(TypedDict):
 
 
 class Decision(TypedDict):
-    """The report's first lines."""
+    """The report's first lines: how much sessions would save, and what to do next."""
 
     captured_seconds: float
     enough: bool
     """At least an hour was captured. A shorter time says little about a day."""
     saved_bytes_per_day: int | None
-    """Modelled: `fetch.saved_bytes` at the rate of the captured time. None if no time was captured, or if
-    too much of the fetches is missing (`reason` is "bytes missing" or "unpaired")."""
+    """The modelled saving of one day: `fetch.saved_bytes` at the rate of the captured time. None if no time
+    was captured, or if too many of the fetches are missing (`reason` is "bytes missing" or "unpaired")."""
     saved_ratio: float
     money_per_month: float | None
-    """Modelled, for 30 days. None without --price-per-gb, or if `saved_bytes_per_day` is None."""
+    """The modelled saving of money in 30 days. None without --price-per-gb, or if `saved_bytes_per_day` is
+    None."""
     reason: str
     """Why nothing is saved; "" if something is."""
     next_step: str
@@ -244,7 +246,7 @@ class ClientRow(TypedDict):
 
     client_id: str
     software: str
-    """Name and version from ApiVersions v3 or later; "" if unknown."""
+    """The name and version of the client's software, from ApiVersions v3 or later; "" if unknown."""
     fetch_version: int
     connections: int
     connection_seconds: float
@@ -255,11 +257,11 @@ class ClientRow(TypedDict):
 
 
 class TopicRow(TypedDict):
-    """One topic's entries and topic elements.
+    """The entries and topic elements of one topic.
 
-    One row has None as its topic. It has the rest of each frame, and the figures that are counted once for a
-    frame: requests, responses, exchanges, full, incremental, sessionless, added, altered, forgotten,
-    close_bytes and repair_bytes. In the row of a topic, these figures are 0.
+    In one row the topic is None. This row has the rest of each frame. It also has the figures that are
+    counted once for each frame: requests, responses, exchanges, full, incremental, sessionless, added,
+    altered, forgotten, close_bytes and repair_bytes. In the row of a topic, these figures are 0.
     """
 
     topic: str | None
@@ -271,7 +273,7 @@ class BrokerRow(TypedDict):
     """One broker."""
 
     broker: str
-    """host:port"""
+    """The broker's address: host:port."""
     connections: int
     fetch: FetchReport
     passed: dict[str, Passed]
@@ -312,7 +314,7 @@ class SlotsRow(TypedDict):
 
     broker: str
     sessions_at_once: int
-    """The maximum of simultaneous sessions in slots."""
+    """The largest number of sessions that had a slot at the same time."""
     requested_at_once: int
     """The maximum of simultaneous sessions if there were slots for all."""
     slots: int
@@ -328,7 +330,7 @@ class LimitFigures(TypedDict):
 
     responses: int
     largest_record_bytes: int
-    """Records in the largest response."""
+    """The size of the records in the largest response, in bytes."""
     over_limit: int
     """Responses with more records than the limit. A broker can exceed it only with a response's first
     batch."""
@@ -357,7 +359,8 @@ class StarvedRow(TypedDict):
     broker: str
     """host:port"""
     topic: str
-    """See `TopicRow.topic`."""
+    """The topic's name. If no captured Metadata response has the name, this is the topic id as Kafka writes
+    it."""
     partition: int
     since: str
     """ISO 8601 in UTC."""
@@ -366,7 +369,8 @@ class StarvedRow(TypedDict):
     responses: int
     """Responses that brought records of other partitions meanwhile."""
     behind: int
-    """The largest number of offsets between its fetch offset and the end of the readable log."""
+    """The largest lag of the starved partition in offsets: from its fetch offset to the end of the readable
+    log."""
 
 
 class LimitsReport(LimitFigures):
@@ -402,21 +406,21 @@ class CooperativeRow(TypedDict):
     """
 
     group: str | None
-    """None if the group of these clients is unknown, or they have several."""
+    """The consumer group. None if the group of the clients is unknown, or if they have several groups."""
     client_id: str | None
     """None if the group is known."""
     records: int
     bytes: int
-    """Bytes of these records without compression."""
+    """The size of the records without compression, in bytes."""
     records_without_key: int
-    """Records without a key are spread evenly, by their offsets."""
+    """The number of records without a key. These records are spread evenly over the members, by offset."""
     unread_bytes: int
     """Bytes of unreadable batches and responses: cut, damaged, or older than Fetch v4 or Kafka 0.11."""
     partitions: int
     """All fetched partitions, including those without records."""
     shared_partitions: int
-    """Partitions of topics that have fewer partitions than the group has members. Other partitions would not
-    be shared."""
+    """The partitions of topics that have fewer partitions than the group has members. Only these partitions
+    would be shared."""
     spread: list[SpreadShare]
     """The share of each member. Empty without records. The shares add up to 1."""
     evenness: SpreadShare | None
@@ -435,7 +439,7 @@ class CooperativeReport(TypedDict):
     members: int
     """The value of --cooperative."""
     groups: list[CooperativeRow]
-    """The groups with the most bytes first."""
+    """A row for each group. The groups with the most bytes are first."""
 
 
 class TcpIp(TypedDict):
@@ -455,7 +459,7 @@ class Money(TypedDict):
     saved: float
     """For the time of the capture."""
     saved_per_month: float
-    """For 30 days, if the traffic continued like this."""
+    """The saving in 30 days, if the traffic continued as in the capture."""
     how: str
 
 
@@ -475,7 +479,7 @@ class BothSides(TypedDict):
     broker_side: str
     """The broker: host:port."""
     connections: int
-    """Connections of clients. Each has a connection to the broker."""
+    """The number of client connections. Each of them has one connection to the broker."""
     fetch_bytes: int
     """Fetch bytes of these connections to the broker, both directions."""
 
@@ -500,7 +504,7 @@ class Report(TypedDict):
     by_topic: list[TopicRow]
     by_broker: list[BrokerRow]
     connections: list[ConnectionRow]
-    """The largest by actual fetch bytes, at most 50."""
+    """The connections with the most actual fetch bytes, at most 50."""
     over_time: list[Bucket]
     """At most 120."""
     where: Where
@@ -531,5 +535,5 @@ def sessions_bytes(fetch: FetchReport) -> int:
 
 
 def predicted_bytes(fetch: FetchReport) -> int:
-    """Return the predicted broker side, both directions: sessions + (actual - eligible)."""
+    """Return the predicted bytes of the broker side, in both directions: sessions + (actual - eligible)."""
     return sessions_bytes(fetch) + actual_bytes(fetch) - eligible_bytes(fetch)

@@ -40,9 +40,10 @@ from replay.report.wording import (
 )
 
 ROWS: Final = 10
-"""The maximum of rows in a table by client, topic or broker. The last row adds up the rest."""
+"""The maximum number of rows in a table by client, topic or broker. The last row adds up the rest."""
 PROBLEMS: Final = 5
-"""The maximum of problems to list. The others are counted; the JSON has all."""
+"""The maximum number of problems in the list. Further problems are only counted; the JSON has all
+problems."""
 
 
 def render(report: Report) -> RenderableType:

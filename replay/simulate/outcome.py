@@ -34,7 +34,7 @@ _KINDS: Final[dict[FetchKind, Kind]] = {
 TopicKey: TypeAlias = str | bytes
 """A topic's name, or its 16-byte id (v13 and later)."""
 ListedTopic: TypeAlias = tuple[bytes, int, int]
-"""A topic in a request: key, number of partitions, bytes."""
+"""A topic in a request: its key, the number of its partitions, and its size in bytes."""
 
 NOT_UNDERSTOOD: Final = "not understood"
 UNPAIRED: Final = "unpaired"
@@ -49,7 +49,7 @@ class TopicShare:
     partitions_answered: int = 0
     request_bytes: int = 0
     response_bytes: int = 0
-    """Records included."""
+    """The response bytes of the topic, including its records."""
     record_bytes: int = 0
     session_request_bytes: int = 0
     session_response_bytes: int = 0
@@ -76,14 +76,14 @@ class Outcome:
     listing_bytes: int = 0
     """The topic elements of the request, with their entries."""
     empty_entry_bytes: int = 0
-    """Entries of the response with nothing new."""
+    """The bytes of response entries with nothing new."""
     entry_bytes: int = 0
-    """The other entries of the response, without their records."""
+    """The bytes of response entries with something new, without the bytes of their records."""
     eligible: bool = False
-    """Whether the fetch went through the engine. The fields below are its cost there; they are 0 if it did
-    not."""
+    """Whether the fetch went through the engine. The fields below are the cost of the fetch in the engine. If
+    it did not go through the engine, they are 0."""
     reason: str = ""
-    """Why it was not eligible, or why the engine forwarded it unchanged."""
+    """The reason why the fetch was not eligible, or why the engine forwarded it unchanged."""
     session_kind: Kind | None = None
     """The kind of the first request that was sent for it. None if it was not eligible."""
     session_request_bytes: int = 0
@@ -92,7 +92,8 @@ class Outcome:
     close_bytes: int = 0
     """Part of both: requests that close a session, and their responses."""
     repair_bytes: int = 0
-    """Part of both: fetches that were sent again after a session was lost, and their responses."""
+    """The bytes of fetches that were sent again after a session was lost, and of their responses. The
+    session's request bytes and response bytes include them."""
     full: int = 0
     incremental: int = 0
     sessionless: int = 0
@@ -111,7 +112,7 @@ class Outcome:
     request: FetchRequest | None = field(default=None, repr=False)
     """None if it could not be read."""
     response: CapturedResponse | None = field(default=None, repr=False)
-    """None if there is none."""
+    """The fetch's response, or None if the fetch has no response."""
 
     def topic(self, key: bytes, layout: FetchLayout) -> TopicShare:
         """Return the share of a topic."""
@@ -197,11 +198,11 @@ def read_fetch(
 
     Args:
         outcome: the outcome of the fetch.
-        template: of the connection's last fetch.
+        template: the template of the connection's last fetch.
 
     Returns:
-        The parsed fetch, and the template for the next fetch. If the fetch can't be used, None takes its
-        place, and the outcome has the reason.
+        The parsed fetch, and the template for the next fetch. If the fetch can't be used, the first value is
+            None, and the outcome has the reason.
     """
     exchange = outcome.exchange
     version = exchange.api_version
@@ -276,7 +277,7 @@ def share_sent(outcome: Outcome, sent: FetchRequest) -> None:
 
 
 def share_elements(outcome: Outcome, layout: FetchLayout, elements: list[Element]) -> None:
-    """Add to each topic its share of an incremental response."""
+    """Add to the figures of each topic its share of the bytes of an incremental response."""
     for element in elements:
         size = sum(map(len, element.pieces))
         outcome.session_partitions_answered += element.partitions
@@ -288,7 +289,7 @@ def share_elements(outcome: Outcome, layout: FetchLayout, elements: list[Element
 
 
 def share_whole(outcome: Outcome, response: CapturedResponse) -> None:
-    """Add to each topic its share of a full response."""
+    """Add to the figures of each topic its share of the bytes of a full response."""
     outcome.session_partitions_answered += response.walk.partitions
     outcome.session_empty_entry_bytes += response.empty_entry_bytes
     outcome.session_entry_bytes += response.entry_bytes
@@ -311,7 +312,7 @@ def _request_topics(request: FetchRequest) -> Iterator[ListedTopic]:
 
 @cache
 def head_size(layout: FetchLayout) -> int:
-    """Return the size of a response up to its topic element, if it has only one."""
+    """Return the number of bytes before the topic element, in a response with only one topic."""
     return len(response_head(layout, bytes(4), 0)) + 4 + len(layout.count(1))
 
 

@@ -59,10 +59,11 @@ class _SimulatedRequest:
 
     correlation_id: bytes
     request: FetchRequest | None
-    """None for the core's own ApiVersions request."""
+    """The fetch request. None for the core's own ApiVersions request."""
     outcome: Outcome
     own: bool
-    """Whether the core sent it on its own initiative. No fetch of the client waits for its response then."""
+    """Whether the core sent the request on its own initiative. If so, no fetch of the client waits for the
+    response."""
 
 
 @dataclass(slots=True, eq=False)
@@ -74,7 +75,7 @@ class _Template:
 
     fetch: CapturedFetch
     sent: FetchRequest
-    """The request to the broker that the core made for it."""
+    """The request that the core sent to the broker for the template's fetch."""
     answer: bytes
     """The broker's response, without the length and correlation id at its start."""
     request: Turned
@@ -159,7 +160,7 @@ class GatewayPolicy:
         return True
 
     def _settle_waiting(self, exchange: Exchange, until: int | None) -> list[Outcome]:
-        """Send the waiting fetch through the core, with its response unless that came after `until`."""
+        """Play the waiting fetch in the core. Its response is also played, unless it came after `until`."""
         template, self._waiting = self._template, None
         if template is None or template.plan is None:
             raise RuntimeError("a fetch waits without a template that it matches")

@@ -41,7 +41,7 @@ from replay.capture.tls.keylog import Secrets
 from replay.source.columns import COLUMNS, batches
 
 _LEAST: Final = 16 << 20
-"""With this many more bytes of captures, another task is worth starting."""
+"""The number of bytes of captures for which one more Spark task is worth starting."""
 _OPTIONS: Final = ("keylog", "partitions", "ports")
 _WHOLE: Final = 1 << 62
 _ALL: Final = frozenset(ApiKey)
@@ -119,7 +119,7 @@ class KafkaPcapReader(DataSourceReader):
         return [Part(number) for number in range(self._parts)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read the exchanges of one part."""
+        """Read the exchanges of one part of the captures."""
         check_seen(self._sources)
         keep = Filter(ports=self._ports, parts=self._parts, part=partition.value)
         return batches(_events(plan(self._sources, _WHOLE), keep, self._secrets))
@@ -145,7 +145,7 @@ def _check_names(options: MutableMapping[str, str]) -> None:
 
 
 def _paths(options: MutableMapping[str, str]) -> list[str]:
-    """Return the arguments of `load`."""
+    """Return the paths that were given to Spark's `load`."""
     if "paths" in options:  # Spark puts several into one option, as JSON
         paths: list[str] = json.loads(options["paths"])
         return paths

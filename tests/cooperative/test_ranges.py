@@ -1,4 +1,4 @@
-"""Key ranges, and how they divide a partition into steps."""
+"""Tests of key ranges: which ranges are valid, and how ranges of members divide the space of key hashes."""
 
 import pytest
 from hypothesis import given

@@ -49,7 +49,7 @@ def produced(correlation: int, offset: int = 0, *, tags: bytes = b"\0") -> bytes
 
 
 def passing(play: Playbook) -> int:
-    """Return the number of reads that took the fast path."""
+    """Return how many reads of data from the client or the broker have taken the fast path."""
     twin = play.connection
     assert isinstance(twin, Twin)
     return twin.passed
@@ -283,8 +283,9 @@ def test_a_request_that_is_too_long_is_a_fault() -> None:
 
 
 def test_listeners_open_amid_a_large_request() -> None:
-    """A listener opens while a large request is being forwarded. The part of the request that was already
-    forwarded is not expected a second time.
+    """The gateway opens a broker's listener while it forwards a large request of a client.
+
+    The part of the request that was already forwarded is not expected a second time.
     """
     opening = {2}
     play = Playbook(resolve=gateway, opening=opening.__contains__)
@@ -414,9 +415,9 @@ THREE: list[Want] = [("t", 0), ("t", 1), ("t", 2)]
 
 
 def polls(play: Playbook, version: int, first: int, count: int, records: bytes = b"", offset: int = 0) -> int:
-    """Play a consumer with a session, and return the number of reads on the fast path.
+    """Play a consumer with a session. Return how many reads of data took the fast path.
 
-    The list rotates. With records, the offset of partition 1 advances.
+    The consumer's list of partitions rotates. With records, the offset of partition 1 advances.
     """
     before = passing(play)
     for number in range(first, first + count):
@@ -758,7 +759,7 @@ class Talk:
             self.answers(1, cuts)
 
     def polls(self, times: int, moves: bool, isolation: int) -> None:
-        """Play a consumer of four partitions with a rotating list."""
+        """Play fetches of a consumer with four partitions. The list of partitions rotates with each fetch."""
         for number in range(times):
             self.poll(number, number if moves else 0, isolation)
             self.answers(9, [])

@@ -23,7 +23,10 @@ NO_LOG_START: dict[str, Any] = {"log_start_offset": -1}
 
 @pytest.mark.parametrize("version", range(4, 19))
 def test_full_fetches_in_and_incremental_ones_out(version: int) -> None:
-    """Trap 3: full fetches of the client become incremental ones. v0 to v3 are never raised."""
+    """Trap 3: full fetches of the client become incremental fetches to the broker.
+
+    Fetches of v0 to v3 are never sent with a higher version.
+    """
     play = Playbook().established(version, T)
     assert play.events(SessionMade) == [SessionMade(session_id=SESSION_ID, partitions=3)]
     spoken = max(version, 7)
@@ -234,7 +237,7 @@ def test_a_second_fetch_in_flight_goes_without_the_session() -> None:
 
 @pytest.mark.parametrize(("version", "told"), [(4, 6), (5, 6), (6, 56), (7, 56)])
 def test_storage_errors_in_a_session(version: int, told: int) -> None:
-    """Case 74, trap 4: a storage error (56) in a session reaches clients of v4 and v5 as error 6."""
+    """Case 74, trap 4: clients of Fetch v4 and v5 get error 6 for a storage error (56) in the session."""
     play = Playbook().established(version, T)
     play.client(fetch(version, *T, correlation=4)).to_broker(
         asks(version, [], (SESSION_ID, 1), correlation=4)

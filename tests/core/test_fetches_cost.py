@@ -1,5 +1,6 @@
-"""When sessions are used: the switch, the slots, and the law that a session never costs more than it
-saves.
+"""Rules for the use of sessions: the switch, the limit of sessions, and their cost.
+
+A session must never cost more than it saves.
 """
 
 from typing import Any
@@ -139,8 +140,10 @@ def test_a_delta_of_all_entries_goes_though_it_is_as_large_as_the_fetch(version:
 
 
 def test_a_dearer_request_goes_for_a_response_that_spares_more() -> None:
-    """A delta larger than the v4 fetch is sent, because its response saves more. In v7 each entry is larger,
-    so the delta is larger once 69 of 100 offsets have changed.
+    """An incremental fetch may be larger than the client's v4 fetch, if its response saves more.
+
+    In v7 each entry is larger than in v4. So the incremental fetch is larger once 69 of 100 offsets have
+    changed.
     """
     hundred: list[Want] = [("t", index) for index in range(100)]
     moved: list[Want] = [("t", index, 9 if index < 70 else 0) for index in range(100)]
@@ -187,8 +190,9 @@ def test_a_list_that_shrinks_and_comes_back_is_not_dropped_at_once() -> None:
 
 
 def test_a_list_that_stays_short_gets_a_session_of_its_own() -> None:
-    """If a list stays short, a smaller session is requested with (id, 0). This costs as much as the fetch,
-    and drops the old session.
+    """If a client lists few partitions for a long time, fetchgate requests a smaller session with (id, 0).
+
+    This request costs as much as the fetch, and drops the old session.
     """
     many: list[Want] = [("t", index) for index in range(200)]
     play = Playbook().established(16, many)
@@ -222,10 +226,9 @@ def test_lists_that_churn_do_not_make_sessions_over_and_over() -> None:
 
 
 def test_a_session_whose_responses_are_torn_to_pieces_is_left_before_it_costs_much() -> None:
-    """If each response of the session is larger than a full response, the session is given up before much is
-    lost.
+    """fetchgate gives up a session before much is lost, if its responses are larger than full responses.
 
-    Here every entry has changed, and the broker puts each one in its own topic element.
+    Here the broker's response contains every partition, and puts each one in its own topic element.
     """
     wants: list[Want] = [(name, index) for name in ("1" * 200, "2" * 200) for index in range(9)]
     play = Playbook().established(12, wants)
@@ -298,8 +301,9 @@ def test_fetches_pass_while_the_process_holds_all_that_it_may() -> None:
 
 
 def test_a_client_that_is_catching_up_goes_without_and_streams() -> None:
-    """Case 91: a client that is catching up fetches without the session, and its responses are not
-    buffered.
+    """Case 91: while a client is catching up, its fetches are forwarded without the session.
+
+    The responses are not buffered.
     """
     play = Playbook().established(16, T)
     play.client(fetch(16, *T, correlation=4)).to_broker(asks(16, [], (SESSION_ID, 1), correlation=4))

@@ -37,7 +37,7 @@ class Reader(Client):
         self.limits: dict[str, int] = {}
 
     def send(self, request: FetchRequest) -> FetchResponse:
-        """Send a fetch and do not compare the response, because records of a lost partition come late."""
+        """Send a fetch. The response is not checked, because the records of a lost partition arrive late."""
         return self.through(request)
 
     def fetch_on(self, isolation_level: int = 0) -> FetchResponse:
@@ -50,7 +50,7 @@ class Reader(Client):
         return told
 
     def lose(self) -> None:
-        """Remove the partition from each session of the broker, as if it had never been added."""
+        """Remove the partition `LOST` from each session of the broker, as if it had never been added."""
         for session in self.broker.cache.sessions.values():
             for key in [key for key in session.partitions if key[1] == LOST]:
                 if key[0] in ("t", self.ids["t"]):

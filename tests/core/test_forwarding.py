@@ -106,7 +106,7 @@ def test_a_failed_request_for_a_session_is_not_for_the_client(chunk: int) -> Non
 
 @pytest.mark.parametrize("version", [16, 17, 18])
 def test_endpoints_are_where_the_client_is_to_find_them(version: int) -> None:
-    """Case 66, trap 49: the endpoints of brokers in a response become addresses of the gateway."""
+    """Case 66, trap 49: the node endpoints in a fetch response get addresses of the gateway."""
     play = asking(Playbook(resolve=gateway).knows(), version)
     for nodes, shown in (
         ([(2, "b2", 9092)], [(2, "gw", 19_094)]),

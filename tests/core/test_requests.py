@@ -1,4 +1,4 @@
-"""What the gateway reads from requests other than fetches, and from the first bytes of a request."""
+"""Values that the gateway reads from requests other than fetches, and from the first bytes of a request."""
 
 import pytest
 

@@ -89,7 +89,10 @@ class Scene:
 
     @property
     def refused(self) -> list[tuple[str, str]]:
-        """Return why the connection was ended: (reason, message)."""
+        """Return (reason, message) of the fault that ended the connection.
+
+        The list is empty if there was no fault.
+        """
         fault = self.state.fault
         return [] if fault is None else [(reason, fault.reason) for reason in self.state.tally.refused]
 

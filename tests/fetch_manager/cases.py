@@ -104,9 +104,10 @@ def no_change_no_entries(script: Script) -> None:
 
 
 def each_change_alone_includes_the_entry(script: Script) -> None:
-    """Case 22: each kind of change alone puts the entry into the response.
+    """Case 22: one change in a partition is enough to put its entry into the response.
 
-    `test_manager` tests preferred replicas and divergence.
+    Each kind of change is tested alone. `test_manager` tests a change of the preferred replica, and
+    divergence.
     """
     made = script.session(("foo", 0), ("foo", 1), isolation_level=1)
 
@@ -243,7 +244,7 @@ def added_and_forgotten_at_once_and_listed_twice(script: Script) -> None:
 
 
 def only_neighbours_share_an_element(script: Script) -> None:
-    """Case 36: only neighbours share a topic element, both in the listing and in the response."""
+    """Case 36: only consecutive partitions of a topic share a topic element, in lists and in responses."""
     made = script.session(("foo", 0), ("bar", 0), ("foo", 1), ("foo", 2))
     assert [len(topic.partitions) for topic in made.first.topics] == [1, 1, 2]
 

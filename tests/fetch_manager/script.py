@@ -39,7 +39,7 @@ class World(Protocol):
         """Wait until the servers have received the requests."""
 
     def throttled(self, name: str, partition: int) -> AbstractContextManager[None]:
-        """Let every fetch of this partition's records exceed the client's quota, within the context."""
+        """Return a context in which every fetch of this partition's records exceeds the client's quota."""
 
 
 @dataclass
@@ -95,8 +95,9 @@ class Script(Requests):
         return {"topic": self.world.full(name)} if self.version <= 12 else {"topic_id": self.ids[name]}
 
     def fetch(self, *wants: Want, **options: Any) -> FetchResponse:
-        """Send a fetch to both servers. Return the response, in which the session id is the number of the
-        session.
+        """Send a fetch to both servers and return the response.
+
+        In it, the session id is replaced by the session's number: 1, 2 and so on.
         """
         return self.begin(*wants, **options)()
 
@@ -143,7 +144,11 @@ class Script(Requests):
 
     @staticmethod
     def _alike(request: FetchRequest, server: Server, response: bytes) -> bytes:
-        """Replace the values that always differ: session id by its number, throttle time by 0 or 1."""
+        """Replace the values that always differ between two servers.
+
+        The session id is replaced by its number (1 for the server's first session), the throttle time by 0 or
+        1.
+        """
         at = 5 if request.version >= 12 else 4
         throttle = int.from_bytes(response[at : at + 4], "big")
         session_id = int.from_bytes(response[at + 6 : at + 10], "big", signed=True)
@@ -182,5 +187,5 @@ class Session:
 
 
 def summary(response: FetchResponse) -> tuple[int, int, int]:
-    """Return (error code, session id, number of entries)."""
+    """Return the response's (error code, session id, number of entries)."""
     return response.error_code, response.session_id, sum(len(topic.partitions) for topic in response.topics)

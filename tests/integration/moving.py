@@ -44,7 +44,7 @@ ONE_IN_FLIGHT: Final = 1
 out of order. The client then uses a new producer epoch, and sends batches again that may have been written
 (librdkafka issue 4953, and Java). In a transaction this is impossible."""
 MOST_NUMBERS: Final = 20_000
-"""A producer sends fewer records than this to a partition."""
+"""An upper limit: a producer sends fewer records than this to each partition."""
 QUICK_JAVA: Final = ("-XX:TieredStopAtLevel=1",)
 
 Value: TypeAlias = tuple[str, int]
@@ -53,7 +53,7 @@ Value: TypeAlias = tuple[str, int]
 
 @dataclass(slots=True)
 class Sent:
-    """The expected numbers of one producer's records, by partition."""
+    """The records of one producer that consumers must receive: the record numbers of each partition."""
 
     name: str
     partitions: int
@@ -148,7 +148,8 @@ def doubled_by_the_client(brokers: Iterable[Broker], partitions: int) -> list[se
 
 
 Produce: TypeAlias = Callable[[str, Sent, threading.Event], None]
-"""Produces through a bootstrap address until the event is set. Then all records are acknowledged."""
+"""A function that produces to a bootstrap address until the event is set. It returns after all records are
+acknowledged."""
 Consume: TypeAlias = Callable[[str, Received, threading.Event], None]
 """Consumes from the beginning until the event is set."""
 
@@ -369,7 +370,7 @@ def consume_sarama(bootstrap: str, received: Received, ended: threading.Event) -
 
 
 def _digest(value: bytes) -> str:
-    """Return a digest in the form of the programs in tests/clients."""
+    """Return the digest of a value, in the same form as the client programs in tests/clients."""
     return f"{len(value)}:{hashlib.sha256(value).hexdigest()}"
 
 
@@ -399,4 +400,4 @@ GROUPS: Final[dict[str, tuple[dict[str, Produce], dict[str, Consume]]]] = {
     "java": ({"java": java}, {"java": consume_java}),
     "sarama": ({"sarama": sarama_producer}, {"sarama": consume_sarama}),
 }
-"""Producers and consumers by name."""
+"""The groups of clients that are tested together: the producers by name, and the consumers by name."""

@@ -100,7 +100,7 @@ def response(connection: RawConnection, key: ApiKey, version: int) -> bytes:
 
 
 def told(key: ApiKey, version: int, body: bytes) -> list[tuple[int, str, int]]:
-    """Return the addresses of a response. The response does not change."""
+    """Return the addresses in a response: node id, host and port. The response must stay unchanged."""
     seen: list[tuple[int, str, int]] = []
 
     def note(node_id: int, host: str, port: int) -> tuple[str, int]:

@@ -191,7 +191,7 @@ def test_a_member_that_is_killed_loses_nothing(
 def test_a_gateway_that_is_killed_loses_nothing(
     broker: Broker, gateway: GatewayProcess, topic: str, group: str, place: str, program: Program
 ) -> None:
-    """Case 43: the next gateway knows no members, and makes them join again."""
+    """Case 43: after a gateway is killed, its successor knows no members, and makes them join again."""
     with Members(program, topic, group, place) as members:
         one, two = members.join(gateway.address), members.join(gateway.address)
         members.settle(one, two)

@@ -30,7 +30,7 @@ FETCH_VERSION: Final = 11
 WAIT_MS: Final = 200
 MOVES: Final = 4
 EACH: Final = 20
-"""Records in each partition before the next move."""
+"""The number of records that each partition gets before its leader moves again."""
 CLIENT: Final = "old"
 PATIENCE: Final = 60.0
 MOVED: Final = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
@@ -41,7 +41,7 @@ LAST_OFFSET_DELTA: Final = 23
 
 @pytest.fixture(scope="module", autouse=True)
 def topic(cluster: Cluster) -> Iterator[dict[int, list[int]]]:
-    """Each partition is on two brokers."""
+    """Create a topic whose partitions have replicas on two brokers. Yield the brokers of each partition."""
     nodes = [broker.node_id for broker in cluster.brokers]
     pairs = {at: [nodes[at % 3], nodes[(at + 1) % 3]] for at in range(PARTITIONS)}
     with Admin(cluster.bootstrap) as admin:
@@ -51,9 +51,9 @@ def topic(cluster: Cluster) -> Iterator[dict[int, list[int]]]:
 
 
 class OldConsumer:
-    """Fetches from the leaders that it knows, each with the leader's epoch. Responses name no other leaders.
+    """An older consumer. It fetches from the leaders that it knows, and sends each leader's epoch.
 
-    It requests Metadata only after an error.
+    The responses do not name new leaders. The consumer requests Metadata only after an error.
     """
 
     def __init__(self, gateway: GatewayProcess, nodes: list[int]) -> None:
@@ -117,7 +117,7 @@ class OldConsumer:
 
 
 def produce(bootstrap: str, ended: threading.Event) -> None:
-    """Write one record after the other to each partition, so that each has records of each epoch."""
+    """Write records to each partition in turn, so that each partition has records of each leader epoch."""
     sent = Sent("first", PARTITIONS)
     producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 0})
     while not ended.is_set():

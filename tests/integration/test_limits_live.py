@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 PARTITIONS: Final = 200
 AT_ONCE: Final = 5
-"""This many partitions fit into a response."""
+"""The number of partitions whose records fit into one response."""
 ROUNDS: Final = 4
 VALUE: Final = 300
 BATCH: Final = len(record_batch([bytes(VALUE)]))
@@ -92,7 +92,7 @@ class Consumer:
         return [data.partition_index for data in came]
 
     def read(self, fetches: int) -> list[int]:
-        """Fetch this often. Return how many batches of each partition were received."""
+        """Send this number of fetches. Return how many batches of each partition were received."""
         with self.fetcher:
             for _ in range(fetches):
                 assert self.poll() == LIMIT
@@ -110,7 +110,7 @@ class SessionConsumer(Consumer):
         self.session_id = self.epoch = 0
 
     def poll(self) -> int:
-        """Fetch once in the session. Return the received bytes of records."""
+        """Fetch once in the session. Return how many bytes of records were received."""
         parts = tuple(
             FetchPartition(partition=index, fetch_offset=self.offsets[index], partition_max_bytes=BATCH)
             for index in self.order
@@ -149,7 +149,10 @@ def test_directly_a_list_that_turns_starves_nobody_and_one_that_does_not_starves
 def test_through_the_gateway_every_partition_gets_on_at_the_same_rate(
     live: Live, start_gateway: Callable[..., GatewayProcess], turned: bool, ceiling: bool
 ) -> None:
-    """The list need not rotate: in a session, a partition that got records moves to the end (KIP-227)."""
+    """Through the gateway, all partitions are read at the same rate, even if the list does not rotate.
+
+    In a session, a partition that got records moves to the end (KIP-227).
+    """
     options = ("--max-fetch-bytes", str(LIMIT)) if ceiling else ()
     gateway = start_gateway(live.broker.address, *options)
     consumer = Consumer(gateway.address, 50 << 20 if ceiling else LIMIT, turned=turned)
@@ -176,8 +179,8 @@ def in_a_row(broker: Broker, gateways: int, start_gateway: Callable[..., Gateway
 def rounds(consumer: Consumer) -> list[list[int]]:
     """Return how many batches of each partition were received after each round. They are nearly equal.
 
-    The response that creates a session moves no partition to the end, so the next one has the same five
-    again. So partitions differ by at most two batches.
+    The response that creates a session moves no partition to the end. So the next response has the same five
+    partitions again, and the partitions differ by at most two batches.
     """
     found = []
     with consumer.fetcher:
@@ -248,7 +251,10 @@ def read_all(address: str) -> list[tuple[int, int, bytes]]:
 def test_librdkafka_reads_the_same_behind_a_ceiling(
     live: Live, start_gateway: Callable[..., GatewayProcess]
 ) -> None:
-    """Even with one byte: each response has a batch (case 59)."""
+    """With `--max-fetch-bytes`, librdkafka reads the same records as directly from the broker.
+
+    This is true even with a limit of one byte, because each response has at least one batch (case 59).
+    """
     for ceiling in (LIMIT, 1):
         gateway = start_gateway(live.broker.address, "--max-fetch-bytes", str(ceiling))
         assert read_all(gateway.address) == read_all(live.broker.address)
@@ -263,7 +269,10 @@ Records = dict[int, list[bytes]]
 
 
 def old_offsets(topics: dict[str, list[int]], offsets: Sequence[int]) -> bytes:
-    """Build a fetch of v2 of partitions from these offsets, up to 4,096 bytes of each."""
+    """Build a fetch of v2 for these partitions, from these offsets on.
+
+    It accepts up to 4,096 bytes of records of each partition.
+    """
     asked = bytearray(old_fetch(2, topics))
     at = len(asked) - 16 * sum(map(len, topics.values()))
     for index in next(iter(topics.values())):
@@ -313,7 +322,11 @@ def old_read(exchange: Callable[[bytes], bytes], partitions: int, batches: int) 
 def test_a_client_of_v2_gets_a_limit_and_the_same_records(
     broker_of: Callable[[str], Broker], release: str
 ) -> None:
-    """Its list never rotates. The gateway rotates it, so that each partition is served."""
+    """A client of Fetch v2 gets the same records from a gateway that limits its responses.
+
+    The client never rotates its list of partitions. The gateway rotates the list, so that each partition gets
+    records.
+    """
     partitions, batches, ceiling = 6, 5, 400
     broker = broker_of(release)
     with Live(broker) as live:

@@ -60,7 +60,7 @@ DEPLOY: Final = Path(__file__).parents[2] / "tools" / "deploy"
 SSL_REQUEST: Final = bytes.fromhex("0000000804d2162f")
 """The first bytes of PostgreSQL clients: a length too small for any Kafka request."""
 CAP_NET_RAW: Final = 1 << 13
-"""Its bit in /proc/PID/status."""
+"""The bit of this capability in /proc/PID/status."""
 LINK_RECORDS: Final = int(os.environ.get("TRANSPARENT_LINK_RECORDS", "300"))
 """The number of records over the lossy link. `make soak` uses more."""
 
@@ -94,7 +94,7 @@ def test_a_client_is_given_sessions_without_knowing_it_and_the_wire_shows_it(
 
 
 def read_to_the_end(place: Place, sidecar: Sidecar, through: Run, family: str) -> None:
-    """Let a client read all present and later records. The gateway uses a session for it."""
+    """Check that a client reads all present and later records, and that the gateway uses a session for it."""
     until(lambda: fetches(sidecar) >= FETCHES, "no fetches")
     produce(place, [b"later"])
     until(lambda: fetches(sidecar) >= 2 * FETCHES, "no more fetches")

@@ -211,7 +211,7 @@ def test_an_added_partition_throttled_at_first_is_told_next() -> None:
 
 
 def test_a_high_watermark_that_goes_back_is_reported() -> None:
-    """Case 28: a high watermark that decreases is sent."""
+    """Case 28: if a partition's high watermark decreases, the response has the lower value."""
     broker, asker = fresh()
     broker.partition("foo").append(b"xyz")
     session = Session(asker, ("foo", 0, 1))
@@ -252,8 +252,9 @@ def test_what_a_throttled_read_saw_is_still_news() -> None:
 
 @EVERY_VERSION
 def test_request_order_then_session_order_and_unread_errors_last(version: int) -> None:
-    """Case 31: entries have the order of the request, later that of the session. Errors found before reading
-    are last.
+    """Case 31: entries have the order of the request at first, and later the order of the session.
+
+    Entries with errors that the broker found before reading are last.
     """
     broker, asker = fresh(version)
     broker.denied.add("bar")
@@ -446,8 +447,10 @@ def test_an_unknown_id_becomes_known() -> None:
 
 
 def test_a_resolved_name_sticks() -> None:
-    """Case 44: a session keeps the name of a topic id. A deleted topic gives error 3 there, and 103 once
-    re-created. A fetch without a session gets error 100.
+    """Case 44: a session keeps the name of a topic id, even after the topic is deleted.
+
+    In the session, a deleted topic gets error 3, and a re-created topic gets error 103. A fetch without a
+    session gets error 100 in both states.
     """
     broker, asker = fresh(13)
     session = Session(asker, ("bar", 0))

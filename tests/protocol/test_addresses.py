@@ -84,7 +84,10 @@ def expected(entity: Any, resolve: Resolve, outer_id: int = -1) -> Any:
 
 @pytest.mark.parametrize(("key", "version"), ANSWERS)
 def test_the_client_reads_the_message_it_should(key: int, version: int) -> None:
-    """Trap 35: the rewritten message is the expected one. Messages of share groups are included."""
+    """Trap 35: a client can read the rewritten message. Only the addresses differ.
+
+    Messages of share groups are included.
+    """
     cls = response_class(key, version)
 
     @FEW

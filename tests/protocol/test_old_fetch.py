@@ -1,4 +1,4 @@
-"""Fetches of v2 and v3 get a response limit. Compared with the frames of KIP-74."""
+"""The response limit that the gateway puts into fetches of v2 and v3. The frames are those of KIP-74."""
 
 import pytest
 

@@ -47,7 +47,7 @@ LIST_GROUPS = 16
 
 @pytest.fixture
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check connections often."""
+    """Make the gateway check its connections often, so that the tests are quick."""
     monkeypatch.setattr(server, "TICK_SECONDS", 0.01)
 
 

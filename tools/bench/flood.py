@@ -41,9 +41,9 @@ WAIT_MS: Final = 120_000
 UNKNOWN: Final = 99
 """A version that ApiVersions does not have."""
 PIECE: Final = 17_000
-"""The bytes sent at once."""
+"""The number of bytes that are sent at once."""
 TAG_BYTES: Final = 200_000
-"""The size of a tag in a header. The protocol has no limit."""
+"""The size of one tagged field in a request header, in bytes. The protocol has no limit for this size."""
 ANSWERED, QUEUED, REMEMBERED, MOVED = "answered", "queued", "remembered", "moved"
 MOVED_WAIT_MS: Final = 500
 BACK_OFF_SECONDS: Final = 0.1
@@ -144,7 +144,10 @@ async def run_moved(where: tuple[str, int], count: int, topic: str) -> None:
 
 
 async def run(where: tuple[str, int], kind: str, count: int, topic: bytes) -> int:
-    """Flood in windows, between lines on stdin. Return the number of sent bytes."""
+    """Flood the address in windows. Return the number of sent bytes.
+
+    A line on stdin begins a window, and the next line ends it.
+    """
     loop = asyncio.get_running_loop()
     sent, asked_once = 0, remembered()
     print("ready", flush=True)

@@ -38,14 +38,15 @@ FIRST_FETCHES: Final = 10
 HEAD_BYTES, END_BYTES = 90, 3
 """The approximate bytes that a broker writes before and after the records of one partition."""
 RECORDS_BYTES: Final = 1 << 12
-"""Larger responses have all partitions, and nearly all of them are empty."""
+"""The size in bytes up to which a response has records. A larger response lists all partitions, nearly all of
+them empty."""
 PAUSE_SECONDS: Final = 0.005
 _RECEIVE: Final = memoryview(bytearray(RECEIVE_BYTES))
 _TOUCHED: Final = np.zeros(32_000_000, np.uint8)
-"""More than the caches of a core hold."""
+"""An array that is larger than the caches of a core."""
 
 Side: TypeAlias = asyncio.Protocol | asyncio.BufferedProtocol
-"""A protocol of the gateway or of the floor."""
+"""The protocol of one side of the gateway, or of one side of the floor (`tools.bench.passthrough`)."""
 
 
 def cool() -> None:
@@ -174,7 +175,7 @@ class Inside:
     def exchange(
         self, request: bytes, response: bytes, profile: cProfile.Profile | None = None
     ) -> tuple[float, int, int]:
-        """Receive a request and its response.
+        """Give a protocol pair a request from the client, and its response from the broker.
 
         A broker writes head, records and end of a fetch response one by one. Each write wakes a proxy.
 
@@ -191,9 +192,9 @@ class Inside:
 
 
 def _give(side: Side, data: bytes, profile: cProfile.Profile | None = None) -> float:
-    """Pass bytes to a protocol, in reads as large as its buffer. Return the seconds that it took.
+    """Give bytes to a protocol, in reads of up to `RECEIVE_BYTES`. Return the seconds that it took.
 
-    The copy from a buffer shared by sockets, uvloop's or the floor's, is included.
+    The time includes the copy from the receive buffer. Sockets share this buffer, in uvloop and in the floor.
     """
     took = 0.0
     for start in range(0, len(data), RECEIVE_BYTES):
@@ -212,7 +213,7 @@ def _give(side: Side, data: bytes, profile: cProfile.Profile | None = None) -> f
 
 
 def _wants_session(request: bytes) -> bool:
-    """Whether a fetch has session id 0 and epoch 0."""
+    """Whether a request is a fetch with session id 0 and epoch 0, which asks for a new session."""
     return request[5] == ApiKey.FETCH and bytes(8) in request[:60]
 
 

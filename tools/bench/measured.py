@@ -37,9 +37,9 @@ class MeasuredCapture:
     worker_bytes: int
     """The peak of resident bytes of a Python worker so far."""
     driver_bytes: int
-    """The peak of the driver's Python."""
+    """The peak of the resident bytes of the driver's Python process."""
     java_bytes: int
-    """The peak of Java, which is both driver and executor here."""
+    """The peak of Java's resident bytes. Java is both driver and executor here."""
     actual: dict[str, int]
     """`fetch.actual` of the report."""
 

@@ -1,4 +1,4 @@
-"""How much later a client with a lane gets its records, at 10 MB/s."""
+"""Measures how much later records reach a client that has a lane, at 10 MB/s."""
 
 from contextlib import ExitStack
 from typing import Final

@@ -89,7 +89,7 @@ def metadata(host: str, port: int) -> bytes:
 
 
 async def serve(where: tuple[str, int], size: int) -> None:
-    """Run until the process is ended."""
+    """Run a stub broker at this address until the process is ended."""
     server = await asyncio.get_running_loop().create_server(lambda: SessionStub(where, size), *where)
     await server.serve_forever()
 

@@ -54,7 +54,8 @@ class SubscribeWorkload:
     partitions: int
     run: Callable[["SubscribeRun"], None]
     saved: float | None
-    """The required saving in percent, with records. None if only `OF_THE_BEST` applies."""
+    """The required saving in percent of all fetch bytes, records included. None if only the limit
+    `OF_THE_BEST` applies."""
     active: int = 1
     rate: float = 50
     """Records a second in all active partitions together; 0 for none."""
@@ -79,7 +80,7 @@ class SubscribeRun:
 
 
 def _alone(run: SubscribeRun) -> None:
-    """One member, from the earliest record on."""
+    """Measure one member alone. It reads from the earliest record on."""
     run.subscribe()
     time.sleep(run.seconds)
 
@@ -170,7 +171,7 @@ def _measured(stage: BenchStage, workload: SubscribeWorkload) -> tuple[list[Figu
 
 
 def _against_the_best(folder: Path, gateway: BenchGateway) -> list[FigureRow]:
-    """Compare the captured traffic of clients with the traffic to the broker."""
+    """Compare the gateway's saving with the best possible saving, by the captured traffic of both sides."""
     ports = {str(gateway.port), str(gateway.node_port)}
     direct = through = best = 0
     for events in _connections(folder).values():

@@ -164,7 +164,7 @@ class _Still:
 
 
 class _ResponseWriter:
-    """The writer for a response."""
+    """The writer that gets the response of the admin endpoint."""
 
     def __init__(self) -> None:
         self.written = bytearray()
@@ -209,7 +209,10 @@ def _stage() -> tuple[asyncio.AbstractEventLoop, AdminEndpoint]:
 
 
 def _admin(data: bytes) -> None:
-    """A request in pieces. The first byte is their length."""
+    """Send the input to the admin endpoint, as a request in pieces.
+
+    The first byte of the input is the length of the pieces.
+    """
     loop, admin = _stage()
     with patch.object(logs, "logger", _RaisingLog):  # only for this input: other tests run in this process
         loop.run_until_complete(_ask(admin, data[:1], data[1:]))

@@ -48,8 +48,8 @@ def fetch_as(name: str, wanted: Sequence[str]) -> Path:
     """Return the folder of artifacts and their dependencies. Concurrent processes download them only once.
 
     Args:
-        name: of the folder.
-        wanted: each as `group:artifact:version`.
+        name: the name of the folder.
+        wanted: the artifacts, each as `group:artifact:version`.
 
     Raises:
         RuntimeError: the jars could not be fetched. The message gives the errors and a remedy.

@@ -12,7 +12,8 @@ from collections import deque
 LOWEST = 15_000
 HIGHEST = 32_000
 _recent: deque[range] = deque(maxlen=64)
-"""The rows returned last. They are not returned again, because the caller may not have bound them yet."""
+"""The ranges of ports that were returned last. They are not returned again, because the caller may not have
+bound the ports yet."""
 _lock = threading.Lock()
 
 

@@ -30,7 +30,10 @@ class ResponseFraming(Framing):
         self._correlation_id = 0
 
     def open(self, view: memoryview, at: int, time: int) -> bool:
-        """See `Framing`."""
+        """Read the start of a response frame at `at`, see `Framing.open`.
+
+        Return False if no response begins there.
+        """
         length, self._correlation_id = RESPONSE_START.unpack_from(view, at)
         if not is_response_start(length):
             return False

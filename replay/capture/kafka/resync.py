@@ -15,7 +15,7 @@ _SMALLEST_HEADER: Final = 8
 
 
 class Plausibility(Enum):
-    """Whether a frame begins at a place."""
+    """The result of the test whether a frame begins at a certain place in the bytes."""
 
     HERE = auto()
     """A frame certainly begins here. This is proved by a header at its end, by the sender waiting at its end,
@@ -72,7 +72,7 @@ class Search:
         self.row_starts: set[int] = set()
         """Places where the sender started again after the other side had sent."""
         self.dropped = 0
-        """Captured bytes that were dropped."""
+        """The number of captured bytes that were dropped."""
 
     def __len__(self) -> int:
         return len(self.buffer)
@@ -160,7 +160,7 @@ class Search:
         return rest
 
     def seen_before(self, place: int) -> int:
-        """Count the captured bytes before a place."""
+        """Return how many bytes before a place were captured."""
         seen = (run for run in self._runs if run.payload is not None and run.start < place)
         return sum(min(run.size, place - run.start) for run in seen)
 

@@ -16,7 +16,8 @@ _FAMILIES = {2: IPV4, 10: IPV6, 24: IPV6, 28: IPV6, 30: IPV6}
 """Address families: AF_INET, then AF_INET6 of Linux, of NetBSD and OpenBSD, of FreeBSD, of macOS."""
 
 _Layer = Callable[[FileWindow, Column], tuple[Column, Column]]
-"""(window, where the packets begin) -> (where IP begins, IPV4, IPV6 or NEITHER)."""
+"""A function for one link layer. It gets the window and the positions at which the packets begin. It returns
+the positions at which IP begins, and for each packet IPV4, IPV6 or NEITHER."""
 
 
 def _versions(kinds: Column, names: dict[int, int]) -> Column:

@@ -49,7 +49,7 @@ wait forever.
 
 
 class Rebalances(ConsumerRebalanceListener):  # type: ignore[misc] # no types
-    """Prints the partitions that the group assigns and revokes."""
+    """A listener that prints the partitions which the group assigns and revokes."""
 
     def __init__(self) -> None:
         self.taken_at: float | None = None

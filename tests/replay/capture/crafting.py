@@ -87,7 +87,11 @@ def section(order: str = "<") -> bytes:
 
 
 def interface(link: int, order: str = "<", *, resolution: int | None = None, offset: int = 0) -> bytes:
-    """Write an interface description; `resolution` as in if_tsresol, `offset` in seconds."""
+    """Write an interface description block of pcapng.
+
+    `resolution` is the value of its option if_tsresol. `offset` is the value of its option if_tsoffset, in
+    seconds.
+    """
     options = struct.pack(f"{order}HH4s", 2, 4, b"eth0")
     if resolution is not None:
         options += struct.pack(f"{order}HHB3x", 9, 1, resolution)
@@ -156,7 +160,7 @@ DRESSES: dict[str, tuple[int, Callable[[Frame], bytes]]] = {
 
 
 def relink(frames: Iterable[Frame], dress: str, padding: int = 0) -> tuple[list[Frame], int]:
-    """Put a link layer before IP packets, and padding after short ones.
+    """Add a link-layer header before each IP packet, and padding after short packets.
 
     Return the packets, and the link type.
     """

@@ -1,4 +1,4 @@
-"""The report of a run: as JSON, as a table of figures, and for a terminal."""
+"""The report of `replay drive` in three forms: JSON, a table of figures, and text for a terminal."""
 
 import csv
 import json

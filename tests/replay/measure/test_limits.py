@@ -144,7 +144,10 @@ def test_responses_are_measured_by_their_own_limit_or_by_a_lower_one() -> None:
 
 
 def old(version: int, max_bytes: int, *records: int) -> tuple[bytes, bytes]:
-    """Return a fetch of v0 to v3, and its response. `records` has the bytes of records of each partition."""
+    """Return a fetch of v0 to v3, and its response.
+
+    `records` is the number of record bytes for each partition.
+    """
     head = b"\0\1" + version.to_bytes(2) + bytes(4) + b"\0\1c"
     limits = b"\xff" * 4 + bytes(8) + (max_bytes.to_bytes(4) if version >= 3 else b"")
     entries = b"".join(at.to_bytes(4) + bytes(12) for at, _ in enumerate(records))

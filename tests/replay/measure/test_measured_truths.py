@@ -98,7 +98,10 @@ FEW_FORMS = {AS_IT_IS, "reordered"}
 
 
 def forms(*left_out: str) -> list[object]:
-    """Return the forms to try. Most of them are marked as slow."""
+    """Return the forms of a capture to test, except `left_out`.
+
+    Forms that are not in `FEW_FORMS` are marked slow.
+    """
     return [
         form if form in FEW_FORMS else pytest.param(form, marks=pytest.mark.slow)
         for form in FORMS

@@ -1,4 +1,4 @@
-"""The report is the same however rows were summed up before, and its parts are right."""
+"""The report does not depend on how rows were summed up before it. The values of its parts are right."""
 
 import dataclasses
 from collections import defaultdict
@@ -27,7 +27,7 @@ ABOUT = About(
 
 
 def summed(rows: Iterable[dict[str, Any]]) -> list[Group]:
-    """Sum up rows as the query over the table does."""
+    """Sum up rows in Python, in the same way as the query over the table."""
     groups: dict[tuple[Any, ...], list[Group]] = defaultdict(list)
     for row in single(rows):
         groups[tuple(row[name] for name in GROUPED)].append(row)

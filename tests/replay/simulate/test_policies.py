@@ -63,7 +63,7 @@ def test_fetches_that_change_nothing_are_recognised_by_those_before(tmp_path: Pa
 
 @pytest.mark.parametrize("late", [-1, 20, 21])
 def test_what_is_recognised_has_the_outcome_that_it_would_have_anyway(tmp_path: Path, late: int) -> None:
-    """Recognised fetches have the outcome that they have without recognition.
+    """If the gateway recognises a repeated fetch, the outcome is the same as without this recognition.
 
     This also holds if a request comes before the previous response, and after a second ApiVersions request.
     """
@@ -92,7 +92,10 @@ def test_what_is_recognised_has_the_outcome_that_it_would_have_anyway(tmp_path: 
 
 
 def test_what_happens_on_a_connection_is_not_kept() -> None:
-    """The core's events are not kept. Nothing reads them here, and they would grow with every session."""
+    """The policy does not keep the core's events, because their number would grow with every session.
+
+    Nothing reads the events here.
+    """
     policy = GatewayPolicy()
     engine = Engine("gateway")
     engine._policy = policy

@@ -55,7 +55,10 @@ def test_a_frame_with_one_other_byte_is_not(partitions: list[int], data: st.Data
 
 
 def test_partitions_whose_numbers_are_found_amid_others() -> None:
-    """A frame matches even if its first entry's bytes also occur across two other entries."""
+    """A frame with the listed entries in rotated order matches, even if the first entry's bytes occur twice.
+
+    The second occurrence lies across the border of two other entries.
+    """
     listed = [entry(1, 0), entry(0, 1), entry(256, 0), entry(0x00000100 << 8, 5)]
 
     for first in range(len(listed)):

@@ -28,7 +28,8 @@ SESSION_MS: Final = 2_000
 STOPPED_SECONDS: Final = (2.6, 4.0)
 """How long a member is stopped. Its session then expires."""
 IN_FLIGHT_SECONDS: Final = 0.5
-"""The time after which a fetch in flight has been answered, so that a stopped member has its records."""
+"""The wait after a member was stopped, in seconds. Then the broker has answered the member's fetch in flight,
+so the stopped member has its records."""
 PAUSE_SECONDS: Final = 2.0
 """The pause between two disturbances of one group, on average."""
 DOWN_SECONDS: Final = (0.1, 1.5)
@@ -307,7 +308,7 @@ def chaos(kills: int, groups: int, seed: int, say: Say, folder: Path | None = No
 
 
 class _GroupsRun:
-    """One run."""
+    """One run of the soak test for groups."""
 
     def __init__(
         self,

@@ -29,7 +29,7 @@ FENCED: Final = (KafkaError.ILLEGAL_GENERATION, KafkaError.UNKNOWN_MEMBER_ID, Ka
 
 
 def tell(kind: str, *words: object) -> None:
-    """Write a line."""
+    """Write one line to standard output: the kind, the time in nanoseconds, and the words."""
     os.write(sys.stdout.fileno(), (" ".join(map(str, (kind, time.monotonic_ns(), *words))) + "\n").encode())
 
 
