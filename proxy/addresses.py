@@ -59,7 +59,10 @@ class Address:
         return cls(host, _port(port, lowest=lowest_port))
 
     def __reduce__(self) -> tuple[type["Address"], tuple[str, int]]:
-        """Pickle fast, because workers receive all brokers. Dataclasses are pickled ten times as slowly."""
+        """Pickle the address as its two values, because workers receive all brokers.
+
+        Without this, a dataclass is pickled ten times as slowly.
+        """
         return Address, (self.host, self.port)
 
     def __str__(self) -> str:
@@ -87,7 +90,8 @@ class Broker:
     problem: str = ""
     """The reason why the broker has no listener. Empty if it has one or needs none."""
     missing_since: float | None = None
-    """Since when the cluster has not named the broker, in seconds. None if it is in the latest response."""
+    """The time since when the cluster has not named the broker, in seconds. None if the latest response names
+    it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

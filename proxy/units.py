@@ -18,7 +18,7 @@ _SIZES: Final = {"b": 1} | {
 _SECONDS: Final = {"ms": Fraction(1, 1000), "s": Fraction(1), "m": Fraction(60), "h": Fraction(3600)}
 _WITH_UNIT: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([a-z]+)")
 _PLAIN: Final = re.compile(r"[0-9]+(?:\.0+)?")
-"""A whole number, maybe with a decimal part of zeros: TOML writes 1.5e9 as 1500000000.0."""
+"""A whole number, possibly with zeros after the decimal point: TOML writes 1.5e9 as 1500000000.0."""
 _SWITCHES: Final = dict.fromkeys(("on", "true", "yes", "1"), "on") | dict.fromkeys(
     ("off", "false", "no", "0"), "off"
 )

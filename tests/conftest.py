@@ -62,7 +62,7 @@ def broker() -> Iterator[Broker]:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    """Return three brokers of the newest release, shared by a module, because idle brokers use CPU.
+    """Return three brokers of the newest release. A test module shares them, because idle brokers use CPU.
 
     A test that stops a broker starts it again.
     """

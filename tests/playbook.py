@@ -132,8 +132,9 @@ class Playbook:
         return self
 
     def to_broker(self, *frames: bytes, more: bool = False) -> Self:
-        """Check that the broker was sent exactly these frames. Check also that the client was sent nothing,
-        unless `more` is set.
+        """Check that the broker was sent exactly these frames, and that the client was sent nothing.
+
+        With `more`, do not check the client.
         """
         got = self.takes_broker()
         for frame in split(got):
@@ -160,7 +161,10 @@ class Playbook:
         return self._quiet("client")._quiet("broker")
 
     def takes_broker(self) -> bytes:
-        """Return and clear the bytes sent to the broker, for tests that read them."""
+        """Return the bytes that were sent to the broker since the last call.
+
+        Used by tests that read the bytes.
+        """
         return b"".join(map(bytes, self.connection.drain_broker()))
 
     def takes_client(self) -> bytes:
@@ -260,12 +264,16 @@ def turn(
     given: bytes,
     **fields: Any,
 ) -> None:
-    """Play one fetch through the gateway.
+    """Play one fetch of the client through the gateway, and check the bytes on both sides.
 
     Args:
+        play: the connection.
+        version: the version of the client's fetch.
+        wants: the partitions that the client fetches.
         sent: the request that the broker must get.
         told: the broker's response.
         given: the response that the client must get.
+        fields: other fields of the client's fetch.
     """
     play.client(fetch(version, *wants, **fields)).to_broker(sent)
     play.broker(told).to_client(given)
@@ -282,7 +290,10 @@ correlations = count(1000).__next__
 
 
 def _difference(expected: list[str], got: list[str], due: bytes, data: bytes) -> str:
-    """Return a comparison of both sides, frame by frame. If the contents are equal, compare the bytes."""
+    """Describe the differences between expected and sent frames, frame by frame.
+
+    If the frames have the same contents, show the bytes.
+    """
     lines = [line for line in ndiff(expected, got) if line[0] in "-+"]
     return "\n".join(["- due, + sent:", *(lines or [f"- {due.hex()}", f"+ {data.hex()}"])])
 

@@ -3,9 +3,9 @@
     python -m tools.captures --list
     python -m tools.captures librdkafka-gateway aiokafka-gateway --into captures
 
-Every client uses `fetchgate proxy`. With `--sessions off` the gateway changes nothing, so the client's side
-is the same as without a gateway. The manifest has the gateway's own counts, not figures read from the
-capture. A recipe with tcpdump needs tcpdump, and the right to capture.
+Every client connects through `fetchgate proxy`. With `--sessions off` the gateway changes nothing, so the
+client's side is the same as without a gateway. The figures in the manifest are the gateway's own counts; they
+were not read from the capture. Recipes that use tcpdump need tcpdump, and the right to capture.
 """
 
 import argparse

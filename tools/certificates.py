@@ -1,4 +1,4 @@
-"""Certificates for tests and benchmarks: a CA, and certificates that it signs, invalid ones too."""
+"""Certificates for tests and benchmarks: a CA, and valid and invalid certificates that it signs."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta

@@ -62,7 +62,8 @@ export LD_LIBRARY_PATH={libraries}${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}
 export XDG_DATA_HOME={data}
 exec {program} "$@"
 """
-"""Sets the paths to libraries, and to fonts for machines without any."""
+"""The script for each program. It sets the paths to the program's libraries, and to fonts if the machine has
+none."""
 
 
 def folder() -> Path:
@@ -159,11 +160,11 @@ class _Apt:
             raise RuntimeError(f"apt-get has no list of packages: {problems}")
 
     def unpack(self, package: str, root: Path) -> None:
-        """Download a package and its missing dependencies. Unpack all into a folder.
+        """Download a package and its missing dependencies, and unpack them into a folder.
 
         Raises:
             OSError: there is no dpkg-deb.
-            RuntimeError: it could not be downloaded in time.
+            RuntimeError: the package could not be downloaded in time.
         """
         self._run("apt-get", "-c", str(self._settings), "-qqy", "--download-only", "install", package)
         for archive in sorted(self._archives.glob("*.deb")):

@@ -245,7 +245,7 @@ def rejoin(request: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """The metadata of a member for `PROTOCOL`, in a JoinGroup request."""
+    """The member's metadata for the gateway's protocol `PROTOCOL`, in a JoinGroup request."""
 
     gateway: bytes
     """The id of the gateway process that serves the member."""

@@ -39,8 +39,8 @@ class GroupNotice(StrEnum):
 
 
 Tell: TypeAlias = Callable[[GroupNotice, str, str], None]
-"""Logs an event. The arguments: the event, then the client's host or the group's name, then a reason or
-description."""
+"""A function that logs an event. Its arguments: the event, then the client's host or the group's name, then a
+reason or description."""
 
 
 @dataclass(slots=True)
@@ -67,7 +67,7 @@ class FilterTally(Figures):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaneSeen:
-    """A member's part of a partition, as shown in the figures."""
+    """A member's part of a partition, for the figures of the gateway."""
 
     topic: str
     partition: int
@@ -82,19 +82,20 @@ class LaneSeen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberSeen:
-    """A member of a cooperative group, as shown in the figures."""
+    """A member of a cooperative group, for the figures of the gateway."""
 
     client_id: str
     host: str
     state: str
-    """``declared``: its client.id declares its lane. ``shares``: its group has assigned lanes. ``plain``: its
-    group shares no partition. ``frozen``: it gets no records until it has joined again."""
+    """``declared``: the member's client.id declares its lane. ``shares``: the group has assigned lanes to the
+    member. ``plain``: the group shares no partition. ``frozen``: the member gets no records until it has
+    joined again."""
     lanes: list[LaneSeen]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSeen:
-    """A cooperative group, as shown in the figures."""
+    """A cooperative group, for the figures of the gateway."""
 
     name: str
     exclusive: str

@@ -72,7 +72,7 @@ class SessionLimits:
 
     @property
     def used(self) -> int:
-        """Return how many slots the gateway uses or requests."""
+        """The number of session slots that all workers of the gateway use or have requested."""
         return sum(self._slots)
 
     @property
@@ -190,8 +190,8 @@ class Eligibility:
         self.starves = False
         """Whether a response had no room for all available records of its partitions."""
         self.full_when_throttled = False
-        """Whether a throttled response had entries. If so, this broker does not empty throttled responses
-        (KIP-219)."""
+        """Whether a throttled response had entries. If so, this broker does not empty responses when it
+        throttles (KIP-219)."""
         self.never: Reason | None = None
         """The reason why no fetch of this connection may go through a session any more."""
 

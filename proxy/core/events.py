@@ -196,9 +196,9 @@ class SessionClosed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passthrough:
-    """Something is forwarded unchanged.
+    """Bytes are forwarded unchanged, for `reason`.
 
-    This means either one response that was not understood, or all later fetches of the connection (for some
+    The event concerns one response that was not understood, or all later fetches of the connection (for some
     time or for good), or all later bytes of the connection.
     """
 

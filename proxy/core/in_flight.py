@@ -1,4 +1,4 @@
-"""The requests in flight, and the order in which their responses leave. Sans-IO.
+"""The requests in flight, and the order in which clients get their responses. Sans-IO.
 
 Each request gets a `Handler` when it is processed. The handler makes the client's response from the broker's
 response. If two features change one response, one handler wraps the other. A stage may claim a response. The
@@ -120,7 +120,7 @@ class Forward(Handler):
         return self
 
     def feed(self, chunk: bytes, *, last: bool) -> list[Buffer]:  # noqa: ARG002 - as every handler
-        """Return the bytes."""
+        """Return the received bytes unchanged."""
         return [chunk]
 
     def passes(self, _size: int) -> bool:
@@ -280,9 +280,9 @@ class Walked:
 
 
 class Kept:
-    """The response to an incremental fetch, or to a full one of v4 to v6 that requests a session.
+    """A response that is buffered until it is complete, and then expanded to a full response.
 
-    It is buffered until it is complete, and then expanded to a full response.
+    It answers an incremental fetch, or a full fetch of v4 to v6 that requests a session.
     """
 
     __slots__ = ("_cut", "buffered", "frame", "received", "understood", "walk")
@@ -384,9 +384,10 @@ class FetchHandler(Handler):
         """The parsed request. None if it was not understood."""
         self._listing: Listing | None = None
         self.rows: Rows | None = None
-        """The row of each partition of `listing` in the session's table. None if not looked up."""
+        """The row of each partition of `listing` in the session's table. None if the rows were not looked
+        up."""
         self.first = -1
-        """The row of the fetch's first entry in the session's table, if the fetch only rotates the list.
+        """The row in the session's table with which the fetch begins, if the fetch only rotates the list.
         Otherwise -1."""
         self.through_session = False
         """Whether the fetch was sent through the session: as a full fetch with epoch 0, or as an incremental
@@ -400,8 +401,8 @@ class FetchHandler(Handler):
         self.attempts = 0
         """How many times the fetch was sent again."""
         self.resend: Send | None = None
-        """If set, this is called when the current response has ended, and sends the fetch again. The client
-        does not get the current response."""
+        """The function that sends the fetch again when the current response has ended, or None. If it is set,
+        the client does not get the current response."""
         self.response: Walked | Kept = Walked()
         """The response that is arriving."""
 

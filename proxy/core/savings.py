@@ -17,8 +17,8 @@ from proxy.protocol.fetch_request import FetchRequest, Listing
 from proxy.session.decision import Delta
 
 PLAIN_PER_LOST: Final = 256
-"""For each lost byte, a connection uses no session until it has transferred this many bytes. So it loses less
-than 0.4 %."""
+"""The number of bytes without a session for each byte that sessions have lost. Only after these bytes may the
+connection use a session again. So it loses less than 0.4 %."""
 CREDIT_EXCHANGES: Final = 4
 """The savings that sessions may lose again before they are stopped, in full exchanges.
 
@@ -32,7 +32,8 @@ _CLOSES: Final = 8
 """A session is requested when the fetches so far, including the present one, have cost this many times the
 bytes of closing a session."""
 _ALIKE: Final = 2
-"""A session is requested earlier if it would have saved bytes for this many consecutive fetches."""
+"""The number of consecutive fetches for which a session would have saved bytes, so that it is requested
+earlier."""
 _CLOSE_RESPONSE: Final = 40
 """Approximate bytes of the response to a close."""
 _VERSIONS: Final = 500
@@ -53,9 +54,10 @@ class SessionForm(Enum):
 
     DELTA = "delta"
     RENEW = "renew"
-    """Sent in full, for a new session with the fetch's exact list. The broker drops the old session."""
+    """Send the fetch in full, for a new session with the fetch's exact list. The broker drops the old
+    session."""
     WIRE = "wire"
-    """Forwarded unchanged. The session is not affected."""
+    """The fetch is forwarded unchanged, and the session is not affected."""
 
 
 class Savings:
@@ -123,10 +125,10 @@ class Savings:
     def promises(
         self, fetch: FetchRequest, listing: Listing, delta: Delta | None, *, asks: bool = False
     ) -> bool:
-        """Return whether to request a session.
+        """Return whether to request a session for a fetch.
 
         Args:
-            fetch: the fetch. The connection has no session.
+            fetch: a fetch on a connection that has no session.
             listing: the partitions of the fetch, in the session's version.
             delta: the changes since the previous fetch, or None if they can't be compared.
             asks: whether the broker has to be asked for its versions first.
@@ -191,10 +193,10 @@ class Savings:
     # After its response
 
     def passed(self, size: int, news: int) -> None:
-        """Note an exchange without the session.
+        """Note a fetch and its response without the session.
 
         Args:
-            size: bytes of request and response.
+            size: the bytes of request and response.
             news: how many entries of the response have records.
         """
         self._spent += size

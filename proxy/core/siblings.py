@@ -32,7 +32,8 @@ _SCRAM: Final = b"SCRAM-"
 _SCRAM_NONCE: Final = b",r="
 """In SCRAM's first token, only the part before these bytes is the same each time (RFC 5802)."""
 MAX_LANES: Final = 1 << 17
-"""How many producer sequences are tracked; the least recently acknowledged is dropped first."""
+"""The maximum number of producer sequences that are tracked. If there are more, the least recently
+acknowledged one is dropped first."""
 
 
 class ClientIdentity(NamedTuple):
@@ -74,7 +75,7 @@ class Sibling(Protocol):
         """
 
     def count(self, partitions: int, record_bytes: int) -> None:
-        """Count the response to the gateway's own fetch."""
+        """Count a response to a fetch that the gateway itself sent on this connection."""
 
 
 Lane: TypeAlias = tuple[int, int, bytes, int]
@@ -179,7 +180,7 @@ class ProduceOrder:
         return self._next.get(lane, 0) == batch.sequence and lane not in self._overtaken
 
     def _others(self, lane: Lane, owner: Owner) -> list[Owner]:
-        """Return the other connections of this client on which batches of a lane are in flight."""
+        """Return the client's other connections on which batches of a lane are in flight."""
         owners = self._in_flight.get(lane, {})
         return [other for other in owners if other is not owner and other.client == owner.client]
 
@@ -266,7 +267,10 @@ class Authentication:
 
     @property
     def done(self) -> bool:
-        """Whether the broker has answered a request that requires authentication."""
+        """Whether the client needs no further authentication on this connection.
+
+        This is true once the broker has answered a request that requires authentication.
+        """
         return not self._wanted
 
     def asked(self, api_key: int) -> None:

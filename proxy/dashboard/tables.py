@@ -71,7 +71,10 @@ _NARROW_BROKER: Final = ("conns", "due", "sessions", "refused", "evicted", "fetc
 
 
 def client_columns(width: int, *, bars: bool, errors: bool) -> dict[str, int]:
-    """Return the columns after the client name, with their widths. Enough room for long names is left."""
+    """Return the table columns after the client name, with their widths.
+
+    Enough room is left for long client names.
+    """
     minimum = max(_NAME_FROM_100 if width >= 100 else _NAME, width // _OF_NAME)
     chosen = {name: _CLIENT_WIDTHS[name] for name in _NARROW}
     room = _rest(width, chosen) - minimum
@@ -109,7 +112,7 @@ def clients(
     *,
     plain: bool,
 ) -> Iterator[Text]:
-    """Draw the rows of clients. `marked` is the key of the marked row, or "" if no row is marked."""
+    """Draw the table rows of clients. `marked` is the key of the marked row, or "" if no row is marked."""
     room = _rest(width, columns)
     for row in rows:
         line = Text(">" if row.key == marked else " ", no_wrap=True)
@@ -190,7 +193,7 @@ def broker_columns(width: int, found: Iterable[BrokerFigures], *, bars: bool) ->
 
 
 def brokers_head(columns: BrokerColumns) -> Text:
-    """Draw the line with the column names."""
+    """Draw the header line of the table of brokers."""
     line = f" {'broker':<{_BROKER_NAME}} {'address':<{columns.address}}"
     line += "".join(" " + _cell(name, name, columns.others) for name in columns.others)
     return Text(line, style=_LABEL, no_wrap=True)
@@ -199,7 +202,10 @@ def brokers_head(columns: BrokerColumns) -> Text:
 def brokers(
     found: Iterable[BrokerFigures], columns: BrokerColumns, marked: str, rates: Rates, *, plain: bool
 ) -> Iterator[Text]:
-    """Draw the rows of brokers. A problem is shown in place of the broker's figures."""
+    """Draw the table rows of brokers.
+
+    If a broker has a problem, its row has the problem instead of its figures.
+    """
     room = columns.address
     for broker in found:
         is_marked = broker_key(broker) == marked

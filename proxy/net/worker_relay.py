@@ -82,7 +82,7 @@ class Relay:
             self.watch(self._client)
 
     def lost(self, side: "_RelaySide") -> None:
-        """Process the close of one side. Close the other side after it has read its last bytes."""
+        """Note that one side is closed. Close the other side after it has read its last bytes."""
         if side.peer.transport is None:
             self._closed(self)
         else:

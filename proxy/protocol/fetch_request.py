@@ -101,17 +101,17 @@ class Topics:
     def __init__(self, layout: FetchLayout) -> None:
         self.layout = layout
         self.keys: list[bytes] = []
-        """The topic keys, as in `Listing.keys`."""
+        """The names or ids of the topics, as in `Listing.keys`."""
         self.counts: list[int] = []
         """The number of entries of each key, as in `Listing.counts`."""
         self.blocks: list[tuple[int, int]] = []
         """For each element, the offset of its entries and their number."""
         self.element = 0
-        """The size of an element if all elements have the same shape, otherwise 0. If it is not 0, `blocks`
-        has only the first element."""
+        """The size of a topic element if all elements have the same shape, otherwise 0. If it is not 0,
+        `blocks` has only the first element."""
         self.partitions = 0
         self.tagged = False
-        """Whether an entry or an element has tags. If so, the entries are not read."""
+        """Whether an entry or an element has tags. If so, the gateway does not read the entries."""
 
     def listing(self, frame: bytes) -> Listing:
         """Return the listed partitions of a frame. The entries are a view of the frame, if possible."""

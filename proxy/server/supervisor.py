@@ -36,11 +36,12 @@ START_AGAIN_SECONDS: Final = (1.0, 30.0)
 """How long to wait before an ended worker is started again, in seconds: the first wait, and the longest. The
 wait doubles each time."""
 HAND_OVER_SECONDS: Final = 5.0
-"""How long a client waits for the worker that has to serve it, in seconds. The worker may have to be
-restarted."""
+"""The time that a client waits for the worker that has to serve it, in seconds. In this time an ended worker
+may be started again."""
 HAND_OVER_AGAIN_SECONDS: Final = 0.05
 TOGETHER_SECONDS: Final = 5.0
-"""How long the first worker that is ready waits for the others, in seconds. Then clients are accepted."""
+"""How long the first worker that is ready waits for the other workers, in seconds. After this time the
+gateway accepts clients."""
 LISTED_SECONDS: Final = 4.0
 """How long a worker may take to describe its connections, in seconds. There may be thousands."""
 SEND_SECONDS: Final = 0.1
@@ -77,7 +78,7 @@ class Supervisor:
         self._sent_brokers = b""
         self._sent_brokers_at = 0.0
         self._sends_brokers = False
-        """Whether a message with the known brokers will soon be sent to the workers."""
+        """Whether a message about the known brokers will soon be sent to the workers."""
         ClientTls(config)  # an unreadable file is reported before a worker is started
         self._memory = os.memfd_create("fetchgate")
         os.ftruncate(self._memory, shared_bytes(config.workers))
@@ -102,14 +103,14 @@ class Supervisor:
         self.process.spawn(self.monitor.keep_history(self._sample))
 
     def _worker_config(self) -> Config:
-        """Return the options of a worker. It gets its part of ``--max-inflight-bytes``."""
+        """Return the options of a worker. It gets an equal part of ``--max-inflight-bytes``."""
         config = self.process.config
         return replace(config, max_inflight_bytes=max(1, config.max_inflight_bytes // config.workers))
 
     # -- its status and counts -----------------------------------------------------------------------------
 
     def status(self) -> Status:
-        """Return the status of this process, without the figures of the workers."""
+        """Return the status from the supervisor's point of view, without the figures of the workers."""
         missing = self._missing
         problems = [*self.brokers.problems, *self.process.options.problems()]
         problems += [f"worker {number} is not running yet" for number in missing]
@@ -200,7 +201,10 @@ class Supervisor:
         self._send_all("options", self._worker_config())
 
     def follow_files(self) -> None:
-        """Reload certificates whose files have changed, here and in the workers. Only the workers log it."""
+        """Reload certificates whose files have changed, here and in the workers.
+
+        Only the workers log a reload.
+        """
         self._follow_own_files()
         self._send_all("follow files")
 

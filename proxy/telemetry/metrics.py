@@ -80,7 +80,7 @@ class SharedValues:
 
     @cached_property
     def names(self) -> dict[NodeId, str]:
-        """The label value of each broker."""
+        """The label value of each broker that has its own one, by broker id."""
         first = self.ids[:MAX_BROKERS]
         named: dict[NodeId, str] = {id_: self.account.called(id_).removeprefix("broker ") for id_ in first}
         return named | {None: "bootstrap"}
@@ -183,7 +183,7 @@ def one_label(values: Mapping[Any, float] | Iterable[tuple[Any, float]]) -> Labe
 
 
 def _named(counts: Mapping[Any, int], names: Iterable[str]) -> Labelled:
-    """Return the count of each label value in `names`, also if it is 0."""
+    """Return the count of each label value in `names`, even if the count is 0."""
     return [((name,), counts.get(name, 0)) for name in names]
 
 
@@ -692,8 +692,8 @@ COOPERATIVE: Final = (
         ("group", "reason"),
     ),
 )
-"""The additional metrics with ``--cooperative``. Their labels are bounded, because that option lists the
-groups."""
+"""The additional metrics with ``--cooperative``. The number of their label values is limited, because the
+option lists the groups."""
 
 
 def _members(found: Cooperative) -> Iterator[tuple[tuple[str, str], int]]:

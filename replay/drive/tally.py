@@ -1,4 +1,4 @@
-"""Counts of requests and responses, of a capture or of a run. Sans-IO."""
+"""Counts the requests and responses of a capture or of a run. Sans-IO."""
 
 from array import array
 from collections import Counter
@@ -15,7 +15,7 @@ PERCENTILES: Final = (50, 90, 99)
 
 @dataclass(slots=True, kw_only=True)
 class RequestCounts:
-    """The requests of one API key at one side. Bytes are whole frames, including the 4-byte length."""
+    """The counts of one API on one side. Bytes are those of whole frames, including the 4-byte length."""
 
     sent: int = 0
     answered: int = 0

@@ -24,7 +24,7 @@ _METADATA_VERSIONS: Final = (4, 12)
 """From v4 on, a request can forbid to create topics. Brokers from 1.0 to 4.3 support one of these
 versions."""
 _LIST_OFFSETS_VERSION: Final = 1
-"""Brokers from 1.0 to 4.3 support it."""
+"""The version of ListOffsets requests. Brokers from 1.0 to 4.3 support it."""
 _LATEST, _EARLIEST = -1, -2
 _CLIENT: Final = -1
 """The replica_id of a client."""
@@ -67,11 +67,11 @@ class Target:
     versions: Versions
     brokers: dict[int, Address] = field(default_factory=dict)
     topics: dict[str, Topic] = field(default_factory=dict)
-    """The requested topics that exist."""
+    """The requested topics that exist on the target, by name."""
     controller: int = -1
-    """The node that creates topics. -1 if unknown."""
+    """The node id of the broker that creates topics. -1 if it is unknown."""
     created: dict[str, int] = field(default_factory=dict)
-    """The topics that were created here, and how many partitions they got."""
+    """The topics that this program has created on the target, each with its number of partitions."""
 
     def speaks(self, api_key: int, version: int) -> bool:
         """Return whether the target supports a version of an API."""
@@ -79,9 +79,9 @@ class Target:
         return lowest <= version <= highest
 
     def place(self, leader: int | None) -> Destination:
-        """Return the destination for partitions that a broker leads.
+        """Return the destination for partitions whose leader is the broker `leader`.
 
-        If the target has a single broker, or the leader is not known, this is the target's own address.
+        If the target has a single broker, or the leader is not known, return the target's own address.
         """
         if len(self.brokers) <= 1 or leader is None or leader not in self.brokers:
             return Destination(self.address, None)

@@ -34,7 +34,7 @@ responses in one run of segments all have the times of the run."""
 
 
 class SampledExchange(NamedTuple):
-    """An exchange of a sample."""
+    """One exchange (a request and its response) in the sample of a connection."""
 
     api_key: int
     api_version: int
@@ -96,8 +96,8 @@ class Sampled:
 def busiest(connections: Iterable[Sampled]) -> list[Sampled]:
     """Return the `MOST` connections with the most exchanges.
 
-    The result does not change if the connections are first divided into parts, and this is applied to each
-    part.
+    The connections may be divided into parts. `busiest` of the joined results of all parts gives the same
+    result.
     """
     return heapq.nlargest(MOST, connections, key=lambda one: (one.exchanges, one.connection))
 

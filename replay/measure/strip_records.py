@@ -41,14 +41,14 @@ STRIPPED: Final = pa.schema(
 _WORTH: Final = 4096
 """In bytes. If the first run of a response is smaller, the response is not examined."""
 _LEAST: Final = 512
-"""The contents of shorter `records` fields, in bytes, are not cut."""
+"""The shortest `records` field that is cut, in bytes. Shorter fields stay complete."""
 
 _Numbers: TypeAlias = npt.NDArray[np.int64]
 
 
 @dataclass(slots=True)
 class _BatchPayloads:
-    """The payloads of a batch."""
+    """The payloads of a batch of rows, and the parts to cut from them."""
 
     data: memoryview
     """All payloads, concatenated."""
@@ -106,7 +106,10 @@ def _sides(batch: pa.RecordBatch) -> _Numbers:
 
 
 def _requests(found: _BatchPayloads, sides: _Numbers) -> Sequence[int]:
-    """Return the rows that are exactly one fetch request. A large row of the other side must follow."""
+    """Return the rows whose bytes are exactly one fetch request.
+
+    The row after such a request must come from the other side, and be large.
+    """
     sizes = np.diff(found.edges)
     rows = np.flatnonzero(
         (sizes[:-1] > REQUEST_START_BYTES) & (sizes[1:] >= _WORTH) & (sides[1:] ^ sides[:-1] == 1)

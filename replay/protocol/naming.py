@@ -78,15 +78,15 @@ def named_partitions(api_key: int, version: int, frame: bytes, body: int) -> Ite
 
 
 def count_partitions(api_key: int, version: int, frame: bytes, body: int) -> int | None:
-    """Return how many partitions a request names.
+    """Return how many partitions a request lists.
 
-    Return None if requests of this API name none, or if the request can't be read.
+    Return None if requests of this API list none, or if the request can't be read.
 
     Args:
-        api_key: its key.
-        version: its version.
+        api_key: the API key of the request.
+        version: the version of the request.
         frame: the whole frame.
-        body: offset of its body in the frame.
+        body: the offset of the body in the frame.
     """
     if "partition" not in SCHEMAS.get(api_key, ""):
         return None
@@ -131,7 +131,10 @@ def own_ids(api_key: int, version: int, frame: bytes, body: int, suffix: bytes) 
 
 
 def _own(struct: Struct, suffix: bytes) -> Iterator[Edit]:
-    """Yield the replacements that add a suffix to the ids in a struct. Empty ids are not changed."""
+    """Yield the replacements that add a suffix to the group ids and transactional ids in a struct.
+
+    Empty ids are not changed.
+    """
     for name in ("group", "transaction"):
         value = struct.get(name)
         if isinstance(value, list):

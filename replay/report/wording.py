@@ -159,7 +159,10 @@ def moment(time: str) -> str:
 
 
 def decided(report: Report) -> str:
-    """Return the first line: how much sessions would save, or why nothing, or why this is not known."""
+    """Return the report's first line: how much sessions would save.
+
+    If sessions would save nothing, or if the saving is not known, the line says why.
+    """
     if unknown := untold(report):
         return unknown
     decision = report["decision"]

@@ -88,10 +88,10 @@ def kafka_ts() -> Program:
 
 
 def platformatic() -> Program:
-    """The program of @platformatic/kafka.
+    """Return the program of @platformatic/kafka.
 
-    If a response has two aborted transactions of a producer, this client delivers the records of the first
-    one: 8 for each.
+    If a response has two aborted transactions of the same producer, this client delivers the records of the
+    first one: 8 records in each such case.
     """
     return js_program("platformatic", "@platformatic/kafka", "platformatic", Sessions.ASKED, aborted=16)
 

@@ -24,7 +24,7 @@ Place: TypeAlias = tuple[str, int]
 
 
 class Sessions(Enum):
-    """Who creates the fetch sessions (KIP-227) of a client behind the gateway."""
+    """Who creates the fetch sessions (KIP-227) if a client connects through the gateway."""
 
     OWN = "the client's own, passed on as they come"
     GIVEN = "the gateway's"
@@ -42,11 +42,10 @@ class Program:
     environment: Mapping[str, str] = field(default_factory=dict)
     sessions: "Sessions"
     transactions: bool = True
-    """Whether the client supports read_committed."""
+    """Whether the client supports the isolation level read_committed."""
     aborted: int = 0
-    """How many records of aborted transactions the client delivers with read_committed, also without the
-    gateway.
-    """
+    """The number of records of aborted transactions that the client delivers with read_committed. It delivers
+    them also without the gateway."""
     markers: bool = True
     """Whether the client skips transaction markers. Otherwise it delivers them as records."""
 
@@ -246,7 +245,7 @@ class Run:
         stdin.flush()
 
     def ask(self, question: str, **arguments: Any) -> Line:
-        """Give a command that the program answers by a line of the same kind. Return this line."""
+        """Send a command to the program, and return the line with which the program answers."""
         kind = "committed" if question == "commit" else question
         before = len(self.of(kind))
         self.send(question, **arguments)

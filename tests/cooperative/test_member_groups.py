@@ -65,7 +65,7 @@ def client(shared: Shared, name: str = "a") -> Client:
 
 
 def of(ranges: KeyRanges) -> list[int]:
-    """Return the offsets of the records in these key ranges."""
+    """Return the offsets of the records whose keys are in the given key ranges."""
     hashes = [murmur2(record.key or b"") for record in RECORDS]
     return [at for at, each in enumerate(hashes) if any(low <= each <= high for low, high in ranges)]
 
@@ -162,8 +162,9 @@ def test_a_commit_for_what_a_member_does_not_have_is_refused(
 def test_a_commit_of_a_client_that_is_joining_for_the_first_time_here_is_refused(
     shared: Shared, coordinator: Coordinator
 ) -> None:
-    """The first commit of a client that is still joining is refused. While the group waits for other members,
-    a broker would accept it for all keys.
+    """A commit is refused if its client is still joining the group for the first time.
+
+    While the group waits for other members, a broker would accept the commit for all keys.
     """
     one = client(shared)
     coordinator.join([one])
@@ -210,8 +211,9 @@ def test_a_join_that_is_sent_twice_to_a_new_gateway_is_of_a_client_that_may_have
 def test_a_new_client_that_has_to_join_twice_gets_its_partition_at_once(
     shared: Shared, coordinator: Coordinator, broker: ModelBroker
 ) -> None:
-    """A new client that has to join twice gets its partition at once. It got its member id in this rebalance,
-    so it has no position yet.
+    """A new client that has to join twice gets its partition at once.
+
+    It got its member id in this rebalance, so it can't have a position yet.
     """
     one = client(shared)
     coordinator.join([one])
@@ -313,8 +315,9 @@ def test_a_client_that_keeps_what_it_has_in_hand_gives_up_a_partition_before_it_
 def test_what_others_have_done_does_not_come_to_a_client_that_keeps_its_position(
     shared: Shared, coordinator: Coordinator, broker: ModelBroker, keeps: bool
 ) -> None:
-    """If a client keeps its position and its key ranges, it does not ask for the committed offset again. It
-    does not get records that other members have already processed.
+    """A client that keeps its position and its key ranges gets no records that other members have processed.
+
+    Such a client does not ask for the committed offset again, so the gateway must leave out these records.
     """
     one, two = client(shared), client(shared, "b")
     shared.members.bound("h", one.client_id.encode()).keeps = keeps
@@ -468,10 +471,10 @@ def test_who_gets_less_of_what_it_had_may_go_on_where_it_was(
 def test_after_a_restart_of_the_gateway_a_client_that_joins_anew_may_have_kept_its_position(
     shared: Shared, coordinator: Coordinator, broker: ModelBroker
 ) -> None:
-    """After a restart of the gateway, a client joins that may have kept its position. It first gets no
-    records.
+    """After a restart of the gateway, a client that may have kept its position first gets no records.
 
-    The group had forgotten this client while it joined. So it has no member id, but still has its partition.
+    The group has forgotten this client while it joined. So the client has no member id, but still has its
+    partition.
     """
     one, two = client(shared), client(shared, "b")
     one.keeps = True
@@ -509,8 +512,10 @@ def test_who_syncs_where_it_has_not_joined_joins_again(
 def test_who_takes_the_place_of_a_static_member_has_it_alone(
     shared: Shared, coordinator: Coordinator, broker: ModelBroker
 ) -> None:
-    """A client that replaces a static member gets all records of its key ranges, and the old member gets
-    none. The generation stays the same (KIP-345), and the old member does not know yet that it is fenced.
+    """If a client replaces a static member, it gets all records of the member's key ranges.
+
+    The old member gets no more records. The generation stays the same (KIP-345), and the old member does not
+    know yet that it is fenced.
     """
     one, two = client(shared), client(shared, "b")
     two.instance = b"second"
@@ -554,7 +559,7 @@ def test_who_is_late_gets_nothing_until_it_has_joined_again(
 def test_a_group_that_was_deleted_begins_anew(
     shared: Shared, coordinator: Coordinator, broker: ModelBroker
 ) -> None:
-    """If a group is deleted, its generations begin with 1 again, and a new member gets all records."""
+    """If a group is deleted, its generations begin at 1 again, and a new member gets all records."""
     one, two = client(shared), client(shared, "b")
     for _ in range(5):
         coordinator.rebalance([one])

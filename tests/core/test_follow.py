@@ -38,7 +38,7 @@ def gateway(node_id: int, _host: str, _port: int) -> tuple[str, int]:
 
 
 def play(siblings: Siblings, node_id: int | None, host: str = "10.0.0.7", client: bytes = b"c") -> Playbook:
-    """Return a connection that is authenticated, and got its last response some time ago."""
+    """Return a connection of an authenticated client. Its last response came some time ago."""
     played = Playbook(resolve=gateway, core=Connection, siblings=siblings, host=host, node_id=node_id)
     played.now = -QUIET_SECONDS
     asked = request(18, 0, 1, client=client)
@@ -354,7 +354,10 @@ def test_a_large_response_is_not_held(chunk: int) -> None:
 
 
 def test_a_response_gets_no_larger_than_the_client_allows() -> None:
-    """KIP-74: a response never exceeds max_bytes, except with its first batch."""
+    """KIP-74: records from the new leader never make a response longer than the fetch's max_bytes.
+
+    The only exception is a response whose first batch alone is longer.
+    """
     two = Two()
     asked = two.fetch((TOPIC, 0), (TOPIC, 1), max_bytes=100)
     two.old.client(asked).to_broker(asked)
@@ -490,8 +493,9 @@ def test_a_connection_that_authenticates_anew_is_not_used_meanwhile() -> None:
 
 
 def test_a_connection_whose_broker_may_wait_too_long_is_not_used() -> None:
-    """A connection is not used while its broker may hold a fetch too long. A broker handles one request of a
-    connection at a time (fetch-semantics, trap 16).
+    """The gateway does not retry a fetch on a connection where the broker may hold another fetch too long.
+
+    A broker handles one request of a connection at a time (fetch-semantics, trap 16).
     """
     two = Two()
     asked = two.fetch((TOPIC, 1), max_wait_ms=2000)

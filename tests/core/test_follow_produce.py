@@ -37,7 +37,7 @@ def produce(
     acks: int = -1,
     transaction: str | None = None,
 ) -> bytes:
-    """Build a Produce request. `batches` are (partition, batch), all of one topic."""
+    """Build a Produce request for one topic. `batches` are pairs of partition and batch."""
     head = struct.pack(">hhihc", 0, version, correlation, 1, b"c")
     if version < 9:
         name = b"\xff\xff" if transaction is None else len(transaction).to_bytes(2) + transaction.encode()

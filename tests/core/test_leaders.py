@@ -158,8 +158,10 @@ def test_a_newer_leader_that_another_response_names_is_used() -> None:
     "told", [hint(0, -1, 9), hint(0, 1, -1), hint(9, 1, 9), hint(0, 3, 9, OTHERS), hint(0, 3, 4)]
 )
 def test_what_names_no_newer_leader_of_a_known_partition_teaches_nothing(told: LeaderHint) -> None:
-    """Cases 65 and 67: a hint teaches nothing if its epoch is not greater, or its partition is unknown, or it
-    names no leader. The broker sends (-1, epoch) when the leader is gone.
+    """Cases 65 and 67: a hint without a newer leader of a known partition changes nothing.
+
+    Such a hint has an epoch that is not greater, or an unknown partition, or no leader. The broker sends (-1,
+    epoch) when the leader is gone.
     """
     leaders = knows(OLD)
     leaders.learn([told])
@@ -296,7 +298,10 @@ def test_a_large_response_is_read_in_part_and_further_the_next_time(
 
 
 def test_an_entry_that_only_looks_like_the_first_one_is_read_alone() -> None:
-    """An entry with other replicas or tags than the first entry has another length, and is read by itself."""
+    """An entry with more replicas or tags than the first entry is longer, and is read separately.
+
+    It is not read as if it had the first entry's shape.
+    """
     for odd in range(12):
         for isr in (1, 3):
             old, data = (

@@ -40,7 +40,7 @@ class StubGateway:
         self.asked: list[str] = []
         self.authorization = ""
         self.responses = threading.Event()
-        """Cleared by a test to leave requests without an answer."""
+        """While this event is cleared, requests get no answer."""
         self.responses.set()
         self.port = 0
         self._server: ThreadingHTTPServer | None = None

@@ -1,4 +1,4 @@
-"""A normal client of the gateway that runs while a test does harm, and checks of the gateway."""
+"""A normal client of the gateway that runs while a test disturbs the gateway, and checks of the gateway."""
 
 import threading
 import time
@@ -18,7 +18,7 @@ RECORDS_PER_SECOND = 20
 PATIENCE = 60.0
 """The time limit until everything is normal again, in seconds. Machines can be busy."""
 MAX_GROWTH = 96 << 20
-"""The limit of growth of a gateway while a client misbehaves, in bytes."""
+"""The limit for the growth of a gateway's memory while a client misbehaves, in bytes."""
 
 
 def until(true: Callable[[], object], what: str, *, patience: float = PATIENCE) -> None:
@@ -34,7 +34,15 @@ def until(true: Callable[[], object], what: str, *, patience: float = PATIENCE) 
 
 
 def fill(address: str, topic: str, records: int, partitions: int, size: int) -> None:
-    """Write large records in turn to the first partitions of a topic, one batch each."""
+    """Write large records to the first partitions of a topic in turn, one batch for each record.
+
+    Args:
+        address: the broker's address.
+        topic: the topic.
+        records: how many records to write.
+        partitions: how many partitions get records.
+        size: the size of each record in bytes.
+    """
     producer = Producer(
         {"bootstrap.servers": address, "message.max.bytes": 2 * size, "batch.num.messages": 1}
     )

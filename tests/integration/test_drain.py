@@ -34,15 +34,16 @@ IN_SESSION = 64
 DRAIN_SECONDS = 20
 CONNECTIONS, SESSIONS = 2000, 16
 ROUNDS = 7
-"""Rounds of connections that come and go. In the second half of this many, the gateway must not grow any
-more."""
+"""The number of rounds in which connections come and go. In the second half of the rounds, the gateway's
+memory must not grow any more."""
 MOST_ROUNDS = 28
 """The limit of rounds until memory is constant. A gateway that grows by 150 bytes a connection never gets
 there."""
 ROUNDS_SECONDS = float(os.environ.get("CONNECTIONS_SECONDS", "0"))
 """The minimum time of the test with many connections, in seconds. 0 means only as many rounds as it needs."""
 LOADS, LOAD_RATE, SUCCESSORS = 3, 100, 3
-"""Producers with a consumer each, records a second of each, and gateways after the first one."""
+"""The number of producers (each with its own consumer), the records per second of each producer, and the
+number of gateways that replace the first one, one after the other."""
 EARLY, LATE = 3, 2
 """How many records are written while all fetches are parked (`EARLY`), and after all were answered
 (`LATE`)."""
@@ -90,7 +91,11 @@ def offsets(broker: Broker) -> list[int]:
 
 
 def test_a_thousand_fetches_in_flight_are_answered_once_and_all_sessions_end(broker: Broker) -> None:
-    """Each client's parked fetch and a later direct one return every record once."""
+    """The gateway stops while a thousand fetches wait at the broker. Each client still gets its response.
+
+    The records in these responses and in a later direct fetch are together every record once. The gateway
+    closes all its sessions at the broker.
+    """
     assert free_slots(broker) == SLOTS
     starts = offsets(broker)
     gateway = GatewayProcess(broker.address, "--drain-timeout", str(DRAIN_SECONDS))

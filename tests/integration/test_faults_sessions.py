@@ -158,7 +158,10 @@ def narrow(stage: Scene) -> Iterator[Scene]:
 
 
 def test_large_responses_of_sessions_wait_for_each_other_under_the_budget(narrow: Scene) -> None:
-    """Case 91: six responses of 18 MB are buffered until they are complete, with a budget of one MB."""
+    """Case 91: with a budget of 1 MB, six session responses of 18 MB are buffered one after the other.
+
+    Each response is buffered until it is complete. All clients get their records.
+    """
     starts = [0] * LARGE_PARTITIONS
     ends = [LARGE_RECORDS // FILLED] * FILLED + starts[FILLED:]
     with Fetcher(narrow.broker.address, LARGE, LARGE_PARTITIONS) as direct:
@@ -202,7 +205,10 @@ def _at_the_end(narrow: Scene, number: int, ends: list[int]) -> Fetcher:
 
 
 def test_large_responses_under_a_small_budget_reach_all_clients(narrow: Scene) -> None:
-    """Case 91: clients that are catching up use no session, and their responses stream."""
+    """Case 91: clients get all large records, although the gateway may buffer little.
+
+    Clients that are catching up use no session, and their responses are forwarded as they arrive.
+    """
     got: dict[int, list[tuple[int, int]]] = {}
     with narrow.unharmed():
         before = peak = narrow.rss()

@@ -84,9 +84,9 @@ def whole_batches(records: bytes) -> int:
 
 @pytest.mark.parametrize("version", [7, 11, 16, 18])
 def test_who_is_served_first(live: Live, version: int) -> None:
-    """Without the option, a session serves other partitions than a fetch without one.
+    """Without `keep_order`, a response through a session has records of other partitions than a direct fetch.
 
-    With it there is no difference.
+    With `keep_order` there is no difference.
     """
     incremental = {}
     for keep_order in (False, True):

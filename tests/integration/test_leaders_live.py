@@ -28,7 +28,7 @@ from tools.kafka.raw import METADATA, BodyReader, RawConnection, array, compact_
 
 SECONDS: Final = float(os.environ.get("LEADERS_SECONDS", "0"))
 pytestmark = pytest.mark.timeout(300 + SECONDS)
-"""Starting three brokers takes long."""
+"""The time limit of each test is longer here, because starting three brokers takes long."""
 
 PARTITIONS: Final = 100 if SECONDS else 12
 ROTATIONS: Final = 12

@@ -50,7 +50,7 @@ def start() -> Iterator[Start]:
 
 
 def listening(pid: int) -> set[tuple[str, int]]:
-    """Return all listening addresses in the network of a process."""
+    """Return the listening addresses of all processes in the network namespace of a process."""
     found = set()
     for table in ("tcp", "tcp6"):
         for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:

@@ -132,7 +132,8 @@ def test_one_whose_broker_says_nothing_waits_longer_only_where_its_fetch_does(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """If the broker does not respond, a half-closed client is closed, unless its fetch allows a longer wait.
-    Most such clients have left, and each would keep two sockets if the broker hangs.
+
+    Most half-closed clients have left. If the broker hangs, each of them would keep two sockets open.
     """
     monkeypatch.setattr(transports, "HALF_CLOSED_SECONDS", 0.3)
 

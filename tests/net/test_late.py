@@ -33,9 +33,7 @@ HEARTBEAT, PRODUCE = ApiKey.HEARTBEAT, ApiKey.PRODUCE
 async def _silent(
     sent: bytes,
 ) -> AsyncIterator[tuple[Gateway, StubCluster, asyncio.StreamReader, asyncio.StreamWriter]]:
-    """Run a gateway and a client that has sent something. The broker answers only ApiVersions and
-    Metadata.
-    """
+    """Run a gateway and a client that has sent `sent`. The broker answers only ApiVersions and Metadata."""
     async with (
         stub_cluster() as cluster,
         gateway(cluster.address, Gateway) as gate,

@@ -1,5 +1,6 @@
-"""Names are resolved outside the event loop. No look-up waits for a hanging one, and no client waits
-forever.
+"""Names are resolved outside the event loop.
+
+A look-up that hangs does not delay other look-ups, and no client waits forever.
 """
 
 import asyncio

@@ -26,7 +26,7 @@ pytestmark = [
 
 
 def ports(name: str) -> list[int]:
-    """Return the ports of brokers and gateways."""
+    """Return the ports on which brokers and gateways listen in a capture."""
     manifest = CAPTURES / f"{name}.manifest.json"
     if not manifest.exists():
         return [33192]

@@ -28,7 +28,10 @@ pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="not g
 
 
 def _moves(how: str, **variables: str) -> tuple[int, int]:
-    """Return how often the end of the heap moved, and how many bytes were returned at the end."""
+    """Run a program that allocates memory.
+
+    Return how often its heap's end moved, and the bytes returned at the end.
+    """
     own = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
     command = [sys.executable, "-c", _PROGRAM, how]
     done = subprocess.run(command, env=own | variables, capture_output=True, text=True, check=True)

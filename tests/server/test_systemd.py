@@ -44,8 +44,9 @@ def test_who_does_not_listen_is_not_told(environ: dict[str, str]) -> None:
 
 
 def test_a_gateway_that_is_ready_hears_a_reload(heard: socket.socket) -> None:
-    """A gateway that has said READY=1 accepts SIGHUP as a reload. Before that, SIGHUP would end the process,
-    so systemd has to know when the gateway is ready.
+    """A gateway that has said READY=1 reloads after SIGHUP.
+
+    Before that, SIGHUP would end the process, so systemd has to know when the gateway is ready.
     """
     first = free_ports(2)
     options = ("--bootstrap", "127.0.0.1:1", "--listen", f"127.0.0.1:{first}", "--admin", "off")

@@ -1,4 +1,7 @@
-"""A rotated list is processed in a faster way than usual, with the same delta, table and response."""
+"""A fetch that only rotates its list is processed in a faster way, with the same result.
+
+The same result means the same delta, table and response as in the usual way.
+"""
 
 from dataclasses import dataclass, field
 from typing import Any

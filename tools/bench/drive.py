@@ -44,10 +44,10 @@ _NO_LOG: Final = bytes(16)  # timestamp, offset
 class DriveStub(asyncio.Protocol):
     """A stub broker that responds to every fetch with the same 100 entries without records.
 
-    Its responses to other requests are minimal.
+    It gives minimal responses to all other requests.
 
     Args:
-        address: its address in Metadata responses.
+        address: the stub's own address, for its Metadata responses.
     """
 
     def __init__(self, address: Address) -> None:
@@ -63,11 +63,11 @@ class DriveStub(asyncio.Protocol):
         }
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport."""
+        """Keep the transport of the new connection for the responses."""
         self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
-        """Respond to each complete request."""
+        """Respond to each request that is complete."""
         received = self._received + data
         while len(received) >= _HEADER.size:
             size, api_key, _, correlation_id = _HEADER.unpack_from(received)
@@ -96,7 +96,7 @@ def _offset(partition: int) -> bytes:
 
 
 async def serve(address: Address) -> None:
-    """Run the stub until the process is ended."""
+    """Run the stub broker until the process is ended."""
     server = await asyncio.get_running_loop().create_server(
         lambda: DriveStub(address), address.host, address.port
     )

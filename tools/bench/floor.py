@@ -40,7 +40,7 @@ _MEASURING: Final = (
     "<built-in method time.perf_counter>",
     "<method 'disable' of '_lsprof.Profiler' objects>",
 )
-"""Functions that belong to the measurement."""
+"""Functions that belong to the measurement. The profile leaves them out."""
 _ROOT: Final = Path(__file__).parents[2]
 
 

@@ -49,10 +49,11 @@ QUICK_CLIENTS: Final = ("librdkafka",)
 HINTED: Final = ("librdkafka", "Java", "franz-go")
 """The clients that use KIP-951: an error response names the new leader."""
 TIMES_LIMIT: Final = 1.1
-"""The limit for the longest gap of a client with KIP-951, relative to the direct one's."""
+"""The limit for the longest gap of a client with KIP-951 through the gateway, divided by its gap when it
+connects directly."""
 FOLLOWED_LIMIT, FOLLOWED_MOST = 10.0, 70.0
-"""Limits for gaps with ``--follow-leader``, in ms: the median and the longest. Java 4.3 alone has the
-same."""
+"""The limits for gaps with ``--follow-leader``, in ms: the median and the longest gap. Java 4.3 has the same
+gaps without a gateway."""
 KINDS: Final = {"produce": ApiKey.PRODUCE, "fetch": ApiKey.FETCH}
 
 
@@ -68,7 +69,7 @@ class MovesWindow:
 
 @dataclass(slots=True)
 class Found:
-    """The results."""
+    """The results of all clients."""
 
     rounds: dict[str, Rounds[MovesWindow]] = field(default_factory=dict)
     """The measured rounds, by client and then by route."""
@@ -125,10 +126,10 @@ def _help() -> str:
 
 
 def follow_choice(text: str) -> str:
-    """Return the last choice of ``--follow-leader``, which follows the most. Empty without such an option.
+    """Return the choice of ``--follow-leader`` that follows the most requests. Empty without such an option.
 
     Args:
-        text: the help of the command line.
+        text: the help of the command line, in which this choice is the last one.
     """
     found = re.search(r"--follow-leader ([a-z|]+)", text)
     return found[1].rpartition("|")[2] if found else ""
@@ -156,7 +157,7 @@ def _clients(stage: BenchStage, found: Found) -> list[str]:
 
 
 def _window(client: str, address: str, cluster: Cluster, admin: Admin, moves: int) -> MovesWindow:
-    """Start a producer and a consumer. Move all leaders several times."""
+    """Start a producer and a consumer, move all leaders several times, and return the measurements."""
     ports = frozenset(broker.port for broker in cluster.brokers)
     moved: list[int] = []
     with tempfile.TemporaryDirectory(prefix="fetchgate-") as folder:

@@ -80,12 +80,12 @@ class FloorSide(asyncio.BufferedProtocol):
             self._other.write(bytes(_RECEIVE[:nbytes]))
 
     def pause_writing(self) -> None:
-        """Stop reading the other side."""
+        """Stop reading from the other side, because this side's buffer is full."""
         if self._other is not None and self._other.transport is not None:
             self._other.transport.pause_reading()
 
     def resume_writing(self) -> None:
-        """Read the other side again."""
+        """Read from the other side again, because this side's buffer has room."""
         if self._other is not None and self._other.transport is not None:
             self._other.transport.resume_reading()
 
@@ -106,7 +106,7 @@ class FloorSide(asyncio.BufferedProtocol):
 
 
 async def serve(listen: tuple[str, int], target: tuple[str, int], tls: ssl.SSLContext | None) -> None:
-    """Forward until cancelled."""
+    """Accept connections and forward their bytes to the target, until the task is cancelled."""
     server = await asyncio.get_running_loop().create_server(lambda: FloorSide(target, tls=tls), *listen)
     await server.serve_forever()
 

@@ -1,4 +1,4 @@
-"""The processes of a measurement: proxies, whose CPU is measured, and loads, which print results."""
+"""The processes of a measurement: proxies, whose CPU use is measured, and loads, which print results."""
 
 import json
 import os
@@ -208,7 +208,8 @@ class BenchGateway(Proxy):
 class Load:
     """A load program: `tools.bench.load`, or another module with the same protocol.
 
-    It prints a line when it is ready. When it is done or its stdin is closed, it prints one JSON object.
+    The program prints a line when it is ready. When it is done, or when its stdin is closed, it prints one
+    JSON object.
 
     Args:
         arguments: module and its arguments.
@@ -230,7 +231,7 @@ class Load:
         reaper.forget(self._process.pid)
 
     def ready(self) -> Self:
-        """Wait until the load is ready.
+        """Wait until the load has written that it is ready.
 
         Raises:
             RuntimeError: the load ended before.

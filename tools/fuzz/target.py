@@ -20,7 +20,7 @@ FRAMES: Final = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FuzzTarget:
-    """One entry of the code for foreign bytes."""
+    """A part of the code that reads foreign bytes, with the inputs and limits for fuzzing it."""
 
     name: str
     run: Callable[[bytes], None]

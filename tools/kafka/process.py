@@ -15,13 +15,13 @@ TAIL = 40
 
 
 class JavaProcess:
-    """A Java program in a process of its own, which runs until `end`.
+    """A Java program in its own process, which runs until `end`.
 
     Args:
-        class_path: for `java -cp`.
+        class_path: the class path for `java -cp`.
         arguments: main class and its arguments.
-        log: stdout and stderr are appended to it.
-        heap: as in -Xmx.
+        log: the file to which stdout and stderr are appended.
+        heap: the maximum heap size, as for -Xmx.
         options: more options for the JVM.
     """
 

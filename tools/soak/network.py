@@ -71,7 +71,7 @@ def configure(network: Network, broker: Broker) -> str:
 
 
 def network(nodes: int, seed: int) -> tuple[Network, str]:
-    """Return the best network that this machine allows, and a description of it."""
+    """Return the most realistic network that this machine allows, and a description of it."""
     if lacking := missing():
         return Relays(nodes), f"relays between gateway and brokers, which lose no packets ({lacking})"
     return Links(nodes, seed), "two network namespaces, with a link for each broker"
@@ -146,7 +146,7 @@ class Relays:
         return nullcontext()
 
     def far(self) -> AbstractContextManager[None]:
-        """See Network."""
+        """Do nothing: with relays there are no namespaces."""
         return nullcontext()
 
     def via(self, broker: Broker) -> tuple[str, str]:
@@ -164,7 +164,7 @@ class NetworkRelay:
         self.address, self.target = f"127.0.0.1:{port}", f"127.0.0.1:{port + 1}"
 
     async def start(self) -> None:
-        """Listen."""
+        """Start to listen at `address`."""
         host, _, port = self.address.rpartition(":")
         await asyncio.start_server(self._serve, host, int(port))
 

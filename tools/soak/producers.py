@@ -102,7 +102,10 @@ class SoakProducer:
         self._lock = threading.Lock()
 
     def run(self, ended: threading.Event, place: AbstractContextManager[None]) -> None:
-        """Produce until `ended`, then wait for the last acknowledgements."""
+        """Produce until `ended` is set, then wait for the last acknowledgements.
+
+        `place` is entered meanwhile.
+        """
         with place:
             client = self._make(self._bootstrap)
             before = time.monotonic()
@@ -211,7 +214,7 @@ class Librdkafka:
 
 
 class Aiokafka:
-    """aiokafka, whose event loop only runs in `poll`."""
+    """A producer of aiokafka. Its event loop only runs in `poll`."""
 
     def __init__(self, bootstrap: str) -> None:
         self._loop = asyncio.new_event_loop()

@@ -29,7 +29,7 @@ class Format:
     order: str
     """`<` or `>`. For pcapng, the byte order of the first section."""
     fraction: int = 1_000_000
-    """Time units in a second: a million or a billion (pcap)."""
+    """Time units per second in the file's timestamps: a million or a billion (pcap only)."""
     link: int = 0
     """Link type (pcap)."""
     record_header: int = 16

@@ -24,7 +24,7 @@ _KNOWN = _PACKETS | {_SECTION, _INTERFACE, _SECRETS, 4, 5}
 _KEY_LOG = 0x544C534B
 """The type of secrets for a TLS key log."""
 _MAX_BLOCK = 8 << 20
-"""A longer block is invalid."""
+"""The longest valid block, in bytes."""
 _MOST_UNITS = 1 << 62
 _MOST_OFFSET = 1 << 33
 """The largest time offset that is used, in seconds (272 years). With a larger offset, times in ns would not

@@ -1,4 +1,7 @@
-"""The packets of one file, window by window. Only this loop reads captures."""
+"""Reads the packets of one capture file, one window of bytes after the other.
+
+All captures are read by this loop.
+"""
 
 from collections.abc import Iterator
 from typing import Protocol

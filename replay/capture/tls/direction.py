@@ -47,11 +47,11 @@ class PlaintextReceiver(Protocol):
         """
 
     def unread(self, size: int, *, partial: bool) -> None:
-        """Note captured bytes that can't be decrypted. `partial` means an incomplete record."""
+        """Note captured bytes that can't be decrypted. `partial` means that they are an incomplete record."""
 
 
 class TlsDirection:
-    """The records of one direction.
+    """Decrypts the TLS records of one direction of a connection.
 
     Args:
         receiver: gets the contents of the records.

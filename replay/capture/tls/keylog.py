@@ -25,9 +25,9 @@ class Secrets:
         """Secrets by label and client random."""
         self.lines = 0
         self.bad_lines = 0
-        """The number of lines that are not valid in a key log."""
+        """The number of invalid lines in the key log."""
         self.first_bad_line = 0
-        """The number of the first such line, counted from 1."""
+        """The number of the first invalid line in the key log, counted from 1."""
 
     def __len__(self) -> int:
         return len(self.by_connection)

@@ -175,7 +175,10 @@ def sole_writer(path: str) -> Iterator[None]:
 
 @contextmanager
 def _adaptive(spark: SparkSession) -> Iterator[None]:
-    """Let Spark choose the number of tasks by the size of the data. `rebalance` needs this."""
+    """Let Spark choose the number of tasks by the size of the data. `rebalance` needs this.
+
+    The setting is restored after the body.
+    """
     name = "spark.sql.adaptive.enabled"
     before = spark.conf.get(name)
     spark.conf.set(name, "true")

@@ -56,7 +56,7 @@ class Pipe:
 
     def __init__(self, both: Ends, session: ssl.SSLSession | None = None) -> None:
         self._in = {True: ssl.MemoryBIO(), False: ssl.MemoryBIO()}
-        """The input of the client (True) and of the server."""
+        """The buffers for received bytes: of the client (True) and of the server (False)."""
         self._out = {True: ssl.MemoryBIO(), False: ssl.MemoryBIO()}
         self.client = both.client.wrap_bio(
             self._in[True], self._out[True], server_hostname="127.0.0.1", session=session
@@ -126,7 +126,7 @@ def begun(rows: Iterable[Row]) -> list[Row]:
 
 
 def from_higher_port(one: Row) -> bool:
-    """Return whether a row (of IPv4) was sent from the higher port: that is the client's port."""
+    """Return whether the sender of a packet (IPv4) has the higher port. The sender is then the client."""
     low, high = int.from_bytes(one.connection[5:7]), int.from_bytes(one.connection[11:13])
     return one.from_low == (low > high)
 

@@ -1,6 +1,6 @@
-"""Makes SEGMENTS from IP packets, slowly and simply.
+"""Makes SEGMENTS from IP packets in a slow and simple way.
 
-This is the reference for `replay.capture.packets.segments`.
+Tests compare `replay.capture.packets.segments` with the result.
 """
 
 import ipaddress
@@ -74,7 +74,7 @@ def runs(frames: Iterable[Frame]) -> dict[tuple[str, str], list[Run]]:
 
 
 def join(rows: Iterable[Run]) -> list[Run]:
-    """Join rows of one direction of a connection that follow each other without a gap."""
+    """Join rows that follow each other without a gap in the same direction of a connection."""
     joined: list[Run] = []
     for row in rows:
         last = joined[-1] if joined else None

@@ -1,4 +1,7 @@
-"""Counts by hash can be added in any order. The count of each lane of the gateway is a sum of them."""
+"""Records are counted by the hash of their keys. The counts can be added in any order.
+
+The number of records of each gateway lane is a sum of these counts.
+"""
 
 from collections import Counter
 from random import Random

@@ -31,7 +31,7 @@ class MemberLife:
 
 
 def read(lines: Iterable[str]) -> tuple[list[Did], list[str]]:
-    """Read a member's output. Return its actions and its errors."""
+    """Read the output lines of a member's program. Return the member's actions and its errors."""
     did: list[Did] = []
     errors: list[str] = []
     for line in lines:

@@ -33,7 +33,7 @@ class SeenLife:
 
 @dataclass(slots=True)
 class SeenVerdict:
-    """Records that were lost, came twice, or out of order."""
+    """The result of a run: records that were lost, came twice, or came out of order."""
 
     records: int = 0
     processed: int = 0
@@ -41,7 +41,7 @@ class SeenVerdict:
     twice: list[str] = field(default_factory=list)
     """Records that came twice, although neither their member nor the gateway was killed in between."""
     after_kills: int = 0
-    """Records that came twice, explained by a kill."""
+    """Records that came twice because a member or the gateway was killed."""
     unordered: list[str] = field(default_factory=list)
     """Records that came for the first time after a later record of the same key."""
     invented: int = 0

@@ -1,7 +1,7 @@
-"""Many connections in a driver with a heap of 512 MB: `python -m tests.replay.measure.spark.many 1000000`.
+"""Measures very many connections in a Spark driver with a heap of 512 MB.
 
-It prints the number of connections, and the peak of this process's resident bytes. In local mode the driver's
-heap is also the executor's heap.
+Run it with `python -m tests.replay.measure.spark.many 1000000`. It prints the number of connections, and the
+peak of this process's resident bytes. In local mode the driver's heap is also the executor's heap.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""A small capture is measured without Spark, and gives the same report."""
+"""`measure` without Spark gives the same report for a small capture as with Spark."""
 
 import gzip
 import os

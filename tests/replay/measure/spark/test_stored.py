@@ -94,9 +94,9 @@ def test_a_connection_over_two_runs_is_two_of_other_names(spark: SparkSession, t
 
 
 def files_of(table: Path) -> list[Path]:
-    """Return the files that a reader of the table finds.
+    """Return the files that a reader of the table finds, without temporary ones.
 
-    Other folders may exist: a task that outlives its run may leave some.
+    A Spark task that outlives its run may leave temporary files.
     """
     return sorted(path for path in table.rglob("*") if "_temporary" not in path.parts)
 
@@ -122,10 +122,10 @@ def test_a_run_that_fails_leaves_the_table_as_it_was(
 
 
 def test_what_a_killed_run_left_is_not_added_by_the_next_one(spark: SparkSession, table: Path) -> None:
-    """Files that a killed run left in the table's folder are not added by the next run.
+    """The next run does not add the files that a killed run has left in the table's folder.
 
-    Hadoop's committer moves the files of all finished tasks, also of earlier runs. Their rows would count
-    twice.
+    Hadoop's committer moves the files of all finished tasks, also of earlier runs. So the rows of the killed
+    run would count twice.
     """
     left = table / "_temporary/0/task_202611230000000000000000_0003_m_000000"
     for day in table.glob("day=*"):
@@ -167,7 +167,7 @@ def test_a_table_of_an_earlier_release_is_read_and_copied_but_not_added_to(
 
 
 def test_a_table_is_asked_in_sql(spark: SparkSession, written: Path) -> None:
-    """The SQL queries in docs/captures.md work on a table."""
+    """The SQL queries in docs/captures.md give correct results for a table."""
     spark.read.parquet(str(written)).createOrReplaceTempView("stored")
     report = at_once("gateway", FIRST)
 
