@@ -76,7 +76,7 @@ def of_client(error: ssl.SSLError) -> str:
 
 
 def of_broker(error: ssl.SSLError) -> str:
-    """Return why TLS to a broker failed, and what to do."""
+    """Return why a TLS handshake with a broker failed, and what the operator can do."""
     reason = error.reason or ""
     if isinstance(error, ssl.SSLCertVerificationError):
         return _refused(error)
@@ -114,5 +114,5 @@ def _alert(reason: str) -> str:
 
 
 def short(error: ssl.SSLError) -> str:
-    """Return OpenSSL's own reason, in lower case."""
+    """Return OpenSSL's own text for the error, in lower case."""
     return (error.reason or str(error.args[-1])).replace("_", " ").lower()

@@ -38,7 +38,7 @@ class Option:
     """The default, as an operator would write it. None if the option is required."""
     help: str
     alias: str = ""
-    """A second flag, such as ``-b``."""
+    """A second flag for the option, such as ``-b``."""
     table: bool = False
     """Whether the option is a table in the TOML file. As a flag or variable, it is written in JSON."""
     live: bool = False
@@ -63,7 +63,7 @@ class Option:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
-    """Where an option was set, and its text there."""
+    """The text of an option, and the place where it was set."""
 
     text: str
     """The value, as it is written in the source."""
@@ -72,7 +72,7 @@ class Given:
     place: str
     """The flag, the variable or the file. For a default: the flag that would change it."""
     called: str
-    """How error messages name that place."""
+    """The text for the place of the option in error messages."""
 
 
 def option(*, parse: Callable[[str], _Value], **rest: Any) -> _Value:
@@ -148,7 +148,11 @@ def _find(
     written: Mapping[str, str],
     file: str | None,
 ) -> Given:
-    """Return the text of an option, and its source."""
+    """Return the text of an option, and where it was set.
+
+    Raises:
+        ConfigError: a required option is missing.
+    """
     flag, variable = option.flag, option.variable
     if (text := flags.get(option.name)) is not None:
         return Given(text=text, source="flag", place=flag, called=flag)

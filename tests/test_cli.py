@@ -46,9 +46,9 @@ def _log_defaults() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make the gateway see no other processes.
+    """Hide all other processes of the machine from the gateway.
 
-    Other processes run on the machine of the tests, and transparent mode would warn about them.
+    In transparent mode the gateway would warn about them.
     """
     monkeypatch.setattr(bypass, "MAX_SCANNED", 0)
 
@@ -490,9 +490,9 @@ NOT_WELL = "Not all is well: a line above says what to do."
 
 
 def _check(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, list[str], str]:
-    """Run `--check`. Return the exit code, the messages and stderr.
+    """Run `--check`. Return the exit code, the printed messages and stderr.
 
-    The messages leave out the line about options and the last line.
+    The messages leave out the line about the options and the last line, which is the result.
     """
     code = main(["proxy", "--check", *arguments])
     out, err = capsys.readouterr()

@@ -67,15 +67,16 @@ KEPT: Final = frozenset(
         ApiKey.DESCRIBE_TOPIC_PARTITIONS,
     }
 )
-"""The API keys whose bodies are kept."""
+"""The API keys of requests and responses whose bodies are kept."""
 
 _MAX_REQUEST: Final = 1 << 28
 """The length limit of a request. Kafka requests are shorter. Text or TLS read as a length is larger."""
 _MAX_RESPONSE: Final = 1 << 30
 _MAX_OPEN: Final = 1 << 14
-"""How many requests may be without a response. With more, the order is in doubt."""
+"""The maximum number of requests without a response. If there are more, the order of responses is in
+doubt."""
 _MAX_HELD: Final = 1 << 24
-"""How many bytes a fetch response may have without its records. A larger response is omitted."""
+"""The maximum size of a fetch response without its records, in bytes. A larger response is omitted."""
 _OPAQUE_FROM: Final = (ApiKey.SASL_HANDSHAKE, 0)
 """After this request (SaslHandshake v0), the tokens are sent without Kafka's framing."""
 
@@ -129,14 +130,14 @@ class Redactor:
 
 
 class _OpenRequests:
-    """The requests without a response, in the order in which the broker must respond."""
+    """The requests that wait for a response, in the order in which the broker must respond."""
 
     __slots__ = ("_by_id", "_queue", "ordered", "private", "unread")
 
     def __init__(self) -> None:
         self._queue: deque[tuple[bytes, _Kind]] = deque()
         self.private = 0
-        """How many open requests may get a response with records or credentials."""
+        """The number of open requests whose responses may have records or credentials."""
         self._by_id: dict[bytes, tuple[int, _Kind, bool]] = {}
         """The open requests of each correlation id: their number, the kind of the first, and whether their
         kinds differ."""
@@ -211,7 +212,7 @@ class _KeptBytes:
             self._pieces.append((kept, cut + size))
 
     def add(self, selection: "_KeptBytes") -> None:
-        """Add everything that another object has."""
+        """Add all kept and omitted bytes of another object."""
         for kept, cut in selection._pieces:  # noqa: SLF001 - of its own class
             self.keep(kept)
             self.leave_out(cut)
@@ -230,9 +231,9 @@ class _RedactedDirection:
     __slots__ = ("_framer", "_last", "_opaque", "_open", "_out", "_to_keep")
 
     head_size = 0
-    """The size of the head in bytes. The head decides which bytes of the body are kept."""
+    """The size of the head of a frame, in bytes. The head decides which bytes of the body are kept."""
     lengths = range(0)
-    """The range of valid frame lengths, in bytes."""
+    """The range of valid values in the length field of a frame, in bytes."""
 
     def __init__(self, open_requests: _OpenRequests) -> None:
         self._open = open_requests
@@ -241,12 +242,12 @@ class _RedactedDirection:
         self._to_keep = 0
         """The number of the next bytes of the body that are kept. The bytes after them are omitted."""
         self._last = False
-        """Whether later bytes can't be understood as frames."""
+        """Whether the bytes after this frame can't be read as frames."""
         self._opaque = False
         self._out = _KeptBytes()
 
     def begin(self, head: bytes) -> None:
-        """Decide from the head which bytes of the body to keep."""
+        """Decide from the head of a frame which bytes of its body to keep."""
         raise NotImplementedError
 
     def body(self, part: bytes) -> None:
@@ -275,7 +276,7 @@ class _RedactedDirection:
         return self._out.pieces()
 
     def end(self) -> list[Piece]:
-        """End the stream. Return the pieces of its buffered bytes."""
+        """End the stream. Return the pieces of the bytes that are still buffered."""
         self._opaque = True
         self._out = _KeptBytes()
         self._out.keep(self._framer.rest())
@@ -303,7 +304,8 @@ class _Requests(_RedactedDirection):
     head_size = REQUEST_START_BYTES + 2
     """The size of a request's head in bytes. The head ends with the length of client_id, a 2-byte number."""
     lengths = range(REQUEST_START_BYTES - LENGTH_BYTES, _MAX_REQUEST)
-    """The lowest length is that of a request without client_id: ControlledShutdown v0."""
+    """The range of valid request lengths. The shortest request is ControlledShutdown v0, which has no
+    client_id."""
 
     def __init__(self, open_requests: _OpenRequests) -> None:
         super().__init__(open_requests)
@@ -362,7 +364,7 @@ class _RedactedResponses(_RedactedDirection):
         super().__init__(open_requests)
         self._walk: FetchResponseWalk | None = None
         self._at = 0
-        """The offset in the frame of the next byte, while the frame is read."""
+        """The offset of the next byte in the frame that is being read."""
         self._held = _KeptBytes()
         """The body of a fetch response, without records, until the response is complete."""
         self._sasl = b""
@@ -477,4 +479,4 @@ _SASL_FLEXIBLE: Final = 2
 """The first version with compact fields and tagged fields."""
 _SASL_ERROR_BYTES: Final = 2
 _SASL_LIFETIME_BYTES: Final = 8
-"""The size of session_lifetime_ms, which exists from v1 on (KIP-368)."""
+"""The size in bytes of session_lifetime_ms, which exists from v1 on (KIP-368)."""

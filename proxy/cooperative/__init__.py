@@ -14,8 +14,8 @@ The state:
 - `member`, `members`, `group`: the state of a member, of all members, and of a group.
 - `positions`: the committed offset of each hash, and its text in commits.
 - `plan`: assigns lanes to members.
-- `claims`, `declared`: key ranges that clients declare, and who holds them now.
-- `tally`: figures.
+- `claims`, `declared`: key ranges that clients declare, and their present owners.
+- `tally`: counts of records, fetches and other events.
 
 Records and messages:
 

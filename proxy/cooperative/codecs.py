@@ -54,7 +54,7 @@ def decompress(codec: int, payload: Buffer) -> bytes:
 
 
 def compress(codec: int, payload: bytes) -> bytes:
-    """Compress records with a codec from 1 to 4."""
+    """Compress records with the codec of this number, from 1 to 4."""
     return _COMPRESS[codec](payload)
 
 

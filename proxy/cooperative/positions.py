@@ -170,7 +170,7 @@ class Positions:
 
 
 class Committed(NamedTuple):
-    """What Kafka stores for a partition of the group: the map, and the application's own metadata."""
+    """The data that Kafka stores for a partition of the group: the map, and the application's metadata."""
 
     positions: Positions
     metadata: str

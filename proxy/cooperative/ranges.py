@@ -19,7 +19,7 @@ _CACHED_BYTES: Final = 1 << 20
 """The maximum number of bytes of keys that each `Split` remembers. A member may have a thousand `Split`
 objects."""
 _KEY_BYTES: Final = 128
-"""How many bytes a remembered key needs, in addition to its own."""
+"""The number of bytes that a remembered key needs in addition to the bytes of the key."""
 
 
 class RangeError(ValueError):
@@ -113,7 +113,7 @@ def within(ranges: KeyRanges, others: KeyRanges) -> bool:
 
 
 def overlap(one: KeyRanges, other: KeyRanges) -> bool:
-    """Return whether any hash is in both lanes."""
+    """Return whether the two lanes have any hash in common."""
     return any(low <= end and start <= high for low, high in one for start, end in other)
 
 

@@ -17,7 +17,7 @@ STALL_SECONDS: Final = 30.0
 """After this many seconds without progress, a connection is closed if others wait because of it, or if memory
 is short."""
 SILENT_SECONDS: Final = 4.0
-"""After this many seconds without progress, a client is assumed not to read its responses."""
+"""The time without progress after which a client counts as not reading, in seconds."""
 REQUESTS_PART: Final = 4
 """The divisor of the memory limit for responses that gives the limit for incomplete requests: a quarter."""
 
@@ -30,13 +30,13 @@ class Holder(Protocol):
 
     @property
     def can_go_on(self) -> bool:
-        """Whether reading the broker would bring more bytes of the buffered response."""
+        """Whether more bytes of the buffered response would arrive if the gateway read from the broker."""
 
     def wait_for_budget(self, waits: bool, /) -> None:
         """Stop reading from the broker if `waits` is true, otherwise read again."""
 
     def report_buffered(self) -> None:
-        """Report to the budget how many bytes are buffered now."""
+        """Report the number of buffered bytes to the budget now."""
 
 
 class Budget:
@@ -48,9 +48,9 @@ class Budget:
     whole limit. Then all connections wait until these clients read or are closed. If these clients read
     slowly, one connection still continues.
 
-    A connection without progress for `STALL_SECONDS` is closed if others wait because of it, or if memory is
-    short. The connection with the most buffered bytes is closed first. When a connection stops waiting, its
-    `STALL_SECONDS` start again.
+    A connection without progress for `STALL_SECONDS` is closed if other connections wait because of it, or if
+    memory is short. The connection with the most buffered bytes is closed first. When a connection stops
+    waiting, its `STALL_SECONDS` start again.
     """
 
     __slots__ = ("_holders", "_reads_on", "_released", "_waiting", "limit", "total")
@@ -64,7 +64,8 @@ class Budget:
         self._released: set[Holder] = set()
         """The connections that have stopped waiting since the last call of `stalled`."""
         self._reads_on = False
-        """Whether clients read slowly: bytes of clients that read nothing are below the limit."""
+        """Whether the clients that hold bytes read slowly. It is false if bytes of clients that read nothing
+        reach the limit."""
 
     def __repr__(self) -> str:
         return f"<Budget {self.total} of {self.limit}, {len(self._holders)} hold, {len(self._waiting)} wait>"

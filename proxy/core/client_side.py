@@ -45,9 +45,11 @@ from proxy.protocol.produce import READ_WITHIN, wants_response
 from proxy.session.decision import Reason
 
 _MIN_LENGTH: Final = 10
-"""The shortest valid length of a request, in bytes, without the 4 bytes of the length field. A header has at
-least 10 bytes. (Only ControlledShutdown v0 has 8, but its body has 4.) A PostgreSQL client that requests
-encryption sends a length of 8, so that it is recognized."""
+"""The shortest valid length of a request, in bytes, without the 4 bytes of the length field.
+
+A header has at least 10 bytes. (The header of ControlledShutdown v0 has only 8, but its body has 4.) The
+first length from a PostgreSQL client that requests encryption is 8, so that such a client is recognized.
+"""
 _GSSAPI_TOKEN: Final = 0x60
 _UNLEARNT: Final = frozenset({int(ApiKey.FETCH), *map(int, SASL), *map(int, NO_RESPONSE_TIME)})
 """API keys of requests that never get a plan, because the core has to read each of them.
@@ -55,7 +57,8 @@ _UNLEARNT: Final = frozenset({int(ApiKey.FETCH), *map(int, SASL), *map(int, NO_R
 JoinGroup and ShareFetch contain how long the broker may wait. A broker may refuse SASL requests.
 """
 _FETCH: Final = int(ApiKey.FETCH)
-"""A plain int, because it is compared for every request, and enum members are looked up slowly."""
+"""The API key of Fetch as a plain int. It is compared for every request, and enum members are slow to look
+up."""
 
 
 class ClientSide:
@@ -97,7 +100,8 @@ class ClientSide:
         self._rewriting = rewriting
         self._max_request_bytes = max_request_bytes
         self._group_wait = GROUP_SECONDS
-        """How long the client's group waits for its members: the rebalance timeout, in seconds."""
+        """The rebalance timeout of the client's group, in seconds: the longest time that the group waits for
+        its members."""
         self._header = b""
         """The header of the last fetch, after its correlation id."""
         self._header_version = -1
@@ -317,7 +321,7 @@ class ClientSide:
         return True
 
     def _takes_versions(self, frame: bytes, version: int) -> bool:
-        """Note an ApiVersions request. Return False if the gateway has answered it itself.
+        """Note an ApiVersions request. Return False if the gateway itself responds to it.
 
         The gateway refuses an ApiVersions version whose response it can't edit (fetch-semantics, traps 5 and
         31; case 85).

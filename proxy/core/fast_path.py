@@ -22,7 +22,8 @@ from proxy.protocol.api import (
 MAX_JOINED: Final = 1 << 14
 """The largest response, in bytes, that `join` buffers until it is complete."""
 _AT_ONCE: Final = range(1024)
-"""How many requests are handled in one call. Requests without a response are limited only here."""
+"""The maximum number of requests that one call handles. For requests without a response, there is no other
+limit."""
 _ROOM: Final = MAX_IN_FLIGHT - 1
 """The maximum number of requests in flight for the fast path. With one more request, the core stops reading
 from the client."""
@@ -34,8 +35,8 @@ class FastPath:
 
     Args:
         state: the state of the connection.
-        max_request_bytes: the longest frame that the client may send.
-        on: whether there is a fast path. Tests can turn it off, to test the rest of the core alone.
+        max_request_bytes: the longest frame that the client may send, in bytes.
+        on: whether the fast path is used. Tests turn it off to test the rest of the core alone.
     """
 
     __slots__ = (

@@ -137,7 +137,7 @@ class FetchResponses:
         return pieces
 
     def end(self, fetching: FetchHandler, request: InFlight) -> bool:
-        """Note the end of a response. Send the fetch again if that was arranged.
+        """Note the end of a response. If `arrange_resend` was called, send the fetch again.
 
         Returns:
             Whether the client has the complete response.
@@ -167,7 +167,7 @@ class FetchResponses:
         self._tally.broker.fetch_response_bytes += size
 
     def _walk(self, fetching: FetchHandler) -> FetchResponseWalk:
-        """Return a walk over a response. Its layout is that of the fetch as sent to the broker."""
+        """Return the parser for a fetch's response. Its layout is that of the fetch as sent to the broker."""
         response = fetching.response
         walk = response.walk
         if walk is None:
@@ -182,10 +182,10 @@ class FetchResponses:
     def _forward_chunk(
         self, fetching: FetchHandler, response: Walked, walk: FetchResponseWalk, chunk: bytes, *, last: bool
     ) -> list[Buffer]:
-        """Walk over the next bytes of a forwarded response. Return the bytes for the client.
+        """Parse the next bytes of a forwarded response. Return the bytes for the client.
 
-        If the fetch requested a session and the response has an error, the fetch is sent again, and the
-        client gets nothing of the response. A response that is not understood is forwarded unchanged, unless
+        If the fetch requested a session and the response has an error, the fetch is sent again, and no part
+        of this response is sent to the client. A response that can't be parsed is forwarded unchanged, unless
         it may have addresses to rewrite.
         """
         if response.understood:
@@ -431,7 +431,7 @@ class FetchResponses:
         self._fetches.arrange_resend(fetching, full=False)
 
     def _session_lost(self, fetching: FetchHandler, code: int, result: SessionResult) -> None:
-        """Arrange to send a fetch again, because its session can't continue or could not be created."""
+        """Note that a session was lost or refused, and arrange to send the fetch again."""
         if code:
             self._tally.session_errors[code] += 1
         if result.loss is not None:
@@ -447,7 +447,10 @@ class FetchResponses:
     def _learn_plan(
         self, fetching: FetchHandler, response: Kept, walk: FetchResponseWalk, result: SessionResult
     ) -> None:
-        """Make a plan from a fetch of the session, if its list was only rotated and its response is small."""
+        """Make a plan from a fetch of the session.
+
+        The conditions are that its list was only rotated, and that its response is small.
+        """
         fetch, template, frame = fetching.fetch, self._plans.template, response.frame
         rotation = self._session.rotation
         if (
@@ -499,7 +502,7 @@ class FetchResponses:
     # Lessons from a response
 
     def _settle(self, fetching: FetchHandler, walk: FetchResponseWalk, size: int, *, full: bool) -> None:
-        """Note how much an exchange through the session saved.
+        """Note the number of bytes that an exchange through the session saved.
 
         Args:
             fetching: the fetch.
@@ -554,7 +557,7 @@ class FetchResponses:
             self._events.append(Passthrough(reason=Reason.UNCACHED_ERRORS))
 
     def _note_left_out(self) -> None:
-        """Stop using sessions if the broker has lost partitions of sessions twice.
+        """Stop using sessions if the broker has twice left out changed partitions of sessions.
 
         Otherwise the client would not get the records of these partitions.
         """
@@ -563,7 +566,7 @@ class FetchResponses:
             self._events.append(Passthrough(reason=Reason.LEFT_OUT))
 
     def _leave_tags(self) -> None:
-        """Stop using sessions, because this broker's responses have body tags."""
+        """Stop using sessions, because the responses of this broker have body tags."""
         if self._eligibility.never is None:
             self._eligibility.never = Reason.TAGS
             self._events.append(Passthrough(reason=Reason.TAGS))

@@ -52,12 +52,12 @@ _PROBE_CORRELATION_ID: Final = 0x6667_6174
 
 
 class Fetches:
-    """Decides how to send each fetch of one connection, and sends it.
+    """Decides how to send each fetch of one connection, and sends the fetch.
 
     Args:
         state: the state of the connection.
         sessions: the session switch and the session slots of the process.
-        versions: the features that other connections have learned, or None.
+        versions: the broker features that other connections have learned, or None.
     """
 
     __slots__ = (
@@ -88,10 +88,10 @@ class Fetches:
         self.session = FetchSessionHandler()
         self.eligibility = Eligibility(sessions, versions)
         self.closing = False
-        """Whether the client sends no more fetches. If so, a fetch that has to be sent again does not use a
+        """Whether the client sends no more fetches. If so, a fetch that is sent again does not use a
         session."""
         self.check_at = 0.0
-        """The next time, in seconds, at which `_look` decides whether to check the session."""
+        """The time, in seconds, at which `_look` decides for the next time whether to check the session."""
         self._check_due_at = 0.0
         """The time of the session's next regular check, in seconds."""
         self._check_paid_at = 0
@@ -102,7 +102,8 @@ class Fetches:
         """The reason why the last fetch was forwarded unchanged. None before the first fetch, or if the last
         fetch was sent through the session."""
         self.max_fetch_bytes = sessions.max_fetch_bytes
-        """The limits that applied when the last fetch was decided. A reload may have replaced them since."""
+        """The value of max_fetch_bytes at the decision on the last fetch. A reload may have replaced it
+        since."""
         self.unused = 0
         """The number of consecutive fetches for which the session saved no bytes."""
         self._memory = 0
@@ -123,7 +124,7 @@ class Fetches:
 
         Args:
             request: the fetch in flight.
-            fetching: its innermost handler.
+            fetching: the innermost handler of the fetch.
             frame: the whole frame.
             body: the offset of the body in the frame.
         """
@@ -219,7 +220,7 @@ class Fetches:
         fetching.resend = self._ask_full if again else self._forward
 
     def _decide(self, fetching: FetchHandler, fetch: FetchRequest) -> Decision:
-        """Return how to send a fetch: through the session, or unchanged for a reason."""
+        """Decide how to send a fetch: through the session, or forwarded for a reason."""
         session = self.session
         reason = self.eligibility.against(fetch, self._state.client_id, session)
         if reason is not None:
@@ -313,7 +314,7 @@ class Fetches:
         self.check_at = min(now + SUSPECT_SECONDS, self._check_due_at)
 
     def _look(self, fetch: FetchRequest) -> None:
-        """Check the session if a check is due, or if the client waits for available records."""
+        """Check the session if a check is due, or if the client waits for records that are available."""
         now = self._state.now
         if self.session.waits() or now >= self._check_due_at:
             self._check(fetch)
@@ -444,7 +445,10 @@ class Fetches:
         self._settle_memory()
 
     def _leave_unused(self, reason: Reason) -> None:
-        """Close the session if this connection's fetches do not use it. Others may need its slot."""
+        """Close the session if the fetches of this connection do not use it.
+
+        Other clients may need its slot at the broker.
+        """
         session = self.session
         if not (session.session_id and self._close_frame) or session.outstanding or reason in PASSING:
             return

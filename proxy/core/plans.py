@@ -40,7 +40,7 @@ MAX_PLANS: Final = 16
 """The maximum number of plans for a connection. Clients use few kinds of requests. If there are more, all
 plans are dropped."""
 MAX_PREFIX: Final = 256
-"""The limit of header bytes in a template. Tags of a header may have any length."""
+"""The maximum number of header bytes in a template. The tags of a header may have any length."""
 MAX_KEPT: Final = 2 * MAX_AROUND + 512
 """The limit of bytes around the entries of a kept fetch. The forgotten topics of a client with its own
 sessions may have any length."""
@@ -178,12 +178,14 @@ class EntryTemplate:
 
     @classmethod
     def of(cls, request: FetchRequest, frame: bytes, walk: FetchResponseWalk) -> Self | None:
-        """Return the template of a response. None if the response does not have exactly one plain entry.
+        """Return a template made from a response.
+
+        The result is None if the response does not have exactly one plain entry.
 
         Args:
             request: the fetch.
             frame: the whole response to the fetch, or its first `ENTRY_HEAD` bytes.
-            walk: the walk over these bytes.
+            walk: the parsed form of these bytes.
         """
         layout = request.layout
         if walk.partitions != 1 or walk.tags or not request.topics.keys:
@@ -260,12 +262,14 @@ class Plan(Handler):
         self.prefix = prefix
         self.answered = answered
         self.response: Template | None = None
-        """If the handler may rewrite responses: the template of responses that can be forwarded unchanged."""
+        """The template of responses that can be forwarded unchanged, although the handler may rewrite
+        responses. None if the handler rewrites no responses, or before a template is known."""
         self.wait = request.handler.wait
         self._handler = request.handler
         self._rewrites = not request.handler.forwards
         self._timed = request.api_key not in NO_RESPONSE_TIME
-        """Whether the response time shows how fast the broker is."""
+        """Whether the response time shows the speed of the broker. It does not if the broker may wait on
+        purpose."""
         self._plans = plans
 
     def begin(self, _request: InFlight) -> Handler:
@@ -273,7 +277,7 @@ class Plan(Handler):
         return self._handler.fresh()
 
     def recall(self, frame: bytes, seconds: float) -> bytes | None:
-        """Return the response if it can be forwarded unchanged, otherwise None."""
+        """Return the broker's response if it can be forwarded unchanged, otherwise None."""
         if not self.live:
             return None
         if self._rewrites and (self.response is None or not self.response.matches(frame)):
@@ -354,9 +358,10 @@ class FetchPlan(Handler):
         eligibility: Eligibility,
         responses: Responses,
     ) -> None:
-        """Note the assumptions of the plan, such as the present values of the session switches."""
+        """Note the values on which the plan relies, such as the session switches."""
         self.live = True
-        """Whether the plan's assumptions still hold. The session switches are checked separately."""
+        """Whether the plan's assumptions still hold. The session switches are not included; they are checked
+        separately."""
         self.spare = None
         self._fetches, self._size = template, template.size
         self.fetch: FetchRequest = sent.with_frame(b"")
@@ -373,7 +378,10 @@ class FetchPlan(Handler):
         self._responses = responses
 
     def request(self, frame: bytes, _now: float) -> bytes | None:
-        """Return the broker's form of a fetch, and count it. Return None if the core has to process it.
+        """Return the frame to send to the broker for a client's fetch, and count the fetch.
+
+        Returns:
+            The frame, or None if the core has to process the fetch.
 
         Args:
             frame: the received bytes, which may be anything.
@@ -391,7 +399,7 @@ class FetchPlan(Handler):
         return None
 
     def recall(self, frame: bytes, seconds: float) -> bytes | None:
-        """Return the response if it can be forwarded unchanged, otherwise None."""
+        """Return the broker's response if it can be forwarded unchanged, otherwise None."""
         if not self.live:
             return None
         plans, version, size = self._plans, self.version, len(frame)
@@ -584,8 +592,8 @@ class SessionPlan(FetchPlan):
     def repeat(self, received: int, full: int) -> None:
         """Count one more fetch and one more response, without building them.
 
-        They are like the last fetch, which must have changed nothing, and its response, which must have had
-        no entry. The list of the new fetch may begin at another entry.
+        Use this only if the last fetch changed nothing in the session, its response had no entry, and the new
+        fetch and response are like them. The list of the new fetch may begin at another entry.
 
         Args:
             received: the size of the broker's response in bytes.
@@ -610,7 +618,7 @@ class SessionPlan(FetchPlan):
         return made.handler
 
     def count(self, tally: Tally, meter: Meter) -> None:
-        """Like `FetchPlan.count`."""
+        """Add the exchanges since the last call to the tally, like `FetchPlan.count`."""
         asked, answered = self._asked, self._answered
         if not (asked or answered):
             return
@@ -637,13 +645,14 @@ class SessionPlan(FetchPlan):
 
 
 class Plans:
-    """The plans of one connection, and templates that make it unnecessary to parse similar frames.
+    """The plans of one connection, and the templates that save the parsing of similar frames.
 
     Args:
         limits: the switches for sessions.
-        measured: gets the response times and sizes.
-        tally: gets the counts of the plans.
-        meter: gets the sizes of the plans' responses, to leave them out of its measurements.
+        measured: the object that is given the response times and sizes.
+        tally: the object that is given the counts of the plans.
+        meter: the object that is given the sizes of the plans' responses, to leave them out of its
+            measurements.
     """
 
     __slots__ = (
@@ -681,8 +690,8 @@ class Plans:
         self.entry: EntryTemplate | None = None
         """The template of the last forwarded response with one entry."""
         self._response = b"", -1, 0
-        """The last small forwarded response: the bytes after its correlation id, its version, and its number
-        of partitions."""
+        """The last small response that was forwarded: the bytes after its correlation id, its version, and
+        its number of partitions."""
         self._empty: tuple[bytes, FetchResponseWalk] | None = None
         """The session's last response without an entry, and its parsed form."""
 
@@ -772,7 +781,7 @@ class Plans:
     # Responses
 
     def learn_unaddressed(self, api_key: int, version: int, frame: bytes) -> None:
-        """Note a response that could contain brokers' addresses, but has none.
+        """Note a response that could contain brokers' addresses, but contains none.
 
         Most produce responses are like this.
         """

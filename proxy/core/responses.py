@@ -64,12 +64,12 @@ class Rewriting:
         return False
 
     def handler(self, api_key: int, version: int, wait: float = 0.0) -> Handler:
-        """Return the handler of a request that is forwarded unchanged.
+        """Return the handler for the response to a request that is forwarded unchanged.
 
         Args:
             api_key: the API key of the request, other than Fetch.
             version: the version of the request.
-            wait: how long the request allows the broker to wait, in seconds.
+            wait: the longest time for which the request allows the broker to wait, in seconds.
         """
         if api_key == ApiKey.API_VERSIONS:
             return CutVersions(self, api_key, version, wait)
@@ -78,7 +78,7 @@ class Rewriting:
         return Forward(wait) if wait else FORWARD
 
     def tags(self, tags: bytes, _spans: Sequence[TagSpan]) -> bytes:
-        """Return the client's body tags of a fetch response. Here they are unchanged."""
+        """Return the body tags of the client's fetch response. This base class returns them unchanged."""
         return tags
 
 
@@ -152,7 +152,7 @@ class ForwardFetch(Forward):
         return [chunk]
 
     def passes(self, size: int) -> bool:
-        """Count the bytes. Return True, because they may be forwarded."""
+        """Count the bytes of a response. Return True, because the bytes may be forwarded."""
         self._state.tally.broker.fetch_response_bytes += size
         self._state.tally.client.fetch_response_bytes += size
         return True
@@ -231,7 +231,7 @@ class _Rewrite(Handler, Generic[_Rewriting]):
 
 
 class CutVersions(_Rewrite[Rewriting]):
-    """Limits the version ranges of an ApiVersions response to versions that the gateway understands."""
+    """Limits the version ranges of an ApiVersions response to versions that the gateway supports."""
 
     __slots__ = ("forwards",)
 
@@ -240,7 +240,7 @@ class CutVersions(_Rewrite[Rewriting]):
         self.forwards = False
 
     def feed(self, chunk: bytes, *, last: bool) -> list[Buffer]:
-        """Like `_Rewrite.feed`. A response that is too large is forwarded."""
+        """Like `_Rewrite.feed`, but a response that is too large is forwarded unchanged."""
         return [chunk] if self.forwards else super().feed(chunk, last=last)
 
     def passes(self, _size: int) -> bool:
@@ -417,9 +417,9 @@ def rewritten_tags(tags: bytes, spans: Sequence[TagSpan], resolve: Resolve) -> b
 
 
 def hidden_endpoints(tags: bytes, spans: Sequence[TagSpan]) -> bytes:
-    """Return body tags of the same size without endpoints that a client would read.
+    """Return body tags of the same size, in which clients find no endpoints.
 
-    The first tag gets a number that no client knows.
+    The first tag, which has the endpoints, gets a number that no client knows.
     """
     count = len(encode_uvarint(len(spans)))
     return tags[:count] + _UNSEEN_TAG + tags[count + 1 :]

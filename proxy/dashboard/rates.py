@@ -9,7 +9,7 @@ from typing import Final
 from proxy.dashboard.snapshot import NOW_SECONDS, ClientConnection, Snapshot
 
 _KEPT: Final = 32
-"""How many snapshots are kept. A client can't have more bars."""
+"""The number of snapshots that are kept. It is also the maximum number of bars for a client."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +20,7 @@ class TrafficRate:
     client: float = 0.0
     """Bytes of fetches on the client's side, per second."""
     broker: float = 0.0
-    """Bytes of fetches on the broker's side, per second."""
+    """Bytes of fetches and their responses on the broker's side, per second."""
     reasons: Mapping[str, float] = field(default_factory=dict)
     """Fetches without a session per second, by reason."""
 
@@ -60,7 +60,10 @@ class Rates:
         return len(self._samples) > 1
 
     def cpu(self) -> float | None:
-        """Return the share of a core that the gateway has used over the last ten seconds. None if unknown."""
+        """Return how much CPU the gateway has used in the last ten seconds, as a share of one core.
+
+        None if unknown.
+        """
         last = self._samples[-1] if self._samples else None
         before = next(
             (one for one in self._samples if last is not None and last.time - one.time <= NOW_SECONDS), None
@@ -99,7 +102,7 @@ class Rates:
         )
 
     def _since(self, client: ClientConnection) -> _CounterSample | None:
-        """Return the sample of ten seconds ago. If the connection is younger, return its oldest sample."""
+        """Return the snapshot from ten seconds ago, or the oldest one that has the connection."""
         found = None
         for sample in reversed(list(self._samples)[:-1]):
             if client.key not in sample.clients or sample.clients[client.key].fetches > client.fetches:

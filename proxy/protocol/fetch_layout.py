@@ -111,7 +111,7 @@ class FetchLayout:
     ``log_start_offset`` (v5), ``end``."""
 
     def no_items(self, *, null: bool) -> bytes:
-        """Return the bytes of an array or of records without content: null, or empty."""
+        """Return the bytes of an array or of records with no content, either null or empty."""
         if self.flexible:
             return b"\x00" if null else b"\x01"
         return _NULL_CLASSIC if null else _ENDS_EMPTY_CLASSIC

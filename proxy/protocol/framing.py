@@ -35,7 +35,7 @@ class Framer:
 
     def __init__(self) -> None:
         self.data: bytes | bytearray = b""
-        """The received bytes. Bytes before `_at` were returned already. It is empty if all bytes were
+        """The received bytes. Bytes before `_at` are already returned. The buffer is empty if all bytes are
         returned."""
         self._at = 0
         """Offset of the first byte that `next` has not returned yet."""

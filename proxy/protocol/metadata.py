@@ -48,7 +48,7 @@ _ENTRY: Final = _TOPIC["partitions"].fields
 _INTERNAL_BYTES: Final = _TOPIC["is_internal"].size
 _OPERATIONS_BYTES: Final = _TOPIC["topic_authorized_operations"].size
 _FIELDS: Final = np.dtype([(field.name, f">i{field.size}") for field in _ENTRY if field.size])
-"""The start of a partition's entry: error_code, partition_index, leader_id, leader_epoch."""
+"""The fields at the start of a partition's entry: error_code, partition_index, leader_id, leader_epoch."""
 _ARRAYS: Final = sum(not field.size for field in _ENTRY)
 """The number of arrays of node ids in the entry of a partition: replica_nodes, isr_nodes,
 offline_replicas."""
@@ -77,7 +77,8 @@ class Partitions(NamedTuple):
     """Fields of each partition: error_code, partition_index, leader_id (-1: none), leader_epoch (-1:
     unknown)."""
     at: Rows
-    """The offset of leader_id for each partition. leader_epoch follows leader_id."""
+    """For each partition, the offset of its leader_id in the topic's bytes. leader_epoch follows
+    leader_id."""
 
 
 class LeaderHint(NamedTuple):
@@ -106,9 +107,10 @@ def read_topics(
 
     Args:
         body: the complete response without its header.
-        version: v10 to v13.
-        known: the bytes of topics (as in `TopicElement.span`) by topic id. A topic with equal bytes is not
-            parsed again.
+        version: the version of the response, v10 to v13.
+        known: the bytes of topics that were read before (see `TopicElement.span`), by topic id. A topic with
+            equal
+            bytes is not parsed again.
 
     Raises:
         ProtocolError: the body does not match the version.
@@ -145,7 +147,7 @@ def read_topics(
 
 @cache
 def _around_topics(version: int) -> tuple[tuple[Field, ...], tuple[Field, ...]]:
-    """Return the fields before and the fields after the topics.
+    """Return the fields before the topics, and the fields after the topics.
 
     Of the fields before, only broker ids are read.
     """
@@ -172,7 +174,7 @@ def topic_partitions(image: bytes) -> Partitions:
 
 
 class _Alike(NamedTuple):
-    """Contiguous entries that have the same size."""
+    """Contiguous entries of partitions that all have the same size."""
 
     at: int
     number: int

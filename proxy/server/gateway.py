@@ -57,7 +57,7 @@ class Gateway:
         return health_of(self.status())
 
     async def collect_status(self) -> Status:
-        """Return the status of the process."""
+        """Return the present status of the process."""
         return self.server.status()
 
     async def collect_account(self) -> Account:

@@ -30,7 +30,7 @@ class Monitor:
         self.descriptors = Descriptors(process.log, process.note)
         self.totals = Totals()
         self.certificates: dict[str, ReloadingContext | None] = {}
-        """The gateway's own certificates, by option. None if the option is not set."""
+        """The gateway's own certificates, by the option that sets them. None if the option is not set."""
         self.draining = False
         self._process = process
         self._brokers = brokers
@@ -49,7 +49,7 @@ class Monitor:
         self.descriptors.update(left=False, now=monotonic())
 
     def status(self, problems: list[str], *, slots_used: int, connections: int) -> Status:
-        """Return the status of this process."""
+        """Return the present status of this process."""
         options, brokers = self._process.options, self._brokers
         return Status(
             config=options.config,

@@ -14,7 +14,10 @@ from proxy.protocol.fetch_request import Listing
 
 @final
 class Reason(StrEnum):
-    """Why a request or connection is forwarded unchanged. The label of `fetchgate_passthrough_total`."""
+    """Reasons to forward a request or a connection unchanged.
+
+    They are a label of `fetchgate_passthrough_total`.
+    """
 
     NATIVE = "native session"
     """The client has sessions of its own."""
@@ -38,7 +41,8 @@ class Reason(StrEnum):
     NO_SESSIONS = "broker without sessions"
     """The broker is Kafka 1.0 or older, which has no sessions."""
     LEADER_EPOCHS = "leader epochs"
-    """A session of this broker does not update the leader epochs of its entries (KIP-320)."""
+    """The broker's sessions do not update the leader epochs of their entries (KIP-320), and the fetch has
+    leader epochs."""
     BUSY = "session busy"
     """The session is busy: one of its fetches still waits for its response."""
     CATCHING_UP = "catching up"
@@ -76,7 +80,8 @@ class Reason(StrEnum):
     GSSAPI = "GSSAPI token"
     """The connection began with a bare GSSAPI token, as clients of Kafka 0.9 do."""
     SASL_V0 = "SASL handshake v0"
-    """Bytes after this handshake are forwarded unread: SASL tokens have no Kafka framing (KIP-43)."""
+    """After a SaslHandshake v0, all bytes are forwarded without being parsed. SASL tokens have no Kafka
+    framing (KIP-43)."""
     TLS = "TLS"
     """In transparent mode: the client and the broker use TLS, so the gateway can't read the connection."""
     NOT_KAFKA = "not Kafka"
@@ -91,8 +96,10 @@ class Reason(StrEnum):
 PASSING: Final = (Reason.BUSY, Reason.CATCHING_UP, Reason.MEMORY)
 """Temporary reasons to forward a fetch. The session is kept."""
 FOR_GOOD: Final = (Reason.SESSIONS_OFF, Reason.UNCACHED_ERRORS, Reason.LEFT_OUT)
-"""Permanent reasons, for which the session is closed at once. NATIVE also closes it, see
-`Fetches._leave_unused`."""
+"""Permanent reasons to forward fetches. They close the session at once.
+
+NATIVE also closes the session, see `Fetches._leave_unused`.
+"""
 
 
 @dataclass(slots=True, eq=False)
@@ -100,18 +107,20 @@ class Delta:
     """The differences between a fetch and the session."""
 
     rows: Rows
-    """The row of each entry of the fetch, or -1 if the partition is not in the table."""
+    """For each entry of the fetch, the row of its partition in the table, or -1 if the partition is not in
+    the table."""
     added: Rows
     """The positions of added entries in the fetch: their partitions are not in the session."""
     altered: Rows
-    """The positions, in the fetch, of entries that differ from the entries last sent, grouped by topic."""
+    """The positions of altered entries in the fetch, grouped by topic: they differ from the entries that were
+    last sent."""
     forgotten: Rows
     """The rows of session partitions that the fetch no longer lists."""
     topics: list[tuple[bytes, bytes]]
     """The topic elements to send: first those with added entries, then those with altered entries."""
     forgotten_topics: list[tuple[bytes, bytes]]
     turned: bool
-    """Whether the fetch lists the same partitions in the same order as the previous fetch, but may begin at
+    """Whether the fetch lists the same partitions in the same order as the previous fetch. It may begin at
     another partition."""
 
     @property
@@ -141,7 +150,10 @@ class Incremental:
 @final
 @dataclass(slots=True, eq=False)
 class Rotated:
-    """Like `Incremental`, but built faster, because the list is only rotated (`proxy.session.rotation`)."""
+    """Like `Incremental`, but built faster. Only the order of the list has changed since the last fetch.
+
+    See `proxy.session.rotation`.
+    """
 
     frame: bytes
     """The incremental fetch."""

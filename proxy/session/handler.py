@@ -36,13 +36,16 @@ from proxy.session.state import (
 )
 
 UNSHARDED_ID: Final = 2_147_483_640
-"""The lowest id for which brokers from 3.8 on have no shard. They answer requests with this id or a higher
-one with error -1, at every epoch (fetch-semantics 2.2, case 96)."""
+"""The lowest session id that belongs to no shard in brokers from 3.8 on.
+
+Such a broker responds to requests with this id or a higher one with error -1, at every epoch (fetch-semantics
+2.2, case 96).
+"""
 
 
 @dataclass(slots=True, eq=False)
 class SessionResult:
-    """The meaning of a response for the session, and what to do with it."""
+    """The meaning of a response for the session, and the action on the response."""
 
     action: Action
     reason: str = ""
@@ -52,7 +55,7 @@ class SessionResult:
     entries: list[PartitionResponse] = field(default_factory=list)
     """The entries to forward unchanged. All other entries come from the table."""
     rows: list[int] = field(default_factory=list)
-    """The row of each of `entries`."""
+    """For each of `entries`, the row of its partition in the table."""
     size: int = 0
     """The size of `entries` in bytes."""
     errors: set[int] = field(default_factory=set)
@@ -92,7 +95,7 @@ class _Taken:
         self.misfit = ""
         self.result = SessionResult(_COMPLETE)
         self.rows: set[int] = set()
-        """The rows of all entries of the response so far."""
+        """The rows of all entries of the response that are parsed so far."""
 
 
 class FetchSessionHandler:
@@ -128,8 +131,8 @@ class FetchSessionHandler:
         a rotation."""
         self._taken: _Taken | None = None
         self._due: dict[tuple[bytes, int], int] = {}
-        """Partitions that the session's next response must name, each with the high watermark that the broker
-        last sent in the session."""
+        """Partitions that the session's next response must contain, each with the high watermark that the
+        broker last sent in the session."""
         self._readable: set[tuple[bytes, int]] = set()
         """Partitions that the session's next response must name if it has no records."""
         self._unread: set[tuple[int, int]] = set()
@@ -160,7 +163,7 @@ class FetchSessionHandler:
     # Decide
 
     def rotated(self, frame: bytes, topics: Topics) -> Rotated | None:
-        """Return the incremental form of a fetch if `rotation` recognises it, else None."""
+        """Return the incremental form of a fetch if `rotation` recognises the fetch, otherwise None."""
         rotation = self.rotation
         if rotation is None or rotation.table is not self.table or rotation.topics is not topics:
             return None
@@ -179,7 +182,7 @@ class FetchSessionHandler:
         return Incremental(frame, listing, delta)
 
     def fits(self, listing: Listing, isolation_level: int) -> bool:
-        """Return whether the table can hold this fetch. If not, a new session is needed."""
+        """Return whether a session with this table can hold the fetch. If not, a new session is needed."""
         table = self.table
         return table is None or (
             table.layout is listing.layout and table.isolation_level == isolation_level and not table.bloated
@@ -253,9 +256,9 @@ class FetchSessionHandler:
     # Send
 
     def ask_full(self) -> tuple[int, int]:
-        """Return the (id, epoch) for a full fetch of the table's partitions.
+        """Return the (session id, epoch) for a full fetch of the table's partitions.
 
-        The fetch is outstanding from now on.
+        From now on the fetch is outstanding.
         """
         table = self._require_table()
         self.state = TRANSITIONS[self.state, SessionEvent.ASK_FULL]
@@ -298,7 +301,7 @@ class FetchSessionHandler:
         """Apply the differences of a fetch to the table.
 
         Returns:
-            False, with nothing changed, if the table can't hold the added partitions.
+            False if the table can't hold the added partitions. Then nothing is changed.
         """
         table = self._require_table()
         if len(delta.added) and not table.add(listing, delta.added):
@@ -330,10 +333,10 @@ class FetchSessionHandler:
         return Rotation(fetch, table)
 
     def take(self, walk: FetchResponseWalk) -> Sequence[PartitionResponse]:
-        """Apply the walked part of the outstanding response to the table.
+        """Apply the parsed part of the outstanding response to the table.
 
-        Applying in parts keeps the work after the last byte small. If the response turns out to be unusable,
-        the session and its table are given up.
+        Applying it in parts leaves little work after the last byte. If the response turns out to be unusable,
+        the session and its table are dropped.
 
         Returns:
             The entries so far that are forwarded unchanged.
@@ -404,12 +407,14 @@ class FetchSessionHandler:
         return len(self._stuck) > 0
 
     def check(self, walk: FetchResponseWalk) -> None:
-        """Note which partitions the session's next response must name, from the full response to a check.
+        """Note which partitions the session's next response must contain.
 
-        A session's response names each partition that has changed since the broker last sent it
-        (fetch-semantics 2.5). So the next response must name each partition with a higher high watermark in
-        `walk`. If the next response has no records at all, it must also name each partition that `waits` has
-        found, if `walk` has records of it. If a partition is missing, the broker has lost it.
+        Call this with the full response to a check.
+
+        A session's response contains each partition that has changed since the broker last sent it
+        (fetch-semantics 2.5). So the next response must contain each partition with a higher high watermark
+        in `walk`. If the next response has no records at all, it must also contain each partition that
+        `waits` has found, if `walk` has records of it. If a partition is missing, the broker has lost it.
         """
         table = self.table
         if table is None or not self.epoch:
@@ -481,9 +486,9 @@ class FetchSessionHandler:
         self.session_id = session_id
 
     def close(self) -> int:
-        """Close the session and return its id, for the (id, -1) to the broker.
+        """Close the session. Return its id, which is needed for the (id, -1) to the broker.
 
-        If a response is outstanding, the table is kept, because it is needed to expand that response.
+        If a response is outstanding, the table is kept, because the table is needed to expand that response.
         """
         session_id = self.session_id
         self.state = TRANSITIONS[self.state, SessionEvent.CLOSE]
@@ -492,7 +497,7 @@ class FetchSessionHandler:
         return session_id
 
     def _lose(self, pair: NextPair, given: int, error_code: int) -> None:
-        """Give the session up, and set the pair for the next request.
+        """Stop using the session, and set the pair for the next request.
 
         `given` is the session id in the response.
         """
@@ -514,7 +519,7 @@ class FetchSessionHandler:
         return self.table
 
     def _take(self, table: PartitionTable, walk: FetchResponseWalk) -> _Taken:
-        """Apply the part of a response that was walked since the last call. See `take`."""
+        """Apply the part of a response that was parsed since the last call. See `take`."""
         taken = self._taken
         if taken is None or taken.walk is not walk:
             taken = self._taken = _Taken(walk)

@@ -66,8 +66,10 @@ TRANSITIONS: Final = _Transitions(
         (SessionState.CLOSING, SessionEvent.LOSE): SessionState.CLOSED,
     }
 )
-"""(State, event) -> next state. A missing pair is a bug in fetchgate: the lookup raises RuntimeError, and
-nothing changes."""
+"""The next state for each pair of a state and an event.
+
+A missing pair is a bug in fetchgate: the lookup raises RuntimeError, and nothing changes.
+"""
 
 IDLE: Final = (SessionState.ESTABLISHED, SessionState.NONE, SessionState.CLOSED)
 """States in which no response of the session is outstanding."""
@@ -88,11 +90,12 @@ class Says(IntEnum):
     THROTTLED_WITHOUT_ID = 4
     """Like THROTTLED, but with session id 0. While a broker throttles, it does not send session errors."""
     MISFIT = 5
-    """The response names partitions that are not in the session, or the table has too little to expand it."""
+    """The response has partitions that are not in the session, or the table lacks data that is needed to
+    expand it."""
     NO_ID = 6
     """A response without an error, with session id 0: the broker created no session, or ended it."""
     ID = 7
-    """A response without an error, with a session id."""
+    """A response without an error and with a session id."""
 
 
 class Loss(StrEnum):
@@ -130,7 +133,7 @@ class Action(Enum):
     COMPLETE = "complete"
     """Forward the full response unchanged."""
     COMPLETE_NO_SESSION = "complete, no session"
-    """Forward the full response unchanged. There is no usable session after it."""
+    """Forward the full response unchanged. After it, there is no session that can be used."""
     RESEND_FULL = "resend full"
     """Drop the response, and send a full fetch with the next (id, epoch)."""
     RESEND_SESSIONLESS = "resend sessionless"

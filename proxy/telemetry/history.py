@@ -96,7 +96,7 @@ class RecentEvents:
         self._keep(RecentEvent(at=at, kind=kind, text=text[:_MAX_TEXT], warning=warning))
 
     def add(self, other: "RecentEvents") -> None:
-        """Add the events of another process. The result is ordered by time."""
+        """Add the events of another process, so that all events are ordered by time."""
         both = sorted((*self._kept, *other), key=lambda event: event.at)
         self._kept.clear()
         for event in both:

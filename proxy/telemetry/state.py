@@ -24,21 +24,26 @@ from proxy.version import VERSION
 MAX_LISTED: Final = 2000
 """The maximum number of connections that the document lists. The listed connections have the most bytes."""
 _AT_ONCE: Final = 50
-"""How many connections are described without a pause. Then other tasks of the event loop run."""
+"""The number of connections that are described without a pause. In a pause, other tasks of the event loop
+run."""
 
 
 Described: TypeAlias = tuple[int, str]
-"""How many bytes a connection has sent to its client, and its description as JSON."""
+"""The number of bytes that a connection has sent to its client, and the description of the connection as
+JSON."""
 
 
 class Describable(Protocol):
-    """The gateway as the admin endpoint needs it: one process, or several together."""
+    """The part of the gateway that the admin endpoint uses.
+
+    The gateway is one process, or several processes together.
+    """
 
     async def collect_status(self) -> Status:
-        """Return the status of the gateway."""
+        """Return the present status of the gateway."""
 
     async def collect_account(self) -> Account:
-        """Return the status and the sums over all connections, without the list of connections."""
+        """Return the status, and the sums over all connections. The list of connections is left out."""
 
     async def collect_connections(self, limit: int) -> list[Described]:
         """Return the connections that have transferred the most bytes. The first one has the most."""

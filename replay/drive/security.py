@@ -112,7 +112,10 @@ def warning(args: argparse.Namespace) -> str:
 
 
 def _refuse(args: argparse.Namespace, prefix: str, protocols: str) -> None:
-    """Refuse options that would have no effect. The user expects one, for example encryption."""
+    """Raise an error for options that would have no effect.
+
+    The user expects an effect, for example encryption.
+    """
     for name, value in vars(args).items():
         if name.startswith(prefix) and value:
             flag = "--" + name.replace("_", "-")

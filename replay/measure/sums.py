@@ -1,4 +1,4 @@
-"""Sums of fetches, in the form of the report object. Sans-IO."""
+"""Adds up fetches, in the format of the report. Sans-IO."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -45,7 +45,7 @@ SUMMED: Final = frozenset(
         "session_record_bytes",
     }
 )
-"""The columns of fetches that are added up."""
+"""The columns of fetches that are added up in a group."""
 _SESSIONS: Final = (
     "full",
     "incremental",
@@ -162,7 +162,7 @@ class FetchSums:
                 mine[name] += others[name]  # type: ignore[literal-required]  # keys of Shares
 
     def fetch(self) -> FetchReport:
-        """Return the sums with the savings."""
+        """Return the sums, completed by the savings."""
         return with_savings(self.sums)
 
     def _add_actual(self, group: Mapping[str, Any]) -> None:

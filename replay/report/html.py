@@ -1,7 +1,8 @@
-"""The report as one HTML file. It opens offline, sends no request and needs no script.
+"""Builds the report as one HTML file. The file opens offline, sends no request and needs no script.
 
 The templates are in ``page``. They escape all text. In addition, a Content-Security-Policy in the page
-forbids all requests and scripts. So even an unescaped name could not start one.
+forbids all requests and scripts. So even a name that is not escaped could not cause a request or run a
+script.
 """
 
 from collections.abc import Callable, Iterator
@@ -47,7 +48,7 @@ ROWS: Final = 50
 all further entries."""
 PROBLEMS: Final = 20
 SLOT_PLOTS: Final = 1
-"""How many brokers get a plot of slots over time. The JSON has all brokers."""
+"""The number of brokers with a plot of slots over time. The JSON report has all brokers."""
 
 
 def render(report: Report) -> str:
@@ -57,7 +58,7 @@ def render(report: Report) -> str:
         report: the report object.
 
     Returns:
-        the contents of the file, to be written as UTF-8.
+        The contents of the HTML file, to be written as UTF-8.
     """
     fetches = report["fetch"]["actual"]["requests"] > 0
     return (
@@ -83,7 +84,7 @@ def render(report: Report) -> str:
 
 @cache
 def environment() -> "Environment":
-    """Return the environment that loads the templates."""
+    """Return the Jinja environment that loads the templates of the page."""
     from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415 - only --html needs it
 
     made = Environment(
@@ -173,7 +174,7 @@ def _drawn(plot: Callable[[int], Markup]) -> Markup:
 
 
 def _slots_over_time(report: Report) -> Iterator[tuple[str, Markup]]:
-    """Draw the slots of the brokers that need the most slots."""
+    """Draw the use of slots over time, for the brokers that need the most slots."""
     brokers = sorted(report["slots"], key=lambda row: -row["requested_at_once"])[:SLOT_PLOTS]
     for row in brokers:
         if row["over_time"]:

@@ -12,7 +12,8 @@ from replay.report.wording import SHARES, ShareKey, duration, percent, size
 
 WIDE: Final = 900
 NARROW: Final = 360
-"""Widths of plots: for wide screens and paper, and for phones. Their text has the same size."""
+"""The widths of plots: for wide screens and paper, and for phones. The size of the text is the same for
+all."""
 HEIGHT: Final = 240
 LEFT: Final = 66
 RIGHT: Final = 34
@@ -107,7 +108,7 @@ def _class(width: int) -> str:
 
 
 def _times(stretches: Sequence[Stretch]) -> list[tuple[float, float]]:
-    """Return intervals in seconds since 1970. If their total length is 0, return none."""
+    """Return the captured intervals in seconds since 1970. Return no interval if their total length is 0."""
     times = [(_seconds(stretch["first"]), _seconds(stretch["last"])) for stretch in stretches]
     return times if sum(last - first for first, last in times) > 0 else []
 
@@ -313,9 +314,9 @@ def pair(actual: int, predicted: int, most: int) -> Markup:
     """Draw the bar of a row: captured bytes, with predicted bytes in front.
 
     Args:
-        actual: bytes as captured.
-        predicted: bytes as predicted.
-        most: bytes for the full width.
+        actual: the number of captured bytes.
+        predicted: the number of predicted bytes.
+        most: the number of bytes that fills the width.
     """
     return element(
         "div",
@@ -326,7 +327,7 @@ def pair(actual: int, predicted: int, most: int) -> Markup:
 
 
 def share(ratio: float) -> Markup:
-    """Draw a bar of which the part `ratio` is filled."""
+    """Draw a bar. `ratio` is the filled part, from 0 to 1."""
     return element(
         "div",
         element("i", class_="predicted", style=f"width:{min(max(ratio, 0.0), 1.0):.3%}"),

@@ -86,7 +86,7 @@ class ReportLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportTable:
-    """A table with its heading."""
+    """A table of the report with its heading."""
 
     title: str
     columns: Sequence[ReportColumn]

@@ -21,10 +21,10 @@ Act: TypeAlias = Literal["make", "touch", "close"]
 
 
 class CacheEvent(NamedTuple):
-    """Something that happened to a session."""
+    """An event in the life of a session: it was created, used or closed."""
 
     time: int
-    """In ns since 1970."""
+    """The time of the event, in ns since 1970."""
     act: Act
     name: str
     """The session's name."""
@@ -52,7 +52,8 @@ class CachedSession:
     cached_size: int = 0
     """Its number of partitions at the last use."""
     lasting: bool = False
-    """Whether it was more than two minutes old at the last use. A larger session may then evict it."""
+    """Whether the session was more than two minutes old at its last use. If so, a larger session may evict
+    it."""
 
     def touch(self, now: int, size: int) -> None:
         """Record a use at `now`, in ms."""
@@ -68,7 +69,7 @@ class CachedSession:
 
 @dataclass(slots=True)
 class _Shard:
-    """A part of the cache with its own slots."""
+    """A shard: a part of the cache with its own slots."""
 
     slots: int
     sessions: dict[str, CachedSession] = field(default_factory=dict)
@@ -100,7 +101,7 @@ class BrokerSessionCache:
         return name in self._shard_of
 
     def make(self, name: str, size: int, now: int, *, privileged: bool = False) -> bool:
-        """Request a session with `size` partitions, at `now` in ms. Return whether it was created.
+        """Request a session with `size` partitions, at `now` in ms. Return whether the cache created it.
 
         Requests go to the shards in turn. A new session can only evict a session of its own shard.
         """
@@ -164,7 +165,7 @@ class SlotsUse:
     sessions_at_once: int = 0
     """The maximum of simultaneous sessions in the cache."""
     requested_at_once: int = 0
-    """The maximum of simultaneous sessions if there were slots for all."""
+    """The maximum number of simultaneous sessions if the cache had slots for all of them."""
     evictions: int = 0
     refused: int = 0
     """Sessions that were refused, either at first or after an eviction."""
@@ -208,7 +209,7 @@ def simulate(
 
 
 class _Needed:
-    """Tracks the number of sessions over time, in at most `PERIODS` periods."""
+    """The number of sessions over time, in at most `PERIODS` periods."""
 
     def __init__(self) -> None:
         self._width = _WIDTH

@@ -1,6 +1,6 @@
-"""Forwarded bytes become packets that other programs can read.
+"""The gateway writes forwarded bytes as packets that other programs can read.
 
-The other program is dpkt here, and tcpdump in the integration tests.
+In these tests the other program is dpkt. In the integration tests it is tcpdump.
 """
 
 import struct

@@ -1,4 +1,4 @@
-"""Clients in other languages than Python declare a lane in the client.id, and get exactly its records."""
+"""Clients in languages other than Python set a lane in their client.id, and get exactly its records."""
 
 from collections.abc import Iterator
 

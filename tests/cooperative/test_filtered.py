@@ -57,8 +57,9 @@ def test_a_batch_that_is_cut_and_alone_shows_its_header() -> None:
 
 
 def test_what_can_not_be_split_is_told_with_its_offset() -> None:
-    """Cases 13 and 15: the error message for a batch that can't be split has the batch's offset. Nothing of
-    the response is sent, so the client's offset does not change.
+    """Cases 13 and 15: if a batch can't be split, the error message has the offset of the batch.
+
+    No part of the response is sent, so the client's offset does not change.
     """
     damaged = bytearray(of(OTHER, base=4711))
     damaged[-1] ^= 1

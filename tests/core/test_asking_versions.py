@@ -29,9 +29,9 @@ def passed(play: Playbook, version: int, wants: list[Want], *numbers: int, **fie
 
 
 def asked_third(play: Playbook, release: str, version: int = 11, **fields: Any) -> Playbook:
-    """Check that the gateway asks for the versions together with the third fetch.
+    """Check that the gateway asks for the broker's versions together with the third fetch.
 
-    Without this question, the third fetch would be the first one to request a session.
+    If the gateway did not ask, the third fetch would request a session.
     """
     passed(play, version, T, 1, 2, **fields)
     third = fetch(version, *T, correlation=3, **fields)
@@ -134,8 +134,9 @@ def test_it_is_remembered_as_long_as_the_connection_is_open_on_which_it_said_so(
 
 
 def test_it_is_forgotten_when_the_broker_closes_any_connection() -> None:
-    """The broker's versions are forgotten when it closes any connection. In a rolling upgrade or a downgrade,
-    the broker stops and comes back with another release.
+    """The broker's versions are forgotten when the broker closes any connection.
+
+    In a rolling upgrade or a downgrade, the broker stops and comes back with another release.
     """
     versions = BrokerVersions()
     asked_third(Playbook(versions=versions), "4.3")
@@ -158,7 +159,10 @@ def test_brokers_of_two_releases_behind_one_address() -> None:
 
 
 def test_a_fetch_that_an_old_broker_can_not_take_shows_that_it_is_new() -> None:
-    """A Fetch v12 shows that the broker is 2.7 or later, and keeps leader epochs (fetch-semantics 1.7)."""
+    """A client's Fetch v12 shows that the broker is 2.7 or later. So its sessions keep leader epochs.
+
+    The gateway then requests a session without asking for the broker's versions (fetch-semantics 1.7).
+    """
     versions = BrokerVersions()
     asked_third(Playbook(versions=versions), "4.3")
     second = Playbook(versions=versions)

@@ -92,8 +92,9 @@ def test_a_holder_whose_client_does_not_read_is_not_the_one_that_goes_on() -> No
 
 
 def test_responses_that_lie_until_the_limit_let_no_other_be_completed() -> None:
-    """While a large response waits for its client, no other response over the budget is completed. Otherwise
-    clients that do not read would fill the memory.
+    """While a large response waits for a client that does not read, all other large responses wait, too.
+
+    Otherwise clients that do not read would fill the memory.
     """
     budget, a, b, c = _three()
     a.can_go_on = False

@@ -420,9 +420,7 @@ def test_who_ends_its_sessions_gets_others(ended: str) -> None:
 
 @pytest.mark.parametrize("steps", [(), ("data",), ("evicted",), ("data", "evicted")])
 def test_a_session_with_the_broker_below_one_with_the_client(steps: tuple[str, ...]) -> None:
-    """Section 6.11: if the broker evicts its session, the client's session with the gateway is not
-    affected.
-    """
+    """Section 6.11: if the broker evicts its session with the gateway, the client's session continues."""
     gateway = Gateway(broker(slots=1000))
     client = Client(gateway)
     made = client.fetch(*FOO, session=(0, 0)).session_id
@@ -486,7 +484,7 @@ def test_requests_are_those_of_a_client_without_sessions() -> None:
 
 
 LONG: tuple[Want, ...] = tuple((f"t{number}", 0) for number in range(MAX_TOPICS + 1))
-"""A list with more topics than the gateway reads."""
+"""A list with more topics than the gateway accepts in a fetch."""
 
 
 @pytest.mark.parametrize(
@@ -555,8 +553,9 @@ def test_with_on_who_floods_once_is_not_led_to_a_session_of_the_brokers() -> Non
 
 
 def test_a_broker_and_the_gateway_never_give_one_id_to_two_clients() -> None:
-    """The gateway does not use a session id that the broker gave to another client. An incremental fetch
-    names only the id, so one client would get the other client's partitions.
+    """If a broker gave a session id to another client, the gateway does not give the same id to a client.
+
+    An incremental fetch contains only the id, so one client would get the other client's partitions.
     """
     ids = iter([5, 5, 6])
     gateway = Gateway(broker(slots=1000), asks_broker=True)

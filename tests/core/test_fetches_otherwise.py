@@ -72,8 +72,9 @@ class Client(Requests):
 def test_filled_in_entries_end_as_this_broker_writes_them(
     version: int, dialect: str, isolation_level: int, wants: list[Want]
 ) -> None:
-    """Filled-in entries end as this broker's own entries do. The partition is idle, gets records, then an
-    aborted transaction, and is idle again.
+    """Entries that the gateway fills in end like this broker's own entries without records.
+
+    The partition is idle, gets records, then an aborted transaction, and is idle again.
     """
     client = Client(version, wants=wants, dialect=dialect)
     partition = client.broker.partition("t", 2)

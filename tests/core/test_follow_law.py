@@ -1,4 +1,4 @@
-"""The law of ``--follow-leader``: whatever happens, each request gets one response, in the client's order."""
+"""With ``--follow-leader``, each request gets exactly one response, in the client's order."""
 
 from collections import deque
 from collections.abc import Callable
@@ -40,7 +40,7 @@ steps = st.lists(
 
 
 class Side:
-    """One of the client's connections, with the broker at its other end."""
+    """One of the client's connections, together with the broker behind it."""
 
     def __init__(self, played: Playbook, node_id: int) -> None:
         self.played, self.node_id = played, node_id
@@ -157,8 +157,9 @@ produce_steps = st.lists(
 
 
 class Log:
-    """The batches of one producer that the brokers have accepted, by partition. The brokers accept them in
-    any order.
+    """The batches of one producer that the brokers have accepted, by partition.
+
+    The brokers accept batches in any order.
     """
 
     def __init__(self) -> None:
@@ -167,7 +168,7 @@ class Log:
         self.failed: dict[int, list[int]] = {0: [], 1: []}
 
     def take(self, partition: int) -> int:
-        """Return the sequence number that the producer sends: the first failed one, or a new one."""
+        """Return the next sequence number of the producer: that of the first failed batch, or a new one."""
         if self.failed[partition]:
             self.failed[partition].sort()
             return self.failed[partition].pop(0)

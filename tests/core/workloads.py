@@ -40,7 +40,7 @@ class Step:
 
 
 class World:
-    """A broker with its partitions, and a client that reads them through the core.
+    """A broker with its partitions, and a client that reads the partitions through the core.
 
     Args:
         version: the version of the client's fetches.
@@ -48,7 +48,8 @@ class World:
         topics: the number of topics. Partition N belongs to topic N modulo this number.
         name: the length of a topic name in bytes, below v13.
         record: the size of a record in bytes.
-        tears: whether the broker puts each entry in its own topic element, as it may if topics are mixed.
+        tears: whether the broker puts each entry into its own topic element. A broker may do so if topics are
+            mixed.
     """
 
     def __init__(
@@ -287,7 +288,10 @@ def _uvarint(value: int) -> bytes:
 
 
 def best(world: World) -> int:
-    """Return the lowest possible cost of all exchanges, if the future were known."""
+    """Return the lowest possible number of bytes for all exchanges.
+
+    Only somebody who knows the future exchanges could reach it.
+    """
     owner = np.arange(world.partitions) % world.topics
     return least(world.exchanges, world.layout, owner, len(world.keys[0]))
 
@@ -344,7 +348,7 @@ def most_active(world: World, chance: random.Random) -> Iterator[Step]:
 
 
 def spikes(world: World, chance: random.Random) -> Iterator[Step]:
-    """Now and then, all partitions have records for a while."""
+    """Sometimes all partitions have records for some exchanges."""
     busy = 0
     for turn in range(1 << 30):
         busy = busy - 1 if busy else chance.randint(1, 30) * (chance.random() < 0.04)

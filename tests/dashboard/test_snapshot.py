@@ -41,7 +41,7 @@ def _side(**more: object) -> dict[str, object]:
 
 
 def _first_release() -> dict[str, Any]:
-    """Return a state as version 0.1.0 wrote it."""
+    """Return the state of a gateway in the format of version 0.1.0."""
     return {
         "version": "0.1.0",
         "uptime_seconds": 5.0,
@@ -67,8 +67,9 @@ def test_what_a_gateway_does_not_tell_is_nothing() -> None:
 
 
 def test_what_a_gateway_is_to_clients_is_read() -> None:
-    """Sessions for clients, updated leaders and the response limit are read. In the state of an older gateway
-    they are missing, and count as 0.
+    """The dashboard reads the figures on sessions of clients, updated leaders and the response limit.
+
+    An older gateway does not report them, so they count as 0.
     """
     older, newer = parse(_first_release()), parse(SCENES["serving"]())
     assert (older.client_sessions, older.client_session_slots, older.leaders_updated) == (0, 0, 0)

@@ -1,5 +1,6 @@
-"""Runs the gateway's session server like a broker: request frames in, response frames out. The session server
-fetches from another broker.
+"""Runs the gateway's session server like a broker: it gets request frames and returns response frames.
+
+The session server fetches from another broker.
 """
 
 import random

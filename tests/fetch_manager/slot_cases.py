@@ -41,7 +41,7 @@ class Slots(ABC):
 
     Args:
         shards: the number of shards.
-        margin_ms: how far the server's clock may be off when the test waits, in milliseconds.
+        margin_ms: the possible error when a test waits for a time on the server's clock, in milliseconds.
     """
 
     def __init__(self, shards: int, margin_ms: int = 0) -> None:
@@ -86,14 +86,14 @@ class Slots(ABC):
         return not any(ids)
 
     def use(self, held: Held, *, forget: int = 0) -> None:
-        """Use a session."""
+        """Use a session in each shard. `forget` is the number of partitions that this use removes from it."""
         held.epoch += 1
         for session_id in held.ids:
             self.touch(session_id, held, forget)
         held.size -= forget
 
     def alive(self, *sessions: Held) -> bool:
-        """Return whether these sessions exist."""
+        """Return whether all of these sessions exist."""
         return all(self.has(session_id) for held in sessions for session_id in held.ids)
 
     def gone(self, *sessions: Held) -> bool:
@@ -101,7 +101,7 @@ class Slots(ABC):
         return not any(self.has(session_id) for held in sessions for session_id in held.ids)
 
     def end(self, *sessions: Held) -> None:
-        """End sessions."""
+        """Close all of these sessions."""
         for held in sessions:
             for session_id in held.ids:
                 self.close(session_id)
@@ -171,7 +171,7 @@ Case: TypeAlias = Callable[[Slots], None]
 
 
 def ids_are_positive_unique_and_their_shards_own(slots: Slots) -> None:
-    """Cases 1 and 13: 10,000 ids are positive and unique, and each belongs to its shard."""
+    """Cases 1 and 13: 10,000 session ids are positive and unique. Each belongs to its creator's shard."""
     ids = [slots.create(1, privileged=False) for _ in range(10_000)]
 
     assert len(set(ids)) == len(ids)
@@ -214,7 +214,7 @@ def the_least_recently_used_goes_when_stale(slots: Slots) -> None:
 
 
 def an_equal_size_never_evicts(slots: Slots) -> None:
-    """Case 5: with one slot, a session of equal size is never evicted."""
+    """Case 5: with one slot, a new session never evicts a session of equal size."""
     old = slots.make(10)
     slots.grow_stale()
     slots.use(old)
@@ -226,7 +226,7 @@ def an_equal_size_never_evicts(slots: Slots) -> None:
 
 
 def staleness_is_strict(slots: Slots) -> None:
-    """Case 6: with one slot, a session becomes stale only after the time is exceeded."""
+    """Case 6: with one slot, a session at exactly the age limit is not stale yet."""
     old = slots.make(10)
     slots.almost_stale()
     assert slots.refuses(10)
@@ -261,7 +261,7 @@ def a_consumer_never_evicts_a_follower_in_use(slots: Slots) -> None:
 
 
 def anyone_evicts_a_stale_follower(slots: Slots) -> None:
-    """Case 9: with one slot, any session evicts a stale follower's session."""
+    """Case 9: with one slot, any new session evicts a stale follower's session."""
     follower = slots.make(10, privileged=True)
     slots.grow_stale()
 
@@ -282,8 +282,10 @@ def a_session_in_use_is_not_the_victim(slots: Slots) -> None:
 
 
 def partitions_are_counted_as_last_touched(slots: Slots) -> None:
-    """Case 11: with two slots, a session counts with the partitions that it had at its last use. If the
-    server does not report the count, the evicted session shows it.
+    """Case 11: a server counts each session with the number of partitions at its last use.
+
+    If the server does not report the count, the choice of the evicted session shows it. The server has two
+    slots.
     """
     two, four = slots.make(2), slots.make(4)
     assert slots.counted() in (None, 6 * slots.shards)

@@ -135,8 +135,9 @@ def test_shards_and_their_turns() -> None:
 
 
 def test_what_is_removed_or_evicted_is_not_touched() -> None:
-    """Section 2.5: a session that was removed or evicted while its fetch was waiting is not marked as used
-    any more.
+    """Section 2.5: a session is removed or evicted while its fetch waits. The late response does not use it.
+
+    Neither another session nor the count of partitions changes.
     """
     cache = one_shard(1)
     gone = make(cache, 1, 0)
@@ -214,7 +215,7 @@ def test_long_names_of_topics_take_the_room_of_partitions() -> None:
 
 
 def _named(count: int) -> SessionPartitions:
-    """Return one partition in each of this many topics. The topics have long names."""
+    """Return one partition in each of `count` topics with long names."""
     partitions = SessionPartitions(LAYOUT)
     keys = [f"{number}-".encode().ljust(MAX_NAME, b"x") for number in range(count)]
     partitions.update(Listing(LAYOUT, keys, [1] * count, np.zeros(count, LAYOUT.request_item)))

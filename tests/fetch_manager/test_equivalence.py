@@ -1,8 +1,7 @@
-"""For any history of clients with sessions, the gateway's session server responds like a broker with
-sessions.
+"""For any history of clients with sessions, the gateway responds like a broker with sessions.
 
-Both draw session ids from the same seed, so ids, slots and evictions are equal. Intended differences do not
-occur in these histories; `test_manager` tests them.
+Both servers draw session ids from the same seed, so ids, slots and evictions are equal. Intended differences
+do not occur in these histories; `test_manager` tests them.
 """
 
 import random
@@ -25,7 +24,7 @@ SLOTS = 16
 
 @dataclass
 class Client:
-    """A client's session: version, id and epoch, the same on both servers."""
+    """The client's side of a session: version, id and epoch. They are equal for both servers."""
 
     version: int
     id: int = 0
@@ -34,7 +33,10 @@ class Client:
 
 @dataclass
 class History(Requests):
-    """A random history. Each request is sent to both servers."""
+    """A random history of requests.
+
+    Each request is sent to both servers, and their responses are compared.
+    """
 
     chance: random.Random = field(kw_only=True)
     counts: dict[str, int] = field(default_factory=dict)

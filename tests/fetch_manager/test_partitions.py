@@ -140,7 +140,7 @@ def test_what_is_forgotten_leaves_the_others_in_their_order() -> None:
 
 
 def test_who_had_records_goes_to_the_end() -> None:
-    """Section 2.5: partitions with records move to the end, in the order of the response."""
+    """Section 2.5: partitions with records move to the end of the session, in the order of the response."""
     held = holding(*(("a", index, index) for index in range(6)))
 
     held.move_to_end([3, 1])

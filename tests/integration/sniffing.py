@@ -1,4 +1,4 @@
-"""Packets of loopback, captured like by tcpdump."""
+"""Captures packets on the loopback interface, in the same way as tcpdump."""
 
 import contextlib
 import socket

@@ -28,10 +28,12 @@ from tools.kafka.raw import RawConnection, frame
 
 TOPICS: Final = {"a": 3, "b": 3, "c": 2}
 GOES: Final = "goes"
-"""A topic that is deleted and created again. Only fetches by name list it, because its sessions by id
-differ."""
+"""The name of a topic that is deleted and created again.
+
+Fetches list it only by name, because sessions with its id would differ between the two servers.
+"""
 UNKNOWN: Final = "unknown"
-"""A topic that is never created."""
+"""The name of a topic that is never created."""
 CLIENTS: Final = 20
 MARGIN_MS: Final = 1500
 """A client near an age that matters (2.7) waits, because two servers do not have the same clock."""
@@ -45,7 +47,7 @@ OUTSIDE: Final = (8 * IDS_PER_SHARD, 2**31 - 1, -IDS_PER_SHARD)
 
 @dataclass
 class Side:
-    """One of the two servers.
+    """One of the two servers whose responses are compared.
 
     Args:
         live: the broker of the server.
@@ -64,11 +66,11 @@ class Side:
 
 
 Where: TypeAlias = tuple[str | bytes, int]
-"""Topic name or id, and partition."""
+"""A topic's name or id, and a partition number."""
 
 
 def listed(request: FetchRequest) -> set[Where]:
-    """Return the partitions of a fetch."""
+    """Return the partitions that a fetch lists."""
     return {
         (topic.topic or topic.topic_id, part.partition)
         for topic in request.topics
@@ -181,7 +183,7 @@ class Steps(Requests):
     # The world
 
     def change(self) -> None:
-        """Apply a random change to topics at both brokers."""
+        """Apply the same random change to the topics of both brokers."""
         where = self._partition(known=True)
         roll = self.chance.random()
         if roll < 0.7:
@@ -210,7 +212,7 @@ class Steps(Requests):
         self.ends[name, index] = bases[0] + len(values)
 
     def _transact(self, name: str, index: int) -> None:
-        """Begin a transaction, or end the open one."""
+        """Begin a transaction in a partition, or end its open transaction."""
         where = (name, index)
         if where in self.expected.open:
             commit = self.chance.random() < 0.5
@@ -261,7 +263,10 @@ class Steps(Requests):
         return [client.held for client in self.clients if client.held is not None]
 
     def _part_ties(self) -> None:
-        """End one of two equally ranked sessions of a shard. Ids would decide (2.7), and these differ."""
+        """Close one of two sessions that a broker could evict equally well.
+
+        Their ids would decide (2.7), and the ids of the two servers differ.
+        """
         seen = set()
         for client in self.clients:
             held = client.held

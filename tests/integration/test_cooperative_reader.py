@@ -1,4 +1,4 @@
-"""One fetch to the broker for all members of a partition (cases 47 to 52), with a real broker."""
+"""A broker gets one fetch for all members of a partition (cases 47 to 52). The broker is a real one."""
 
 import random
 import threading
@@ -26,8 +26,11 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 
 KEYS: Final = [b"key-%d" % number for number in range(1000)]
 BATCH_BYTES: Final = 16_384
-"""Brokers cut the last batch of a response, which is then fetched again. With small ones, this does not
-affect the comparison."""
+"""The size of the producer's batches in bytes. It is small, because of how brokers fill a response.
+
+A broker cuts the last batch of a response, and sends it again after the next fetch. With small batches this
+does not affect the comparison.
+"""
 USERS: Final = ("alice", "bob")
 PASSWORD: Final = "p"
 MEMBERS: Final = 4
@@ -176,7 +179,10 @@ def share_of(lane: KeyRange, number: int) -> int:
 
 @contextmanager
 def members_that_wait(gateway: GatewayProcess, topic: str) -> Iterator[tuple[Fetcher, Fetcher]]:
-    """Two members that wait at the end of an empty partition. The first one's fetch is at the broker."""
+    """Two members that wait at the end of an empty partition.
+
+    The fetch of the first member is at the broker.
+    """
     one_id, two_id = client_ids(2)
     with (
         Fetcher(gateway.address, topic, 1, client_id=one_id) as one,
@@ -202,7 +208,7 @@ def records(response: FetchResponse) -> bytes:
 def test_four_members_fetch_as_much_as_one_plain_consumer(
     broker: Broker, gateway: GatewayProcess, topic: str
 ) -> None:
-    """For four members, the broker sends as many bytes as for one plain consumer (case 47)."""
+    """Case 47: for four members, the broker sends as many bytes as for one plain consumer."""
     first, more = len(KEYS), 60_000
     with (
         GatewayProcess(broker.address) as plain,

@@ -249,7 +249,10 @@ def test_a_large_produce_streams(stage: Scene) -> None:
 
 
 def test_requests_of_a_client_that_never_reads_are_not_taken_without_end(stage: Scene) -> None:
-    """Trap 14: a throttled client is not read without limit, and quotas use its client id."""
+    """Trap 14: the gateway stops reading from a client that does not read its responses.
+
+    Otherwise the responses of 37 MB of small requests would fill the memory.
+    """
     with stage.unharmed():
         peer = connect(stage.gateway.address)
         peer.settimeout(2)

@@ -62,7 +62,13 @@ def top(gateway: GatewayProcess) -> str:
 
 
 def tells(gateway: GatewayProcess, within: float = WITHIN + STEP, **said: str | Callable[[], object]) -> None:
-    """Check that each reports it in time: `readyz`, `log` and `top` by a text, `metrics` by a query."""
+    """Check that each output reports the incident in time.
+
+    Args:
+        gateway: the gateway.
+        within: the time limit in seconds.
+        said: the text to find in `readyz`, `log` and `top`, or for `metrics` a query.
+    """
     shows: dict[str, Callable[[GatewayProcess], str]] = {
         "readyz": ready,
         "log": GatewayProcess.log,
@@ -192,7 +198,7 @@ def test_5_slots_that_are_exhausted(own: Broker, start_gateway: Start) -> None:
 
 
 def not_reading(gateway: GatewayProcess) -> set[str]:
-    """Return the ids of clients whose broker is not read now, because they do not read."""
+    """Return the ids of clients that do not read, so that the gateway has stopped reading their broker."""
     connections = gateway.state()["connections"]
     return {each["client_id"] for each in connections if "peer_full" in each["not_read"]["broker"]}
 

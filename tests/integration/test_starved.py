@@ -24,7 +24,7 @@ pytestmark = pytest.mark.integration
 
 PARTITIONS = 12
 BUSY = 4
-"""How many of them have a batch, and so a first batch that may not fit."""
+"""The number of partitions with a batch. Their first batch may be too large for the byte limit."""
 BATCH = 370
 """The size of a batch with one value of 300 bytes."""
 
@@ -65,7 +65,10 @@ def request(name: str, topic: Live, version: int, offset: int, isolation: int, *
     ],
 )
 def test_a_starved_entry(live: Live, version: int, isolation: int, limits: dict[str, int]) -> None:
-    """Section 1.4: its aborted transactions are null if its first batch did not fit."""
+    """Section 1.4: the entry of a partition whose first batch did not fit has null aborted transactions.
+
+    The other entries have a list.
+    """
     name = f"starved-{uuid.uuid4().hex[:8]}"
     live.create_topic(name, PARTITIONS)
     for index in range(BUSY):

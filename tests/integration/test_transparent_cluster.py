@@ -1,6 +1,7 @@
-"""Transparent mode before three brokers: librdkafka and Java unchanged, TLS, and a broker that restarts.
+"""Transparent mode with three brokers, one of which restarts. The librdkafka and Java clients are unmodified.
 
-Clients get the brokers' own addresses, and netfilter redirects every connection to the gateway.
+Some clients use TLS. Clients get the brokers' own addresses, and netfilter redirects every connection to the
+gateway.
 """
 
 from collections.abc import Iterator
@@ -46,7 +47,7 @@ TLS_PORT: Final = 9093
 BUSY: Final = range(6)
 """Partitions with records: two of each leader."""
 RECORDS: Final = 50
-"""The number of initial records in each of them."""
+"""The number of initial records in each partition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,10 @@ def address_of(node_id: int, family: str = "IPv4", port: int = PORT) -> str:
 
 
 def reached_from_afar(broker: Broker, keystore: str) -> dict[str, object]:
-    """Return listeners with separate addresses, in addition to the one on loopback for brokers and tests."""
+    """Return settings for a broker with several listeners, each with its own address.
+
+    The listener on loopback is for brokers and tests.
+    """
     told = {
         "PLAINTEXT": broker.address,
         "V4": address_of(broker.node_id),
@@ -133,7 +137,7 @@ def far(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Far]:
 
 
 def turned(by: int) -> list[int]:
-    """All three brokers, each as the leader in turn."""
+    """The ids of all three brokers. `by` selects the first one, which is the leader."""
     at = by % len(NODES)
     return [*NODES[at:], *NODES[:at]]
 

@@ -17,7 +17,7 @@ Key: TypeAlias = tuple[str | bytes, int]
 
 
 class ShardError(Exception):
-    """The session id belongs to no shard. The broker throws an exception (3.8 and later)."""
+    """A session id belongs to no shard. A broker of version 3.8 or later throws an exception for it."""
 
 
 @dataclass(slots=True)

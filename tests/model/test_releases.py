@@ -1,4 +1,4 @@
-"""Errors, throttling and conversions of the model are those of each broker release."""
+"""The model has the errors, throttling and conversions of each broker release."""
 
 import pytest
 
@@ -84,7 +84,10 @@ def test_up_to_1_1_an_unknown_partition_is_answered_in_its_place() -> None:
 
 @pytest.mark.parametrize(("release", "error"), [("2.4", 0), ("2.5", 74)])
 def test_old_brokers_forget_to_fence_in_sessions(release: str, error: int) -> None:
-    """Case 68: up to 2.4, an old leader epoch gets no error in a session. From 2.5 on, it gets error 74."""
+    """Case 68: up to Kafka 2.4, a fetch in a session with an old leader epoch gets no error.
+
+    From 2.5 on, the fetch gets error 74.
+    """
     broker, asker = fresh(11, release)
     broker.partition("foo").leader_epoch = 5
     session = Session(asker, ("foo", 0), values={"current_leader_epoch": 5})
@@ -97,7 +100,7 @@ def test_old_brokers_forget_to_fence_in_sessions(release: str, error: int) -> No
 
 
 def test_an_epoch_never_seen_is_out_of_range() -> None:
-    """Case 69: a last fetched epoch above all epochs of the log gets error 1."""
+    """Case 69: if the last fetched epoch is above all epochs of the log, the broker responds with error 1."""
     _, asker = fresh(12)
 
     assert errors(asker.fetch(("foo", 0), values={"last_fetched_epoch": 7})) == [1]

@@ -1,4 +1,4 @@
-"""A relay passes bytes, and the end of each side, to the other side."""
+"""A relay between two connections forwards the bytes of each side, and also its end, to the other side."""
 
 import asyncio
 import socket

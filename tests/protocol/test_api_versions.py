@@ -158,7 +158,7 @@ def test_a_range_without_a_version_passes_where_the_key_is_not_cut() -> None:
 
 
 def test_a_key_beyond_what_is_understood_is_left_out() -> None:
-    """Trap 5: an API of which the gateway reads no version is left out."""
+    """Trap 5: if the gateway supports no version of an API, it removes the API from the response."""
     after, features = clamp(hexed("0000 00000002 0001 0013 0014 0003 0000 000d 00000000"), 1)
     assert after == hexed("0000 00000001 0003 0000 000d 00000000")
     assert features is not None
@@ -195,7 +195,7 @@ def test_an_error_tells_no_features() -> None:
     "body", ["0023 00000000", "0023 00000001 0012 0000 0003"], ids=["before 2.4", "since 2.4"]
 )
 def test_error_35_comes_in_v0_form(version: int, body: str) -> None:
-    """Trap 31: a refusal (error 35) has the form of v0, whatever version was requested."""
+    """Trap 31: the gateway leaves a refusal (error 35) in the form of v0, whatever version was requested."""
     assert clamp(hexed(body), version) == (hexed(body), None)
 
 

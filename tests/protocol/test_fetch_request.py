@@ -53,7 +53,7 @@ def listed(listing: Listing) -> list[tuple[bytes, int, bytes]]:
 
 
 def told(request: wire.FetchRequest) -> list[tuple[bytes, int]]:
-    """Return a request's partitions, decoded by another codec."""
+    """Return a request's partitions. The test's own codec decodes them."""
     return [
         (topic.topic_id if request.version >= 13 else topic.topic.encode(), part.partition)
         for topic in request.topics
@@ -238,7 +238,7 @@ def test_build_then_parse_is_the_identity(version: int) -> None:
 
 @pytest.mark.parametrize("version", [12, 14, 15, 18])
 def test_requests_with_tags_are_noted_and_not_taken(version: int) -> None:
-    """Trap 46: a request with tags is marked as unsupported, and has no listing."""
+    """Trap 46: a request with tags is marked as unsupported and has no listing."""
 
     @examples(40)
     @given(requests(version, tags=True))
@@ -335,8 +335,9 @@ def test_uniform_topics_give_what_the_general_walk_gives(version: int, each: int
 @pytest.mark.parametrize("odd_one", range(9))
 @pytest.mark.parametrize("names", [["t", "tt"], ["t", "u"]])
 def test_one_topic_of_another_shape(version: int, odd_one: int, names: list[str]) -> None:
-    """Topics are read right if one of them has another name length or another number of partitions, at any
-    place in the list.
+    """The topics of a request are parsed correctly if one of them, at any place, differs from the others.
+
+    It has another name length, or another number of partitions.
     """
     topics = [f"{names[number == odd_one]}{number}" for number in range(9)]
     more = names[1] == "u"
@@ -374,7 +375,7 @@ def test_topics_that_come_twice(version: int) -> None:
 
 @pytest.mark.parametrize("version", [7, 11, 12])
 def test_topics_without_names(version: int) -> None:
-    """Topics without a name are read like others, although no broker has such topics."""
+    """Topics with an empty name are parsed like other topics, although no broker has such topics."""
     layout = LAYOUTS[version]
     frame = fetch(version, *(("", index) for index in range(9)))
     view = parsed(frame)
@@ -415,7 +416,7 @@ def test_replicas_are_not_taken(version: int, replica_id: int) -> None:
 
 @pytest.mark.parametrize("version", range(15, 19))
 def test_replica_state_is_a_tag(version: int) -> None:
-    """Trap 2: from v15 on, a follower's fetch is recognised by a tag."""
+    """Trap 2: from v15 on, a follower's fetch is recognised by a tag, and is forwarded."""
     view = parsed(fetch(version, ("a", 0), tags=((1, bytes(13)),)))
     assert (view.listing, view.unsupported_reason) == (None, "tags")
 
@@ -474,8 +475,9 @@ def test_topic_ids_keep_their_zeros() -> None:
 
 @pytest.mark.parametrize("version", [7, 12, 16])
 def test_topics_without_partitions(version: int) -> None:
-    """A request with a few topics without partitions is read, and one with many is refused. No client has a
-    reason to send many.
+    """A request with a few topics without partitions is parsed. A request with many is refused.
+
+    No client has a reason to send many.
     """
     layout = LAYOUTS[version]
     view = parsed(fetch(version))

@@ -1,4 +1,7 @@
-"""Fetch responses, live and generated: they are read in chunks of any size, cut off and damaged."""
+"""Fetch responses are parsed in chunks of any size. They are also truncated and damaged.
+
+Some responses come from live brokers, and others are generated.
+"""
 
 import contextlib
 import json
@@ -445,7 +448,10 @@ def test_more_tags_than_any_schema_has_are_not_read(size: int) -> None:
 
 @pytest.mark.parametrize("which", [0, 1, 2])
 def test_an_aborted_transaction_with_tags_is_not_understood(which: int) -> None:
-    """Law 2: an aborted transaction with unknown tags is refused, because its length is unknown."""
+    """Law 2: a response is refused if an aborted transaction has unknown tags.
+
+    The length of such a transaction is unknown.
+    """
     aborted = [wire.AbortedTransaction(producer_id=9, first_offset=at) for at in range(3)]
     aborted[which] = replace(aborted[which], tags=((3, b"new"),))
     with pytest.raises(Malformed, match="aborted"):

@@ -37,8 +37,9 @@ def test_a_message_has_the_fields_of_its_version() -> None:
 
 @pytest.mark.parametrize(("key", "version"), VERSIONS)
 def test_every_byte_of_a_message_is_read_and_written_again(key: int, version: int) -> None:
-    """Every byte of a message is read and written again. For Produce this includes versions without
-    addresses.
+    """Every byte of a message is read, and written again as the same byte.
+
+    For Produce this includes versions without addresses.
     """
     message_of, flexible = ADDRESSED[key], bool(is_flexible(key, version))
     if version < message_of.first and key == 55:

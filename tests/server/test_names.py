@@ -174,7 +174,7 @@ def test_a_bootstrap_whose_name_hangs_stops_no_other(fake_names: Names) -> None:
 
 
 def test_all_ips_of_a_name_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All IPs of a name are tried. Here nothing listens at the first one."""
+    """If the first IP of a host name does not accept the connection, the gateway tries the next IPs."""
     real = socket.getaddrinfo
 
     def both(host: Any, *more: Any, **named: Any) -> Any:
@@ -234,8 +234,9 @@ def test_what_a_waiting_response_took_of_the_budget_is_free_again(fake_names: Na
 
 @pytest.mark.usefixtures("_patient")
 def test_a_client_that_left_meanwhile_is_no_defect(fake_names: Names) -> None:
-    """If a client leaves before its response can be sent, no error is logged. The client's socket is already
-    closing then.
+    """If a client leaves while its response waits for a listener, no error is logged.
+
+    When the response is ready, the client's socket is already closing.
     """
 
     async def scene() -> None:

@@ -1,4 +1,4 @@
-"""TLS handshakes count as connections for ``--max-connections``, and their time is limited."""
+"""TLS handshakes count as connections for ``--max-connections``, and their duration is limited."""
 
 import asyncio
 import socket

@@ -22,7 +22,7 @@ from tools.bench.frames import fetch_request, rotated
 from tools.bench.passthrough import address
 
 TURNS: Final = 16
-"""The number of different orders of the list. They are used in turn."""
+"""The number of different orders of the list of partitions. They are used in turn."""
 
 Counts: TypeAlias = dict[str, float]
 

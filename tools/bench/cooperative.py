@@ -36,7 +36,8 @@ KEYS: Final = 5_000
 BYTES: Final = 200
 WORK_MS: Final = 1
 TIMES: Final = 3.8
-"""With work for each record, four members must be at least this many times as fast as one."""
+"""With work for each record, four members must process at least this many times as many records as one
+member."""
 SHARE_OF_WINDOW, LEAST_SECONDS = 0.5, 4.0
 """The length of windows: a share of the usual length, and its minimum in seconds."""
 IDLE_RATE: Final = 150_000
@@ -57,7 +58,7 @@ NEARLY_ALL: Final = 0.95
 STEADY_SECONDS, JOIN_SECONDS = 2.0, 60.0
 """A group is stable this many seconds after its last rebalance. The second figure is the limit for it."""
 BEGIN_SECONDS: Final = 20.0
-"""The limit for a consumer to get its first record."""
+"""The time limit for a consumer to receive its first record, in seconds."""
 MISSED_SECONDS: Final = 60.0
 """After a kill, the remaining records count as lost if no record is processed for this time, in seconds.
 
@@ -87,9 +88,8 @@ class Killed:
     """What happened after a consumer was killed."""
 
     disordered: int
-    """The number of records that were handled after a later record of their key, or together with another
-    record of their key.
-    """
+    """The number of records that were processed in the wrong order of their key: after a later record of the
+    key, or at the same time as another record of the key."""
     again: int
     lost: int
     seconds: float
@@ -110,7 +110,7 @@ class Ran:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerPlace:
-    """What a consumer needs to know: the addresses, the topic, the group, and the folder for its log."""
+    """The settings of a consumer: the addresses, the topic, the group, and the folder for its log."""
 
     broker: str
     gateway: str
@@ -125,12 +125,12 @@ class ConsumerPlace:
 
 
 Start: TypeAlias = Callable[[ConsumerPlace, int], LoggedWorker]
-"""Make the consumer with this number. It is not started yet."""
+"""A function that makes the consumer with a given number. The consumer is not started yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupKind:
-    """A way in which consumers share the partition."""
+    """A kind of consumer group: a way in which consumers share the partition."""
 
     consumers: int
     start: Start
@@ -222,9 +222,10 @@ def _fill(stage: BenchStage, topic: TopicRecords) -> None:
 
 
 def _ran(stage: BenchStage, topic: TopicRecords, kind: GroupKind, seconds: float, folder: Path) -> Ran:
-    """Let a group read a topic for some time.
+    """Let a group consume a topic for some seconds. Return the results.
 
-    If there is work, kill a consumer, and let the other consumers finish.
+    If the consumers work on each record, one of them is then killed, and the other consumers process the
+    rest.
     """
     group = f"billing-{next(_groups)}"
     with ExitStack() as stack:
@@ -262,7 +263,7 @@ def _ran(stage: BenchStage, topic: TopicRecords, kind: GroupKind, seconds: float
 
 
 def _begin(workers: Sequence[LoggedWorker]) -> None:
-    """Wait until each consumer has received a record."""
+    """Wait until each consumer has received its first record."""
     deadline = time.monotonic() + BEGIN_SECONDS
     while not all(worker.done for worker in workers) and time.monotonic() < deadline:
         time.sleep(0.2)

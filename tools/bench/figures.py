@@ -18,14 +18,14 @@ REPLAY: Final = "replay"
 """The column of `fetchgate replay`."""
 TSHARK: Final = "tshark"
 FOLLOW: Final = "follow"
-"""The column of a gateway with ``--follow-leader``."""
+"""The column of a gateway that runs with ``--follow-leader``."""
 EXPLICIT: Final = "explicit"
 TRANSPARENT: Final = ("redirect", "tproxy")
 ONE_WORKER, TWO_WORKERS = "1 worker", "2 workers"
 ONE_MEMBER, FOUR_MEMBERS, PARALLEL, SHARE = "1 member", "4 members", "parallel-consumer", "share group"
 """The columns of the table that compares cooperative consuming with other ways to consume."""
 MEMBER: Final = "member"
-"""The column of a client that has a lane."""
+"""The column of a client that is a member of a cooperative group."""
 COLUMNS: Final = (
     *(DIRECT, "Java", FLOOR, HAPROXY),
     *(GATEWAY, FOLLOW, EXPLICIT, *TRANSPARENT, ONE_WORKER, TWO_WORKERS),
@@ -39,7 +39,7 @@ JUDGED: Final = (GATEWAY, FOLLOW, *TRANSPARENT, TWO_WORKERS, REPLAY, MEMBER, FOU
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FigureRow:
-    """One row of a table: a figure, with a value for each route."""
+    """A row of a table: one figure, with a value for each route."""
 
     name: str
     unit: str
@@ -77,7 +77,7 @@ class FigureRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FigureTable:
-    """The table of one measurement."""
+    """The table of one measurement of the benchmarks."""
 
     part: str
     title: str

@@ -92,10 +92,10 @@ def _cold(stage: BenchStage) -> FigureTable:
 
 
 def exchange(traffic: Traffic, *, rounds: int, cold: bool = False, gateway: bool = True) -> float:
-    """Return the microseconds for a request and its response, as a median.
+    """Return the median time for a request and its response, in microseconds.
 
     Raises:
-        RuntimeError: a fetch of a session was not sent as a small delta.
+        RuntimeError: a fetch of a session was not sent as a small incremental fetch.
     """
     frames = [traffic.frames(number) for number in range(1, rounds + 1)]
     with Inside(gateway=gateway) as inside:

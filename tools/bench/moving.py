@@ -202,7 +202,7 @@ def consume_java(bootstrap: str, topic: str, received: MovingRecords) -> None:
 
 
 def _run_java(command: list[str], line: Callable[[bytes], None]) -> None:
-    """Run a tool of Kafka until stdin is closed; call a function with each line that it prints."""
+    """Run a Java tool of Kafka until stdin is closed. Call `line` with each line that the tool prints."""
     whole = [str(java()), "-Xmx256m", *JVM, "-cp", jars.classpath(LATEST, tools=True), *command]
     process = subprocess.Popen(
         whole, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
@@ -268,7 +268,7 @@ VERSIONS: Final[dict[str, Callable[[], str]]] = {
     "Sarama": lambda: go_version(GO["Sarama"]),
     "franz-go": lambda: go_version(GO["franz-go"]),
 }
-"""By the name of the client."""
+"""Functions that return the version of a client, by the name of the client."""
 PRODUCERS: Final[dict[str, Callable[[str, str], None]]] = {
     "librdkafka": produce_librdkafka,
     "Java": produce_java,

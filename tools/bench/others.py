@@ -24,7 +24,8 @@ SHARE: Final = 4
 """The factor by which windows are shorter than in other parts of the benchmark: they take five seconds."""
 SETTLE_SECONDS: Final = 1.0
 IDLE_CLIENTS: Final = 300
-"""Fewer would not show in memory: the process keeps up to 16 MB of free memory (`TRIM_BYTES`)."""
+"""The number of idle clients. With fewer clients, their memory would not be visible, because the process
+keeps up to 16 MB of free memory (`TRIM_BYTES`)."""
 IDLE_SECONDS: Final = TRIM_SECONDS + 2 * TICK_SECONDS
 """The time until all idle clients count as idle and the gateway has returned free memory, in seconds."""
 P99_LIMIT: Final = 5.0
@@ -39,7 +40,8 @@ WAIT_SECONDS: Final = 120.0
 KEPT_LIMIT: Final = 1.1
 """The limit of memory for requests of one client, in MB (docs/deploy.md, Memory)."""
 IDLE_LIMIT: Final = 0.1
-"""The limit of memory for an idle connection, in MB: 32 KB, and its part of the heap's free memory."""
+"""The limit of memory for an idle connection, in MB. It consists of 32 KB and a share of the heap's free
+memory."""
 MOVED_CLIENTS: Final = 100
 OTHER_ID: Final = "another"
 """The client id of a second bystander, which differs from the client id of the nuisance."""
@@ -75,10 +77,10 @@ class BystanderWindow:
     """The figures of one measured window: latency of the bystander, and memory of the gateway."""
 
     p50: float
-    """In ms."""
+    """The median latency of the bystander, in ms."""
     p99: float
     resident: float
-    """Of the gateway, in MB."""
+    """The resident memory of the gateway, in MB."""
     apart: float | None = None
     """The p99 latency of a second bystander, which has another client id, in ms. None if there is no second
     bystander."""
@@ -127,7 +129,7 @@ def run(stage: BenchStage) -> list[FigureTable]:
 
 
 def _piled_up(stage: BenchStage, rounds: int) -> FigureTable:
-    """Measure the cost of clients that are followed to a new leader, the second broker."""
+    """Measure the cost of clients whose requests follow a new leader to the second broker."""
     stage.report(f"others: starting {NODES} brokers ...")
     with ExitStack() as stack:
         cluster = stack.enter_context(Cluster(LATEST, nodes=NODES))
@@ -143,7 +145,12 @@ def _piled_up(stage: BenchStage, rounds: int) -> FigureTable:
 def _measured(
     stage: BenchStage, gateway: BenchGateway, nuisance: Nuisance, topic: str, rounds: int, address: str = ""
 ) -> tuple[list[BystanderWindow], list[BystanderWindow], float]:
-    """Return the windows without and with the nuisance, and the seconds to close its connections."""
+    """Measure the bystander without and with the nuisance, in turn.
+
+    Returns:
+        The windows without the nuisance, the windows with it, and the seconds until its connections were
+            closed.
+    """
     clients = 2 if nuisance.named else 1
     alone, beside = [], []
     address = address or gateway.address
@@ -177,7 +184,10 @@ def _window(
 
 
 def _let_go(gateway: BenchGateway, clients: int) -> float:
-    """Return the seconds until at most `clients` connections are left, within `WAIT_SECONDS`."""
+    """Wait until at most `clients` connections are left.
+
+    Return the seconds that this took, at most `WAIT_SECONDS`.
+    """
     began = time.monotonic()
     while (waited := time.monotonic() - began) < WAIT_SECONDS and len(
         gateway.state()["connections"]

@@ -45,7 +45,7 @@ def run(stage: BenchStage) -> list[FigureTable]:
 
 
 def _large(stage: BenchStage, folder: Path) -> FigureTable:
-    """Measure a capture with equally large connections, and one with a single large connection."""
+    """Measure a capture whose connections have equal sizes, and a capture with one very large connection."""
     size = _GB // 10 if stage.quick else _GB
     shape = Shape()
     stage.report(f"replay: making captures of {size // _MB:,} MB ...")
@@ -151,7 +151,7 @@ def _row(
 
 
 def _mix(truth: Truth, shape: Shape) -> list[str]:
-    """Describe the traffic."""
+    """Describe the traffic of a generated capture in a few lines."""
     request = truth.fetch_request_bytes // truth.fetches
     response = truth.fetch_response_bytes // truth.fetches
     each = truth.partitions_answered // truth.fetches

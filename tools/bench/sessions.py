@@ -24,7 +24,8 @@ from tools.kafka.admin import Admin
 from tools.kafka.raw import RawConnection
 
 SHAPES: Final = ((1, 100, 40.0), (1, 1_000, 60.0), (1, 10_000, 400.0), (100, 100, None))
-"""Topics, partitions of each, limit in microseconds."""
+"""Each shape: the number of topics, the number of partitions in each topic, and the time limit in
+microseconds."""
 SESSIONS, PARTITIONS = 10_000, 100
 """Sessions in memory, and partitions of each."""
 QUICK_SESSIONS: Final = 1_000
@@ -33,11 +34,11 @@ BYTES_LIMIT, EVICTION_LIMIT = 150.0, 50.0
 _SESSION_ID: Final = slice(15, 19)
 _AGED_MS: Final = 130_000
 _SERVED: Final = (100, 1_000)
-"""Partitions in the broker's own sessions."""
+"""The numbers of partitions for which a broker's own sessions are also measured."""
 
 
 def run(stage: BenchStage) -> list[FigureTable]:
-    """Measure the stage, then a broker's own sessions."""
+    """Measure the gateway's session stage, then a broker's own sessions."""
     stage.report("sessions: incremental fetches toward clients ...")
     rounds = 50 if stage.quick else 500
     rows = []
@@ -101,7 +102,7 @@ class SessionServer:
 
 
 def unchanged(topics: Topics, rounds: int) -> float:
-    """Return the seconds for an unchanged fetch and its response, as a median."""
+    """Return the median time of an unchanged fetch and its response, in seconds."""
     server = SessionServer()
     response = fetch_response(1, topics)
     session_id = server.session(fetch_request(1, topics, session=(0, 0)), response)
@@ -133,7 +134,10 @@ def partition_bytes(sessions: int) -> float:
 
 
 def eviction(sessions: int) -> float:
-    """Return how many more seconds a full fetch takes if it evicts another session, as a median."""
+    """Return the additional time that a full fetch takes if it evicts another session.
+
+    The result is the median in seconds.
+    """
     topics, larger = listed(1, PARTITIONS), listed(1, PARTITIONS + 1)
     small = fetch_request(1, topics, session=(0, 0)), fetch_response(1, topics)
     large = fetch_request(1, larger, session=(0, 0)), fetch_response(1, larger)

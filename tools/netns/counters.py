@@ -27,12 +27,12 @@ class Crossed:
 
 
 class Counters:
-    """Counters of a device, by direction, IP version and kind of segment.
+    """Counters of a device, by direction, IP version and kind of TCP segment.
 
     Args:
         place: the namespace of the device.
-        device: its name.
-        ports: connections to these server ports are counted.
+        device: the name of the device.
+        ports: the server ports whose connections are counted.
     """
 
     def __init__(self, place: Namespace, device: str, ports: Collection[int]) -> None:

@@ -1,4 +1,7 @@
-"""The rules that send a namespace's connections to a gateway, made by tools/deploy/transparent.sh."""
+"""Adds the rules that redirect a namespace's connections to a gateway.
+
+tools/deploy/transparent.sh makes the rules.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -57,7 +57,10 @@ def digest_of(line: Mapping[str, Any]) -> int:
 
 
 def generation_of(line: Mapping[str, Any]) -> int:
-    """Return the generation of a record, given a consumer program's output; -1 without that header."""
+    """Return the generation of a record's topic, from a consumer program's output.
+
+    -1 if the header is missing.
+    """
     found = dict(map(tuple, line["headers"])).get(GENERATION)
     return -1 if found is None else int(bytes.fromhex(found))
 
@@ -68,7 +71,7 @@ def _digest(timestamp: int, key: str | None, value: str, headers: Iterable[tuple
 
 
 class RecordLog:
-    """Digests by place and offset."""
+    """The digests of the records in a log, by place and offset."""
 
     def __init__(self) -> None:
         self._columns: defaultdict[RecordPlace, array[int]] = defaultdict(lambda: array("Q"))
@@ -132,7 +135,7 @@ class ProducedRecords:
     """The digests of records that were acknowledged without an offset. A broker sends such an acknowledgement
     for a record that it received twice."""
     given_up: int = 0
-    """Records whose producer reported a failure. They may be in the log."""
+    """The number of records for which the producer reported a failure. They may be in the log."""
     errors: Counter[str] = field(default_factory=Counter)
 
     def delivered(self, place: RecordPlace, offset: int | None, digest: int) -> None:
@@ -146,7 +149,7 @@ class ProducedRecords:
             self.acknowledged.put(place, offset, digest)
 
     def failed(self, reason: str) -> None:
-        """Note a record that was given up."""
+        """Note that the producer has reported a failure for a record."""
         self.given_up += 1
         self.errors[reason] += 1
 
@@ -221,7 +224,7 @@ class ReceivedRecords:
         self.again = 0
         """Records that a member received again although the group had not rebalanced."""
         self.changed: list[tuple[RecordPlace, int]] = []
-        """Records received again with other contents."""
+        """Records that were received again with other contents than the first time."""
         self.invented: list[tuple[RecordPlace, int]] = []
         """Received records that no producer had sent."""
         self._sent = sent
@@ -232,7 +235,7 @@ class ReceivedRecords:
         self._last[member].clear()
 
     def record(self, member: int, line: Mapping[str, Any]) -> None:
-        """Note a record, given a consumer program's output."""
+        """Note a record that a member received. `line` is the consumer program's output for the record."""
         digest, offset = digest_of(line), line["offset"]
         place = RecordPlace(line["topic"], generation_of(line), line["partition"])
         if digest not in self._sent:

@@ -43,9 +43,9 @@ _TLS_MAX_RECORD: Final = 0x4100
 
 @dataclass(slots=True, eq=False)
 class _DirectionFrames:
-    """The frames of one direction.
+    """The frames of one direction of a connection.
 
-    Pieces of the two directions are framed in one common order, see `ordering`.
+    The pieces of both directions are framed in one common order, see `ordering`.
     """
 
     endpoint: str
@@ -135,7 +135,7 @@ class CapturedConnection:
         self._secrets = secrets
         self._tls: TlsConversation | None = None
         self.unknown = True
-        """True until the first bytes have shown whether the connection is TLS."""
+        """Whether it is still unknown if the connection is TLS. The first bytes show it."""
         self._captured: _DirectionFrames | None = None
         """The direction that was captured last."""
         self._spoke: _DirectionFrames | None = None
@@ -254,7 +254,7 @@ class CapturedConnection:
             each.begin()
 
     def speaks(self, side: _DirectionFrames) -> None:
-        """Prepare for bytes of `side`, which are framed next."""
+        """Prepare the connection for framing bytes of the direction `side`."""
         if self._spoke is side.other:
             side.other.framing.other_spoke()
         if not self._settled:
@@ -418,7 +418,7 @@ def _is_hopeless(framing: Framing) -> bool:
 def _is_tls(framing: Framing) -> bool:
     """Return whether a stream begins with a TLS record.
 
-    If the start of the stream was not captured, two TLS records in a row are needed.
+    If the start of the stream was not captured, the captured bytes must begin with two TLS records.
     """
     search = framing.search
     if search is None or search.dropped or len(search) < _TLS_HEADER:

@@ -8,7 +8,7 @@ from proxy.protocol.primitives import Buffer
 HEADER: Final = 5
 """The size of the header of a TLS record in bytes: type, version, length (RFC 8446, 5.1)."""
 MOST_BODY: Final = (1 << 14) + 2048
-"""The maximum of bytes after the header (RFC 5246, 6.2.3; less in TLS 1.3)."""
+"""The maximum number of bytes after the header of a TLS record (RFC 5246, 6.2.3; less in TLS 1.3)."""
 CHANGE_CIPHER_SPEC: Final = 20
 ALERT: Final = 21
 HANDSHAKE: Final = 22

@@ -1,7 +1,7 @@
-"""The Spark jobs. They make the table from captures or from another table, and collect a report's figures.
+"""The Spark jobs: they make the table from captures or from another table, and collect the report's figures.
 
-One shuffle and one sort bring the segments of each connection together, in order. No connection is ever
-completely in memory.
+One shuffle and one sort bring the segments of each connection together, in order. Memory never has to hold a
+complete connection.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -37,11 +37,13 @@ _PARTS: Final = pa.schema(
         ("part", _PART.type),
     ]
 )
-"""A row is an event of a session. One more row for each task has everything else that it collected."""
+"""The rows that tasks return. Each row is an event of a session. One more row for each task has all other
+results of the task."""
 _COLLECTED: Final = pa.schema([("part", _PART.type)])
 _SLOTS: Final = pa.schema([("broker", pa.string()), ("use", _USE.type)])
 _MOST_PARTS: Final = 200
-"""Up to this many results of tasks are merged in one task. More are first merged in several tasks."""
+"""The maximum number of task results that one task merges. If there are more, several tasks merge them
+first."""
 _MOST_EVENTS: Final = 10_000
 
 Key: TypeAlias = tuple[pa.Scalar, ...]

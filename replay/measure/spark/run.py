@@ -53,17 +53,17 @@ _NO_EXECUTOR: Final = (
     "(--conf spark.executor.memory=512m asks for less). Still waiting; Ctrl-C ends it."
 )
 _EXCEPTION: Final = re.compile(r"(?!org\.apache|java\.|py4j|scala)[\w.]*(Error|Exception)\b")
-"""The line of a Python traceback with the name of the exception."""
+"""The line of a Python traceback that has the name of the exception."""
 
 
 def run_on_spark(work: Work, master: str | None, settings: Mapping[str, str], console: Console) -> Collected:
     """Start Spark, measure, and return the figures of the report.
 
     Args:
-        work: what to measure.
-        master: see `session`.
-        settings: see `session`.
-        console: for the progress bar, and for messages outside the report.
+        work: the captures or the table to measure, with the options.
+        master: the Spark master, see `session`.
+        settings: the Spark settings, see `session`.
+        console: the console for the progress bar, and for messages outside the report.
 
     Raises:
         NoJavaError: there is no Java for Spark.
@@ -94,7 +94,7 @@ def run_on_spark(work: Work, master: str | None, settings: Mapping[str, str], co
 
 
 def measure(spark: SparkSession, work: Work) -> Collected:
-    """Measure in a running Spark session."""
+    """Measure captures in a running Spark session."""
     with sole_writer(work.parquet) if work.parquet else nullcontext():
         return _measure(spark, work)
 

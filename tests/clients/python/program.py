@@ -37,11 +37,12 @@ class Options:
     suffix: str
     """The end of the client.id, which declares a lane."""
     client_id: str
-    """The complete client.id. If empty, it is the program's own client.id and `suffix`."""
+    """The complete client.id. If it is empty, the client.id is the program's own one, followed by
+    `suffix`."""
     strategy: str
-    """partition.assignment.strategy: `range`, or "" for the client's default."""
+    """The value of partition.assignment.strategy: `range`, or "" for the client's default."""
     session_ms: int
-    """session.timeout.ms, or 0 for the client's default."""
+    """The value of session.timeout.ms, or 0 for the client's default."""
 
     def named(self, own: str) -> str:
         """Return the client.id to use.
@@ -52,13 +53,13 @@ class Options:
 
 
 class Consumer(Protocol):
-    """A client with the commands that all programs support."""
+    """The commands that every consumer program supports."""
 
     def poll(self) -> None:
-        """Print new records. Wait at most `POLL_SECONDS` for them."""
+        """Print new records. If there are none, wait for them at most `POLL_SECONDS`."""
 
     def seek(self, topic: str, partition: int, offset: int) -> None:
-        """Continue to read at ``offset``."""
+        """Continue to read a partition at ``offset``."""
 
     def pause(self, topic: str, partition: int) -> None:
         """Stop delivering this partition."""
@@ -76,7 +77,7 @@ class Consumer(Protocol):
         """Return the offset of the next record to deliver."""
 
     def commit(self) -> None:
-        """Commit the positions to the group. Wait until they are committed."""
+        """Commit the positions to the group, and wait until the broker has confirmed this."""
 
     def close(self) -> None:
         """Close the client, and leave its group."""

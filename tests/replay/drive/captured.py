@@ -75,7 +75,7 @@ def script(
 
 
 def one(*frames: bytes) -> Script:
-    """Return a script of these requests, on one connection."""
+    """Return a script with these requests on one connection."""
     capture = Capture()
     for number, frame in enumerate(frames):
         capture.say(frame, number)

@@ -1,4 +1,4 @@
-"""Captures of this repository are played with a real broker and a real gateway."""
+"""Replay plays captures of this repository with a real broker and a real gateway."""
 
 import argparse
 import json

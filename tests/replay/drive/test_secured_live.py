@@ -1,4 +1,4 @@
-"""Captures are played with a real broker that requires TLS, a login, or both."""
+"""Replay plays captures with a real broker that requires TLS, a login, or both."""
 
 import argparse
 import json
@@ -26,7 +26,10 @@ pytestmark = pytest.mark.integration
 CAPTURE = Path(__file__).parents[3] / "captures" / "librdkafka-100p.pcap"
 USER, PASSWORD = "alice", "geheim-Wm8Qv3zK1xTn"
 REAUTH_MS = 3000
-"""If a busy machine delays a client's re-authentication for longer than this, the client is disconnected."""
+"""The time after which a broker requires a new login, in milliseconds.
+
+If a busy machine delays the new login for longer than this, the broker closes the connection.
+"""
 
 
 @dataclass(frozen=True)
@@ -138,7 +141,7 @@ def test_a_client_certificate(drive: Drive, secured: Secured) -> None:
 
 
 def test_a_login_that_ends_is_made_again_in_time(drive: Drive, secured: Secured) -> None:
-    """Before a login expires, a new connection is opened and logged in.
+    """Before the login of a connection expires, replay opens a new connection and logs in.
 
     The capture takes 10 s. A login is valid for 3 s, then the broker closes the connection (KIP-368).
     """

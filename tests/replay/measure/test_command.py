@@ -1,4 +1,4 @@
-"""The command line of replay: a user's error gives one line, wherever the wrong option was set."""
+"""The command line of replay: for a wrong option, it prints one line that says where the option was set."""
 
 import argparse
 import os
@@ -267,7 +267,7 @@ def test_help_shows_examples(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def written(monkeypatch: pytest.MonkeyPatch, *argv: str, result: Report | None = None) -> int:
-    """Run `measure` with a given report."""
+    """Run `measure` on a capture, but with this report as the result. Return the exit code."""
     monkeypatch.setattr(command, "_measured", lambda *_: result or sample.report())
     return cli.main(["measure", CAPTURE, *argv])
 

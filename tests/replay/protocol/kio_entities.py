@@ -41,7 +41,7 @@ _PLAIN: dict[str, Any] = {
 
 
 def made(cls: type[Any], codes: Iterator[int]) -> Any:
-    """Make a message with two elements in each array and different error codes."""
+    """Make a message of class `cls` with two elements in each array. `codes` gives its error codes."""
     hints = get_type_hints(cls)
     values = {}
     for field in dataclasses.fields(cls):

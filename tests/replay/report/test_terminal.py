@@ -1,4 +1,7 @@
-"""The report on a terminal: its figures and warnings, and no effect of hostile names on the terminal."""
+"""The report on a terminal has the right figures and warnings.
+
+Hostile names have no effect on the terminal.
+"""
 
 import io
 

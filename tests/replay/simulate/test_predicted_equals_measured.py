@@ -256,7 +256,7 @@ def test_a_fetch_that_is_had_again_is_answered_after_the_one_sent_meanwhile() ->
 
 
 def test_when_a_topic_went_is_not_to_be_seen_behind_a_throttle() -> None:
-    """Two histories with different gateway counts can give the same capture, if responses are throttled.
+    """If responses are throttled, two histories with different gateway counts can give the same capture.
 
     So the time of a topic's deletion can't be seen, and such histories are excluded.
     """

@@ -28,7 +28,7 @@ SECOND = 1_000_000_000
 
 
 def small(*, privileged: bool = False) -> BrokerSessionCache:
-    """Return a cache with three slots in one shard. Sessions of 10, 20 and 30 partitions have them."""
+    """Return a cache with three slots in one shard. They hold sessions of 10, 20 and 30 partitions."""
     cache = BrokerSessionCache(slots=3, shards=1)
     for at, size in enumerate((10, 20, 30)):
         assert cache.make(str(size), size, at, privileged=privileged)

@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.soak, pytest.mark.timeout(360
 BEFORE = 5
 """The number of finished tasks after which a worker is killed. 16 tasks read the capture."""
 DRIVER = 512 * 1_000_000
-"""The limit of the driver's Python, in bytes."""
+"""The limit of memory for the Python process of the Spark driver, in bytes."""
 
 
 @pytest.mark.parametrize(("size", "connections"), [(1_000_000_000, 50_000)])
