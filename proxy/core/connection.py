@@ -288,7 +288,7 @@ class Connection:
         return self._status
 
     def hand_over(self) -> bytes:
-        """Return the client's waiting bytes, because another worker will serve it (`MemberElsewhere`)."""
+        """Return the client's waiting bytes. Another worker will serve the client (`MemberElsewhere`)."""
         state = self._state
         data = state.from_client.rest()
         state.tally.client.bytes_in -= len(data)  # they are counted there

@@ -80,9 +80,9 @@ class Starving:
 
     @property
     def rank(self) -> tuple[float, int]:
-        """The order in the report.
+        """The sort key of the report: partitions that starved longer come first.
 
-        The longest comes first, by seconds. Of equally long ones the earliest comes first, by microseconds.
+        Of partitions that starved equally long, the one that began to starve earlier comes first.
         """
         return -self.partition.lasted / _SECOND, self.partition.since // 1000
 

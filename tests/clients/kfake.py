@@ -26,7 +26,7 @@ class Suite:
 
     passed: list[str]
     others: list[str]
-    """The failed and the skipped tests."""
+    """The names of the tests that failed or were skipped."""
     output: str
     fetches: Counter[tuple[str, str]]
     """The number of fetches through all gateways, by (side, kind). Empty for a direct run."""

@@ -998,7 +998,7 @@ OWNER, OTHER = 1, 2
 
 @pytest.fixture
 def elsewhere() -> Shared:
-    """Return the connections of a process that does not own the group "billing"."""
+    """Return the connections of a process that does not own the group "billing". Another process owns it."""
     shared = Shared()
     shared.members = Members(["billing"], number=OTHER, processes=3)
     return shared

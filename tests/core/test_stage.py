@@ -86,7 +86,7 @@ def test_the_fetches_of_a_session_wait_less() -> None:
 
 
 def test_a_stage_sees_each_request_that_it_does_not_let_repeat() -> None:
-    """The fast path would forward the second Heartbeat unchanged."""
+    """A Heartbeat that a stage has to see does not take the fast path, even if it equals the last one."""
     play = Playbook(stages=(lambda _: NewGeneration(),)).knows()
     for number in range(3):
         play.client(request(HEARTBEAT, 0, number, (5).to_bytes(4)))

@@ -40,7 +40,7 @@ def gateway(live: Live) -> Iterator[GatewayProcess]:
 def test_a_gateways_sessions_are_as_the_brokers(
     live: Live, gateway: GatewayProcess, case: Case, version: int
 ) -> None:
-    """Cases 14 to 27, 30 to 43, and 45 to 48."""
+    """Cases 14 to 27, 30 to 43, and 45 to 48: the gateway's session responses equal those of a broker."""
     with (
         closing(Connections(gateway.host, gateway.port)) as through,
         live_script(live, version, through.begin) as script,

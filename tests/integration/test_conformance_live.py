@@ -118,7 +118,7 @@ def seek(client: Client, batches: list[list[int]], *wants: Want, **options: Any)
 
 
 def test_partitions_fill_the_response_in_order(client: Client) -> None:
-    """Case 58."""
+    """Case 58: the first partitions in the list use up the limit of the response, as in a direct fetch."""
     wants: list[Want] = [("t", index, 0, 190) for index in range(5)]
     response = seek(client, [[10] * 10] * 5, *wants, max_bytes=800)
     assert batch(10) < 190

@@ -73,7 +73,7 @@ class SlowRelay(Relay):
 
 
 def _deliver(due: "SimpleQueue[tuple[float, bytes]]", sink: socket.socket) -> None:
-    """Give each segment to the other side when it is due. An empty one is the end."""
+    """Send each segment to the other side at its time. An empty segment ends the connection."""
     with suppress(OSError):
         while True:
             at, data = due.get()

@@ -29,10 +29,10 @@ def fetch_request(
     """Build a complete request frame.
 
     Args:
-        correlation_id: as in its header.
+        correlation_id: the correlation id of the request header.
         topics: the topics and partitions to list.
         session: session id and epoch; (0, -1) is sessionless.
-        offsets: fetch offsets other than `OFFSET`.
+        offsets: the fetch offset of some partitions. All others get `OFFSET`.
         wait_ms: how long the broker may wait for records.
     """
     known = offsets or {}

@@ -33,7 +33,7 @@ class ManyWindow:
     core: float
     """CPU of the proxy, in percent of a core."""
     cpu: float
-    """The same for a fetch, in microseconds."""
+    """CPU of the proxy for each fetch, in microseconds."""
 
 
 def clients(address: str, topic_id: str, count: int) -> Load:

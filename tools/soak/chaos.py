@@ -72,7 +72,8 @@ class SoakOutcome:
     late: set[str]
     """Consumers that had not received all of a topic when it was deleted."""
     used: tuple[Used, Used, int]
-    """Use by the last gateway after its start, and after its clients had left; and the peak of memory."""
+    """The resources of the last gateway after its start, and after its clients had left. Then the highest
+    memory of all gateways."""
     fetches: Mapping[str, int]
     """The number of fetches by side: sent by clients, and received by brokers."""
     saved: int

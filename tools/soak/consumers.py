@@ -67,12 +67,12 @@ class SoakConsumer:
         self.close()
 
     def close(self) -> None:
-        """Kill it if it is running."""
+        """Kill the program if it is running."""
         self.run.__exit__(None, None, None)
 
     @property
     def private_errors(self) -> list[str]:
-        """Errors that a client must never see."""
+        """Return the client's errors that an application must never get."""
         upper = {code: code.upper() for code in self.errors}
         return sorted(
             code for code, text in upper.items() if any(part.upper() in text for part in PRIVATE_ERRORS)

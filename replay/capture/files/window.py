@@ -11,7 +11,8 @@ Column: TypeAlias = npt.NDArray[Any]
 SIZE = 16 << 20
 """Bytes of a capture in memory at a time. No record is longer."""
 _SLACK = 128
-"""Bytes after the end that may be read: a header of fixed size is read before its length is checked."""
+"""How many bytes behind the window may be read. A header of fixed size is read before its length is
+checked."""
 
 
 NO_LINK = -1
