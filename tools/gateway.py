@@ -101,7 +101,7 @@ class GatewayProcess:
         return self._started().pid
 
     def address_of(self, node_id: int) -> str:
-        """Return the address of a broker at the gateway."""
+        """Return the gateway's address for this broker."""
         return f"{self.host}:{self.port + 1 + node_id}"
 
     def start(self) -> None:

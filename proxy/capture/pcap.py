@@ -28,8 +28,8 @@ BROKER: Final = 1
 """The two ends of a connection: client and broker. On a client's connection, the gateway is the broker."""
 
 MAX_SEGMENT: Final = 65_495
-"""The largest payload of a packet, in bytes: that of IPv4. Loopback interfaces also use segments of this
-size."""
+"""The largest TCP payload of a packet, in bytes. IPv4 sets this limit. Loopback interfaces also use segments
+of this size."""
 
 _LINK_TYPE: Final = 101
 _SNAP_LENGTH: Final = 262_144  # all packets here are smaller
@@ -93,7 +93,10 @@ class PcapConnection:
         return [client, broker, self._bare(CLIENT, Flag.ACK, now)]
 
     def sent(self, by: int, pieces: Iterable[Piece], now: int) -> list[Buffer]:
-        """Return the packets of bytes that one end has sent. Omitted bytes count in sequence numbers, too."""
+        """Return the packets for the bytes that one end has sent.
+
+        Bytes whose contents were omitted count in the sequence numbers, too.
+        """
         out: list[Buffer] = []
         for kept, cut in pieces:
             view, missing = memoryview(kept), cut

@@ -35,8 +35,8 @@ from proxy.protocol.primitives import NO_TAGS, Buffer, Malformed, encode_uvarint
 MAX_VERSION: Final = 12
 """The highest Fetch version for members. From v13 on, topics are named by id (KIP-516)."""
 _PLACEHOLDERS_SINCE: Final = 12
-"""The lowest Fetch version that gets batches without data. Clients of older versions do not accept these, or
-were not tested (cooperative.md)."""
+"""The lowest Fetch version whose responses get batches without data. Clients of older versions do not accept
+batches without data, or were not tested (cooperative.md)."""
 _SCANNED_LIMITS: Final = 8
 """How many bytes may be read for one fetch without a record for the member, in multiples of max_bytes. After
 that, the member gets an empty response."""
@@ -357,7 +357,7 @@ class LaneFetch:
         return split_records(records, *split, [self._offset(entry)]) if found is None else found
 
     def _batches(self, place: TopicPartition, offset: int, found: Filtered) -> list[bytes]:
-        """Return the member's batches of a partition, and note how far the member has got."""
+        """Return the member's batches of a partition, and note the last offset that the member has got."""
         member, lane = self._member, found.lanes[0]
         scan = member.scan(*place)
         scan.learn(offset, found, lane)

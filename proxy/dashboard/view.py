@@ -56,7 +56,7 @@ class Size:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayUnreachable:
-    """What is shown while the gateway can't be reached."""
+    """The contents of the dashboard while the gateway can't be reached."""
 
     address: str
     reason: str

@@ -207,9 +207,9 @@ class SessionPartitions:
         return codes
 
     def _as_stored(self, listing: Listing) -> Entries:
-        """Return a request's entries in the layout of `requests`.
+        """Return a request's entries in the layout in which the session stores entries.
 
-        The request may add fields to that layout.
+        If the request's layout has more fields, the session first changes to that layout.
         """
         if listing.layout.request_entry > self.layout.request_entry:
             self.requests = _converted(self.requests, self.layout, listing.layout)

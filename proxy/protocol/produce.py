@@ -113,7 +113,7 @@ class ProducedBatch(NamedTuple):
     sequence: int
     """The sequence of the first record."""
     next_sequence: int
-    """The first sequence of the next batch."""
+    """The first sequence number of the producer's next batch."""
     entry: bytes
     """The partition's entry in the request."""
 

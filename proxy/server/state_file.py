@@ -41,7 +41,7 @@ class StateFile:
         self._writing = Lock()
 
     def load(self) -> Known:
-        """Return the brokers in the file. Empty if the file can't be read."""
+        """Return the brokers that are in the file. The result is empty if the file can't be read."""
         if self._path is None or not self._path.exists():
             return []
         try:

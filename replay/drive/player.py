@@ -32,7 +32,7 @@ class _Copy:
     """The state of one copy of the capture, used by all its connections."""
 
     sessions: list[dict[str, SideSessions]]
-    """Sessions by captured broker, for each side."""
+    """For each side, the sessions there, by captured broker."""
     ended: set[int] = field(default_factory=set)
     """The places of the connections that were played to their end in this round."""
     first_open: int = 0
@@ -106,7 +106,7 @@ class Player:
         """From the first connection to the last response."""
 
     async def play(self) -> None:
-        """Play everything, or until the pace is stopped."""
+        """Play all rounds of the script, or until the pace is stopped."""
         began = perf_counter()
         for _ in range(self._rounds):
             if self._pace.stopped:

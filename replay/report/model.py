@@ -66,7 +66,7 @@ class SessionsReport(TypedDict):
     close_bytes: int
     """Bytes of fetches that close a session, both directions."""
     repair_bytes: int
-    """Bytes that are fetched again after a session was lost, both directions."""
+    """The bytes, in both directions, of fetches that are sent again after a session was lost."""
 
 
 class FetchReport(TypedDict):
@@ -87,7 +87,7 @@ class Problem(TypedDict):
     file: str
     """The file as the user named it; "" if the problem is not about one file."""
     problem: str
-    """One line for people, without the file's name."""
+    """The description of the problem for people, in one line and without the file's name."""
 
 
 class Input(TypedDict):
@@ -184,7 +184,7 @@ class ReadableReport(TypedDict):
     """Contents of records that were not captured, as with `--capture-records no`. No figure needs them,
     and no other sum here includes them."""
     ratio: float
-    """readable / all; 1.0 if there are no bytes."""
+    """readable_bytes / all bytes; 1.0 if there are no bytes."""
     by_reason: dict[str, int]
     """Unreadable bytes by reason. They add up to `unreadable_bytes`."""
 
@@ -194,7 +194,7 @@ class NotEligible(TypedDict):
 
     exchanges: int
     bytes: int
-    """Bytes of both directions."""
+    """The bytes of the fetches in both directions."""
 
 
 class Passed(TypedDict):
@@ -217,7 +217,7 @@ class ToDo(TypedDict):
     money_per_month: float | None
     """Modelled; None without --price-per-gb."""
     sentence: str
-    """The advice in a sentence for people, without names of the client."""
+    """The advice for people, in one sentence. It does not name the client."""
 
 
 class Decision(TypedDict):
@@ -225,7 +225,7 @@ class Decision(TypedDict):
 
     captured_seconds: float
     enough: bool
-    """At least an hour was captured. A shorter time says little about a day."""
+    """Whether at least an hour was captured. A shorter time says little about a day."""
     saved_bytes_per_day: int | None
     """The modelled saving of one day: `fetch.saved_bytes` at the rate of the captured time. None if no time
     was captured, or if too many of the fetches are missing (`reason` is "bytes missing" or "unpaired")."""
@@ -234,11 +234,11 @@ class Decision(TypedDict):
     """The modelled saving of money in 30 days. None without --price-per-gb, or if `saved_bytes_per_day` is
     None."""
     reason: str
-    """Why nothing is saved; "" if something is."""
+    """The reason why nothing is saved; "" if something is saved."""
     next_step: str
     """Advice if no fetch was found; "" if there are fetches."""
     to_do: list[ToDo]
-    """A row for each row of `by_client`, the largest saving first."""
+    """Advice for each client in `by_client`. The client with the largest saving is first."""
 
 
 class ClientRow(TypedDict):
@@ -250,7 +250,8 @@ class ClientRow(TypedDict):
     fetch_version: int
     connections: int
     connection_seconds: float
-    """How long its connections were captured, in total. Each counts from its first packet to its last one."""
+    """The captured time of the client's connections in seconds, added up. Each connection counts from its
+    first packet to its last one."""
     fetch: FetchReport
     passed: dict[str, Passed]
     """Fetches that did not go through sessions, by reason."""
@@ -265,7 +266,8 @@ class TopicRow(TypedDict):
     """
 
     topic: str | None
-    """The name. If no captured Metadata response has it, the topic id as Kafka writes it."""
+    """The topic's name. If no captured Metadata response has the name, this is the topic id as Kafka writes
+    it. None in the row with the rest of each frame."""
     fetch: FetchReport
 
 
@@ -283,7 +285,8 @@ class ConnectionRow(TypedDict):
     """One of the connections with the most fetch bytes."""
 
     connection: str
-    """As in "client host:port > broker host:port #n". n numbers the connections with the same ports."""
+    """The connection, for example "client host:port > broker host:port #n". n numbers the connections with
+    the same ports."""
     client: str
     broker: str
     client_id: str
@@ -426,7 +429,8 @@ class CooperativeRow(TypedDict):
     evenness: SpreadShare | None
     """The largest share multiplied by the number of members. 1 means even. None without records."""
     hottest_key: HottestKey | None
-    """None if no record has a key. A key in two partitions counts as two keys."""
+    """The largest shares of one key. None if no record has a key. A key in two partitions counts as two
+    keys."""
     bound: float | None
     """The group is at most this many times as fast as one member, because two members never share a key. The
     value is 1 / `hottest_key.records`. If `hottest_key` is not exact, the true bound may be a little higher.
@@ -448,7 +452,7 @@ class TcpIp(TypedDict):
     bytes_actual: int
     bytes_predicted: int
     how: str
-    """How it was computed, in one sentence."""
+    """How the bytes were computed, in one sentence."""
 
 
 class Money(TypedDict):
@@ -475,7 +479,7 @@ class BothSides(TypedDict):
     """A gateway whose two sides are both in the capture. All figures count the forwarded traffic twice."""
 
     client_side: str
-    """The address to which its clients connect: host:port."""
+    """The address to which the gateway's clients connect: host:port."""
     broker_side: str
     """The broker: host:port."""
     connections: int
@@ -511,12 +515,13 @@ class Report(TypedDict):
     readable: ReadableReport
     not_eligible: dict[str, NotEligible]
     passed: dict[str, Passed]
-    """All fetches that did not go through sessions: not eligible, or passed by the policy."""
+    """The fetches that did not use a session, by reason: they were not eligible, or the policy forwarded them
+    unchanged."""
     slots: list[SlotsRow]
     limits: LimitsReport
     modelled: Modelled
     cooperative: NotRequired[CooperativeReport]
-    """Only with --cooperative."""
+    """The report about cooperative consuming. The key exists only with --cooperative."""
 
 
 def actual_bytes(fetch: FetchReport) -> int:

@@ -63,7 +63,7 @@ class Outcome:
 
     exchange: Exchange
     kind: Kind | None = None
-    """The kind of the client's fetch. None if it could not be read."""
+    """The kind of the client's fetch. None if the fetch could not be read."""
     topics: dict[TopicKey, TopicShare] = field(default_factory=dict)
     session_id: int = 0
     session_epoch: int = SESSIONLESS_EPOCH
@@ -108,7 +108,7 @@ class Outcome:
     session_entry_bytes: int = 0
     session_record_bytes: int = 0
     session_size: int = 0
-    """Partitions in the session after the fetch."""
+    """The number of partitions in the session after the fetch."""
     request: FetchRequest | None = field(default=None, repr=False)
     """None if it could not be read."""
     response: CapturedResponse | None = field(default=None, repr=False)
@@ -253,7 +253,7 @@ def kind_of(session_id: int, epoch: int) -> Kind:
 
 
 def share_captured(fetch: CapturedFetch) -> None:
-    """Add to each topic its share of the captured request and response."""
+    """Add to the figures of each topic its share of the bytes of the captured request and response."""
     outcome, layout = fetch.outcome, fetch.request.layout
     for key, count, size in fetch.elements:
         share = outcome.topic(key, layout)

@@ -561,7 +561,10 @@ def test_sessions_are_switched_off_while_a_fetch_is_outstanding(off: dict[str, A
 
 @pytest.mark.parametrize("outstanding", [False, True])
 def test_the_client_calls_itself_something_else(outstanding: bool) -> None:
-    """A client changes its client id with an ApiVersions request. For the new id, sessions are off."""
+    """After a client has changed its client id to one for which sessions are off, its session is not used.
+
+    The client changes its id with an ApiVersions request.
+    """
     play = Playbook(SessionLimits(max_sessions=10, off_for=frozenset({"d"}))).established(16, THREE)
     polls(play, 16, 4, 4)
     told = fetch_response(16, ("t", [entry(0, 9)]), session_id=SESSION_ID, correlation_id=8)

@@ -122,10 +122,10 @@ def test_a_short_list_waits_until_a_close_is_little_of_what_it_has_cost() -> Non
 
 @pytest.mark.parametrize("version", [7, 11, 16])
 def test_a_delta_of_all_entries_goes_though_it_is_as_large_as_the_fetch(version: int) -> None:
-    """A delta of all entries is sent, although it is as large as the fetch.
+    """An incremental fetch with all entries is sent, although it is as large as the full fetch.
 
-    At the start of a group, or in a rebalance, each fetch may change every offset. The delta costs no extra
-    bytes, and later deltas are small again.
+    At the start of a group, or in a rebalance, each fetch may change every offset. The incremental fetch
+    costs no extra bytes, and later incremental fetches are small again.
     """
     play = Playbook().established(version, MANY)
     for epoch in range(1, 30):

@@ -262,8 +262,9 @@ def test_a_flood_of_fetches_of_one_partition() -> None:
 
 
 def test_a_refused_session_is_asked_for_again() -> None:
-    """Case 89: (0, 0) with every fetch is no flood if each response has id 0. A native client also asks
-    again.
+    """Case 89: a client may request a session with every fetch, if each response has session id 0.
+
+    The gateway does not treat this as a flood, because a client with native sessions also asks again.
     """
     play = Playbook().knows()
     for number in range(1, 6):

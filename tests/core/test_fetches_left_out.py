@@ -154,8 +154,9 @@ def checked_often(release: str, monkeypatch: pytest.MonkeyPatch) -> Reader:
 def test_a_broker_that_keeps_its_sessions_is_never_suspected(
     release: str, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A broker that keeps its sessions is never suspected, although writes, errors and throttling happen
-    between a check and the next response.
+    """A broker that keeps its sessions is never suspected of having lost a partition.
+
+    Here writes, errors and throttling happen between a check and the next response.
     """
     chance, client = random.Random(seed), checked_often(release, monkeypatch)
     happen: Callable[[ModelBroker, random.Random], None] = touches

@@ -204,8 +204,9 @@ def test_same_length_behind_bytes_that_have_gone_is_rewritten() -> None:
 
 
 def test_endpoints_that_are_none_are_hidden() -> None:
-    """If the endpoints in a response can't be read, their tag is made unknown, so that no broker address
-    reaches the client.
+    """If the node endpoints can't be read, their tag gets an unknown number, so that clients ignore them.
+
+    So no client uses the address of a broker.
     """
     play = asking(Playbook(resolve=gateway).knows())
     broken = ((0, b"\x02\x00\x00\x00\x02\x7fb2"),)

@@ -78,7 +78,7 @@ class Machine:
         self.close()
 
     def run(self, line: str, *, check: bool = True) -> subprocess.CompletedProcess[str]:
-        """Run a shell command on it, as root, from the folder of this repository.
+        """Run a shell command on the machine, as root, from the folder of this repository.
 
         Raises:
             RuntimeError: the command failed. The message has its output.

@@ -37,7 +37,7 @@ with warnings.catch_warnings():
 TOPIC: Final = "moving"
 PATIENCE: Final = 60.0
 EACH: Final = 5
-"""How many records a producer sends at a time, to as many partitions."""
+"""The number of records that a producer sends at a time, each to another partition."""
 PAUSE: Final = 0.05
 ONE_IN_FLIGHT: Final = 1
 """With more, clients double records by themselves, also directly. After a failed batch, later ones fail as

@@ -12,7 +12,7 @@ from tools.gateway import GatewayProcess
 from tools.netns import Namespace
 
 USER: Final = 61092
-"""The gateway's user, whose connections are not redirected."""
+"""The user id of the gateway. Connections of this user are not redirected."""
 
 
 class Sidecar(GatewayProcess):

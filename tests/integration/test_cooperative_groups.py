@@ -1,4 +1,4 @@
-"""Members of a cooperative group share a partition without declaring anything, with a real broker."""
+"""Members of a cooperative group share a partition without declared key ranges, with a real broker."""
 
 import time
 from collections import Counter

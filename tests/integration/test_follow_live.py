@@ -132,7 +132,10 @@ def produce(bootstrap: str, ended: threading.Event) -> None:
 def test_a_consumer_reads_on_while_leaders_move(
     cluster: Cluster, topic: dict[int, list[int]], start_gateway: Callable[..., GatewayProcess]
 ) -> None:
-    """Each error of the brokers is either hidden or counted, and no record is missed."""
+    """While leaders move, a consumer misses no record.
+
+    Each error of the brokers is either hidden from the consumer, or counted in a metric.
+    """
     gateway = start_gateway(cluster.bootstrap, "--follow-leader", "fetch")
     with closing(OldConsumer(gateway, [broker.node_id for broker in cluster.brokers])) as consumer:
         follow_moves(cluster, topic, consumer)

@@ -100,7 +100,7 @@ def read(path: Path, *keylogs: Path) -> tuple[dict[str, list[Exchange]], list[Co
 
 
 def told(exchange: Exchange) -> tuple[object, ...]:
-    """Return the parts that do not depend on the place of the capture."""
+    """Return the parts of an exchange that are the same wherever the exchange was captured."""
     return (
         exchange.number,
         exchange.client_id,

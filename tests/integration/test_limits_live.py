@@ -72,7 +72,7 @@ class Consumer:
         self.offsets = [0] * PARTITIONS
 
     def poll(self) -> int:
-        """Fetch once. Return the received bytes of records."""
+        """Fetch once. Return how many bytes of records were received."""
         parts = tuple(
             FetchPartition(partition=index, fetch_offset=self.offsets[index], partition_max_bytes=BATCH)
             for index in self.order

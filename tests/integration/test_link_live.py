@@ -72,7 +72,7 @@ class Brokers:
                 admin.create_topic(topic, partitions=PARTITIONS)
 
     def produce(self, topic: str, first: int) -> None:
-        """Write `RECORDS` records to three partitions of both, with and without keys and headers."""
+        """Write `RECORDS` records to three partitions of both brokers, with and without keys and headers."""
         for broker in (self.sessionless, self.native):
             producer = Producer({"bootstrap.servers": broker.address, "linger.ms": 0})
             for number in range(first, first + RECORDS):
@@ -96,7 +96,7 @@ def brokers(request: pytest.FixtureRequest) -> Iterator[Brokers]:
 
 @pytest.fixture
 def start(request: pytest.FixtureRequest, brokers: Brokers, tmp_path: Path) -> Start:
-    """Start the client of the test."""
+    """Return a function that starts the client under test, given a bootstrap address and a topic."""
     name: str = request.param
     if name == "Java":
         return lambda bootstrap, topic: Console(JAVA[brokers.release], bootstrap, topic, tmp_path)
@@ -163,7 +163,10 @@ def test_records_are_the_same_and_the_link_takes_what_a_native_session_takes(
 def test_topics_with_one_of_everything_are_read_the_same_through_two_gateways_in_a_row(
     brokers: Brokers, start_gateway: Callable[..., GatewayProcess], tmp_path: Path
 ) -> None:
-    """librdkafka and Java: headers, gzip, nulls, transactions, holes, a log start above 0, large records."""
+    """Two gateways in a row do not change what librdkafka and Java read from topics with special contents.
+
+    The contents are headers, gzip, nulls, transactions, holes, a log start above 0, and large records.
+    """
     expected = dataset.fill(brokers.sessionless.address)
     far = start_gateway(brokers.sessionless.address)
     near = start_gateway(far.address)

@@ -81,7 +81,7 @@ class Reader:
 
 
 class Writer:
-    """Writes values, as `Reader` reads them. `data` has the bytes written so far."""
+    """Writes values in the format that `Reader` reads. `data` has the bytes written so far."""
 
     def __init__(self, *, flexible: bool = False) -> None:
         self.data = bytearray()

@@ -1,4 +1,4 @@
-"""One socket of a link: the reasons for which it is not read, and how long they last."""
+"""One socket of a link: the reasons why the gateway does not read it, and how long they last."""
 
 import asyncio
 import socket

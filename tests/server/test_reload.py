@@ -46,7 +46,7 @@ def _reloader(gate: Gateway, bootstrap: str, file: Path) -> Reloader:
 
 @asynccontextmanager
 async def _following(file: Path) -> AsyncIterator[tuple[Gateway, Reloader]]:
-    """Run a gateway that reads an options file, and again when the file changes."""
+    """Run a gateway that reads an options file, and reads it again when it has changed."""
     async with stub_cluster((1, "", 0)) as cluster, gateway(cluster.address, Gateway) as gate:
         options = _reloader(gate, cluster.address, file)
         gate.process.spawn(options.watch_file())

@@ -48,7 +48,7 @@ def again(handler: FetchSessionHandler, version: int = 16, *wants: Want) -> Delt
 
 
 def send(handler: FetchSessionHandler, request: FetchRequest) -> Delta:
-    """Send this fetch as an incremental one. Its response stays outstanding."""
+    """Send a fetch as an incremental fetch. Its response stays outstanding."""
     what = request.listing
     assert what is not None
     delta = handler.compare(what)

@@ -34,7 +34,7 @@ from tools.bench.passthrough import address
 from tools.kafka.raw import array, frame, string
 
 RATE: Final = 1_700_000
-"""Bytes a second."""
+"""The highest rate of the flood in bytes a second, for all clients together."""
 READ_BYTES: Final = 262_144
 """The bytes that a proxy reads at once."""
 WAIT_MS: Final = 120_000

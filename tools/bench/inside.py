@@ -97,7 +97,7 @@ class _MemoryTransport(asyncio.Transport):
 
 
 class _NoTasks(Tasks):
-    """Runs nothing in the background: the stand-ins are connected at once."""
+    """Background tasks that do not run. They are not needed, because the stand-ins are connected at once."""
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         work.close()

@@ -29,11 +29,11 @@ _SESSION: Final = 2 + 1 + 13
 
 
 class SessionStub(asyncio.Protocol):
-    """One connection.
+    """One connection to the stub.
 
     Args:
-        where: its address in Metadata responses.
-        size: bytes of records in each response.
+        where: the stub's address, as Metadata responses give it.
+        size: the bytes of records in each response.
     """
 
     def __init__(self, where: tuple[str, int], size: int) -> None:

@@ -35,7 +35,7 @@ SECONDS: Final = 20.0
 the measurement."""
 QUICK_SECONDS: Final = 5.0
 AWAY_SECONDS: Final = 5.0
-"""How long the second member of a group stays, and how long it stays away."""
+"""The time in seconds that the second member of a group stays. It is also the time that it stays away."""
 BACKLOG_BYTES: Final = 100_000_000
 RECORD_BYTES: Final = 1000
 OF_THE_BEST: Final = 2.0
@@ -86,7 +86,7 @@ def _alone(run: SubscribeRun) -> None:
 
 
 def _backlog(run: SubscribeRun) -> None:
-    """One member, with many records to catch up."""
+    """Measure one member that has many old records to read."""
     records = BACKLOG_BYTES // RECORD_BYTES // (20 if run.stage.quick else 1)
     run.stage.report(f"subscribe: filling a topic with {records:,} records ...")
     command = ["tools.bench.load", "fill", run.stage.broker.address, run.topic]
@@ -97,7 +97,7 @@ def _backlog(run: SubscribeRun) -> None:
 
 
 def _second_member(run: SubscribeRun) -> None:
-    """A second member comes and goes."""
+    """Measure one member, while a second member joins and leaves the group several times."""
     run.subscribe()
     until = time.monotonic() + run.seconds
     while (left := until - time.monotonic()) > 0:

@@ -19,7 +19,8 @@ LOGGER = "org.slf4j:slf4j-simple:1.7.36"
 """Logs to stderr and needs no configuration file. Kafka 1.0 to 4.3 all use slf4j 1.7."""
 
 REPLACED = ("slf4j-log4j12", "slf4j-reload4j", "slf4j-nop", "logback-classic")
-"""slf4j bindings of older Kafka releases. They are removed, or slf4j might use them."""
+"""slf4j bindings of older Kafka releases. They are removed, because slf4j could use them instead of
+`LOGGER`."""
 
 
 def classpath(version: str, *, tools: bool = False) -> str:

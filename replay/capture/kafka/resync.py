@@ -21,7 +21,7 @@ class Plausibility(Enum):
     """A frame certainly begins here. This is proved by a header at its end, by the sender waiting at its end,
     or by its contents."""
     WAIT = auto()
-    """More bytes are needed."""
+    """More bytes are needed to decide."""
     NO = auto()
 
 

@@ -30,8 +30,8 @@ from replay.capture.packets.tcp import EVERYTHING, FIN, RST, SYN, Filter, Packet
 MAX_RUN = 1 << 20
 """After this many bytes of payload a run ends."""
 MAX_PAUSE = 1_000_000
-"""A pause between two packets, in ns, that ends a run. Frames get their times from runs. Without this rule,
-if a packet was captured late, frames before and after a round trip could be in one run."""
+"""A pause between two packets that ends a run, in nanoseconds. A frame gets its time from its run. Without
+this limit, a run could contain frames from before and after a round trip, if a packet was captured late."""
 MAX_BATCH = 4 << 20
 """The maximum of payload bytes in a batch."""
 _FILE_SHIFT = 40

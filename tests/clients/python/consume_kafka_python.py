@@ -35,10 +35,10 @@ from kafka.coordinator.assignors.range import (  # type: ignore[import-untyped] 
 SINCE_3 = int(kafka.__version__.split(".")[0]) >= 3
 METADATA_MAX_AGE_MS = 2000
 POLL_MS = 500 if SINCE_3 else round(POLL_SECONDS * 1000)
-"""How long a poll may wait.
+"""The time limit of one poll, in milliseconds.
 
-During a rejoin, short polls or frequent metadata requests can leave 3.0.12 without partitions (direct as
-well).
+During a rejoin, short polls or frequent metadata requests can leave kafka-python 3.0.12 without partitions.
+This happens without a gateway, too.
 """
 FORGOTTEN_SECONDS = 10.0
 """The program rejoins its group after this time without partitions.

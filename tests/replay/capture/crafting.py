@@ -30,7 +30,7 @@ class Frame:
     data: bytes
     """An IP packet. After `relink`, with a link layer before it."""
     length: int
-    """Bytes on the wire."""
+    """The size of the packet on the wire, in bytes."""
 
 
 def capture(name: str) -> bytes:
@@ -61,7 +61,10 @@ def pcap(
     snaplen: int = 262144,
     modified: bool = False,
 ) -> bytes:
-    """Write a classic pcap. `modified` means the old format whose packet headers have 24 bytes."""
+    """Write a classic pcap file.
+
+    `modified` means the modified format, whose packet headers have 24 bytes.
+    """
     magic = 0xA1B2CD34 if modified else 0xA1B23C4D if nano else 0xA1B2C3D4
     parts = [struct.pack(f"{order}IHHiIII", magic, 2, 4, 0, 0, snaplen, link)]
     for frame in frames:

@@ -25,7 +25,7 @@ CAPTURES = Path(__file__).parents[3] / "captures"
 LIBRDKAFKA = str(CAPTURES / "librdkafka-100p.pcap")
 TRUTH = json.loads((CAPTURES / "librdkafka-100p.truth.json").read_text())
 FETCHES = 322
-"""The number of fetches in that capture."""
+"""The number of fetches in the capture that these tests play."""
 
 
 def drive(*arguments: str) -> int:
@@ -187,7 +187,10 @@ def test_a_capture_without_kafka_is_no_success(capsys: pytest.CaptureFixture[str
 def test_a_file_that_is_no_capture_is_named_and_nothing_leads_in_a_circle(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """The message names the file that is no capture, and does not advise `inspect`, which would not help."""
+    """If a file is no capture, the error message has the file's name.
+
+    The message does not advise to run `inspect`, because `inspect` would not help.
+    """
     text = tmp_path / "notes.txt"
     text.write_text("no capture\n")
 

@@ -1,4 +1,7 @@
-"""Values written to typed columns are read back unchanged, also from a slice. Dataclasses are the schema."""
+"""Values written to typed columns are read back unchanged, also from a slice.
+
+The schema of the columns is made from dataclasses.
+"""
 
 from collections import Counter
 from dataclasses import dataclass, field

@@ -174,7 +174,7 @@ class GroupMembers:
         return [life for life, _ in self._paths]
 
     def log(self) -> dict[tuple[int, int], str]:
-        """Return the keys of all records of the topic."""
+        """Return the key of each record of the topic, by partition and offset."""
         found: dict[tuple[int, int], str] = {}
         ends = self._ends()
         self._asks.assign(

@@ -7,7 +7,7 @@ from tests.replay.capture.talk import Talk, request, response
 ASKED = request(12, 1, 5, b"\0" * 8)
 TOLD = response(5)
 HEADER = 14
-"""Bytes of a request before its client id."""
+"""The number of bytes in a request before its client id."""
 
 
 def said(talk: Talk) -> list[tuple[int, int, int]]:
