@@ -12,7 +12,7 @@ WILDCARDS = frozenset({"0.0.0.0", "::", ""})  # noqa: S104 - names that an opera
 LOOPBACK_OF = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - looked up, not bound
 """For each wildcard address, the loopback address to connect to instead."""
 BY_NAME = -3
-"""The number of the listener that several brokers share. The server name in TLS (SNI) selects the broker."""
+"""The number of the listener that several brokers share. The server name in TLS (SNI) selects one of them."""
 LOOPED = -1
 """In transparent mode: the number for connections without a destination. Either netfilter has not redirected
 the connection, or the gateway itself has opened it."""
@@ -84,7 +84,7 @@ class Broker:
     """The address of the broker's listener. None if the rule gives no valid port, or no listener is
     needed."""
     bound: tuple[Address, ...] = ()
-    """The bound IPs of the listener, each with the port."""
+    """The IPs to which the listener is bound, each with the port."""
     opening: bool = False
     """Whether the listener is being opened."""
     problem: str = ""

@@ -1,4 +1,4 @@
-"""The options of ``fetchgate proxy``. Each is declared once, as a field of `Config`.
+"""The options of ``fetchgate proxy``. Each option is declared once, as a field of `Config`.
 
 The flags, the environment variables, the TOML keys, the help, and the options that a reload applies are made
 from these declarations; see `proxy.options`.
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from proxy.cooperative.declared import NamedLane
 
 LOOPBACK = "127.0.0.1"
-"""The host of an address to listen at, if the address names none."""
+"""The host of a listen address that has only a port."""
 MIN_INTERVAL = 0.1
 MAX_INTERVAL = 3600.0
 LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -111,7 +111,10 @@ def _lanes(text: str) -> "Mapping[str, NamedLane]":
 
 
 def _by_client(text: str) -> dict[str, int]:
-    """Read a list of ``SIZE`` and ``ID=SIZE`` as bytes by client id. The key "" is for all other clients."""
+    """Read a list of ``SIZE`` and ``ID=SIZE``. Return the sizes in bytes by client id.
+
+    The key "" is for all other clients.
+    """
     found: dict[str, int] = {}
     for item in _list(text):
         client_id, _, number = (part.strip() for part in item.rpartition("="))
@@ -346,8 +349,8 @@ class Config:
         "which have no max_bytes, are sent as v3; 0: max_bytes stays as clients send it",
         live=True,
     )
-    """The limit of `max_bytes` by client id, in bytes. The key "" is for all other clients. 0 means no
-    limit."""
+    """The limits of `max_bytes` in fetches, in bytes, by client id. The key "" is for all other clients. 0
+    means no limit."""
     max_sessions: int = option(
         metavar="N",
         parse=_whole(0),
@@ -396,7 +399,7 @@ class Config:
         "and commit for these (docs/cooperative.md): each has a client.id of its own that begins with the "
         "group's name and a dot; needs the packages of '.[cooperative]'",
     )
-    """The names of the cooperative groups. Empty if none. Then no client.id gives a client a lane."""
+    """The names of the cooperative groups. If there are none, no client.id gives a client a lane."""
     cooperative_lanes: "Mapping[str, NamedLane]" = option(
         metavar="JSON",
         parse=_lanes,
@@ -630,7 +633,7 @@ GROUPS: Final = {
     "max_connections": "limits",
     "admin": "watch",
 }
-"""The titles of the groups in the help, by the first option of each group."""
+"""The titles of the option groups in the help. The key is the first option of each group."""
 
 
 def load(flags: Mapping[str, str | None], environ: Mapping[str, str], file: str | None) -> Config:
@@ -717,7 +720,7 @@ def read(
 def misspelt_variables(environ: Mapping[str, str]) -> list[str]:
     """Return a warning for each environment variable that is probably a misspelt option.
 
-    These are ignored.
+    The gateway ignores such variables.
     """
     return misspelt(environ, ALL_OPTIONS)
 

@@ -1,7 +1,8 @@
-"""Reads what people type: sizes, times and switches (``256MiB``, ``30s``, ``true``), misspelt names. Sans-IO.
+"""Reads values that people type: sizes, times and switches (``256MiB``, ``30s``, ``true``). Sans-IO.
 
-KB, MB and GB are powers of 1000. KiB, MiB and GiB are powers of 1024 (IEC 80000-13). So are k, m and g alone,
-as in the options of Kafka's JVM (``-Xmx256m``). Upper and lower case mean the same.
+It also finds misspelt names. KB, MB and GB are powers of 1000. KiB, MiB and GiB are powers of 1024 (IEC
+80000-13). The units k, m and g are also powers of 1024, as in the options of Kafka's JVM (``-Xmx256m``).
+Upper and lower case mean the same.
 """
 
 import re

@@ -30,7 +30,7 @@ class Packet:
     """One TCP segment."""
 
     time: int
-    """Time of the capture in nanoseconds."""
+    """The time at which the packet was captured, in nanoseconds."""
     ends: Ends
     flags: int
     sequence: int

@@ -62,7 +62,7 @@ def split(data: bytes) -> list[bytes]:
 
 
 class Playbook:
-    """One connection, played step by step.
+    """One connection between a client and a broker through the gateway, played step by step.
 
     Args:
         sessions: the switch and the limits of sessions. By default ten sessions, switched on.

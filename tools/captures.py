@@ -37,7 +37,7 @@ from tools.kafka import LATEST, Broker, reaper
 from tools.kafka.admin import Admin
 
 SETTLE: Final = 1.5
-"""Seconds for tcpdump to read the last packets from the kernel."""
+"""The wait until tcpdump has read the last packets from the kernel, in seconds."""
 DESTINATION: Final = Path(__file__).parent.parent / "captures"
 
 
@@ -92,7 +92,10 @@ RECIPES: Final = tuple(
 
 @contextmanager
 def tcpdump(file: Path, ports: Sequence[int]) -> Iterator[str]:
-    """Run tcpdump on loopback. Yield its command line.
+    """Capture the loopback packets of these ports to a file during the body.
+
+    Yields:
+        The command line of tcpdump.
 
     Raises:
         RuntimeError: tcpdump is not installed, may not capture, or lost packets.

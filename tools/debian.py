@@ -89,7 +89,10 @@ def lacking(packages: Iterable[str], path: str) -> list[str]:
 
 
 def link_installed(package: str) -> bool:
-    """Link to the package's program in the folders of `INSTALLED`. Return False if it is not there."""
+    """Make a link to the package's program in one of the folders of `INSTALLED`.
+
+    Return False if no folder has the program.
+    """
     found = next(filter(None, (shutil.which(name, path=INSTALLED) for name in PACKAGES[package])), None)
     if found is None:
         return False

@@ -37,7 +37,8 @@ _OFFER_SCHEMA: Final = (
 )
 _GIVEN_SCHEMA: Final = f"{_LANES_SCHEMA} {_LANES_SCHEMA.replace('lanes', 'planned')}"
 _OLD: Final = (int(ApiKey.JOIN_GROUP), 0)
-"""An API key and a version whose strings have 2-byte lengths. Data inside group messages has this form."""
+"""An API key and a version whose strings have 2-byte lengths. The data inside group messages also have 2-byte
+lengths."""
 
 
 # JoinGroup
@@ -103,7 +104,7 @@ class JoinedGroup:
     """If the client is the leader: member id, group_instance_id and metadata of each member. Else empty."""
 
     def renamed(self, protocol: bytes, members: Sequence[tuple[bytes, bytes | None, bytes]]) -> bytes:
-        """Return the response with another protocol name, and other metadata for the members."""
+        """Return the response with the protocol name `protocol`, and with other metadata for the members."""
         listed = [
             {"member_id": member_id, "group_instance_id": instance, "metadata": metadata}
             for member_id, instance, metadata in members
@@ -335,10 +336,10 @@ def joined(member_id: bytes, offer: Offer) -> Joined:
 
 
 def read_owned(own: bytes) -> tuple[frozenset[TopicPartition], int, int]:
-    """Return the partitions that a client lists as its own, and where the list is in its metadata.
+    """Return the partitions that a client lists as its own, and where the list begins and ends in `own`.
 
     Only clients with incremental rebalancing (KIP-429, v1 of a subscription) list partitions. Other clients
-    have released all of them. kafka-go sends v1 without a list.
+    have released all their partitions. kafka-go sends v1 without a list.
 
     Raises:
         ProtocolError: the metadata is not a consumer's subscription.

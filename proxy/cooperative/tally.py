@@ -50,7 +50,7 @@ class FilterTally(Figures):
     records: Counter[str] = field(default_factory=Counter)
     """How many records members got or did not get. The keys are in `RECORDS`."""
     batches: Counter[str] = field(default_factory=Counter)
-    """Batches, by how they were changed: see `BATCHES`."""
+    """The numbers of batches. The keys say how the batches were changed: see `BATCHES`."""
     upstream_bytes: int = 0
     """Bytes of records that brokers have sent."""
     client_bytes: int = 0
@@ -139,6 +139,6 @@ class Cooperative(Figures):
     buffered_bytes: int = 0
     """How many bytes of shares are stored for members."""
     detached: Counter[str] = field(default_factory=Counter)
-    """How often stored shares were dropped, see `SharedFetches.detached`."""
+    """How often stored shares of fetched records were dropped, by reason, see `SharedFetches.detached`."""
     groups: list[GroupSeen] = field(default_factory=list, metadata={ADDS: _by_name})
     """The groups, sorted by name. Each group is served by one process."""

@@ -196,7 +196,7 @@ class Eligibility:
         """The reason why no fetch of this connection may go through a session any more."""
 
     def observe(self, fetch: FetchRequest) -> bool:
-        """Note how the client uses sessions, from a fetch.
+        """Note from a fetch how the client uses sessions.
 
         Some clients send (0, 0) with each fetch and never use their session: Sarama before 1.26.2,
         platformatic/kafka before 2.3 (fetch-semantics 6.7, case 89). One (0, 0) does not prove this, because
@@ -204,8 +204,9 @@ class Eligibility:
         it.
 
         Returns:
-            True if this fetch is the first proof. The caller then adopts the session `given`, so that the
-            broker does not keep an unused session.
+            True if this fetch is the first proof that the client does not use its session. The caller then
+                takes over
+            the session `given`, so that the broker does not keep an unused session.
         """
         session_id, epoch = fetch.session_id, fetch.session_epoch
         # (-1, -1) is kafka-go's way to have no session (fetch-semantics 2.2, case 14). Once native, always: a

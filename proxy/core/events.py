@@ -65,8 +65,8 @@ class NotFollowed(StrEnum):
     REFUSED = "refused"
     """The new leader responded with an error, too, or named another leader."""
     BUSY = "connection busy"
-    """The client's connection to the new leader is in use: a retry already waits there, or would wait too
-    long."""
+    """The client's connection to the new leader is in use. Another retry already waits there, or the retry
+    would have to wait too long."""
     CLOSED = "connection closed"
     """The client's connection to the new leader ended before the answer came."""
     LATE = "too late"
@@ -230,7 +230,7 @@ class LoginRefused:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """A peer violated the protocol. The connection ends."""
+    """The client or the broker has violated the protocol. The connection ends."""
 
     side: str
     """``client`` or ``broker``."""

@@ -62,7 +62,7 @@ class Handler:
         return f"<{type(self).__name__}>"
 
     def fresh(self) -> Self:
-        """Return a new handler for another request of the same kind. Plans use this."""
+        """Return a new handler of the same kind for another request. Plans use this method."""
         raise NotImplementedError
 
     def recall(self, _frame: bytes, _seconds: float) -> bytes | None:
@@ -202,7 +202,7 @@ class ResponseQueue:
         return []
 
     def ended(self, request: InFlight) -> list[Buffer]:
-        """Note that a response is complete. Return the bytes of later responses that have waited for it."""
+        """Note that a response is complete. Return the bytes of later responses that can be sent now."""
         if request.claim is not None:
             request.claim.whole = True
             return []
@@ -253,9 +253,9 @@ class ResponseQueue:
 
 
 class Walked:
-    """A response that is forwarded while it is walked.
+    """A response that is read while it is forwarded.
 
-    The response to a full fetch that requests a session (v7 and later) is one, too.
+    The response to a full fetch that requests a session (v7 and later) is also handled in this way.
     """
 
     __slots__ = ("buffered", "chunks", "forwarded", "received", "understood", "walk")
@@ -274,7 +274,7 @@ class Walked:
         """The size of `chunks` in bytes."""
 
     def drop(self) -> None:
-        """Drop all kept bytes."""
+        """Drop all received bytes that were not forwarded yet."""
         self.chunks = []
         self.buffered = 0
 
@@ -298,7 +298,7 @@ class Kept:
         self.buffered = 0
         """How many bytes of the response are buffered."""
         self._cut = 0
-        """How many entries were looked up."""
+        """How many entries of the response have been looked up already."""
 
     def keep(self, chunk: bytes) -> None:
         """Buffer the next bytes."""
@@ -376,7 +376,7 @@ class FetchHandler(Handler):
         self.responses = responses
         self.version = version
         self.direct = True
-        """Whether the client gets the response as this handler makes it. If not, an outer handler changes
+        """Whether this handler's response goes to the client unchanged. If not, an outer handler changes
         it."""
         self.listed = True
         """Whether the client gets all partitions of the response."""
@@ -463,7 +463,7 @@ class FetchHandler(Handler):
         return self.responses.receive(self, chunk, last=last)
 
     def end(self, request: InFlight) -> bool:
-        """End the response. Send the fetch again if that was arranged."""
+        """End the response. Send the fetch again if this was arranged before."""
         return self.responses.end(self, request)
 
     def passes(self, size: int) -> bool:

@@ -26,8 +26,8 @@ One full exchange is the bytes of one full fetch and its response.
 """
 FIRST_WAIT: Final = 8
 LONGEST_WAIT: Final = 1024
-"""The first and the longest wait, in fetches, after an expense that did not pay. An expense is a new session,
-or a new list for a session."""
+"""The first wait (`FIRST_WAIT`) and the longest wait, in fetches, after an expense that did not pay. An
+expense is a new session, or a new list for a session."""
 _CLOSES: Final = 8
 """A session is requested when the fetches so far, including the present one, have cost this many times the
 bytes of closing a session."""
@@ -83,7 +83,8 @@ class Savings:
 
     def __init__(self) -> None:
         self._credit = 0
-        """Bytes that may be lost before the connection rests."""
+        """The number of bytes that sessions may lose before the connection must use no session for some
+        time."""
         self._limit = 0
         self._rest = 0
         """Bytes that still have to be transferred without a session before a fetch uses a session again."""
@@ -315,7 +316,7 @@ def _head(narrow: FetchLayout, wide: FetchLayout) -> int:
 
 
 def _raised(count: int, narrow: FetchLayout, wide: FetchLayout) -> int:
-    """Return the additional bytes of a full fetch and its response in the session's version."""
+    """Return how many bytes more a full fetch and its response have in the session's version."""
     if narrow is wide:
         return 0
     entry = wide.request_entry - narrow.request_entry + wide.response_entry - narrow.response_entry

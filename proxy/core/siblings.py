@@ -42,7 +42,7 @@ class ClientIdentity(NamedTuple):
     host: str
     client_id: str
     authenticated_as: bytes
-    """A digest of the identity in SASL's first token, or b"" without SASL."""
+    """A digest of the identity in the first SASL token, or b"" without SASL."""
 
 
 class Sibling(Protocol):
@@ -108,8 +108,8 @@ class ProduceOrder:
         self._next: dict[Lane, int] = {}
         """By lane: the sequence number after the last acknowledged batch."""
         self._overtaken: set[Lane] = set()
-        """Lanes in which a request was sent although earlier requests were in flight on other connections.
-        Their batches are not retried."""
+        """The lanes whose batches are not retried. In these lanes a request was sent although earlier
+        requests were in flight on other connections."""
         self._hung: set[Owner] = set()
         """Owners for which other connections have waited the longest allowed time. No connection waits for
         them again until they get an answer."""
@@ -192,7 +192,7 @@ class ProduceOrder:
             self._overtaken.discard(lane)
 
     def _call(self) -> None:
-        """Let waiting owners try again."""
+        """Let the connections that wait try again to send their requests."""
         waiting, self._waiting = self._waiting, []
         for owner in waiting:
             owner.go_on()
@@ -263,7 +263,7 @@ class Authentication:
         self._wanted = True
         """Whether the broker has not yet answered a request that requires authentication."""
         self._asked = False
-        """Whether the client has sent such a request since the last SASL request."""
+        """Whether the client has sent a request that requires authentication since its last SASL request."""
 
     @property
     def done(self) -> bool:

@@ -181,7 +181,7 @@ class BrokerColumns:
 def broker_columns(width: int, found: Iterable[BrokerFigures], *, bars: bool) -> BrokerColumns:
     """Return the columns of the table of brokers.
 
-    Addresses get what they need if possible, bars get the rest.
+    If possible, the column of addresses is as wide as the longest address. The bars get the remaining width.
     """
     names = _BROKER_WIDTHS if width >= WIDE else _NARROW_BROKER
     others = {name: _BROKER_WIDTHS[name] for name in names if bars or name != "lately"}

@@ -1,1 +1,1 @@
-"""The code with sockets: links, listeners, TLS, name resolution, and bootstrap requests."""
+"""The code that uses sockets: links, listeners, TLS, name resolution, and bootstrap requests."""

@@ -18,8 +18,8 @@ from proxy.options import ConfigError
 REDIRECT: Final = "redirect"
 TPROXY: Final = "tproxy"
 MAX_DESTINATIONS: Final = 1024
-"""How many destinations get a number. Connections to further destinations are also served, but share one
-number."""
+"""The maximum number of destinations with their own number. Connections to further destinations are also
+served, but all these destinations share one number."""
 
 _COUNTERPARTS: Final = {"127.0.0.1": "::1", "::1": "127.0.0.1", "0.0.0.0": "::", "::": "0.0.0.0"}  # noqa: S104 - the operator's word
 """The same kind of address in the other IP version. REDIRECT sends a connection to loopback, or to the

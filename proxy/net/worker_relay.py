@@ -68,12 +68,12 @@ class Relay:
                 side.transport.abort()
 
     def ended(self) -> None:
-        """Process the end of one side's stream.
+        """Note that the stream of one side has ended.
 
-        If both have ended, close each side after it has read its last bytes.
+        If both streams have ended, close each side after it has read its last bytes.
 
-        If only the worker's stream has ended, the worker is about to close. The client then gets time to read
-        its last bytes.
+        If only the worker's stream has ended, the worker is about to close the connection. The client then
+        gets time to read its last bytes.
         """
         if self._client.ended and self._worker.ended:
             self._close(self._client)

@@ -53,7 +53,7 @@ MAX_TOPICS: Final = 2048
 """The maximum number of topic elements in a fetch, and of forgotten topic elements. Each element costs some
 microseconds."""
 MAX_PARTITIONS: Final = 1 << 15
-"""The limit of entries in a fetch."""
+"""The maximum number of partitions in a fetch."""
 MAX_TAG_BYTES: Final = 1 << 14
 """The maximum number of tag bytes in the entries and elements of a fetch."""
 MAX_NAME: Final = 249
@@ -103,9 +103,9 @@ class Topics:
         self.keys: list[bytes] = []
         """The names or ids of the topics, as in `Listing.keys`."""
         self.counts: list[int] = []
-        """The number of entries of each key, as in `Listing.counts`."""
+        """The number of entries for each of `keys`, as in `Listing.counts`."""
         self.blocks: list[tuple[int, int]] = []
-        """For each element, the offset of its entries and their number."""
+        """For each topic element, the offset of its entries in the frame and their number."""
         self.element = 0
         """The size of a topic element if all elements have the same shape, otherwise 0. If it is not 0,
         `blocks` has only the first element."""
@@ -180,7 +180,7 @@ class FetchRequest:
 
     @property
     def block(self) -> Span | None:
-        """The span of all entries if they are contiguous, otherwise None."""
+        """Where all entries are in the frame, if they follow one another without a gap; otherwise None."""
         topics = self.topics
         if self.unsupported_reason or topics.element or len(topics.blocks) != 1:
             return None

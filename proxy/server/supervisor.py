@@ -68,8 +68,8 @@ class Supervisor:
         self.turned_away = Counter({LIMIT: 0, DRAINING: 0})
         self._broker_tls = BrokerTls(config)
         self._started = False
-        """Whether the gateway polls the cluster and accepts clients. Both begin when all workers are ready,
-        or `TOGETHER_SECONDS` after one of them is ready."""
+        """Whether the gateway asks the cluster for its brokers and accepts clients. Both begin when all
+        workers are ready, or `TOGETHER_SECONDS` after the first worker is ready."""
         self._closed = False
         self._ended_counts = Counts()
         """The sum of the counts of workers that have ended."""
@@ -179,9 +179,9 @@ class Supervisor:
         return any(worker.up for worker in self._workers.values())
 
     async def _sample(self, now: float) -> None:
-        """Add the totals of all processes to the history.
+        """Add the present totals of all processes to the history.
 
-        In transparent mode, send the known destinations to the workers.
+        In transparent mode, also send the known destinations to the workers.
         """
         counts = await self._counts()
         self.monitor.totals.sample(now, counts.tallies.items(), counts.measured)
@@ -287,7 +287,7 @@ class Supervisor:
                 self.brokers.learn(node_id, address)
 
     def _worker_up(self, worker: WorkerHandle) -> None:
-        """Accept clients, because a worker is now ready.
+        """Accept clients, because a worker is ready now.
 
         At the start of the gateway, first wait for the other workers.
         """

@@ -26,8 +26,8 @@ def serves_in_order(
 ) -> bool:
     """Return whether a fetch without a session would probably have got records of the same partitions.
 
-    This is concluded from the limit of the request, and from partitions without records in the response that
-    have records at the broker. A lower limit of the broker (fetch.max.bytes, a quota) is not noticed if every
+    The result follows from the limit of the request, and from partitions that have records at the broker but
+    none in the response. A lower limit at the broker (fetch.max.bytes, a quota) is not noticed if every
     partition got some records.
 
     Args:
@@ -90,5 +90,5 @@ def _partition_max_bytes(table: PartitionTable, row: int) -> int:
 
 @cache
 def _offset(size: int, at: int) -> "np.dtype[np.void]":
-    """Return the dtype of an entry with one int64 field at the given offset."""
+    """Return the dtype of an entry of `size` bytes that has one int64 field at the offset `at`."""
     return np.dtype({"names": ["offset"], "formats": [">i8"], "offsets": [at], "itemsize": size})

@@ -30,7 +30,8 @@ from proxy.telemetry.totals import NodeId
 from proxy.version import VERSION
 
 MAX_REASONS: Final = 50
-"""How many values a label has if its values come from the wire. All other values are counted as `other`."""
+"""The maximum number of values of a label whose values come from clients or brokers. All other values are
+counted as `other`."""
 MAX_BROKERS: Final = 100
 """How many brokers have a label value of their own, the lowest ids first. All other brokers are counted as
 `other`."""
@@ -44,7 +45,7 @@ _SIDES: Final = ("client", "broker")
 
 
 class SharedValues:
-    """An account of the gateway, with values that several metrics need. Each value is computed once."""
+    """The values that several metrics need, from an account of the gateway. Each value is computed once."""
 
     def __init__(self, account: Account) -> None:
         self.account = account
@@ -119,7 +120,7 @@ class SharedValues:
 
     @property
     def certificates(self) -> Iterator[tuple[tuple[str, str], float]]:
-        """When the certificates of the gateway and of the brokers expire, in seconds since 1970."""
+        """The expiry times of the certificates of the gateway and of the brokers, in seconds since 1970."""
         for certificate, ends in self.status.certificates.items():
             option, _, broker = certificate.partition(" ")
             yield (option, broker), ends
@@ -153,7 +154,7 @@ class Figure:
 
     kind: Callable[..., Metric]
     name: str
-    """The name without ``fetchgate_``, and for a counter without ``_total``."""
+    """The metric's name without the prefix ``fetchgate_``, and without the suffix ``_total`` of a counter."""
     text: str
     read: Callable[[SharedValues], float | Labelled]
     labels: tuple[str, ...] = ()
@@ -711,7 +712,7 @@ def bounded(counts: Counter[str]) -> list[tuple[str, int]]:
 
 
 class _AccountCollector(Collector):
-    """Gives the metrics of an account to Prometheus' client library."""
+    """Passes the metrics of an account to Prometheus' client library."""
 
     def __init__(self, account: Account) -> None:
         self._account = account

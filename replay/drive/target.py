@@ -21,8 +21,8 @@ from replay.protocol.errors import error_name
 _FIRST_SECONDS: Final = 5.0
 """The first response must arrive within this time, or within the timeout if that is shorter."""
 _METADATA_VERSIONS: Final = (4, 12)
-"""From v4 on, a request can forbid to create topics. Brokers from 1.0 to 4.3 support one of these
-versions."""
+"""The lowest and the highest version of Metadata requests. From v4 on, a request can forbid the creation of
+topics. Brokers from 1.0 to 4.3 support one of these versions."""
 _LIST_OFFSETS_VERSION: Final = 1
 """The version of ListOffsets requests. Brokers from 1.0 to 4.3 support it."""
 _LATEST, _EARLIEST = -1, -2
@@ -60,7 +60,7 @@ class Destination:
 
 @dataclass(slots=True, kw_only=True)
 class Target:
-    """What a target reports at one address: versions, brokers, topics, offsets."""
+    """What `drive` knows about the cluster at one address: versions, brokers, topics."""
 
     address: Address
     access: Access = field(default_factory=Access)

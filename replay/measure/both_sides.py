@@ -29,8 +29,8 @@ same number of exchanges, so both are among them."""
 _LEAST: Final = 8
 """The least number of common exchanges. Connections with fewer are not compared."""
 _WITHIN: Final = 0.8
-"""The share of exchanges that must lie within those of the other side. It is below 1, because requests and
-responses in one run of segments all have the times of the run."""
+"""The share of one side's exchanges that must lie within exchanges of the other side. It is below 1, because
+all requests and responses in one run of segments have the same times."""
 
 
 class SampledExchange(NamedTuple):
@@ -45,7 +45,7 @@ class SampledExchange(NamedTuple):
 
 
 class Sample:
-    """A few exchanges of a connection."""
+    """Collects a few exchanges of one connection. A hash chooses them."""
 
     def __init__(self) -> None:
         self._kept: dict[int, SampledExchange] = {}

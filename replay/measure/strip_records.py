@@ -1,8 +1,8 @@
 """Removes the contents of records from segments before a shuffle, and puts zeros there after it. Sans-IO.
 
-Most bytes are contents of records, and no figure depends on them. They are cut only if they are certain to be
-records. So two runs are needed: one that is exactly a fetch request, and after it one that is exactly its
-response, parsed to the end. Everything else is kept.
+Most bytes are contents of records, and no figure depends on them. Bytes are cut only if they are certainly
+contents of records. So the rows must have two parts: first exactly one fetch request, then exactly its
+response, which was parsed to the end. All other bytes are kept.
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ from proxy.protocol.primitives import ProtocolError, Span
 from replay.capture.packets.segments import SEGMENTS
 
 _SIGNED: Final = {pa.uint8(): pa.int16(), pa.uint32(): pa.int64()}
-"""The signed types to use, because Spark has no unsigned numbers."""
+"""For each unsigned type, the signed type that is used instead, because Spark has no unsigned numbers."""
 STRIPPED: Final = pa.schema(
     [
         *(pa.field(one.name, _SIGNED.get(one.type, one.type), nullable=False) for one in SEGMENTS),
@@ -151,7 +151,7 @@ def _look_into(found: _BatchPayloads, row: int, sides: _Numbers) -> None:
 
 
 def _last_row(found: _BatchPayloads, row: int, size: int) -> int:
-    """Return the row whose end is `size` bytes after the start of a row; 0 if there is none."""
+    """Return the row that ends `size` bytes after the start of `row`; 0 if there is no such row."""
     end = int(found.edges[row]) + size
     last = int(np.searchsorted(found.edges, end)) - 1
     return last if last + 1 < len(found.edges) and found.edges[last + 1] == end else 0

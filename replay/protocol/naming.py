@@ -59,13 +59,13 @@ _METADATA: Final = frozenset({"topics.name", "topics.partitions.partition_index"
 
 
 def named_partitions(api_key: int, version: int, frame: bytes, body: int) -> Iterator[tuple[str, int]]:
-    """Yield the topic and the number of each partition that a request names.
+    """Yield the topic and the number of each partition that a request contains.
 
     Args:
-        api_key: its key.
-        version: its version.
+        api_key: the API key of the request.
+        version: the version of the request.
         frame: the whole frame.
-        body: offset of its body in the frame.
+        body: the offset of the body in the frame.
     """
     found = _read(SCHEMAS.get(api_key, ""), api_key, version, frame, body)
     topic = ""

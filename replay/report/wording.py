@@ -32,7 +32,7 @@ ELIGIBLE: Final = (
     "carry. Sessions that clients have already stay as captured and save nothing more."
 )
 REST: Final = "(rest of each frame)"
-"""The name of the row of by_topic without a topic. It is not a valid topic name."""
+"""The row name in by_topic for bytes that belong to no topic. It is not a valid topic name."""
 ShareKey = Literal["record_bytes", "entry_bytes", "other_bytes", "listing_bytes", "empty_entry_bytes"]
 SHARES: Final[dict[ShareKey, tuple[str, str]]] = {
     "record_bytes": ("Records", "the records that consumers fetched"),
@@ -78,11 +78,12 @@ _FAMILIES: Final = {
 }
 
 UNTOLD: Final = frozenset({"bytes missing", "unpaired"})
-"""If most bytes passed for one of these reasons, it is unknown how much sessions would have saved."""
+"""The reasons that make the saving unknown. They count if most bytes are in fetches that were left out for
+one of these reasons."""
 CUT: Final = "cut by the snap length"
 """A reason why bytes could not be read."""
 _WARNINGS: Final = 5
-"""The maximum of warnings of one kind. The JSON has all."""
+"""The maximum number of warnings of one kind in the text. The JSON report has all warnings."""
 MAX_NAME: Final = 120
 """The longest name in a report. Longer names are cut, because a client id can have 32 kB."""
 _UNITS: Final = ("kB", "MB", "GB", "TB", "PB")
@@ -102,7 +103,10 @@ def size(count: int) -> str:
 
 
 def percent(ratio: float) -> str:
-    """Format a ratio with one decimal. Only 0 itself becomes "0.0 %", and only 1 itself becomes "100.0 %"."""
+    """Format a ratio as a percentage with one decimal.
+
+    Rounding never gives "0.0 %" or "100.0 %": only the ratios 0 and 1 themselves have these texts.
+    """
     if ratio < 0:
         return f"-{percent(-ratio)}"
     if 0 < ratio < 0.0005:
@@ -245,9 +249,9 @@ def warnings(report: Report) -> list[str]:
 
 
 def _one_side(report: Report) -> str:
-    """Return advice: the options that leave out the brokers' side of each gateway.
+    """Advise which options to use so that each connection counts once.
 
-    Then each connection counts once.
+    The options leave out the brokers' side of each gateway.
     """
     clients = {_port(row["client_side"]) for row in report["both_sides"]}
     twice = {row["broker_side"] for row in report["both_sides"]}

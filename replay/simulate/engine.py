@@ -20,7 +20,7 @@ class Ending:
 
     end: ConnectionEnd
     closing: Outcome | None
-    """The close of the gateway's session, as an outcome of its own. None if there was no session to close."""
+    """The outcome of closing the gateway's session. None if there was no session to close."""
     differing: int
     """How many responses the core expanded to a size other than the captured one."""
 
@@ -50,7 +50,7 @@ class Engine:
         """The last outcome of ``always``, if neither the fetch nor its response changed anything."""
         self._unanswered: list[CapturedFetch] = []
         self._template: FetchTemplate | None = None
-        """Of the last fetch."""
+        """The template of the last fetch."""
 
     def add(self, exchange: Exchange) -> list[Outcome]:
         """Add an exchange. Return the outcomes of all fetches that are final now."""

@@ -1,5 +1,6 @@
-"""Compares two runs of one client: directly, and through the gateway. Both read all of some topics that do
-not change.
+"""Compares two runs of one client: one directly, one through the gateway.
+
+In both runs the client reads all records of some topics that do not change.
 """
 
 import logging

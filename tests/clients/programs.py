@@ -113,7 +113,10 @@ def java(release: str = LATEST) -> Program:
 
 
 def newest_java() -> Program:
-    """The newest Java client. Its first ApiVersions request is v5, which the gateway does not support."""
+    """Return the program of the newest Java client.
+
+    Its first ApiVersions request is v5, which the gateway does not support.
+    """
     return java("4.4.0")
 
 

@@ -69,9 +69,9 @@ KAFKA_PYTHON = _python("kafka-python", "kafka-python-3", "consume_kafka_python",
 
 
 def _old_kafka_python() -> Program:
-    """kafka-python 2.0.2, the last release without fetch sessions.
+    """Return the program of kafka-python 2.0.2, the last release without fetch sessions.
 
-    It is installed into its own folder when it is first used.
+    The release is installed into its own folder when it is first used.
     """
     folder = CACHE / OLD_KAFKA_PYTHON
     if not (folder / "kafka").is_dir():

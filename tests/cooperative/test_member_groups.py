@@ -572,8 +572,10 @@ def test_a_group_that_was_deleted_begins_anew(
 def test_a_heartbeat_of_another_client_with_the_same_id_freezes_nobody(
     shared: Shared, coordinator: Coordinator, broker: ModelBroker
 ) -> None:
-    """A replaced static member is fenced (error 82 for its heartbeat). The client with the same id that
-    replaced it still gets its records.
+    """The heartbeat of a fenced static member does not affect the client that has replaced it.
+
+    The fenced member gets error 82 for its heartbeat. The new client has the same id, and still gets its
+    records.
     """
     old, new = client(shared), client(shared)
     coordinator.rebalance([old])
@@ -698,8 +700,9 @@ def test_a_member_of_a_group_that_brokers_assign_gets_all(
 
 
 def test_a_subscription_may_end_before_what_its_client_has() -> None:
-    """A subscription may end before the owned partitions. kafka-go says version 1, but writes the fields of
-    version 0.
+    """A subscription without owned partitions is valid, even if its version requires them.
+
+    kafka-go writes version 1, but only the fields of version 0.
     """
     own = (1).to_bytes(2) + subscription(b"orders")[2:-4]
     assert read_owned(own) == (frozenset(), len(own), len(own))

@@ -476,8 +476,9 @@ def test_connections_belong_together_if_the_same_user_authenticated(
 
 
 def test_a_connection_that_authenticates_anew_is_not_used_meanwhile() -> None:
-    """KIP-368: a connection that authenticates again is not used meanwhile, because its broker accepts only
-    SASL.
+    """KIP-368: a connection that authenticates again is not used for retries in the meantime.
+
+    During authentication its broker accepts only SASL requests.
     """
     two = Two()
     for played in (two.old, two.new):

@@ -196,8 +196,9 @@ def test_a_batch_of_which_the_gateway_has_not_seen_the_one_before_is_not_repeate
 
 
 def test_the_clients_own_produce_at_the_new_leader_waits_for_the_ones_before() -> None:
-    """If the client itself sends its next batch to the new leader, this batch waits for the earlier ones.
-    Otherwise it would be out of order there.
+    """If the client itself sends its next batch to the new leader, this batch waits for the earlier batches.
+
+    Otherwise the batch would be out of order at the new leader.
     """
     two = Producer()
     two.sends(0, 2)

@@ -20,7 +20,7 @@ OF_THE_BEST = 0.03
 fetches.
 """
 MEAN = 0.015
-"""The same fraction, as an average over all workloads."""
+"""The same limit as `OF_THE_BEST`, but for the average over all workloads."""
 RAISED = 0.07
 """The same limit as `OF_THE_BEST`, but for v4 to v6 (sent as v7) and for short lists of partitions. Both get
 their session a little later. If dropped partitions come back soon, adding them again costs bytes; in 60

@@ -84,7 +84,7 @@ class Console:
             self._lines.append(line)
 
     def log(self) -> str:
-        """Return its log: warnings, errors, and all actions of its sessions."""
+        """Return the consumer's log: warnings, errors, and all actions of its fetch sessions."""
         return self._log.read_text(errors="replace")
 
     def wait_records(self, count: int, *, seconds: float = 60) -> None:

@@ -40,7 +40,7 @@ PORT, CONTROLLER_PORT = 29192, 29193
 TOPIC, PARTITIONS = "example", 100
 """The topic that the example client of the Kubernetes base reads, and its number of partitions."""
 CLIENT: Final = "docker.io/edenhill/kcat:1.7.1"
-"""The image is made here from Debian's package."""
+"""The image of the client. The test builds it from Debian's package."""
 GATEWAY: Final = f"docker.io/library/fetchgate:{VERSION}"
 RULES: Final = f"docker.io/library/fetchgate-rules:{VERSION}"
 CLIENT_FILE: Final = f"""

@@ -28,7 +28,7 @@ from tools.kafka.raw import API_VERSIONS, frame, request
 TOPIC = "drained"
 PARTITIONS = 12
 SLOTS = 64
-"""Eight shards of eight slots each, as in 3.8 and later."""
+"""The broker's number of session slots. In 3.8 and later they are in eight shards with eight slots each."""
 CLIENTS = 1000
 IN_SESSION = 64
 DRAIN_SECONDS = 20
@@ -59,7 +59,10 @@ def broker() -> Iterator[Broker]:
 
 
 def free_slots(broker: Broker) -> int:
-    """Count the free slots by taking all of them. Within 120 s no slot in use is given away."""
+    """Count the free session slots of a broker by taking all of them for a moment.
+
+    The broker keeps a slot in use for at least 120 s, so no other session is lost.
+    """
     with ExitStack() as stack:
         taken = []
         for number in range(4 * SLOTS):  # shards are asked in turn; some are full before others
@@ -169,7 +172,10 @@ def _take_over(old: GatewayProcess, new: GatewayProcess) -> None:
 
 
 def test_a_restart_under_load_is_an_ordinary_reconnect(broker: Broker, tmp_path: Path) -> None:
-    """Produce and consume through consecutive gateways: no error, no record lost or doubled."""
+    """Producers and consumers have no error and lose or double no record when gateways replace one another.
+
+    Each new gateway takes over the port of the old one, so clients only reconnect.
+    """
     topics = [f"taken-over-{number}" for number in range(LOADS)]
     with Admin(broker.address) as admin:
         for topic in topics:

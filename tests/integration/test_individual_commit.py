@@ -56,10 +56,11 @@ def topic(broker: Broker) -> str:
 
 
 def stored(broker: Broker, topic: str) -> tuple[int, bytes]:
-    """Return the committed offset and the metadata that Kafka has.
+    """Return the committed offset and the committed metadata that Kafka has.
 
     confluent-kafka appends a NUL to the metadata that it commits, and reads up to the next NUL. librdkafka's
-    `rd_kafka_committed` appends none, so what another program has committed is followed by garbage.
+    `rd_kafka_committed` appends none, so after the metadata that another program has committed there is
+    garbage.
     """
     asked = array([string(topic) + array([struct.pack(">i", 0)])])
     with RawConnection(broker.host, broker.port) as connection:
@@ -249,7 +250,10 @@ def test_the_first_commit_loses_no_record_of_an_idle_member(
 
 
 def test_a_gateway_that_begins_anew_knows_all_from_kafka(broker: Broker, topic: str) -> None:
-    """Cases 31 and 32: afterwards, a plain consumer reads from the lowest offset."""
+    """Cases 31 and 32: a new gateway process reads the members' committed offsets from Kafka.
+
+    Afterwards, a plain consumer reads from the lowest of these offsets.
+    """
     for turn in range(3):
         with GatewayProcess(broker.address, "--cooperative", "billing") as gateway:
             for lane, client_id in enumerate(LANES):

@@ -71,9 +71,7 @@ def epochs_of(body: bytes) -> Epochs:
 
 
 class Watch:
-    """Requests Metadata at each listener of the gateway, and notes epochs that are older than earlier
-    ones.
-    """
+    """Requests Metadata at each listener of the gateway, and notes leader epochs that go back."""
 
     def __init__(self, gateway: GatewayProcess, nodes: list[int]) -> None:
         self._lock = threading.Lock()
@@ -129,7 +127,10 @@ def reorder(connection: RawConnection, on: Mapping[int, list[int]]) -> None:
 
 
 def rotate(connection: RawConnection, watch: Watch, enough: Callable[[], bool]) -> None:
-    """Move all leaders until enough was read. Each move waits until the previous ones are visible."""
+    """Move all leaders again and again, until enough records were read.
+
+    Each move waits until the previous ones are visible in Metadata.
+    """
     end = time.monotonic() + SECONDS
     done = 0
     on = request_metadata(connection, TOPIC).topics[TOPIC].replicas
@@ -207,7 +208,7 @@ def test_nothing_is_lost_doubled_or_out_of_order_while_leaders_move(
 
 
 def active_controller(connection: RawConnection) -> int:
-    """Return the node that leads the metadata quorum, which must not be stopped."""
+    """Return the id of the node that leads the metadata quorum. The tests must not stop this node."""
     partition = compact_array([struct.pack(">i", 0) + b"\0"])
     topic = compact_string("__cluster_metadata") + partition + b"\0"
     reader = BodyReader(connection.call(DESCRIBE_QUORUM, 0, compact_array([topic]) + b"\0"))

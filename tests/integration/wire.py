@@ -43,7 +43,7 @@ class Wire(RawConnection):
         """Append a record batch (version 3 or more) or a message set (2 or less). Return its first offset.
 
         Raises:
-            ProduceError: the broker refused.
+            ProduceError: the broker refused the records.
         """
         self._check_version(version)
         entry = struct.pack(">i", partition) + blob(records)

@@ -12,7 +12,7 @@ from tests.model.wire import FetchRequest, FetchResponse, PartitionData, TopicDa
 
 FOUND_BEFORE_READING = (3, 29, 100)
 BIG = 1 << 20
-"""Byte limits from this size on never cut the records that the tests write."""
+"""The smallest byte limit that never cuts the records of the tests."""
 
 
 class DifferenceError(AssertionError):

@@ -1,5 +1,6 @@
-"""Sizes and offsets of docs/fetch-semantics.md, section 1.5, and the counts at which a uvarint gets
-longer.
+"""Checks sizes and offsets of docs/fetch-semantics.md, section 1.5.
+
+Also with the numbers of elements at which a uvarint gets longer.
 """
 
 from dataclasses import replace

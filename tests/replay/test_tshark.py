@@ -35,7 +35,10 @@ def ports(name: str) -> list[int]:
 
 
 def framed_by_tshark(file: Path, kafka: list[int]) -> Counter[tuple[int, int, int, int]]:
-    """Count frames: from port, to port, correlation id, size with the length field."""
+    """Count the frames that tshark finds.
+
+    The keys: source port, destination port, correlation id, size with the length field.
+    """
     command = [str(TSHARK), "-r", str(file), "-o", "tcp.reassemble_out_of_order:TRUE", "-Y", "kafka"]
     command += [word for port in kafka for word in ("-d", f"tcp.port=={port},kafka")]
     command += ["-T", "fields", *(word for field in _FIELDS for word in ("-e", field))]

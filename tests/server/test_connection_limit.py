@@ -1,5 +1,6 @@
-"""A reached connection limit, or missing file descriptors, are logged once per episode, not for each
-client.
+"""Problems that affect many clients are logged once per episode, not for each client.
+
+The problems are a reached connection limit, and missing file descriptors.
 """
 
 import structlog

@@ -1,4 +1,4 @@
-"""Freed memory stays in the heap for the next reads."""
+"""Freed memory stays in the heap, so that later reads can use it again."""
 
 import os
 import platform

@@ -1,5 +1,6 @@
-"""Failures of TLS and of authentication are counted for clients and brokers. Failed connections are counted
-by broker.
+"""Failures of TLS and of authentication are counted, for clients and for brokers.
+
+Failed connections to brokers are counted by broker.
 """
 
 from collections.abc import Callable

@@ -335,8 +335,9 @@ def test_a_client_in_plain_text_is_reported_and_costs_no_other(keys: Keys) -> No
 
 
 def _greeting_with_a_name_that_is_not_ascii() -> bytes:
-    """Build a ClientHello with a server name that is not ASCII. It can be changed, because a ClientHello is
-    not protected.
+    """Build a ClientHello with a server name that is not ASCII.
+
+    The name is put into a finished ClientHello, which TLS does not protect against changes.
     """
     outgoing = ssl.MemoryBIO()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -474,10 +475,10 @@ def test_a_file_that_is_no_certificate_names_both_options(
 
 @BOTH_LOOPS
 def test_a_socket_that_is_closed_before_this_is_reported_has_nothing_unread(keys: Keys, plain: bool) -> None:
-    """Between the close of a TLS connection and the report of it, the socket counts as having no unread
-    bytes. In this time TLS has no socket any more.
+    """After a TLS connection is closed, its socket counts as having no unread bytes.
 
-    Before the fix, the link was closed as a "defect".
+    asyncio reports the close a little later. In this time the TLS transport has no socket any more. Before
+    the fix, the link was closed as a "defect".
     """
 
     async def scene() -> None:

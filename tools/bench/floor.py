@@ -45,7 +45,7 @@ _ROOT: Final = Path(__file__).parents[2]
 
 
 def to_floor(tables: Iterable[FigureTable]) -> FigureTable:
-    """Return the rows with a figure, each with the values of the floor, haproxy and fetchgate."""
+    """Return the comparison: the rows marked for it, each with the values of floor, haproxy and fetchgate."""
     rows = [
         FigureRow(name=row.figure, unit=row.unit, values=_values(row), limit=row.limit, least=row.least)
         for table in tables
@@ -63,7 +63,7 @@ def _values(row: FigureRow) -> dict[str, float]:
 
 
 def where(part: str, tables: Sequence[FigureTable]) -> list[FigureTable]:
-    """Return the profiles of a part. Empty if it has kept the limits of its figures."""
+    """Return the profiles of a part, or an empty list if the part has kept the limits of its figures."""
     if not any(row.figure and row.met is False for table in tables for row in table.rows):
         return []
     return [_profiled(part, name, traffic) for name, traffic in PROFILED.get(part, {}).items()]

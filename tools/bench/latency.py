@@ -87,7 +87,7 @@ def measured(stage: BenchStage, rate: int) -> tuple[dict[str, list[LatencyWindow
 
 
 def windows(latencies: Mapping[str, Mapping[str, Any]], cpu: list[float]) -> list[LatencyWindow]:
-    """Join the output of a consumer with the CPU of each window."""
+    """Combine a consumer's latencies with the proxy's CPU use, for each window."""
     return [
         LatencyWindow(p50=latencies[str(number)]["p50"], p99=latencies[str(number)]["p99"], cpu=spent)
         for number, spent in enumerate(cpu)
@@ -95,7 +95,7 @@ def windows(latencies: Mapping[str, Mapping[str, Any]], cpu: list[float]) -> lis
 
 
 def _produce(address: str, topic: str, rate: int, window: int, proxy: Proxy | None, seconds: float) -> float:
-    """Produce for one window. Return the CPU of the proxy, in percent of a core."""
+    """Produce for one window. Return the CPU use of the proxy, in percent of a core."""
     command = ["tools.bench.load", "produce", address, topic, f"--rate={rate}"]
     command += [f"--bytes={BYTES}", f"--window={window}", f"--warm-up={WARM_UP}"]
     with Load(*command, f"--seconds={WARM_UP + seconds}") as load:

@@ -75,7 +75,7 @@ class Found:
     """The measured rounds, by client and then by route."""
     notes: list[str] = field(default_factory=list)
     follows: Sequence[str] = ()
-    """The names of the `KINDS` that the gateway follows."""
+    """The kinds of requests (keys of `KINDS`) that the gateway retries at the new leader."""
 
 
 def run(stage: BenchStage) -> list[FigureTable]:

@@ -3,7 +3,7 @@
     python -m tools.bench.passthrough HOST:PORT HOST:PORT [CA]     (listens at the first, connects to the
     second)
 
-With the file of a CA it connects with TLS.
+If the file of a CA is given, it connects with TLS.
 
 Like the gateway, it receives into one buffer for all connections and copies bytes once. It stops reading one
 side while the other side does not accept more bytes.
@@ -23,12 +23,12 @@ _RECEIVE: Final = memoryview(bytearray(RECEIVE_BYTES))
 
 
 class FloorSide(asyncio.BufferedProtocol):
-    """One of two connections. It forwards received bytes to the other one.
+    """One of two connections of the floor. It forwards received bytes to the other connection.
 
     Args:
-        target: the address to connect to for a client; None on the side that connects.
+        target: the broker's address on the client's side; None on the broker's side.
         other: the side to write to.
-        tls: for connecting; None for plain text.
+        tls: the TLS settings for the connection to the target; None for plain text.
     """
 
     __slots__ = ("_early", "_other", "_target", "_task", "_tls", "transport")
@@ -69,7 +69,7 @@ class FloorSide(asyncio.BufferedProtocol):
             self.transport.write(data)
 
     def get_buffer(self, _sizehint: int) -> Any:
-        """Return the buffer that all connections share."""
+        """Return the receive buffer. All connections share it."""
         return _RECEIVE
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -90,7 +90,7 @@ class FloorSide(asyncio.BufferedProtocol):
             self._other.transport.resume_reading()
 
     def connection_lost(self, _exc: Exception | None) -> None:
-        """Close the other side once all bytes are written."""
+        """Close the other side after its last bytes are written."""
         self.transport = None
         if self._other is not None and self._other.transport is not None:
             self._other.transport.close()

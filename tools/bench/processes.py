@@ -56,7 +56,7 @@ class ProcessMeter:
 
     @property
     def cpu(self) -> float:
-        """CPU seconds so far, user and system."""
+        """CPU seconds of the process so far, user and system together."""
         return _cpu(self._process)
 
     @property
@@ -177,7 +177,7 @@ class BenchGateway(Proxy):
         command += ["--listen", f"{HOST}:{port}", "--admin", self._admin, *options]
         super().__init__(command, port)
         self.node_port = port + 1 + node_id
-        """The port for that broker."""
+        """The gateway's port for the broker `node_id`."""
 
     def ready(self) -> Self:
         """Wait until the gateway is ready, with all of its processes.

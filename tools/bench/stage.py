@@ -20,16 +20,16 @@ HEAP: Final = "1g"
 
 
 class BenchStage:
-    """A broker that starts when it is first used. `with` ends it and the proxies.
+    """A broker that starts when it is first used. Leaving the `with` ends the broker and the proxies.
 
-    Proxies that only forward do not rewrite addresses. So the broker has a listener for each, which
-    advertises the proxy's port.
+    Proxies that only forward do not rewrite addresses. So the broker has a listener for each of these
+    proxies, which advertises the proxy's port.
 
     Args:
-        seconds: length of a measured window.
-        quick: fewer and smaller runs.
-        long: also runs that take minutes.
-        console: for progress.
+        seconds: the length of a measured window.
+        quick: whether to do fewer and smaller runs.
+        long: whether to do also runs that take minutes.
+        console: shows the progress.
     """
 
     def __init__(self, *, seconds: float, quick: bool, console: Console, long: bool = False) -> None:
@@ -84,7 +84,7 @@ class BenchStage:
         return BenchGateway(self.broker.address, *options, node_id=self.broker.node_id)
 
     def floor(self) -> Proxy:
-        """Start the proxy that only forwards."""
+        """Start the floor: the proxy that only forwards."""
         target = f"{HOST}:{self.broker.port_of(FLOOR.upper())}"
         port = self._ports[FLOOR]
         return Proxy([sys.executable, "-m", "tools.bench.passthrough", f"{HOST}:{port}", target], port)

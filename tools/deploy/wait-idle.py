@@ -2,10 +2,10 @@
 """Waits until no client is connected to the gateway, or for a time limit: a container's preStop hook.
 
 Before Kubernetes 1.29 sidecars have no order, and a pod stops all its containers at once. With this hook the
-gateway stays until its clients have finished. The exit code is always 0, since a failed hook would help
-nobody. As for the gateway, FETCHGATE_ADMIN_TOKEN_FILE names the file with the admin endpoint's token, and
-FETCHGATE_ADMIN_CERT its certificate. If that has expired it is not trusted, and the hook waits for the time
-limit.
+gateway stays until its clients have finished. The exit code is always 0, because a failed hook would help
+nobody. Two environment variables are the same as for the gateway: FETCHGATE_ADMIN_TOKEN_FILE is the file with
+the admin endpoint's token, and FETCHGATE_ADMIN_CERT is its certificate. An expired certificate is not
+trusted. The hook then waits for the time limit.
 """
 
 import json
@@ -49,9 +49,9 @@ def is_left(admin: str) -> bool:
 
 
 def _trusting(cert: str) -> ssl.SSLContext:
-    """Return a context that trusts exactly this certificate, under any name.
+    """Return a TLS context that trusts exactly this certificate, under any host name.
 
-    The gateway runs beside this hook.
+    The host name does not matter, because the gateway runs on the same machine as this hook.
     """
     context = ssl.create_default_context(cafile=cert)
     context.check_hostname = False

@@ -49,7 +49,7 @@ class Finding:
     kind: str
     """`crash`, `hang` or `growth`."""
     where: str
-    """Its identity: for a crash the exception and the innermost lines."""
+    """The identity of the finding. For a crash: the exception and the innermost lines of the traceback."""
     text: str = ""
 
     def __str__(self) -> str:

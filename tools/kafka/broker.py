@@ -1,4 +1,7 @@
-"""One broker on loopback, of any release since 1.0: KRaft with both roles from 3.5 on, ZooKeeper before."""
+"""One broker on loopback, of any release since 1.0.
+
+From 3.5 on, it is a KRaft node with both roles. Older releases have a ZooKeeper.
+"""
 
 import atexit
 import base64
@@ -41,7 +44,8 @@ LATEST = "4.3.0"
 PORT_TRIES = 5
 """How many times a broker tries other ports, if another process has taken one of its chosen ports."""
 START_TIMEOUT = 180.0
-"""Seconds for a broker to respond. 3 to 6 are usual, many more if all cores are busy."""
+"""The time limit for a broker to respond after its start, in seconds. 3 to 6 s are usual, many more if all
+cores are busy."""
 _TAKEN = "Address already in use"
 """The text in the log of a broker or a ZooKeeper that can't bind its port."""
 
@@ -139,7 +143,7 @@ class Broker:
         self._properties |= properties
 
     def log(self) -> str:
-        """Return the broker's log: warnings and errors."""
+        """Return the broker's log, which has only warnings and errors."""
         return (self.folder / "broker.log").read_text(errors="replace")
 
     def start(self) -> None:
@@ -199,7 +203,7 @@ class Broker:
         raise RuntimeError(f"{self!r} did not respond in {START_TIMEOUT:.0f} s:\n{self._broker.tail()}")
 
     def stop(self) -> None:
-        """Shut it down cleanly (SIGTERM). Its data stay for `restart`."""
+        """Shut the broker down cleanly (SIGTERM). Its data are kept for `restart`."""
         if self._broker is not None:
             self._broker.end()
 
@@ -210,7 +214,7 @@ class Broker:
             self._killed_at = time.monotonic()
 
     def restart(self) -> None:
-        """Stop it if it is running, and start it on the same port with the same data."""
+        """Stop the broker if it is running, and start it on the same port with the same data."""
         self.stop()
         self.start()
 

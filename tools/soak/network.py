@@ -45,7 +45,7 @@ class Network(Protocol):
     def __exit__(self, *_: object) -> None: ...
 
     def near(self) -> AbstractContextManager[None]:
-        """Move this thread to the namespace of the gateway and its clients."""
+        """Run the body in the network namespace of the gateway and its clients."""
 
     def far(self) -> AbstractContextManager[None]:
         """Run the body in the network namespace of the brokers and direct clients."""

@@ -1,4 +1,4 @@
-"""Producers at a constant rate, each with another client, that note the result of every record."""
+"""Producers of several client libraries at a constant rate. They note the result of every record."""
 
 import asyncio
 import random
@@ -47,11 +47,11 @@ class SoakTopics:
     churn: str
     generation: int = 0
     churn_open: bool = True
-    """Records may be produced to it."""
+    """Whether records may be produced to the topic that is deleted and made again."""
 
 
 class _ProducerClient(Protocol):
-    """A producer of one library."""
+    """A producer of one client library."""
 
     def send(self, place: RecordPlace, record: SoakRecord, done: Callable[[int | None, str], None]) -> None:
         """Send a record. Call `done` later with the record's offset and "", or with an error.
@@ -173,7 +173,7 @@ class SoakProducer:
 
 
 class Librdkafka:
-    """confluent-kafka."""
+    """A producer of confluent-kafka (librdkafka)."""
 
     def __init__(self, bootstrap: str) -> None:
         settings = {
@@ -241,7 +241,7 @@ class Aiokafka:
                 await asyncio.sleep(1)
 
     def send(self, place: RecordPlace, record: SoakRecord, done: Callable[[int | None, str], None]) -> None:
-        """See `_ProducerClient`."""
+        """Send a record. Call `done` later with the record's offset and "", or with None and an error."""
         self._waiting.append(self._loop.create_task(self._send(place, record, done)))
 
     async def _send(
@@ -284,7 +284,7 @@ class Aiokafka:
 
 
 class KafkaPython:
-    """kafka-python."""
+    """A producer of kafka-python."""
 
     def __init__(self, bootstrap: str) -> None:
         settings = {

@@ -27,7 +27,8 @@ class Format:
     kind: str
     """`pcap` or `pcapng`."""
     order: str
-    """`<` or `>`. For pcapng, the byte order of the first section."""
+    """The byte order: `<` (little-endian) or `>` (big-endian). For pcapng, the byte order of the first
+    section."""
     fraction: int = 1_000_000
     """Time units per second in the file's timestamps: a million or a billion (pcap only)."""
     link: int = 0

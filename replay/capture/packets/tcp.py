@@ -27,7 +27,8 @@ _HEADER = np.dtype(
 )
 _HALF = (1 << 64) - 1
 _ODD = np.uint64(0x9E3779B97F4A7C15)
-"""A factor that carries low bits into the high bits (Knuth 6.4: the golden ratio)."""
+"""A factor for hashing: multiplication carries the low bits into the high bits (Knuth 6.4: the golden
+ratio)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,8 @@ class Packets:
     size: Column
     """Bytes of payload that were captured."""
     missing: Column
-    """Bytes of payload that were on the wire after the captured ones. The snap length cut them."""
+    """The number of payload bytes that the capture does not have, because the snap length cut the end of the
+    packet."""
 
 
 def decode(window: FileWindow, records: Records, keep: Filter, counts: FileCounts) -> Packets:

@@ -84,7 +84,7 @@ class TlsDirection:
         self._skipped = 0
         self._padded = False
         self._hole = 0
-        """If bytes are missing: all bytes since the last readable record. Otherwise 0."""
+        """If bytes are missing: the number of bytes since the last readable record. Otherwise 0."""
         self._missing = 0
         """How many of the bytes in `_hole` are missing."""
         self._cut = False
@@ -179,7 +179,7 @@ class TlsDirection:
                 self.opener, self._number = updated, 0
 
     def _search(self, view: memoryview, time: int, end_time: int) -> None:
-        """Look for a record after missing bytes."""
+        """Search for the next TLS record after missing bytes."""
         buffer = self._buffer
         if len(buffer) < len(_NEXT):
             self._time = time
@@ -205,7 +205,7 @@ class TlsDirection:
             self._pass(1)
 
     def _pass(self, size: int) -> None:
-        """Skip buffered bytes."""
+        """Skip `size` bytes of the buffer. They count as unreadable until the next readable record."""
         del self._buffer[:size]
         self._hole += size
 

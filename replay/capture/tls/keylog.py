@@ -70,7 +70,7 @@ class Secrets:
 
 
 class KeyLogReader:
-    """Cuts a key log, which arrives in pieces, into lines."""
+    """Reads a key log that arrives in pieces, line by line."""
 
     def __init__(self) -> None:
         self.secrets = Secrets()

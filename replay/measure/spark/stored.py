@@ -42,7 +42,7 @@ case when row = 'file' or (row = 'connection' and summary.end.reason != '') then
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Earlier:
-    """The contents of an existing table."""
+    """What the table already contains: the numbers of runs and files, and the captures."""
 
     runs: int
     files: int
@@ -137,11 +137,11 @@ def write_stored(spark: SparkSession, table: DataFrame, path: str, run: int) -> 
 
 @contextmanager
 def sole_writer(path: str) -> Iterator[None]:
-    """Make the folder of a table, and lock it against other runs.
+    """Make the folder of a table, and lock it against other runs during the body.
 
-    Two runs at a time would use the same numbers for runs and files, and the first one to end would remove
-    the files that Spark has written for the other. The lock works on this machine. It works between machines
-    if the file system supports it. Object stores have no locks.
+    Two runs at the same time would use the same numbers for runs and files, and the first one to end would
+    remove the files that Spark has written for the other. The lock works on this machine. It works between
+    machines if the file system supports it. Object stores have no locks.
 
     Raises:
         InputError: another run is adding to the table, or the folder can't be made.

@@ -138,11 +138,11 @@ def encrypted(
     lost: Container[int] = (),
     session: ssl.SSLSession | None = None,
 ) -> list[Row]:
-    """Return rows of `begun` after encryption with TLS. The rows in `lost` are left out.
+    """Return the rows with their payload encrypted by TLS. The rows in `lost` are left out.
 
     Args:
-        rows: one or several connections. Clients have the higher ports.
-        both: the ends.
+        rows: the rows of one or several connections, as `begun` returns them. Clients have the higher ports.
+        both: the TLS settings of client and server.
         lost: indexes in `rows`.
         session: a TLS session that clients resume.
     """

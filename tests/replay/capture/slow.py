@@ -39,7 +39,7 @@ def _text(address: bytes, port: int) -> str:
 
 
 def runs(frames: Iterable[Frame]) -> dict[tuple[str, str], list[Run]]:
-    """Read complete IP packets without extension headers, with dpkt. Return the runs of each connection."""
+    """Read complete IP packets without extension headers, with dpkt. Return the runs by connection."""
     found: dict[tuple[str, str], list[Run]] = {}
     for frame in frames:
         six = frame.data[0] >> 4 == 6

@@ -48,9 +48,9 @@ def from_client(frame: Frame) -> bool:
 
 
 def two_clocks(frames: Sequence[Frame], nanoseconds: int, drift: float = 0.0) -> list[Frame]:
-    """Return packets as captured by one tap for each direction, and merged by time.
+    """Return packets as two taps would capture them, one for each direction, merged by time.
 
-    The brokers' clock is ahead.
+    The clock of the broker's tap is ahead by `nanoseconds`, and by more later if there is a drift.
     """
     start = frames[0].time
     moved = [
@@ -63,7 +63,7 @@ def two_clocks(frames: Sequence[Frame], nanoseconds: int, drift: float = 0.0) ->
 
 
 def jittered(frames: Sequence[Frame], nanoseconds: int, seed: int = 1) -> list[Frame]:
-    """Return packets whose times are up to this much too late, sorted by these times."""
+    """Return packets whose times are up to `nanoseconds` too late, sorted by these times."""
     chance = Random(seed)
     moved = [replace(frame, time=frame.time + chance.randrange(nanoseconds + 1)) for frame in frames]
     return sorted(moved, key=lambda frame: frame.time)

@@ -18,7 +18,7 @@ class Did:
 
 @dataclass(slots=True)
 class MemberLife:
-    """One process of a member, from its start to its end."""
+    """One process of a group member, from its start to its end."""
 
     name: str
     did: list[Did] = field(default_factory=list)

@@ -14,7 +14,7 @@ Log: TypeAlias = Mapping[Record, bytes]
 """A log: the key of each record."""
 Span: TypeAlias = tuple[float, float]
 Moved: TypeAlias = tuple[float, tuple[str, int], Positions]
-"""When the committed positions of a partition changed, and the new positions."""
+"""A change of a partition's committed positions: the time, the partition, and the new positions."""
 EXAMPLES: Final = 8
 
 
@@ -26,7 +26,7 @@ class SeenLife:
     did: list[tuple[float, Record, bytes]] = field(default_factory=list)
     """The processed records, each with its time and its key."""
     notes: list[tuple[float, str]] = field(default_factory=list)
-    """Its assignments and errors."""
+    """The process's assignments and errors, each with its time."""
     killed_at: float = 0.0
     left_at: float = 0.0
 
