@@ -78,7 +78,7 @@ class _Held:
     ask_at: float | None = None
     """When to ask the broker again for the new leader, in seconds. None if no further question is due."""
     again: float = AGAIN_SECONDS
-    """How long after the broker's answer to ask it again, in seconds."""
+    """How many seconds to wait after the broker's answer before the gateway asks the broker again."""
     waits: int = 0
     """The number of the gateway's own requests without a response."""
     paced_until: float = 0.0
@@ -690,7 +690,7 @@ class LeaderRetry(Stage):
         """Send a new leader the failed part of a request.
 
         Args:
-            leg: the exchange with that leader.
+            leg: the requests to that leader for one held response.
             now: the time in seconds.
             left: how long earlier requests may block the new request, in seconds.
         """

@@ -221,7 +221,7 @@ class Server:
     def admits(self) -> bool:
         """Return whether to serve a client that has just connected.
 
-        While the gateway drains, it is refused.
+        While the gateway drains, new clients are refused.
         """
         self.turned_away[DRAINING] += self.monitor.draining
         return not self.monitor.draining

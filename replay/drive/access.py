@@ -46,7 +46,7 @@ class Access:
     server_name: str = ""
     """The name for which certificates must be valid. If empty, the host of each connection."""
     login: SaslCredentials | None = None
-    """None without SASL."""
+    """The SASL login. None without SASL."""
 
     async def connect(self, address: Address) -> TargetConnection:
         """Open a connection.

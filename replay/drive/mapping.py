@@ -49,11 +49,11 @@ class Topic:
     """A topic of the target. Arrays have an item for each partition, from 0 on."""
 
     topic_id: bytes = bytes(UUID_BYTES)
-    """Zeros if the target gives no ids (below Metadata v10)."""
+    """The topic id at the target. Zeros if the target gives no ids (below Metadata v10)."""
     leaders: npt.NDArray[np.int32]
     """Node ids of the leaders. -1 for no leader."""
     leader_epochs: npt.NDArray[np.int32]
-    """-1 if the target does not give it."""
+    """The leader epoch of each partition. -1 if the target does not give it."""
     earliest: Offsets
     """The earliest offset of each partition. -1 if unknown."""
     latest: Offsets

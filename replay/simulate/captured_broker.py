@@ -64,7 +64,7 @@ class IncludedEntry:
     key: bytes
     pieces: Sequence[Buffer]
     records: int
-    """Bytes of records among `pieces`."""
+    """How many bytes of `pieces` are records."""
 
 
 @dataclass(slots=True, eq=False)

@@ -126,7 +126,7 @@ def test_partitions_fill_the_response_in_order(client: Client) -> None:
 
 
 def test_starvation_ends_by_the_sessions_own_order(client: Client) -> None:
-    """Case 58."""
+    """Case 58: a session serves the partitions in its own order, so that none starves."""
     client.create("t", [[50]] * 5)
     wants: list[Want] = [("t", index) for index in range(5)]
     client.established(*wants, max_bytes=batch(50))
@@ -153,7 +153,7 @@ def test_the_same_batch_later_is_left_out(client: Client) -> None:
     ("offset", "size"), [(0, BROKER_LIMIT), (2, batch(980)), (3, batch(440) + batch(10))]
 )
 def test_the_brokers_own_limit(client: Client, offset: int, size: int) -> None:
-    """Case 61."""
+    """Case 61: the broker's fetch.max.bytes limits the response, except its first batch."""
     values = [30, 1400, 980, 440, 10]
     assert batch(980) > BROKER_LIMIT > batch(440) + batch(10)
     response = seek(client, [values, []], ("t", 0, offset), ("t", 1))
@@ -167,7 +167,7 @@ def test_caught_up_partitions_leave_the_first_batch_to_others(client: Client) ->
 
 
 def test_errors_cost_nothing(client: Client) -> None:
-    """Case 63."""
+    """Case 63: after entries with errors, the first batch is still returned completely."""
     wants: list[Want] = [("t", 0, 99, 100), ("t", 1, 0, 100)]
     response = seek(client, [[500]] * 2, *wants, max_bytes=10)
     assert (errors(response)[:2], sizes(response)[:2]) == ([1, 0], [0, batch(500)])
@@ -241,7 +241,7 @@ def test_leaders_and_endpoints_through_a_session(by_leader: Client, cluster: Clu
 
 
 def test_endpoints_lead_through_the_gateway(by_leader: Client, cluster: Cluster) -> None:
-    """Case 66."""
+    """Case 66: the endpoints in responses lead clients to the gateway's listeners, not to the brokers."""
     client = by_leader
     client.through.connection = Connection(
         sessions=client.through.sessions,
@@ -267,7 +267,7 @@ def told_leader(client: Client, index: int) -> tuple[int, int, bool]:
 
 
 def test_a_dead_leader_is_named_until_it_is_missed(by_leader: Client, cluster: Cluster) -> None:
-    """Case 65."""
+    """Case 65: errors name a stopped leader until the controller misses it. Then they name no leader."""
     client = by_leader
     client.established(*ALL)
     leader, epoch, found = told_leader(client, 2)

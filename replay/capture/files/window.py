@@ -30,7 +30,7 @@ class FileWindow:
     """A buffer that moves over a file. `data[begin:end]` holds the bytes that were read but not used yet."""
 
     def __init__(self, offset: int, size: int = SIZE) -> None:
-        """`offset`: the offset in the file of the next byte to read."""
+        """Make a buffer. The next byte to read has this offset in the file."""
         # A bytearray would be filled with zeros first, which takes longer than reading a small file.
         self.data = np.empty(size + _SLACK, np.uint8).data
         self.begin = 0
@@ -83,4 +83,4 @@ class Records:
     offset: Column
     """The offset in the file at which each packet's record begins."""
     link: Column
-    """Link type."""
+    """The link type of each packet's interface."""

@@ -182,10 +182,10 @@ class OrderedDirection:
         self.receiver = receiver
         self.second = second
         self.closed_time = 0
-        """Time of its FIN or RST; 0 if there was none."""
+        """The time of this direction's FIN or RST. 0 if there was none."""
         self._clocks = clocks
         self.closing = -1
-        """ACK number of its FIN or RST."""
+        """The ACK number of this direction's FIN or RST. -1 if there was none."""
         self.fin_at = -1
         self.position = -1
         """Sequence number after the last released byte; -1 if unknown."""
