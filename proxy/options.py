@@ -23,7 +23,7 @@ _ALMOST = 0.9
 class ConfigError(ValueError):
     """An option can't be used.
 
-    The message is one line. It says which option, where it was set, and what to write instead.
+    The message is one line. It names the option, says where it was set, and what to write instead.
     """
 
 
@@ -35,7 +35,7 @@ class Option:
     metavar: str
     parse: Callable[[str], object]
     default: str | None
-    """The default, as an operator would write it. None if the option is required."""
+    """The default value as text, in the form that an operator writes. None if the option is required."""
     help: str
     alias: str = ""
     """A second flag for the option, such as ``-b``."""
@@ -70,13 +70,14 @@ class Given:
     source: str
     """``flag``, ``environment``, ``file`` or ``default``."""
     place: str
-    """The flag, the variable or the file. For a default: the flag that would change it."""
+    """The flag, the variable or the file that set the option. For a default value: the flag that would change
+    it."""
     called: str
     """The text for the place of the option in error messages."""
 
 
 def option(*, parse: Callable[[str], _Value], **rest: Any) -> _Value:
-    """Declare an option as a field of `Config`. The arguments are those of `Option`.
+    """Declare an option as a field of `Config`, with the arguments of `Option`.
 
     The function returns a dataclass field. Its declared return type, the type of the option's value, is only
     for mypy.
@@ -85,7 +86,7 @@ def option(*, parse: Callable[[str], _Value], **rest: Any) -> _Value:
 
 
 def file_of(flag: str | None, environ: Mapping[str, str]) -> str | None:
-    """Return the name of the options file. Empty or None if there is none."""
+    """Return the name of the options file. It is empty or None if there is no such file."""
     return flag or environ.get(_FILE_VARIABLE)
 
 

@@ -54,7 +54,7 @@ def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _fails(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[object, str]:
-    """Run a command line that fails. Return the exit code and the single line of stderr."""
+    """Run a command line that must fail. Return its exit code, and the only line of stderr."""
     try:
         code: object = main(arguments)
     except SystemExit as left:
@@ -524,7 +524,7 @@ def _bound(flag: str, at: str) -> str:
 def _checked(
     capsys: pytest.CaptureFixture[str], bootstrap: str, *arguments: str
 ) -> asyncio.Future[tuple[int, list[str], str]]:
-    """Run `--check` in a thread, while the stub cluster of the test responds."""
+    """Run `--check` in a thread, because the test's stub cluster must respond in the meantime."""
     return asyncio.get_running_loop().run_in_executor(
         None, lambda: _check(capsys, "--bootstrap", bootstrap, *arguments)
     )

@@ -49,8 +49,8 @@ def renewed(text: str, ask: Callable[[str], str]) -> str:
     """Return a Containerfile with a digest after the tag of each `FROM`.
 
     Args:
-        text: the file.
-        ask: gives the digest of an image.
+        text: the contents of the old file.
+        ask: a function that returns the digest of an image.
     """
     known: dict[str, str] = {}
 
@@ -64,7 +64,7 @@ def renewed(text: str, ask: Callable[[str], str]) -> str:
 
 
 def without_digests(text: str) -> str:
-    """Return a Containerfile without the digests."""
+    """Return a Containerfile without the digests of its base images."""
     return _FROM.sub(r"FROM \1", text)
 
 

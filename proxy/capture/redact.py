@@ -98,7 +98,8 @@ _HARMLESS: Final = frozenset(
         ApiKey.PUSH_TELEMETRY,
     }
 )
-"""APIs whose responses have no records and no credentials. Their bodies are omitted, too."""
+"""APIs whose responses have no records and no credentials. The bodies of their responses are still
+omitted."""
 _MAX_SASL: Final = 1 << 16
 """The maximum size of a SaslAuthenticate response that is parsed, in bytes."""
 
@@ -116,10 +117,10 @@ class Redactor:
         self._streams = (_Requests(open_requests), _RedactedResponses(open_requests))
 
     def redact(self, by: int, data: bytes) -> list[Piece]:
-        """Redact the next bytes of one direction, and return the pieces to record.
+        """Process the next bytes of one direction. Return the pieces to record.
 
         Args:
-            by: the sender, `pcap.CLIENT` or `pcap.BROKER`.
+            by: the sender of the bytes, `pcap.CLIENT` or `pcap.BROKER`.
             data: the bytes.
         """
         return self._streams[by].feed(data)
@@ -162,9 +163,9 @@ class _OpenRequests:
             self._by_id[correlation_id] = count + 1, first, differ or kind != first
 
     def pair(self, correlation_id: bytes) -> tuple[_Kind, bool]:
-        """Return the kind of the request that the next response belongs to, and whether this is in doubt.
+        """Return the kind of the request that belongs to the next response, and whether this is in doubt.
 
-        It is in doubt if requests of different kinds had the same correlation id at the same time. Then the
+        It is in doubt if open requests of different kinds had the same correlation id. Then the correlation
         id does not prove that the order is right.
         """
         if not self._queue or self._queue[0][0] != correlation_id:
@@ -178,7 +179,10 @@ class _OpenRequests:
         return kind, differ
 
     def lose_order(self) -> None:
-        """Forget all requests. From now on, no response is paired with a request."""
+        """Note that the order of responses is unknown, and forget all open requests.
+
+        From now on, no response is paired with a request.
+        """
         self.ordered = False
         self._queue.clear()
         self._by_id.clear()
@@ -193,7 +197,7 @@ class _KeptBytes:
         self._pieces: list[tuple[bytearray, int]] = []
         self.kept = 0
         self.size = 0
-        """`kept` is the number of kept bytes, and `size` the number of all bytes."""
+        """The number of all bytes. `kept` is the number of kept bytes."""
 
     def keep(self, part: bytes | bytearray) -> None:
         """Add bytes that are kept."""
@@ -218,14 +222,14 @@ class _KeptBytes:
             self.leave_out(cut)
 
     def pieces(self) -> list[Piece]:
-        """Return the kept bytes, each piece with the number of omitted bytes after it."""
+        """Return the pieces of kept bytes. Each piece has the number of omitted bytes after it."""
         return list(self._pieces)
 
 
 class _RedactedDirection:
     """One direction of a connection.
 
-    In each frame the head is kept. Of the body, some bytes may be omitted.
+    The head of each frame is kept. Some bytes of the body may be omitted.
     """
 
     __slots__ = ("_framer", "_last", "_opaque", "_open", "_out", "_to_keep")
@@ -238,7 +242,8 @@ class _RedactedDirection:
     def __init__(self, open_requests: _OpenRequests) -> None:
         self._open = open_requests
         self._framer = Framer()
-        """Cuts the stream into frames. Its `left` is how many bytes of the body have not arrived."""
+        """Cuts the stream into frames. Its `left` is the number of bytes of the body that have not arrived
+        yet."""
         self._to_keep = 0
         """The number of the next bytes of the body that are kept. The bytes after them are omitted."""
         self._last = False
@@ -357,7 +362,7 @@ class _RedactedResponses(_RedactedDirection):
     __slots__ = ("_at", "_held", "_sasl", "_sasl_version", "_walk")
 
     head_size = RESPONSE_START_BYTES
-    """The head ends with the correlation id."""
+    """The size of a response's head in bytes. The head ends with the correlation id."""
     lengths = range(RESPONSE_START_BYTES - LENGTH_BYTES, _MAX_RESPONSE)
 
     def __init__(self, open_requests: _OpenRequests) -> None:

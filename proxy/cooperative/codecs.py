@@ -18,13 +18,15 @@ MOST_BYTES: Final = 64 << 20
 """The largest decompressed size of a batch, in bytes."""
 _MOST_TIMES: Final = 200
 _ALWAYS: Final = 1 << 20
-"""A decompressed size up to this many bytes is always allowed, because a small batch of equal records
-compresses well."""
+"""The decompressed size that is always allowed, in bytes. A small batch may expand a lot if its records are
+equal."""
 GZIP, SNAPPY, LZ4, ZSTD = range(1, 5)
 _XERIAL: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER: Final = _XERIAL + (1).to_bytes(4) + (1).to_bytes(4)
-"""The header that Kafka's Java client writes before Snappy data: magic, version, and the lowest compatible
-version. Compressed chunks follow."""
+"""The header before Snappy data from Kafka's Java client: magic, version, and the lowest compatible version.
+
+Compressed chunks follow the header.
+"""
 _XERIAL_CHUNK: Final = 1 << 15
 
 

@@ -19,8 +19,10 @@ from proxy.cooperative.ranges import KeyRanges
 MURMUR2, BY_OFFSET = 1, 2
 """The hash function of a map: by key, or by offset."""
 MOST_CHARACTERS: Final = 4095
-"""How long the metadata may be, in UTF-16 units: Kafka's default of offset.metadata.max.bytes, minus one for
-the NUL that confluent-kafka appends."""
+"""The maximum length of the metadata, in UTF-16 units.
+
+It is Kafka's default of offset.metadata.max.bytes, minus one for the NUL that confluent-kafka appends.
+"""
 _STEP_CHARACTERS: Final = 18
 """The maximum number of base64 characters that one step needs. They hold the step's first hash, and up to 9
 bytes of its offset."""
@@ -77,7 +79,7 @@ class Positions:
         return min(self.offsets)
 
     def at(self, hashed: int) -> int:
-        """Return the next offset of a hash."""
+        """Return the next offset of a hash in this map."""
         return self.offsets[bisect_right(self.starts, hashed) - 1]
 
     def lowest(self, ranges: KeyRanges) -> int:
@@ -199,7 +201,7 @@ def without_map(own: str) -> str:
 
 
 def read_committed(offset: int, metadata: str, kind: int = MURMUR2) -> Committed:
-    """Read what Kafka stores for a partition of the group.
+    """Parse the data that Kafka stores for a partition of the group.
 
     The map is ignored if its lowest offset is not the committed offset. In that case a tool has reset the
     offset, a mirror has translated it, or a client without the gateway has committed. Then all hashes have

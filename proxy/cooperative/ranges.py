@@ -82,7 +82,7 @@ class Split:
         return bisect_right(self.starts, hashed) - 1
 
     def _with(self, keys: set[bytes]) -> dict[bytes | int, int]:
-        """Add the steps of new keys to the remembered steps. Return all remembered steps."""
+        """Add the steps of new keys to the remembered steps. Return the steps of all remembered keys."""
         if self._room < 0:
             self._forget()
         steps = self._steps  # another thread may replace the attribute meanwhile

@@ -18,7 +18,7 @@ _REQUESTS: Final = {
 
 
 class Request(NamedTuple):
-    """A request whose header and fields have been read."""
+    """A request whose header and fields are parsed."""
 
     api_key: int
     version: int

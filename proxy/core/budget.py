@@ -14,8 +14,8 @@ from math import inf
 from typing import Final, Protocol
 
 STALL_SECONDS: Final = 30.0
-"""After this many seconds without progress, a connection is closed if others wait because of it, or if memory
-is short."""
+"""The time without progress, in seconds, after which a connection is closed if other connections wait because
+of it, or if memory is short."""
 SILENT_SECONDS: Final = 4.0
 """The time without progress after which a client counts as not reading, in seconds."""
 REQUESTS_PART: Final = 4
@@ -151,7 +151,7 @@ class Budget:
 
 
 class RequestBudget:
-    """The bytes that all connections reserve for fetch requests.
+    """The bytes that all connections have reserved for fetch requests.
 
     The memory is used for incomplete requests, and for the partitions that fetches list. Responses have a
     separate limit, because clients that stop in the middle of a request must not make brokers wait. If there

@@ -4,8 +4,8 @@ A fetch of a known version is buffered until it is complete. Then `Fetches` deci
 other request is forwarded as it arrives, and only its length and header are read. The client's name and
 software are noted.
 
-One read may contain 18,000 requests. So one call processes a limited number, and the requests in flight are
-limited, too. Further bytes wait until the shell calls again or the broker has responded.
+One read may contain 18,000 requests. So one call processes a limited number of requests, and the requests in
+flight are limited, too. Further bytes wait until the shell calls again or the broker has responded.
 """
 
 from contextlib import suppress
@@ -129,7 +129,7 @@ class ClientSide:
 
     @property
     def goes_on(self) -> bool:
-        """Whether some of the client's waiting bytes can be processed now."""
+        """Whether some of the buffered bytes from the client can be processed now."""
         state, requests = self._state, self._state.from_client
         return (
             bool(requests.data)
@@ -141,7 +141,7 @@ class ClientSide:
         )
 
     def go_on(self) -> None:
-        """Process waiting bytes of the client, up to `AT_ONCE` frames."""
+        """Process waiting bytes from the client, at most `AT_ONCE` frames."""
         requests = self._state.from_client
         if not requests.data:
             return
@@ -308,10 +308,10 @@ class ClientSide:
         return True
 
     def _waits_for_fetches(self, data: bytes, size: int) -> bool:
-        """Whether a SaslHandshake has to wait until no fetch can be sent again.
+        """Whether a SaslHandshake has to wait, because an earlier fetch may be sent again.
 
         A broker refuses a fetch between SaslHandshake and SaslAuthenticate (error 34, ILLEGAL_SASL_STATE).
-        Earlier fetches exist only if a client authenticates again (KIP-368).
+        There are earlier fetches only if a client authenticates again (KIP-368).
         """
         state = self._state
         if size >= READ_WITHIN or not (self._fetches.session.outstanding or state.queue.resending):
@@ -390,7 +390,7 @@ class ClientSide:
         return all(stage.repeats(api_key, request.version) for stage in self._state.stages)
 
     def _name(self, frame: bytes, version: int) -> None:
-        """Note the client's name and software (KIP-511)."""
+        """Note the client id and the client's software name and version (KIP-511)."""
         try:
             self._state.client_id, software = read_client_names(frame, version)
         except ProtocolError:

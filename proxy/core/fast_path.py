@@ -64,8 +64,8 @@ class FastPath:
         self._part = b""
         """The beginning of an incomplete response that `join` buffers."""
         self.began = 0.0
-        """The time when the first byte of the last result of `join` was read, in seconds. The shell first
-        sets it to the time when the broker was connected."""
+        """The time, in seconds, when the first byte of the last result of `join` was read. Before the first
+        result, it is the time when the broker was connected."""
 
     def settle(self) -> None:
         """Decide whether the fast path may process the next frames.
@@ -140,7 +140,11 @@ class FastPath:
         return at, data if at == size else data[:at]
 
     def _rest_of_request(self, data: bytes) -> tuple[int, bytes]:
-        """Forward bytes of a request that is forwarded as it arrives, but never its last byte."""
+        """Forward the next bytes of a request without parsing them, but never its last byte.
+
+        Returns:
+            The number of forwarded bytes, and the bytes for the broker.
+        """
         state, size = self._state, len(data)
         requests = state.from_client
         if not (self._on and 0 < size < requests.left) or state.phase is _CLOSING or requests.data:
@@ -227,7 +231,11 @@ class FastPath:
         return at, out
 
     def _rest_of_response(self, data: bytes) -> tuple[int, bytes]:
-        """Forward bytes of a response that need not be read, but never its last byte."""
+        """Forward bytes of a response that need not be parsed, but never its last byte.
+
+        Returns:
+            The number of forwarded bytes, and the bytes for the client.
+        """
         size, responses, owed = len(data), self._state.from_broker, self._owed
         if not (self._on and 0 < size < responses.left) or responses.data:
             return 0, b""

@@ -1,8 +1,8 @@
 """Makes the client's responses to the fetches of one connection. Sans-IO.
 
-Most responses are forwarded while they are walked. A response that has to be expanded is buffered until it is
-complete. The session's handler judges what a response means for the session. If the response is unusable, the
-fetch is sent again, and the client gets nothing of that response.
+Most responses are parsed and forwarded as they arrive. A response that has to be expanded is buffered until
+it is complete. The session's handler decides what a response means for the session. If the response is
+unusable, the fetch is sent again, and no part of that response is sent to the client.
 """
 
 from typing import Final
@@ -294,7 +294,7 @@ class FetchResponses:
     def _note_forwarded(
         self, fetching: FetchHandler, response: Walked, walk: FetchResponseWalk, chunk: bytes, *, whole: bool
     ) -> None:
-        """Note counts and errors of a forwarded response, after its last byte."""
+        """After the last byte of a forwarded response, note its counts and errors."""
         understood = response.understood and walk.done
         self._note_throttle(walk)
         if not understood:
@@ -320,7 +320,7 @@ class FetchResponses:
     # Responses of the session
 
     def _keep(self, fetching: FetchHandler, response: Kept, chunk: bytes, *, whole: bool) -> None:
-        """Buffer the next bytes of the session's response, and walk over them."""
+        """Buffer the next bytes of the session's response, and parse them."""
         if not response.understood:
             return
         response.keep(chunk)
@@ -340,7 +340,7 @@ class FetchResponses:
             self._plans.learn_empty(chunk, walk)
 
     def _expanded(self, fetching: FetchHandler, response: Kept) -> list[Buffer]:
-        """Expand the session's complete response to the full response for the client."""
+        """Expand the session's complete response to a full response for the client."""
         walk, session = response.walk, self._session
         if walk is not None:
             self._note_throttle(walk)
@@ -415,9 +415,9 @@ class FetchResponses:
     def _keep_order(self, fetching: FetchHandler, walk: FetchResponseWalk, result: SessionResult) -> None:
         """Arrange to send a fetch again without the session, if `serves_in_order` is false.
 
-        In this case the session's order gave records to other partitions than the order of the fetch would.
-        The response is dropped, but no records are lost, because the fetch has the same offsets when it is
-        sent again. The session continues.
+        It is false if, because of the session's order, other partitions got records than with the order of
+        the fetch. The response is dropped. No records are lost, because the fetch has the same offsets when
+        it is sent again. The session continues.
         """
         table, fetch = self._session.table, fetching.fetch
         if table is None or fetch is None:
@@ -652,7 +652,10 @@ def full_response(
 
 
 def located(fetching: FetchHandler, table: PartitionTable) -> tuple[Listing, Rows]:
-    """Return the partitions of a fetch, and the table's row of each. Store their order in the table."""
+    """Return the partitions of a fetch, and the row of each partition in the table.
+
+    The order of the partitions is stored in the table.
+    """
     listing, rows = fetching.listing, fetching.rows
     if listing is None:
         raise RuntimeError("only what a plain consumer lists is expanded")

@@ -41,8 +41,8 @@ A broker may lose a partition of the session without an error, and only a check 
 partitions a check needs some 70 kB, which is 0.2 kB per second.
 """
 SUSPECT_SECONDS: Final = 10.0
-"""The time between two checks in seconds, if the broker has lost a partition of a session before, or if a
-client has waited this long at one offset below the known end of a partition."""
+"""The shorter time between two checks, in seconds. It applies if the broker has lost a partition of a session
+before, or if a client has waited this long at one offset below the known end of a partition."""
 CHECK_PAID: Final = 64
 """The factor that limits how often checks are sent: since the last check, the session must have saved this
 many times the size of the check's request. A check with its response costs two to three times its request
@@ -97,7 +97,7 @@ class Fetches:
         self._check_paid_at = 0
         """The number of bytes that the connection had saved when the last check was sent."""
         self.version = -1
-        """The version of the last fetch, or -1 before the first."""
+        """The version of the last fetch, or -1 before the first fetch."""
         self.decided: Reason | None = None
         """The reason why the last fetch was forwarded unchanged. None before the first fetch, or if the last
         fetch was sent through the session."""
@@ -107,7 +107,7 @@ class Fetches:
         self.unused = 0
         """The number of consecutive fetches for which the session saved no bytes."""
         self._memory = 0
-        """The bytes of the budget that the table uses."""
+        """The number of bytes of the memory limit that are reserved for the table."""
         self._probed = False
         """Whether the gateway itself has sent an ApiVersions request on this connection."""
         self._slot = False
@@ -324,9 +324,9 @@ class Fetches:
     def _check(self, fetch: FetchRequest) -> None:
         """Send the broker a full fetch of the client's list, right before a fetch of the session.
 
-        The broker answers the full fetch at once, with one batch at most. A session's response leaves out
-        only partitions without changes since the last response. So the session's next response must name each
-        partition whose high watermark has changed by now. If a partition is missing, the session at the
+        The broker responds to the full fetch at once, with one batch at most. A session's response leaves out
+        only partitions without changes since the last response. So the session's next response must contain
+        each partition whose high watermark has changed by now. If a partition is missing, the session at the
         broker has lost it (fetch-semantics 2.5).
         """
         frame = no_waiting(fetch, (0, SESSIONLESS_EPOCH))
@@ -386,11 +386,11 @@ class Fetches:
         self._state.send(request, frame)
 
     def probe(self, fetch: bytes) -> None:
-        """Ask the broker for its version ranges, once, because the client did not ask before its first fetch.
+        """Ask the broker once for its version ranges, because the client did not ask before its first fetch.
 
         A client need not send ApiVersions, but the gateway must know the broker's release (fetch-semantics
-        1.7, 6.3). The request has the client's id, because quotas depend on it. Every broker answers v0
-        (KIP-35; fetch-semantics, trap 14).
+        1.7, 6.3). The request has the client's client id, because quotas depend on it. Every broker answers
+        v0 (KIP-35; fetch-semantics, trap 14).
 
         Args:
             fetch: the frame of the client's fetch.
@@ -406,7 +406,7 @@ class Fetches:
     # The session's end
 
     def end_of_response(self, *, again: bool) -> None:
-        """After a response, close the session if that is due, and release an unused slot.
+        """At the end of a response, close the session if that is due, and release the slot if it is not used.
 
         Args:
             again: whether the fetch is sent again.
@@ -424,12 +424,12 @@ class Fetches:
     def close(self, *, silently: bool = False) -> None:
         """Close the session at the broker with (id, -1).
 
-        If the response that creates the session is still missing, the session is closed when it arrives.
-        Without the close, dead sessions would fill slots and evict other sessions (fetch-semantics, trap 21,
-        case 88).
+        If the response that creates the session has not arrived yet, the session is closed when it arrives.
+        If sessions without a client were not closed, they would fill slots and evict other sessions
+        (fetch-semantics, trap 21, case 88).
 
         Args:
-            silently: true if nothing can be sent to the broker any more.
+            silently: whether nothing can be sent to the broker any more.
         """
         self.closing = True
         self._state.plans.forget_fetch()  # the response to a fetch in flight releases the slot

@@ -42,8 +42,10 @@ plans are dropped."""
 MAX_PREFIX: Final = 256
 """The maximum number of header bytes in a template. The tags of a header may have any length."""
 MAX_KEPT: Final = 2 * MAX_AROUND + 512
-"""The limit of bytes around the entries of a kept fetch. The forgotten topics of a client with its own
-sessions may have any length."""
+"""The maximum number of bytes around the entries of a fetch that is kept as a template.
+
+Without this limit, a client with its own sessions could add forgotten topics of any length.
+"""
 ENTRY_HEAD: Final = 512
 """The maximum size of a response's part before its records, in bytes, if the response has one entry. A
 topic's name has at most 249 bytes."""
@@ -53,7 +55,7 @@ entries, so they seldom equal an earlier frame."""
 _KIND_BYTES: Final = REQUEST_CORRELATION_ID.start
 """The size in bytes of the length field, API key and version at the start of a request."""
 _PLAIN: Final = (Reason.ONE_PARTITION, Reason.SESSIONS_OFF)
-"""Reasons to forward a fetch that stay valid for the next matching fetch, unless the session switches
+"""Reasons to forward a fetch that also apply to the next matching fetch, unless the session switches
 change."""
 _NO_ABORTED: Final = {True: (b"\0", b"\1"), False: (b"\xff\xff\xff\xff", b"\0\0\0\0")}
 """The bytes of null and of an empty array as aborted_transactions. The key is True for flexible versions."""
@@ -78,7 +80,7 @@ class Template:
         self._value = int.from_bytes(frame) & self._mask
 
     def matches(self, frame: bytes) -> bool:
-        """Whether a frame matches the template."""
+        """Whether a frame matches the template, so that it need not be parsed."""
         return len(frame) == self._size and int.from_bytes(frame) & self._mask == self._value
 
 
@@ -428,7 +430,8 @@ class FetchPlan(Handler):
 
         Args:
             tally: the tally of the connection.
-            meter: gets the sizes of these responses, to leave them out of its measurements.
+            meter: the object that is given the sizes of these responses, to leave them out of its
+                measurements.
         """
         asked, received = self._asked, self._received
         if not (asked or received):
@@ -523,11 +526,16 @@ class SessionPlan(FetchPlan):
         """Counts that are not in the tally yet: fetches, the bytes of incremental fetches, and their
         partitions."""
         self._answered = self._received = self._to_client = self._news = self._record_bytes = 0
-        """Counts that are not in the tally yet: responses, their bytes on either side, entries and record
+        """Counts that are not in the tally yet: responses, their bytes on each side, entries, and record
         bytes."""
 
     def expects(self, entry: EntryTemplate | None, row: int) -> None:
-        """Note a template of the last response with one entry, and the row of that entry."""
+        """Note the template of the session's last response with one entry.
+
+        Args:
+            entry: the template, or None.
+            row: the row of the entry's partition.
+        """
         self._entry, self._row = entry, row
 
     def request(self, frame: bytes, now: float) -> bytes | None:
@@ -608,7 +616,7 @@ class SessionPlan(FetchPlan):
         self._to_client += full
 
     def begin(self, request: InFlight) -> Handler:
-        """Return the handler of the fetch in flight."""
+        """Return a new handler for the fetch in flight."""
         made, fetching = self._responses.new_fetch(self.version, request.correlation_id)
         fetching.ask(self.fetch.with_frame(self._frame))
         fetching.first = self._first
@@ -679,16 +687,16 @@ class Plans:
         self.on = True
         """Whether the fast path may ask for plans."""
         self.requested = self.responded = 0
-        """Bytes of requests and responses that plans other than `fetch` have forwarded. They are not in the
-        tally yet."""
+        """The number of request bytes and of response bytes that are not in the tally yet. The plans other
+        than `fetch` have forwarded them."""
         self.requests: dict[bytes, Plan] = {}
-        """Plans by the bytes of API key and version on the wire."""
+        """The plans by API key and version. Each key consists of the bytes in a request's header."""
         self.fetch: FetchPlan | None = None
         """The plan of the last fetch. None if the core has to decide the next fetch."""
         self.template: FetchTemplate | None = None
         """The template of the last fetch. None if the fetch's entries are not contiguous."""
         self.entry: EntryTemplate | None = None
-        """The template of the last forwarded response with one entry."""
+        """The template of the last forwarded response that had exactly one entry."""
         self._response = b"", -1, 0
         """The last small response that was forwarded: the bytes after its correlation id, its version, and
         its number of partitions."""
@@ -749,14 +757,17 @@ class Plans:
             self.fetch = None
 
     def forget(self) -> None:
-        """Drop all plans. The core processes the next request of any kind, and the responses in flight."""
+        """Drop all plans.
+
+        The rest of the core then processes the next request of each kind, and the responses in flight.
+        """
         self.forget_fetch()
         for plan in self.requests.values():
             plan.live = False
         self.requests.clear()
 
     def stop(self) -> None:
-        """Let the core process all bytes from now on."""
+        """Stop using plans. From now on the core processes all bytes."""
         self.on = False
         self.forget()
 
@@ -802,10 +813,10 @@ class Plans:
         """Note a complete response to a fetch that was forwarded unchanged.
 
         Args:
-            request: the fetch, or None if it was not understood.
+            request: the fetch, or None if it was not parsed.
             frame: the response.
-            version: the version of both.
-            walk: the walk over the response.
+            version: the version of the fetch and its response.
+            walk: the parsed form of the response.
         """
         special = walk.record_bytes or walk.tags or walk.session_id or walk.error_code or walk.moved
         if not special and len(frame) <= _MAX_COMPARED:
@@ -814,7 +825,7 @@ class Plans:
             self.entry = EntryTemplate.of(request, frame, walk) or self.entry
 
     def response(self, frame: bytes, version: int) -> int:
-        """Return how many partitions a response has if it equals the last small response, otherwise -1."""
+        """Return a response's number of partitions if it equals the last small response, otherwise -1."""
         known, known_version, partitions = self._response
         alike = len(frame) == RESPONSE_START_BYTES + len(known) and frame.endswith(known)
         return partitions if alike and version == known_version else -1
@@ -825,7 +836,10 @@ class Plans:
             self._empty = frame[RESPONSE_START_BYTES:], walk
 
     def empty(self, frame: bytes) -> FetchResponseWalk | None:
-        """Return the walk over the session's last empty response, or None if the frame differs from it."""
+        """Return the parsed form of the session's last response without an entry.
+
+        The result is None if `frame` differs from that response.
+        """
         if self._empty is None:
             return None
         known, walk = self._empty
@@ -833,9 +847,9 @@ class Plans:
 
     @property
     def repeatable(self) -> bytes | None:
-        """The bytes after the correlation id in the session's last empty response.
+        """The bytes after the correlation id in the session's last response without an entry.
 
-        None if that response has other contents, too.
+        None if there is no such response, or if it has other contents that can change.
         """
         return self._empty[0] if self._empty is not None and self._empty[1].repeatable else None
 

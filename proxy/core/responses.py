@@ -23,8 +23,8 @@ from proxy.protocol.primitives import Buffer, ProtocolError, TagSpan, encode_uva
 from proxy.protocol.schemas import CONFINED
 
 MAX_KEPT: Final = 1 << 28
-"""The limit of bytes of a buffered response. A larger response is refused if it may have addresses, and
-otherwise forwarded unread."""
+"""The maximum size of a buffered response, in bytes. A larger response is refused if it may have addresses.
+Otherwise it is forwarded without being parsed."""
 _SMALL_REWRITTEN: Final = 1 << 20
 """The value of `Handler.small` for rewritten responses, in bytes.
 
@@ -124,13 +124,16 @@ class AddressRewriting(Rewriting):
         return limits is not None and not limits[0] <= version <= limits[1]
 
     def handler(self, api_key: int, version: int, wait: float = 0.0) -> Handler:
-        """Like `Rewriting.handler`. Responses with addresses (fetch-semantics 6.10) are rewritten."""
+        """Like `Rewriting.handler`, but responses with broker addresses are rewritten.
+
+        The rewritten responses are described in fetch-semantics 6.10.
+        """
         if api_key != ApiKey.API_VERSIONS and addresses.may_name(api_key, version):
             return RewriteAddresses(self, api_key, version, wait)
         return super().handler(api_key, version, wait)
 
     def tags(self, tags: bytes, spans: Sequence[TagSpan]) -> bytes:
-        """Return body tags with the gateway's addresses as node endpoints (KIP-951)."""
+        """Return body tags with the gateway's addresses in the tag NodeEndpoints (KIP-951)."""
         return rewritten_tags(tags, spans, self.resolve)
 
 
@@ -176,7 +179,10 @@ class Login(Forward):
         self._begun = False
 
     def feed(self, chunk: bytes, *, last: bool) -> list[Buffer]:  # noqa: ARG002 - as every handler
-        """Return the bytes. If the first bytes show that the broker refuses the client, report that."""
+        """Return the bytes unchanged.
+
+        If the first bytes show that the broker refuses the client, report that.
+        """
         if not self._begun:
             self._begun = True
             with suppress(ProtocolError):  # too few bytes: nothing is reported
@@ -222,7 +228,7 @@ class _Rewrite(Handler, Generic[_Rewriting]):
         raise NotImplementedError
 
     def _whole(self) -> list[Buffer]:
-        """Return the complete response in the form for the client."""
+        """Return the complete response in the form that the client gets."""
         raise NotImplementedError
 
     def _drop(self) -> None:

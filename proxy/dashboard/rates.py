@@ -14,11 +14,11 @@ _KEPT: Final = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrafficRate:
-    """The fetch traffic of a connection per second."""
+    """The fetch traffic of one connection, in bytes per second."""
 
     fetches: float = 0.0
     client: float = 0.0
-    """Bytes of fetches on the client's side, per second."""
+    """Bytes of fetches and their responses on the client's side, per second."""
     broker: float = 0.0
     """Bytes of fetches and their responses on the broker's side, per second."""
     reasons: Mapping[str, float] = field(default_factory=dict)
@@ -80,7 +80,10 @@ class Rates:
         return _rate(client, since.clients[client.key], self._samples[-1].time - since.time)
 
     def saved(self, clients: Iterable[ClientConnection]) -> tuple[float, ...]:
-        """Return the bytes per second saved for clients, from each snapshot to the next, latest last."""
+        """Return the bytes per second that were saved for some clients.
+
+        There is one value for each interval between two snapshots, in order of time.
+        """
         keys = [client.key for client in clients]
         samples = list(self._samples)
         return tuple(

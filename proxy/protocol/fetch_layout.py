@@ -84,11 +84,11 @@ class FetchLayout:
     request_entry: int
     """Size of a request's entry without tags."""
     response_head: int
-    """Bytes of a response body before ``responses``."""
+    """The number of bytes of a response's body before ``responses``."""
     response_entry: int
-    """Size of a response's entry with neither records nor aborted transactions nor tags."""
+    """The size of a response's entry that has no records, no aborted transactions and no tags."""
     response_records: int
-    """Offset of ``records`` in a response's entry with neither records nor aborted transactions nor tags."""
+    """Offset of ``records`` in a response's entry, if the entry has no aborted transactions."""
     aborted: int
     """Offset of ``aborted_transactions`` in a response's entry."""
     empty_ends: tuple[bytes, bytes]

@@ -19,7 +19,7 @@ def frame_size(data: bytes | bytearray, at: int = 0) -> int:
 
 
 def is_frame(data: bytes) -> bool:
-    """Whether these bytes are exactly one frame. In nearly every read they are."""
+    """Whether some bytes are exactly one frame. This is true for nearly every read."""
     return len(data) == LENGTH_BYTES + int.from_bytes(data[:LENGTH_BYTES])
 
 
@@ -40,7 +40,8 @@ class Framer:
         self._at = 0
         """Offset of the first byte that `next` has not returned yet."""
         self.left = 0
-        """Bytes of the current frame that are still to be returned, in chunks. 0 between two frames."""
+        """The number of bytes of the current frame that `next` has not returned yet. It is 0 between two
+        frames."""
         self.need = _ANY
         """The number of bytes of the next frame that must have arrived before `next` is called again."""
 
@@ -58,7 +59,7 @@ class Framer:
 
     @property
     def idle(self) -> bool:
-        """Whether no bytes are kept and no frame is incomplete."""
+        """Whether the buffer is empty and no frame is incomplete."""
         return not (self.data or self.left)
 
     def feed(self, data: bytes) -> None:
@@ -78,7 +79,7 @@ class Framer:
         self.data += data
 
     def peek(self, size: int) -> bytes:
-        """Return the next bytes, at most `size`, without removing them."""
+        """Return the next bytes, at most `size`. They stay in the buffer."""
         return bytes(self.data[self._at : self._at + size])
 
     def next(self) -> bytes:

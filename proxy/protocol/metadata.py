@@ -31,10 +31,10 @@ from proxy.protocol.schemas import METADATA
 FIRST_VERSION: Final = 10
 LAST_VERSION: Final = 13
 LEADER_BYTES: Final = 8
-"""The size of leader id and leader epoch, which are adjacent."""
+"""The size in bytes of leader id and leader epoch, which are adjacent fields."""
 NO_TOPIC_ID: Final = bytes(UUID_BYTES)
-"""The topic id that a broker sends if a topic has no id: the cluster is older than 2.8, or only partly
-upgraded (KIP-516)."""
+"""The topic id that a broker sends for a topic without an id. Topics have no id if the cluster is older than
+2.8, or only partly upgraded (KIP-516)."""
 
 _KEY: Final = ApiKey.METADATA
 
@@ -59,8 +59,11 @@ _LEADER_AT: Final = _FIELDS.fields["leader_id"][1] if _FIELDS.fields else 0
 _STRIDE_WORTH: Final = 4
 """The number of partitions from which on it pays to check whether all entries have the same size."""
 MAX_STEPS: Final = 1 << 16
-"""The limit of work for one response, in steps: 20 to 40 ms. A topic with known bytes takes 2 steps, any
-other topic 16 steps, and a changed topic 128 more. A partition that is read on its own takes 1 step."""
+"""The limit of work for one response, in steps. The limit corresponds to 20 to 40 ms.
+
+A topic with known bytes takes 2 steps, any other topic 16 steps, and a changed topic 128 more. A partition
+that is parsed on its own takes 1 step.
+"""
 _KNOWN_STEPS: Final = 2
 _TOPIC_STEPS: Final = 16
 _CHANGED_STEPS: Final = 128
@@ -182,7 +185,7 @@ class _Alike(NamedTuple):
 
 
 def _find_partitions(buffer: bytes, at: int) -> tuple[_Alike | list[int], int]:
-    """Return where a topic's partition entries are, and the offset after them."""
+    """Return the places of a topic's partition entries, and the offset after the last entry."""
     found, at = read_compact_count(buffer, at)
     count = found or 0
     if count >= _STRIDE_WORTH and (size := _size_of_all(buffer, at, count)):
@@ -209,9 +212,9 @@ def _find_partitions(buffer: bytes, at: int) -> tuple[_Alike | list[int], int]:
 
 
 def _size_of_all(buffer: bytes, start: int, count: int) -> int:
-    """Return the size of an entry if all entries have the same size, otherwise 0.
+    """Return the size of an entry in bytes if all entries have the same size, otherwise 0.
 
-    Entries have the same size if all have the same replica counts, and if no entry has tags.
+    Entries have the same size if they have the same numbers of replicas and no tags.
     """
     at, lengths = start + _ENTRY_BYTES, list[int]()
     for _ in range(_ARRAYS):

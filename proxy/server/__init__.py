@@ -1,1 +1,1 @@
-"""The processes of a gateway: how they start, serve, assign clients to workers, reload, drain and stop."""
+"""The processes of a gateway: they start, serve, assign clients to workers, reload options, and stop."""

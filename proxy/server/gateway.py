@@ -49,7 +49,7 @@ class Gateway:
         server.begin()
 
     def status(self) -> Status:
-        """Return the status of the process."""
+        """Return the present status of the process."""
         return self.server.status()
 
     def health(self) -> Health:

@@ -1,4 +1,4 @@
-"""Runs `fetchgate proxy`: starts the gateway, handles signals, drains, and ends."""
+"""Runs `fetchgate proxy`: starts the gateway, handles signals, finishes the requests in flight, and ends."""
 
 import asyncio
 import gc
@@ -47,12 +47,13 @@ They are for listeners, the admin endpoint and files.
 
 
 def run(arguments: dict[str, Any]) -> int:
-    """Run a gateway.
-
-    With ``--check`` or ``--show-config``, only test or print its options. Return the exit code.
+    """Run a gateway. With ``--check`` or ``--show-config``, only test or print its options.
 
     Args:
         arguments: the parsed command line: the value of each option by its name, or None.
+
+    Returns:
+        The exit code of the process.
     """
     try:
         config = _load(arguments)
@@ -285,7 +286,7 @@ def _unbound(flag: str, address: Address, error: OSError) -> int:
 
 
 def _raise_file_limit() -> int:
-    """Raise the limit of file descriptors as far as allowed. Return the new limit."""
+    """Raise the limit of file descriptors to the highest value that is allowed. Return the new limit."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

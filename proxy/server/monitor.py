@@ -37,7 +37,7 @@ class Monitor:
         self._started_at = monotonic()
 
     def called(self, node_id: NodeId) -> str:
-        """Return the name of a broker for messages."""
+        """Return the name that messages use for a broker."""
         return called(node_id, self._brokers.known, transparent=self._process.config.is_transparent)
 
     def admits(self, clients: int) -> bool:
@@ -86,10 +86,10 @@ class Monitor:
         )
 
     async def keep_history(self, sample: Callable[[float], Awaitable[None]]) -> None:
-        """Call `sample` at regular intervals, and measure how late the event loop is.
+        """Call `sample` at regular intervals, and measure by how much the event loop is late.
 
         Args:
-            sample: adds the totals to the history. Takes the time in seconds.
+            sample: a function that adds the totals to the history. It gets the time in seconds.
         """
         while True:
             before = monotonic()

@@ -20,12 +20,12 @@ class Reason(StrEnum):
     """
 
     NATIVE = "native session"
-    """The client has sessions of its own."""
+    """The client uses sessions of its own with the broker."""
     SESSIONS_OFF = "sessions off"
     """The option --sessions is off, or --sessions-off-for has this client id."""
     UNCACHED_ERRORS = "errors that a session forgets"
-    """The broker sent error 35 or 76. Sessions up to Kafka 3.9 do not repeat these (fetch-semantics 2.6, trap
-    7)."""
+    """The broker sent error 35 or 76. Sessions of brokers up to Kafka 3.9 do not repeat these errors
+    (fetch-semantics 2.6, trap 7)."""
     LEFT_OUT = "session leaves out partitions"
     """On this connection, responses of the session left out partitions with a new high watermark twice."""
     NOT_A_CONSUMER = "not a consumer"
@@ -35,9 +35,9 @@ class Reason(StrEnum):
     FORGETS = "forgets without a session"
     """The fetch lists partitions to forget, but names no session."""
     ONE_PARTITION = "one partition"
-    """The fetch lists fewer than two partitions: a session would save next to nothing."""
+    """The fetch lists fewer than two partitions, so a session would save almost no bytes."""
     BROKER_NOT_KNOWN = "broker not known yet"
-    """The gateway has no ApiVersions response of the broker, or did not understand it."""
+    """The gateway has no ApiVersions response of the broker yet, or could not parse it."""
     NO_SESSIONS = "broker without sessions"
     """The broker is Kafka 1.0 or older, which has no sessions."""
     LEADER_EPOCHS = "leader epochs"
@@ -46,15 +46,17 @@ class Reason(StrEnum):
     BUSY = "session busy"
     """The session is busy: one of its fetches still waits for its response."""
     CATCHING_UP = "catching up"
-    """The last response was large, so the next response is streamed."""
+    """The last response was large, so the next fetch is forwarded, and its response is streamed."""
     KEEP_ORDER = "keep order"
     """The option --keep-order is on, and a response had no room for all available records. So the fetch is
     sent in the client's own order."""
     MEMORY = "memory"
     """A memory limit of the process is reached: of buffered responses, or of listed partitions."""
     RESTING = "resting"
-    """Sessions cost this connection more than they saved. The connection uses no session until it has
-    transferred many times the lost bytes."""
+    """Sessions have cost this connection more bytes than they saved.
+
+    The connection uses no session until it has transferred many times the lost bytes.
+    """
     NO_SESSION_YET = "no session yet"
     """The last session did not save bytes, or fetches have cost too few bytes so far.
 
@@ -78,7 +80,7 @@ class Reason(StrEnum):
     short if incomplete requests use all of their memory.
     """
     GSSAPI = "GSSAPI token"
-    """The connection began with a bare GSSAPI token, as clients of Kafka 0.9 do."""
+    """The connection began with a GSSAPI token without Kafka's framing, as clients of Kafka 0.9 send it."""
     SASL_V0 = "SASL handshake v0"
     """After a SaslHandshake v0, all bytes are forwarded without being parsed. SASL tokens have no Kafka
     framing (KIP-43)."""
@@ -88,7 +90,7 @@ class Reason(StrEnum):
     """In transparent mode: the connection speaks another protocol."""
 
     def __repr__(self) -> str:
-        """Return the reason as a plain string, for log lines."""
+        """Return the reason as a plain string for log lines."""
         return repr(self.value)
 
 
@@ -125,7 +127,10 @@ class Delta:
 
     @property
     def size(self) -> int:
-        """The bytes of entries, topic keys and forgotten partitions, without length fields and tags."""
+        """The number of bytes in the entries, topic keys and forgotten partitions.
+
+        Length fields and tags are not included.
+        """
         listed = sum(len(key) + len(block) for key, block in self.topics)
         return listed + sum(len(key) + len(block) for key, block in self.forgotten_topics)
 
@@ -139,7 +144,7 @@ class Full:
 @final
 @dataclass(slots=True, eq=False)
 class Incremental:
-    """Send an incremental fetch, with only the differences from the session."""
+    """The fetch is sent as an incremental fetch, with only its differences from the session."""
 
     frame: bytes
     """The frame of the incremental fetch."""
@@ -156,7 +161,7 @@ class Rotated:
     """
 
     frame: bytes
-    """The incremental fetch."""
+    """The frame of the incremental fetch."""
     first: int
     """The row of the session's table for the first entry of the fetch."""
     altered: Sequence[tuple[int, bytes]]

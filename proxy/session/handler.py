@@ -49,11 +49,13 @@ class SessionResult:
 
     action: Action
     reason: str = ""
-    """Why the response can't be used, in words. "" if it can be used."""
+    """The reason, as text, why the response can't be used. It is "" if the response can be used."""
     loss: Loss | None = None
-    """How the broker lost the session without an error. None if it did not."""
+    """How the broker lost the session without sending an error. None if the session was not lost like
+    this."""
     entries: list[PartitionResponse] = field(default_factory=list)
-    """The entries to forward unchanged. All other entries come from the table."""
+    """The entries that are forwarded unchanged. All other entries of the client's response come from the
+    table."""
     rows: list[int] = field(default_factory=list)
     """For each of `entries`, the row of its partition in the table."""
     size: int = 0
@@ -71,9 +73,9 @@ class SessionResult:
 
     @property
     def news(self) -> Sequence[int]:
-        """The rows that the next fetch will probably change.
+        """The rows of entries that the next fetch will probably change.
 
-        Rows with errors found before reading are left out.
+        Rows with errors that the broker finds before it reads records are left out.
         """
         if not self.late:
             return self.rows
@@ -91,7 +93,7 @@ class _Taken:
         self.runs = 0
         self.entries = 0
         self.errors = 0
-        """The number of entries with errors."""
+        """The number of entries in the response that have an error."""
         self.misfit = ""
         self.result = SessionResult(_COMPLETE)
         self.rows: set[int] = set()
@@ -134,12 +136,12 @@ class FetchSessionHandler:
         """Partitions that the session's next response must contain, each with the high watermark that the
         broker last sent in the session."""
         self._readable: set[tuple[bytes, int]] = set()
-        """Partitions that the session's next response must name if it has no records."""
+        """Partitions that the session's next response must contain if this response has no records."""
         self._unread: set[tuple[int, int]] = set()
         """The row and fetch offset of each partition that had more to read at the last call of `waits`."""
         self._stuck: set[int] = set()
-        """The rows of partitions that had more to read at the last two calls of `waits`, at the same fetch
-        offset."""
+        """The rows of partitions that had more to read at the last two calls of `waits`, and did not advance:
+        the fetch offset was the same."""
 
     def __repr__(self) -> str:
         size = self.table.size if self.table is not None else 0
@@ -147,7 +149,7 @@ class FetchSessionHandler:
 
     @property
     def has_session(self) -> bool:
-        """Whether there is a session to continue. A fetch of the session may be outstanding."""
+        """Whether there is a session that can be continued. One of its fetches may be outstanding."""
         return self.epoch > 0
 
     @property
@@ -174,7 +176,7 @@ class FetchSessionHandler:
         return Rotated(rotation.delta(frame, altered, (self.session_id, self.epoch)), first, altered)
 
     def incremental(self, fetch: FetchRequest, listing: Listing) -> Incremental | None:
-        """Return the incremental form of a fetch. None if `compare` returns None."""
+        """Return the incremental form of a fetch, or None if `compare` returns None."""
         delta = self.compare(listing)
         if delta is None:
             return None
@@ -287,7 +289,7 @@ class FetchSessionHandler:
         return True
 
     def ask_rotated(self, altered: Sequence[tuple[int, bytes]]) -> None:
-        """Like `ask`, but only for a rotated fetch in state `ESTABLISHED`."""
+        """Like `ask`, but faster: only for a rotated fetch in state `ESTABLISHED`."""
         if altered and self.rotation is not None:
             self.rotation.apply(altered)
         self.state = _FETCHING
@@ -349,9 +351,10 @@ class FetchSessionHandler:
         """Apply the complete response to the outstanding fetch. The rules are in `proxy.session.state`.
 
         Args:
-            walk: the response.
+            walk: the parsed response.
             empties: true for brokers that discard the entries of throttled responses (Kafka 2.0 and later).
-                Their empty throttled responses contain no information about partitions.
+                Their empty
+                throttled responses contain no information about partitions.
         """
         full = self.state is _REQUESTED
         result = SessionResult(_COMPLETE)
@@ -396,7 +399,7 @@ class FetchSessionHandler:
         """Return whether the client does not advance at a partition that has more records.
 
         It does not advance if its fetch offset is the same as at the last call. The next response should then
-        have records of the partition, unless the limits of the fetch leave no room.
+        contain records of the partition, unless the limits of the fetch leave no room for them.
         """
         before, self._unread, self._stuck = self._unread, set(), set()
         if self.table is None or not self.epoch:
@@ -562,11 +565,11 @@ class FetchSessionHandler:
     def _names_stuck(self, table: PartitionTable, entry: PartitionResponse, row: int) -> bool:
         """Return whether an entry has error 3 or 103 only because of the session.
 
-        A full fetch may get 100 instead.
+        A full fetch might get error 100 instead.
 
         A session resolves a topic's name only once, even if the topic is deleted or recreated later. If the
-        full response of this session already had the error, the session is not the cause. KIP-516, v13 and
-        later: fetch-semantics 2.4, trap 8 (cases 44 and 80). librdkafka reports 103 to its user.
+        first, full response of this session already had the error, the session is not the cause. KIP-516, v13
+        and later: fetch-semantics 2.4, trap 8 (cases 44 and 80). librdkafka reports error 103 to its user.
         """
         stuck = entry.error_code in _STUCK_ERRORS and table.layout.topic_ids
         return stuck and int(table.refused[row]) != entry.error_code
@@ -622,9 +625,9 @@ def _misfit(table: PartitionTable, taken: _Taken, *, full: bool) -> str:
 
 
 def _differing(entries: Entries, sent: Entries) -> Rows:
-    """Return the positions at which two columns of entries differ.
+    """Return the positions at which two arrays of entries differ.
 
-    First all bytes are compared at once, because columns are nearly always equal.
+    First all bytes are compared at once, because the arrays are nearly always equal.
     """
     ours, theirs = entries.tobytes(), sent.tobytes()
     if ours == theirs:
@@ -638,7 +641,7 @@ def _differing(entries: Entries, sent: Entries) -> Rows:
 
 
 def _repeated(listing: Listing, positions: Rows) -> bool:
-    """Return whether any partition occurs twice among the entries at these positions."""
+    """Return whether the entries at some positions contain a partition twice."""
     if len(positions) < 2:
         return False
     numbers = {key: number for number, key in enumerate(dict.fromkeys(listing.keys))}

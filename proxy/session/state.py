@@ -14,7 +14,7 @@ class SessionState(IntEnum):
     """The state of a connection's session with the broker. At most one fetch of a session is outstanding."""
 
     NONE = 0
-    """No session."""
+    """There is no session."""
     REQUESTED = 1
     """A full fetch with epoch 0, which requests a session, is outstanding."""
     ESTABLISHED = 2
@@ -22,20 +22,20 @@ class SessionState(IntEnum):
     FETCHING = 3
     """An incremental fetch is outstanding."""
     CLOSING = 4
-    """The session is closed at the broker, but the outstanding response still needs the table."""
+    """The session is closed at the broker. The table is still needed for the outstanding response."""
     CLOSED = 5
     """The session is closed, and no response is outstanding. The table can be dropped."""
 
 
 class SessionEvent(IntEnum):
-    """The events that change the state."""
+    """The events that change the state of a session."""
 
     ASK_FULL = 0
     """A full fetch that requests a session is sent."""
     ASK_INCREMENTAL = 1
     """An incremental fetch is sent."""
     CONTINUE = 2
-    """A response creates the session or continues it."""
+    """A response shows that the broker has created the session, or continues it."""
     LOSE = 3
     """A response ends the session or creates none, or the gateway gives the session up."""
     CLOSE = 4
@@ -76,19 +76,20 @@ IDLE: Final = (SessionState.ESTABLISHED, SessionState.NONE, SessionState.CLOSED)
 
 
 class Says(IntEnum):
-    """The meaning of a response for the session."""
+    """The meaning of a broker's response for the session."""
 
     ID_NOT_FOUND = 0
     """Error 70: the broker does not have the session, because of an eviction or a restart."""
     SESSION_ERROR = 1
     """Error 71 or 106: the broker has the session, but it does not match the request."""
     OTHER_ERROR = 2
-    """Another top-level error."""
+    """Any other top-level error."""
     THROTTLED = 3
     """A response with the session's id and no partition: the broker throttles the client and sends no entries
     (KIP-219)."""
     THROTTLED_WITHOUT_ID = 4
-    """Like THROTTLED, but with session id 0. While a broker throttles, it does not send session errors."""
+    """Like THROTTLED, but with session id 0. A broker that throttles sends no session errors, so the session
+    may not exist."""
     MISFIT = 5
     """The response has partitions that are not in the session, or the table lacks data that is needed to
     expand it."""
@@ -99,10 +100,13 @@ class Says(IntEnum):
 
 
 class Loss(StrEnum):
-    """How a broker lost a session without sending an error. The label of `fetchgate_sessions_lost_total`."""
+    """Ways in which a broker lost a session without sending an error.
+
+    The label of `fetchgate_sessions_lost_total`.
+    """
 
     NO_ID = "no session id"
-    """The response to an incremental fetch has session id 0."""
+    """The response to an incremental fetch has session id 0, so the broker has no session any more."""
     LEFT_OUT = "partitions left out"
     """A response left out a partition whose high watermark has changed since the session last sent it."""
 
@@ -137,7 +141,7 @@ class Action(Enum):
     RESEND_FULL = "resend full"
     """Drop the response, and send a full fetch with the next (id, epoch)."""
     RESEND_SESSIONLESS = "resend sessionless"
-    """Drop the response, and send the fetch with (0, -1). Without a session there can be no session
+    """Drop the response, and send the fetch again with (0, -1). Without a session there can be no session
     errors."""
 
 
@@ -157,10 +161,13 @@ AFTER_FULL: Final = {
     Says.NO_ID: (NextPair.NEW, Action.COMPLETE),
     Says.ID: (NextPair.FIRST, Action.COMPLETE),
 }
-"""By the meaning of the response to a full fetch with epoch 0: the next pair, and the action. After an error,
-the fetch is sent without a session. If the broker sends the error again, the client gets it, because it
-answers the client's own fetch. The Java client names the session id in the next request instead. fetchgate
-differs on purpose (fetch-semantics 3.2, traps 6 and 11, cases 71 and 96)."""
+"""For each kind of response to a full fetch with epoch 0: the pair of the next request, and the action on the
+response.
+
+After an error, the fetch is sent without a session. If the broker repeats the error, the client gets it as
+the response to its own fetch. The Java client puts the session id into the next request instead. fetchgate
+differs on purpose (fetch-semantics 3.2, traps 6 and 11, cases 71 and 96).
+"""
 
 AFTER_INCREMENTAL: Final = {
     # 70: the broker does not have the id, so there is nothing to name. (fetch-semantics 3.2, case 52)

@@ -26,7 +26,7 @@ INTERVAL_SECONDS: Final = 2.0
 INTERVALS: Final = 60
 """The number of intervals that are kept. Together they are two minutes long."""
 MAX_EVENTS: Final = 50
-"""How many events are kept."""
+"""The maximum number of events that are kept."""
 TOGETHER_SECONDS: Final = 10.0
 """The time, in seconds, within which an event joins the previous entry if that has the same kind. The entry
 counts both."""
@@ -55,7 +55,7 @@ class History:
 
     @property
     def seconds(self) -> list[float]:
-        """The length of each interval in seconds, the latest last."""
+        """The length of each interval in seconds, in order of time."""
         return [seconds for seconds, _ in self._rows]
 
     def column(self, which: int) -> list[float]:
@@ -113,7 +113,7 @@ class RecentEvents:
 
 
 class Note(Protocol):
-    """A function that adds a recent event."""
+    """The type of a function that adds a recent event."""
 
     def __call__(self, kind: str, text: str, *, warning: bool = False) -> None:
         """Add an event of this kind, with a description."""

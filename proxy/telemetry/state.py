@@ -135,7 +135,7 @@ def overview(account: Account) -> dict[str, Any]:
 
 
 def cooperative(found: Cooperative) -> dict[str, Any]:
-    """Return the description of the cooperative groups."""
+    """Return the cooperative groups as a document for `/state`."""
     tally = found.tally
     return {
         "records": {outcome: tally.records[outcome] for outcome in RECORDS},
@@ -222,7 +222,7 @@ def _seconds(distribution: Distribution) -> dict[str, Any]:
 
 
 def _recent(history: History) -> dict[str, Any]:
-    """Return the traffic in each of the last intervals, the latest last."""
+    """Return the traffic in each of the last intervals, in order of time."""
     return {
         "seconds": [round(seconds, 3) for seconds in history.seconds],
         "client_bytes": history.column(CLIENT_BYTES),

@@ -15,7 +15,7 @@ from replay.drive.script import PlayedConnection, Script
 from replay.protocol.naming import named_partitions
 
 Offsets: TypeAlias = npt.NDArray[np.int64]
-"""One offset for each partition of a topic, from 0 on."""
+"""One offset for each partition of a topic. The index is the partition number."""
 
 HIGHEST: Final = np.iinfo(np.int64).max
 """A number that no offset exceeds: the maximum of int64."""
@@ -47,13 +47,16 @@ class Asked:
 
 
 _SAMPLED: Final = 20
-"""How many different fetches of a connection are read, to find which broker it fetches from."""
+"""The number of different fetches of a connection that are read to find the broker from which it fetches."""
 MAX_PARTITION: Final = 1_000_000
 """The highest number that is accepted as a partition number. Kafka's own limits are far lower."""
 
 
 def fetched(connection: PlayedConnection, names: Mapping[bytes, str]) -> dict[str, set[int]]:
-    """Return the partitions that a connection's first fetches list, by topic."""
+    """Return the partitions in a connection's first fetches, by topic.
+
+    Only `_SAMPLED` different fetches are read.
+    """
     found: dict[str, set[int]] = {}
     frames = {step.frame: step for step in connection.steps if step.api_key == ApiKey.FETCH}
     for step in islice(frames.values(), _SAMPLED):

@@ -23,7 +23,7 @@ class SecurityError(ValueError):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options."""
+    """Add the options for TLS and SASL to a parser."""
     parser.add_argument(
         "--security-protocol",
         choices=PROTOCOLS,
@@ -102,7 +102,7 @@ def accesses(args: argparse.Namespace, environ: Mapping[str, str]) -> tuple[Acce
 
 
 def warning(args: argparse.Namespace) -> str:
-    """Return a warning about insecure options; "" if there are none."""
+    """Return a warning about insecure options, or "" if there are none."""
     if args.sasl_mechanism == "PLAIN" and "SASL_PLAINTEXT" in {
         args.security_protocol,
         args.against_security_protocol,

@@ -1,12 +1,14 @@
-"""``fetchgate replay measure``: one row for each exchange, added up to a report.
+"""``fetchgate replay measure``: makes one row for each exchange, and adds up the rows in a report.
 
 - ``steps``: the steps from segments to rows of the table. ``here`` runs them in this process, ``spark`` on
   Spark.
 - ``table``: the table of exchanges, column by column. ``typed`` makes columns from dataclasses.
-  ``old_tables`` reads the tables of earlier releases.
+  ``old_tables`` reads
+  the tables of earlier releases.
 - ``rows``: turns the exchanges of a connection into its rows of the table, through ``replay.simulate``.
 - ``digest``, ``limits``: the summary of a connection: bytes by topic and over time, sessions, limits.
-- ``keys``, ``spread``: with --cooperative, count records by hashes of keys, and show how they would spread.
+- ``keys``, ``spread``: with --cooperative, count records by hashes of keys, and show how they would be
+  distributed.
 - ``collected``, ``sums``: add up rows. ``both_sides`` finds connections that were captured twice.
 - ``report``, ``modelled``: make the report object from the sums.
 - ``strip_records``: removes the contents of records before Spark moves segments between its workers.

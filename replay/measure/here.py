@@ -29,7 +29,7 @@ _HELD: Final = 64 << 20
 """The maximum of bytes in memory: of segments (references, or the payload of files that can't be read again),
 and of the table if it has frames."""
 _ROWS: Final = 10_000
-"""The maximum of rows in a batch, as in Spark's default."""
+"""The maximum number of rows in a batch. It is the same as Spark's default."""
 _EVENTS: Final = 10_000
 
 
@@ -86,7 +86,7 @@ def _references(work: Work) -> list[pa.RecordBatch] | None:
 
 
 def _sorted(batches: list[pa.RecordBatch], schema: pa.Schema, within: str) -> Iterator[pa.RecordBatch]:
-    """Yield the rows sorted by connection, and within a connection by the column `within`."""
+    """Yield the rows sorted by connection. The rows of a connection are sorted by the column `within`."""
     keys = [("connection", "ascending"), (within, "ascending")]
     table = pa.Table.from_batches(batches, schema).sort_by(keys).combine_chunks()
     yield from table.to_batches(max_chunksize=_ROWS)

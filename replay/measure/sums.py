@@ -107,7 +107,7 @@ class FetchSums:
     """The sums of the captured and the predicted traffic. The savings are not included; `fetch` computes
     them."""
     where: Where = field(default_factory=_nowhere)
-    """Where the bytes go."""
+    """The distribution of the bytes over their causes."""
     connections: int = 0
     lasted: int = 0
     """The total time for which the connections were captured, in ns. It is set only in the sums of a
@@ -124,11 +124,14 @@ class FetchSums:
 
     @property
     def actual_bytes(self) -> int:
-        """The captured fetch bytes in both directions."""
+        """The number of captured fetch bytes in both directions."""
         return actual_bytes(self.sums)
 
     def add(self, group: Mapping[str, Any]) -> None:
-        """Add a group. All its fetches have the same kind of row and the same eligibility."""
+        """Add a group of fetches.
+
+        All fetches of a group have the same kind of row and the same eligibility.
+        """
         if (group["connection"],) != self._last:
             self.connections += 1
             self._last = (group["connection"],)
@@ -206,7 +209,7 @@ class FetchSums:
 
 
 def with_savings(fetch: FetchReport) -> FetchReport:
-    """Return the sums with `saved_bytes` and `saved_ratio`."""
+    """Return the sums, completed by `saved_bytes` and `saved_ratio`."""
     saved = eligible_bytes(fetch) - sessions_bytes(fetch)
     whole = actual_bytes(fetch)
     return FetchReport(
@@ -219,7 +222,7 @@ def with_savings(fetch: FetchReport) -> FetchReport:
 
 
 def add_topic(fetch: FetchReport, totals: TopicTotals) -> None:
-    """Add the sums of one topic on one connection."""
+    """Add the sums of one topic on one connection to the sums of fetches."""
     for prefix, part in (
         ("", fetch["actual"]),
         ("eligible_", fetch["eligible"]),
@@ -237,7 +240,7 @@ def add(fetch: FetchReport, other: FetchReport) -> None:
 
 
 def subtract(whole: FetchReport, parts: Iterable[FetchReport]) -> FetchReport:
-    """Return the whole minus its parts."""
+    """Return the sums of `whole` minus the sums of all `parts`."""
     rest = empty()
     for part in ("actual", "eligible", "sessions"):
         for name in rest[part]:

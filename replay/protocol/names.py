@@ -7,7 +7,7 @@ from proxy.protocol.api import ApiKey
 NAMES: Final[dict[int, str]] = {
     key: "".join(word.capitalize() for word in key.name.split("_")) for key in ApiKey
 }
-"""API keys as Kafka writes them: OffsetForLeaderEpoch."""
+"""The name of each API key in Kafka's spelling, such as OffsetForLeaderEpoch."""
 
 
 def name_of(api_key: int) -> str:

@@ -169,7 +169,7 @@ def _problems(report: Report) -> list[str]:
 
 
 def _drawn(plot: Callable[[int], Markup]) -> Markup:
-    """Draw a plot twice: for wide screens and for phones. The style sheet shows one of the two."""
+    """Draw a plot for wide screens, and the same plot for phones. The style sheet shows one of the two."""
     return joined(plot(width) for width in (plots.WIDE, plots.NARROW))
 
 

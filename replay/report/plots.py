@@ -35,15 +35,17 @@ _TIMES: Final = (
 
 
 def over_time(buckets: Sequence[Bucket], stretches: Sequence[Stretch], width: int = WIDE) -> Markup:
-    """Draw fetch bytes a second, as captured and as predicted: two stepped areas, one in front of the other.
+    """Draw the captured and the predicted fetch bytes per second, as two stepped areas.
+
+    The area of the predicted bytes is in front of the other area.
 
     Args:
-        buckets: in order of time, at least one.
+        buckets: the buckets in order of time, at least one.
         stretches: the captured intervals, in order. The time between them is drawn as a narrow gap.
-        width: of the SVG.
+        width: the width of the SVG.
 
     Returns:
-        An SVG. Pointing at a bucket shows its figures.
+        An SVG. When the mouse points at a bucket, its figures are shown.
     """
     begin, end = buckets[0]["time"], buckets[-1]["time"]
     times = _times(stretches) or [(_seconds(begin), _seconds(end) + buckets[-1]["seconds"])]
@@ -118,12 +120,12 @@ def _seconds(time: str) -> float:
 
 
 class _Scale:
-    """Converts times, and bytes a second, to coordinates. Gaps in the capture are narrow.
+    """Converts times and bytes per second to coordinates. Gaps in the capture are narrow.
 
     Args:
         times: the captured intervals, in seconds since 1970.
-        top: the value at the upper edge.
-        width: of the plot.
+        top: the value at the upper edge, in bytes per second.
+        width: the width of the plot.
     """
 
     def __init__(self, times: Sequence[tuple[float, float]], *, top: float, width: int) -> None:
@@ -147,7 +149,7 @@ class _Scale:
     def x(self, time: float) -> float:
         """Return the x coordinate of a time.
 
-        A time in a gap is placed at the end of the interval before it.
+        A time in a gap of the capture gets the x coordinate of the end of the interval before the gap.
         """
         place = max(bisect_right(self._firsts, time) - 1, 0)
         first, last = self.times[place]
@@ -158,7 +160,7 @@ class _Scale:
         return round(HEIGHT - BOTTOM - rate / self.top * (HEIGHT - TOP - BOTTOM), 1)
 
     def sides(self, begin: float, end: float) -> tuple[float, float]:
-        """Return the left and right coordinates of a period.
+        """Return the left and the right coordinate of a period.
 
         If the period begins in a gap, it is drawn from the end of the gap.
         """
@@ -174,7 +176,7 @@ class _Scale:
 
 
 def _nice_step(top: float) -> float:
-    """Return 1, 2 or 5 times a power of ten (at least 1), so that at most five steps reach `top`."""
+    """Return 1, 2 or 5 times a power of ten (at least 1). At most five steps of this size reach `top`."""
     if top <= 5:
         return 1
     rough = top / 5
@@ -188,7 +190,7 @@ def _step(bucket: Bucket, count: int) -> tuple[float, float, float]:
 
 
 def _area(scale: _Scale, steps: Sequence[tuple[float, float, float]], name: str) -> Markup:
-    """Draw an area of steps. Each step has a start time, an end time and a value."""
+    """Draw an area with steps. Each step is a start time, an end time and a value."""
     ground = scale.y(0)
     path = [f"M{LEFT} {ground}"]
     right: float = LEFT

@@ -12,7 +12,7 @@ from replay.report.wording import duration, number, percent, shown, size
 
 
 class SavedBytes(NamedTuple):
-    """Saved bytes; negative if sessions cost more."""
+    """The number of saved bytes. It is negative if sessions cost more than they save."""
 
     saved_bytes: int
     ratio: float
@@ -25,7 +25,7 @@ def neutral(_: object) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unit:
-    """Formats the values of a column."""
+    """Formats the values of a column in a table of the report."""
 
     write: Callable[[Any], str]
     number: bool = True
@@ -64,7 +64,7 @@ class ReportColumn:
     short: str | None = None
     """The title in a terminal. None if it is the lower-case form of the other title."""
     wide: bool = False
-    """Omitted in a terminal, which has 80 columns."""
+    """Whether the column is left out in a terminal, which has only 80 columns."""
     soft: bool = False
     """Whether the column has a fainter colour, for explaining texts."""
 
@@ -74,14 +74,14 @@ class ReportLine:
     """A row of a table in the report."""
 
     values: Sequence[Any]
-    """One value for each column. In a row that adds up others, the last values may be missing."""
+    """One value for each column. In a row with totals, the last values may be missing."""
     note: str = ""
     """A note that is shown below the first value of the row."""
     total: bool = False
     bar: tuple[int, int] | None = None
     """Captured and predicted bytes of the row, drawn as a bar in HTML."""
     key: str = ""
-    """The CSS class of this row's colour in a plot."""
+    """The CSS class of the colour that this row has in a plot."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,5 +94,5 @@ class ReportTable:
 
     @property
     def longest(self) -> int:
-        """The bytes of the longest bar; 0 if there are no bars."""
+        """The number of bytes of the longest bar, or 0 if there are no bars."""
         return max((max(line.bar) for line in self.lines if line.bar), default=0)

@@ -42,7 +42,7 @@ TOUCH_NS: Final = 10_000_000_000
 
 @dataclass(slots=True)
 class CachedSession:
-    """A session in a slot."""
+    """A session that has a slot in the cache."""
 
     id: int
     name: str
@@ -50,20 +50,20 @@ class CachedSession:
     made: int
     last_used: int
     cached_size: int = 0
-    """Its number of partitions at the last use."""
+    """The number of partitions in the session at its last use."""
     lasting: bool = False
     """Whether the session was more than two minutes old at its last use. If so, a larger session may evict
     it."""
 
     def touch(self, now: int, size: int) -> None:
-        """Record a use at `now`, in ms."""
+        """Note a use of the session at `now`, in ms."""
         self.last_used = now
         self.cached_size = size
         self.lasting = now - self.made > EVICTION_MS
 
     @property
     def rank(self) -> tuple[bool, int, int]:
-        """The rank for eviction. Only a session of higher rank can evict this one."""
+        """The rank of the session for eviction. Only a session with a higher rank can evict it."""
         return self.privileged, self.cached_size, self.id
 
 
@@ -132,7 +132,7 @@ class BrokerSessionCache:
     def _make_room(self, shard: _Shard, requested: CachedSession, now: int) -> bool:
         """Evict a session if the rules allow it (FetchSessionCacheShard.tryEvict).
 
-        Return whether one was evicted.
+        Return whether a session was evicted.
         """
         if not shard.sessions:
             return False
@@ -177,9 +177,10 @@ class SlotsUse:
 def simulate(
     events: Iterable[CacheEvent], *, slots: int = SLOTS, shards: int = SHARDS, in_order: bool = False
 ) -> SlotsUse:
-    """Run the events of one broker's sessions through a cache. They are sorted first, unless `in_order`.
+    """Simulate a broker's session cache with the events of its sessions.
 
-    An evicted or refused session is requested again at its next use, by a full fetch.
+    The events are sorted first, unless `in_order` is true. An evicted or refused session is requested again
+    at its next use, by a full fetch.
     """
     use, cache, needed = SlotsUse(), BrokerSessionCache(slots, shards), _Needed()
     wanted: set[str] = set()
@@ -284,7 +285,7 @@ class SessionLog:
         self._keep(CacheEvent(time, "close", name, 0))
 
     def drain(self) -> list[CacheEvent]:
-        """Return the kept events, and forget them."""
+        """Return the kept events, and remove them from the log."""
         for name in list(self._skipped):
             self._flush(name)
         events, self._events = self._events, []

@@ -32,8 +32,9 @@ def test_each_lane_gets_its_records_in_their_order(
 
 @pytest.mark.parametrize("name", ["java", "platformatic"])
 def test_a_client_without_a_lane_reads_as_always(name: str, ways: Ways, expected: Expected) -> None:
-    """A client without a lane reads all records, even where lanes exist. Both clients use Fetch with topic
-    ids; platformatic supports no other.
+    """A client without a lane reads all records, even if other clients have lanes.
+
+    Both clients of the test use Fetch with topic ids; platformatic supports only these versions.
     """
     program = PROGRAMS[name]()
     with (

@@ -36,8 +36,9 @@ def test_batches_without_a_record_for_a_lane_are_dropped() -> None:
 
 
 def test_a_batch_that_is_cut_goes_to_nobody() -> None:
-    """Case 12: no member gets a batch that is cut off. The specification differs: kafka-go could read the
-    records before the cut.
+    """Case 12: no member gets an incomplete batch at the end of a response.
+
+    The specification differs: kafka-go could read the records before the cut.
     """
     first, second = of(MINE, base=10), of(OTHER, MINE, base=11)
     for cut in range(1, len(second)):
@@ -181,11 +182,10 @@ def test_a_client_that_asks_again_gets_a_marker_again() -> None:
 
 @pytest.mark.parametrize("early", [marker(10), emptied(6, 10)], ids=["marker", "emptied"])
 def test_no_batch_ends_before_the_fetch_offset(early: bytes) -> None:
-    """A response has no batch that ends before the fetch offset, as from a broker. Without this rule such
-    batches could come from another member's fetch, which began earlier.
+    """A response has no batch that ends before the fetch offset. A broker does not send such batches either.
 
-    For each such batch, Sarama would skip an offset. KafkaJS skips an offset for a response with only such
-    batches.
+    Such batches could come from another member's fetch that began at a lower offset. For each of them, Sarama
+    would skip an offset. KafkaJS skips an offset for a response with only such batches.
     """
     data = of(OTHER, MINE, base=11)
     found = split_records(early + data, LANE, [12] * len(LANE.starts), [12])

@@ -110,9 +110,10 @@ class Reader:
             self.take(data)
 
     def take(self, data: PartitionData) -> None:
-        """Read complete batches, as clients do. From v12 on, the next offset is the one after the last batch.
+        """Read complete batches, as clients do.
 
-        Below v12, the next offset is the one after the last record.
+        From Fetch v12 on, the next offset is the one after the last batch. Below v12, it is the one after the
+        last record.
         """
         assert data.error_code == 0
         index, records = data.partition_index, data.records or b""

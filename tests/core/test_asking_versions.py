@@ -47,8 +47,10 @@ def asks_session(play: Playbook, number: int, version: int = 11, **fields: Any) 
 
 
 def test_connections_of_one_fetch_cost_nothing_more() -> None:
-    """A connection with a single fetch causes no extra bytes. Before the fix, 20 such connections took 3,200
-    bytes from the clients and 11,180 bytes to the broker.
+    """On a connection with a single fetch, the gateway sends no additional bytes.
+
+    Before the fix, 20 such connections took 3,200 bytes from the clients, but sent 11,180 bytes to the
+    broker.
     """
     for _ in range(20):
         play = Playbook()

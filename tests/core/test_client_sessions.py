@@ -76,7 +76,7 @@ class Gateway:
         return finish
 
     def check(self) -> None:
-        """Check the byte counts, and that closed connections are not busy."""
+        """Check the byte counts of all connections, and that no connection is busy after it is closed."""
         for gate in self.gates:
             gate.check_tally()
             gate.close(0.0)
@@ -234,7 +234,10 @@ def test_with_on_the_brokers_sessions_are_not_the_clients() -> None:
 
 
 def test_a_session_outlives_its_connection() -> None:
-    """Trap 20: a client such as Java continues its session on another connection."""
+    """Trap 20: a client can continue its session with the gateway on another connection.
+
+    The Java client does this.
+    """
     gateway = Gateway(broker())
     client = Client(gateway)
     made = client.fetch(*FOO, session=(0, 0)).session_id
@@ -315,7 +318,10 @@ def test_fetches_that_come_together_are_served_one_after_the_other() -> None:
 
 @pytest.mark.parametrize("last", ["fetch", "versions"])
 def test_what_a_client_sent_before_it_closed_its_writing_half_is_answered(last: str) -> None:
-    """Section 1.7: requests sent before the client half-closed its connection are answered, as a broker does.
+    """Section 1.7: a client sends requests and half-closes its connection.
+
+    It gets the responses, as from a broker.
+
     The second fetch waits for the response to the first.
     """
     gateway = Gateway(broker())
@@ -524,8 +530,9 @@ def test_a_session_that_grows_beyond_what_is_read_ends_and_its_client_begins_aga
 
 
 def test_followers_keep_what_they_say_of_their_session() -> None:
-    """Trap 2: the session fields of a follower's fetch are forwarded unchanged, even if its list is not
-    read.
+    """Trap 2: the session fields of a follower's fetch are forwarded unchanged.
+
+    This is also true if the gateway does not parse the fetch's list.
     """
     gateway = Gateway(broker(slots=1000))
     client = Client(gateway, 12)

@@ -64,7 +64,10 @@ class Side:
         self.connection.receive_client(frame, now)
 
     def answer(self, chance: int, now: float) -> None:
-        """Answer the oldest request: a fetch of v11, or a request of the gateway itself."""
+        """Send the response to the oldest request.
+
+        The request is a fetch of v11, or a request that the gateway itself has sent.
+        """
         frame = self.queue.popleft()
         key, correlation = int.from_bytes(frame[4:6]), int.from_bytes(frame[8:12])
         leader = NODES[chance % 3]

@@ -93,8 +93,10 @@ def test_what_a_session_may_serve(parts: list[tuple[int, int, int]], again: bool
 
 
 def test_a_batch_over_a_partitions_own_limit_goes_to_the_first_alone() -> None:
-    """Case 60: only the first partition of a fetch may exceed its limit. If another partition does, the fetch
-    is repeated without the session.
+    """Case 60: only the first partition of a fetch may get a batch above its own limit.
+
+    If a session response has such a batch for another partition, the gateway repeats the fetch without the
+    session.
     """
     play = Playbook(SessionLimits(max_sessions=10, keep_order=True)).knows()
     wants: list[Want] = [("t", 0, 5), ("t", 1, 5)]
@@ -121,8 +123,9 @@ def test_who_is_led_elsewhere_does_not_wait() -> None:
 
 
 def test_what_it_costs_is_part_of_the_sum() -> None:
-    """Law 6: the bytes of a response that is thrown away count as a loss. After enough losses, the connection
-    uses no session for some time.
+    """Law 6: the bytes of a response that the gateway drops because of --keep-order count as a loss.
+
+    After enough losses, the connection uses no session for some time.
     """
     play = established()
     before = play.connection._fetches.eligibility.savings._credit

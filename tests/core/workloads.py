@@ -36,7 +36,7 @@ class Step:
     listed: list[int]
     """The listed partitions, in the order of the fetch."""
     produced: dict[int, int] = field(default_factory=dict)
-    """Partition -> number of records that arrive before the broker answers."""
+    """The number of new records in each partition. They arrive before the broker answers the fetch."""
 
 
 class World:
@@ -91,7 +91,7 @@ class World:
         return self
 
     def exchange(self, step: Step) -> None:
-        """Play one exchange."""
+        """Send one fetch and return its response to the client."""
         self._correlation += 1
         request = self.request(step.listed)
         for partition, count in step.produced.items():
@@ -366,7 +366,7 @@ def grows(world: World, chance: random.Random) -> Iterator[Step]:
 
 
 def shrinks(world: World, chance: random.Random) -> Iterator[Step]:
-    """The list becomes short at some time and stays short."""
+    """At some time the list of partitions becomes short, and then stays short."""
     until, left = chance.randint(2, 40), chance.randint(1, min(3, world.partitions))
     for turn in range(1 << 30):
         yield Step(_turned(list(range(world.partitions if turn < until else left)), turn), {0: 1})
@@ -402,7 +402,7 @@ def buffered(world: World, chance: random.Random) -> Iterator[Step]:
 
 
 def rebalances(world: World, chance: random.Random) -> Iterator[Step]:
-    """Half of the list is removed and added again, now and then."""
+    """Every few exchanges, half of the list is removed, and later added again."""
     every = chance.randint(15, 120)
     half = list(range(0, world.partitions, 2))
     for turn in range(1 << 30):

@@ -27,7 +27,7 @@ def parsed(message: bytes) -> FetchRequest:
 
 
 def seconds(now: float) -> int:
-    """Convert seconds to milliseconds."""
+    """Convert a time in seconds to milliseconds."""
     return round(now * 1000)
 
 
@@ -36,11 +36,11 @@ class Serving:
     """The gateway's session server. Its frames have no length prefix.
 
     Args:
-        begin: sends a full fetch to the other broker.
+        begin: a function that sends a full fetch to the broker behind the gateway.
         slots: the number of session slots.
         seed: the seed for session ids.
-        broker_max: the highest Fetch version of the other broker.
-        chance: cuts responses into pieces.
+        broker_max: the highest Fetch version of the broker behind the gateway.
+        chance: the random numbers for cutting responses into pieces.
     """
 
     begin: Callable[[bytes], Finish]
@@ -61,7 +61,7 @@ class Serving:
         return self.arrive(message)()
 
     def arrive(self, message: bytes) -> Finish:
-        """Process a request. The returned function creates the response."""
+        """Process a request. Return a function that makes the response."""
         fetch = parsed(message)
         version = min(fetch.layout.version, self.broker_max)
         context = self.manager.context(fetch, seconds(self.now), version=version)

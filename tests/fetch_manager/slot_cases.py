@@ -1,5 +1,4 @@
-"""Conformance cases 1 to 12 as scripts for a single server: which session gets a slot, and which one is
-evicted.
+"""Conformance cases 1 to 12 as scripts for a single server: which session gets a slot, and which is evicted.
 
 They run against the gateway's cache and the model broker with a simulated clock, and against live brokers in
 real time (`tests/integration/test_slots_live.py`).
@@ -17,7 +16,7 @@ from tests.model.wire import FetchRequest, FetchResponse
 TOPIC: Final = "wide"
 PARTITIONS: Final = 100
 FOLLOWER: Final = 5
-"""The replica id of a follower, which creates privileged sessions."""
+"""The replica id of a follower. Fetches with this id create privileged sessions."""
 WRONG_EPOCH: Final = 2**31 - 1
 NOT_FOUND: Final = 70
 VERSION: Final = 12
@@ -54,7 +53,7 @@ class Slots(ABC):
 
     @abstractmethod
     def touch(self, session_id: int, held: Held, forget: int) -> None:
-        """Use a session, and forget this many of its partitions."""
+        """Use a session. `forget` is the number of partitions that this use removes from it."""
 
     @abstractmethod
     def has(self, session_id: int) -> bool:
@@ -73,7 +72,7 @@ class Slots(ABC):
         """Return the metric NumIncrementalFetchPartitionsCached, or None if it is unknown."""
 
     def make(self, size: int, *, privileged: bool = False) -> Held:
-        """Create a session in each shard."""
+        """Create a session with `size` partitions in each shard."""
         ids = [self.create(size, privileged=privileged) for _ in range(self.shards)]
         assert all(ids), ids
         if self.shards > 1:
@@ -81,7 +80,7 @@ class Slots(ABC):
         return Held(ids, size, privileged=privileged)
 
     def refuses(self, size: int, *, privileged: bool = False) -> bool:
-        """Return whether a session of this size gets no slot in any shard."""
+        """Return whether no shard has a slot for a session of this size."""
         ids = [self.create(size, privileged=privileged) for _ in range(self.shards)]
         return not any(ids)
 
@@ -115,7 +114,7 @@ class Slots(ABC):
         self.wait(2 * self.margin_ms + 1)
 
     def grow_stale(self) -> None:
-        """Let time pass until all sessions are stale and can be evicted."""
+        """Wait until all sessions are stale and can be evicted."""
         self.wait(EVICTION_MS + self.margin_ms + 1)
 
 
@@ -184,7 +183,7 @@ def ids_are_positive_unique_and_their_shards_own(slots: Slots) -> None:
 
 
 def the_least_recently_used_goes_when_stale(slots: Slots) -> None:
-    """Cases 2 to 4: of three slots, the least recently used stale session is evicted first."""
+    """Cases 2 to 4: with three slots, the stale session with the oldest use is evicted first."""
     first = slots.make(10)
     slots.wait(10)
     second = slots.make(20)
@@ -271,7 +270,7 @@ def anyone_evicts_a_stale_follower(slots: Slots) -> None:
 
 
 def a_session_in_use_is_not_the_victim(slots: Slots) -> None:
-    """Case 10: with two slots, the session in use is not evicted."""
+    """Case 10: with two slots, a session in use is not evicted; the other one is."""
     used, idle = slots.make(2), slots.make(2)
     slots.grow_stale()
     slots.use(used)

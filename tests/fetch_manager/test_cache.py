@@ -1,4 +1,4 @@
-"""More tests of the gateway's cache of sessions, in addition to the scripts of `slot_cases`.
+"""Tests of the gateway's session cache that are not in the scripts of `slot_cases`.
 
 Ages are in milliseconds.
 """
@@ -28,7 +28,7 @@ LAYOUT = LAYOUTS[12]
 
 
 def parts(count: int) -> SessionPartitions:
-    """Return the given number of partitions of one topic."""
+    """Return `count` partitions of one topic."""
     partitions = SessionPartitions(LAYOUT)
     entries = np.zeros(count, LAYOUT.request_item)
     entries.view(LAYOUT.request_fields)["partition"] = np.arange(count)
@@ -79,7 +79,7 @@ def alive(cache: Slots, *sessions: FetchSession) -> bool:
 
 
 def test_an_id_in_use_is_not_given_again() -> None:
-    """Case 1: an id in use is not given to another session."""
+    """Case 1: a new session never gets an id that is in use."""
     ids = iter([5, 5, 5, 6])
     shard = FetchSessionCacheShard(
         lambda _first, _last: next(ids),
@@ -172,8 +172,9 @@ def test_evictions_are_counted_by_privilege() -> None:
 
 
 def test_for_partitions_only_stale_sessions_give_way() -> None:
-    """If a new session exceeds the limit of partitions, only stale sessions are evicted. A free slot is not
-    enough, because memory is limited.
+    """If a new session would exceed the limit of partitions, only stale sessions are evicted for it.
+
+    A free slot is not enough, because the limit protects memory.
     """
     cache = one_shard(10, max_partitions=10)
     first, second = make(cache, 4, 0), make(cache, 4, 10)
@@ -233,7 +234,7 @@ def _listing(count: int) -> Listing:
 
 @dataclass
 class Both:
-    """The gateway's cache and the cache of the model broker, with the same session ids."""
+    """The gateway's cache and the model broker's cache. Both give the same session ids."""
 
     ours: FetchSessionCache
     model: ModelCache
@@ -271,8 +272,9 @@ STEPS = st.lists(
 def test_any_history_ends_as_the_models(
     slots: int, seed: int, steps: list[tuple[str, int, bool, int]]
 ) -> None:
-    """Cases 2 to 13 in any order: both caches always hold the same sessions. The model was checked against
-    live brokers.
+    """Cases 2 to 13 in any order: the gateway's cache and the model's cache always hold the same sessions.
+
+    The model was checked against live brokers.
     """
     pair = both(slots, seed)
     now = 0

@@ -1,4 +1,4 @@
-"""The partitions of a client's session, stored in columns."""
+"""Tests of the partitions in a client's session, which are stored as numpy columns."""
 
 from collections.abc import Sequence
 
@@ -19,7 +19,7 @@ Wanted = tuple[str, int, int]
 
 
 def listing(wanted: Sequence[Wanted], version: int = 12, epoch: int = -1) -> Listing:
-    """Build the listing of a request, with a topic element for each partition."""
+    """Build the listing of a fetch. Each partition is in its own topic element."""
     topics = tuple(
         FetchTopic(
             topic=topic,
@@ -102,8 +102,9 @@ def test_topics_that_are_mixed_much_are_listed_one_after_the_other() -> None:
 
 
 def test_topics_that_are_mixed_a_little_stay_in_the_order_of_the_session() -> None:
-    """If topics alternate only a few times, a full fetch keeps the order of the session. Under a response
-    limit, the order decides which partition gets records (KIP-227).
+    """If topics alternate only a few times, a full fetch keeps the order of the session.
+
+    Under a response limit, the order decides which partition gets records (KIP-227).
     """
     mixed = [(topic, number, 0) for number in range(MAX_TOPICS // 2) for topic in ("b", "a")]
 
@@ -111,7 +112,7 @@ def test_topics_that_are_mixed_a_little_stay_in_the_order_of_the_session() -> No
 
 
 def test_listed_twice_first_place_last_values() -> None:
-    """Section 2.3: a partition listed twice has its first place and its last values."""
+    """Section 2.3: a partition that is listed twice keeps its first position, and gets its last values."""
     held = holding(("a", 0, 1), ("b", 0, 2), ("a", 0, 3))
 
     assert content(held, LAYOUTS[12]) == [("a", 0, 3), ("b", 0, 2)]
@@ -130,7 +131,10 @@ def test_a_delta_changes_known_ones_in_place_and_appends_new_ones() -> None:
 
 
 def test_what_is_forgotten_leaves_the_others_in_their_order() -> None:
-    """Section 2.3: forgetting partitions keeps the order of the others. Unknown partitions are ignored."""
+    """Section 2.3: when partitions are forgotten, the remaining partitions keep their order.
+
+    Unknown partitions in the list to forget are ignored.
+    """
     held = holding(("a", 0, 0), ("b", 1, 1), ("a", 2, 2))
 
     held.forget([(b"a", np.array([0, 5, 0], ">u4").tobytes()), (b"c", np.array([1], ">u4").tobytes())])

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 _ALL = 3
-"""ETH_P_ALL of linux/if_ether.h."""
+"""The value ETH_P_ALL of linux/if_ether.h: packets of all protocols."""
 _OUTGOING = 4
 """The value PACKET_OUTGOING of linux/if_packet.h. The loopback interface shows each packet twice; the
 outgoing copy is skipped."""
@@ -56,7 +56,7 @@ def sniffed(file: Path, *ports: int) -> Iterator[None]:
 
 
 def _ports(packet: bytes) -> tuple[int, ...]:
-    """Return the ports of a TCP packet over IPv4."""
+    """Return the two ports of a TCP packet over IPv4, or no port for any other packet."""
     if packet[12:14] != b"\x08\x00" or packet[_ETHERNET + 9] != socket.IPPROTO_TCP:
         return ()
     return struct.unpack_from(">HH", packet, _ETHERNET + (packet[_ETHERNET] & 15) * 4)

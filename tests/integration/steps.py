@@ -87,7 +87,7 @@ class Held:
     used: float
     partitions: set[Where]
     version: int
-    """The version of the fetch that created it."""
+    """The version of the fetch that created the session."""
     epoch: int = 1
     aged: bool = False
     """Whether the session was old enough to be evicted at its last use."""
@@ -135,11 +135,11 @@ class Client:
 
 @dataclass
 class Steps(Requests):
-    """A random history. Each request goes to both servers.
+    """A random history of requests. Each request is sent to both servers.
 
     Args:
-        expected: the reference server.
-        ours: the tested server.
+        expected: the server whose responses are right: a live broker with sessions.
+        ours: the server under test: a gateway in front of a broker without session slots.
         chance: the source of randomness.
     """
 
@@ -147,7 +147,7 @@ class Steps(Requests):
     ours: Side = field(kw_only=True)
     chance: random.Random = field(kw_only=True)
     counts: Counter[str] = field(default_factory=Counter)
-    """Counts of observed events, to prove that the test did something."""
+    """The number of times that each kind of event occurred. It proves that the test covers them."""
 
     def __post_init__(self) -> None:
         self.sides = (self.expected, self.ours)
@@ -315,9 +315,9 @@ class Steps(Requests):
         return self.request(*wants, session=session, values=values, **settings, **options)
 
     def _epoch(self, wrong: int) -> int:
-        """Return no epoch, the leader's, or rarely a wrong one.
+        """Return a leader epoch for a fetch: -1 for none, the right one (0), or rarely `wrong`.
 
-        The wrong one's error stays until the client lists the partition again.
+        After a wrong epoch, its error is repeated until the client lists the partition again.
         """
         return self.chance.choices([-1, 0, wrong], [12, 6, 1])[0]
 

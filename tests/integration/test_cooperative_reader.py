@@ -155,7 +155,10 @@ class Consumers:
             time.sleep(0.02)
 
     def assert_exact(self, number: int) -> None:
-        """Check that each has the records of its lane, once and in order, and that together they have all."""
+        """Check that the consumers have received all records together.
+
+        Each consumer must have the records of its lane, each once, in the order of their offsets.
+        """
         assert Counter(offset for seen in self.seen for offset, _ in seen) == Counter(range(number))
         for (low, high), seen in zip(lanes(len(self.seen)), self.seen, strict=True):
             assert [offset for offset, _ in seen] == sorted(offset for offset, _ in seen)
@@ -229,7 +232,10 @@ def test_four_members_fetch_as_much_as_one_plain_consumer(
 def test_one_that_stops_holds_up_nobody_and_catches_up_alone(
     broker: Broker, gateway: GatewayProcess, topic: str
 ) -> None:
-    """A member that stops reading does not delay others. Later it fetches alone (case 48)."""
+    """A member that stops reading does not delay other members (case 48).
+
+    When it reads again, it fetches the missed records alone.
+    """
     first, more, others = len(KEYS), 45_000, range(1, MEMBERS)
     with Consumers(gateway.address, topic, client_ids(MEMBERS)) as members:
         produce(broker, topic, first)

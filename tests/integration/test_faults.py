@@ -188,7 +188,7 @@ def test_who_stopped_reading_may_go_on(stage: Scene) -> None:
 
 
 def test_half_requests_wait_without_harm(stage: Scene) -> None:
-    """Many peers begin a request and send nothing more."""
+    """Many clients send the beginning of a request, and then nothing more. Other clients notice nothing."""
     with stage.unharmed():
         peers = [connect(stage.gateway.address) for _ in range(100)]
         for peer in peers:
@@ -233,7 +233,7 @@ def test_a_long_fetch_that_comes_byte_by_byte_costs_no_more_than_its_size(stage:
 
 
 def test_a_large_produce_streams(stage: Scene) -> None:
-    """A frame of 60 MB that is not read must not be buffered."""
+    """A frame of 60 MB that the gateway does not parse is forwarded as it arrives, and is not buffered."""
     with stage.unharmed(growth=32 << 20):
         before = peak = stage.rss()
         with RawConnection("127.0.0.1", int(stage.gateway.address.rsplit(":")[1])) as client:

@@ -37,7 +37,7 @@ Start = Callable[..., GatewayProcess]
 
 @pytest.fixture(scope="module")
 def own() -> Iterator[Broker]:
-    """A broker that this module may disturb."""
+    """A broker that only this module uses, so that its tests may disturb it."""
     with Broker(LATEST) as broker:
         with Admin(broker.address) as admin:
             admin.create_topic(TOPIC, partitions=PARTITIONS)

@@ -28,7 +28,7 @@ def _topic(broker: Broker) -> None:
 
 @pytest.fixture
 def switch(tmp_path: Path) -> Path:
-    """The TOML file of `gateway`."""
+    """The TOML file with the options of the fixture `gateway`. Tests change it to switch sessions."""
     file = tmp_path / "gate.toml"
     file.write_text('sessions = "on"\n')
     return file

@@ -52,14 +52,17 @@ RECORDS: Final = 50
 
 @dataclass(frozen=True, slots=True)
 class Far:
-    """The brokers and the network to them."""
+    """The brokers of the tests, and the network between clients and brokers."""
 
     place: Place
     cluster: Cluster
     ca: Authority
 
     def admin(self) -> Admin:
-        """Return an admin client for use inside their namespace."""
+        """Return an admin client for the brokers.
+
+        It must be used inside the network namespace of the brokers.
+        """
         return Admin(self.cluster.bootstrap)
 
     def produce(self, *values: bytes) -> None:
@@ -252,7 +255,10 @@ def test_kafka_inside_tls_passes_and_is_counted(far: Far, mode: str) -> None:
 
 
 def read_in_tls(far: Far, count: int) -> dict[tuple[int, int], bytes]:
-    """Return records by partition and offset, as librdkafka gets them with its own TLS."""
+    """Return records by partition and offset.
+
+    librdkafka reads them with its own TLS connection to the broker.
+    """
     settings: dict[str, Any] = {
         "bootstrap.servers": address_of(1, port=TLS_PORT),
         "security.protocol": "SSL",

@@ -25,7 +25,7 @@ class CachedPartition:
     """The state that a session keeps for one partition."""
 
     topic: str | None
-    """None until the id is resolved. Once resolved, it never changes."""
+    """The topic's name. It is None until the topic id is resolved. After that, it never changes."""
     topic_id: bytes
     entry: FetchPartition
     """The values of the partition in the latest request."""
@@ -87,7 +87,7 @@ class FetchSessionCacheShard:
     def victim(self, now: int, *, privileged: bool, size: int) -> FetchSession | None:
         """Return the session that is evicted for a new one, or None.
 
-        If the least recently used session is stale, it is evicted. Otherwise, a session of lower value is
+        If the least recently used session is stale, it is evicted. Otherwise, a session of lower rank is
         evicted.
         """
         if not self.sessions:

@@ -31,7 +31,10 @@ def test_an_unexpected_failure_lists_the_request(
 
 @pytest.mark.parametrize(("release", "error"), [("3.7", 70), ("3.8", -1), ("4.3", -1)])
 def test_ids_that_no_shard_owns(release: str, error: int) -> None:
-    """Case 96: a session id of no shard gets error 70 up to 3.7, and error -1 from 3.8 on."""
+    """Case 96: for a session id that belongs to no shard, a broker sends an error.
+
+    The error is 70 up to Kafka 3.7, and -1 from 3.8 on.
+    """
     _, asker = fresh(13, release)
 
     assert asker.fetch(session=(2_147_483_640, 1)).error_code == error

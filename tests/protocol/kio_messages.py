@@ -94,7 +94,7 @@ _ADDRESSES: dict[str, st.SearchStrategy[Any]] = {
 
 
 def messages(cls: type[Any]) -> st.SearchStrategy[Any]:
-    """Generate small messages of a kio class."""
+    """Generate small messages of a class from kio."""
     hints = get_type_hints(cls)
     return st.builds(cls, **{field.name: _values(field, hints[field.name]) for field in _fields(cls)})
 

@@ -43,7 +43,10 @@ def hexed(text: str) -> bytes:
 
 
 def with_known_keys(message: Any) -> Any:
-    """Add API keys whose versions get limited, because hypothesis rarely generates them."""
+    """Add API keys whose version ranges the gateway limits.
+
+    Without this, hypothesis rarely generates such keys.
+    """
     keys = (0, 1, 3, 18)
     api_keys = tuple(
         dataclasses.replace(one, api_key=key, min_version=key % 7, max_version=13 + place * 3)
@@ -138,7 +141,7 @@ def test_of_the_share_groups_of_4_0_nothing_is_offered() -> None:
 
 
 def test_versions_in_which_controllers_name_each_other_are_not_offered() -> None:
-    """KIP-853: versions in which a response names controllers are not offered."""
+    """KIP-853: the gateway does not offer versions whose responses contain the addresses of controllers."""
     offered = "0034 0000 0002 0035 0000 0001 0036 0000 0001 003b 0000 0001 0052 0000 0000"
     kept = "0034 0000 0000 0035 0000 0000 0036 0000 0000 003b 0000 0000"
     after, _ = clamp(hexed(f"0000 00000005 {offered} 00000000"), 1)

@@ -205,7 +205,7 @@ def requests(draw: st.DrawFn, version: int, *, tags: bool = False) -> wire.Fetch
 
 
 def merged(request: wire.FetchRequest) -> wire.FetchRequest:
-    """Merge consecutive elements of a topic, and leave out empty ones, as a broker's response does."""
+    """Merge consecutive elements of a topic, and leave out empty elements, as a broker does."""
     topics: list[wire.FetchTopic] = []
     for topic in request.topics:
         if not topic.partitions:
@@ -320,7 +320,10 @@ def walk_one_by_one(view: FetchRequest) -> Listing:
 @pytest.mark.parametrize("version", [4, 7, 9, 11, 12, 13, 18])
 @pytest.mark.parametrize("each", [1, 2, 3])
 def test_uniform_topics_give_what_the_general_walk_gives(version: int, each: int) -> None:
-    """Trap 46: topics of equal length are read in a faster way than others, with the same result."""
+    """Trap 46: topics of equal length are parsed by a faster method.
+
+    Its result equals that of the slow method.
+    """
     wants = [(f"t{number:02}", index, number * index) for number in range(20) for index in range(each)]
     view = parsed(fetch(version, *wants))
     assert view.listing is not None
@@ -409,7 +412,7 @@ def test_one_tag_among_uniform_topics(version: int, tagged: int) -> None:
 @pytest.mark.parametrize("version", range(4, 15))
 @pytest.mark.parametrize("replica_id", [0, 1, -2])
 def test_replicas_are_not_taken(version: int, replica_id: int) -> None:
-    """Trap 2: a fetch of a follower or a controller gets no listing."""
+    """Trap 2: a fetch from a follower or a controller has no listing, so it is forwarded."""
     view = parsed(fetch(version, ("a", 0), replica_id=replica_id))
     assert (view.listing, view.unsupported_reason) == (None, "not a consumer")
 

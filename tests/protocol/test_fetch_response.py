@@ -125,7 +125,7 @@ def found_at_every_cut(exchange: LiveExchange) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_live_responses_at_every_cut(version: int) -> None:
-    """Trap 49: a response gives the same result as a whole, in two chunks with any cut, and byte by byte."""
+    """Trap 49: a response gives the same result as a whole, byte by byte, and cut anywhere in two."""
     for exchange in live(version):
         found_at_every_cut(exchange)
 
@@ -246,8 +246,10 @@ def test_an_entry_without_news_is_told_from_one_with_some(version: int) -> None:
 def test_entries_without_news_are_runs_whatever_the_isolation_level_if_none_are_kept(
     version: int, aborted: tuple[()] | None, isolation_level: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If no entries are stored, unchanged entries are read in rows (runs) at any isolation level. The fetch
-    may be unread, so its level may be unknown. One by one, the entries would take ten times as long.
+    """If no entries are kept, unchanged entries are parsed in runs at any isolation level.
+
+    The fetch may not have been parsed, so its level may be unknown. If entries were parsed one by one, this
+    would take ten times as long.
     """
     singly: list[int] = []
     read = FetchResponseWalk._entry
@@ -367,8 +369,9 @@ def test_hostile_counts_allocate_nothing(version: int) -> None:
 
 
 def test_an_entry_that_never_ends_is_refused() -> None:
-    """An entry that claims a hundred million aborted transactions is refused, when too many bytes are
-    buffered for it.
+    """An entry with a count of a hundred million aborted transactions is refused.
+
+    The parser refuses it when too many bytes are buffered for this entry.
     """
     layout = LAYOUTS[11]
     frame = fetch_response(11)
@@ -413,7 +416,7 @@ def long_units() -> list[tuple[str, bytes]]:
 
 
 class Counting(FetchResponseWalk):
-    """A reader that counts how many bytes it reads, repetitions included."""
+    """A parser that counts the bytes that it parses. Bytes that are parsed twice count twice."""
 
     __slots__ = ("read",)
 

@@ -1,4 +1,4 @@
-"""If the name server does not answer for one broker's name, no other clients are delayed."""
+"""If DNS does not answer for the host name of one broker, clients of other brokers are not delayed."""
 
 import socket
 import struct

@@ -1,4 +1,7 @@
-"""An unreachable host is logged once. After some time the gateway forgets that it was unreachable."""
+"""The log has one line for an unreachable host.
+
+After some time the gateway forgets that the host was unreachable.
+"""
 
 import asyncio
 from time import monotonic

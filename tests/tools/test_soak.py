@@ -1,4 +1,4 @@
-"""The soak finds lost, repeated and wrong records among those received."""
+"""Tests that the soak test finds lost, repeated and wrong records among the received records."""
 
 import hashlib
 import random

@@ -105,12 +105,12 @@ def main() -> None:
 
 
 def machine() -> str:
-    """Describe this machine by the facts that influence the figures."""
+    """Describe this machine: the properties that influence the figures."""
     return f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
 
 
 def _head(seconds: float) -> str:
-    """Return the start of the page. It names the length of windows."""
+    """Return the start of BENCHMARKS.md. `seconds` is the length of a window."""
     head = "# Benchmarks\n\nMeasured by `make bench`; one part alone: `python -m tools.bench --only NAME`.\n"
     where = f"On {machine()}; windows of {seconds:.0f} s unless said. "
     return f"{head}{where}On other machines expect the same ratios and bytes, but other times.\n"

@@ -37,7 +37,7 @@ class FetchingConnection(asyncio.Protocol):
     def __init__(self, requests: Sequence[bytes]) -> None:
         self.responses = self.bytes = 0
         self.paused = True
-        """Whether the connection sends no more fetches."""
+        """Whether the connection is paused: after the current response, it sends no further fetch."""
         self.answered = asyncio.Event()
         """Set while the connection has no fetch in flight."""
         self.answered.set()
@@ -117,7 +117,7 @@ async def run(where: tuple[str, int], requests: Sequence[bytes], count: int, wai
 
 
 async def _pause(clients: Sequence[FetchingConnection]) -> Counts:
-    """Pause all connections. Return their totals so far."""
+    """Pause all connections, wait for their last responses, and return their totals so far."""
     for client in clients:
         client.paused = True
     for client in clients:

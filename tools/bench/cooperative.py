@@ -39,9 +39,9 @@ TIMES: Final = 3.8
 """With work for each record, four members must process at least this many times as many records as one
 member."""
 SHARE_OF_WINDOW, LEAST_SECONDS = 0.5, 4.0
-"""The length of windows: a share of the usual length, and its minimum in seconds."""
+"""The length of windows as a share of the usual length, and their minimum length in seconds."""
 IDLE_RATE: Final = 150_000
-"""Records to produce for each second of a window, if consumers do no work."""
+"""The number of records to produce for each second of a window, if consumers do no work on records."""
 BUSY_RATE: Final = 4_500
 """The number of records to produce for each second of a window, if consumers work on each record.
 
@@ -56,7 +56,8 @@ one consumer."""
 NEARLY_ALL: Final = 0.95
 """The measured window ends when this share of the records is processed. So no consumer is idle at its end."""
 STEADY_SECONDS, JOIN_SECONDS = 2.0, 60.0
-"""A group is stable this many seconds after its last rebalance. The second figure is the limit for it."""
+"""The time after its last rebalance from which on a group is stable, and the time limit for this, in
+seconds."""
 BEGIN_SECONDS: Final = 20.0
 """The time limit for a consumer to receive its first record, in seconds."""
 MISSED_SECONDS: Final = 60.0
@@ -85,7 +86,7 @@ class TopicRecords:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Killed:
-    """What happened after a consumer was killed."""
+    """The results after a consumer was killed."""
 
     disordered: int
     """The number of records that were processed in the wrong order of their key: after a later record of the
@@ -137,11 +138,15 @@ class GroupKind:
     alone: bool = False
     """Whether there is a single consumer, so that no other consumer continues after a kill."""
     warm_up: float = 0.0
-    """The uncounted first seconds. If 0, the consumers begin only when all of them are ready."""
+    """The time at the start that is not counted, in seconds. If it is 0, the consumers begin only when all of
+    them are ready."""
 
 
 def run(stage: BenchStage) -> list[FigureTable]:
-    """Measure all kinds of groups in turn, with and without work. Then measure the latency of a lane."""
+    """Measure all kinds of consumer groups in turn: first with work for each record, and also without work.
+
+    Then measure the latency of a member of a cooperative group.
+    """
     seconds = max(SHARE_OF_WINDOW * stage.seconds, LEAST_SECONDS)
     rounds = stage.rounds(quick=1, usual=2, long=3)
     ran: defaultdict[tuple[int, str], list[Ran]] = defaultdict(list)

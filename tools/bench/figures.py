@@ -15,7 +15,7 @@ FLOOR: Final = "floor"
 HAPROXY: Final = "haproxy"
 GATEWAY: Final = "gateway"
 REPLAY: Final = "replay"
-"""The column of `fetchgate replay`."""
+"""The column for `fetchgate replay`."""
 TSHARK: Final = "tshark"
 FOLLOW: Final = "follow"
 """The column of a gateway that runs with ``--follow-leader``."""
@@ -149,7 +149,7 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def document(tables: Sequence[FigureTable]) -> list[dict[str, Any]]:
-    """Return tables as plain values, for JSON."""
+    """Return the tables as lists and dicts, for JSON."""
     return [
         {
             "part": table.part,

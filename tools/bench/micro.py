@@ -35,7 +35,7 @@ COLD: Final[Mapping[str, Traffic]] = {
     "heartbeat": heartbeats(),
 }
 COLD_LIMIT: Final = 100.0
-"""The limit for the first shape with cold caches, in microseconds."""
+"""The time limit for the first shape with cold caches, in microseconds."""
 ENTRIES: Final = 1_000_000
 """The maximum number of entries in frames that are built in advance. The frames must fit into memory."""
 
@@ -119,7 +119,10 @@ def _taken(
 
 
 def partition_bytes(partitions: int) -> float:
-    """Return the bytes of memory that an idle session needs for each partition of one topic."""
+    """Return the number of bytes that an idle session needs for each partition.
+
+    All partitions are in one topic.
+    """
     chance = random.Random(partitions)  # noqa: S311 - not a secret
     exchange(fetches(1, 10), rounds=1)  # warm up once
     traffic = fetches(1, partitions)

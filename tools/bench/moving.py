@@ -1,10 +1,10 @@
-"""Clients that produce and consume while leaders move, each a process of its own.
+"""Runs a client that produces or consumes while leaders move. Each client is a process.
 
     python -m tools.bench.moving NAME produce|consume ADDRESS TOPIC
 
-They follow the protocol of `tools.bench.processes.Load`. All produce with acks=all, linger 0 and idempotence,
-and otherwise use the client's defaults. A consumer prints for each record when it was produced (ns since
-1970) and its latency (ns).
+The process follows the protocol of `tools.bench.processes.Load`. Each producer uses acks=all, linger 0 and
+idempotence; all other settings are the client's defaults. A consumer prints two numbers for each record: the
+time when it was produced (ns since 1970) and its latency (ns).
 """
 
 import asyncio
@@ -35,7 +35,7 @@ RATE: Final = 500
 """The number of records produced per second, to all partitions in turn."""
 BYTES: Final = 300
 PRODUCER, CONSUMER = "moves-producer", "moves-consumer"
-"""Client ids."""
+"""The client ids of the producer and of the consumer."""
 POLL: Final = 0.1
 PATIENCE: Final = 30.0
 ERRORS: Final = 3
@@ -60,7 +60,7 @@ class RecordPace:
 
     @property
     def early(self) -> float:
-        """Seconds until the next record is due, 0 if it is overdue."""
+        """The number of seconds until the next record is due. It is 0 if the record is overdue."""
         return max(self._began + self.made / RATE - time.monotonic(), 0)
 
     def record(self) -> tuple[bytes, int]:
@@ -109,7 +109,7 @@ def produce_librdkafka(bootstrap: str, topic: str) -> None:
 
 
 def consume_librdkafka(bootstrap: str, topic: str, received: MovingRecords) -> None:
-    """Consume with confluent-kafka."""
+    """Consume records with confluent-kafka."""
     settings = {"group.id": CONSUMER, "enable.auto.commit": False, "log_level": ERRORS}
     consumer = Consumer({"bootstrap.servers": bootstrap, "client.id": CONSUMER, **settings})
     consumer.assign([TopicPartition(topic, number, OFFSET_END) for number in range(PARTITIONS)])
@@ -183,7 +183,10 @@ def consume_kafka_python(bootstrap: str, topic: str, received: MovingRecords) ->
 
 
 def produce_java(bootstrap: str, topic: str) -> None:
-    """Produce with Kafka's own performance tool. Without round robin one partition would get many records."""
+    """Produce records with Kafka's own performance tool.
+
+    It uses round robin. Otherwise one partition would get many records in a row.
+    """
     command = ["org.apache.kafka.tools.ProducerPerformance", "--bootstrap-server", bootstrap]
     command += ["--topic", topic, "--num-records", str(_JAVA_RECORDS), "--record-size", str(BYTES)]
     command += ["--throughput", str(RATE), "--command-property", f"client.id={PRODUCER}"]
@@ -194,7 +197,10 @@ def produce_java(bootstrap: str, topic: str) -> None:
 
 
 def consume_java(bootstrap: str, topic: str, received: MovingRecords) -> None:
-    """Consume with Kafka's own console consumer. It prints when records were produced, in ms."""
+    """Consume records with Kafka's own console consumer.
+
+    It prints for each record when it was produced, in ms.
+    """
     command = ["org.apache.kafka.tools.consumer.ConsoleConsumer", "--bootstrap-server", bootstrap]
     command += ["--topic", topic, "--command-property", f"client.id={CONSUMER}"]
     command += ["--formatter-property", "print.timestamp=true", "--formatter-property", "print.value=false"]
@@ -245,7 +251,7 @@ def go_version(module: str) -> str:
 
 
 def _become_go(name: str, role: str, bootstrap: str, topic: str) -> None:
-    """Replace this process by the program in Go, which follows the same protocol."""
+    """Replace this process by the Go program, which follows the same protocol."""
     settings = {
         "client": name,
         "role": role,

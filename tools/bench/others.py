@@ -38,7 +38,7 @@ It is twice 30 seconds, plus the time to notice that a client has left and to cl
 """
 WAIT_SECONDS: Final = 120.0
 KEPT_LIMIT: Final = 1.1
-"""The limit of memory for requests of one client, in MB (docs/deploy.md, Memory)."""
+"""The limit of memory for one client's requests that wait in the gateway, in MB (docs/deploy.md, Memory)."""
 IDLE_LIMIT: Final = 0.1
 """The limit of memory for an idle connection, in MB. It consists of 32 KB and a share of the heap's free
 memory."""

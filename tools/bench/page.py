@@ -23,8 +23,9 @@ def page(
     Args:
         summary: the table that compares with the floor.
         tables: the new measurements.
-        before: the old page. Text written by people is kept; it may need an edit after this.
-        only: the parts that were measured, None for all. Other parts are kept from the old page.
+        before: the old page. Text written by people is kept; somebody may have to change it for the new
+            figures.
+        only: the parts that were measured, or None for all parts. Other parts are copied from the old page.
     """
     kept, rows = {}, {}
     if only is not None:
@@ -56,7 +57,7 @@ def _rows(text: str, title: str) -> dict[str, str]:
 
 
 def _missed(parts: Mapping[str, str]) -> str:
-    """Return how many targets are met, and list the others."""
+    """Return a text with the number of targets that are met, and a list of the missed targets."""
     judged = [
         (title.strip("*"), line)
         for title, part in parts.items()

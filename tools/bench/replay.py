@@ -1,6 +1,7 @@
-"""The time of `fetchgate replay` for large captures, compared with tshark that only frames the same file.
+"""Measures how long `fetchgate replay` takes for large captures, compared with tshark.
 
-The captures are generated (`tools.bench.captures`), so the correct figures for `measure` are known.
+tshark only finds the Kafka frames in the same file. The captures are generated (`tools.bench.captures`), so
+the correct figures for `measure` are known.
 """
 
 import json
@@ -32,7 +33,7 @@ _FRAMING: Final = (
     *("-o", "tcp.reassemble_out_of_order:TRUE", "-d", "tcp.port==9092,kafka"),
     *("-Y", "kafka", "-T", "fields", "-e", "kafka.len"),
 )
-"""Options for tshark to print only the length of every Kafka frame."""
+"""Options that make tshark print only the length of every Kafka frame."""
 _SPARK_STARTED: Final = re.compile(r"Spark started in ([\d.]+) s")
 
 
@@ -116,7 +117,7 @@ def _measure_rows(
 
 
 def _memory(measured: list[dict[str, Any]]) -> Iterator[FigureRow]:
-    """Yield the peak memory of each kind of process, in MB."""
+    """Yield rows with the peak memory of each kind of process, in MB."""
     peaks = {name: max(each[name] for each in measured) / _MB for name in measured[0] if name in _PROCESSES}
     for name, (process, limit) in _PROCESSES.items():
         yield _row(f"{process}, peak memory", "MB", peaks[name], limit=limit)
@@ -127,7 +128,8 @@ _PROCESSES: Final = {
     "worker_bytes": ("a worker's Python", 600),
     "java_bytes": ("Java", None),
 }
-"""Figures of `tools.bench.measured` for the processes, and the limit of each in MB."""
+"""For each figure of `tools.bench.measured` on memory: the name of the process, and the limit in MB or
+None."""
 
 
 def _beside(tshark: float | None, name: str, speed: float, limit: float) -> list[FigureRow]:
@@ -199,7 +201,7 @@ def _inspected(stage: BenchStage, file: Path, *, rounds: int) -> float:
 
 
 def _seconds(command: str, file: Path, *options: str) -> tuple[float, str]:
-    """Run a command of replay as users do. Return its seconds, and its stderr."""
+    """Run a command of replay as users do. Return its duration in seconds, and its stderr."""
     began = time.monotonic()
     done = subprocess.run(
         [sys.executable, "-m", "proxy", "replay", command, str(file), "--json", *options],
@@ -235,7 +237,7 @@ def _tshark(stage: BenchStage, file: Path) -> tuple[float | None, list[str]]:
 
 
 def _cold(stage: BenchStage, folder: Path) -> FigureTable:
-    """Measure how long a user waits for a small capture."""
+    """Measure how long the commands of replay take for a small capture, including their start."""
     file = folder / "small.pcap"
     make(file, _SMALL, Shape(connections=2))
     stage.report("replay: cold starts ...")

@@ -1,8 +1,9 @@
-"""Sessions toward clients: one unchanged incremental fetch, many sessions in memory, an eviction.
+"""Measures the sessions that the gateway gives to clients.
 
-The stage is measured alone, as bytes in and bytes out: a client's incremental fetch becomes a full one, and
-the full response an incremental one. For comparison there is the CPU of a real broker for such a fetch in a
-session of its own, which includes sockets and reading each partition.
+It measures one unchanged incremental fetch, the memory for many sessions, and an eviction. The stage of the
+sessions is measured alone, without a network: it turns a client's incremental fetch into a full one, and the
+full response into an incremental one. For comparison, the CPU time of a real broker for such a fetch in its
+own session is measured. It includes sockets and reading each partition.
 """
 
 import random
@@ -72,13 +73,13 @@ def run(stage: BenchStage) -> list[FigureTable]:
 
 
 def listed(topics: int, partitions: int) -> Topics:
-    """Return the topics and partitions that a client fetches."""
+    """Return the topics and the partition numbers that a client fetches."""
     chance = random.Random(topics)  # noqa: S311 - not a secret
     return [(chance.randbytes(16), range(partitions)) for _ in range(topics)]
 
 
 class SessionServer:
-    """A session server without a network."""
+    """The gateway's session server, used without a network."""
 
     def __init__(self, slots: int = SHARDS) -> None:
         self.cache = FetchSessionCache(random.Random(0).randint, slots=slots)  # noqa: S311 - not a secret
@@ -97,7 +98,7 @@ class SessionServer:
         return b"".join(context.receive(response, now_ms, last=True))
 
     def session(self, request: bytes, response: bytes, now_ms: int = 0) -> int:
-        """Create a session. Return its id, 0 if there was no slot."""
+        """Create a session. Return its id, or 0 if no slot was free."""
         return int.from_bytes(self.exchange(request, response, now_ms)[_SESSION_ID])
 
 
@@ -117,7 +118,10 @@ def unchanged(topics: Topics, rounds: int) -> float:
 
 
 def partition_bytes(sessions: int) -> float:
-    """Return the bytes of a partition with this many sessions, each used once."""
+    """Return the number of bytes that each partition needs with this number of sessions.
+
+    Each session was used once.
+    """
     topics = listed(1, PARTITIONS)
     request, response = fetch_request(1, topics, session=(0, 0)), fetch_response(1, topics)
     server = SessionServer(sessions)
@@ -159,7 +163,7 @@ def eviction(sessions: int) -> float:
 
 
 def _by_a_broker(stage: BenchStage, partitions: int, rounds: int) -> float:
-    """Return the CPU seconds of a real broker for an unchanged fetch in a session of its own."""
+    """Return the CPU time of a real broker for an unchanged fetch in the broker's own session, in seconds."""
     with stage.topic(partitions, name="native") as topic, Admin(stage.broker.address) as admin:
         topics = [(admin.topic_id(topic).bytes, range(partitions))]
         with RawConnection(stage.broker.host, stage.broker.port) as connection:

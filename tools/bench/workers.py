@@ -1,7 +1,7 @@
-"""`--workers 2` compared with one worker: CPU for each fetch, how the load is shared, fetches a second.
+"""Compares `--workers 2` with one worker: CPU for each fetch, balance of the load, and fetches per second.
 
-Many connections fetch through each of two gateways in turn, as fast as it allows, from a stub of a broker
-that responds at once (`tools.bench.stub`).
+Many connections fetch through two gateways in turn, as fast as each gateway allows. The broker is a stub that
+responds at once (`tools.bench.stub`).
 """
 
 import os
@@ -26,15 +26,16 @@ CONNECTIONS: Final = 32
 SHARE: Final = 20
 """The factor by which windows are shorter than in other parts of the benchmark: they take one second."""
 CPU_LIMIT, LOAD_LIMIT, PACE_LIMIT = 1.05, 40.0, 1.6
-"""Limits: CPU relative to one worker, a worker's minimum share of the load in percent, minimum throughput
-relative to one worker."""
+"""Three limits for two workers: their CPU time relative to one worker, each worker's smallest share of the
+load in percent, and their smallest throughput relative to one worker."""
 CORES: Final = 6
-"""Two workers, their clients and their broker need this many cores to be faster than one worker."""
+"""The number of CPU cores that two workers, their clients and their broker need to be faster than one
+worker."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkersWindow:
-    """One window of one gateway."""
+    """The figures of one measured window with one gateway."""
 
     cpu: float
     """The CPU time of all processes of the gateway for each fetch, in microseconds."""

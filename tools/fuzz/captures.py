@@ -35,7 +35,7 @@ _SHORT_READ: Final = 700
 
 
 class _Dripping(io.BytesIO):
-    """A file whose reads return few bytes."""
+    """A file whose reads return only a few bytes each."""
 
     def readinto(self, buffer: memoryview, /) -> int:  # type: ignore[override] # narrower than Buffer
         return super().readinto(buffer[:_SHORT_READ])
@@ -45,7 +45,10 @@ class _Dripping(io.BytesIO):
 
 
 def _reassembly(data: bytes) -> None:
-    """Feed a row of segments. Each has a flag byte, sequence number, missing bytes, size and payload."""
+    """Decode the input as TCP segments of a connection, and feed them to the reassembly.
+
+    Each segment has a flag byte, a sequence number, the number of missing bytes, a size and a payload.
+    """
     at = 1
     ports = frozenset({9092}) if data[:1] > b"\x7f" else frozenset[int]()
     keep = Keep(requests=True)
@@ -133,7 +136,10 @@ class _Sum:
 
 
 def _tls(data: bytes) -> None:
-    """Rows of a connection: a flag byte, a size of two bytes, then the payload or how much is missing."""
+    """Decode the input as rows of a connection: a flag byte, a size of two bytes, then the payload.
+
+    For a gap, the size is the number of missing bytes.
+    """
     secrets = Secrets()
     secrets.by_connection = {label + _RANDOM: _SECRET for label in (CLIENT, SERVER)}
     sums = _Sum(), _Sum()
@@ -169,7 +175,7 @@ def _tls_seeds() -> list[bytes]:
 
 
 def _sealed(number: int, body: bytes) -> bytes:
-    """Return a record of TLS 1.3, of AES-128-GCM."""
+    """Encrypt `body` as a TLS 1.3 record with AES-128-GCM. `number` is its sequence number."""
     key, iv = (
         hmac.digest(_SECRET, bytes([0, size, 6 + len(label)]) + b"tls13 " + label + b"\0\1", "sha256")[:size]
         for label, size in ((b"key", 16), (b"iv", 12))
@@ -311,7 +317,8 @@ _PCAP_HEAD: Final = bytes.fromhex("d4c3b2a1")
 _PCAPNG_HEAD: Final = bytes.fromhex("0a0d0d0a")
 _FILES: Final = ("replay.capture.files",)
 _SEARCHED: Final = 24 << 20
-"""Each direction of a connection may buffer 4 MB in search of a frame, gaps included, and copies them."""
+"""The additional memory limit of fuzz targets that search frames, in bytes. Each direction of a connection
+may buffer 4 MB, including gaps, and copies this buffer."""
 TARGETS: Final = (
     FuzzTarget(
         name="reassembly",

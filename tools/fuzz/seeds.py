@@ -22,7 +22,7 @@ _MOST_BYTES: Final = 3000
 
 @cache
 def frames() -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
-    """Return requests and responses without their length, a few small ones of each kind and version."""
+    """Return requests and responses without their length fields: a few small ones of each API and version."""
     requests: defaultdict[bytes, set[bytes]] = defaultdict(set)
     responses: defaultdict[int, set[bytes]] = defaultdict(set)
     for name in _NAMES:

@@ -8,14 +8,14 @@ from typing import Any, Final
 from tools.netns.namespace import Namespace
 
 TCP_HEADER: Final = 32
-"""The size of a TCP header with the timestamps that Linux adds to every segment."""
+"""The size of a TCP header in bytes, with the timestamps that Linux adds to every segment."""
 IP_HEADERS: Final = {"ip": 20, "ip6": 40}
 _KINDS: Final = ("syn", "rst", "data")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Crossed:
-    """The traffic in one direction."""
+    """The traffic of a device in one direction."""
 
     packets: int
     """The number of packets as netfilter counts them. Several segments can be one packet, if the kernel
@@ -23,7 +23,8 @@ class Crossed:
     bytes: int
     """The number of bytes, including the headers of IP and TCP."""
     payload: int
-    """Without headers. Exact as long as TCP adds no options to single segments (SACK)."""
+    """The number of TCP payload bytes. It is exact as long as TCP adds no options to single segments
+    (SACK)."""
 
 
 class Counters:

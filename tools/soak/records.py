@@ -1,4 +1,4 @@
-"""The produced and the received records, one by one."""
+"""Compares each record that was produced with the records that were received and the records in the log."""
 
 import hashlib
 from array import array
@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeAlias
 
 GENERATION: Final = "generation"
-"""A header: how often the topic had been made again when the record was produced."""
+"""The name of a record header. Its value is the number of times that the topic had been deleted and created
+again when the record was produced."""
 
 Headers: TypeAlias = Sequence[tuple[str, bytes | None]]
 
@@ -35,7 +36,7 @@ class SoakRecord:
     headers: Headers
 
     def digest(self) -> int:
-        """Return a number that is the same for equal records, never 0."""
+        """Return a digest: a number that is equal for equal records, and never 0."""
         value = f"{len(self.value)}:{hashlib.sha256(self.value).hexdigest()}"
         key = None if self.key is None else self.key.hex()
         headers = ((name, None if content is None else content.hex()) for name, content in self.headers)
@@ -43,7 +44,7 @@ class SoakRecord:
 
 
 class Written(NamedTuple):
-    """A producer's numbers for a record (KIP-98)."""
+    """The producer id, epoch and sequence number that a producer has given to a record (KIP-98)."""
 
     producer_id: int
     epoch: int
@@ -91,7 +92,7 @@ class RecordLog:
         column[offset] = digest
 
     def items(self) -> Iterable[tuple[RecordPlace, int, int]]:
-        """Return places, offsets and digests."""
+        """Return the place, offset and digest of each record in the log."""
         for place, column in list(self._columns.items()):
             for offset, digest in enumerate(list(column)):
                 if digest:
@@ -111,7 +112,7 @@ class RecordLog:
         return dict(found)
 
     def missing_from(self, other: "RecordLog") -> list[tuple[RecordPlace, int]]:
-        """Return the places and offsets at which another log has no record, or a different one."""
+        """Return the places and offsets of records that another log lacks, or has with other contents."""
         found = []
         for place, column in list(self._columns.items()):
             theirs = other._columns.get(place, array("Q"))  # noqa: SLF001 - of the same class
@@ -209,7 +210,7 @@ def doubled_by_the_producer(
 
 
 def describe(places: Sequence[tuple[RecordPlace, int]]) -> str:
-    """Describe the first of some places."""
+    """Return the first four places and offsets as text."""
     shown = ", ".join(f"{place} at {offset}" for place, offset in places[:4])
     return shown + ", ..." * (len(places) > 4)
 

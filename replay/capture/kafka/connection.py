@@ -36,7 +36,7 @@ _SEARCHED: Final = 1 << 20
 in these bytes, the connection counts as not Kafka."""
 _ENOUGH: Final = 16
 _TLS_TYPES: Final = frozenset({0x16, 0x17})
-"""Record types: handshake, application data."""
+"""The types of TLS records that can be Kafka traffic: handshake and application data."""
 _TLS_HEADER: Final = 5
 _TLS_MAX_RECORD: Final = 0x4100
 
@@ -137,7 +137,7 @@ class CapturedConnection:
         self.unknown = True
         """Whether it is still unknown if the connection is TLS. The first bytes show it."""
         self._captured: _DirectionFrames | None = None
-        """The direction that was captured last."""
+        """The direction of the row that was captured last."""
         self._spoke: _DirectionFrames | None = None
         """The direction whose bytes were framed last."""
         self._first_syn: _DirectionFrames | None = None
@@ -434,7 +434,7 @@ def _has_tls_records(view: memoryview) -> bool:
 
 
 def _tls_record(buffer: bytearray | memoryview, at: int) -> int:
-    """Return the size of the TLS record at an offset, 0 if there is none."""
+    """Return the size of the TLS record at an offset, or 0 if there is no TLS record."""
     head = buffer[at : at + _TLS_HEADER]
     if len(head) < _TLS_HEADER or head[0] not in _TLS_TYPES or head[1] != 3 or head[2] > 4:
         return 0

@@ -1,4 +1,7 @@
-"""Finds the inner packets in tunnels of mirrored traffic in clouds (VXLAN, Geneve, GRE). In columns."""
+"""Finds the inner packets in tunnels (VXLAN, Geneve, GRE) of mirrored cloud traffic.
+
+Many packets are processed at once, with numpy.
+"""
 
 from typing import Final
 
@@ -10,7 +13,7 @@ from replay.capture.packets.links import ETHERTYPES, NEITHER, ethernet
 UDP: Final = 17
 GRE: Final = 47
 VXLAN_PORTS: Final = (4789, 8472)
-"""RFC 7348 8.1, and the default port of Linux."""
+"""The UDP ports of VXLAN: the one of RFC 7348 8.1, and the default port of Linux."""
 GENEVE_PORT: Final = 6081
 _BRIDGED: Final = 0x6558
 """The protocol type of an Ethernet frame in GRE and Geneve (RFC 1701)."""

@@ -27,7 +27,7 @@ _RETRY: Final = bytes.fromhex("cf21ad74e59a6111be1d8c021e65b891c2a211167abb8c5e0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerHello:
-    """The version and the cipher that the server chose."""
+    """The TLS version and the cipher that the server chose."""
 
     version: int
     cipher: int
@@ -58,7 +58,7 @@ def begins_with_client_hello(view: memoryview) -> bool:
 
 
 def client_random(message: bytes) -> bytes | None:
-    """Return the client random of a ClientHello, or None if it is another message."""
+    """Return the client random of a ClientHello. Return None if the message has another type."""
     found = message[_RANDOM]
     return found if message[:1] == bytes([_CLIENT_HELLO]) and len(found) == 32 else None
 
@@ -83,7 +83,10 @@ def server_hello(message: bytes) -> ServerHello | None:
 
 
 def _version(message: bytes, at: int) -> int:
-    """Return the version in the extensions of a ServerHello (RFC 8446, 4.2.1); 0 if there is none."""
+    """Return the TLS version from the extensions of a ServerHello (RFC 8446, 4.2.1).
+
+    Return 0 if the extensions have no version.
+    """
     at += 2
     while at + 4 <= len(message):
         kind, size = int.from_bytes(message[at : at + 2]), int.from_bytes(message[at + 2 : at + 4])

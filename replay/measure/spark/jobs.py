@@ -104,7 +104,7 @@ class TaskRows:
     """Rows of the table that tasks make. Each task makes all rows of its connections."""
 
     spread: DataFrame
-    """The input of the tasks, sorted by connection."""
+    """The input rows of the tasks, sorted by connection."""
     make: Callable[[Batches], Batches]
     schema: pa.Schema
 
@@ -113,7 +113,7 @@ class TaskRows:
         return self.spread.mapInArrow(self.make, from_arrow_schema(self.schema))
 
     def parts(self) -> DataFrame:
-        """Return what tasks collect from their rows. The rows themselves do not leave their task."""
+        """Return the results that tasks collect from their rows. The rows themselves stay in their task."""
         return self.spread.mapInArrow(partial(_make_and_collect, self.make), from_arrow_schema(_PARTS))
 
 

@@ -1,4 +1,4 @@
-"""Runs a measurement on Spark, with a progress bar."""
+"""Runs a measurement of captures on Spark, with a progress bar."""
 
 import re
 import tempfile
@@ -205,7 +205,7 @@ def _cause(text: str) -> str:
 
 @contextmanager
 def _task_progress(spark: SparkSession, progress: Progress, bar: TaskID) -> Iterator[None]:
-    """Show how many of Spark's tasks are done."""
+    """While the `with` block runs, show in the progress bar how many of Spark's tasks are done."""
     over = threading.Event()
     watcher = threading.Thread(target=_watch, args=(spark, progress, bar, over), daemon=True)
     watcher.start()
@@ -231,6 +231,6 @@ def _watch(spark: SparkSession, progress: Progress, bar: TaskID, over: threading
 
 
 def _executors(spark: SparkSession) -> int:
-    """Return how many executors have registered."""
+    """Return the number of executors that have registered at Spark."""
     status = spark.sparkContext._jsc.sc().getExecutorMemoryStatus()  # noqa: SLF001 - PySpark has no other way
     return int(status.size()) - 1  # the driver is one of them

@@ -26,7 +26,7 @@ COMMIT_INTERVAL_MS = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """The command line."""
+    """The parsed command line of a consumer program."""
 
     bootstrap: str
     assign: list[tuple[str, int]]
@@ -35,7 +35,7 @@ class Options:
     group: str | None
     isolation: str
     suffix: str
-    """The end of the client.id, which declares a lane."""
+    """The end of the client.id, which sets a lane."""
     client_id: str
     """The complete client.id. If it is empty, the client.id is the program's own one, followed by
     `suffix`."""
@@ -62,15 +62,15 @@ class Consumer(Protocol):
         """Continue to read a partition at ``offset``."""
 
     def pause(self, topic: str, partition: int) -> None:
-        """Stop delivering this partition."""
+        """Stop delivering records of this partition."""
 
     def resume(self, topic: str, partition: int) -> None:
         """Deliver this partition again."""
 
     def watermarks(self, topic: str, partition: int) -> tuple[int | None, int | None]:
-        """Return the low and high watermark known from the last fetch responses.
+        """Return the low and the high watermark, as known from the last fetch responses.
 
-        A value is None if the client does not show it.
+        A value is None if the client library does not expose it.
         """
 
     def position(self, topic: str, partition: int) -> int:

@@ -20,7 +20,7 @@ def request(api_key: int, version: int, body: bytes = b"", correlation_id: int =
 
 
 class Capture:
-    """One client's conversation with the model of a broker, request by request."""
+    """A client's conversation with the model broker, request by request."""
 
     def __init__(self, broker: ModelBroker | None = None, connection: str = CONNECTION) -> None:
         self.broker = broker or ModelBroker()

@@ -35,9 +35,9 @@ Drive = Callable[..., dict[str, Any]]
 
 @pytest.fixture
 def drive(topics: None, capsys: pytest.CaptureFixture[str]) -> Drive:
-    """Return a function that plays a capture and returns the report.
+    """Return a function that replays a capture and returns the report.
 
-    It plays as fast as responses arrive. Fetches do not wait for records.
+    Requests are sent as fast as responses arrive. Fetches do not wait for records.
     """
 
     def driving(name: str, *arguments: str) -> dict[str, Any]:
@@ -126,7 +126,7 @@ def test_missing_topics_are_created(drive: Drive, broker: Broker, tmp_path: Path
 
 
 def test_errors_of_groups_are_told(drive: Drive, broker: Broker) -> None:
-    """If the group member of the capture is unknown at the target, the report shows the errors."""
+    """The report shows the errors of group requests if the target does not know the group member."""
     groups = "JoinGroup,SyncGroup,Heartbeat,LeaveGroup,OffsetCommit"
     report = drive("librdkafka-rebalance", "--target", broker.address, "--create-topics", "--include", groups)
 

@@ -1,4 +1,7 @@
-"""Reports of the real captures, made without Spark: they add up, and all their forms can be made."""
+"""Reports on the captures in the repository, made without Spark.
+
+Their sums are right, and all formats work.
+"""
 
 import pytest
 

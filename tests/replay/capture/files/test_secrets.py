@@ -1,4 +1,4 @@
-"""Secrets are read from key logs, and from captures that contain them."""
+"""TLS secrets are read from key logs, and from captures that contain secrets."""
 
 import gzip
 import struct
