@@ -6,8 +6,9 @@ from hypothesis import settings
 
 
 def examples(number: int, **more: Any) -> settings:
-    """Ask for a number of examples. With `make check` only a part of them is tried; the profile sets how
-    many.
+    """Return settings of hypothesis with a number of examples.
+
+    `make check` tries only a part of the examples. The profile sets how many.
 
     Args:
         number: the number of examples with `make test`.

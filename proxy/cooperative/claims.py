@@ -61,7 +61,7 @@ class Claims:
     def overlap(
         self, client: Client, group: bytes, lanes: Iterable[tuple[TopicPartition, KeyRanges]]
     ) -> Overlap | None:
-        """Return the first conflict between a client's ranges and the claims of others, or None."""
+        """Return the first conflict of a client's ranges with the claims of other clients, or None."""
         mine = self._by_client.get(client, ())
         for place, ranges in lanes:
             if (group, place) in mine:

@@ -139,7 +139,7 @@ class LaneFetch:
             ):
                 offsets[partition] = offset
         self._goes_on = member.goes_on(self.places)
-        """Whether the member has requested the committed offsets of all these partitions (see
+        """Whether the member has requested the committed offsets of all partitions of the fetch (see
         `Member.unasked`)."""
         for topic, partitions in self._offsets.items():
             for partition, offset in partitions.items():

@@ -123,7 +123,7 @@ class MemberStage(Stage):
         self._members = members
         self._state = state
         self._rest: Callable[[bytes, int, int, int], bool]
-        """Processes a request as if the client had no lane (`ClientSide.process`)."""
+        """The function that processes a request as if the client had no lane (`ClientSide.process`)."""
         self._resume: Callable[[], None] = _nothing
         self._is_member: bool | None = None
         """Whether the connection needs this stage. None until the first request has arrived."""
@@ -518,7 +518,7 @@ class MemberStage(Stage):
 
 
 def _edited(edit: Callable[[bytes, float], bytes]) -> Take:
-    """Return a function that passes a changed response on to the client."""
+    """Return a function that changes a response with `edit` and sends it to the client."""
     return lambda frame, now: Reply([edit(frame, now)])
 
 

@@ -26,7 +26,7 @@ _SHORT: Final = {
 }
 """Short forms of reasons, for tables."""
 OF_CLIENT: Final = "client "
-"""The start of the key of a client's row. Connections have other keys."""
+"""The start of the key of a client's row. The key of a connection's row begins in another way."""
 NO_FETCHES: Final = "no fetches"
 IDLE: Final = "idle"
 

@@ -29,7 +29,7 @@ _TOPIC_SHIFT: Final = 32
 _ROW_BYTES: Final = 100
 """The memory for a partition in bytes: its row, and its entry in `FetchSession.silent`."""
 _KEY_BYTES: Final = 150
-"""The memory for a topic in bytes, without the two copies of its key, of which one is in
+"""The memory for a topic in bytes, without its key. The key is stored twice. One copy is in
 `FetchSession.silent`."""
 _SPARE_TOPICS: Final = 64
 """How many topics without partitions are kept, in addition to twice the number of partitions."""
@@ -60,7 +60,7 @@ class SessionPartitions:
         self.layout = layout
         """The layout of `requests`: the layout with the most fields of all requests so far."""
         self._numbers: dict[bytes, int] = {}
-        """Topic key -> topic number."""
+        """For each topic key, the number of the topic."""
         self._keys: list[bytes] = []
         self._key_bytes = 0
         """The memory of the topics in bytes."""

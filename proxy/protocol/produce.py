@@ -111,7 +111,7 @@ class ProducedBatch(NamedTuple):
     producer_id: int
     producer_epoch: int
     sequence: int
-    """The sequence of the first record."""
+    """The sequence number of the batch's first record."""
     next_sequence: int
     """The first sequence number of the producer's next batch."""
     entry: bytes

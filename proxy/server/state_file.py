@@ -25,7 +25,7 @@ class StateFile:
 
     Args:
         process: the process. If ``--state`` is not set, there is no file.
-        known: returns the brokers to write.
+        known: a function that returns the brokers to write.
     """
 
     def __init__(self, process: Process, known: Callable[[], Known]) -> None:

@@ -37,7 +37,7 @@ _UNIFORM_WORTH: Final = 8
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Expansion:
-    """The parts of an expanded response."""
+    """The parts from which an expanded response is made."""
 
     layout: FetchLayout
     """The layout of the client's version. For v4 to v6, the table's layout is v7."""

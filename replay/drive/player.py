@@ -36,7 +36,7 @@ class _Copy:
     ended: set[int] = field(default_factory=set)
     """The places of the connections that were played to their end in this round."""
     first_open: int = 0
-    """The lowest place of a connection that has not been played to its end."""
+    """The index of the first connection that has not been played to its end."""
     started: int = 0
     """How many connections were started in this round."""
     suffix: bytes = b""
@@ -95,7 +95,7 @@ class Player:
         self._rounds = rounds
         self.total = sum(len(connection.steps) for connection in connections) * copies * rounds
         self.sent = 0
-        """Steps that were sent to every side."""
+        """The number of steps that were sent to every side."""
         self.left_out: Counter[LeftOut] = Counter()
         """The number of steps that were not playable, by the reason. This was known only during the run."""
         self.errors: Counter[str] = Counter()

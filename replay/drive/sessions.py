@@ -26,7 +26,7 @@ class Session:
     """The id that the target gave. 0 if it gave none, or lost the session."""
     next_epoch: int = 1
     listed: dict[tuple[bytes, bytes], bytes] = field(default_factory=dict)
-    """(topic key, partition as on the wire) -> the last entry that was sent."""
+    """For each partition, the last entry that was sent. A key is (topic key, partition as on the wire)."""
 
     def apply(self, fetch: MappedFetch) -> None:
         """Add the partitions that a fetch lists, and remove the ones that it forgets."""

@@ -54,12 +54,12 @@ class FetchCounts:
     """The lowest number of partitions in a fetch. -1 if there is no fetch."""
     most: int = 0
     partitions: int = 0
-    """The partitions of all fetches together."""
+    """The sum of the numbers of partitions in all fetches."""
     unread: int = 0
     """Fetches that were not captured completely, or that could not be parsed."""
 
     def add(self, exchange: Exchange) -> None:
-        """Add a request."""
+        """Add a fetch request to the counts."""
         listed = _listed(exchange)
         if listed is None:
             self.unread += 1

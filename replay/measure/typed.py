@@ -105,7 +105,8 @@ class _Optional:
         self.type = value.type
         self._value = value
         self._nulls = pa.nulls(self._ROWS, value.type)
-        """Slices of it share its memory, which is large if a struct has many fields."""
+        """An array of nulls. Slices of this array share its memory, because an array of a struct with many
+        fields is large."""
 
     def write(self, values: Sequence[Any]) -> pa.Array:
         present = [value is not None for value in values]

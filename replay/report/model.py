@@ -23,7 +23,7 @@ Action: TypeAlias = Literal[
     "capture again",
     "leave",
 ]
-"""Advice for a client."""
+"""The kinds of advice for a client."""
 
 
 class Actual(TypedDict):
@@ -215,7 +215,7 @@ class ToDo(TypedDict):
     saved_bytes_per_day: int | None
     """Modelled: the saving at the rate of the captured time. None if no time was captured."""
     money_per_month: float | None
-    """Modelled; None without --price-per-gb."""
+    """The modelled saving of money in 30 days. None without --price-per-gb."""
     sentence: str
     """The advice for people, in one sentence. It does not name the client."""
 
@@ -254,7 +254,7 @@ class ClientRow(TypedDict):
     first packet to its last one."""
     fetch: FetchReport
     passed: dict[str, Passed]
-    """Fetches that did not go through sessions, by reason."""
+    """The fetches that did not use sessions, by reason."""
 
 
 class TopicRow(TypedDict):
@@ -309,7 +309,7 @@ class SlotsNeeded(TypedDict):
     time: str
     """Its start, ISO 8601 in UTC. Periods without a change are left out: the last value continues."""
     needed: int
-    """The maximum of simultaneous sessions."""
+    """The largest number of sessions that exist at the same time."""
 
 
 class SlotsRow(TypedDict):
@@ -368,9 +368,9 @@ class StarvedRow(TypedDict):
     since: str
     """ISO 8601 in UTC."""
     seconds: float
-    """The time until it got records, had no more records, or the capture ended."""
+    """The seconds until the partition got records, had no more records, or the capture ended."""
     responses: int
-    """Responses that brought records of other partitions meanwhile."""
+    """The number of responses that brought records of other partitions in this time."""
     behind: int
     """The largest lag of the starved partition in offsets: from its fetch offset to the end of the readable
     log."""
@@ -459,9 +459,9 @@ class Money(TypedDict):
     """Modelled: the cost of the saved fetch bytes, in the currency of the price."""
 
     price_per_gb: float
-    """Per 10^9 bytes."""
+    """The price of 10^9 bytes."""
     saved: float
-    """For the time of the capture."""
+    """The saving in the time of the capture."""
     saved_per_month: float
     """The saving in 30 days, if the traffic continued as in the capture."""
     how: str
@@ -481,7 +481,7 @@ class BothSides(TypedDict):
     client_side: str
     """The address to which the gateway's clients connect: host:port."""
     broker_side: str
-    """The broker: host:port."""
+    """The address of the broker: host:port."""
     connections: int
     """The number of client connections. Each of them has one connection to the broker."""
     fetch_bytes: int
@@ -489,7 +489,7 @@ class BothSides(TypedDict):
 
 
 class Report(TypedDict):
-    """The whole object."""
+    """The whole report, as a JSON object."""
 
     version: str
     """The version of fetchgate."""

@@ -110,7 +110,7 @@ class Outcome:
     session_size: int = 0
     """The number of partitions in the session after the fetch."""
     request: FetchRequest | None = field(default=None, repr=False)
-    """None if it could not be read."""
+    """The client's fetch request. None if the request could not be read."""
     response: CapturedResponse | None = field(default=None, repr=False)
     """The fetch's response, or None if the fetch has no response."""
 
@@ -146,7 +146,8 @@ class Outcome:
 
 
 _values_of: Final = attrgetter(*[field.name for field in fields(Outcome)][1:])
-"""All fields but the exchange. Each fetch needs them, and `copy.copy` takes five times as long."""
+"""A function that returns the values of all fields except the exchange. It is used for each fetch, because
+`copy.copy` takes five times as long."""
 
 
 @dataclass(slots=True, eq=False)
@@ -156,7 +157,7 @@ class CapturedFetch:
     outcome: Outcome
     request: FetchRequest
     elements: list[ListedTopic]
-    """Topics of the request."""
+    """The topics of the request."""
     response: CapturedResponse | None
     repeats: bool = False
     """Whether it repeats an earlier fetch. It then has the same parsed request and response objects."""

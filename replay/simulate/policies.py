@@ -95,7 +95,10 @@ class _Template:
 
 
 class GatewayPolicy:
-    """Runs the gateway's own core. Its clock shows the times of the capture."""
+    """A policy that plays fetches through the gateway's own core.
+
+    The core's clock has the times of the capture.
+    """
 
     def __init__(self) -> None:
         self.differing = 0
@@ -365,7 +368,10 @@ def _unchanged(fetch: CapturedFetch, sent: FetchRequest | None, pieces: Sequence
 
 
 class AlwaysPolicy:
-    """Gives every connection a session at its first eligible fetch. The session is never lost."""
+    """A policy that gives every connection a session at its first eligible fetch.
+
+    The session is never lost.
+    """
 
     def __init__(self) -> None:
         self.differing = 0
@@ -380,7 +386,7 @@ class AlwaysPolicy:
         return []
 
     def add(self, fetch: CapturedFetch) -> list[Outcome]:
-        """Add the next fetch. If its response was not captured, it counts at its captured cost."""
+        """Add the next fetch. A fetch whose response was not captured counts with its captured bytes."""
         outcome, response = fetch.outcome, fetch.response
         if response is None:
             outcome.reason = UNPAIRED

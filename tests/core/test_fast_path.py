@@ -128,7 +128,7 @@ def test_many_in_flight_and_many_in_a_read() -> None:
 def test_what_is_in_flight_stays_in_its_order() -> None:
     """Responses stay in order when another request is sent between pipelined Produce requests.
 
-    The core takes over until its request is answered. Then the fast path is used again.
+    The fast path is not used until the other request is answered. Then it is used again.
     """
     play = Playbook(resolve=gateway).exchange(produce(0), produced(0)).exchange(produce(1), produced(1))
     play.client(produce(2)).to_broker(produce(2))
@@ -594,8 +594,9 @@ def test_a_fetch_of_a_session_behind_versions_is_counted() -> None:
 
 
 def test_another_fetch_while_one_is_outstanding() -> None:
-    """Trap 18: a client sends a second fetch while the first one is outstanding. The second fetch is sent
-    without the session. As a delta, it would fail together with the first one.
+    """Trap 18: a second fetch is sent without the session while the first one is outstanding.
+
+    As an incremental fetch, it would fail if the first one fails.
     """
     play = Playbook().established(16, THREE)
     polls(play, 16, 4, 4)
@@ -646,7 +647,7 @@ def test_a_session_closes_amid_a_fetch_of_the_fast_path() -> None:
 
 @dataclass(frozen=True)
 class Says:
-    """What the broker answers from now on."""
+    """The values in the broker's responses from now on."""
 
     records: int = 0
     high: int = 5

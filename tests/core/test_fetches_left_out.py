@@ -177,8 +177,9 @@ def test_a_broker_that_keeps_its_sessions_is_never_suspected(
 def test_nor_is_one_whose_clients_have_more_to_read_than_there_is_room_for(
     release: str, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A broker is not suspected when a size limit leaves out partitions, even if clients read the same
-    records again.
+    """A broker is not suspected of having lost a partition if a size limit leaves out partitions.
+
+    This holds even if clients read the same records again.
     """
     chance, client = random.Random(seed), checked_often(release, monkeypatch)
     for _ in range(400):

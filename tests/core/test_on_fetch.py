@@ -24,8 +24,9 @@ class Rack(Stage):
 
 
 class Counting(Stage):
-    """A stage that changes its limit at the 20th fetch. So the fast path must not repeat the earlier
-    change.
+    """A stage that changes its limit at the 20th fetch.
+
+    From then on, the fast path must not repeat the change that the stage made to earlier fetches.
     """
 
     def __init__(self, _state: ConnectionState) -> None:

@@ -96,7 +96,7 @@ class Counts:
     steps: int = 0
     entries: int = 0
     repeated: int = 0
-    """Steps whose two direct responses differed."""
+    """The number of repeated steps. A step is repeated if its two direct responses differed."""
 
 
 @dataclass
@@ -270,7 +270,7 @@ class Lockstep:
         self.follow(request, got)
 
     def follow(self, request: FetchRequest, response: FetchResponse) -> None:
-        """Mostly continue after the records that were read, like a consumer."""
+        """In most cases, advance the offsets after the records that were read, as a consumer does."""
         names = {self.ids[name]: name for name in self.topics} if self.version >= 13 else {}
         asked = {(name, index) for name, index in self.wanted}
         for topic in response.topics:

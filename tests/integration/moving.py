@@ -40,9 +40,10 @@ EACH: Final = 5
 """The number of records that a producer sends at a time, each to another partition."""
 PAUSE: Final = 0.05
 ONE_IN_FLIGHT: Final = 1
-"""With more, clients double records by themselves, also directly. After a failed batch, later ones fail as
-out of order. The client then uses a new producer epoch, and sends batches again that may have been written
-(librdkafka issue 4953, and Java). In a transaction this is impossible."""
+"""The number of requests that a producer may have in flight. With more, clients duplicate records by
+themselves, also without a gateway. After a failed batch, later batches fail as out of order. The client then
+uses a new producer epoch, and sends batches again that may have been written (librdkafka issue 4953, and
+Java). In a transaction this is impossible."""
 MOST_NUMBERS: Final = 20_000
 """An upper limit: a producer sends fewer records than this to each partition."""
 QUICK_JAVA: Final = ("-XX:TieredStopAtLevel=1",)
@@ -101,7 +102,7 @@ class Received:
         self.records[partition].append((offset, (name, number)))
 
     def has_of(self, names: Iterable[str], count: int) -> bool:
-        """Return whether it has this many records of each of these producers."""
+        """Return whether at least `count` records of each named producer were received."""
         counts = Counter(name for records in self.records for _, (name, _) in records)
         return all(counts[name] >= count for name in names)
 

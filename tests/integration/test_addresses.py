@@ -37,7 +37,8 @@ BEYOND = {"4.4.0": {ApiKey.API_VERSIONS: (0, 4)}}
 """By release: the ranges that are cut because later versions are not supported."""
 NO_TAGS = b"\0"
 COORDINATOR_SECONDS = 30
-"""A new cluster first creates its topic of offsets, and responds with error 15 until then."""
+"""The time limit for a coordinator, in seconds. A new cluster responds with error 15 until it has created its
+topic of offsets."""
 
 
 @pytest.fixture(scope="module", params=RELEASES)
@@ -89,7 +90,7 @@ REQUESTS = {
 
 
 def response(connection: RawConnection, key: ApiKey, version: int) -> bytes:
-    """Repeat the request until the coordinator is available. Other responses are returned at once."""
+    """Return the response to a request. The request is repeated until the coordinator is available."""
     give_up = time.monotonic() + COORDINATOR_SECONDS
     while True:
         body = connection.call(key, version, REQUESTS[key](version))
@@ -112,15 +113,16 @@ def told(key: ApiKey, version: int, body: bytes) -> list[tuple[int, str, int]]:
 
 
 def moved_back(key: ApiKey, version: int, body: bytes, addresses: list[tuple[int, str, int]]) -> bytes:
-    """Replace the addresses of a response, one after the other."""
+    """Replace the addresses in a response by the given addresses, one after the other."""
     back = iter(addresses)
     return rewrite(key, version, body, lambda *_: next(back)[1:])
 
 
 def spoken(connection: RawConnection, key: ApiKey) -> range:
-    """Return the versions of an API that the broker supports. All must be known.
+    """Return the versions of an API that the broker supports.
 
-    Return an empty range if the broker does not support the API.
+    The gateway must know the highest of these versions. The range is empty if the broker does not support the
+    API.
     """
     low, high = connection.versions().get(key, (0, -1))
     assert high <= REWRITTEN[key]

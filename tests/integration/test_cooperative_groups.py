@@ -98,7 +98,7 @@ class Members:
         return run
 
     def settle(self, *runs: Run) -> None:
-        """Wait until each has a part of the partition."""
+        """Wait until each of these members has a part of the partition."""
         for run in runs:
             run.wait(
                 lambda run: bool(run.of("assigned")) and bool(run.of("assigned")[-1]["partitions"]), "a part"
@@ -150,7 +150,7 @@ def test_two_members_share_a_partition(
 def test_members_come_and_leave(
     program: Program, broker: Broker, gateway: GatewayProcess, topic: str, group: str, place: str
 ) -> None:
-    """Case 38, the short form: nothing is lost, and nothing comes twice if members leave gracefully.
+    """Case 38, the short form: if members leave gracefully, no record is lost, and no record comes twice.
 
     kafka-python keeps its position in a partition that it gets again.
     """

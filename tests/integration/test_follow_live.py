@@ -1,4 +1,4 @@
-"""Leaders move, and a client without KIP-951 continues: ``--follow-leader`` before three brokers."""
+"""Leaders move among three brokers. With ``--follow-leader``, a client without KIP-951 continues."""
 
 import struct
 import threading
@@ -34,7 +34,7 @@ EACH: Final = 20
 CLIENT: Final = "old"
 PATIENCE: Final = 60.0
 MOVED: Final = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
-"""The errors that are followed."""
+"""The errors after which the gateway follows a partition to its new leader."""
 LAST_OFFSET_DELTA: Final = 23
 """Its offset in a batch, after offset, length, epoch, magic, CRC and attributes."""
 
@@ -106,7 +106,10 @@ class OldConsumer:
                 self._take(at, reader.read(max(size, 0)))
 
     def _take(self, at: int, records: bytes) -> None:
-        """Read batches: the base offset of each, and the offset delta of its last record."""
+        """Read batches, and advance the partition's offset after them.
+
+        Of each batch, only the base offset and the offset delta of its last record are read.
+        """
         while len(records) >= LAST_OFFSET_DELTA + 4:
             offset, length = struct.unpack_from(">qi", records)
             (last,) = struct.unpack_from(">i", records, LAST_OFFSET_DELTA)

@@ -1,4 +1,4 @@
-"""TLS between real ends, captured like by tcpdump, is read with the client's key log."""
+"""TLS connections between real programs, captured like by tcpdump, are read with the client's key log."""
 
 import asyncio
 import ssl

@@ -55,13 +55,13 @@ def fill(live: Live) -> None:
 
 
 class Consumer:
-    """Reads a batch of each partition at a time.
+    """A consumer that reads one batch of each partition at a time.
 
     Args:
         address: the address of the broker or of a gateway.
-        max_bytes: its max_bytes.
+        max_bytes: the max_bytes of its fetches.
         turned: whether each list begins one partition later, as in librdkafka.
-        version: the version of Fetch.
+        version: the version of its fetches.
     """
 
     def __init__(self, address: str, max_bytes: int, *, turned: bool, version: int = 11) -> None:
@@ -102,7 +102,7 @@ class Consumer:
 class SessionConsumer(Consumer):
     """A consumer with its own session, like Java's.
 
-    After a full fetch it lists partitions with another offset.
+    After a full fetch, it lists only partitions whose offset has changed.
     """
 
     def __init__(self, address: str) -> None:
@@ -131,7 +131,7 @@ class SessionConsumer(Consumer):
 
 
 IN_A_ROUND: Final = PARTITIONS // AT_ONCE
-"""After this many fetches, each partition was served once."""
+"""The number of fetches after which each partition was served once."""
 FETCHES: Final = ROUNDS * IN_A_ROUND
 
 
@@ -166,9 +166,9 @@ def test_through_the_gateway_every_partition_gets_on_at_the_same_rate(
 
 
 def in_a_row(broker: Broker, gateways: int, start_gateway: Callable[..., GatewayProcess]) -> str:
-    """Start gateways in a row: the first before the broker, each other before the previous one.
+    """Start gateways in a row, and return the address of the last one.
 
-    Return the last address.
+    The first gateway is before the broker. Each further gateway is before the previous gateway.
     """
     address = broker.address
     for _ in range(gateways):
@@ -223,7 +223,10 @@ def test_with_a_session_of_its_own_a_client_gets_on_everywhere_at_the_same_rate(
 def test_before_a_broker_without_sessions_a_list_that_turns_starves_nobody(
     sessionless: Live, start_gateway: Callable[..., GatewayProcess]
 ) -> None:
-    """One gateway and a client without sessions: each fetch is forwarded, and served as directly."""
+    """If neither the client nor the broker has sessions, a rotating list starves no partition.
+
+    The gateway forwards each fetch, and each partition is served as without a gateway.
+    """
     gateway = start_gateway(sessionless.broker.address)
 
     turned = Consumer(gateway.address, LIMIT, turned=True).read(PARTITIONS)

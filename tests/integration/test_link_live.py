@@ -35,7 +35,7 @@ PARTITIONS: Final = 20
 RECORDS: Final = 30
 """How many records arrive before the clients start, and again when they have a session."""
 IDLE: Final = 30
-"""How many fetches are counted."""
+"""The number of idle fetches of each client that the test counts."""
 PARKED: Final = 0.8 * FETCH_MAX_WAIT_MS / 1000
 """The shortest wait of each fetch at the broker, in seconds."""
 JAVA: Final = {LATEST: LATEST, "1.0.2": "2.8.2"}

@@ -64,7 +64,7 @@ def test_epochs_begin_at_1_and_wrap_to_1() -> None:
 
 
 def test_an_epoch_is_good_once() -> None:
-    """Case 18: an epoch can be used only once. Then it gets error 71."""
+    """Case 18: each epoch of a session can be used only once. A second fetch with it gets error 71."""
     _, asker = fresh()
     made = asker.fetch(("foo", 0), session=(0, 0)).session_id
 
@@ -418,7 +418,7 @@ def test_evicted_while_parked() -> None:
 
 
 def test_overtaken_while_parked() -> None:
-    """Case 42: a second fetch is answered while the first one waits. The first one gets error 71."""
+    """Case 42: a second fetch is answered while the first fetch waits. The first fetch then gets error 71."""
     broker, asker = fresh()
     session = Session(asker, ("foo", 0))
     parked = broker.arrive(asker.request(session=(session.id, 1)), 0.0)

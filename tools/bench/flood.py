@@ -68,10 +68,10 @@ def unknown_versions() -> bytes:
 
 
 def queued(topic: bytes) -> bytes:
-    """Build a fetch that the broker delays, and the requests after it.
+    """Build a fetch that the broker delays, and further requests that have to wait behind it.
 
     Args:
-        topic: id of a topic in which the first partition has no records.
+        topic: the id of a topic whose first partition has no records.
     """
     first = fetch_request(1, [(topic, [0])], offsets={(topic, 0): 0}, wait_ms=WAIT_MS)
     small = frame(heartbeat(2, None)[4:14])  # its header; nobody reads further before its turn
@@ -130,7 +130,7 @@ async def follow(where: tuple[str, int], topic: str) -> None:
 
 
 async def run_moved(where: tuple[str, int], count: int, topic: str) -> None:
-    """Let clients follow in windows, between lines on stdin."""
+    """Let clients follow a topic in windows. A line on stdin begins a window, and the next line ends it."""
     loop = asyncio.get_running_loop()
     print("ready", flush=True)
     while await loop.run_in_executor(None, sys.stdin.readline):

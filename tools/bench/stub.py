@@ -22,7 +22,7 @@ TOPICS: Final[Topics] = [(TOPIC_ID, range(PARTITIONS))]
 NODE_ID: Final = 1
 SESSION_ID: Final = 77
 _RANGES: Final = ((1, 4, 18), (3, 1, 1), (9, 1, 9), (10, 0, 6), (18, 0, 4))
-"""The part of a 4.3 broker's ApiVersions that a gateway needs. For Metadata, only one version."""
+"""The part of a 4.3 broker's ApiVersions that a gateway needs. Only one version of Metadata is included."""
 _CLIENT_ID_AT: Final = 12
 _SESSION: Final = 2 + 1 + 13
 """Bytes from a fetch's client id to its session id, without the id's text: its length, tags, limits."""

@@ -39,11 +39,12 @@ AWAY_SECONDS: Final = 5.0
 BACKLOG_BYTES: Final = 100_000_000
 RECORD_BYTES: Final = 1000
 OF_THE_BEST: Final = 2.0
-"""How far a saving may be from the best possible, in percent of the direct bytes."""
+"""The largest distance of a saving from the best possible saving, in percent of the direct bytes."""
 _FRESH: Final[dict[str, Any]] = {"totals": {"passthrough": {}}}
 _SEGMENT: Final = 1 << 30
 _OFFSET_AT: Final = {True: slice(8, 16), False: slice(4, 12)}
-"""The span of fetch_offset in a request's entry, by whether the version is v9 or later."""
+"""The position of fetch_offset in the entry of a fetch request, for versions from v9 on (True) and for older
+versions (False)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,9 +205,9 @@ def _connections(folder: Path) -> dict[str, list[Exchange | ConnectionEnd]]:
 
 
 def cheapest(fetches: list[Exchange]) -> int:
-    """Return the lowest possible cost of a connection's fetches.
+    """Return the lowest possible number of bytes for a connection's fetches.
 
-    Fetches that can't be read count with their real cost.
+    Fetches that can't be read count with their real bytes.
     """
     read: list[CapturedFetch] = []
     other = 0

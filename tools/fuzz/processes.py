@@ -32,7 +32,11 @@ _FLAGS: Final = {"bootstrap": "127.0.0.1:1", "listen": "127.0.0.1:0"}
 
 
 def _channel(data: bytes) -> None:
-    """Two bytes for `_packets`; then messages, each with a byte for its size and one for its cut."""
+    """Send messages through a channel, and read their bytes in pieces.
+
+    The input has two bytes for `_packets`, and then the messages. Each message begins with one byte for its
+    size, and one byte for the size of a piece.
+    """
     if len(data) < 3:
         return
     _packets(data)

@@ -49,7 +49,7 @@ class ResponseFraming(Framing):
         self.ignored = self.conversation.opaque_from_broker
 
     def begin(self) -> None:
-        """See `Framing`. The first byte begins a frame."""
+        """Note that the stream is captured from its first byte on. So no search for a frame is needed."""
         super().begin()
         if self.search is not None and not len(self.search) and not self.search.dropped:
             self.search = None
@@ -72,7 +72,7 @@ class ResponseFraming(Framing):
         self._pieces += cut(size)
 
     def mark_broken(self) -> None:
-        """See `Framing`."""
+        """Note that responses of this connection may be missing."""
         self.conversation.response_broken = True
 
     def adopt(self, other: Framing) -> None:

@@ -28,7 +28,7 @@ from replay.capture.files.window import Column, FileWindow
 from replay.capture.packets.tcp import EVERYTHING, FIN, RST, SYN, Filter, Packets, decode
 
 MAX_RUN = 1 << 20
-"""After this many bytes of payload a run ends."""
+"""The number of payload bytes after which a run ends."""
 MAX_PAUSE = 1_000_000
 """A pause between two packets that ends a run, in nanoseconds. A frame gets its time from its run. Without
 this limit, a run could contain frames from before and after a round trip, if a packet was captured late."""

@@ -43,7 +43,10 @@ class Play:
         self.exchange(asked, fetch_response(self.version, ("t", entries)))
 
     def starved(self) -> list[tuple[int, float, int, int]]:
-        """Return for each starved partition: number, seconds, responses, and offsets behind the end."""
+        """Return the figures of each starved partition.
+
+        They are the partition's number, the seconds, the responses in this time, and the lag in offsets.
+        """
         return [(one.partition, one.lasted / SECOND, one.responses, one.behind) for one in self.log.longest()]
 
     @property

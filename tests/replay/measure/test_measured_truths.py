@@ -47,7 +47,7 @@ def split(frames: Sequence[Frame], files: int) -> list[bytes]:
 
 
 def late(frames: Sequence[Frame], nanoseconds: int) -> list[Frame]:
-    """Return packets in an order in which each is up to this much late. Each packet keeps its time.
+    """Return the packets in another order: each packet is up to `nanoseconds` late, and keeps its time.
 
     Captures from queues of several cores are like this.
     """

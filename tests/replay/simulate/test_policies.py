@@ -1,4 +1,7 @@
-"""The policy `gateway` is compared with sessions for all and for none, on captures of real clients."""
+"""The policy `gateway` is compared with sessions for all connections and with no sessions.
+
+The captures are from real clients.
+"""
 
 from dataclasses import replace
 from functools import cache
@@ -43,7 +46,10 @@ def saved(name: str, policy: Policy) -> tuple[int, int]:
 
 
 def test_fetches_that_change_nothing_are_recognised_by_those_before(tmp_path: Path) -> None:
-    """From the fourth fetch on, fetches that only rotate their list of 100 partitions are recognised."""
+    """Fetches that only rotate their list are recognised as repeats, from the fourth fetch on.
+
+    Here the list has 100 partitions.
+    """
     truth = make(tmp_path / "idle.pcap", 500_000, Shape(filled=0, connections=1))
     engine = Engine("gateway")
     taken = []

@@ -1,4 +1,7 @@
-"""The run: a broker, a gateway, groups of members that are killed, stopped and replaced; then a calm end."""
+"""The run of the soak test: a broker, a gateway, and groups of members. The end of the run is calm.
+
+Until then, members are killed, stopped and replaced.
+"""
 
 import random
 import signal
@@ -34,7 +37,7 @@ PAUSE_SECONDS: Final = 2.0
 """The pause between two disturbances of one group, on average."""
 DOWN_SECONDS: Final = (0.1, 1.5)
 UP_SECONDS: Final = (10, 40)
-"""How long the gateway is not disturbed."""
+"""The time between two kills of the gateway in seconds: minimum and maximum."""
 KEYS: Final = 60
 RATE: Final = 60.0
 """Records a second for each group."""
@@ -132,7 +135,7 @@ class GroupMembers:
             self._start(slot)
 
     def close(self) -> None:
-        """Kill all."""
+        """Kill all members."""
         for slot in self._slots:
             if slot.process is not None:
                 slot.process.kill()
@@ -221,7 +224,10 @@ class GroupMembers:
         self._done["started"] += 1
 
     def _kill(self, slot: _ChaosSlot) -> bool:
-        """Kill a member, or start it. Return whether it was killed."""
+        """Kill a member, and start it again in most cases. A member that does not run is only started.
+
+        Return whether a member was killed.
+        """
         if slot.process is None or slot.life is None or slot.process.poll() is not None:
             self._start(slot)
             return False
@@ -279,11 +285,11 @@ def chaos(kills: int, groups: int, seed: int, say: Say, folder: Path | None = No
     """Disturb groups until enough members were killed.
 
     Args:
-        kills: over all groups.
-        groups: how many, at the same time.
-        seed: of all choices; times differ from run to run nevertheless.
-        say: called with lines about the progress.
-        folder: for the members' output. None for a temporary one.
+        kills: the number of members to kill, in all groups together.
+        groups: the number of groups that run at the same time.
+        seed: the seed of all random choices. Times still differ from run to run.
+        say: the function that is called with each line about the progress.
+        folder: the folder for the members' output. None for a temporary folder.
     """
     with ExitStack() as stack:
         if folder is None:
@@ -326,7 +332,7 @@ class _GroupsRun:
         self._produced = 0
 
     def run(self, kills: int) -> None:
-        """Run, and judge."""
+        """Run the soak test, and check its results."""
         began = time.monotonic()
         ended, stop_producing = threading.Event(), threading.Event()
         share, more = divmod(kills, len(self._members))
