@@ -40,7 +40,7 @@ def _left_out(value: _Value, why: str) -> Callable[[str], _Value]:
 
 
 def _one_of(*words: str) -> Callable[[str], str]:
-    """Return a parser that accepts these words, in upper or lower case.
+    """Return a parser that accepts the given words, in upper or lower case.
 
     It also accepts synonyms of ``on`` and ``off`` (see `word`).
     """
@@ -133,7 +133,7 @@ def _bootstrap(text: str) -> tuple[Address, ...]:
 
 
 def _listened(text: str) -> Address:
-    """Read an address to listen at. ``:9000`` and ``9000`` mean port 9000 on loopback."""
+    """Read a listen address. ``:9000`` and ``9000`` mean port 9000 on loopback."""
     return Address.parse(text, lowest_port=0, default_host=LOOPBACK)
 
 
@@ -470,7 +470,7 @@ class Config:
         "and sessions are closed at the brokers",
         live=True,
     )
-    """The longest time for draining, in seconds."""
+    """The time limit for draining, in seconds."""
     admin: Address | None = option(
         metavar="HOST:PORT|off",
         parse=_listened_or_off,
@@ -478,7 +478,7 @@ class Config:
         help="the address of the admin endpoint, which serves /livez, /readyz, /metrics, /state, and "
         "with --cooperative /cooperative",
     )
-    """The address of the admin endpoint. None for ``off``."""
+    """The address of the admin endpoint. None if the option is ``off``."""
     admin_names: tuple[str, ...] = option(
         metavar="NAME[,NAME]",
         parse=_admin_names,
@@ -520,7 +520,7 @@ class Config:
         help="one more address, which serves /metrics, /livez and /readyz alone, in plain text and without a "
         "token: for Prometheus and probes, while --admin stays at loopback",
     )
-    """The address of the second endpoint for ``/metrics``. None for ``off``."""
+    """The address of the second endpoint for ``/metrics``. None if the option is ``off``."""
     capture: Path | None = option(
         metavar="DIR",
         parse=_path,
@@ -573,7 +573,10 @@ class Config:
 
     @property
     def shares_port(self) -> bool:
-        """Whether all brokers of a host template share one listener. Clients name the broker in TLS (SNI)."""
+        """Whether all brokers of a host template share one listener.
+
+        The server name in TLS (SNI) selects the broker.
+        """
         return self.tls_cert is not None
 
 
@@ -709,7 +712,7 @@ def _check_needs(config: Config) -> None:
 def read(
     options: Sequence[Option], flags: Mapping[str, str | None], environ: Mapping[str, str], file: str | None
 ) -> dict[str, Any]:
-    """Read options from all sources. See `load`.
+    """Read options from all sources: flags, environment and file. See `load`.
 
     Raises:
         ConfigError: an option or the file can't be used.

@@ -46,7 +46,7 @@ def response(correlation: int, body: bytes = b"") -> bytes:
 def api_versions(
     release: str, correlation: int = 0, version: int = 0, *, client_id: str = "c"
 ) -> tuple[bytes, bytes]:
-    """Return an ApiVersions request, and the response of a broker of this release."""
+    """Return an ApiVersions request, and the response that a broker of the given release sends."""
     asked = request(18, version, correlation, client=client_id.encode())
     return asked, framed(ModelBroker(release).handle(asked[4:], 0.0))
 

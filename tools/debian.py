@@ -55,7 +55,8 @@ APT::Sandbox::User "root";
 APT::Install-Recommends "no";
 Debug::NoLocking "true";
 """
-"""Settings that apt-get reads after the system's. They remove the system's hooks, not its proxies."""
+"""Settings that apt-get reads after those of the system. They remove the system's hooks, but keep its
+proxies."""
 
 SCRIPT: Final = """#!/bin/sh
 export LD_LIBRARY_PATH={libraries}${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}

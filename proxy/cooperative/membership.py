@@ -194,7 +194,7 @@ class Synced:
     assignment: bytes
 
     def renamed(self, protocol: bytes, assignment: bytes) -> bytes:
-        """Return the response with another protocol name and another assignment."""
+        """Return the response with the protocol name `protocol` and the assignment `assignment`."""
         return with_fields(self.frame, self.message, protocol_name=protocol, assignment=assignment)
 
 

@@ -20,7 +20,7 @@ _NO_LIMIT: Final[Mapping[str, int]] = {}
 class SessionLimits:
     """The session switch, and the number of session slots that the gateway uses at brokers.
 
-    It is shared by all connections of the gateway.
+    All connections of the gateway share this object.
 
     Args:
         max_sessions: the largest number of slots to use at brokers at one time.
@@ -30,7 +30,8 @@ class SessionLimits:
             partitions get records.
         max_fetch_bytes: the limit of record bytes in a fetch, by client id. The entry "" is for all other
             clients.
-        slots: for each process of the gateway, how many slots it uses or requests. All processes share it.
+        slots: for each process of the gateway, how many slots it uses or requests. All processes share this
+            list.
         own: the index of this process in `slots`. Only this process changes that item.
     """
 
@@ -92,8 +93,9 @@ class SessionLimits:
     def reserve(self) -> bool:
         """Reserve a slot if one is left.
 
-        A broker has 1000 slots for all its clients (fetch-semantics 2.7, trap 22). The count is incremented
-        first and checked afterwards. So two processes can never both get the last slot. Both may be refused.
+        A broker has 1000 slots for all its clients (fetch-semantics 2.7, trap 22). The process first
+        increments the count and then checks it. So two processes can never both get the last slot; sometimes
+        neither gets it.
         """
         self._slots[self._own] += 1
         if self.used <= self.max_sessions:

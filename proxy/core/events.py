@@ -35,10 +35,10 @@ def fetch_kind(session_id: int, epoch: int) -> FetchKind:
 
 
 class Refusal(StrEnum):
-    """Why the gateway ended a connection: the client might have got a broker's own address.
+    """Why the gateway ended a connection: otherwise the client might have got a broker's own address.
 
-    The values are the label of `fetchgate_refused_total`. This only happens in explicit mode, where addresses
-    are rewritten.
+    The values are the label of `fetchgate_refused_total`. This only happens in explicit mode, in which the
+    gateway rewrites addresses.
     """
 
     VERSION = "version not offered"
@@ -141,7 +141,7 @@ def saved_bytes(tally: Tally) -> int:
 
 
 def broker_bytes(tally: Tally) -> int:
-    """Return the bytes of fetches on the broker's side, plus the bytes of the gateway's own ApiVersions."""
+    """Return the bytes of fetches and of the gateway's own other requests on the broker's side."""
     return fetch_bytes(tally.broker) + tally.probe_bytes
 
 

@@ -77,7 +77,7 @@ class Handler:
         return None
 
     def begin(self, _request: "InFlight") -> "Handler":
-        """Return the handler to feed with the response of one request, which begins now."""
+        """Return the handler whose `feed` gets the response to one request. The response begins now."""
         return self
 
     def feed(self, chunk: bytes, *, last: bool) -> list[Buffer]:
@@ -162,7 +162,7 @@ class InFlight:
         self.sent_at = sent_at
         """The time at which the request was sent to the broker, in seconds."""
         self.answered = False
-        """Whether the response is complete: the client has it, or it waits in `out`."""
+        """Whether the broker's response is complete. The client has it already, or it waits in `out`."""
         self.claim: Claim | None = None
         """The claim of a stage on the response, or None."""
         self.out: list[Buffer] | None = None
@@ -181,14 +181,17 @@ class ResponseQueue:
         self.expected: deque[InFlight] = deque()
         """The requests that the broker has not answered, in the order of its responses."""
         self.owed: deque[InFlight] = deque()
-        """The requests whose responses the client has not got, in the order for the client."""
+        """The requests whose responses the client has not got yet, in the order in which it must get them."""
         self.resending = 0
-        """The number of fetches that are being sent once more. Later responses wait for them."""
+        """The number of fetches that are being sent again. Later responses wait for them."""
         self.buffered = 0
         """Bytes of responses that are buffered until they are complete, or until it is their turn."""
 
     def in_turn(self, request: InFlight, pieces: list[Buffer]) -> list[Buffer]:
-        """Return the next bytes of a response if it is its turn. Otherwise keep them."""
+        """Return the next bytes of a response if the client gets them now.
+
+        Otherwise keep them until their turn.
+        """
         if request.claim is not None:
             request.claim.pieces += pieces
             self.buffered += sum(map(len, pieces))
@@ -243,7 +246,7 @@ class ResponseQueue:
             self.expected, self.owed = deque(), deque()
 
     def clear(self) -> None:
-        """Drop everything."""
+        """Drop all requests and all buffered bytes of responses."""
         self.expected.clear()
         self.owed.clear()
         self.buffered = 0
@@ -379,7 +382,7 @@ class FetchHandler(Handler):
         """Whether this handler's response goes to the client unchanged. If not, an outer handler changes
         it."""
         self.listed = True
-        """Whether the client gets all partitions of the response."""
+        """Whether the client gets all partitions of the response, not only the partitions with changes."""
         self.fetch: FetchRequest | None = None
         """The parsed request. None if it was not understood."""
         self._listing: Listing | None = None
@@ -412,7 +415,7 @@ class FetchHandler(Handler):
     # The request
 
     def ask(self, fetch: FetchRequest) -> None:
-        """Note the parsed fetch of the client, with the changes of the stages."""
+        """Note the client's fetch as parsed, with the changes of the stages."""
         self.fetch = fetch
         self.wait = max(fetch.max_wait_ms, 0) / 1e3
 
@@ -442,7 +445,7 @@ class FetchHandler(Handler):
         Args:
             response: collects the response.
             frame: the whole frame.
-            partitions: how many partitions it lists.
+            partitions: how many partitions the request lists.
             session_id: the session id in the request, 0 to request a session, or None without a session.
         """
         self.response = response
@@ -459,7 +462,7 @@ class FetchHandler(Handler):
         return self.response.buffered
 
     def feed(self, chunk: bytes, *, last: bool) -> list[Buffer]:
-        """Return the client's bytes that are ready now."""
+        """Process the next bytes of the response, and return the client's bytes that are ready now."""
         return self.responses.receive(self, chunk, last=last)
 
     def end(self, request: InFlight) -> bool:

@@ -230,7 +230,7 @@ class Savings:
         return self.settle(saved)
 
     def tore(self, count: int, entries: int, saved: int, narrow: FetchLayout, wide: FetchLayout) -> None:
-        """Note how much larger entries are in the session's response, because topics are split up.
+        """Note how many bytes larger the entries of a session's response are, because topics are split up.
 
         Args:
             count: the number of partitions in the fetch.
@@ -282,7 +282,10 @@ class Savings:
         return count * narrow.response_entry - most
 
     def _note_full(self, size: int, count: int, narrow: FetchLayout) -> int:
-        """Note the size of a fetch. Return the size of the fetch and its full response, without records."""
+        """Note the size of a fetch. Return the bytes of the fetch and of its full response.
+
+        The bytes of records are not counted.
+        """
         full = size + count * narrow.response_entry
         if CREDIT_EXCHANGES * full > self._limit:
             if not self._limit:

@@ -30,7 +30,7 @@ _WHOLE: Final = frozenset({b"PLAIN", b"OAUTHBEARER"})
 token each time."""
 _SCRAM: Final = b"SCRAM-"
 _SCRAM_NONCE: Final = b",r="
-"""In SCRAM's first token, only the part before these bytes is the same each time (RFC 5802)."""
+"""The bytes in SCRAM's first token that end the part which is the same each time (RFC 5802)."""
 MAX_LANES: Final = 1 << 17
 """The maximum number of producer sequences that are tracked. If there are more, the least recently
 acknowledged one is dropped first."""
@@ -252,7 +252,7 @@ class Siblings:
 
 
 class Authentication:
-    """Observes the SASL requests of one connection: whether the client is authenticated, and as whom."""
+    """Observes the SASL requests of one connection: whether the client is authenticated, and its identity."""
 
     __slots__ = ("_asked", "_mechanism", "_wanted", "as_whom")
 

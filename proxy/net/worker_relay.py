@@ -18,7 +18,7 @@ CUT_OFF_SECONDS: Final = 10.0
 
 
 class Relay:
-    """Forwards the bytes, and the end of the stream, from either side to the other.
+    """Forwards the bytes of both sides to each other, and also the end of each stream.
 
     Args:
         loop: the event loop.
@@ -130,7 +130,7 @@ class _RelaySide(asyncio.Protocol):
         self.transport: asyncio.Transport | None = None
         """The connection of this side. None before it is connected and after it is closed."""
         self.ended = False
-        """Whether this side sends no more bytes."""
+        """Whether the peer has ended this side's stream, so that no more bytes come."""
         self.full = False
         """Whether this side's write buffer is full. If so, the other side is not read."""
         self.watched = False

@@ -59,7 +59,8 @@ MAX_TAG_BYTES: Final = 1 << 14
 MAX_NAME: Final = 249
 """The longest topic name that Kafka allows. Longer names are not stored."""
 MAX_AROUND: Final = 512
-"""The limit of bytes before the body, and from the rack on, for a fetch that gets a template."""
+"""The size limit for two parts of a fetch that gets a template: the bytes before the body, and the bytes from
+the rack on."""
 _MAX_BARE_TOPICS: Final = 256
 """The limit of listed topics without partitions. No client has a reason to list these."""
 _STRIDE_WORTH: Final = 8
@@ -114,7 +115,10 @@ class Topics:
         """Whether an entry or an element has tags. If so, the gateway does not read the entries."""
 
     def listing(self, frame: bytes) -> Listing:
-        """Return the listed partitions of a frame. The entries are a view of the frame, if possible."""
+        """Return the listed partitions of a frame.
+
+        If possible, the entries are a view of the frame, not a copy.
+        """
         layout = self.layout
         if self.element:
             at, count = self.blocks[0]

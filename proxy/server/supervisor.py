@@ -300,7 +300,7 @@ class Supervisor:
             self.process.loop.call_later(TOGETHER_SECONDS, self._begin)
 
     def _begin(self) -> None:
-        """Begin to poll the cluster, and to accept clients and assign them to workers."""
+        """Begin to ask the cluster for its brokers, to accept clients, and to assign them to workers."""
         if not self._started and not self._closed:
             self._started = True
             if isinstance(self.brokers, BrokerRegistry):

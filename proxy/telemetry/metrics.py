@@ -705,7 +705,10 @@ def _members(found: Cooperative) -> Iterator[tuple[tuple[str, str], int]]:
 
 
 def bounded(counts: Counter[str]) -> list[tuple[str, int]]:
-    """Return the `MAX_REASONS` most common label values with their counts. `other` is the sum of the rest."""
+    """Return the `MAX_REASONS` most common label values with their counts.
+
+    An additional value `other` has the sum of all other counts.
+    """
     common = counts.most_common(MAX_REASONS)
     rest = counts.total() - sum(count for _, count in common)
     return [*common, ("other", rest)] if rest else common

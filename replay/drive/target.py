@@ -1,4 +1,4 @@
-"""The contents of a target: versions, brokers, topics, and the first and last offsets of partitions."""
+"""What a target contains: versions, brokers, topics, and the first and last offsets of partitions."""
 
 import asyncio
 from collections.abc import Iterable, Mapping
@@ -292,7 +292,10 @@ def read_created(response: bytes) -> dict[str, int]:
 
 
 async def _find_offsets(connection: TargetConnection, target: Target) -> None:
-    """Ask each leader for the earliest and the latest offsets of its partitions."""
+    """Ask each leader for the earliest and the latest offsets of its partitions.
+
+    Note these offsets in `target`.
+    """
     leaders = {int(leader) for topic in target.topics.values() for leader in topic.leaders if leader >= 0}
     for leader in sorted(leaders):
         led = {

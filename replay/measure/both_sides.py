@@ -24,8 +24,8 @@ from replay.capture.kafka.exchange import Exchange
 SAMPLED: Final = 12
 """How many exchanges of each connection are kept."""
 MOST: Final = 2_000
-"""How many connections are compared: the ones with the most exchanges. The two sides of a gateway have the
-same number of exchanges, so both are among them."""
+"""The number of connections that are compared: the connections with the most exchanges. The two sides of a
+gateway have the same number of exchanges, so both are compared."""
 _LEAST: Final = 8
 """The least number of common exchanges. Connections with fewer are not compared."""
 _WITHIN: Final = 0.8
@@ -73,7 +73,7 @@ class Sample:
         self._worst = max(self._kept)
 
     def values(self) -> list[SampledExchange]:
-        """Return the kept exchanges. If there are too few to compare, return none."""
+        """Return the kept exchanges, or an empty list if there are too few to compare."""
         return list(self._kept.values()) if len(self._kept) >= _LEAST else []
 
 

@@ -39,7 +39,8 @@ STRIPPED: Final = pa.schema(
     ]
 )
 _WORTH: Final = 4096
-"""In bytes. If the first run of a response is smaller, the response is not examined."""
+"""The smallest first run of a response that is examined, in bytes. It is not worth while to cut smaller
+ones."""
 _LEAST: Final = 512
 """The shortest `records` field that is cut, in bytes. Shorter fields stay complete."""
 

@@ -144,7 +144,7 @@ def _own(struct: Struct, suffix: bytes) -> Iterator[Edit]:
 
 
 def own_client(frame: bytes, suffix: bytes) -> bytes:
-    """Return a request with a suffix added to its client id. Without a client id, it is unchanged."""
+    """Return a request with a suffix added to its client id. A request without a client id is not changed."""
     at = REQUEST_START_BYTES
     size = int.from_bytes(frame[at : at + 2], signed=True)
     if size < 0:
@@ -156,7 +156,7 @@ def own_client(frame: bytes, suffix: bytes) -> bytes:
 
 
 def _read(schema: str, api_key: int, version: int, frame: bytes, body: int) -> Struct | None:
-    """Read the names in a request. Return None if it can't be read."""
+    """Read the names in a request. Return None if the request can't be read."""
     try:
         return read(schema, api_key, version, frame, body, whole=False)
     except ProtocolError:

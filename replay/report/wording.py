@@ -1,4 +1,7 @@
-"""The report's sentences, and the formats of its figures and names. Terminal and HTML both use them."""
+"""The sentences of the report, and the formats of its figures and names.
+
+The terminal and the HTML report both use them.
+"""
 
 from collections.abc import Collection, Mapping
 from datetime import UTC, datetime, timedelta
@@ -81,7 +84,7 @@ UNTOLD: Final = frozenset({"bytes missing", "unpaired"})
 """The reasons that make the saving unknown. They count if most bytes are in fetches that were left out for
 one of these reasons."""
 CUT: Final = "cut by the snap length"
-"""A reason why bytes could not be read."""
+"""The reason for unreadable bytes that the capture does not have, because packets were cut."""
 _WARNINGS: Final = 5
 """The maximum number of warnings of one kind in the text. The JSON report has all warnings."""
 MAX_NAME: Final = 120

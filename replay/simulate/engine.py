@@ -22,7 +22,7 @@ class Ending:
     closing: Outcome | None
     """The outcome of closing the gateway's session. None if there was no session to close."""
     differing: int
-    """How many responses the core expanded to a size other than the captured one."""
+    """How many responses the core expanded to another size than the captured response has."""
 
 
 class Engine:

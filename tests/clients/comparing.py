@@ -23,8 +23,9 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fetches:
-    """The fetches of all open connections of one client. The kinds are those of
-    ``fetchgate_fetches_total``.
+    """The counts of fetches on all open connections of one client.
+
+    The kinds of fetches are those of ``fetchgate_fetches_total``.
     """
 
     version: int
@@ -47,7 +48,8 @@ class Pair:
     fetches: Fetches
     """The fetches of the run through the gateway."""
     watermarks: tuple[list[Line], list[Line]]
-    """Low and high watermarks that each run reported at its end. Empty for programs without commands."""
+    """The low and high watermarks that the direct run and the gateway's run reported at their end. Empty for
+    programs without commands."""
 
 
 def read_whole(

@@ -228,7 +228,7 @@ class Run:
         self.wait(lambda run: len(run.of("record")) >= count, f"{count} records", seconds=seconds)
 
     def wait_ends(self, ends: Mapping[Place, int], *, seconds: float = 40) -> None:
-        """Wait until every partition has reported its end at its offset in ``ends``."""
+        """Wait until every partition has reported its end, at the offset that is in `ends`."""
 
         def reached(run: Run) -> bool:
             seen = {(line["topic"], line["partition"]): line["offset"] for line in run.of("eof")}

@@ -148,8 +148,9 @@ def test_what_a_client_gives_up_after_a_rebalance_it_commits_for_what_it_had(
 def test_a_commit_for_what_a_member_does_not_have_is_refused(
     shared: Shared, coordinator: Coordinator
 ) -> None:
-    """A commit for a partition that the member does not have is refused. Such a commit would count for all
-    keys, so the offsets of other members would be lost.
+    """A commit for a partition that the member does not have is refused.
+
+    Such a commit would count for all keys, so the positions of other members would be lost.
     """
     one, two = client(shared), client(shared, "b")
     coordinator.rebalance([one, two])
@@ -332,7 +333,7 @@ def test_what_others_have_done_does_not_come_to_a_client_that_keeps_its_position
 
 
 def test_heartbeats_on_another_connection_count(shared: Shared, coordinator: Coordinator) -> None:
-    """Heartbeats on another connection of the client count. franz-go joins on a separate connection.
+    """A client's heartbeats count on each of its connections. franz-go joins on a separate connection.
 
     Before the fix, franz-go never got records, and the group rebalanced forever.
     """
@@ -392,8 +393,9 @@ def forgot(coordinator: Coordinator, shared: Shared, *, keeps: bool = True) -> C
 def test_who_goes_on_where_it_was_gets_nothing_of_ranges_that_are_new_to_it(
     shared: Shared, coordinator: Coordinator, broker: ModelBroker
 ) -> None:
-    """A client that keeps its position gets no records of key ranges that are new to it. It would miss the
-    records before its position, and its commit would mark them as processed.
+    """A client that keeps its position gets no records of key ranges that are new to it.
+
+    The client would miss the records before its position, and its commit would mark them as processed.
     """
     one = forgot(coordinator, shared)
     assert fetched(shared, one, broker, 20) == []
@@ -435,8 +437,10 @@ def test_who_goes_on_where_it_was_first_gives_all_up(
 def test_an_application_that_says_itself_where_it_begins_gets_what_it_asks_for(
     shared: Shared, coordinator: Coordinator, broker: ModelBroker
 ) -> None:
-    """An application that sets its own position gets the records from there, once its client has surely
-    received an empty assignment. Then the position can't be an old one.
+    """An application that sets its own position gets the records from this position on.
+
+    The gateway must first know that the client has received an empty assignment. After that, the position in
+    a fetch can't be an old one.
     """
     one = forgot(coordinator, shared)
     for _ in range(2):
@@ -658,8 +662,9 @@ def test_in_a_plain_group_the_metadata_is_the_applications(shared: Shared, coord
 def test_in_a_plain_group_a_client_first_gives_up_the_part_that_it_had(
     shared: Shared, coordinator: Coordinator, broker: ModelBroker
 ) -> None:
-    """If a group stops sharing partitions, each client first gives up what it had. Some clients keep their
-    position, and other members may not have got that far.
+    """If a group stops sharing partitions, each client first gives up its part of the partition.
+
+    Some clients keep their position, and the other members may not have read up to this position.
     """
     one, two = client(shared), client(shared, "b")
     coordinator.rebalance([one, two])

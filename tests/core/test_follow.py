@@ -62,7 +62,7 @@ class Two:
         return fetch(self.version, *wants, **fields)
 
     def fails(self, *wants: Want, errors: Iterable[int] = (6,), **fields: Any) -> Self:
-        """Let the client fetch from the old leader, which refuses."""
+        """Let the client fetch from the old leader, and let the old leader refuse the fetch with `errors`."""
         asked = self.fetch(*wants, **fields)
         self.old.client(asked).to_broker(asked)
         self.old.broker(self.refusal(*wants, errors=errors))

@@ -322,8 +322,9 @@ def test_a_lane_is_forgotten_when_there_are_too_many() -> None:
 
 
 def test_responses_that_wait_for_one_another_wait_a_second_at_most_all_together() -> None:
-    """Several responses wait for new leaders: one second in total, not one second each. librdkafka sends one
-    request for each partition.
+    """If several responses wait for new leaders, they wait one second in total, not one second each.
+
+    librdkafka sends one request for each partition, so it has many such responses.
     """
     two = Producer()
     for at in range(3):
@@ -428,9 +429,10 @@ def test_without_room_a_produce_passes_and_is_not_followed() -> None:
 
 
 def test_a_produce_without_room_does_not_hide_that_its_broker_hangs() -> None:
-    """A broker still counts as hanging if a Produce to it found no room in the budget.
+    """A broker still counts as hanging if the gateway had no room to keep a later Produce to it.
 
-    Other requests have already waited as long as allowed. They do not wait again until this broker responds.
+    Other connections have already waited for this broker as long as allowed. They do not wait again until it
+    responds.
     """
     two = Producer()
     two.old.client(two.produce(0, 100)).takes_broker()

@@ -59,8 +59,9 @@ def test_what_is_as_new_as_what_is_known_stays(version: int) -> None:
 
 @pytest.mark.parametrize("version", range(10))
 def test_below_v10_nothing_is_learned_or_changed(version: int) -> None:
-    """Below Metadata v10 nothing is learned or changed, because topics have no id there. An older epoch may
-    belong to a topic that was made again (KAFKA-12257).
+    """In Metadata below v10, no leader is learned or changed, because topics have no id there.
+
+    An older epoch may belong to a topic that was deleted and made again (KAFKA-12257).
     """
     leaders = knows()
     said = encode(message(12, topic(12, ORDERS, [partition(12, 0, 1, 4)])))

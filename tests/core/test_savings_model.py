@@ -28,8 +28,9 @@ exchanges this can happen four times."""
 
 
 def allowance(world: World) -> int:
-    """Return how much more sessions may cost than plain fetches: the credit, one exchange, and the last
-    close.
+    """Return how many bytes more sessions may cost than plain fetches in a workload.
+
+    The sum has three parts: the credit, one full exchange, and the close of the last session.
     """
     whole = max(
         each.bare + len(each.order) * (world.wide.request_entry + world.wide.response_entry + 40)

@@ -22,7 +22,7 @@ PLACE: Final = re.compile(r"\bPartition:(\d+)\tOffset:(\d+)\t")
 
 
 class Console:
-    """A console consumer that reads a topic from its beginning until the `with` ends.
+    """A console consumer that reads a topic from its beginning, until the `with` block ends.
 
     Args:
         release: the release of the Java client.

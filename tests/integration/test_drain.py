@@ -37,8 +37,8 @@ ROUNDS = 7
 """The number of rounds in which connections come and go. In the second half of the rounds, the gateway's
 memory must not grow any more."""
 MOST_ROUNDS = 28
-"""The limit of rounds until memory is constant. A gateway that grows by 150 bytes a connection never gets
-there."""
+"""The maximum number of rounds until memory is constant. If the gateway grows by 150 bytes for each
+connection, its memory is not constant after this number of rounds either."""
 ROUNDS_SECONDS = float(os.environ.get("CONNECTIONS_SECONDS", "0"))
 """The minimum time of the test with many connections, in seconds. 0 means only as many rounds as it needs."""
 LOADS, LOAD_RATE, SUCCESSORS = 3, 100, 3
@@ -51,7 +51,7 @@ EARLY, LATE = 3, 2
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Broker]:
-    """A broker whose slots can be counted."""
+    """Start a broker with few session slots (`SLOTS`), so that a test can count them."""
     with Broker(properties={"max.incremental.fetch.session.cache.slots": SLOTS}) as broker:
         with Admin(broker.address) as admin:
             admin.create_topic(TOPIC, partitions=PARTITIONS)

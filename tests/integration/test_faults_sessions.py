@@ -23,7 +23,8 @@ LARGE_RECORD = 900_000
 LARGE_RECORDS = 20
 LARGE_PARTITIONS = 40
 FILLED = 10
-"""Partitions with records. If all were read again, a delta would be no smaller than the full form."""
+"""The number of partitions with records. There are so many that a delta is as large as a full fetch if all of
+them are read again."""
 FOLLOWER = 77
 Responses = list[dict[tuple[str, int], object]]
 

@@ -220,7 +220,7 @@ def test_an_idle_lane_does_not_hold_the_offset(broker: Broker, gateway: GatewayP
 
 
 def test_the_owner_reads_again(gateway: GatewayProcess, topic: str) -> None:
-    """Case 25."""
+    """Case 25: if a member commits a lower offset than before, it reads the records from there again."""
     with closing(Librdkafka(gateway.address, LANES[0])) as low:
         low.commit(topic, 500)
         low.commit(topic, 100)

@@ -72,7 +72,7 @@ class Requests:
         return self.send(self.request(*wants, **options))
 
     def names(self, response: FetchResponse) -> list[tuple[str, int]]:
-        """Return (topic, partition) of each entry of a response, in the response's order."""
+        """Return (topic name, partition) for each entry of a response, in the response's order."""
         by_id = {topic_id: name for name, topic_id in self.ids.items()}
         return [
             (topic.topic or by_id.get(topic.topic_id, "?"), data.partition_index)
@@ -89,7 +89,7 @@ class Asker(Requests):
     now: float = 0.0
 
     def learn(self) -> "Asker":
-        """Read the current topic ids of the broker."""
+        """Read the broker's current topic ids, and return this asker."""
         self.ids |= {name: topic.topic_id for name, topic in self.broker.topics.items()}
         return self
 

@@ -36,7 +36,7 @@ BODIES = [
 @pytest.mark.parametrize(("version", "transactional_id"), BODIES)
 @pytest.mark.parametrize(("wire", "value"), [(b"\xff\xff", -1), (b"\0\0", 0), (b"\0\1", 1)])
 def test_acks(version: int, transactional_id: bytes, wire: bytes, value: int) -> None:
-    """Trap 32: acks is found, because a Produce with acks=0 has no response."""
+    """Trap 32: acks is found in a Produce request, because a Produce with acks=0 has no response."""
     first = HEADER + transactional_id + wire
     assert acks(first + REST, version, len(HEADER)) == value
     assert acks(first, version, len(HEADER)) == value

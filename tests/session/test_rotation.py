@@ -205,7 +205,10 @@ def test_another_list_of_the_same_size_is_not_known() -> None:
 
 
 def rotations(way: Way, *numbers: int, topic: str = "t") -> Rotation | None:
-    """Process a fetch of these partitions in the usual way. Return the rotation that it prepares, if any."""
+    """Process a fetch of the given partitions in the usual way.
+
+    Return the rotation that the fetch prepares, if any.
+    """
     way.by_columns(parsed(fetch(16, *((topic, number) for number in numbers))))
     way.answered(fetch_response(16, session_id=7))
     return way.rotation

@@ -1,4 +1,4 @@
-"""The time since when a broker's responses are late, over all connections and processes."""
+"""The gateway finds since when a broker's responses are late, over all connections and processes."""
 
 from proxy.telemetry.unanswered import HUNG_SECONDS, Owed, Unanswered
 

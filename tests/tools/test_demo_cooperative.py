@@ -39,8 +39,8 @@ def outcome(**changes: Any) -> CooperativeOutcome:
 def test_logs_of_a_group(tmp_path: Path) -> None:
     """The outcome of a group is read from the logs of its members.
 
-    The killed member has handled offset 4 without committing it. Another member handles 4 again and continues
-    with its key.
+    The killed member has handled offset 4 without committing it. Another member handles offset 4 again, and
+    then the next records with the same key.
     """
     other = entries(
         tmp_path,

@@ -1,4 +1,4 @@
-"""The logs of members show which records were handled, handled again, or handled out of order."""
+"""The members' logs show which records were handled, handled again, or handled out of order."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from tools.work_log import (
 
 
 def entries(tmp_path: Path, *each: tuple[int, int, int, int]) -> Entries:
-    """Write entries of (offset, key, begin, end) to a log file, and read them back."""
+    """Write entries to a log file, and read them back. An entry is (offset, key, begin, end)."""
     path = tmp_path / f"log-{len(list(tmp_path.iterdir()))}"
     log = WorkLog(path, 100)
     for entry in each:

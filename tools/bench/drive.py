@@ -1,4 +1,4 @@
-"""The number of fetches a second that `replay drive` sends to a stub broker that responds at once.
+"""Measures how many fetches per second `replay drive` sends to a stub broker that responds at once.
 
     python -m tools.bench.drive HOST:PORT
 

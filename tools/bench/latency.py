@@ -23,7 +23,7 @@ s."""
 WARM_UP: Final = 1.0
 """The uncounted first seconds of a window, while the producer connects."""
 FIRST_SECONDS: Final = 5.0
-"""How long each route is warmed up."""
+"""How long each route is warmed up, in seconds."""
 RATES: Final = (500, 2000)
 """The rates of the measurement, in records per second."""
 CPU_RATE: Final = 2000

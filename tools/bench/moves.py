@@ -1,8 +1,8 @@
 """Leaders that move under clients, as in KIP-951's own benchmark, but smaller: three brokers, 100 partitions.
 
-A client produces and consumes, direct and through the gateway, in turns. In each window all leaders move
-several times at once. `tools.bench.gaps` reads from the wire how long the client takes to turn to a new
-leader. The consumer reports the latency of the slowest record of each move.
+A client produces and consumes, in turns directly and through the gateway. In each window all leaders move
+several times, all at the same time. `tools.bench.gaps` reads from the captured packets how long the client
+takes to use a new leader. The consumer reports the latency of the slowest record of each move.
 
 Everything is observed at the brokers. Through the gateway, a gap begins when the error reaches the gateway,
 and ends when the new leader gets a request. So the gateway's own time is included, and a request that the
@@ -39,7 +39,7 @@ TOPIC: Final = "moving"
 PROPERTIES: Final = {"replica.fetch.wait.max.ms": 20}
 """With the default of 500 ms, waiting followers would hide most of the clients' behaviour."""
 MOVES: Final = 5
-"""Moves of all leaders in a window."""
+"""How many times all leaders move in a window."""
 QUICK_MOVES: Final = 2
 SECONDS: Final = 2.0
 """Seconds between two moves of leaders."""
@@ -62,7 +62,7 @@ class MovesWindow:
     """One window of one client and route."""
 
     gaps: Mapping[str, Sequence[float]]
-    """In ms, by the names of `KINDS`."""
+    """The gaps in ms. The keys are those of `KINDS`."""
     worst: Sequence[float]
     """The latency of the slowest record of each move, from produce to consume, in ms."""
 
@@ -257,7 +257,7 @@ def _rows(client: str, rounds: Rounds[MovesWindow], follows: Sequence[str]) -> I
 def _gap_rows(
     label: str, seen: Rounds[Sequence[float]], *, hinted: bool, followed: bool
 ) -> Iterator[FigureRow]:
-    """Yield the rows on the gaps of one client and kind of requests, by route and window."""
+    """Yield the table rows about the gaps of one client and one kind of requests."""
     gaps_of = {name: [gap for window in windows for gap in window] for name, windows in seen.items()}
     yield FigureRow(
         name=f"{label}: gap, median",

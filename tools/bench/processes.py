@@ -24,7 +24,8 @@ from tools.kafka.ports import free_ports
 
 HOST: Final = "127.0.0.1"
 START_SECONDS: Final = 60.0
-"""The time limit for a process to be ready, even a load that waits for a broker."""
+"""The time limit for a process to be ready, in seconds. It is also enough for a load that waits for a
+broker."""
 
 
 _CPU_CLOCK: Final = 2
@@ -75,7 +76,7 @@ class ProcessMeter:
 
     @property
     def resident(self) -> int:
-        """Resident bytes now."""
+        """The resident memory of the process now, in bytes."""
         return int(self._process.memory_info().rss)
 
 
@@ -266,7 +267,7 @@ class Load:
         return document
 
     def finish(self) -> dict[str, Any]:
-        """Stop the load. Return its result."""
+        """Stop the load, and return its result."""
         if self._process.stdin is not None:
             self._process.stdin.close()
             self._process.stdin = None  # communicate() would flush it

@@ -24,7 +24,8 @@ class FuzzTarget:
 
     name: str
     run: Callable[[bytes], None]
-    """Feeds one input. It catches documented errors; any other exception is a finding."""
+    """A function that feeds one input to the code. It catches documented errors; any other exception is a
+    finding."""
     seeds: Callable[[], list[bytes]]
     modules: tuple[str, ...]
     """The packages whose executed code guides the fuzzer."""

@@ -135,7 +135,7 @@ class Broker:
         return self._broker is not None and self._broker.running
 
     def port_of(self, listener: str) -> int:
-        """Return the broker's own port for an additional listener."""
+        """Return the port of an additional listener at the broker itself, before any proxy."""
         return self._ports[listener]
 
     def configure(self, properties: Properties) -> None:

@@ -1,4 +1,4 @@
-"""A Java process whose output goes to a file. It ends when this process ends."""
+"""A Java process whose output goes to a file. It ends at the latest when the Python process ends."""
 
 import contextlib
 import signal
@@ -83,4 +83,4 @@ JVM = (
     "-Dorg.slf4j.simpleLogger.showDateTime=true",
     "-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS",
 )
-"""A small heap, a garbage collector with one thread, and a log of warnings and errors."""
+"""Options for a small heap, a garbage collector with one thread, and a log of warnings and errors only."""

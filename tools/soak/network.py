@@ -1,9 +1,9 @@
 """The network between the gateway and each broker. It can be slow, lose packets, and be cut.
 
-The brokers and their direct clients are in one namespace, the gateway and its clients in another. They are
-joined by a link (`tools.netns.lossy`) for each broker. A lost packet stays lost, and no end is informed of a
-cut link. If namespaces are not allowed, a relay for each broker replaces them. It delays and withholds bytes,
-but loses none.
+The brokers and their direct clients are in one namespace, the gateway and its clients in another. For each
+broker, a link (`tools.netns.lossy`) joins the namespaces. A lost packet stays lost, and neither end is
+informed when a link is cut. If namespaces are not allowed, a relay for each broker replaces the links. A
+relay delays and withholds bytes, but loses none.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ CHUNK: Final = 65_536
 
 
 class Wire(Protocol):
-    """The way to one broker."""
+    """The network path between the gateway and one broker."""
 
     delay: float
     """The delay in each direction, in seconds."""
@@ -108,7 +108,7 @@ class Links:
         return self._far.inside()
 
     def via(self, broker: Broker) -> tuple[str, str]:
-        """See Network."""
+        """Return the address for a broker to bind for the gateway, and the address to connect to."""
         address = f"10.81.{broker.node_id}.2:{LINK_PORT}"  # a broker needs another port for each listener
         return address, address
 

@@ -23,7 +23,8 @@ with warnings.catch_warnings():
 
 PARTITIONS: Final = 48
 BUSY: Final = range(0, PARTITIONS, 8)
-"""The partitions of the steady topic with records. The others are idle, so that sessions save bytes."""
+"""The partitions of the steady topic that get records. All other partitions are idle, so that sessions save
+bytes."""
 CHURN_PARTITIONS: Final = 4
 CHURN_SHARE: Final = 0.1
 """The share of records for the topic that is deleted and made again."""
@@ -34,14 +35,17 @@ MOST_IN_FLIGHT: Final = 400
 """The limit of unacknowledged records of a producer."""
 MOST_AT_ONCE: Final = 10
 FAILURES: Final = 20
-"""After this many consecutive failures a producer is replaced."""
+"""The number of consecutive failures after which a producer is replaced."""
 FLUSH_SECONDS: Final = 150.0
 DELIVERY_MS: Final = 120_000
 
 
 @dataclass(slots=True)
 class SoakTopics:
-    """The names of the two topics, and the generation of the one that is made again."""
+    """The names of two topics: one that stays, and one that is deleted and made again.
+
+    `generation` is the number of times that the second topic was made again.
+    """
 
     steady: str
     churn: str
@@ -272,7 +276,7 @@ class Aiokafka:
             self._waiting.popleft()
 
     def close(self) -> None:
-        """See `_ProducerClient`."""
+        """Give up unacknowledged records, and stop the client."""
         for task in self._waiting:
             task.cancel()
         self._loop.run_until_complete(self._end())

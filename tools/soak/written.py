@@ -21,7 +21,7 @@ them."""
 
 
 class BatchHeader(NamedTuple):
-    """The header of a batch. Its records have consecutive sequences."""
+    """The header of a batch. The records of a batch have consecutive sequence numbers."""
 
     first_offset: int
     last_offset: int

@@ -32,7 +32,7 @@ class Format:
     fraction: int = 1_000_000
     """Time units per second in the file's timestamps: a million or a billion (pcap only)."""
     link: int = 0
-    """Link type (pcap)."""
+    """The link type of all packets (pcap only)."""
     record_header: int = 16
     """The size of the header before each packet, in bytes (pcap only)."""
     max_record: int = MAX_RECORD

@@ -1,4 +1,7 @@
-"""Packets of a pcapng file: follows the chain of blocks. If it is broken, finds the next block."""
+"""Reads the packets of a pcapng file, block by block.
+
+If the next block is not where it should be, the reader searches for a valid block.
+"""
 
 import struct
 from dataclasses import dataclass
@@ -92,9 +95,9 @@ class PcapngRecords:
         return self._columns(window, kind, np.array(places, np.int64)) if moved else None
 
     def _follow(self, window: FileWindow) -> tuple[list[int], int]:
-        """Move past packets of one kind, and past unneeded blocks between them.
+        """Move past packet blocks of one kind, and past unneeded blocks between them.
 
-        Return the places of the packets, and their kind.
+        Return the places of the packet blocks, and their kind.
         """
         head, tail, data, end = self._head, self._tail, window.data, window.end
         described = self._described
@@ -250,7 +253,7 @@ class PcapngRecords:
     def _found(self, window: FileWindow, *, final: bool) -> bool:
         """Search for the next block. Return whether one was found.
 
-        Its kind must be known, its two length fields must agree, and another block must follow it.
+        The block's kind must be known, its two length fields must agree, and another block must follow it.
         """
         word = np.ndarray(len(window.data) - 3, f"{self._order}u4", window.data, 0, (1,))
         last = max(window.end - 11, window.begin)

@@ -57,11 +57,13 @@ class Packets:
     time: Column
     """Nanoseconds since 1970."""
     ends: Column
-    """(5, n): the lower address in two halves, the higher one in two; IP version, lower port, higher port."""
+    """The two ends of each packet, as an array of shape (5, n). Its rows: the lower address in two halves,
+    the higher address in two halves, and a number with the IP version, the lower end's port and the higher
+    end's port."""
     from_low: Column
     sequence: Column
     ack: Column
-    """The next sequence number that its sender expected from the other direction, or `NO_ACK`."""
+    """The next sequence number that the packet's sender expected from the other direction, or `NO_ACK`."""
     flags: Column
     """The flags FIN, SYN and RST of each packet; other flags are cleared."""
     begin: Column
@@ -168,7 +170,7 @@ def _of_ports(ports: frozenset[int], header: Column) -> Column:
 
 
 def _count_others(header: Column, counts: FileCounts) -> None:
-    """Count the ports of packets that the filter excludes."""
+    """Count the packets that the filter excludes, by port."""
     ports, packets = np.unique(
         np.concatenate([header["source"], header["destination"]]).astype(np.uint16), return_counts=True
     )
@@ -197,7 +199,7 @@ def _mixed(address: Column, port: Column) -> Column:
 
 
 def _spread(values: Column) -> Column:
-    """Mix the bits of each number, so that similar numbers give different hashes."""
+    """Return a hash of each number. Similar numbers have very different hashes."""
     mixed = (values ^ (values >> np.uint64(31))) * _ODD
     found: Column = mixed ^ (mixed >> np.uint64(29))
     return found

@@ -80,7 +80,7 @@ class TlsDirection:
         self._time = 0
         """Time of the first byte in `_buffer`."""
         self._number = 0
-        """The number of the next record."""
+        """The sequence number of the next TLS record."""
         self._skipped = 0
         self._padded = False
         self._hole = 0

@@ -1,7 +1,7 @@
-"""A table of exchanges in files: written, added to, and read again.
+"""A table of exchanges in Parquet files. Runs write it, add to it, and read it.
 
-Files are Parquet, in folders by day and broker. A run adds its rows with Spark's commit protocol: files
-appear in the table only when all of them are written. A failed run leaves the table unchanged.
+The files are in folders by day and broker. A run adds its rows with Spark's commit protocol: files appear in
+the table only when all of them are written. A failed run leaves the table unchanged.
 """
 
 import fcntl

@@ -34,7 +34,10 @@ class Ends:
 
 
 def ends(folder: Path, ciphers: str | None = None, *, most: ssl.TLSVersion | None = None) -> Ends:
-    """Configure both ends. With `ciphers`, TLS 1.2 is used with these, otherwise TLS 1.3."""
+    """Make the TLS settings of client and server.
+
+    With `ciphers`, TLS 1.2 and these ciphers are used, else TLS 1.3.
+    """
     folder.mkdir(exist_ok=True)
     ca = Authority(folder)
     pair = ca.sign("kafka")

@@ -1,6 +1,6 @@
-"""Taps, networks and clocks may disturb the order of a complete capture. The results of `measure` stay equal.
+"""`measure` gives equal results for a complete capture, even if taps, networks or clocks disturb its order.
 
-Only times differ, so everything except times is compared.
+Only times differ, so the tests compare everything except times.
 """
 
 from collections.abc import Callable, Sequence
@@ -79,7 +79,7 @@ def late(frames: Sequence[Frame], nanoseconds: int, seed: int = 1) -> list[Frame
 
 
 def both_twice(frames: Sequence[Frame], nanoseconds: int) -> list[Frame]:
-    """Return packets as captured by two taps with different clocks. Each tap captures both directions."""
+    """Return packets as two taps would capture them, if each captures both directions with its own clock."""
     again = [replace(frame, time=frame.time + nanoseconds) for frame in frames]
     return sorted([*frames, *again], key=lambda frame: frame.time)
 

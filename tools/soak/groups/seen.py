@@ -1,4 +1,4 @@
-"""Judges a run only by the records that members processed and the log."""
+"""Judges a run from two sources only: the records that members processed, and the records in the log."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence

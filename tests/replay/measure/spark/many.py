@@ -23,7 +23,7 @@ _TASKS: Final = 64
 
 
 def many_connections(spark: SparkSession, connections: int) -> DataFrame:
-    """Return a table with this many connections."""
+    """Return a table with `connections` connections."""
     return spark.range(0, connections, 1, _TASKS).mapInArrow(_rows, from_arrow_schema(EXCHANGES))
 
 
