@@ -1,7 +1,7 @@
 """``fetchgate completion``: makes completion scripts for shells from the parsers of the command line.
 
-The metavar of an option shows how to complete its value: with the words of ``on|off``, with files for FILE,
-and with directories for DIR. zsh runs the script of bash (bashcompinit).
+The metavar of an option shows how its value is completed: with the words of ``on|off``, with files for FILE,
+and with directories for DIR. zsh uses the script for bash (bashcompinit).
 """
 
 import argparse
@@ -45,7 +45,8 @@ class _Value:
 
     words: tuple[str, ...] = ()
     files: str = ""
-    """The option of bash's compgen: ``-f`` for files, ``-d`` for directories. Empty for neither."""
+    """The option of bash's compgen: ``-f`` for files, ``-d`` for directories. It is empty if the value is
+    neither."""
 
 
 def script(shell: str, parsers: Parsers) -> str:
@@ -109,7 +110,7 @@ def _options(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
 
 
 def _arguments(parser: argparse.ArgumentParser) -> _Value:
-    """Return the possible values of the positional arguments."""
+    """Return the possible values of a command's positional arguments."""
     values = [_value(action) for action in parser._actions if not action.option_strings]  # noqa: SLF001 - as above
     words = tuple(word for value in values for word in value.words)
     return _Value(words=words, files="".join(value.files for value in values))

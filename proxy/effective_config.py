@@ -1,6 +1,6 @@
-"""The options in use and their sources, for people (``--show-config``) and for ``/state``.
+"""The options in use and their sources, for the command ``--show-config`` and the endpoint ``/state``.
 
-The options hold no secrets. Keys and tokens are in files, and only the names of the files are shown.
+The options contain no secrets. Keys and tokens are in files, and only the names of the files are shown.
 """
 
 import json
@@ -18,7 +18,10 @@ lines."""
 
 
 def as_toml(config: Config) -> str:
-    """Return the options as a file for ``--config``. A comment says where each option was set."""
+    """Return the options in the format of the file for ``--config``.
+
+    A comment says where each option was set.
+    """
     lines = [(f"{name} = {json.dumps(given.text)}", _origin(given)) for name, given in _given(config)]
     widest = min(_WIDEST, max(len(line) for line, _ in lines))
     return f"# The options of fetchgate {VERSION} that are in force, and where each came from.\n" + "".join(

@@ -11,7 +11,8 @@ plain text, because it takes the first bytes of TLS for a length."""
 _HTTP: Final = "HTTP_REQUEST"
 _NO_TLS: Final = frozenset({_HTTP, "WRONG_VERSION_NUMBER", "BAD_RECORD_TYPE"})
 _NOT_ASCII: Final = "CALLBACK_FAILED"
-"""OpenSSL's reason for a failed handshake if Python could not read the client's server name."""
+"""OpenSSL's reason for a handshake that failed because Python could not read the server name from the
+client."""
 _NO_CERTIFICATE: Final = "PEER_DID_NOT_RETURN_A_CERTIFICATE"
 _ALERT: Final = "ALERT"
 _EXPIRED: Final = "certificate expired"
@@ -54,7 +55,7 @@ def is_client_refused(error: ssl.SSLError) -> bool:
 
 
 def of_client(error: ssl.SSLError) -> str:
-    """Return why the handshake of a client failed, and what to do."""
+    """Return why the TLS handshake of a client failed, and what the operator can do."""
     reason = error.reason or ""
     if reason == _HTTP:
         return "the client sends HTTP: this is a port of Kafka, with TLS"
@@ -92,7 +93,7 @@ def of_broker(error: ssl.SSLError) -> str:
 
 
 def _refused(error: ssl.SSLCertVerificationError) -> str:
-    """Return what is wrong with a broker's certificate, from OpenSSL's code (x509_vfy.h)."""
+    """Return a text that says what is wrong with a broker's certificate, from OpenSSL's code (x509_vfy.h)."""
     message = error.verify_message.rstrip(".")
     match error.verify_code:
         case 9:

@@ -45,7 +45,8 @@ class Option:
     """Whether a reload applies the option: SIGHUP, or a change of the configuration file. Other options need
     a restart."""
     needs: str = ""
-    """The name of the option without which this option has no effect. Empty if there is none."""
+    """The name of another option that is needed for this option to have an effect. Empty if no other option
+    is needed."""
     parse_transparent: Callable[[str], object] | None = None
     """The parser for transparent mode, if it differs. It raises an error if the option has no effect in this
     mode."""
@@ -66,9 +67,9 @@ class Given:
     """The text of an option, and the place where it was set."""
 
     text: str
-    """The value, as it is written in the source."""
+    """The value of the option as text, as it is written in the source."""
     source: str
-    """``flag``, ``environment``, ``file`` or ``default``."""
+    """The kind of source: ``flag``, ``environment``, ``file`` or ``default``."""
     place: str
     """The flag, the variable or the file that set the option. For a default value: the flag that would change
     it."""
@@ -181,7 +182,11 @@ def _read_toml(file: str, known: Sequence[Option]) -> dict[str, str]:
 
 
 def _toml_text(file: str, key: str, value: object, known: Sequence[Option]) -> str:
-    """Return a TOML value as the text that one would write on the command line."""
+    """Return a TOML value as the text that somebody would write on the command line.
+
+    Raises:
+        ConfigError: the key is no option, or the value has a wrong type.
+    """
     names = [option.name for option in known]
     if isinstance(value, dict) and any(option.name == key and option.table for option in known):
         return json.dumps(value, default=str)

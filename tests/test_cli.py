@@ -1,4 +1,4 @@
-"""``fetchgate`` as a process: its messages, its exit codes, and its reactions to signals."""
+"""Tests of the command ``fetchgate``: its messages, its exit codes, and its reactions to signals."""
 
 import asyncio
 import json
@@ -152,8 +152,9 @@ def test_help_of_captures_is_a_command_as_well(capsys: pytest.CaptureFixture[str
 
 
 def test_captures_are_read_without_the_gateway() -> None:
-    """Reading captures does not import the gateway. Importing the gateway takes longer than reading a small
-    capture.
+    """The commands that read captures do not import the gateway.
+
+    Importing the gateway takes longer than reading a small capture.
     """
     asked = (
         "import sys; from proxy.cli import main; main(['replay', 'inspect', 'none']);"

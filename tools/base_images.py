@@ -22,11 +22,11 @@ _ASK: Final = (
     ("skopeo", "inspect", "--no-tags", "--format", "{{.Digest}}", "docker://"),
     ("docker", "buildx", "imagetools", "inspect", "--format", "{{.Manifest.Digest}}", ""),
 )
-"""The commands that print the digest of an image; the name follows the last word."""
+"""The commands that print the digest of an image. The name of the image is appended to the last word."""
 
 
 def digest_of(image: str) -> str:
-    """Ask the registry for the digest of an image, for all its platforms together.
+    """Ask the registry for the digest of an image. The digest covers the image for all platforms.
 
     Raises:
         RuntimeError: skopeo and docker are not installed, or they got no digest from the registry.

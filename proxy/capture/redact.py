@@ -85,10 +85,10 @@ _Kind: TypeAlias = tuple[int, int]
 _LEFT_OUT: Final[_Kind] = (-1, -1)
 """The kind of a request whose body is always omitted. The body of its response is omitted, too."""
 _PRODUCE: Final[_Kind] = (ApiKey.PRODUCE, -1)
-"""The kind of Produce requests. The records are in the request. The response has none, but it is omitted,
-too."""
+"""The kind of Produce requests. A Produce request contains records, so its body is omitted. The body of the
+response is omitted, too, although it has no records."""
 _PRIVATE: Final = (_LEFT_OUT[0], ApiKey.FETCH, ApiKey.SASL_AUTHENTICATE)
-"""The API keys of kinds whose responses may have records or credentials."""
+"""API keys of requests whose responses may have records or credentials."""
 _HARMLESS: Final = frozenset(
     {
         ApiKey.ADD_PARTITIONS_TO_TXN,
@@ -107,7 +107,7 @@ _MAX_SASL: Final = 1 << 16
 class Redactor:
     """Redacts both directions of one connection.
 
-    It takes bytes as they are sent, and returns the pieces to record.
+    It is given the bytes as they are sent, and returns the pieces to record.
     """
 
     __slots__ = ("_streams",)
@@ -320,7 +320,7 @@ class _Requests(_RedactedDirection):
         self._size = 0
 
     def begin(self, head: bytes) -> None:
-        """Keep the whole body, or only the client_id."""
+        """Decide which bytes of a request to keep: the whole body, or only the client_id."""
         api_key, version = int.from_bytes(head[API_KEY]), int.from_bytes(head[API_VERSION])
         client_id = int.from_bytes(head[REQUEST_START_BYTES:], signed=True)
         self._last = (api_key, version) == _OPAQUE_FROM
@@ -340,7 +340,7 @@ class _Requests(_RedactedDirection):
             self._open.add(head[REQUEST_CORRELATION_ID], (api_key, version) if known else _LEFT_OUT)
 
     def body(self, part: bytes) -> None:
-        """Keep or omit the next bytes of the body."""
+        """Keep or omit the next bytes of a request's body."""
         super().body(part)
         if self._produce:
             self._produce += part
@@ -375,7 +375,8 @@ class _RedactedResponses(_RedactedDirection):
         self._sasl = b""
         """The body of a SaslAuthenticate response. It is parsed, but not recorded."""
         self._sasl_version = -1
-        """The version of the response to SaslAuthenticate. -1 if the present response is of another API."""
+        """The version of the SaslAuthenticate response that is being read. -1 if the present response is of
+        another API."""
 
     def begin(self, head: bytes) -> None:
         """Decide how to treat the body of the next response: keep it, omit it, or look for records in it."""
@@ -396,9 +397,9 @@ class _RedactedResponses(_RedactedDirection):
             self._to_keep = self._framer.left
 
     def body(self, part: bytes) -> None:
-        """Keep or omit the next bytes of the body.
+        """Keep or omit the next bytes of a response's body.
 
-        They are omitted if they may belong to the next response.
+        Bytes that may belong to the next response are omitted.
         """
         walk, held = self._walk, self._held
         if walk is None:
@@ -446,7 +447,7 @@ class _RedactedResponses(_RedactedDirection):
         return pieces
 
     def _leave_records_out(self, walk: FetchResponseWalk, part: bytes) -> None:
-        """Buffer the next bytes of the frame, without the contents of records."""
+        """Buffer the next bytes of the response, but omit the contents of records."""
         spans, at, passed = walk.record_spans or [], 0, 0
         base, end = self._at, len(part)
         for start, stop in spans:
@@ -481,7 +482,7 @@ def _is_sasl(body: bytes, version: int) -> bool:
 
 
 _SASL_FLEXIBLE: Final = 2
-"""The first version with compact fields and tagged fields."""
+"""The first version of SaslAuthenticate with compact fields and tagged fields."""
 _SASL_ERROR_BYTES: Final = 2
 _SASL_LIFETIME_BYTES: Final = 8
 """The size in bytes of session_lifetime_ms, which exists from v1 on (KIP-368)."""

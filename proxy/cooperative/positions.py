@@ -90,7 +90,7 @@ class Positions:
         return min(offset for low, high in ranges for offset in self._within(low, high))
 
     def highest(self, ranges: KeyRanges) -> int:
-        """Return the highest offset within key ranges."""
+        """Return the highest next offset in some key ranges."""
         return max(offset for low, high in ranges for offset in self._within(low, high))
 
     def at_least(self, other: "Positions", ranges: KeyRanges) -> "Positions":
@@ -130,8 +130,8 @@ class Positions:
     def fitted(self, most: int) -> "Positions":
         """Return a coarser map, whose text has at most `most` characters.
 
-        Neighbouring steps with the smallest loss are merged, and get the lower offset of the two. So some
-        records may be read again, but none is lost.
+        Neighbouring steps with the smallest loss are merged, and get the lower offset of the two steps. So
+        some records may be read again, but none is lost.
         """
         found = self
         while len(found.starts) > 1 and (over := len(found.encoded()) - most) > 0:
@@ -196,7 +196,7 @@ def committed_metadata(positions: Positions, own: str, most: int = MOST_CHARACTE
 
 
 def without_map(own: str) -> str:
-    """Return the metadata for a commit without a map. It can't be mistaken for a map."""
+    """Return the metadata for a commit without a map. It is marked if it could be mistaken for a map."""
     return _PREFIX + _OWN + own if own.startswith(_PREFIX) else own
 
 

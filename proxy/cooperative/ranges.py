@@ -118,7 +118,7 @@ def overlap(one: KeyRanges, other: KeyRanges) -> bool:
 
 
 def _steps(lanes: Sequence[KeyRanges]) -> Iterator[tuple[int, int]]:
-    """Yield the first hash of each step, and the number of its lane."""
+    """Yield the first hash of each step, and the number of the lane that owns the step."""
     owned = sorted((low, high, lane) for lane, ranges in enumerate(lanes) for low, high in ranges)
     at, before = 0, None
     for low, high, lane in owned:

@@ -1,4 +1,4 @@
-"""Read complete frames of group messages by their schemas."""
+"""Parses complete frames of group messages by their schemas."""
 
 from typing import Final, NamedTuple
 

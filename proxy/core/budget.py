@@ -77,17 +77,18 @@ class Budget:
 
     @property
     def waiting(self) -> int:
-        """The number of connections whose brokers are not read."""
+        """The number of connections whose brokers the gateway does not read at present."""
         return len(self._waiting)
 
     def update(self, holder: Holder, buffered: int, *, may_wait: bool = True) -> None:
-        """Set the number of bytes that a connection buffers, then `settle`.
+        """Set the number of bytes that a connection buffers, then call `settle`.
 
         Args:
             holder: the connection.
-            buffered: all buffered bytes of the connection.
+            buffered: the number of all buffered bytes of the connection.
             may_wait: whether the response is incomplete and large. Small responses do not wait, because
-                buffering them costs less than the delay.
+                buffering them costs
+                less than the delay.
         """
         self.total += buffered - self._holders.get(holder, (0, False))[0]
         if buffered:
@@ -175,5 +176,5 @@ class RequestBudget:
         return True
 
     def release(self, size: int) -> None:
-        """Release reserved bytes."""
+        """Release reserved memory, in bytes."""
         self.total -= size

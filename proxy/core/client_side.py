@@ -103,7 +103,7 @@ class ClientSide:
         """The rebalance timeout of the client's group, in seconds: the longest time that the group waits for
         its members."""
         self._header = b""
-        """The header of the last fetch, after its correlation id."""
+        """The header of the client's last fetch, after the correlation id."""
         self._header_version = -1
         self.software_name = ""
         self.software_version = ""
@@ -154,7 +154,7 @@ class ClientSide:
             self._next()
 
     def _next(self) -> None:
-        """Process the next frame, or the received part of it."""
+        """Process the next frame, or the part of it that has arrived."""
         state, requests = self._state, self._state.from_client
         if state.stream is not _FRAMES:
             state.to_broker.append(requests.rest())
@@ -162,7 +162,7 @@ class ClientSide:
             requests.keep(data)
 
     def _forward_rest(self, data: bytes) -> None:
-        """Forward the next bytes of a frame that is not read."""
+        """Forward the next bytes of a frame that is not parsed."""
         state = self._state
         state.to_broker.append(data)
         if not state.from_client.left:
@@ -257,9 +257,9 @@ class ClientSide:
         return request
 
     def _collect(self, data: bytes, size: int, version: int) -> bool:
-        """Keep the beginning of a fetch until twice as many bytes have arrived, or the fetch is complete.
+        """Buffer the beginning of a fetch until twice as many bytes have arrived, or the fetch is complete.
 
-        If the request budget has no room for it, the fetch is forwarded as it arrives.
+        If the memory limit for requests leaves no room, the fetch is forwarded as it arrives.
         """
         if not self._state.from_client.reserve(min(size, 2 * len(data))):
             return self._other(data, size, _FETCH, version)

@@ -20,7 +20,7 @@ from proxy.protocol.api import (
 )
 
 MAX_JOINED: Final = 1 << 14
-"""The largest response, in bytes, that `join` buffers until it is complete."""
+"""The maximum size of a response that `join` buffers until it is complete, in bytes."""
 _AT_ONCE: Final = range(1024)
 """The maximum number of requests that one call handles. For requests without a response, there is no other
 limit."""
@@ -195,12 +195,15 @@ class FastPath:
         return part
 
     def response(self, data: bytes, began: float, now: float) -> tuple[int, bytes]:
-        """Return how many of the broker's bytes were handled, and the bytes to send to the client.
+        """Process bytes from the broker that match a plan.
 
         Args:
             data: the result of `join`.
-            began: when its first byte was read, in seconds.
-            now: when its last byte was read, in seconds.
+            began: the time when the first byte of `data` was read, in seconds.
+            now: the time when the last byte of `data` was read, in seconds.
+
+        Returns:
+            The number of processed bytes, and the bytes to send to the client.
         """
         if not self._takes_responses:
             return self._rest_of_response(data)

@@ -30,8 +30,8 @@ from proxy.session.partitions import PartitionTable
 from proxy.session.state import Action, Loss, SessionState
 
 STREAM_FROM: Final = 1 << 20
-"""If a client's last response was this large, in bytes, the client is catching up. Its next fetch does not
-use the session, so that the response streams (fetch-semantics 7, case 91)."""
+"""The response size, in bytes, from which on a client counts as catching up. The client's next fetch then
+does not use the session, so that its response can be streamed (fetch-semantics 7, case 91)."""
 _UNCACHED_ERRORS: Final = frozenset({ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, ErrorCode.UNSUPPORTED_VERSION})
 """Errors that a broker up to 3.9 sends, but does not store in the session, so that it does not repeat them.
 
@@ -260,7 +260,7 @@ class FetchResponses:
     def _forward_last(
         self, fetching: FetchHandler, response: Walked, walk: FetchResponseWalk, chunk: bytes, *, tagged: bool
     ) -> list[Buffer]:
-        """Return the last bytes of a response, with rewritten addresses."""
+        """Return the last bytes of a forwarded response. Broker addresses in its tags are rewritten."""
         start = response.forwarded
         if not tagged or not walk.tags or walk.tags[0][0] != NODE_ENDPOINTS_TAG:
             return self._up_to(fetching, response, walk, chunk, response.received)

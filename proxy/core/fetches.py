@@ -33,7 +33,7 @@ from proxy.session.partitions import memory_of
 from proxy.session.state import Loss, SessionState
 
 _UNUSED_FETCHES: Final = 64
-"""A session is closed after this many consecutive fetches for which it saved nothing."""
+"""The number of consecutive fetches without any saving after which a session is closed."""
 CHECK_SECONDS: Final = 300.0
 """The time between two checks of a session that saves bytes, in seconds.
 
@@ -93,7 +93,7 @@ class Fetches:
         self.check_at = 0.0
         """The time, in seconds, at which `_look` decides for the next time whether to check the session."""
         self._check_due_at = 0.0
-        """The time of the session's next regular check, in seconds."""
+        """The time, in seconds, at which the session's next regular check is due."""
         self._check_paid_at = 0
         """The number of bytes that the connection had saved when the last check was sent."""
         self.version = -1
@@ -111,7 +111,7 @@ class Fetches:
         self._probed = False
         """Whether the gateway itself has sent an ApiVersions request on this connection."""
         self._slot = False
-        """Whether the connection holds a slot of the process."""
+        """Whether the connection holds one of the process's session slots (--max-sessions)."""
         self._close_frame = b""
         """A frame that closes a session, made from a client's fetch. The session id is inserted when the
         frame is sent."""

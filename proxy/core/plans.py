@@ -105,8 +105,8 @@ class FetchTemplate:
         """The size of the fetch's frame in bytes."""
         self._block = block
         self._sent = self._kind, self._before, self._after = _around(frame, block)
-        """The parts of the fetch as sent: length, API key and version; the bytes before the entries; the
-        bytes after."""
+        """The parts of the fetch as it was sent: length, API key and version; the bytes before the entries;
+        the bytes after the entries."""
         self.changes = False
         """Whether stages changed the fetch before it was sent."""
 
@@ -202,7 +202,7 @@ class EntryTemplate:
         return cls(layout, frame, at)
 
     def records(self, frame: bytes) -> int:
-        """Return how many bytes of records a response has, or -1 if it does not match."""
+        """Return the number of record bytes in a response, or -1 if the response does not match."""
         if not frame.startswith(self._head, RESPONSE_START_BYTES) or not frame.startswith(
             self._end, self._ends_at
         ):
@@ -258,7 +258,7 @@ class Plan(Handler):
 
     def __init__(self, request: InFlight, prefix: bytes, *, answered: bool, plans: "Plans") -> None:
         self.live = True
-        """Whether the plan's assumptions still hold."""
+        """Whether the plan's assumptions still apply."""
         self.spare = None
         self.api_key, self.version = request.api_key, request.version
         self.prefix = prefix
@@ -292,7 +292,9 @@ class Plan(Handler):
 
 
 class FetchPlan(Handler):
-    """A plan for forwarded fetches. Fetches match if they differ only in the fields of their entries.
+    """A plan for fetches that are forwarded.
+
+    Fetches match if they differ only in the fields of their entries.
 
     Args:
         plans: the plans of the connection.
@@ -300,7 +302,7 @@ class FetchPlan(Handler):
         request: a matching fetch, as the client sent it.
         sent: the same fetch, as sent to the broker.
         reason: the reason why the fetch is forwarded.
-        eligibility: notes that responses are small.
+        eligibility: the object that is told that responses are small.
         responses: makes the responses that do not match the plan.
     """
 
@@ -457,21 +459,21 @@ class FetchPlan(Handler):
 class SessionPlan(FetchPlan):
     """A plan for fetches of the session with a rotated list and few new offsets.
 
-    The response must have at most one entry. The plan treats such a fetch as `Fetches` treats a `Rotated`
-    fetch, but without the objects for other cases. It makes no decisions: `Fetches` has asked `Eligibility`,
-    and `Rotation` recognises and builds the fetch. After each response that the core has processed,
-    `FetchResponses` decides whether to make a plan. So the plan need not check conditions that only the core
-    changes.
+    The response must have at most one entry. The plan does for such a fetch what `Fetches` does for a
+    `Rotated` fetch, but without the objects for other cases. It makes no decisions: `Fetches` has asked
+    `Eligibility`, and `Rotation` recognises and builds the fetch. After each response that the core has
+    processed, `FetchResponses` decides whether to make a plan. So the plan need not check conditions that
+    only the core changes.
 
     Args:
         plans: the plans of the connection.
         template: the template of the client's fetches.
         sent: a matching fetch, as changed by the stages.
         session: the session of the connection.
-        rotation: recognises these fetches, and expands their responses.
+        rotation: the object that recognises these fetches, and expands their responses.
         eligibility: decides whether fetches may use the session.
         responses: makes the responses that do not match the plan.
-        until: the plan is valid until this time, in seconds.
+        until: the time until which the plan is valid, in seconds.
     """
 
     __slots__ = (
@@ -514,12 +516,14 @@ class SessionPlan(FetchPlan):
         self._rotation = rotation
         self._empty = plans.repeatable
         self._described = not rotation.table.undescribed
-        """Whether each row has a usable entry. This does not change until the core processes a response."""
+        """Whether each row of the table has a usable entry. This does not change until the core processes a
+        response."""
         self._entry: EntryTemplate | None = None
         self._row = -1
         """The row of the partition whose entry `_entry` matches."""
         self._frame = b""
-        """The client's fetch in flight. The next three attributes belong to it."""
+        """The client's fetch in flight. The attributes `_sent`, `_altered` and `_first` belong to the same
+        fetch."""
         self._sent = self._altered = 0
         self._first = -1
         self._asked = self._to_broker = self._requested = 0
@@ -685,7 +689,7 @@ class Plans:
         self.tally = tally
         self._meter = meter
         self.on = True
-        """Whether the fast path may ask for plans."""
+        """Whether the fast path may use plans."""
         self.requested = self.responded = 0
         """The number of request bytes and of response bytes that are not in the tally yet. The plans other
         than `fetch` have forwarded them."""
@@ -710,7 +714,7 @@ class Plans:
 
         Args:
             request: a request other than a fetch.
-            decisive: the bytes after the correlation id that decided how the request is handled.
+            decisive: the bytes after the correlation id. They decided how the request is handled.
             answered: whether the broker sends a response.
         """
         if len(decisive) > MAX_PREFIX:
@@ -729,7 +733,7 @@ class Plans:
         eligibility: Eligibility,
         responses: Responses,
     ) -> None:
-        """Make a plan from a forwarded fetch, if the reason stays valid for the next matching fetch.
+        """Make a plan from a forwarded fetch, if its reason also applies to the next matching fetch.
 
         Args:
             request: the fetch, as the client sent it.
@@ -831,7 +835,7 @@ class Plans:
         return partitions if alike and version == known_version else -1
 
     def learn_empty(self, frame: bytes, walk: FetchResponseWalk) -> None:
-        """Note a response of the session, if it is complete and has no partition."""
+        """Note a complete response of the session that has no partition."""
         if walk.done and not walk.partitions and not walk.error_code and len(frame) <= _MAX_COMPARED:
             self._empty = frame[RESPONSE_START_BYTES:], walk
 

@@ -31,7 +31,7 @@ _SMALL_REWRITTEN: Final = 1 << 20
 It is twice the size of a Metadata response with 10,000 partitions.
 """
 ENDPOINTS_VERSION: Final = 16
-"""KIP-951: the first version with node_endpoints (fetch-semantics 5)."""
+"""The first version of a response with the tag NodeEndpoints (KIP-951; fetch-semantics 5)."""
 _UNSEEN_TAG: Final = b"\x7f"
 """The number of a tag that is in no Kafka schema, so that clients ignore the tag."""
 _SASL: Final = frozenset(map(int, SASL))
@@ -250,7 +250,7 @@ class CutVersions(_Rewrite[Rewriting]):
         return [chunk] if self.forwards else super().feed(chunk, last=last)
 
     def passes(self, _size: int) -> bool:
-        """Return whether the response is too large to buffer, so that bytes may be forwarded unchanged."""
+        """Return whether bytes may be forwarded unchanged, because the response is too large to buffer."""
         return self.forwards
 
     def _too_large(self, chunk: bytes, _size: int) -> list[Buffer]:
@@ -284,7 +284,7 @@ class RewriteAddresses(_Rewrite[AddressRewriting]):
         self.awaits_brokers = frozenset()
 
     def end(self, _request: InFlight) -> bool:
-        """Return whether the client has the response. If not, the response waits for listeners."""
+        """Return whether the client has the complete response. If false, the response waits for listeners."""
         return not self.awaits_brokers
 
     def opened(self) -> list[Buffer]:

@@ -22,7 +22,7 @@ class TrafficRate:
     broker: float = 0.0
     """Bytes of fetches and their responses on the broker's side, per second."""
     reasons: Mapping[str, float] = field(default_factory=dict)
-    """Fetches without a session per second, by reason."""
+    """The number of fetches without a session per second, by reason."""
 
     @property
     def saved(self) -> float:
@@ -37,7 +37,7 @@ class _CounterSample:
     clients: Mapping[str, ClientConnection]
     """The client connections, by `ClientConnection.key`."""
     brokers: Mapping[str, int]
-    """How many bytes were saved so far, by the name of the broker."""
+    """The number of bytes saved so far, by the name of the broker."""
 
 
 class Rates:
@@ -73,7 +73,10 @@ class Rates:
         return max(0.0, last.cpu_seconds - before.cpu_seconds) / (last.time - before.time)
 
     def of(self, client: ClientConnection) -> TrafficRate:
-        """Return a connection's traffic over the last ten seconds, or since its start if it is younger."""
+        """Return a connection's traffic in the last ten seconds.
+
+        For a younger connection, return it since the start.
+        """
         since = self._since(client)
         if since is None:
             return _rate(client, None, client.age)
@@ -97,7 +100,10 @@ class Rates:
         )
 
     def saved_by_broker(self, name: str) -> tuple[float, ...]:
-        """Return the bytes per second saved with a broker, from each snapshot to the next, latest last."""
+        """Return the bytes per second that were saved with a broker.
+
+        There is one value for each interval between two snapshots, in order of time.
+        """
         return tuple(
             (one.brokers[name] - before.brokers[name]) / (one.time - before.time)
             for before, one in pairwise(self._samples)

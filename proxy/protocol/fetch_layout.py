@@ -45,7 +45,8 @@ ERROR_CODE: Final = slice(4, 6)
 HIGH_WATERMARK: Final = slice(6, 14)
 LAST_STABLE_OFFSET: Final = slice(14, 22)
 LOG_START_OFFSET: Final = slice(22, 30)
-"""The span of log_start_offset in an entry, from v5 on. In v4, aborted_transactions begins here."""
+"""The span of log_start_offset in a response's entry, from v5 on. In v4, aborted_transactions begins at this
+place."""
 
 PARTITION_BYTES: Final = 4
 """The size of a partition number, the first field of entries in requests and responses."""
@@ -82,7 +83,7 @@ class FetchLayout:
     request_offset: int
     """Offset of fetch_offset in a request's entry."""
     request_entry: int
-    """Size of a request's entry without tags."""
+    """Size of a request's entry that has no tags."""
     response_head: int
     """The number of bytes of a response's body before ``responses``."""
     response_entry: int
@@ -125,7 +126,7 @@ class FetchLayout:
         return len(key).to_bytes(2) + key + count.to_bytes(4)
 
     def prefix_size(self, key: bytes, count: int) -> int:
-        """Return the size of `prefix`, without building it."""
+        """Return the size in bytes of the result of `prefix`, without building it."""
         if not self.flexible:
             return 6 + len(key)
         size = len(key) if self.topic_ids else len(key) + len(encode_uvarint(len(key) + 1))

@@ -53,7 +53,7 @@ class Framer:
 
     @property
     def ready(self) -> bool:
-        """Whether `next` should be called: there is a chunk, or there are `need` bytes of the next frame."""
+        """Whether to call `next`: there is a chunk, or `need` bytes of the next frame have arrived."""
         size = len(self.data) - self._at
         return size > 0 if self.left else size >= self.need
 
@@ -108,7 +108,7 @@ class Framer:
         self._at = 0
 
     def rest(self) -> bytes:
-        """Return all remaining bytes, whether they are frames or not."""
+        """Return all remaining bytes, even if they are no frames. The buffer is then empty."""
         data = bytes(self.data[self._at :])
         self.data, self._at, self.need = b"", 0, _ANY
         return data

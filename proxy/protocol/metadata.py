@@ -98,7 +98,7 @@ class TopicElement(NamedTuple):
 
     topic_id: bytes
     span: Span
-    """The span of the topic's id, is_internal, and partitions in the body."""
+    """The span of these fields in the response's body: the topic's id, is_internal, and partitions."""
 
 
 def read_topics(

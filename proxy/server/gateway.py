@@ -53,7 +53,7 @@ class Gateway:
         return self.server.status()
 
     def health(self) -> Health:
-        """Return whether clients can be served, and the problems."""
+        """Return whether the gateway can serve clients, and a list of its problems."""
         return health_of(self.status())
 
     async def collect_status(self) -> Status:

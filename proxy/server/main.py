@@ -38,7 +38,8 @@ from proxy.version import VERSION
 
 ADMIN_RETRY_SECONDS: Final = 0.5
 ADMIN_LATE_SECONDS: Final = 60.0
-"""If the address of the admin endpoint is in use for this many seconds, a warning is logged."""
+"""The time, in seconds, after which a warning is logged if the address of the admin endpoint is still in
+use."""
 OWN_FILES: Final = 256
 """The number of file descriptors that the process needs in addition to two for each client.
 
@@ -101,7 +102,7 @@ async def _check(config: Config) -> int:
 
 
 def _passing_by(config: Config) -> str:
-    """Return a warning about programs whose connections are not redirected. Empty in explicit mode."""
+    """Return a warning about programs whose connections are not redirected. It is empty in explicit mode."""
     return "" if config.transparent == "off" else passing_by()
 
 
@@ -252,7 +253,7 @@ def _capture(config: Config, gateway: Gateway | Supervisor) -> Capture | None:
 
 
 async def _until_stopped(gateway: Gateway | Supervisor, options: Reloader) -> None:
-    """Wait for SIGTERM or SIGINT, then drain. A second signal ends the draining."""
+    """Wait for SIGTERM or SIGINT. Then finish the requests in flight. A second signal ends this at once."""
     loop, log = gateway.process.loop, gateway.process.log
     stop, again = asyncio.Event(), asyncio.Event()
 

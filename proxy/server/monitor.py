@@ -75,7 +75,7 @@ class Monitor:
         )
 
     def account(self, status: Status, counts: Counts) -> Account:
-        """Return the status and the sums over all connections, without the list of connections."""
+        """Return the status and the sums over all connections. The list of connections is left out."""
         return Account(
             status=status,
             counts=counts,

@@ -27,7 +27,8 @@ class Reason(StrEnum):
     """The broker sent error 35 or 76. Sessions of brokers up to Kafka 3.9 do not repeat these errors
     (fetch-semantics 2.6, trap 7)."""
     LEFT_OUT = "session leaves out partitions"
-    """On this connection, responses of the session left out partitions with a new high watermark twice."""
+    """On this connection, responses of the session have twice left out partitions with a new high
+    watermark."""
     NOT_A_CONSUMER = "not a consumer"
     """The fetch has a replica id, so it is from a broker or a controller, not from a consumer."""
     TAGS = "tags"
@@ -51,7 +52,8 @@ class Reason(StrEnum):
     """The option --keep-order is on, and a response had no room for all available records. So the fetch is
     sent in the client's own order."""
     MEMORY = "memory"
-    """A memory limit of the process is reached: of buffered responses, or of listed partitions."""
+    """A memory limit of the process is reached: the limit for buffered responses, or the limit for listed
+    partitions."""
     RESTING = "resting"
     """Sessions have cost this connection more bytes than they saved.
 
@@ -63,9 +65,9 @@ class Reason(StrEnum):
     A session must save more bytes than its close request costs.
     """
     NO_SLOT = "no slot left"
-    """The gateway uses as many sessions as --max-sessions allows."""
+    """The gateway already uses as many sessions as --max-sessions allows."""
     NOT_SMALLER = "delta not smaller"
-    """The incremental fetch and its response would probably not be smaller than the full fetch and its
+    """The incremental fetch and its response would probably not be smaller than the full fetch and the full
     response."""
     TOO_SPARSE = "partitions listed twice or too sparse"
     """The partition table can't hold the list of the fetch: a partition is listed twice, or the partition
@@ -87,7 +89,7 @@ class Reason(StrEnum):
     TLS = "TLS"
     """In transparent mode: the client and the broker use TLS, so the gateway can't read the connection."""
     NOT_KAFKA = "not Kafka"
-    """In transparent mode: the connection speaks another protocol."""
+    """In transparent mode: the connection uses another protocol than Kafka's."""
 
     def __repr__(self) -> str:
         """Return the reason as a plain string for log lines."""

@@ -1,10 +1,11 @@
-"""KIP-227's FetchSessionHandler: the client half of a fetch session, for one connection to one broker.
+"""The client half of KIP-227 (Kafka's FetchSessionHandler): a fetch session for one connection to one broker.
 
-A session is a pair (id, epoch) and a list of partitions, which both sides remember. The handler holds the
-pair for the *next* request, the partitions and the state. Its transitions are in the three tables of
+A session is a pair (id, epoch) and a list of partitions, which both sides remember. The handler has the pair
+for the *next* request, the partitions and the state. Its transitions are in the three tables of
 `proxy.session.state`.
 
-If the session's responses do not contain all that a full response needs, the fetch is sent again in full.
+If a session response and the table do not contain everything that a full response needs, the fetch is sent
+again in full.
 """
 
 from collections.abc import Sequence
@@ -138,7 +139,8 @@ class FetchSessionHandler:
         self._readable: set[tuple[bytes, int]] = set()
         """Partitions that the session's next response must contain if this response has no records."""
         self._unread: set[tuple[int, int]] = set()
-        """The row and fetch offset of each partition that had more to read at the last call of `waits`."""
+        """The row and the fetch offset of each partition that had more to read when `waits` was last
+        called."""
         self._stuck: set[int] = set()
         """The rows of partitions that had more to read at the last two calls of `waits`, and did not advance:
         the fetch offset was the same."""
@@ -469,11 +471,12 @@ class FetchSessionHandler:
         self.table = self.rotation = None
 
     def renew(self, session_id: int = 0) -> None:
-        """Give the session up. The next full fetch names its id, so that the broker drops it.
+        """Stop using the session. The next full fetch contains its id, so that the broker drops the session.
 
         Args:
-            session_id: an unusable session that the broker has just created. The next full fetch then names
-                this session instead. 0 if there is none.
+            session_id: an unusable session that the broker has just created. The next full fetch then
+                contains this id
+                instead. 0 if there is no such session.
         """
         self.state = TRANSITIONS[self.state, SessionEvent.LOSE]
         # No broker creates a session with a negative id: it is a refusal (fetch-semantics 2.2, 3.2).

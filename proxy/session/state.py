@@ -11,7 +11,7 @@ from typing import Final
 
 
 class SessionState(IntEnum):
-    """The state of a connection's session with the broker. At most one fetch of a session is outstanding."""
+    """The states of a connection's session with the broker. At most one fetch of a session is outstanding."""
 
     NONE = 0
     """There is no session."""
@@ -37,7 +37,7 @@ class SessionEvent(IntEnum):
     CONTINUE = 2
     """A response shows that the broker has created the session, or continues it."""
     LOSE = 3
-    """A response ends the session or creates none, or the gateway gives the session up."""
+    """A response ends the session or creates none, or the gateway stops using the session."""
     CLOSE = 4
     """The session is closed at the broker with (id, -1)."""
 
@@ -108,21 +108,22 @@ class Loss(StrEnum):
     NO_ID = "no session id"
     """The response to an incremental fetch has session id 0, so the broker has no session any more."""
     LEFT_OUT = "partitions left out"
-    """A response left out a partition whose high watermark has changed since the session last sent it."""
+    """A response left out a partition, although its high watermark has changed since the session last sent
+    it."""
 
 
 class NextPair(Enum):
     """The (session id, epoch) of the next request."""
 
     NEW = "(0, 0)"
-    """Request a new session. There is no old session to name."""
+    """Request a new session. The client has no old session that the broker could drop."""
     NEW_AND_DROP = "(0, 0), nothing kept"
     """(0, 0): request a new session, and drop the table of partitions."""
     RENEW = "(id, 0)"
     """Request a new session, and name the old session, so that the broker drops the old one."""
     NAME_AND_DROP = "(new id, 0), nothing kept"
-    """Request a new session, and name the unusable session that this response created, so that the broker
-    drops it. Drop the table."""
+    """Request a new session, and drop the table. The request names the unusable session that this response
+    created, so that the broker drops that session."""
     FIRST = "(new id, 1)"
     NEXT = "(id, epoch + 1)"
 
@@ -131,7 +132,7 @@ class Action(Enum):
     """What to do with a broker's response."""
 
     EXPAND = "expand"
-    """Expand the response with entries from the table."""
+    """Expand the response to a full response, with entries from the table."""
     EMPTY = "empty"
     """Forward the response without partitions. The broker throttles the client, so it sends no entries."""
     COMPLETE = "complete"
@@ -139,7 +140,7 @@ class Action(Enum):
     COMPLETE_NO_SESSION = "complete, no session"
     """Forward the full response unchanged. After it, there is no session that can be used."""
     RESEND_FULL = "resend full"
-    """Drop the response, and send a full fetch with the next (id, epoch)."""
+    """Drop the response, and send a full fetch with the pair of the next request."""
     RESEND_SESSIONLESS = "resend sessionless"
     """Drop the response, and send the fetch again with (0, -1). Without a session there can be no session
     errors."""

@@ -22,7 +22,7 @@ from proxy.logger import Logger
 from proxy.protocol.api import ErrorCode
 
 INTERVAL_SECONDS: Final = 2.0
-"""How often the totals are sampled, in seconds."""
+"""The time between two samples of the totals, in seconds."""
 INTERVALS: Final = 60
 """The number of intervals that are kept. Together they are two minutes long."""
 MAX_EVENTS: Final = 50
@@ -65,13 +65,13 @@ class History:
 
 @dataclass(slots=True, kw_only=True)
 class RecentEvent:
-    """One event, or several of the same kind in a short time."""
+    """One event, or several events of the same kind in a short time."""
 
     at: float
     """The time of the event's last occurrence, in seconds since 1970."""
     kind: str
     text: str
-    """A description of the last occurrence."""
+    """A description of the event's last occurrence."""
     warning: bool
     count: int = 1
 
@@ -91,7 +91,7 @@ class RecentEvents:
         """Add an event that happened at `at`, in seconds since 1970.
 
         Events of the same kind in a short time become one entry with a count. `warning` means that an
-        operator should look at it.
+        operator should look at the event.
         """
         self._keep(RecentEvent(at=at, kind=kind, text=text[:_MAX_TEXT], warning=warning))
 

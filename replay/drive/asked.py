@@ -68,7 +68,7 @@ def fetched(connection: PlayedConnection, names: Mapping[bytes, str]) -> dict[st
 
 
 def asked(script: Script, names: Mapping[bytes, str]) -> dict[str, Asked]:
-    """Return, by topic, the offsets of all fetches of a script."""
+    """Return the offsets of all fetches of a script, by topic."""
     found: dict[str, Asked] = {}
     frames = {step.frame: step for line in script.connections for step in line.steps}
     for step in frames.values():

@@ -101,13 +101,13 @@ def _nowhere() -> Where:
 
 @dataclass(slots=True, repr=False)
 class FetchSums:
-    """The sums of groups of fetches. The groups of one connection must be added one after the other."""
+    """The sums of groups of fetches. The groups of one connection must be added directly after each other."""
 
     sums: FetchReport = field(default_factory=empty)
     """The sums of the captured and the predicted traffic. The savings are not included; `fetch` computes
     them."""
     where: Where = field(default_factory=_nowhere)
-    """The distribution of the bytes over their causes."""
+    """Where the bytes of fetches go: five parts, as captured and as predicted."""
     connections: int = 0
     lasted: int = 0
     """The total time for which the connections were captured, in ns. It is set only in the sums of a
@@ -233,7 +233,7 @@ def add_topic(fetch: FetchReport, totals: TopicTotals) -> None:
 
 
 def add(fetch: FetchReport, other: FetchReport) -> None:
-    """Add other sums, without computing the savings."""
+    """Add other sums to the sums in `fetch`, without computing the savings."""
     for part in ("actual", "eligible", "sessions"):
         for name, count in other[part].items():
             fetch[part][name] += count  # type: ignore[literal-required]  # keys of its parts

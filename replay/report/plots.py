@@ -22,9 +22,10 @@ BOTTOM: Final = 28
 _TICK: Final = 130
 """The smallest distance between two ticks of the time axis, in pixels (approximate)."""
 _CHARACTER: Final = 6.5
-"""Width of a character in a label, roughly."""
+"""The width of a character in a label, in pixels (approximate)."""
 _GAP: Final = 16
-"""Width of the mark for a gap in the capture. If there are many gaps, they share `_GAPS`."""
+"""The width of the mark for a gap in the capture, in pixels. If there are many gaps, all marks share the
+width `_GAPS`."""
 _GAPS: Final = 160
 _TIMES: Final = (
     *(0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30),
@@ -251,7 +252,7 @@ def _rate_axis(scale: _Scale, step: float, words: Callable[[float], str]) -> Mar
 
 
 def _time_axis(scale: _Scale) -> Markup:
-    """Draw the labels of the time axis: the starts of the intervals if there are several, and ticks.
+    """Draw the labels of the time axis: ticks, and the starts of the captured intervals if there are several.
 
     Labels do not overlap.
     """
@@ -279,7 +280,10 @@ def _time_axis(scale: _Scale) -> Markup:
 
 
 def _time_step(span: float, ticks: int) -> float:
-    """Choose a usual number of seconds, so that the axis has about this many ticks."""
+    """Return the distance between two ticks, in seconds.
+
+    It is a usual number of seconds, and gives at most about `ticks` ticks.
+    """
     days = ceil(span / 86_400 / max(ticks, 1)) * 86_400
     return next((step for step in _TIMES if span / step <= ticks), days)
 
@@ -289,7 +293,7 @@ def _clock(time: str, form: str) -> str:
 
 
 def where(split: Where) -> Markup:
-    """Draw two bars that show where the bytes go: in the capture, and below it as predicted."""
+    """Draw two bars with the parts of the fetch bytes: one as captured, and below it one as predicted."""
     rows = (("captured", split["actual"]), ("predicted", split["predicted"]))
     whole = max(sum(shares[key] for key in SHARES) for _, shares in rows)
     return joined(

@@ -34,7 +34,7 @@ class Unit:
     """Returns the direction of a value: above 0 for a gain, below 0 for a loss. Gains and losses have
     colours."""
     hint: Callable[[Any], str] = lambda _: ""
-    """Returns the text to show when the mouse points at the value."""
+    """Returns the text that is shown when the mouse points at the value."""
 
 
 TEXT: Final = Unit(write=str, number=False)

@@ -27,7 +27,7 @@ class CacheEvent(NamedTuple):
     """The time of the event, in ns since 1970."""
     act: Act
     name: str
-    """The session's name."""
+    """The name of the session."""
     size: int
     """The number of partitions in the session."""
 
@@ -168,7 +168,8 @@ class SlotsUse:
     """The maximum number of simultaneous sessions if the cache had slots for all of them."""
     evictions: int = 0
     refused: int = 0
-    """Sessions that were refused, either at first or after an eviction."""
+    """The number of refused sessions. A session may be refused at first, or when it is requested again after
+    an eviction."""
     over_time: list[tuple[int, int]] = field(default_factory=list)
     """For each period with a change: its start, in ns since 1970, and the largest number of sessions that
     were needed at the same time."""
@@ -215,7 +216,8 @@ class _Needed:
     def __init__(self) -> None:
         self._width = _WIDTH
         self._periods: list[tuple[int, int, int]] = []
-        """For each period: its start, the maximum of sessions in it, and the sessions at its end."""
+        """For each period: its start, the largest number of sessions in it, and the number of sessions at its
+        end."""
 
     def note(self, time: int, needed: int) -> None:
         """Record that `needed` sessions are needed from `time` on, in ns."""

@@ -47,8 +47,9 @@ def test_a_batch_that_is_cut_goes_to_nobody() -> None:
 
 
 def test_a_batch_that_is_cut_and_alone_shows_its_header() -> None:
-    """Case 12: if a response holds only a cut batch, a client gets no more than its header. So the client
-    learns that its limit is too small, and gets no record.
+    """Case 12: if a response has only an incomplete batch, the client gets only the header of the batch.
+
+    So the client learns that its limit is too small, and gets no record.
     """
     data = of(OTHER, MINE, base=11)
     for cut in range(1, len(data)):
@@ -209,8 +210,9 @@ def test_no_batch_ends_before_the_fetch_offset(early: bytes) -> None:
     before=st.integers(0, 8),
 )
 def test_sarama_reads_each_record_of_its_lane(parts: list[list[bytes] | str], most: int, before: int) -> None:
-    """Sarama gets every record of its key ranges. The test simulates Sarama's rule
-    (`partitionConsumer.parseRecords`).
+    """Sarama gets every record of its key ranges.
+
+    The test simulates Sarama's `partitionConsumer.parseRecords`.
 
     Sarama continues after the last new record or marker, and skips one more offset for each batch without a
     new record.
@@ -300,8 +302,9 @@ def test_the_leader_epoch_is_that_of_the_last_batch() -> None:
 def test_no_record_of_a_lane_is_ever_skipped(
     keys: list[bytes], sizes: list[int], asked: list[int], most: int
 ) -> None:
-    """No record of a member is skipped. A client that fetches any offsets gets the next records of its key
-    ranges, whatever it has fetched before.
+    """No record of a member is skipped, whatever offsets it fetches.
+
+    A client gets the next records of its key ranges, whatever it has fetched before.
     """
     log, at = [], 0
     for size in sizes:

@@ -67,7 +67,7 @@ class World:
 
 
 class Reader:
-    """A client with one key range. It fetches all partitions together."""
+    """A client with one key range. Each of its fetches lists all partitions."""
 
     def __init__(self, world: World, lane: KeyRange, version: int, seed: int) -> None:
         self.world, self.lane, self.version = world, lane, version

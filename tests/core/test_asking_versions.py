@@ -17,12 +17,12 @@ EPOCHS: Final[dict[str, Any]] = {"values": {"current_leader_epoch": 3}}
 
 
 def said(release: str) -> bytes:
-    """Build a broker's response to the gateway's own ApiVersions request."""
+    """Build the response that a broker of a release sends to the gateway's own ApiVersions request."""
     return framed(b"fgat" + api_versions(release)[1][8:])
 
 
 def passed(play: Playbook, version: int, wants: list[Want], *numbers: int, **fields: Any) -> None:
-    """Check that these fetches are forwarded, and that the broker gets no other request."""
+    """Check that some fetches are forwarded, and that the broker gets no other request."""
     for number in numbers:
         asked = fetch(version, *wants, correlation=number, **fields)
         play.exchange(asked, full(version, wants, correlation_id=number))
@@ -148,9 +148,10 @@ def test_it_is_forgotten_when_the_broker_closes_any_connection() -> None:
 
 
 def test_brokers_of_two_releases_behind_one_address() -> None:
-    """Two brokers behind one address are each asked whether they keep leader epochs.
+    """If two brokers have the same address, the gateway asks each of them whether it keeps leader epochs.
 
-    KAFKA-9338, case 68: otherwise a 2.4 broker would silently stop fencing.
+    KAFKA-9338, case 68: otherwise a 2.4 broker would stop checking leader epochs, and no error would show
+    this.
     """
     versions = BrokerVersions()
     new = asked_third(Playbook(versions=versions), "4.3")

@@ -95,7 +95,7 @@ def script(world: Modelled, gateway: Gateway, version: int) -> Script:
 @every_case()
 @pytest.mark.parametrize("asks_broker", [False, True])
 def test_over_a_broker_without_slots(case: Case, version: int, *, asks_broker: bool) -> None:
-    """Cases 14 to 48: the gateway gives sessions although the broker has no free session slots."""
+    """Cases 14 to 48: the gateway gives sessions to clients although the broker has no session slots."""
     world = Modelled()
     gateway = Gateway(world.bare, asks_broker=asks_broker)
 
@@ -183,8 +183,9 @@ FOO: tuple[Want, ...] = (("foo", 0), ("foo", 1), ("foo", 2))
 
 
 def test_a_brokers_own_session_passes() -> None:
-    """Trap 43: with `auto`, a session between client and broker is forwarded, and the gateway stores
-    nothing.
+    """Trap 43: with `auto`, a session between client and broker is forwarded.
+
+    The gateway keeps no session of its own for the client.
     """
     gateway = Gateway(broker(slots=1000), asks_broker=True)
     client = Client(gateway)
@@ -267,7 +268,10 @@ def test_v7_before_the_versions_are_known_on_this_connection() -> None:
 
 
 def test_a_client_without_sessions_before_a_broker_without() -> None:
-    """Law 1: if client and broker have no session, the fields that v7 adds are removed from the responses."""
+    """Law 1: a v7 client without a session gets the broker's partitions unchanged from a v6 broker.
+
+    The gateway sends v6 fetches to the broker, and the client gets v7 responses.
+    """
     gateway = Gateway(broker("1.0"), asks_broker=True)
     client = Client(gateway, 7)
     for number in range(5):
@@ -411,7 +415,7 @@ def test_who_asks_each_time_and_uses_none_has_no_session() -> None:
 
 @pytest.mark.parametrize("ended", ["closed", "emptied"])
 def test_who_ends_its_sessions_gets_others(ended: str) -> None:
-    """Section 6.7: a client that ends its sessions gets new ones, because it does not fill the slots."""
+    """Section 6.7: a client that closes its sessions gets new ones, because it does not fill the slots."""
     gateway = Gateway(broker(), asks_broker=True)
     client = Client(gateway)
     for _ in range(6):
@@ -500,8 +504,9 @@ LONG: tuple[Want, ...] = tuple((f"t{number}", 0) for number in range(MAX_TOPICS 
 def test_with_on_a_list_that_is_not_read_gets_no_session_of_the_brokers(
     version: int, large: bool, seed: int | None
 ) -> None:
-    """With `on`, a fetch whose list is too long gets no session from the broker. Otherwise the client would
-    get error 70 forever, and leave a new session at the broker each time.
+    """With `on`, a fetch whose list is too long gets no session from the broker.
+
+    If the client got one, each of its next fetches would get error 70, and leave a new session at the broker.
     """
     gateway = Gateway(broker(slots=1000), chance=None if seed is None else random.Random(seed))
     client = Client(gateway, version)

@@ -1,4 +1,4 @@
-"""The kind of a fetch is found from its session id and epoch."""
+"""The session id and the epoch of a fetch determine its kind (`fetch_kind`)."""
 
 import pytest
 

@@ -85,7 +85,7 @@ class Side:
         self.connection.receive_broker(told, now)
 
     def leaves(self, what: str, chance: int, now: float, drain: Callable[[], None]) -> None:
-        """Close the connection from the broker's or the client's side, in one of eight cases."""
+        """Close the connection from the broker's or the client's side (`what`), if `chance` is below 8."""
         if what == "lose" and chance < 8:
             self.connection.broker_ended()
             drain()

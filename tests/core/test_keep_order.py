@@ -1,5 +1,6 @@
-"""With `--keep-order`, a response limit gives records to the same partitions as without a session: in the
-order of the fetch.
+"""With `--keep-order`, the same partitions get records under a response limit as without a session.
+
+The order of the fetch decides which partitions get records.
 """
 
 import random
@@ -31,15 +32,22 @@ def established(version: int = 16, *, keep_order: bool = True) -> Playbook:
 
 
 def told(version: int, *parts: tuple[int, int, int], **fields: Any) -> bytes:
-    """Build a response. `parts` are (partition, high watermark, bytes of records)."""
+    """Build a response.
+
+    Each of `parts` is a partition, its high watermark, and the size of its records in bytes.
+    """
     data = [entry(index, hw, records=b"r" * size) for index, hw, size in parts]
     return fetch_response(version, *((("t", data),) if data else ()), **fields)
 
 
 @pytest.mark.parametrize("version", [7, 9, 11, 12, 16])
 def test_a_response_that_starves_who_is_listed_first_is_had_again_without_the_session(version: int) -> None:
-    """If a response gives no records to the first partition of the list, the fetch is repeated without the
-    session. Here the session read partition 1 first, and reached the limit.
+    """A session response has no records for the first partition of the fetch.
+
+    The fetch is sent again directly.
+
+    In this test the session read partition 1 first, and reached the limit. The second time, the fetch uses no
+    session.
     """
     play = established(version)
     wants: list[Want] = [("t", 0, 5), ("t", 1, 5)]
@@ -112,8 +120,9 @@ def test_a_batch_over_a_partitions_own_limit_goes_to_the_first_alone() -> None:
 
 
 def test_who_is_led_elsewhere_does_not_wait() -> None:
-    """KIP-392: a partition with a preferred read replica causes no repeated fetch, although it has no records
-    and a high watermark above the offset.
+    """KIP-392: a partition with a preferred read replica causes no repeated fetch.
+
+    Such a partition has no records in the response, although its high watermark is above the fetch offset.
     """
     play = established()
     play.client(fetch(16, ("t", 0, 5), ("t", 1, 5), correlation=9, **LIMITS)).takes_broker()

@@ -1,7 +1,7 @@
-"""Workloads of one client, played through the gateway's core against a small broker.
+"""Workloads of one client. They run through the gateway's core, with a small simulated broker.
 
-They measure the cost of each exchange, to compare the gateway's cost with the lowest possible cost. The
-broker has sessions as in KIP-227, but no errors and no throttling. `tests/model` has those.
+They measure the bytes of each exchange, to compare the gateway's cost with the lowest possible cost. The
+broker has sessions as in KIP-227, but no errors and no throttling. The broker in `tests/model` has those.
 """
 
 import random
@@ -297,8 +297,9 @@ def best(world: World) -> int:
 
 
 def dearest(world: World) -> float:
-    """Return the most that sessions cost beyond plain fetches over any consecutive exchanges, without the
-    part that `PLAIN_PER_LOST` allows.
+    """Return the highest cost of sessions over any consecutive exchanges, in bytes.
+
+    The cost is compared with plain fetches. The part that `PLAIN_PER_LOST` allows is not counted.
     """
     over = [spent - wire * (1 + 1 / 256) for spent, wire in zip(world.spent, world.wire, strict=True)]
     least, most = 0.0, 0.0

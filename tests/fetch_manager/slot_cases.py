@@ -236,7 +236,7 @@ def staleness_is_strict(slots: Slots) -> None:
 
 
 def a_privileged_newcomer_beats_any_consumer(slots: Slots) -> None:
-    """Case 7: with one slot, a privileged session evicts any consumer's session."""
+    """Case 7: with one slot, a new privileged session evicts any consumer's session."""
     consumer = slots.make(50)
     follower = slots.make(1, privileged=True)
 

@@ -318,7 +318,7 @@ def _change(pair: Both, session_id: int, kind: str, number: int, now: int) -> No
 
 
 def test_turns_go_on_for_ever() -> None:
-    """Case 13: shards are used in turn, without an end."""
+    """Case 13: new sessions are created in each shard in turn, without an end."""
     cache = FetchSessionCache(random.Random(3).randint, slots=8)
     turns: Iterator[int] = itertools.cycle(range(SHARDS))
 

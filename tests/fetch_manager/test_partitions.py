@@ -41,7 +41,7 @@ def keys(version: int, topic: str) -> bytes:
 
 
 def content(partitions: SessionPartitions, layout: FetchLayout) -> list[Wanted]:
-    """Return topic, partition and fetch offset of all rows, as listed in a full fetch."""
+    """Return the topic, partition and fetch offset of all rows, in the order of a full fetch."""
     elements, entries = partitions.listed(layout)
     data = np.frombuffer(entries, layout.request_item).view(layout.request_fields)
     return [
@@ -81,8 +81,10 @@ def test_nothing_is_held_of_an_empty_request() -> None:
 
 
 def test_topics_that_are_mixed_much_are_listed_one_after_the_other() -> None:
-    """If topics alternate often, a full fetch lists them one after the other. Otherwise each change of topic
-    would repeat its name: up to 253 bytes for an entry of 32.
+    """If topics alternate often, a full fetch lists all partitions of a topic together.
+
+    Otherwise the name of the topic would be repeated at each change: up to 253 bytes for an entry of 32
+    bytes.
     """
     count = MAX_TOPICS // 2 + 1
     mixed = [(topic, number, 0) for number in range(count) for topic in ("b", "a", "c")]
@@ -119,7 +121,7 @@ def test_listed_twice_first_place_last_values() -> None:
 
 
 def test_a_delta_changes_known_ones_in_place_and_appends_new_ones() -> None:
-    """Section 2.3: a delta changes known partitions in place, and appends new ones."""
+    """Section 2.3: an incremental fetch changes known partitions in place, and appends new partitions."""
     held = holding(("a", 0, 0), ("a", 1, 0))
     held.high_watermarks[:] = 5
 
@@ -187,8 +189,9 @@ def test_partition_numbers_may_be_any() -> None:
 
 @pytest.mark.parametrize(("narrow", "wide"), [(7, 9), (7, 12), (11, 12), (9, 12)])
 def test_versions_with_more_fields_and_with_fewer(narrow: int, wide: int) -> None:
-    """Case 20: the version may change within a session. Fields that the new version does not have keep their
-    values.
+    """Case 20: a client may change the Fetch version within a session.
+
+    Fields that the new version lacks keep their values.
     """
     held = SessionPartitions(LAYOUTS[narrow])
     held.update(listing([("a", 0, 4), ("a", 1, 5)], narrow))

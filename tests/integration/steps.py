@@ -36,7 +36,8 @@ UNKNOWN: Final = "unknown"
 """The name of a topic that is never created."""
 CLIENTS: Final = 20
 MARGIN_MS: Final = 1500
-"""A client near an age that matters (2.7) waits, because two servers do not have the same clock."""
+"""The distance to an age limit, in milliseconds, at which a client waits. The clocks of two servers differ,
+so close to the limit (2.7) the servers could decide differently."""
 MOST_BYTES: Final = 400_000
 """The maximum number of record bytes in a response. From 1 MiB on, the gateway forwards all entries, which
 would be an intended difference."""
@@ -80,7 +81,7 @@ def listed(request: FetchRequest) -> set[Where]:
 
 @dataclass
 class Held:
-    """A session as both servers know it."""
+    """A session that exists at both servers, each with its own id."""
 
     ids: tuple[int, int]
     created: float
@@ -90,7 +91,7 @@ class Held:
     """The version of the fetch that created the session."""
     epoch: int = 1
     aged: bool = False
-    """Whether the session was old enough to be evicted at its last use."""
+    """Whether the session was old enough to be evicted when it was last used."""
 
     @property
     def shard(self) -> int:
@@ -107,12 +108,13 @@ class Held:
 
 
 class Client:
-    """A client: a connection to each server, and a session or none.
+    """A client with a connection to each server, and with or without a session.
 
     Args:
-        sides: the servers.
-        lowest: its lowest version. From v12 on it sends epochs. A fetch of an older version in the same
-            session can't, because it has no field for them.
+        sides: the two servers.
+        lowest: the lowest Fetch version that the client uses. If it is 12 or higher, the client sends epochs.
+            Older
+            versions have no field for them, so such a client never uses older versions in the same session.
         steady: whether the client keeps its session. An old session may lose its slot to a larger one.
     """
 
@@ -417,7 +419,7 @@ class Steps(Requests):
 
 
 def _plain(response: FetchResponse) -> FetchResponse:
-    """Return a response without the fields that are not compared."""
+    """Return a response without the fields that the comparison ignores."""
     topics = tuple(
         replace(topic, partitions=tuple(_unstamped(data) for data in topic.partitions))
         for topic in response.topics

@@ -1,4 +1,4 @@
-"""A gateway sends as few ApiVersions requests as possible to a live broker, and counts their bytes."""
+"""The gateway sends as few ApiVersions requests as possible to a live broker, and counts their bytes."""
 
 from contextlib import ExitStack
 

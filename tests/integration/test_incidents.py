@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.soak, pytest.mark.timeout(180
 TOPIC: Final = "incidents"
 WITHIN: Final = 10.0
 STEP: Final = 1.0
-"""The tolerance in seconds, because reports are based on checks every two seconds."""
+"""The tolerance of the time limits in seconds. Reports are based on checks every two seconds."""
 PARTITIONS: Final = 4
 
 Start = Callable[..., GatewayProcess]

@@ -73,7 +73,7 @@ def producing(bootstrap: str) -> Iterator[None]:
 
 
 def read(bootstrap: str) -> Seen:
-    """Read all partitions from the beginning until every record was received."""
+    """Read all partitions from the beginning, until every produced record is received."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "old", "auto.offset.reset": "earliest"})
     seen: Seen = []
     try:

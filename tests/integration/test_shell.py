@@ -1,4 +1,4 @@
-"""An operator's actions on a running gateway with a real broker: the switch, SIGTERM, a restart, SASL."""
+"""An operator changes a running gateway with a real broker: session switch, SIGTERM, restart, and SASL."""
 
 from collections.abc import Iterator
 from pathlib import Path

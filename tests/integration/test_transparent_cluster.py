@@ -45,7 +45,7 @@ NODES: Final = (1, 2, 3)
 HOSTS: Final = {"IPv4": "10.79.0.{}", "IPv6": "fd79::{}"}
 TLS_PORT: Final = 9093
 BUSY: Final = range(6)
-"""Partitions with records: two of each leader."""
+"""The numbers of partitions with records. Each broker leads two of these partitions."""
 RECORDS: Final = 50
 """The number of initial records in each partition."""
 
@@ -168,7 +168,7 @@ def brokers_of(sidecar: Sidecar) -> dict[str, dict[str, Any]]:
 
 
 def in_session(sidecar: Sidecar, family: str = "IPv4") -> bool:
-    """Return whether every broker has a session and has answered some fetches."""
+    """Return whether the gateway has a session with every broker, and fetches of each were answered."""
     known = brokers_of(sidecar)
     return known.keys() == {address_of(node, family) for node in NODES} and all(
         broker["sessions"] and broker["fetches"] >= FETCHES for broker in known.values()

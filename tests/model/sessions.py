@@ -22,13 +22,13 @@ class ShardError(Exception):
 
 @dataclass(slots=True)
 class CachedPartition:
-    """The state that a session keeps for one partition."""
+    """The state that a session has for one partition."""
 
     topic: str | None
     """The topic's name. It is None until the topic id is resolved. After that, it never changes."""
     topic_id: bytes
     entry: FetchPartition
-    """The values of the partition in the latest request."""
+    """The values of the partition in the latest request that listed it."""
     high_watermark: int = -1
     log_start_offset: int = -1
 
@@ -46,7 +46,7 @@ class FetchSession:
     uses_ids: bool
     created: int
     partitions: dict[Key, CachedPartition]
-    """In the order of the session."""
+    """The partitions of the session, in the order of the session."""
     last_used: int = 0
     epoch: int = 1
     cached_size: int = -1
@@ -115,7 +115,7 @@ class FetchSessionCacheShard:
 
 
 class FetchSessionCache:
-    """The session cache of a broker, in shards. The cache of releases up to 3.7 has a single shard."""
+    """The session cache of a broker, divided into shards. In releases up to 3.7 there is a single shard."""
 
     def __init__(self, *, slots: int, sharded: bool, seed: int) -> None:
         self._random = random.Random(seed)
@@ -156,7 +156,9 @@ class FetchSessionCache:
         privileged: bool = False,
         uses_ids: bool = False,
     ) -> int:
-        """Create a session in the next shard. Evict another session if no slot is free.
+        """Create a session in the next shard.
+
+        If the shard has no free slot, evict another session if possible.
 
         Returns:
             The id of the session, or 0 if there was no slot.

@@ -137,7 +137,10 @@ def test_throttled_responses_still_tell_where_the_leader_is() -> None:
 
 
 def test_unknown_ids_stand_before_other_errors_found_unread() -> None:
-    """Entries with unknown topic ids come before other errors found without reading (seen on 4.3.0)."""
+    """Entries with unknown topic ids come before entries with other errors that are found before reading.
+
+    This order was observed with Kafka 4.3.0.
+    """
     broker, asker = fresh(16)
     broker.delete_topic("bar")
 

@@ -1,5 +1,4 @@
-"""Messages made with kio, for comparison with fetchgate: schemas, random values, and an encoder for unknown
-tags.
+"""Messages made with kio, for comparison with fetchgate: schemas, random values, and an encoder.
 
 kio has typed dataclasses generated from Kafka's definitions, and refuses unknown tags. The encoder here uses
 the same dataclasses, and can add unknown tags to every struct. Without such tags it writes the same bytes as
@@ -148,7 +147,7 @@ _BYTES: dict[str, Callable[[Any], bytes]] = {
 
 
 def encode(entity: Any, unknown: tuple[tuple[int, bytes], ...] = ()) -> bytes:
-    """Encode a kio message. With `unknown`, every struct of a flexible version also gets these tags."""
+    """Encode a kio message. The tags in `unknown` are added to every struct of a flexible version."""
     out, tagged = b"", []
     for field in _fields(type(entity)):
         value = getattr(entity, field.name)

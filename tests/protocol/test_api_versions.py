@@ -115,7 +115,7 @@ def test_noise_raises_protocol_errors_only(body: bytes, version: int) -> None:
 
 
 def test_v0() -> None:
-    """Trap 5: in a v0 response, only versions that the gateway reads are left."""
+    """Trap 5: the gateway reduces the version ranges in a v0 response to the versions that it supports."""
     body = hexed("0000 00000004 0000 0000 000d 0001 0004 0014 0063 0000 7fff 0012 0000 0005")
     assert clamp(body, 0) == (
         hexed("0000 00000004 0000 0000 000d 0001 0004 0012 0063 0000 7fff 0012 0000 0004"),
@@ -124,7 +124,7 @@ def test_v0() -> None:
 
 
 def test_v3_keeps_tags_of_elements_and_of_the_body() -> None:
-    """Trap 31: in a v3 response, tags of elements and of the body are kept."""
+    """Trap 31: the gateway keeps the tags of elements and of the body in a v3 response."""
     features = "02 00 02 6161 05 00"
     body = hexed(f"0000 03 0001 0000 0013 01 07 01 ff 0003 0000 000e 00 00000000 {features}")
     after, _ = clamp(body, 3)
@@ -132,8 +132,9 @@ def test_v3_keeps_tags_of_elements_and_of_the_body() -> None:
 
 
 def test_of_the_share_groups_of_4_0_nothing_is_offered() -> None:
-    """ShareFetch and ShareAcknowledge v0 are not offered. They were early access, so it is unknown where they
-    have addresses.
+    """The gateway does not offer ShareFetch v0 and ShareAcknowledge v0.
+
+    They were early access in Kafka 4.0, so the places of addresses in their responses are unknown.
     """
     body = hexed("0000 00000003 004e 0000 0000 004f 0000 0001 0050 0000 0000 00000000")
     after, _ = clamp(body, 1)

@@ -393,7 +393,10 @@ def test_topics_without_names(version: int) -> None:
 @pytest.mark.parametrize("version", [12, 13, 18])
 @pytest.mark.parametrize("tagged", range(10))
 def test_one_tag_among_uniform_topics(version: int, tagged: int) -> None:
-    """Trap 46: a single tag is found among topics of equal length."""
+    """Trap 46: if one entry among topics of equal length has a tag, the gateway finds it.
+
+    The whole request then counts as having tags.
+    """
     part = wire.FetchPartition(partition=0, fetch_offset=1)
     topics = tuple(
         wire.FetchTopic(

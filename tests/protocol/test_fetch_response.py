@@ -25,9 +25,8 @@ from tests.model import wire
 SCHEMA = json.loads((DATA / "fetch-schema.json").read_text())["responses"]
 
 Found = list[tuple[bytes, int, int, bytes]]
-"""Topic, partition, error, and the bytes of the entry. The list is sorted, because runs (equal entries in a
-row) and single entries are found separately.
-"""
+"""For each entry: topic, partition, error code, and bytes. The list is sorted, because single entries and
+runs (equal entries in a row) are found separately."""
 
 
 def walk_chunks(chunks: list[bytes], version: int, isolation: int = 0) -> FetchResponseWalk:

@@ -52,8 +52,9 @@ async def _exchange(port: int) -> bytes:
 
 @asynccontextmanager
 async def _named(*brokers: int) -> AsyncIterator[tuple[Gateway, StubCluster]]:
-    """Run a gateway whose listeners for brokers have host names. The cluster names these brokers only to
-    clients.
+    """Run a gateway whose broker listeners have host names.
+
+    The stub cluster lists `brokers` in its answers to clients, but not in its answers to the gateway itself.
     """
     port = free_ports(2)
     rule = f"b-{{id}}.silent.example:{port + 1}"

@@ -1,4 +1,7 @@
-"""A release has pinned requirements and digests of base images. Two builds of it give the same files."""
+"""A release has fixed versions of its requirements, and digests of its base images.
+
+Two builds of the same release give the same files.
+"""
 
 import hashlib
 import json

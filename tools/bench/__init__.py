@@ -1,14 +1,15 @@
-"""The cost and the savings of fetchgate, measured beside runs without it: `python -m tools.bench`.
+"""Measures the cost and the savings of fetchgate, compared with runs without it: `python -m tools.bench`.
 
 `--only NAME` runs a single part. A part compares some of these routes: direct, a proxy that only forwards
 (`floor`), haproxy, the Java consumer's own sessions, and the gateway. Routes are measured in turn or at the
 same time. Each ratio compares windows of the same round. Ratios and bytes are similar on other machines;
-megabytes a second and milliseconds are not.
+megabytes per second and milliseconds are not.
 
 - `micro`: time for one request and its response inside the gateway, without sockets; also with cold caches.
 - `bytes`: fetch bytes on the broker's side, with one busy partition of many, and with all partitions busy.
-- `law6`: workloads for which sessions hardly pay; the gateway must never exchange more bytes with the broker
-  than with the client.
+- `law6`: workloads for which sessions save little; the gateway must never exchange more bytes with the broker
+  than
+  with the client.
 - `bulk`: reading a topic from its start; CPU seconds of the proxies per GB, throughput.
 - `tls`: like `bulk`, with TLS to the broker, compared with haproxy.
 - `latency`: from produce to consume, at two rates; producer and consumer connect through the proxy; the

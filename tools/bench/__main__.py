@@ -68,7 +68,7 @@ WIDTH: Final = 110
 
 
 def main() -> None:
-    """Measure, print the tables, and write the files that the options name."""
+    """Measure the selected parts, print the tables, and write the files that the options name."""
     options = _options()
     os.environ["PATH"] += f"{os.pathsep}{debian.programs()}"  # at its end: installed programs come first
     console = Console()

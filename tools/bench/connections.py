@@ -42,7 +42,7 @@ class FetchingConnection(asyncio.Protocol):
         """Set while the connection has no fetch in flight."""
         self.answered.set()
         self.cut = False
-        """Whether the connection was closed in the middle of a response."""
+        """Whether the connection ended in the middle of a response."""
         self._requests = requests
         self._begun = b""
         self._missing = 0
@@ -59,14 +59,14 @@ class FetchingConnection(asyncio.Protocol):
         self._transport = None
 
     def fetch(self) -> None:
-        """Send the next fetch, unless paused."""
+        """Send the next fetch, unless the connection is paused."""
         if self._transport is not None and not self.paused:
             self.answered.clear()
             request = self._requests[self.responses % len(self._requests)]
             self._transport.write(request[:8] + self.responses.to_bytes(4) + request[12:])
 
     def data_received(self, data: bytes) -> None:
-        """Count each complete response, and fetch again. At most one response is in flight."""
+        """Count each complete response, and then send the next fetch. At most one fetch is in flight."""
         self.bytes += len(data)
         if self._missing:
             self._missing -= len(data)

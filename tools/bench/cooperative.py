@@ -102,10 +102,10 @@ class Ran:
     """The results of one measured window of one group."""
 
     rate: float
-    """Records per second."""
+    """The number of records that the group processed per second."""
     disordered: int
     cpu: float
-    """CPU of the gateway, in percent of a core. 0 if the group uses no gateway."""
+    """The CPU time of the gateway, in percent of one core. 0 if the group uses no gateway."""
     killed: Killed | None
 
 
@@ -136,7 +136,7 @@ class GroupKind:
     consumers: int
     start: Start
     alone: bool = False
-    """Whether there is a single consumer, so that no other consumer continues after a kill."""
+    """Whether there is only one consumer, so that no other consumer continues after a kill."""
     warm_up: float = 0.0
     """The time at the start that is not counted, in seconds. If it is 0, the consumers begin only when all of
     them are ready."""
@@ -192,7 +192,7 @@ def _kinds(folder: Path) -> tuple[dict[str, GroupKind], list[str]]:
 
 
 def _compiled(compiler: str, folder: Path, jars: Path, name: str) -> list[str]:
-    """Compile a Java program. Return its command line."""
+    """Compile a Java program, and return the command line that runs it."""
     classes = folder / name
     sources = [str(_SOURCES / f"{each}.java") for each in ("WorkLog", name)]
     subprocess.run(
@@ -275,7 +275,10 @@ def _begin(workers: Sequence[LoggedWorker]) -> None:
 
 
 def _kill(stack: ExitStack, workers: list[LoggedWorker], kind: GroupKind, place: ConsumerPlace) -> Killed:
-    """Kill the consumer that handled the most records. Wait until all are done, or none is handled."""
+    """Kill the consumer that has processed the most records. Return what happened after the kill.
+
+    The function waits until all records are processed, or until no record is processed for `MISSED_SECONDS`.
+    """
     busiest = max(workers, key=lambda worker: worker.done)
     at = busiest.kill()
     if kind.consumers == 1:
@@ -308,11 +311,11 @@ def table(
     """Make the table of all groups.
 
     Args:
-        ran: the windows of each kind of group, by ms of work and kind.
-        kinds: the kinds that ran.
-        seconds: the length of a window.
+        ran: the results of all windows, by ms of work for each record and kind of group.
+        kinds: the kinds of groups that ran.
+        seconds: the length of a window in seconds.
         rounds: the number of windows of each kind.
-        missing: descriptions of kinds that could not run.
+        missing: the reasons for the kinds that could not run.
     """
     rows = []
     for work_ms in (WORK_MS, 0):
@@ -385,7 +388,10 @@ def _medians(of: Mapping[str, Sequence[Ran]], what: Callable[[Ran], float]) -> d
 
 
 def _beside(of: Mapping[str, Sequence[Ran]], other: str) -> dict[str, float]:
-    """Return each kind's rate divided by the rate of `other` in the same round, as a median."""
+    """Return the rate of each kind of group, divided by the rate of the kind `other`.
+
+    Rates of the same round are compared. The result is the median of all rounds.
+    """
     return {
         kind: median(own.rate / its.rate for own, its in zip(found, of[other], strict=True))
         for kind, found in of.items()

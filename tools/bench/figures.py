@@ -44,7 +44,7 @@ class FigureRow:
     name: str
     unit: str
     values: Mapping[str, float]
-    """Route (one of `COLUMNS`) -> value."""
+    """The value of each route. The keys are some of `COLUMNS`."""
     limit: float | None = None
     """The limit for the values in the `judged` columns."""
     judged: Sequence[str] = JUDGED
@@ -83,7 +83,7 @@ class FigureTable:
     title: str
     rows: Sequence[FigureRow]
     notes: Sequence[str] = field(default=())
-    """Remarks for readers, such as missing routes, and where the figures were counted."""
+    """Remarks for readers, such as routes that are missing, and where the figures were counted."""
     always: Sequence[str] = field(default=())
     """Routes that get a column in the table even if they have no value."""
 

@@ -25,7 +25,8 @@ _SHAPES: Final = (
     (1, 10_000, 400.0),
     (1_000, 1, 1_000.0),
 )
-"""Topics, partitions of each topic, and the limit in microseconds."""
+"""Each shape: the number of topics, the number of partitions in each topic, and the time limit in
+microseconds."""
 COLD: Final[Mapping[str, Traffic]] = {
     "unchanged fetch of 1,000 partitions": fetches(1, 1_000),
     "fetch of 1,000 partitions, records in one": fetches(1, 1_000, busy=True),
@@ -41,7 +42,7 @@ ENTRIES: Final = 1_000_000
 
 
 def run(stage: BenchStage) -> list[FigureTable]:
-    """Measure all shapes in a tight loop, then with cold caches."""
+    """Measure all shapes in a tight loop. Then measure them with cold caches."""
     stage.report("micro: exchanges inside the gateway ...")
     rounds = 60 if stage.quick else 400
     rows = []

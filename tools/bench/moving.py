@@ -51,7 +51,7 @@ _JAVA_RECORDS: Final = 10_000_000
 
 
 class RecordPace:
-    """Records at a constant rate, as long as stdin is open."""
+    """Makes records at a constant rate."""
 
     def __init__(self) -> None:
         self.made = 0
@@ -70,7 +70,10 @@ class RecordPace:
 
 
 class MovingRecords:
-    """When records were produced, and their latency, in ns. The first one marks the client as ready."""
+    """For each received record: the time when it was produced, and its latency, in ns.
+
+    The first record shows that the client is ready, and prints this.
+    """
 
     def __init__(self) -> None:
         self.records: list[tuple[int, int]] = []
@@ -156,7 +159,7 @@ def consume_aiokafka(bootstrap: str, topic: str, received: MovingRecords) -> Non
 
 
 def produce_kafka_python(bootstrap: str, topic: str) -> None:
-    """Produce with kafka-python."""
+    """Produce records with kafka-python."""
     import kafka  # type: ignore[import-untyped]  # noqa: PLC0415 - no types; its import warns and takes long
 
     producer = kafka.KafkaProducer(bootstrap_servers=bootstrap, client_id=PRODUCER, acks="all", linger_ms=0)
@@ -169,7 +172,7 @@ def produce_kafka_python(bootstrap: str, topic: str) -> None:
 
 
 def consume_kafka_python(bootstrap: str, topic: str, received: MovingRecords) -> None:
-    """Consume with kafka-python."""
+    """Consume records with kafka-python."""
     import kafka  # noqa: PLC0415 - as above
 
     consumer = kafka.KafkaConsumer(bootstrap_servers=bootstrap, client_id=CONSUMER)
@@ -245,7 +248,7 @@ def build_go() -> None:
 
 
 def go_version(module: str) -> str:
-    """Return the version of a Go module."""
+    """Return the version of a Go module in the go.mod file of the Go clients."""
     found = re.search(rf"{re.escape(module)} v(\S+)", (_GO_FOLDER / "go.mod").read_text())
     return found[1] if found else ""
 

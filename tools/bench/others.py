@@ -51,17 +51,19 @@ QUIET: Final = "quiet"
 
 @dataclass(frozen=True, slots=True)
 class Nuisance:
-    """The misbehaviour beside the bystander.
+    """A kind of misbehaviour that runs at the same time as the bystander.
 
     Args:
-        name: for the table.
-        clients: how many connections behave like this.
-        start: starts it, given the gateway's address and the id or name of an empty topic. It waits for
-            `Load.go`, and ends with `Load.pause`.
-        most: the limit of memory for each of its connections in the gateway, in MB.
-        settles: the seconds from its start to the first measurement.
-        named: whether its clients have the bystander's client id. Then a second bystander with another id
-            runs in the same window, and the added latency is the difference between the two.
+        name: the name in the table.
+        clients: the number of connections that misbehave.
+        start: a function that starts the misbehaving program. It is given the gateway's address and the id or
+            name of an
+            empty topic. The program waits for `Load.go`, and ends with `Load.pause`.
+        most: the limit of memory for each of these connections in the gateway, in MB.
+        settles: the seconds from the start of the program to the first measurement.
+        named: whether the misbehaving clients have the bystander's client id. Then a second bystander with
+            another id runs
+            in the same window, and the added latency is the difference between the two bystanders.
     """
 
     name: str

@@ -50,7 +50,7 @@ def _section(table: FigureTable, before: Mapping[str, str]) -> str:
 
 
 def _rows(text: str, title: str) -> dict[str, str]:
-    """Return the rows of the table under a heading, by their first cell."""
+    """Return the rows of the table under a heading. The keys are the first cells of the rows."""
     section = text.partition(f"## {title}\n")[2].partition("\n## ")[0].partition("\n**")[0]
     lines = [line for line in section.splitlines() if line.startswith("|")]
     return {_first(line): line for line in lines[2:]}

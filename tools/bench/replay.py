@@ -194,7 +194,7 @@ def _measured(
 
 
 def _inspected(stage: BenchStage, file: Path, *, rounds: int) -> float:
-    """Return the seconds that `inspect` takes as a command, on one core."""
+    """Return the shortest duration of the command `inspect` on one core, in seconds."""
     stage.report(f"replay: inspect {file.name} ...")
     with _one_core():
         return min(_seconds("inspect", file)[0] for _ in range(rounds))
@@ -225,7 +225,10 @@ def _one_core() -> Iterator[None]:
 
 
 def _tshark(stage: BenchStage, file: Path) -> tuple[float | None, list[str]]:
-    """Return tshark's framing speed in MB/s, and notes about it."""
+    """Return how fast tshark finds Kafka frames in a file, in MB/s, and notes about the measurement.
+
+    The speed is None if tshark is not installed.
+    """
     program = shutil.which("tshark")
     if program is None:
         return None, ["tshark is not installed here."]

@@ -28,7 +28,7 @@ SHAPES: Final = ((1, 100, 40.0), (1, 1_000, 60.0), (1, 10_000, 400.0), (100, 100
 """Each shape: the number of topics, the number of partitions in each topic, and the time limit in
 microseconds."""
 SESSIONS, PARTITIONS = 10_000, 100
-"""Sessions in memory, and partitions of each."""
+"""The number of sessions in memory, and the number of partitions in each session."""
 QUICK_SESSIONS: Final = 1_000
 BYTES_LIMIT, EVICTION_LIMIT = 150.0, 50.0
 """The limits of memory for one partition in bytes, and of time for one eviction in microseconds."""

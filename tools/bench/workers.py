@@ -40,7 +40,7 @@ class WorkersWindow:
     cpu: float
     """The CPU time of all processes of the gateway for each fetch, in microseconds."""
     pace: float
-    """Fetches a second."""
+    """The number of fetches per second."""
     least: float
     """The share of the least busy worker in the CPU time of all workers, in percent."""
 

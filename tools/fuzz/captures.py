@@ -31,7 +31,7 @@ _FLAGS: Final = (0, 0, 0, SYN, FIN, RST, SYN | FIN, 0)
 _SECOND: Final = 1_000_000_000
 _LINKS: Final = (101, 1, 0, 113, 276, 12, 108, 228, 229, -1)
 _SHORT_READ: Final = 700
-"""The limit of bytes that the stream returns in one read."""
+"""The maximum number of bytes that the stream returns in one read."""
 
 
 class _Dripping(io.BytesIO):
@@ -250,7 +250,12 @@ def _packets_seeds() -> list[bytes]:
 
 
 def _file(head: bytes, data: bytes) -> None:
-    """A file that starts correctly for its format, so that not every input ends at the first bytes."""
+    """Read the input as a capture file.
+
+    Its first bytes are usually replaced by a correct header of the format.
+
+    So not every input fails at the first bytes.
+    """
     data = data[1:] if data[:1] == b"\xff" else head + data[len(head) :]
     counts = FileCounts(file="fuzz")
     window = FileWindow(0, len(data) + 1)

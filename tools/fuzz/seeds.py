@@ -74,7 +74,7 @@ def _of_capture(path: Path) -> list[tuple[bytes, bool]]:
 
 
 def _is_client(stream: bytes | bytearray) -> bool:
-    """Whether a stream begins with a request: a known API key, a small version, a client id."""
+    """Return whether a stream begins with a request: a known API key, a small version, and a client id."""
     size = int.from_bytes(stream[12:14])
     name = bytes(stream[14 : 14 + size])
     known = len(stream) > 14 and stream[4] == 0 and stream[5] < 80 and stream[6] == 0 and stream[7] < 20

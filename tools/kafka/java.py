@@ -18,10 +18,12 @@ it."""
 
 @cache
 def java() -> Path:
-    """Return the runtime that FETCHGATE_JAVA names, or else the wheel's. PATH and JAVA_HOME are ignored.
+    """Return the Java program that FETCHGATE_JAVA names, or else the one in the wheel.
+
+    PATH and JAVA_HOME are ignored.
 
     Raises:
-        RuntimeError: there is none. The message gives a remedy.
+        RuntimeError: there is no Java. The message says what to do.
     """
     if named := os.environ.get("FETCHGATE_JAVA"):
         if _feature(version_of(Path(named))) < OLDEST:
@@ -49,7 +51,10 @@ def java_home(scratch: Path) -> Path:
 
 @cache
 def version_of(program: Path) -> str:
-    """Return the version (17.0.15 of `openjdk version "17.0.15"`); "" if the program does not run."""
+    """Return the version of a Java program, such as 17.0.15, or "" if the program does not run.
+
+    It is the quoted version in the output of ``java -version``.
+    """
     try:
         done = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=30, check=False)
     except OSError:
@@ -59,6 +64,6 @@ def version_of(program: Path) -> str:
 
 
 def _feature(version: str) -> int:
-    """Return the feature release: 17 of 17.0.15."""
+    """Return the feature release of a Java version: 17 for 17.0.15."""
     found = re.match(r"\d+", version)
     return int(found[0]) if found else 0

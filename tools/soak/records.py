@@ -16,7 +16,10 @@ Headers: TypeAlias = Sequence[tuple[str, bytes | None]]
 
 @dataclass(frozen=True, slots=True, order=True)
 class RecordPlace:
-    """A partition of one generation of a topic."""
+    """A partition of a topic, in one generation of the topic.
+
+    The topic is deleted and created again as a new generation.
+    """
 
     topic: str
     generation: int
@@ -52,7 +55,7 @@ class Written(NamedTuple):
 
 
 def digest_of(line: Mapping[str, Any]) -> int:
-    """Return the digest of a record, given a consumer program's output."""
+    """Return the digest of a record, from a consumer program's output."""
     headers = ((name, content) for name, content in line["headers"])
     return _digest(line["timestamp"], line["key"], line["value"], headers)
 
@@ -216,12 +219,13 @@ def describe(places: Sequence[tuple[RecordPlace, int]]) -> str:
 
 
 class ReceivedRecords:
-    """The records that one consumer, or the members of one group, received."""
+    """The records that one consumer received, or that the members of one group received."""
 
     def __init__(self, sent: set[int]) -> None:
         self.log = RecordLog()
         self.repeated = 0
-        """Records received again: after a rebalance, a member continues from the last commit."""
+        """The number of records received again. After a rebalance, a member continues from the last
+        commit."""
         self.again = 0
         """Records that a member received again although the group had not rebalanced."""
         self.changed: list[tuple[RecordPlace, int]] = []

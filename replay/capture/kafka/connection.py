@@ -1,4 +1,4 @@
-"""One TCP connection of a capture: turns rows of SEGMENTS into exchanges. It detects whether this is Kafka.
+"""One TCP connection of a capture: makes exchanges from rows of SEGMENTS, and detects whether it is Kafka.
 
 Both directions are searched for requests. The end that sent the first request found is the client. Ports and
 SYNs are not used to decide which end is the client.
@@ -143,7 +143,8 @@ class CapturedConnection:
         self._first_syn: _DirectionFrames | None = None
         self._client: _DirectionFrames | None = None
         self._settled = False
-        """Whether the search is over: the client is known, or the connection is known not to be Kafka."""
+        """Whether it is decided what the connection is: its client is known, or the connection is known not
+        to be Kafka."""
         self._forced = (self._low.port in ports) != (self._high.port in ports)
         if self._forced:
             client = self._high if self._low.port in ports else self._low

@@ -16,7 +16,7 @@ VXLAN_PORTS: Final = (4789, 8472)
 """The UDP ports of VXLAN: the one of RFC 7348 8.1, and the default port of Linux."""
 GENEVE_PORT: Final = 6081
 _BRIDGED: Final = 0x6558
-"""The protocol type of an Ethernet frame in GRE and Geneve (RFC 1701)."""
+"""The protocol type in GRE and Geneve headers for an Ethernet frame (RFC 1701)."""
 _UDP_BYTES: Final = 8
 _VXLAN_BYTES: Final = 8
 _VXLAN_VALID: Final = 0x08000000

@@ -3,7 +3,7 @@
 from typing import Final
 
 TLS: Final = "TLS"
-"""The connection is TLS, and no key log was given."""
+"""The connection uses TLS, and no key log was given."""
 NO_SECRETS: Final = "TLS, no secrets in the key log"
 """The key log has no secrets for the connection, or its secrets are wrong."""
 NO_HANDSHAKE: Final = "TLS, handshake not captured"

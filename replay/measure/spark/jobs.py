@@ -63,12 +63,12 @@ def from_captures(
     """Make the rows of the table from captures.
 
     Args:
-        spark: the session.
-        shares: each is read by one task.
-        keep: which hosts and ports are read.
-        choice: how exchanges become rows.
-        partitions: number of tasks for the connections.
-        secrets: decrypt TLS connections with these. Only tasks get them.
+        spark: the Spark session.
+        shares: the parts of the captures. Each part is read by one task.
+        keep: selects the hosts and ports that are read.
+        choice: determines how exchanges become rows.
+        partitions: the number of tasks for the connections.
+        secrets: the secrets for decrypting TLS connections. Only tasks get them.
         elsewhere: whether tasks run on other machines. The job fails if these machines do not have the files.
         uses: how often the existing table has each pair of ports, see `uses_of_ports`.
     """
@@ -212,7 +212,7 @@ def _collect(batches: Iterable[pa.RecordBatch]) -> Batches:
 
 
 def _merged(batches: Iterable[pa.RecordBatch]) -> Batches:
-    """Merge the results of tasks."""
+    """Merge the results of several tasks into one result."""
     whole = Collected()
     for batch in batches:
         for row in range(batch.num_rows):  # one after the other: each may be large

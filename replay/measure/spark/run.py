@@ -151,12 +151,13 @@ def _measure(spark: SparkSession, work: Work) -> Collected:
 
 
 def partitions_for(size: int, cores: int | None) -> int:
-    """Return the number of tasks for this many bytes.
+    """Return the number of tasks for captures of this size.
 
     Args:
-        size: in bytes.
-        cores: of this machine. None on a cluster: only the size decides there, because executors come and go.
-            Then there are enough tasks for cores that come later.
+        size: the size of the captures in bytes.
+        cores: the number of cores of this machine. None on a cluster: there only the size decides, because
+            executors come
+            and go. Then there are enough tasks for cores that are added later.
     """
     partitions = size // _PARTITION + 1
     return min(partitions, _MOST_PARTITIONS if cores is None else 4 * cores)
@@ -170,7 +171,7 @@ def share_of(size: int, cores: int | None) -> int:
 
 
 def _stored(table: DataFrame) -> int:
-    """Return the size of a stored table's files, in bytes."""
+    """Return the size of a stored table's files as Spark estimates it, in bytes."""
     return int(str(table._jdf.queryExecution().optimizedPlan().stats().sizeInBytes()))  # noqa: SLF001 - PySpark has no other way
 
 
@@ -191,7 +192,7 @@ def _failures_in_one_line() -> Iterator[None]:
 
 
 def _cause(text: str) -> str:
-    """Return the cause of a failure, from the output of Python and Java."""
+    """Return the cause of a failure. `text` is the output of Python and Java."""
     if _FULL in text:
         return (
             f"{_FULL}: Spark's scratch files are in {tempfile.gettempdir()} (TMPDIR names another folder), "

@@ -65,7 +65,7 @@ class Consumer(Protocol):
         """Stop delivering records of this partition."""
 
     def resume(self, topic: str, partition: int) -> None:
-        """Deliver this partition again."""
+        """Deliver records of this partition again."""
 
     def watermarks(self, topic: str, partition: int) -> tuple[int | None, int | None]:
         """Return the low and the high watermark, as known from the last fetch responses.
@@ -80,7 +80,7 @@ class Consumer(Protocol):
         """Commit the positions to the group, and wait until the broker has confirmed this."""
 
     def close(self) -> None:
-        """Close the client, and leave its group."""
+        """Close the client, so that it leaves its group."""
 
 
 def options() -> Options:

@@ -16,7 +16,7 @@ from proxy.protocol.api import ApiKey
 
 
 def classes(kind: str) -> dict[tuple[int, int], type[Any]]:
-    """Return the class of every request, or of every response, by API key and version."""
+    """Return the kio class of every request, or of every response, by API key and version."""
     found: dict[tuple[int, int], type[Any]] = {}
     for api in pkgutil.iter_modules(kio.schema.__path__):
         folder = importlib.import_module(f"kio.schema.{api.name}").__path__[0] if api.ispkg else ""

@@ -58,11 +58,11 @@ def values(outcome: Outcome) -> dict[str, Any]:
 
 
 class PredictedEqualsMeasured(AnyClientAnyBroker):
-    """The random histories of the gateway's own test, recorded on the client's side.
+    """The random histories of the gateway's own test. The test records them on the client's side.
 
-    A broker looks up a topic's name when a partition is added to a session. If the topic was deleted before,
-    it reports error 100. If the topic is deleted later, it reports error 3. If responses were throttled
-    meanwhile, nothing shows which event came first.
+    A broker looks up a topic's name when a partition is added to a session. If the topic was deleted before
+    that, the broker reports error 100. If the topic is deleted later, the broker reports error 3. If
+    responses were throttled in between, nothing shows which event came first.
     """
 
     @initialize(
@@ -101,9 +101,9 @@ class PredictedEqualsMeasured(AnyClientAnyBroker):
         self.record(frames)
 
     def record(self, frames: list[bytes]) -> None:
-        """Exchange frames with the gateway, and record them.
+        """Send requests through the gateway, and record the exchanges.
 
-        All frames are sent before the first one is answered.
+        All requests are sent before the first one is answered.
         """
         self.clock = max(self.clock, round(self.now * 1_000_000_000)) + _MICROSECOND
         asked, told = self.clock, self.clock + _MICROSECOND

@@ -1,6 +1,6 @@
-"""The simulated session slots: they pass the cases of FetchSessionCacheTest.
+"""The simulated session cache behaves as in the cases of Kafka's FetchSessionCacheTest.
 
-They are also compared with the model of a broker.
+It is also compared with the model broker.
 """
 
 import random

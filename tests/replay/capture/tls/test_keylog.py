@@ -1,4 +1,4 @@
-"""Key logs are read, and their secrets are never shown."""
+"""Key logs are parsed, and no message shows their secrets."""
 
 import pickle
 

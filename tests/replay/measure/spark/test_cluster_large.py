@@ -1,4 +1,4 @@
-"""A gigabyte with 50,000 connections is measured on a cluster that loses a worker.
+"""A capture of 1 GB with 50,000 connections is measured on a Spark cluster that loses a worker.
 
 All connections are found, and the driver needs little memory.
 """
