@@ -17,7 +17,7 @@ LOOPED = -1
 """In transparent mode: the number for connections without a destination. Either netfilter has not redirected
 the connection, or the gateway itself has opened it."""
 OTHERS = -2
-"""In transparent mode: the number for all destinations that have no number of their own."""
+"""In transparent mode: the number that all destinations share if they have no number of their own."""
 _PLACEHOLDER = "{id}"
 _NODE_ID = "(0|[1-9][0-9]{0,9})"
 

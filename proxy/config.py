@@ -564,7 +564,7 @@ class Config:
     )
 
     given: Mapping[str, Given] = field(default_factory=dict, compare=False, repr=False)
-    """The text and the source of each option."""
+    """The text of each option as the operator has written it, and its source."""
 
     @property
     def is_transparent(self) -> bool:

@@ -74,7 +74,7 @@ def milliseconds(text: str) -> int:
 
 
 def word(text: str) -> str:
-    """Return ``on`` or ``off`` for a synonym, and any other word in lower case."""
+    """Return ``on`` or ``off`` for a synonym of it. Return any other word in lower case."""
     lower = text.strip().lower()
     return _SWITCHES.get(lower, lower)
 

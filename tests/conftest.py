@@ -88,8 +88,9 @@ def broker_of() -> Iterator[Callable[[str], Broker]]:
 
 @pytest.fixture
 def start_gateway() -> Iterator[Callable[..., GatewayProcess]]:
-    """Return a function that starts a gateway. It takes the arguments of GatewayProcess. The gateways stop at
-    the end of the test.
+    """Return a function that starts a gateway, with the arguments of GatewayProcess.
+
+    The gateways stop at the end of the test.
     """
     with ExitStack() as stack:
 

@@ -33,7 +33,10 @@ HOT: Final[list[Want]] = [("t", 0), ("t", 1, 9), ("u", 0)]
 
 
 def request(api_key: int, version: int, correlation: int, body: bytes = b"", client: bytes = b"c") -> bytes:
-    """Build a request with header v1: for APIs without flexible versions, or whose body is not parsed."""
+    """Build a request with header v1.
+
+    It is used for APIs without flexible versions, and if nothing parses the body.
+    """
     head = api_key.to_bytes(2) + version.to_bytes(2) + correlation.to_bytes(4, signed=True)
     return framed(head + len(client).to_bytes(2) + client + body)
 
@@ -286,7 +289,7 @@ def passes(play: Playbook, version: int, wants: list[Want], correlation: int = 5
 
 
 correlations = count(1000).__next__
-"""Returns the next correlation id from 1000 on. Transcripts use lower ids."""
+"""A function that returns the next correlation id, from 1000 on. Transcripts use lower ids."""
 
 
 def _difference(expected: list[str], got: list[str], due: bytes, data: bytes) -> str:

@@ -15,7 +15,7 @@ from tests.cases import (
 )
 
 NOT_SHOWN: Final[dict[str, str]] = {}
-"""Case -> the reason why no test shows it."""
+"""The cases that no test shows, each with the reason."""
 
 NOT_TESTED: Final = {
     "15": "the broker counts it; there is nothing to do",

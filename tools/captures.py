@@ -51,7 +51,7 @@ class Recipe:
     run: Callable[[str], int]
     taken_by: Literal["tcpdump", "gateway"]
     options: tuple[str, ...]
-    """Options of the gateway besides --capture."""
+    """The gateway's options, except --capture."""
 
     @property
     def sessions(self) -> bool:

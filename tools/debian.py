@@ -34,13 +34,13 @@ PACKAGES: Final = {
     "tshark": ("tshark",),
     "chromium": ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"),
 }
-"""By package: the needed program, and others that can replace it."""
+"""For each package: the needed program, and other programs that can replace it."""
 
 INSTALLED: Final = "/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin"
 """The folders of programs on Debian. Only root has the sbin folders on PATH."""
 
 SECONDS: Final = 300.0
-"""The time limit to download all packages, in seconds. 150 MB take 20 s on a fast connection."""
+"""The time limit for downloading all packages, in seconds. On a fast connection, 150 MB take 20 s."""
 
 APT: Final = """
 Dir::State "{folder}/state";
@@ -142,7 +142,7 @@ class _Apt:
     """apt-get with its own lists and archives.
 
     Args:
-        folder: for the lists and archives of this run.
+        folder: the folder for the lists and archives of this run.
         ends: the deadline, in the time of `time.monotonic()`.
 
     Raises:
@@ -196,7 +196,7 @@ class _Apt:
 
 
 def _write_script(program: str) -> None:
-    """Write the script that starts a program of the unpacked packages.
+    """Write the script that starts a program from the unpacked packages.
 
     Raises:
         FileNotFoundError: the packages have no such program.

@@ -26,7 +26,7 @@ EXCLUSIVE: Final = {
     "client_id": "a client.id does not begin with the group's name and a dot, or two members share one",
     "assignor": "its assignor gives out something else than partitions",
 }
-"""The values of `GroupSeen.exclusive`, explained in words."""
+"""The values of `GroupSeen.exclusive`, each with an explanation in words."""
 
 
 class GroupNotice(StrEnum):
@@ -135,7 +135,7 @@ class Cooperative(Figures):
 
     tally: FilterTally = field(default_factory=FilterTally)
     reader_fetches: int = 0
-    """The number of partitions requested from brokers, see `SharedFetches.fetches`."""
+    """The number of partitions in the gateway's fetches for members, see `SharedFetches.fetches`."""
     buffered_bytes: int = 0
     """How many bytes of shares are stored for members."""
     detached: Counter[str] = field(default_factory=Counter)

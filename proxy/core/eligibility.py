@@ -63,8 +63,8 @@ class SessionLimits:
         self.keep_order = keep_order
         self.max_fetch_bytes = max_fetch_bytes
         self.crowded = False
-        """Whether the process has reached its limit of buffered bytes. If so, fetches use no sessions, so
-        that their responses stream."""
+        """Whether the process has reached its limit of buffered bytes. If so, fetches use no sessions,
+        because responses without a session can be forwarded as they arrive."""
         self._slots = [0] if slots is None else slots
         self._own = own
 
@@ -184,7 +184,7 @@ class Eligibility:
         """The features from the last ApiVersions response on this connection. None if there was no response,
         or if it was not understood."""
         self.floods = False
-        """Whether the client requests a session with each fetch and uses none."""
+        """Whether the client requests a session with each fetch, but never uses the session."""
         self.given = 0
         """The session id that the broker gave after the client itself sent session id 0 and epoch 0."""
         self.large = False
@@ -195,7 +195,8 @@ class Eligibility:
         """Whether a throttled response had entries. If so, this broker does not empty responses when it
         throttles (KIP-219)."""
         self.never: Reason | None = None
-        """The reason why no fetch of this connection may go through a session any more."""
+        """The reason why no later fetch of this connection may use a session. None if there is no such
+        reason."""
 
     def observe(self, fetch: FetchRequest) -> bool:
         """Note from a fetch how the client uses sessions.

@@ -29,8 +29,8 @@ AT_ONCE: Final = 16
 REQUEST_BYTES: Final = 750
 """The approximate memory of an unanswered request, in bytes."""
 UNREAD_SECONDS: Final = 30.0
-"""How long an unread fetch is assumed to allow the broker to wait. No client allows more, because clients
-time out after this time themselves (request.timeout.ms, 30 s by default)."""
+"""The longest wait, in seconds, that is assumed for a fetch that the gateway did not read. No client allows
+more, because clients time out after this time themselves (request.timeout.ms, 30 s by default)."""
 _SMALL: Final = 1 << 16
 _NO_BROKERS: Final = frozenset[int]()
 
@@ -50,7 +50,8 @@ class Handler:
     forwards: bool = False
     """Whether every byte of the response is forwarded as it arrives."""
     awaits_brokers: frozenset[int] = _NO_BROKERS
-    """The brokers that the complete response names, and whose listeners must be opened before it is sent."""
+    """The ids of brokers that the response names and that have no listener yet. The response is sent when
+    these listeners are open."""
     fetch: FetchRequest | None = None
     """The request, if it is a fetch that was understood."""
     planned: bool = False
@@ -268,7 +269,7 @@ class Walked:
         self.received = 0
         """The number of received bytes."""
         self.understood = True
-        """Whether the bytes match the version so far."""
+        """Whether all bytes so far match the version of the response."""
         self.forwarded = 0
         """The number of bytes sent to the client."""
         self.chunks: list[bytes] = []
@@ -295,7 +296,7 @@ class Kept:
         self.received = 0
         """The number of bytes received so far."""
         self.understood = True
-        """Whether the bytes match the version so far."""
+        """Whether all bytes so far match the version of the response."""
         self.frame: Received | None = None
         """The received bytes."""
         self.buffered = 0
@@ -311,7 +312,10 @@ class Kept:
         self.buffered += len(chunk)
 
     def cut_entries(self, entries: Sequence[PartitionResponse]) -> None:
-        """Find the bytes of the complete entries already now, to do less after the last byte."""
+        """Find the bytes of the entries that are already complete.
+
+        If this is done while the response arrives, less work is left at its end.
+        """
         frame = self.frame
         while (
             frame is not None
@@ -322,7 +326,7 @@ class Kept:
             self._cut += 1
 
     def drop(self) -> None:
-        """Drop all kept bytes."""
+        """Drop all buffered bytes of the response."""
         self.frame = None
         self._cut = 0
         self.buffered = 0
@@ -335,13 +339,13 @@ class Responses(Protocol):
     """The methods of `FetchResponses` that a `FetchHandler` calls."""
 
     def new_fetch(self, version: int, correlation_id: bytes) -> "tuple[InFlight, FetchHandler]":
-        """Return the entry in flight for a client's fetch, and the innermost handler."""
+        """Make the handler of a client's fetch. Return the request in flight and the handler."""
 
     def receive(self, fetching: "FetchHandler", chunk: bytes, *, last: bool) -> list[Buffer]:
         """Process the next bytes of a fetch's response. Return the client's bytes that are ready now."""
 
     def end(self, fetching: "FetchHandler", request: InFlight) -> bool:
-        """Note the end of a response. Return whether the client has the complete response."""
+        """Note the end of a response. Return whether the client was sent the complete response."""
 
     def count_passed(self, size: int) -> None:
         """Count bytes of a response that were forwarded without `receive`."""
@@ -514,5 +518,5 @@ class Around(Handler):
 
     @property
     def _kept(self) -> int:
-        """The bytes that this handler buffers itself."""
+        """The bytes that this handler buffers itself, without those of the inner handlers."""
         raise NotImplementedError

@@ -2,8 +2,8 @@
 
 A fetch can be forwarded unchanged, sent as a delta, or sent in full to create a session with its exact list.
 `Savings` chooses the cheapest form. The sizes of the requests are known, and the sizes of responses are
-estimated from earlier responses. One rule looks ahead: the *regret* may be spent on a new session. The regret
-is the number of bytes that earlier fetches would have saved if a session had had their exact list.
+estimated from earlier responses. One rule looks ahead: a new session may cost as many bytes as the *regret*.
+The regret is the number of bytes that earlier fetches would have saved if a session had had their exact list.
 
 Estimates can be wrong. So the real cost of sessions is added up. A connection that lost bytes *rests*: it
 uses no session until it has transferred many times the lost bytes. Nothing here depends on a clock.
@@ -35,7 +35,7 @@ _ALIKE: Final = 2
 """The number of consecutive fetches for which a session would have saved bytes, so that it is requested
 earlier."""
 _CLOSE_RESPONSE: Final = 40
-"""Approximate bytes of the response to a close."""
+"""The approximate size of the response to the close of a session, in bytes."""
 _VERSIONS: Final = 500
 """Approximate bytes of an ApiVersions request and its response."""
 _WEIGHT: Final = 0.5
@@ -104,7 +104,8 @@ class Savings:
         """Bytes that the session must still save to pay for the last expense. An expense is a new session, or
         a new list for a session."""
         self._patience = 0
-        """The length of the last wait, in fetches. 0 if the last expense has paid."""
+        """The length of the last wait after an expense that did not pay, in fetches. 0 if the last expense
+        has paid."""
         self._wait = 0
         self._waited = False
         """Whether the wait after the last failed expense has begun. After the wait, a new expense is
@@ -268,7 +269,7 @@ class Savings:
             self._waited = True
 
     def closed(self, size: int) -> None:
-        """Note that the session is closed with a frame of this size, in bytes."""
+        """Note that the session is closed with a frame of `size` bytes."""
         self._regret = self._away = 0.0
         self._alike = 0
         self.settle(-size - _CLOSE_RESPONSE)

@@ -52,11 +52,9 @@ class Sibling(Protocol):
         """Return the client's identity. None if it is unknown or not proven."""
 
     def wait_left(self, now: float) -> float:
-        """Return how long a request sent now could be blocked behind earlier requests, in seconds.
+        """Return how long a request that is sent now may have to wait behind earlier requests, in seconds.
 
-        Return `inf` if the request must not be sent.
-
-        While a retry is unanswered, no further retry may be sent.
+        Return `inf` if no request may be sent, for example while another retry is unanswered.
         """
 
     def quiet(self, now: float) -> bool:
@@ -111,8 +109,8 @@ class ProduceOrder:
         """The lanes whose batches are not retried. In these lanes a request was sent although earlier
         requests were in flight on other connections."""
         self._hung: set[Owner] = set()
-        """Owners for which other connections have waited the longest allowed time. No connection waits for
-        them again until they get an answer."""
+        """The owners that hang: other connections have waited for them as long as allowed. No connection
+        waits for such an owner again until the owner gets an answer."""
         self._waiting: list[Owner] = []
 
     def __repr__(self) -> str:

@@ -24,7 +24,7 @@ class AdminReader:
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> "AdminReader":
-        """Return the endpoint that the options name (`proxy.config.TOP_OPTIONS`).
+        """Return a reader for the endpoint in the options (`proxy.config.TOP_OPTIONS`).
 
         Raises:
             ConfigError: a file can't be used, or would have no effect.

@@ -1,7 +1,7 @@
 """Draws the tables of clients and of brokers. Pure functions.
 
-Each line is drawn alone, because all columns have a fixed width. If a broker has a problem, the problem is
-shown in place of its figures, which then mean nothing.
+Each line is drawn alone, because all columns have a fixed width. If a broker has a problem, its row has the
+problem instead of the figures, which mean nothing then.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -253,7 +253,7 @@ def _broker_cell(
 
 
 def shortened(address: str, width: int) -> str:
-    """Shorten the host in an address to fit. The port is always complete."""
+    """Shorten the host in an address, so that the address fits into `width`. The port is always complete."""
     if cell_len(address) <= width:
         return address
     host, colon, port = address.rpartition(":")

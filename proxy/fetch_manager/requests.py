@@ -49,7 +49,7 @@ def full_fetch(fetch: FetchRequest, partitions: SessionPartitions, version: int)
 
 
 def _frame(fetch: FetchRequest, version: int, topics: Iterable[Buffer]) -> bytes:
-    """Return a fetch without a session, with other topics."""
+    """Return a client's fetch as a frame without a session, with the bytes in `topics` as its topics."""
     frame = fetch.frame
     parts: list[Buffer] = [
         frame[API_KEY],

@@ -31,7 +31,7 @@ _IP_TRANSPARENT: Final = 19
 
 
 class Destinations:
-    """Numbers the original destinations of all connections.
+    """Gives a number to each original destination of the connections.
 
     Args:
         mode: ``redirect`` or ``tproxy``.
@@ -179,9 +179,9 @@ def _make_transparent(sock: socket.socket) -> None:
 
 
 def outbound_socket(address: Address) -> socket.socket:
-    """Make a socket for a connection to a broker.
+    """Make a socket for a connection to a broker, and bind it.
 
-    It is bound, so that its local port is known before it connects.
+    The local port is then known before the socket connects.
 
     Raises:
         OSError: no port is free.

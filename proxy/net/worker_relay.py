@@ -132,7 +132,7 @@ class _RelaySide(asyncio.Protocol):
         self.ended = False
         """Whether the peer has ended this side's stream, so that no more bytes come."""
         self.full = False
-        """Whether this side's write buffer is full. If so, the other side is not read."""
+        """Whether this side's write buffer is full. If so, nothing is read from the other side."""
         self.watched = False
         """Whether a timer of `Relay.watch` is running."""
 

@@ -153,7 +153,7 @@ class FetchRequest:
     forgotten: list[tuple[bytes, bytes]]
     """forgotten_topics_data: topic keys, each with its partition numbers as int32."""
     topics_end: int
-    """Offset after ``topics``."""
+    """The offset after the field ``topics``, in the frame."""
     tail: int
     """Offset of rack and tags, after the forgotten topics."""
     _listing: Listing | None = None

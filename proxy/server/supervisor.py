@@ -241,7 +241,7 @@ class Supervisor:
     # -- the workers ---------------------------------------------------------------------------------------
 
     def _respond(self, what: str, *more: Any) -> object:
-        """Return the response to a worker's blocking question."""
+        """Return the response to a question for which a worker waits."""
         brokers = self.brokers
         if what == "destination" and isinstance(brokers, Destinations):
             return brokers.number(*more)
@@ -361,7 +361,7 @@ class Supervisor:
             worker.send(name, *what)
 
     def _brokers_changed(self) -> None:
-        """Send the known brokers to the workers, but at most once in `SEND_SECONDS`."""
+        """Send the known brokers to the workers, but not more often than once in `SEND_SECONDS`."""
         if not self._sends_brokers:
             self._sends_brokers = True
             self.process.loop.call_at(self._sent_brokers_at + SEND_SECONDS, self._send_brokers)

@@ -56,7 +56,7 @@ class SharedValues:
 
     @cached_property
     def total(self) -> Tally:
-        """The sum of all connections' tallies."""
+        """The sum of the tallies of all connections."""
         return self.counts.total()
 
     @cached_property

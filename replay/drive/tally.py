@@ -29,7 +29,7 @@ class RequestCounts:
     errors: Counter[int] = field(default_factory=Counter)
     """Errors of whole responses, by code."""
     partition_errors: Counter[int] = field(default_factory=Counter)
-    """Errors of entries in responses (partitions, topics, groups, members), by code."""
+    """Errors of single entries in responses (partitions, topics, groups, members), by error code."""
     unreadable: int = 0
     """Responses that do not parse."""
     seconds: "array[float]" = field(default_factory=lambda: array("d"))

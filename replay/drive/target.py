@@ -30,7 +30,8 @@ _CLIENT: Final = -1
 """The replica_id of a client."""
 _MAX_PARTITIONS: Final = 1_000_000
 _CREATE_TOPICS_VERSIONS: Final = (2, 4)
-"""Brokers from 1.0 to 4.3 support one of these versions. They allow different values in fields."""
+"""The lowest and the highest version of CreateTopics requests. Brokers from 1.0 to 4.3 support one of these
+versions. The versions allow different values in fields."""
 TOPIC_ALREADY_EXISTS: Final = 36
 _CREATE_TOPICS_REQUEST: Final = (
     "topics:[name:string num_partitions:int32 replication_factor:int16 "

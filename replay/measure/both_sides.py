@@ -51,10 +51,11 @@ class Sample:
         self._kept: dict[int, SampledExchange] = {}
         self._worst = -1
         self.exchanges = 0
-        """How many complete exchanges were added. A complete one has a request and a response."""
+        """The number of complete exchanges that were added. A complete exchange has a request and a
+        response."""
 
     def add(self, exchange: Exchange) -> None:
-        """Add an exchange. It is kept if its hash is among the lowest."""
+        """Add an exchange. The sample keeps it if its hash is one of the lowest."""
         if not (exchange.request_time and exchange.response_time):
             return
         self.exchanges += 1

@@ -56,7 +56,7 @@ class _BatchPayloads:
     edges: _Numbers
     """The payload of row n is from `edges[n]` to `edges[n + 1]`."""
     spans: dict[int, list[Span]] = field(default_factory=dict)
-    """The spans to cut, by row: offsets in `data`."""
+    """The spans to cut, by row. A span is a begin and an end in `data`."""
 
     def head(self, row: int) -> bytes:
         """Return the first bytes of a row."""

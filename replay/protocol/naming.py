@@ -117,10 +117,10 @@ def own_ids(api_key: int, version: int, frame: bytes, body: int, suffix: bytes) 
     """Return a request with a suffix added to each group id and transactional id.
 
     Args:
-        api_key: its key.
-        version: its version.
+        api_key: the API key of the request.
+        version: the version of the request.
         frame: the whole frame.
-        body: offset of its body in the frame.
+        body: the offset of the body in the frame.
         suffix: added to each id that is not empty.
     """
     if api_key not in SCHEMAS:

@@ -210,7 +210,7 @@ def untold(report: Report) -> str:
 
 
 def because(reason: str) -> str:
-    """Explain why nothing is saved: the reason, and its meaning."""
+    """Explain why nothing is saved: the reason itself, and what it means."""
     explained = meaning(reason)
     return f"{reason} ({explained})" if explained else shown(reason, empty="there was nothing to leave out")
 
@@ -234,7 +234,7 @@ def how_sure(report: Report) -> str:
 
 
 def warnings(report: Report) -> list[str]:
-    """Return warnings about figures that can be misread."""
+    """Return warnings about figures that readers may misunderstand."""
     twice = [
         f"{plural(row['connections'], 'connection')} of {shown(row['client_side'])} and "
         f"{shown(row['broker_side'])} are the two sides of a gateway: {size(row['fetch_bytes'])} of fetches "

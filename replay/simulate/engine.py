@@ -144,7 +144,7 @@ class Engine:
 
 
 def _changes_nothing(outcome: Outcome) -> bool:
-    """Return whether a fetch was incremental, and neither its request nor its response had any partition."""
+    """Return whether a fetch was incremental, and neither it nor its response listed any partition."""
     alone = outcome.incremental == 1 and not (outcome.full or outcome.sessionless or outcome.closes)
     news = outcome.session_partitions_requested or outcome.forgotten or outcome.session_partitions_answered
     return alone and not news

@@ -127,7 +127,7 @@ def _named(exchange: Exchange) -> tuple[int | None, int | None]:
 
 
 def _error(exchange: Exchange, isolation_level: int | None) -> int | None:
-    """Return the error of a response, or None if it can't be read."""
+    """Return the first error code in a response, 0 if it has no error, or None if it can't be read."""
     key, version, response = exchange.api_key, exchange.api_version, exchange.response
     if key < 0 or not response or exchange.response_missing:
         return None

@@ -61,7 +61,7 @@ def read_whole(
     *,
     commands: bool,
 ) -> Pair:
-    """Run a client directly and through the gateway, over all topics.
+    """Run a client directly and through the gateway. Both runs read all topics completely.
 
     Args:
         program: The client.
@@ -93,7 +93,10 @@ def read_whole(
 
 
 def count_of(program: Program, expected: Expected, isolation: str) -> int:
-    """Return how many records this client delivers from all topics together."""
+    """Return how many records a client delivers from all topics together.
+
+    This depends on the client, because some deliver aborted records or transaction markers.
+    """
     if program.transactions and isolation == "read_committed":
         return expected.committed + program.aborted
     return expected.uncommitted + (0 if program.markers else expected.markers)

@@ -133,6 +133,5 @@ PROGRAMS: Mapping[str, Callable[[], Program]] = {
     "kcat": kcat,
 }
 COOPERATIVE = tuple(name for name in PROGRAMS if name != "platformatic")
-"""All clients except platformatic. In Fetch v12, platformatic sends topic ids although v12 needs names, and
-gets error 3.
-"""
+"""The clients that can be members of a cooperative group: all except platformatic. In Fetch v12, platformatic
+sends topic ids although v12 needs names, and gets error 3."""

@@ -237,7 +237,7 @@ class Run:
         self.wait(reached, f"the ends {dict(ends)}", seconds=seconds)
 
     def send(self, do: str, **arguments: Any) -> None:
-        """Give a command to a Python program."""
+        """Send a command to the program. Only the Python programs understand commands."""
         stdin = self._process.stdin
         if stdin is None or self._process.poll() is not None:
             raise AssertionError(f"{self} is gone: {self._tail()}")

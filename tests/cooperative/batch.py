@@ -55,7 +55,7 @@ def batch(
 
 
 def crc(data: bytes) -> bytes:
-    """Compute the CRC of a batch with another library than fetchgate."""
+    """Compute the CRC of a batch with another library than the one that fetchgate uses."""
     from crc32c import crc32c  # noqa: PLC0415 - only tests that change a batch need it
 
     return crc32c(data[21:]).to_bytes(4)

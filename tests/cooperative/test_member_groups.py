@@ -351,8 +351,10 @@ def test_heartbeats_on_another_connection_count(shared: Shared, coordinator: Coo
 def test_a_client_that_takes_a_new_connection_for_each_generation_gets_its_lanes(
     shared: Shared, coordinator: Coordinator
 ) -> None:
-    """A client that opens a new connection for each generation gets its key ranges. Before the fix, kafka-go
-    was told at each first heartbeat to join again, so nobody read its records.
+    """A client that opens a new connection for each generation gets its key ranges.
+
+    Before the fix, the gateway told kafka-go at each first heartbeat to join again, so nobody read its
+    records.
     """
     one, two = client(shared), client(shared, "b")
     coordinator.rebalance([one, two])
@@ -375,10 +377,12 @@ def test_a_client_that_takes_a_new_connection_for_each_generation_gets_its_lanes
 
 
 def forgot(coordinator: Coordinator, shared: Shared, *, keeps: bool = True) -> Client:
-    """Return a client that had the lower half of the keys, missed an empty assignment, and then got all keys.
+    """Return a client that missed an empty assignment, and then got all keys.
 
-    The same happens to a client that sends a heartbeat while it waits for its assignment, and then drops the
-    assignment.
+    It may still have an old position.
+
+    Before that it had the lower half of the keys. The same happens to a client that sends a heartbeat while
+    it waits for its assignment, and then drops the assignment.
     """
     one, two = client(shared), client(shared, "b")
     coordinator.rebalance([one, two])
@@ -638,8 +642,9 @@ def test_while_another_client_with_the_same_id_lives_nothing_is_shared(
 def test_a_heartbeat_counts_from_when_it_was_sent(
     shared: Shared, coordinator: Coordinator, broker: ModelBroker
 ) -> None:
-    """The session timeout counts from the time when the heartbeat was sent, because its response may have
-    waited in the gateway.
+    """The session timeout counts from the time at which the client sent the heartbeat.
+
+    It does not count from the response, because the response may have waited in the gateway.
     """
     one = client(shared)
     coordinator.rebalance([one], now=1.0)

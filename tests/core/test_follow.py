@@ -575,8 +575,10 @@ def test_what_was_sent_and_received_is_counted_where_it_went() -> None:
 
 
 def test_a_connection_whose_broker_has_gone_is_not_used() -> None:
-    """A connection whose broker has closed is not used, although its client has not closed it yet. Such a
-    connection has no outstanding requests, so it would be preferred to a working connection.
+    """A connection that the broker has closed is not used for a retry.
+
+    Its client may not have closed it yet. The connection then has no outstanding requests, so it would be
+    preferred to a working connection.
     """
     two = Two()
     two.new.connection.broker_ended()

@@ -1,4 +1,7 @@
-"""An idempotent Produce is repeated at the new leader of its partition. Played step by step."""
+"""An idempotent Produce request is retried at the new leader of its partition.
+
+The tests play the connections step by step.
+"""
 
 import struct
 import tracemalloc
@@ -50,7 +53,7 @@ def produce(
 
 
 def produced(version: int, *told: tuple[int, int, int], correlation: int = 5) -> bytes:
-    """Build a Produce response. `told` are (partition, error, base offset)."""
+    """Build a Produce response. `told` are triples of partition, error code and base offset."""
     entries = []
     for at, error, offset in told:
         entry = struct.pack(">ihqqq", at, error, offset, -1, 0)
@@ -108,7 +111,7 @@ class Producer:
         return self
 
     def leads(self, *behind: int) -> Self:
-        """Let the old leader refuse the batches `behind`, and then name the new leader."""
+        """Let the old leader refuse the batches in `behind`, and then name the new leader."""
         self.old.to_broker(metadata_request(False))
         for each in behind:
             self.refused(each)
@@ -338,9 +341,10 @@ def test_responses_that_wait_for_one_another_wait_a_second_at_most_all_together(
 
 @pytest.mark.parametrize("late", [False, True])
 def test_a_batch_that_the_former_leader_found_out_of_order_follows_the_one_before(late: bool) -> None:
-    """The former leader refuses a batch as out of order, because the earlier batch failed there.
+    """A batch that the old leader refused as out of order is retried at the new leader.
 
-    Once the new leader has the earlier batch, this batch is repeated there too.
+    The old leader refused it because an earlier batch had failed there. The new leader gets the earlier batch
+    first.
     """
     two, out_of_order = Producer(), produced(7, (0, 45, -1), correlation=102)
     if late:
@@ -377,8 +381,9 @@ def test_out_of_order_is_an_error_as_any_other_if_nothing_before_it_was_repeated
 
 @pytest.mark.parametrize("other", [{"host": "10.0.0.8"}, {"client": b"d"}])
 def test_nobody_waits_for_the_batches_of_another_client(other: dict[str, Any]) -> None:
-    """A client's batches do not wait for another client's batches. Otherwise a client could use the producer
-    id of another one, and delay each of its batches by a second.
+    """A client's batches do not wait for another client's batches.
+
+    Otherwise a client could use the producer id of another client, and delay each of its batches by a second.
     """
     two = Producer()
     stranger = play(two.siblings, NEW, **other)

@@ -246,8 +246,9 @@ def work(leaders: Leaders, data: bytes, now: float) -> int:
 
 
 def test_the_work_for_a_topic_does_not_grow_with_its_partitions() -> None:
-    """The work for a topic does not grow with its partitions. Before the fix, an object for each of 200,000
-    partitions took 0.14 s of CPU in the event loop.
+    """The work for a topic in a Metadata response does not grow with the number of its partitions.
+
+    Before the fix, objects for 200,000 partitions took 0.14 s of CPU in the event loop.
     """
     few, many = (work(Leaders(), topics_body(1, each), 0.0) for each in (100, 3_000))
     assert few == many
@@ -342,7 +343,10 @@ def _copy(leaders: Leaders) -> Leaders:
 
 
 def leader_of(index: int, epoch: int) -> int:
-    """Return the leader of a partition in an epoch, or -1. The same arguments always give the same leader."""
+    """Return the leader of a partition in an epoch, or -1 if there is none.
+
+    The same arguments always give the same leader.
+    """
     return (-1, 1, 2, 3, 4)[(index * 7 + epoch * 3) % 5]
 
 

@@ -24,7 +24,7 @@ NAMED: Final = {
     "hung-broker-1-80x24": ("hung", "broker-1", 80, 24),
     **{f"busy-{choice}-80x24": ("busy", choice, 80, 24) for choice in CHOICES if choice != "broker-1"},
 }
-"""Name of a stored frame -> scene, selection, width and height."""
+"""The stored frames by name: scene, selection, width and height."""
 
 
 def draw(
@@ -63,7 +63,7 @@ def draw(
 
 
 def kept(name: str) -> str:
-    """Draw the frame that is stored under this name."""
+    """Draw the dashboard as for the stored frame `name`."""
     scene, choice, width, height = NAMED[name]
     text = draw(seen(scene), CHOICES.get(choice, Selection()), width, height)
     return "".join(f"{line.rstrip()}\n" for line in text.splitlines())

@@ -126,7 +126,10 @@ class Bystander:
             assert offsets == list(range(len(offsets))), f"partition {partition}"
 
     def finish(self) -> None:
-        """Stop writing, wait for the rest, and check that each record was written once and read once."""
+        """Stop writing, wait until all records were read, and check them.
+
+        Each record must have been written once and read once.
+        """
         self._enough.set()
         self._threads[0].join()
         assert self.produced == self._sent, self.errors[-3:]

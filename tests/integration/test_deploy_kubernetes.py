@@ -36,7 +36,7 @@ pytestmark = [
 ]
 
 PORT, CONTROLLER_PORT = 29192, 29193
-"""Ports on the broker's own loopback."""
+"""The ports of the broker and its controller on loopback."""
 TOPIC, PARTITIONS = "example", 100
 """The topic that the example client of the Kubernetes base reads, and its number of partitions."""
 CLIENT: Final = "docker.io/edenhill/kcat:1.7.1"
@@ -70,7 +70,7 @@ def broker() -> Broker:
 
 @pytest.fixture(scope="module")
 def node(podman: Podman, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    """A node with all images, and a broker."""
+    """Start a Kubernetes node with all images, and a broker with the topic."""
     folder = tmp_path_factory.mktemp("node")
     archives = [_archive(podman, folder, name) for name in (GATEWAY, RULES, CLIENT, PAUSE)]
     with ExitStack() as stack:

@@ -1,6 +1,6 @@
-"""The gateway stops under load, or another one replaces it: clients of a real broker lose nothing.
+"""Clients of a real broker lose nothing when the gateway stops under load, or when another one replaces it.
 
-`CONNECTIONS_SECONDS` sets for how long connections come and go (`make soak`).
+`CONNECTIONS_SECONDS` sets how long connections come and go, in seconds (`make soak`).
 """
 
 import os
@@ -147,7 +147,7 @@ def _asked(gateway: GatewayProcess) -> float:
 
 
 class Successor(GatewayProcess):
-    """The same command line again: the same ports, while the first one is still running."""
+    """A second gateway with the same command line and ports as a gateway that is still running."""
 
     def __init__(self, before: GatewayProcess) -> None:
         super().__init__("")

@@ -126,7 +126,10 @@ def test_more_clients_than_slots_all_get_what_they_ask_for(stage: Scene, expecte
 
 
 def test_sessions_evicted_by_followers_are_given_up_and_had_again(stage: Scene, expected: Responses) -> None:
-    """A follower's session is privileged. It takes the slot of any consumer of any age (KIP-227)."""
+    """If followers evict a client's session, the gateway gives the session up, and gets a new one later.
+
+    KIP-227: a follower's session is privileged. It takes the slot of any consumer's session, however new.
+    """
     with stage.unharmed() as said, through(stage, "evicted") as client:
         client.fetches()
         assert session_of(stage, "evicted") > 0
@@ -198,7 +201,7 @@ def _incremental(narrow: Scene) -> int:
 
 
 def _at_the_end(narrow: Scene, number: int, ends: list[int]) -> Fetcher:
-    """Return a client with a session that has read all partitions."""
+    """Return a client with a session whose fetch offsets are at the ends of all partitions."""
     client = Fetcher(narrow.gateway.address, LARGE, LARGE_PARTITIONS, client_id=f"large-{number}").hello()
     client.seek(ends)
     client.fetches()

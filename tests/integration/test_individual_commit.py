@@ -44,7 +44,10 @@ def gateway(broker: Broker) -> Iterator[GatewayProcess]:
 
 @pytest.fixture
 def topic(broker: Broker) -> str:
-    """A topic of one partition with `RECORDS` records, each with its own key, and no committed offset."""
+    """Make a topic with one partition and no committed offset.
+
+    The partition has `RECORDS` records, each with its own key.
+    """
     name = f"orders-{next(_numbers)}"
     with Admin(broker.address) as admin:
         admin.create_topic(name, partitions=1)

@@ -74,7 +74,7 @@ def differing(live: Live, through: Through, topic: str, version: int, seed: int)
 
 
 def whole_batches(records: bytes) -> int:
-    """Return the number of complete batches, each of one record."""
+    """Return the number of complete batches in `records`."""
     count = 0
     while len(records) >= 12 and len(records) >= 12 + int.from_bytes(records[8:12]):
         records = records[12 + int.from_bytes(records[8:12]) :]

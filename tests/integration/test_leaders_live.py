@@ -109,7 +109,7 @@ class Watch:
 
 
 def elect(connection: RawConnection, partitions: list[int]) -> None:
-    """Make the first replica of each partition its leader."""
+    """Make the first replica of each partition its leader, by an ElectLeaders request."""
     indexes = [struct.pack(">i", at) for at in partitions]
     connection.call(ELECT_LEADERS, 0, array([string(TOPIC) + array(indexes)]) + struct.pack(">i", 1000))
 

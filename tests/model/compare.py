@@ -1,6 +1,4 @@
-"""Compares a response through a gateway with the response to the same fetch sent directly, without a
-session.
-"""
+"""Compares two responses to the same fetch: one through a gateway, one directly and without a session."""
 
 from collections.abc import Sequence
 from dataclasses import replace

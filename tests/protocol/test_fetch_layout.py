@@ -135,7 +135,10 @@ def test_prefix_to_the_byte(version: int, count: int, prefix: str) -> None:
 
 
 def many(version: int, count: int) -> tuple[bytes, bytes]:
-    """Build a request and a response with this many partitions of one topic, without building each entry."""
+    """Build a request and a response with `count` partitions of one topic.
+
+    The entries are made all at once, because there may be millions.
+    """
     layout = LAYOUTS[version]
     prefix = layout.prefix(wire_key(version, "t"), count)
     end = b"\x00" if layout.flexible else b""

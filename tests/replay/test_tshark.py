@@ -1,4 +1,4 @@
-"""Replay frames like tshark: the same frames, on the same connections, with the same correlation ids."""
+"""Replay finds the same frames as tshark, on the same connections and with the same correlation ids."""
 
 import json
 import shutil

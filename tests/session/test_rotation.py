@@ -31,7 +31,7 @@ def listed(request: FetchRequest) -> Listing:
 
 @dataclass
 class Way:
-    """A session of one topic. Its fetches are processed in the usual or in the faster way."""
+    """A client's session for one topic. Its fetches are processed in the usual or in the faster way."""
 
     version: int
     count: int

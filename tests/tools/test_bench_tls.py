@@ -1,4 +1,4 @@
-"""The benchmark of TLS compares the gateway with haproxy, and configures haproxy for TLS."""
+"""The TLS benchmark compares the gateway with haproxy, for which it writes a TLS configuration."""
 
 from pathlib import Path
 

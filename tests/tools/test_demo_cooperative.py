@@ -1,5 +1,6 @@
-"""The parts of the demo of cooperative groups that need no broker: it reads logs, and fails on bad
-results.
+"""The demo of cooperative groups reads the members' logs, and fails on bad results.
+
+Only the parts that need no broker are tested.
 """
 
 import io

@@ -20,7 +20,7 @@ from tools.bench.traffic import Traffic, fetches, produces
 TITLE: Final = "To the floor"
 PEERS: Final = (FLOOR, HAPROXY)
 FUNCTIONS: Final = 15
-"""The number of functions to show."""
+"""The number of functions that a profile shows."""
 EXCHANGES: Final = 100
 MEGABYTE: Final = 1_000_000
 PROFILED: Final[Mapping[str, Mapping[str, Traffic]]] = {
@@ -70,7 +70,7 @@ def where(part: str, tables: Sequence[FigureTable]) -> list[FigureTable]:
 
 
 def _profiled(part: str, name: str, traffic: Traffic) -> FigureTable:
-    """Measure the own time of each function of the gateway in one exchange.
+    """Measure how much time each function of the gateway itself takes in one exchange.
 
     A busy machine disturbs some exchanges, so medians are used.
     """

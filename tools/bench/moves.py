@@ -216,8 +216,8 @@ def worst(records: Sequence[tuple[int, int]], moved: Sequence[int]) -> list[floa
     """Return the latency of the slowest record of each move, in ms.
 
     Args:
-        records: for each, when it was produced (ns since 1970) and its latency (ns).
-        moved: when each move began (ns since 1970). A move's records are those produced before the next.
+        records: for each record, when it was produced (ns since 1970) and its latency (ns).
+        moved: when each move began (ns since 1970). The records of a move are produced before the next move.
     """
     ends = [*moved[1:], sys.maxsize]
     return [
@@ -284,7 +284,7 @@ def _gap_rows(
 
 
 def _without(found: Found) -> Iterator[str]:
-    """Describe the windows without a gap."""
+    """Describe the windows in which no gap was seen."""
     windows = [one for rounds in found.rounds.values() for each in rounds.values() for one in each]
     if not any(gap for one in windows for gap in one.gaps.values()):
         yield "Gaps: there is no tcpdump here, or this user may not use it."

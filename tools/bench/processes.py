@@ -29,7 +29,7 @@ broker."""
 
 
 _CPU_CLOCK: Final = 2
-"""The kernel's clock of a process's CPU time (clock_getcpuclockid(3))."""
+"""The number of the kernel's clock for a process's CPU time (clock_getcpuclockid(3))."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,7 +66,7 @@ class BenchStage:
 
     @property
     def broker_meter(self) -> ProcessMeter:
-        """The broker's CPU and memory."""
+        """Measures the broker's CPU and memory."""
         return ProcessMeter(self.broker.pid)
 
     @contextmanager
@@ -97,10 +97,12 @@ class BenchStage:
         return Proxy(haproxy_command(haproxy_program(), Path(folder), port, target), port)
 
     def peers(self, stack: ExitStack) -> dict[str, Proxy]:
-        """Start the proxies to compare: the floor, haproxy and a gateway, by the names of columns.
+        """Start the proxies that are compared: the floor, haproxy and a gateway.
+
+        Return them by the names of columns.
 
         Args:
-            stack: ends them.
+            stack: ends the proxies.
         """
         return {
             FLOOR: stack.enter_context(self.floor()),

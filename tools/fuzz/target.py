@@ -1,4 +1,4 @@
-"""A target: its entry, its limits, and its findings."""
+"""A target for fuzzing: the code it calls, its limits, and the findings."""
 
 import time
 import traceback
@@ -12,10 +12,10 @@ from typing import Final
 CPU_SECONDS: Final = 0.020
 """The limit of CPU time for one input, in seconds. Scripts may take longer, see `FuzzTarget.cpu_per_byte`."""
 TRIES: Final = 3
-"""An input counts as too slow only if all tries are slow: other processes disturb caches, garbage is
-collected."""
+"""The number of tries for an input that seems too slow. It counts as too slow only if all tries are slow,
+because other processes disturb caches, and garbage is collected."""
 FRAMES: Final = 3
-"""How many of the innermost lines identify a crash."""
+"""The number of innermost traceback lines that identify a crash."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

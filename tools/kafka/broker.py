@@ -115,7 +115,7 @@ class Broker:
 
     @property
     def controller_port(self) -> int:
-        """The port of its controller, or of its ZooKeeper."""
+        """The port of the broker's own controller, or of its ZooKeeper."""
         return self._voters[self.node_id]
 
     @property
@@ -123,7 +123,7 @@ class Broker:
         """The process id of the broker.
 
         Raises:
-            RuntimeError: it is not running.
+            RuntimeError: the broker is not running.
         """
         if self._broker is None or not self._broker.running:
             raise RuntimeError(f"broker {self.node_id} is not running")
@@ -185,10 +185,12 @@ class Broker:
         self._broker = JavaProcess(class_path, arguments, log=log, heap=self._heap, options=options)
 
     def wait_ready(self, *, nodes: int = 1) -> None:
-        """Wait until it responds to ApiVersions, and lists itself and at least `nodes` brokers in Metadata.
+        """Wait until the broker responds to ApiVersions and is ready in Metadata.
+
+        Its Metadata response must list the broker itself and at least `nodes` brokers.
 
         Raises:
-            RuntimeError: it did not start; the message ends with its log.
+            RuntimeError: the broker did not start; the message ends with its log.
         """
         if self._broker is None:
             raise RuntimeError(f"broker {self.node_id} was not started")

@@ -19,7 +19,7 @@ from tools.netns import Namespace, missing
 from tools.netns.lossy import LossyLink
 
 LISTENER: Final = "VIA"
-"""The listener of each broker that the gateway uses."""
+"""The name of the listener that each broker has for the gateway."""
 LINK_PORT: Final = 9092
 STEP_SECONDS: Final = 0.05
 CHUNK: Final = 65_536
@@ -31,7 +31,7 @@ class Wire(Protocol):
     delay: float
     """The delay in each direction, in seconds."""
     loss: float
-    """The share of lost packets; 1.0 if the connection is cut."""
+    """The share of lost packets. It is 1.0 if the connection is cut."""
 
 
 class Network(Protocol):
@@ -51,7 +51,7 @@ class Network(Protocol):
         """Run the body in the network namespace of the brokers and direct clients."""
 
     def via(self, broker: Broker) -> tuple[str, str]:
-        """Return the address for a broker to bind for the gateway, and the one to connect to."""
+        """Return the address for a broker to bind for the gateway, and the address to connect to."""
 
 
 def configure(network: Network, broker: Broker) -> str:
@@ -203,6 +203,6 @@ def _closing(writer: asyncio.StreamWriter) -> Iterator[None]:
 
 
 def restored(wires: Mapping[int, Wire]) -> None:
-    """Make all connections fast and loss-free again."""
+    """Remove the delays and losses of all connections."""
     for wire in wires.values():
         wire.delay = wire.loss = 0.0

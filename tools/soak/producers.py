@@ -27,7 +27,7 @@ BUSY: Final = range(0, PARTITIONS, 8)
 bytes."""
 CHURN_PARTITIONS: Final = 4
 CHURN_SHARE: Final = 0.1
-"""The share of records for the topic that is deleted and made again."""
+"""The share of records that go to the topic that is deleted and made again."""
 RECORDS_PER_SECOND: Final = 25
 """Records a second, for each producer."""
 STEP_SECONDS: Final = 0.05
@@ -192,7 +192,7 @@ class Librdkafka:
         self._producer = Producer(settings)
 
     def send(self, place: RecordPlace, record: SoakRecord, done: Callable[[int | None, str], None]) -> None:
-        """See `_ProducerClient`."""
+        """Send a record. Call `done` later with the record's offset and "", or with an error."""
 
         def delivered(error: KafkaError | None, message: Message) -> None:
             done(message.offset(), "" if error is None else error.name())
@@ -208,7 +208,7 @@ class Librdkafka:
         )
 
     def poll(self) -> None:
-        """Send what is waiting and handle the answers, without blocking."""
+        """Call the callbacks of finished sends, without waiting."""
         self._producer.poll(0)
 
     def close(self) -> None:
@@ -323,7 +323,7 @@ class KafkaPython:
         """Do nothing: the client's own thread processes its events."""
 
     def close(self) -> None:
-        """See `_ProducerClient`."""
+        """Stop the client. It may wait up to 10 s for its unsent records."""
         self._producer.close(timeout=10)
 
 

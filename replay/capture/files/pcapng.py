@@ -23,7 +23,7 @@ _LEAST = {_PACKET: 32, _OLD_PACKET: 32, _SIMPLE_PACKET: 16}
 _PACKETS = frozenset(_LEAST)
 _SECRETS = 10
 _KNOWN = _PACKETS | {_SECTION, _INTERFACE, _SECRETS, 4, 5}
-"""Known blocks. Blocks 4 and 5 have names and statistics."""
+"""The known block types. Blocks of types 4 and 5 contain host names and statistics."""
 _KEY_LOG = 0x544C534B
 """The type of secrets for a TLS key log."""
 _MAX_BLOCK = 8 << 20
@@ -79,7 +79,7 @@ class PcapngRecords:
     def read(self, window: FileWindow, *, final: bool) -> Records | None:
         """Return consecutive packets of one kind.
 
-        The result may be empty; it is None if more bytes are needed.
+        The result may have no packets. It is None if more bytes are needed.
 
         Args:
             window: its `begin` moves past the packets that were read.

@@ -194,7 +194,7 @@ def _wanted(keep: Filter, header: Column, found: TcpHeaders, rows: Column) -> Co
 
 
 def _mixed(address: Column, port: Column) -> Column:
-    """Return a hash of one end of a connection."""
+    """Return a hash of the address and port of one end of a connection."""
     return _spread(_spread(address[0]) + address[1] + (port.astype(np.uint64) << np.uint64(48)))
 
 

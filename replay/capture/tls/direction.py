@@ -25,7 +25,7 @@ _NEXT: Final = bytes([APPLICATION_DATA, 3, 3])
 _MOST_HANDSHAKE: Final = 64
 """The maximum of handshake records before the first record that can be decrypted."""
 _MOST_TRIES: Final = 512
-"""How many numbers are tried after a gap. One try costs up to 10 microseconds."""
+"""The maximum number of sequence numbers that are tried after a gap. One try costs up to 10 microseconds."""
 
 
 class PlaintextReceiver(Protocol):
@@ -78,7 +78,7 @@ class TlsDirection:
         self._buffer = bytearray()
         """The start of an incomplete record."""
         self._time = 0
-        """Time of the first byte in `_buffer`."""
+        """The time of the first byte in `_buffer`."""
         self._number = 0
         """The sequence number of the next TLS record."""
         self._skipped = 0
@@ -210,7 +210,10 @@ class TlsDirection:
         self._hole += size
 
     def _found(self, record: memoryview, end_time: int) -> bool:
-        """Try to decrypt a record with each possible number. If one is right, continue from there."""
+        """Try to decrypt a record with each possible sequence number.
+
+        If a number is right, continue with the bytes after the record.
+        """
         opener = self.opener
         if opener is None or self._padded:
             return False

@@ -22,7 +22,7 @@ class Secrets:
 
     def __init__(self) -> None:
         self.by_connection: dict[bytes, bytes] = {}
-        """Secrets by label and client random."""
+        """The secrets. The key is the label and the client random."""
         self.lines = 0
         self.bad_lines = 0
         """The number of invalid lines in the key log."""
@@ -48,7 +48,7 @@ class Secrets:
         self.by_connection |= other.by_connection
 
     def add_line(self, line: bytes) -> None:
-        """Read a line. Skip comments and secrets that are not needed."""
+        """Read a line of a key log. Skip comments and secrets that are not needed."""
         self.lines += 1
         words = line.split()
         if not words or words[0].startswith(b"#"):

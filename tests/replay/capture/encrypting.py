@@ -81,7 +81,7 @@ class Pipe:
         return sent
 
     def send(self, data: bytes, *, client: bool) -> bytes:
-        """Send application data. Return its TLS records."""
+        """Send application data through the TLS connection. Return the TLS records."""
         end, other = self._end(client=client), self._end(client=not client)
         at = 0
         while at < len(data):
@@ -110,7 +110,7 @@ class _Connection:
     places: dict[tuple[bool, int], int]
     """For a sender and a TCP sequence number of the plain text, the sequence number within TLS."""
     sent: dict[bool, int]
-    """The next sequence numbers of the client (True) and the broker, in plain text."""
+    """The next sequence number in plain text, for the client (True) and for the broker (False)."""
 
 
 def begun(rows: Iterable[Row]) -> list[Row]:
@@ -183,7 +183,7 @@ def encrypted(
 
 
 def frames(rows: Iterable[Row]) -> list[Frame]:
-    """Return rows as IP packets, for `crafting.pcap` and `crafting.pcapng`."""
+    """Return rows as IP packets, in the form that `crafting.pcap` and `crafting.pcapng` need."""
     found = []
     for one in resized(rows, 60_000):
         ends = one.connection[1:7], one.connection[7:13]

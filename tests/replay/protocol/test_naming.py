@@ -1,4 +1,4 @@
-"""The names in requests are read at every version that kio has, and group ids get a suffix."""
+"""The names in requests are read in every version that the library kio supports. Group ids get a suffix."""
 
 import io
 import itertools

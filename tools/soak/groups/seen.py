@@ -20,7 +20,7 @@ EXAMPLES: Final = 8
 
 @dataclass(slots=True, eq=False)
 class SeenLife:
-    """One process of a member. Times are seconds since 1970."""
+    """One process of a group member. Times are seconds since 1970."""
 
     name: str
     did: list[tuple[float, Record, bytes]] = field(default_factory=list)

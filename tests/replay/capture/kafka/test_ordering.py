@@ -27,7 +27,10 @@ def talk(*, syn: bool = True) -> Talk:
 
 
 def moved(rows: list[Row], nanoseconds: int, drift: float = 0) -> list[Row]:
-    """Return rows as captured with two clocks and merged by time. The broker's clock is ahead."""
+    """Return rows as if they were captured with two clocks and then merged by time.
+
+    The broker's clock is ahead by `nanoseconds`, and by more later if there is a drift.
+    """
     late = [
         one if one.from_low else replace(one, time=one.time + nanoseconds + int(one.time * drift))
         for one in rows

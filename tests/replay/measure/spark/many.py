@@ -36,7 +36,7 @@ def _rows(ids: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def main() -> None:
-    """Make the connections given on the command line, and collect them on Spark."""
+    """Make as many connections as the command line says, and collect them on Spark."""
     with session("local[2]", {"spark.driver.memory": "512m"}) as spark:
         spark.conf.set("spark.sql.shuffle.partitions", _TASKS)
         found = collected(parts_of(many_connections(spark, int(sys.argv[1])), _TASKS), _TASKS)
