@@ -165,10 +165,10 @@ class GatewayProcess:
         return sum(one["outstanding_requests"] for one in (state["bootstrap"], *state["brokers"]))
 
     def totals(self, *, timeout: float = 15.0) -> dict[str, Any]:
-        """Return the totals of all connections, once the last one is closed.
+        """Return the totals of all connections, after the last connection is closed.
 
         Raises:
-            RuntimeError: some are still open after the timeout.
+            RuntimeError: some connections are still open after the timeout.
         """
         deadline = time.monotonic() + timeout
         while (state := self.state())["connections_open"]:

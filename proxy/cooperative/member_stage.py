@@ -141,7 +141,7 @@ class MemberStage(Stage):
         A ready response waits for its turn, and until `_due_at` (in seconds)."""
         self._due_at = 0.0
         self._last = InFlight(0, 0, b"", FORWARD)
-        """The last request that the stage has read. It is used for responses of the gateway's own, without
+        """The last request that the stage has read. The gateway uses it for responses that it makes without
         the broker."""
         self._fetch_wait = 0.0
         """How long the last request may wait in the gateway, in seconds. 0 if it is no fetch."""
@@ -160,7 +160,7 @@ class MemberStage(Stage):
         resume: Callable[[], None],
         settle: Callable[[], None],  # noqa: ARG002 - as every stage
     ) -> None:
-        """See `Stage.connect_core`."""
+        """Set the core's functions for requests and responses, see `Stage.connect_core`."""
         self._rest, self._resume = process, resume
 
     def attach(self, wake: Callable[[], None], alarm: Callable[[float], None]) -> None:

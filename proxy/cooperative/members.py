@@ -32,8 +32,8 @@ MAX_MEMBERS: Final = 4096
 """How many members are tracked. Above that, the least recently seen member is dropped. It has to join its
 group again. If it has declared ranges, the gateway only forgets which offsets have no record for it."""
 MAX_PLACES: Final = 1 << 20
-"""How many partitions of all members are tracked (`Member.first`). This takes 130 MB at most. Above that, the
-partitions of the member with the most are dropped."""
+"""How many partitions of all members are tracked (`Member.first`). This takes 130 MB at most. Above this
+number, the gateway drops the partitions of the member that has the most partitions."""
 MAX_NAMED: Final = 10
 """How many lane names an error message lists if a client declares an unknown lane."""
 INVALID_RANGES: Final = 42

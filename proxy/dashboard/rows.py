@@ -45,7 +45,7 @@ class ClientFigures:
     """Whether the row is for a single connection, below the row of its client."""
     rate: TrafficRate
     why: str
-    """Why nothing is saved now, in a few words. Empty if something is saved."""
+    """The reason why nothing is saved now, in a few words. Empty if something is saved."""
 
     @property
     def software(self) -> str:

@@ -69,7 +69,7 @@ def passing_by(proc: Path = Path("/proc")) -> str:
 
 
 def _others(proc: Path, own: _OtherProcess) -> Iterator[_OtherProcess]:
-    """Yield the user's other processes.
+    """Yield the other processes of the gateway's user.
 
     Skip gateways, their workers, and the processes that started this gateway.
     """

@@ -21,7 +21,7 @@ from replay.protocol.fetches import read_fetch
 from replay.protocol.naming import own_client, own_ids
 
 Route = Mapping[str, Sequence[Destination]]
-"""The brokers of each captured connection, one for each side, by the connection's name."""
+"""For each captured connection (by its name), the brokers to connect to: one for each side."""
 
 _MAX_RECONNECTS: Final = 3
 """How many consecutive reconnects are allowed without a response between them."""
@@ -103,7 +103,7 @@ class Player:
         self.timed_out = False
         """Whether a broker did not respond in time."""
         self.seconds = 0.0
-        """From the first connection to the last response."""
+        """The seconds from the first connection to the last response."""
 
     async def play(self) -> None:
         """Play all rounds of the script, or until the pace is stopped."""

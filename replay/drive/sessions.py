@@ -23,7 +23,7 @@ class Session:
     """The target's session that replaces one captured session."""
 
     session_id: int = 0
-    """The id that the target gave. 0 if it gave none, or lost the session."""
+    """The session id that the target gave. 0 if the target gave no session, or lost it."""
     next_epoch: int = 1
     listed: dict[tuple[bytes, bytes], bytes] = field(default_factory=dict)
     """For each partition, the last entry that was sent. A key is (topic key, partition as on the wire)."""

@@ -97,7 +97,7 @@ class _Scalar:
 
 
 class _Optional:
-    """Values, some of which are None."""
+    """A codec for values, some of which are None."""
 
     _ROWS: Final = 4096
 

@@ -205,9 +205,9 @@ class Errors:
     """The error codes of a response. Code 0 (no error) is left out."""
 
     whole: tuple[int, ...] = ()
-    """Errors of the whole response."""
+    """The error codes that are about the whole response, not about one of its entries."""
     entries: tuple[int, ...] = ()
-    """Errors of its entries: partitions, topics, groups, members."""
+    """The error codes of the response's entries: partitions, topics, groups, members."""
 
 
 def read_errors(api_key: int, version: int, pieces: Iterable[Buffer]) -> Errors | None:

@@ -103,7 +103,8 @@ class Input(TypedDict):
     unpaired_requests: int
     unpaired_responses: int
     decrypted_connections: int
-    """TLS connections that a key log decrypted. All figures are of their decrypted contents."""
+    """The number of TLS connections that a key log decrypted. All figures are about their decrypted
+    contents."""
     encrypted_connections: dict[str, int]
     """TLS connections that could not be decrypted, or only in part, by reason."""
     clocks_apart_seconds: float
@@ -157,7 +158,7 @@ class Shares(TypedDict):
     listing_bytes: int
     """Requests: entries of partitions, including forgotten ones, and their topic elements."""
     empty_entry_bytes: int
-    """Responses: entries with nothing new."""
+    """The response bytes of entries with nothing new."""
     entry_bytes: int
     """The response bytes of entries with something new, without the bytes of their records."""
     record_bytes: int
@@ -307,7 +308,8 @@ class SlotsNeeded(TypedDict):
     """The slots that one broker's sessions need in a period of time."""
 
     time: str
-    """Its start, ISO 8601 in UTC. Periods without a change are left out: the last value continues."""
+    """The start of the period, ISO 8601 in UTC. Periods without a change are left out: the last value
+    continues."""
     needed: int
     """The largest number of sessions that exist at the same time."""
 
@@ -319,11 +321,12 @@ class SlotsRow(TypedDict):
     sessions_at_once: int
     """The largest number of sessions that had a slot at the same time."""
     requested_at_once: int
-    """The maximum of simultaneous sessions if there were slots for all."""
+    """The largest number of sessions at the same time, if there were slots for all sessions."""
     slots: int
     evictions: int
     refused: int
-    """Sessions that the broker did not create, because no slot was free and no session could be evicted."""
+    """The number of sessions that the broker did not create, because no slot was free and no session could be
+    evicted."""
     over_time: list[SlotsNeeded]
     """At most 120."""
 
@@ -335,8 +338,8 @@ class LimitFigures(TypedDict):
     largest_record_bytes: int
     """The size of the records in the largest response, in bytes."""
     over_limit: int
-    """Responses with more records than the limit. A broker can exceed it only with a response's first
-    batch."""
+    """The number of responses with more record bytes than the limit. A broker can exceed the limit only with
+    the first batch of a response."""
     over_limit_bytes: int
     """The bytes above the limit, in total."""
     starved: int
@@ -360,7 +363,7 @@ class StarvedRow(TypedDict):
 
     client_id: str
     broker: str
-    """host:port"""
+    """The broker's address: host:port."""
     topic: str
     """The topic's name. If no captured Metadata response has the name, this is the topic id as Kafka writes
     it."""
@@ -411,7 +414,7 @@ class CooperativeRow(TypedDict):
     group: str | None
     """The consumer group. None if the group of the clients is unknown, or if they have several groups."""
     client_id: str | None
-    """None if the group is known."""
+    """The client id. None if the group is known."""
     records: int
     bytes: int
     """The size of the records without compression, in bytes."""
@@ -485,7 +488,7 @@ class BothSides(TypedDict):
     connections: int
     """The number of client connections. Each of them has one connection to the broker."""
     fetch_bytes: int
-    """Fetch bytes of these connections to the broker, both directions."""
+    """The fetch bytes of the connections to the broker, in both directions."""
 
 
 class Report(TypedDict):

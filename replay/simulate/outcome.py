@@ -74,7 +74,7 @@ class Outcome:
     partitions_answered: int = 0
     record_bytes: int = 0
     listing_bytes: int = 0
-    """The topic elements of the request, with their entries."""
+    """The bytes of the request's topic elements, with their entries."""
     empty_entry_bytes: int = 0
     """The bytes of response entries with nothing new."""
     entry_bytes: int = 0
@@ -115,7 +115,7 @@ class Outcome:
     """The fetch's response, or None if the fetch has no response."""
 
     def topic(self, key: bytes, layout: FetchLayout) -> TopicShare:
-        """Return the share of a topic."""
+        """Return the figures of a topic. A new topic gets figures of 0."""
         name = key if layout.topic_ids else key.decode(errors="replace")
         share = self.topics.get(name)
         if share is None:
@@ -160,7 +160,8 @@ class CapturedFetch:
     """The topics of the request."""
     response: CapturedResponse | None
     repeats: bool = False
-    """Whether it repeats an earlier fetch. It then has the same parsed request and response objects."""
+    """Whether this fetch repeats an earlier fetch. It then uses the parsed request and response of the
+    earlier fetch."""
 
     @property
     def listed(self) -> bool:

@@ -175,7 +175,10 @@ class GatewayPolicy:
         return []
 
     def add(self, fetch: CapturedFetch) -> list[Outcome]:
-        """Add the next fetch. If its response was not captured, it is sent to the broker and stays open."""
+        """Add the next fetch.
+
+        If its response was not captured, the fetch is sent and stays without a response.
+        """
         exchange, outcome = fetch.outcome.exchange, fetch.outcome
         settled = self.settle(exchange.request_time)
         self._header = exchange.request[4:8], exchange.request[REQUEST_START_BYTES : fetch.request.body]

@@ -98,7 +98,7 @@ class KafkaPcap(DataSource):
 
 @dataclass
 class Part(InputPartition):
-    """One part of the connections."""
+    """One part of the captured connections."""
 
     value: int
 

@@ -155,7 +155,7 @@ def test_a_dearer_request_goes_for_a_response_that_spares_more() -> None:
 
 
 def test_a_delta_that_would_cost_more_than_it_spares_goes_as_it_came() -> None:
-    """A v4 fetch is forwarded unchanged if the delta costs more bytes than its response saves.
+    """A v4 fetch is forwarded unchanged if an incremental fetch costs more than its response saves.
 
     Here each fetch changes all offsets, and each response has changes of all partitions.
     """
@@ -276,7 +276,10 @@ def test_sessions_that_cost_more_rest_until_many_times_as_many_bytes_have_passed
 
 
 def test_a_session_that_nothing_uses_any_more_is_closed() -> None:
-    """After 64 fetches in a row that do not use it, a session is closed. Others may need its slot."""
+    """A session is closed after 64 fetches in a row that do not use it.
+
+    Another connection may need the slot.
+    """
     play = Playbook().established(16, T)
     for number in range(10, 73):
         passes(play, 16, [], number)

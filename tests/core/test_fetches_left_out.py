@@ -85,8 +85,9 @@ def test_a_partition_that_the_broker_has_lost_is_found_and_told(
 def test_a_partition_that_is_lost_while_its_client_has_more_to_read_is_found_soon(
     version: int, wants: list[Want], isolation_level: int
 ) -> None:
-    """A partition gets lost while its client still has records to read. The loss is found soon, although its
-    log does not change.
+    """The gateway soon finds that the broker has lost a partition, while the client still reads records.
+
+    The log of the partition does not change in this time.
     """
     client = Reader(version, wants)
     while not client.gate.connection.status().session_id:

@@ -171,9 +171,10 @@ def test_endpoints_of_a_throttled_response() -> None:
 def test_endpoints_behind_bytes_that_have_gone_never_show_a_brokers_address(
     resolve: Resolve, chunk: int
 ) -> None:
-    """No broker address reaches the client in a response that is already partly forwarded.
+    """No broker address reaches the client, even if a response is already partly forwarded.
 
-    Then the length of the frame can't change. An address of another length is hidden in an unknown tag.
+    The length of the frame can't change any more. So an address of another length is hidden in an unknown
+    tag.
     """
     play = asking(Playbook(resolve=resolve).knows())
     data = entry(1, 9, records=b"r" * 100)

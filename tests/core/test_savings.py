@@ -85,8 +85,9 @@ def test_what_was_lost_rests_until_many_times_as_much_has_passed() -> None:
 
 
 def test_a_rest_begins_once_and_gets_longer_by_what_is_lost_meanwhile() -> None:
-    """A pause without sessions begins only once. A loss during the pause makes it longer: from closing a
-    session, or from a fetch that was still outstanding.
+    """A pause without sessions begins only once. A loss during the pause makes the pause longer.
+
+    The loss comes from a session that is closed, or from a fetch that was still outstanding.
     """
     savings = Savings()
     assert [savings.settle(-10), savings.settle(-10)] == [True, False]

@@ -174,8 +174,9 @@ def what_was_throttled_comes_next(script: Script) -> None:
 
 
 def order_of_the_request_then_of_the_session(script: Script) -> None:
-    """Case 31: a full response is in the order of the request, and later ones are in the order of the
-    session. Errors found before reading are last.
+    """Case 31: a full response has the order of the request. Later responses have the session's order.
+
+    Errors that the broker found before reading are last.
     """
     made = script.session(("bar", 1), ("foo", 9), ("foo", 0), ("foo", 1), ("bar", 9))
     first = [("bar", 1), ("foo", 0), ("foo", 1), ("foo", 9), ("bar", 9)]
@@ -216,8 +217,9 @@ def two_with_records_keep_their_order(script: Script) -> None:
 
 
 def new_values_keep_the_place_forgetting_loses_it(script: Script) -> None:
-    """Case 34: a partition with new values keeps its place. A partition that is forgotten and added again
-    does not.
+    """Case 34: a partition with new values keeps its place.
+
+    A partition that is forgotten and added again moves to the end.
     """
     for index in range(3):
         script.world.produce("foo", index)
@@ -411,7 +413,7 @@ CASES: Final[dict[Case, tuple[int, ...]]] = {
     a_topic_made_anew_by_id: BY_ID,
     a_throttled_full_fetch_makes_nothing: (*BY_NAME, *BY_ID),
 }
-"""Case -> the versions to run it with.
+"""The cases, each with the Fetch versions to run it with.
 
 Other cases, and intended differences, are in `test_manager`: 28 and 29 (not possible with a live broker), 44
 (a resolved name is kept), 49 (a throttled response hides session errors).
@@ -419,7 +421,7 @@ Other cases, and intended differences, are in `test_manager`: 28 and 29 (not pos
 
 
 def every_case(*versions: int) -> pytest.MarkDecorator:
-    """Run a test once for each `case` and `version`, or only for the given versions."""
+    """Run a test once for each case and each of its versions. With `versions`, run only these versions."""
     runs = [(case, version) for case, own in CASES.items() for version in own if version in (versions or own)]
     return pytest.mark.parametrize(
         ("case", "version"), runs, ids=[f"{case.__name__}-{version}" for case, version in runs]

@@ -33,7 +33,7 @@ class World(Protocol):
         """Append a record in an open transaction, and commit it at the end of the context."""
 
     def delete_records(self, name: str, partition: int, before: int) -> None:
-        """Move the log start offset."""
+        """Delete the records before an offset, so that the log starts there."""
 
     def parked(self) -> None:
         """Wait until the servers have received the requests."""

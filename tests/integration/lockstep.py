@@ -135,7 +135,7 @@ class Lockstep:
         self.wanted = [(name, i) for name, count in self.topics.items() for i in range(count)]
 
     def run(self, steps: int) -> Counts:
-        """Take this many steps. Each ends with a comparison.
+        """Do this number of steps. Each step ends with a comparison.
 
         Raises:
             DifferenceError: the client's response would have differed from a direct one.

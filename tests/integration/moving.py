@@ -76,7 +76,7 @@ class Sent:
         return partition, json.dumps([self.name, self._last[partition]]).encode()
 
     def aborted(self, values: Iterable[tuple[int, bytes]]) -> None:
-        """Note records that are not expected, because they were aborted."""
+        """Note that records are not expected any more, because they were aborted."""
         for partition, value in values:
             self.numbers[partition].remove(json.loads(value)[1])
 
@@ -152,7 +152,7 @@ Produce: TypeAlias = Callable[[str, Sent, threading.Event], None]
 """A function that produces to a bootstrap address until the event is set. It returns after all records are
 acknowledged."""
 Consume: TypeAlias = Callable[[str, Received, threading.Event], None]
-"""Consumes from the beginning until the event is set."""
+"""A function that consumes from the beginning until the event is set."""
 
 
 def librdkafka(bootstrap: str, sent: Sent, ended: threading.Event) -> None:
@@ -186,9 +186,9 @@ def librdkafka_in_transactions(bootstrap: str, sent: Sent, ended: threading.Even
 
 
 def _taken(step: Callable[[float], object]) -> bool:
-    """Take a step of a transaction, repeated as often as the client demands.
+    """Do one step of a transaction. Repeat it as often as the client demands.
 
-    Return False if it has to be aborted.
+    Return False if the transaction has to be aborted.
     """
     while True:
         try:

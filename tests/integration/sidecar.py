@@ -121,7 +121,7 @@ def _opened() -> list[str]:
 
 
 def _reading(word: str) -> str:
-    """Add the rights to a setpriv argument that are needed to read the interpreter."""
+    """Return a setpriv argument with the additional rights that are needed to read the interpreter."""
     is_set = word.startswith(("--inh-caps=", "--ambient-caps=", "--bounding-set="))
     return f"{word},+dac_read_search" if is_set and not _reaches(USER) else word
 

@@ -34,7 +34,7 @@ RELEASES = {
     "4.3.0": Features(fetch_max=18, offset_fetch_max=10, find_coordinator_max=6),
 }
 BEYOND = {"4.4.0": {ApiKey.API_VERSIONS: (0, 4)}}
-"""By release: the ranges that are cut because later versions are not supported."""
+"""For each release, the version ranges that the gateway cuts, because it does not support later versions."""
 NO_TAGS = b"\0"
 COORDINATOR_SECONDS = 30
 """The time limit for a coordinator, in seconds. A new cluster responds with error 15 until it has created its
@@ -56,7 +56,7 @@ def connection(broker: Broker) -> Iterator[RawConnection]:
 
 
 def metadata(version: int) -> bytes:
-    """Request all topics: an empty array in v0, null from v1 on."""
+    """Build a Metadata request for all topics: with an empty array in v0, with null from v1 on."""
     topics = array([]) if version == 0 else b"\0" if version >= 9 else b"\xff\xff\xff\xff"
     auto_creation = b"\0" if version >= 4 else b""
     operations = b"\1\1" if 8 <= version <= 10 else b"\1" if version > 10 else b""
@@ -64,7 +64,7 @@ def metadata(version: int) -> bytes:
 
 
 def find_coordinator(version: int) -> bytes:
-    """Request the coordinator of a consumer group (key type 0), from v4 on of two groups."""
+    """Build a FindCoordinator request for one consumer group (key type 0), or from v4 on for two groups."""
     if version >= 4:
         return b"\0" + compact_array([compact_string("group-a"), compact_string("group-b")]) + NO_TAGS
     key = compact_string("group-a") if version == 3 else string("group-a")
@@ -179,7 +179,10 @@ def test_what_is_promised(broker: Broker, connection: RawConnection) -> None:
 
 
 def test_nothing_that_a_gateway_offers_or_passes_names_a_brokers_own_address(broker: Broker) -> None:
-    """No response has a broker's own address. For other versions the gateway closes (trap 5)."""
+    """No response has a broker's own address.
+
+    If the gateway does not offer the version of a request, it closes the connection (trap 5).
+    """
     with GatewayProcess(broker.address) as gateway:
         with RawConnection(gateway.host, gateway.port) as through:
             offered = through.versions()

@@ -177,7 +177,7 @@ def test_members_come_and_leave(
 def test_a_member_that_is_killed_loses_nothing(
     broker: Broker, gateway: GatewayProcess, topic: str, group: str, place: str, program: Program
 ) -> None:
-    """Case 41, once."""
+    """Case 41: if one member is killed once, no record is lost."""
     with Members(program, topic, group, place) as members:
         one, two = members.join(gateway.address), members.join(gateway.address)
         members.settle(one, two)

@@ -179,7 +179,10 @@ def follow_moves(cluster: Cluster, on: dict[int, list[int]], consumer: OldConsum
 def test_an_idempotent_producer_writes_on_while_leaders_move(
     cluster: Cluster, topic: dict[int, list[int]], start_gateway: Callable[..., GatewayProcess]
 ) -> None:
-    """aiokafka's produce v7 names no new leader. Nothing is lost, doubled or out of order."""
+    """While leaders move, no record of an idempotent producer is lost, doubled or out of order.
+
+    The producer is aiokafka's. It uses Produce v7, whose responses name no new leader.
+    """
     gateway = start_gateway(cluster.bootstrap, "--follow-leader", "idempotent")
     sent, received = Sent("aiokafka", PARTITIONS), Received("librdkafka", PARTITIONS)
     ending, over = threading.Event(), threading.Event()

@@ -212,8 +212,9 @@ def test_through_two_gateways_in_a_row_every_partition_gets_on_at_the_same_rate(
 def test_with_a_session_of_its_own_a_client_gets_on_everywhere_at_the_same_rate(
     live: Live, sessionless: Live, start_gateway: Callable[..., GatewayProcess], gateways: int
 ) -> None:
-    """With a gateway's session before a broker without sessions, each batch is the same as directly in a
-    broker's session.
+    """A client gets the same batches from a gateway's session as from a broker's own session.
+
+    The broker of the gateway has no sessions.
     """
     near = in_a_row(sessionless.broker, gateways, start_gateway)
 

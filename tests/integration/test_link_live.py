@@ -33,7 +33,8 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 PARTITIONS: Final = 20
 RECORDS: Final = 30
-"""How many records arrive before the clients start, and again when they have a session."""
+"""The number of records that arrive before the clients start. As many records arrive again when the clients
+have a session."""
 IDLE: Final = 30
 """The number of idle fetches of each client that the test counts."""
 PARKED: Final = 0.8 * FETCH_MAX_WAIT_MS / 1000
@@ -55,7 +56,7 @@ class Client(Protocol):
 
 
 Start = Callable[[str, str], AbstractContextManager[Client]]
-"""Starts a client, given the bootstrap and the topic."""
+"""A function that starts a client, given the bootstrap address and the topic."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -250,7 +250,10 @@ def test_clients_are_refused_at_once_while_no_gateway_listens(place: Place, mode
 @pytest.mark.parametrize("family", HOSTS)
 @pytest.mark.parametrize("mode", MODES)
 def test_watched_rules_are_there_while_a_gateway_listens(place: Place, mode: str, family: str) -> None:
-    """After a gateway is killed, its clients reach the broker directly. The next gateway gets them again."""
+    """After a gateway is killed, clients connect to the broker directly.
+
+    When the next gateway has started, its rules redirect the clients again.
+    """
     ports = ("--ports", f"{PORT}-{LAST_PORT}", "--to", "19092", "--user", str(USER))
     with place.near.inside():
         watch = subprocess.Popen([SCRIPT, "watch", "--mode", mode, *ports], stdout=subprocess.PIPE, text=True)

@@ -16,7 +16,7 @@ EVERY_VERSION = pytest.mark.parametrize("version", range(7, 19))
 
 @EVERY_VERSION
 def test_sessionless_and_close(version: int) -> None:
-    """Case 14: fetches without a session create none, and epoch -1 closes a session."""
+    """Case 14: a fetch without a session creates no session. A fetch with epoch -1 closes its session."""
     broker, asker = fresh(version)
 
     assert summary(asker.fetch(("foo", 0), session=(0, -1))) == (0, 0, 1)
@@ -159,9 +159,7 @@ def test_what_the_broker_does_not_compare() -> None:
 
 
 def test_an_error_is_told_while_it_lasts_and_once_after() -> None:
-    """Case 24: an error is in every response while it lasts. The first response after it has the entry once
-    more.
-    """
+    """Case 24: an error is in every response while it lasts. After it, one more response has the entry."""
     broker, asker = fresh()
     session = Session(asker, ("foo", 0), ("bar", 0))
     broker.partition("bar").error = 56

@@ -34,7 +34,7 @@ def _log_defaults() -> Iterator[None]:
 
 @pytest.fixture
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check files and connections often."""
+    """Make the gateway check files and connections often, so that the tests are quick."""
     monkeypatch.setattr(reload, "TICK_SECONDS", 0.01)
     monkeypatch.setattr(server, "TICK_SECONDS", 0.01)
 

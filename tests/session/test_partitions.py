@@ -50,7 +50,7 @@ class TableAgainstDict(RuleBasedStateMachine):
         self.held: dict[Key, int] = {}
         self.placed: dict[Key, int] = {}
         self.told: dict[Key, bytes] = {}
-        """Partition -> the broker's last answer about it, if the answer is stored."""
+        """For each partition, the broker's last answer about it, if this answer is stored."""
         self.followed: list[int] = []
         """A column that follows the order of the table's rows. It holds the number with which each row was
         created.

@@ -2,17 +2,18 @@
 
 KIND is the behaviour of each of COUNT connections:
 
-- ``answered``: ApiVersions of a version that no broker has. A gateway answers these by itself, so they are
-  limited only by its speed. All connections together send `RATE` bytes a second, and read the responses.
+- ``answered``: ApiVersions of a version that no broker has. A gateway answers these requests by itself, so
+  the clients are limited only by the gateway's speed. All connections together send `RATE` bytes a second,
+  and read the responses.
 - ``queued``: one fetch that the broker delays by `WAIT_MS`, and after it, in one go, `READ_BYTES` of the
-  smallest requests. None of these is answered before the fetch.
-- ``remembered``: requests of some kinds, each with a header of 200 kB, and nothing more. Whatever a gateway
-  keeps of them, it keeps for an idle connection.
+  smallest requests. None of these requests is answered before the fetch.
+- ``remembered``: requests of some kinds, each with a header of 200 kB. Then the connection is idle. All
+  memory that a gateway still keeps for these requests is kept for an idle connection.
 - ``moved``: fetches of v11 from a broker that does not lead, each sent after the previous response. ADDRESS
-  is the leader's address. The other broker has the port before it. Each client is connected to both. They
-  never refresh metadata, and all have the bystander's client id.
+  is the leader's address. The other broker has the port before it. Each client is connected to both brokers.
+  The clients never refresh metadata, and all have the bystander's client id.
 
-TOPIC is the topic's id in hex; for ``moved`` its name.
+TOPIC is the topic's id in hex; for ``moved`` it is the topic's name.
 
 The clients connect at a line on stdin, and leave at the next line, until stdin is closed. Each time they
 leave, and at the end, the program prints the number of sent bytes.

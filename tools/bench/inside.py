@@ -118,7 +118,7 @@ class Inside:
     """One connection through the gateway's code, or through the floor's code. `with` ends it.
 
     Args:
-        gateway: the gateway's code; otherwise the floor's.
+        gateway: True for the gateway's code, False for the floor's code.
     """
 
     def __init__(self, *, gateway: bool) -> None:

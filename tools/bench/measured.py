@@ -1,6 +1,7 @@
 """`replay measure` of several captures in one session of Spark: `python -m tools.bench.measured FILE ...`.
 
-The first capture only warms up Spark and its Python workers. For each other one, it prints a line of JSON.
+The first capture only warms up Spark and its Python workers. For each further capture, the program prints a
+line of JSON.
 """
 
 import argparse
@@ -31,7 +32,7 @@ class MeasuredCapture:
 
     file: str
     seconds: float
-    """From the file to the report, with Spark already running."""
+    """The seconds from reading the file to the report, with Spark already running."""
     cpu: float
     """CPU seconds of Python workers and Java, on all cores."""
     worker_bytes: int

@@ -20,7 +20,7 @@ LINGER_MS: Final = 5
 LEAST_SECONDS: Final = 5.0
 WARM_UP: Final = 2.0
 P50_LIMIT, P99_LIMIT = 1.0, 5.0
-"""The limits for a member's delay, in milliseconds."""
+"""The limits for a member's delay at the 50th and the 99th percentile, in milliseconds."""
 
 
 def latency(stage: BenchStage) -> FigureTable:
@@ -59,11 +59,11 @@ def latency(stage: BenchStage) -> FigureTable:
 
 
 def table(found: Rounds[LatencyWindow], *, seconds: float) -> FigureTable:
-    """Make the table.
+    """Make the table of the measured latencies.
 
     Args:
-        found: the windows of each route; CPU is that of the member's gateway.
-        seconds: of a window.
+        found: the windows of each route. The CPU in them is that of the member's gateway.
+        seconds: the length of a window in seconds.
     """
     rows = []
     for what, limit in (("p50", P50_LIMIT), ("p99", P99_LIMIT)):

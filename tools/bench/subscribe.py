@@ -31,8 +31,8 @@ from tools.bench.stage import BenchStage
 from tools.bench.wire import passed
 
 SECONDS: Final = 20.0
-"""Seconds from the subscribe on. The length of a window does not matter, because the start is a part of
-the measurement."""
+"""The duration of a measurement, in seconds from the subscribe on. It does not depend on the length of other
+windows, because the start is a part of the measurement."""
 QUICK_SECONDS: Final = 5.0
 AWAY_SECONDS: Final = 5.0
 """The time in seconds that the second member of a group stays. It is also the time that it stays away."""
@@ -49,7 +49,7 @@ versions (False)."""
 
 @dataclass(frozen=True, slots=True)
 class SubscribeWorkload:
-    """The records to read, and the required saving."""
+    """One workload: the records to read, and the required saving."""
 
     name: str
     partitions: int

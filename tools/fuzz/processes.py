@@ -192,7 +192,7 @@ class _DefectError(Exception):
 
 
 class _RaisingLog:
-    """Raises the errors that the endpoint logs."""
+    """A logger that raises the errors which the admin endpoint logs."""
 
     def error(self, event: str, *, exc_info: BaseException) -> None:
         raise _DefectError(event) from exc_info

@@ -12,7 +12,7 @@ from replay.capture.kafka.plausible import is_response_start
 from replay.capture.kafka.resync import Plausibility, Search
 
 _JUDGED: Final = 2048
-"""This many bytes of an incomplete response are enough to judge it."""
+"""The number of bytes of an incomplete response that are enough to judge it."""
 _TOPIC_WITHIN: Final = 320
 """The first topic of a fetch response is within this many bytes."""
 _MAX_AWAITED: Final = 64
@@ -55,9 +55,9 @@ class ResponseFraming(Framing):
             self.search = None
 
     def start_at(self, place: int) -> None:
-        """See `Framing`.
+        """Continue with the frame that begins at this place of the buffered bytes.
 
-        Complete responses before that place count, too. Their requests were not captured.
+        Complete responses before this place count, too. Their requests were not captured.
         """
         search = self.search
         if search is not None:
@@ -66,7 +66,10 @@ class ResponseFraming(Framing):
         super().start_at(place)
 
     def pass_over(self, size: int) -> None:
-        """See `Framing`. Whether the missing bytes matter is decided when the request is known."""
+        """Note that bytes of a response are missing.
+
+        Whether the missing bytes matter is decided when the request of the response is known.
+        """
         size = min(size, self._wanted)
         self._wanted -= size
         self._pieces += cut(size)
@@ -90,7 +93,7 @@ class ResponseFraming(Framing):
         self.turned |= other.turned
 
     def candidates(self, buffer: bytearray, start: int) -> Iterator[int]:
-        """See `resync.Judge`."""
+        """Yield the places from `start` on at which a response may begin."""
         for correlation_id in islice(self.conversation.awaited(), _MAX_AWAITED):
             pattern = correlation_id.to_bytes(4, signed=True)
             at = buffer.find(pattern, start + RESPONSE_CORRELATION_ID.start)

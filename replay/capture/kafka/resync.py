@@ -70,7 +70,7 @@ class Search:
         self.buffer = bytearray()
         """The buffered bytes, with zeros for gaps."""
         self.row_starts: set[int] = set()
-        """Places where the sender started again after the other side had sent."""
+        """The places where the sender continued after the other side had sent bytes."""
         self.dropped = 0
         """The number of captured bytes that were dropped."""
 
@@ -137,7 +137,7 @@ class Search:
         return -1
 
     def is_whole(self, start: int, end: int) -> bool:
-        """Return whether there is no gap between two places."""
+        """Return whether the bytes between two places have no gap."""
         return not self._holes or not any(hole < end and start < stop for hole, stop in self._holes)
 
     def head(self, at: int, most: int) -> bytes:

@@ -33,7 +33,7 @@ MAX_PAUSE = 1_000_000
 """A pause between two packets that ends a run, in nanoseconds. A frame gets its time from its run. Without
 this limit, a run could contain frames from before and after a round trip, if a packet was captured late."""
 MAX_BATCH = 4 << 20
-"""The maximum of payload bytes in a batch."""
+"""The maximum number of payload bytes in a batch."""
 _FILE_SHIFT = 40
 
 SEGMENTS = pa.schema(

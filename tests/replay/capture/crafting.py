@@ -26,7 +26,7 @@ class Frame:
     """One captured packet."""
 
     time: int
-    """Nanoseconds since 1970."""
+    """The time of the packet, in nanoseconds since 1970."""
     data: bytes
     """An IP packet. After `relink`, with a link layer before it."""
     length: int

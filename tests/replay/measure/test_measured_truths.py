@@ -56,7 +56,10 @@ def late(frames: Sequence[Frame], nanoseconds: int) -> list[Frame]:
 
 
 def shuffled(frames: Sequence[Frame], width: int) -> list[Frame]:
-    """Return packets in an order in which each is up to `width` places late, however long that takes."""
+    """Return the packets in another order: each packet is up to `width` places late.
+
+    The time of this delay is not limited.
+    """
     chance = Random(width)
     places = [place + chance.random() * width for place in range(len(frames))]
     return [frame for _, frame in sorted(zip(places, frames, strict=True), key=lambda pair: pair[0])]

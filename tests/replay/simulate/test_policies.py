@@ -116,7 +116,10 @@ def test_what_happens_on_a_connection_is_not_kept() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_gateways_policy_saves_what_a_session_for_all_or_for_none_would(name: str) -> None:
-    """The policy `gateway` saves at least as much as `always` and as no session, within 1 % of the bytes."""
+    """The policy `gateway` saves as much as the better one of two rules, within 1 % of the bytes.
+
+    The rules are: a session for every connection (`always`), and no session at all.
+    """
     own, wire = saved(name, "gateway")
     always, _ = saved(name, "always")
 

@@ -43,7 +43,8 @@ RATE: Final = 60.0
 """Records a second for each group."""
 SAY_SECONDS: Final = 10.0
 STUCK_SECONDS: Final = 90.0
-"""The limit between processed records after the disturbances, until all are processed."""
+"""The time limit between two processed records, in seconds. It applies from the end of the disturbances until
+all records are processed."""
 DEFECTS: Final = ("Traceback", "defect", "not understood")
 
 Say = Callable[[str], None]
