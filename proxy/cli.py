@@ -198,7 +198,7 @@ def _command(argv: Sequence[str]) -> int:
 
 
 def _misspelt(command: str, unknown: list[str]) -> str:
-    """Return a text with the unknown argument, and the known one that was probably meant."""
+    """Return an error text with the unknown argument, and the known argument that was probably meant."""
     options = TOP_OPTIONS if command == "top" else OPTIONS
     flags = ["--config", *(name for option in options for name in (option.flag, option.alias) if name)]
     if command == "proxy":

@@ -1,4 +1,4 @@
-"""How a command ends if it fails: exit codes, and lines on stderr."""
+"""Ends a command that has failed: exit codes, and lines on stderr."""
 
 import os
 import sys
@@ -21,6 +21,6 @@ def complain(command: str, text: str, code: int) -> int:
 
 
 def complain_of_variables(command: str) -> None:
-    """Print the environment variables that are ignored. One of them may be a misspelt name."""
+    """Print the environment variables that fetchgate ignores although their names look like options."""
     for text in misspelt_variables(os.environ):
         sys.stderr.write(f"fetchgate {command}: {text}\n")

@@ -8,7 +8,7 @@ from typing import Any, Final
 SILENT: Final = "silent.example"
 """The domain of a name server that does not respond."""
 DEAD: Final = "dead.example"
-"""The domain of a name server that answers at once that it does not know the name."""
+"""The domain of a name server that answers at once: this name does not exist."""
 WAIT_SECONDS: Final = 20.0
 """The longest time that a silent name server waits. It is reached only if a test fails."""
 

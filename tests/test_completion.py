@@ -26,7 +26,7 @@ def bash(capsys: pytest.CaptureFixture[str]) -> str:
 
 
 def _offered(script: str, *words: str, folder: Path | None = None) -> set[str]:
-    """Return the completions that bash offers for the last word."""
+    """Return the completions that bash offers for the last of the words."""
     command = [shutil.which("bash") or "bash", "--norc", "-c", script + PRINTS, "bash", *words]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30, cwd=folder)
     assert done.stderr == ""

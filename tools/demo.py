@@ -56,7 +56,7 @@ CATCH_UP_SECONDS = 15.0
 PARKED_SECONDS = 1.0
 """Seconds for the response to the last fetch: librdkafka lets brokers wait half a second at most."""
 MEASURE_SECONDS = 180.0
-"""Seconds for `fetchgate replay measure`. Spark needs most of them to start."""
+"""The time limit for `fetchgate replay measure`, in seconds. Most of this time is the start of Spark."""
 
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
@@ -94,7 +94,7 @@ class Steps:
         """Show one step while it runs, and then how long it took.
 
         Raises:
-            DemoError: it failed. The message has the reason and the remedy.
+            DemoError: the step failed. The message has the reason and the remedy.
         """
         began = time.monotonic()
         columns: list[Any] = [SpinnerColumn(), TextColumn("{task.description}")]

@@ -91,8 +91,8 @@ class Point:
     def counted_at_a_fetch(self) -> SideCounts:
         """Return the counts at a time when one fetch is outstanding.
 
-        Between two such times there are as many requests as responses. Counts that may have been read too
-        late, as on a busy machine, are dropped.
+        Between two of these times there are as many requests as responses. On a busy machine, counts may be
+        read too late. They are dropped.
 
         Raises:
             RuntimeError: no counts could be read within `CATCH_UP_SECONDS`.
@@ -213,7 +213,7 @@ def start(stack: ExitStack, steps: Steps, what: str, broker: Broker) -> Broker:
 
 
 def show(release: str, outcome: LinkOutcome, console: Console) -> None:
-    """Print the result."""
+    """Print the result of the demo."""
     sessionless = BROKERS[release]
     console.print()
     console.print(link_table(outcome))

@@ -9,17 +9,17 @@ from tools.demo_report import SideCounts, saved
 MIN_SAVED = 0.9
 """The demo fails if sessions save a smaller part of the bytes of idle fetches on the link."""
 MAX_ABOVE_NATIVE = 0.02
-"""The demo fails if a fetch on the link has more than 2 % more bytes than one in a native session."""
+"""The demo fails if a fetch between the two gateways is over 2 % larger than in a broker's native session."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkOutcome:
-    """The result of one demo. All fetches counted here are idle: they had no records."""
+    """The result of one demo. Only idle fetches are counted: their responses had no records."""
 
     direct: SideCounts
     """Between the broker without sessions and the client without the link."""
     near: SideCounts
-    """On the link, as counted by the gateway beside the client."""
+    """The counts between the two gateways, as counted by the gateway beside the client."""
     far: SideCounts
     """On the link, as counted by the gateway beside the broker."""
     native: SideCounts

@@ -1,4 +1,4 @@
-"""The demo's comparisons and tables: pure functions of records and counters."""
+"""The comparisons and tables of the demo: pure functions of records and counters."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -14,12 +14,12 @@ from replay.report.wording import decided, how_sure
 MIN_SAVED = 0.9
 """The demo fails if sessions save a smaller part of all fetch bytes, records included."""
 MAX_DIFFERENCES = 5
-"""How many differences are described at most."""
+"""The most differences that the report describes."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class DemoRecord:
-    """A record as a consumer gets it: everything that an application can see."""
+    """A record with all fields that an application can see."""
 
     topic: str
     partition: int
@@ -51,14 +51,14 @@ class SideCounts:
         )
 
     def since(self, earlier: Self) -> Self:
-        """Return the counts since an earlier look."""
+        """Return how much the counts grew since an earlier reading."""
         return type(self)(
             **{field.name: getattr(self, field.name) - getattr(earlier, field.name) for field in fields(self)}
         )
 
     @property
     def bytes(self) -> int:
-        """Bytes of all fetches."""
+        """The bytes of all fetches."""
         return self.request_bytes + self.response_bytes
 
     @property
@@ -73,7 +73,7 @@ class SideCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """The broker's side, as `fetchgate replay measure` predicts it from a capture of the client's side."""
+    """The fetches at the broker, as `fetchgate replay measure` predicts them from the clients' capture."""
 
     request_bytes: int
     response_bytes: int
@@ -113,17 +113,17 @@ class DemoOutcome:
     """The time from the first fetch to the last record."""
     direct: SideCounts
     client: SideCounts
-    """With the gateway: between client and gateway."""
+    """The counts of the run with the gateway, between client and gateway."""
     broker: SideCounts
     """With the gateway: between gateway and broker."""
     produced: int
     read: int
-    """Records that both consumers got with the same content."""
+    """How many records both consumers got with the same content."""
     differences: tuple[str, ...]
     predicted: Prediction
     measured: Prediction
     picture: str
-    """The output of `fetchgate top --once`."""
+    """The screen that `fetchgate top --once` printed."""
     first_lines: str
     """The start of the report of `fetchgate replay measure`."""
 

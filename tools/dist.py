@@ -83,7 +83,10 @@ def differing(first: dict[str, bytes], second: dict[str, bytes]) -> list[str]:
 
 
 def main() -> int:
-    """Build, compare, write, and print names and sums."""
+    """Build the last commit twice and compare the builds.
+
+    Write the files, and print their names and hashes.
+    """
     commit = _run(["git", "rev-parse", "HEAD"], cwd=ROOT)
     epoch = int(_run(["git", "log", "-1", "--format=%ct"], cwd=ROOT))
     if _run(["git", "status", "--porcelain"], cwd=ROOT):

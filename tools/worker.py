@@ -15,12 +15,14 @@ _LEAVE_SECONDS: Final = 30.0
 
 
 class LoggedWorker:
-    """A process with a log. `with` starts it and ends it. It leaves when its stdin is closed.
+    """A worker process with a log. A `with` statement starts the process and ends it.
+
+    The worker ends itself when its stdin is closed.
 
     Args:
-        command: its command line. The path of its log is added.
-        log: the file.
-        options: more of the command line, after the log.
+        command: the command line of the worker. The path of its log is added.
+        log: the log file.
+        options: more arguments of the command line, after the log.
     """
 
     def __init__(self, command: Sequence[str], log: Path, *options: str) -> None:
@@ -44,10 +46,10 @@ class LoggedWorker:
 
     @property
     def entries(self) -> Entries:
-        """The entries in its log so far.
+        """The entries in the worker's log so far.
 
         Raises:
-            RuntimeError: it has failed. The message has its output.
+            RuntimeError: the worker has failed. The message has its output.
         """
         if self._started().poll() not in {None, 0, -signal.SIGKILL}:
             raise RuntimeError(f"a consumer failed:\n{self._log.with_suffix('.stderr').read_text()}")

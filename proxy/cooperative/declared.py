@@ -84,7 +84,7 @@ def shown(client_id: bytes) -> str:
 
 
 class NamedLane(NamedTuple):
-    """A lane from the options file."""
+    """A lane with a name, as defined in the options file."""
 
     group: bytes
     ranges: Mapping[TopicPartition, KeyRanges]

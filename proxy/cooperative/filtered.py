@@ -39,8 +39,8 @@ class LaneRecords:
     untouched: int = 0
     """How many of `batches` are the broker's own, unchanged."""
     dropped: Header | None = None
-    """The header of the last batch without a record for this lane. None if a batch of the lane comes after
-    it."""
+    """The header of the last batch without a record for this lane. None if a later batch has a record for the
+    lane."""
 
 
 @dataclass(slots=True)
@@ -54,7 +54,7 @@ class Filtered:
     """The leader epoch of the last complete batch."""
     batches: int = 0
     records: int = 0
-    """The number of complete batches, and the number of records in them."""
+    """The number of records in the complete batches."""
     alone: bytes = b""
     """The header of an incomplete batch, if the response has no other. The client sees from it that its limit
     is too small."""
@@ -179,7 +179,7 @@ class Scan:
             self.high, self.leader_epoch = found.end, found.leader_epoch
 
     def forget(self) -> None:
-        """Forget the range: the log or the lane has changed (errors 1, 3, 6, 74, 75, 100, 103 ...)."""
+        """Forget the range: the log or the lane has changed (errors 1, 3, 6, 74, 75, 100, 103 and others)."""
         self.low = self.high = self.leader_epoch = -1
         self.dropped = None
 

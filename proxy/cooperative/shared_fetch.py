@@ -25,13 +25,15 @@ from proxy.protocol.primitives import Buffer
 PARTITION_BYTES: Final = 8 << 20
 """How many bytes may be stored for all members of one partition."""
 ALL_BYTES: Final = 64 << 20
-"""How many bytes may be stored in total."""
+"""How many bytes may be stored for all partitions together."""
 WAIT_SECONDS: Final = 45.0
 """How long shares are stored for a member without a session timeout, in seconds
 (fetched.data.max.wait.ms)."""
 UPSTREAM_SECONDS: Final = 60.0
-"""After this many seconds, a member's own fetch goes to the broker. Brokers close connections that are idle
-for connections.max.idle.ms (10 minutes)."""
+"""After this many seconds, a member's own fetch goes to the broker, even if a shared response would be enough.
+
+Brokers close connections that are idle for connections.max.idle.ms (10 minutes).
+"""
 _NOT_YET: Final = 2**63 - 1
 
 State: TypeAlias = bytes
@@ -48,17 +50,17 @@ class Want(NamedTuple):
 
 
 class Wants(NamedTuple):
-    """A fetch, in a form that can be compared with other fetches."""
+    """The partitions, limits and latest response time of a fetch, to compare it with other fetches."""
 
     partitions: Mapping[TopicPartition, Want]
     limits: tuple[int, int, int]
-    """The fields min_bytes, max_bytes and isolation_level."""
+    """The fields min_bytes, max_bytes and isolation_level of the fetch."""
     wait_until: float
     """When the client needs a response, in seconds."""
 
 
 class Key(NamedTuple):
-    """The properties that must be equal for fetches of a partition to share a response.
+    """The properties that two fetches of a partition must have in common to share a response.
 
     If one of them differs, the broker might respond differently.
     """
@@ -70,8 +72,8 @@ class Key(NamedTuple):
     limits: tuple[int, int, int]
     max_bytes: int
     leader_epoch: int
-    """The leader epoch in the client's fetch. Within one epoch, the log only grows, and each record keeps its
-    offset."""
+    """The leader epoch in the client's fetch. While the epoch is the same, the log only grows, and each
+    record keeps its offset."""
 
 
 @dataclass(slots=True)
@@ -79,7 +81,7 @@ class Share:
     """A member's part of the response to a fetch."""
 
     start: int
-    """The offset from which this share has records: the fetch offset, or the offset at which the member
+    """The first offset of the records in this share: the fetch offset, or the offset at which the member
     continued."""
     end: int
     """The offset after the last record of the response."""
@@ -95,7 +97,7 @@ class Share:
 
 
 class _Subscription:
-    """A member's lane in a shared fetch, and the shares stored for this member."""
+    """The lane of one member in a shared fetch, and the shares that are stored for this member."""
 
     __slots__ = ("asked_at", "epoch", "member", "ranges", "shares", "started", "upto")
 
@@ -119,7 +121,7 @@ class _Subscription:
 
     @property
     def patience(self) -> float:
-        """How long shares are stored if the member does not request them, in seconds."""
+        """For how many seconds a member's share is stored while the member does not request it."""
         return self.member.session_seconds or WAIT_SECONDS
 
     def least(self, offset: int, split: Split, step: int) -> int:
@@ -149,7 +151,7 @@ class SharedFetches:
         return len(self._registry)
 
     def of(self, key: Key) -> "SharedFetch":
-        """Return the shared fetch of a key, which is made if there is none.
+        """Return the shared fetch of a key. Create it if there is none.
 
         It exists until its last subscriber leaves.
         """
@@ -191,11 +193,12 @@ class SharedFetch:
         """The members that have a fetch at the broker. For each: its fetch offset, and when the broker must
         respond, in seconds."""
         self.parked: dict[Subscriber, None] = {}
-        """The parked members, which wait for a fetch in `fetching`, in order. The values have no meaning."""
+        """The parked members in order. Each one waits for a fetch in `fetching`. The values have no
+        meaning."""
         self.buffered = 0
         self.state: State | None = None
-        """The watermarks in the last response. None if there was no response, or if the log may have changed
-        since."""
+        """The watermarks in the last response. None if there was no response yet, or if the log may have
+        changed after it."""
         self._split_key: tuple[tuple[KeyRanges, tuple[int, ...]], ...] = ()
         self._split = Split([FULL])
         """The split that was used last. It is kept because it remembers the hashes of keys."""
@@ -226,7 +229,7 @@ class SharedFetch:
         return None
 
     def has(self, subscriber: "Subscriber") -> bool:
-        """Return whether a share is stored for a subscriber."""
+        """Return whether a share is stored for this subscriber."""
         return subscriber in self._subscriptions and bool(self._subscriptions[subscriber].shares)
 
     def comes(self, subscriber: "Subscriber", offset: int, now: float) -> bool:
@@ -290,7 +293,7 @@ class SharedFetch:
         return found.of(found.lanes[0])
 
     def note(self, state: State) -> None:
-        """Note the watermarks of the partition in a response."""
+        """Store the watermarks of the partition in a response, if they are not older than the stored ones."""
         if self.state is None or _watermark(state) >= _watermark(self.state):  # may arrive out of order
             self.state = state
 
@@ -329,7 +332,7 @@ class SharedFetch:
             self._registry.drop(self)
 
     def _attach(self, subscriber: "Subscriber", member: Member, now: float) -> _Subscription | None:
-        """Note the lane of a member. Return None if it overlaps with the lane of another member."""
+        """Store the lane of a member. Return None if the lane overlaps with the lane of another member."""
         self.detach(subscriber)
         place = self.key.place
         ranges = member.ranges(place)
@@ -398,7 +401,7 @@ class Subscriber:
         self._broker = "" if "," in broker else broker
         self._at: dict[TopicPartition, SharedFetch] = {}
         self._fetching: list[SharedFetch] = []
-        """The shared fetches in which the member has a fetch at the broker."""
+        """The shared fetches for which this member has sent a fetch to the broker."""
         self._parked: dict[SharedFetch, int] = {}
         """The shared fetches for which the member waits, with its fetch offset in each."""
         self._went_at: float | None = None
@@ -472,7 +475,10 @@ class Subscriber:
             shared.note(state)
 
     def forget(self, place: TopicPartition) -> None:
-        """Note that the entry of a partition has an error, or names another broker."""
+        """Note that the entry of a partition has an error or another broker.
+
+        If the partition is shared, the state of its shared fetch is forgotten.
+        """
         if (shared := self._under_way(place)) is not None:
             shared.forget()
 
@@ -485,7 +491,7 @@ class Subscriber:
         aborted: Sequence[bytes],
         now: float,
     ) -> Filtered | None:
-        """Split the records of a partition, see `SharedFetch.split`.
+        """Split the records of a partition between its members, see `SharedFetch.split`.
 
         Return None if the partition is not shared.
         """

@@ -102,7 +102,10 @@ class BrokerSide:
         return False
 
     def _begin(self, request: InFlight, size: int) -> None:
-        """Begin the response to a request, with this size in bytes. A plan is replaced by a new handler."""
+        """Begin the response to a request, with this size in bytes.
+
+        The request gets the handler for a response.
+        """
         state = self._state
         state.foreign = False
         state.response_size = size

@@ -39,7 +39,7 @@ _TOGETHER: Final = 1024
 
 
 class Distribution:
-    """The number of values in each bucket.
+    """How many values are in each bucket of a histogram.
 
     Args:
         bounds: the highest value of each bucket, ascending. The last bucket has no bound.
@@ -115,7 +115,7 @@ class Measured:
         self.response_bytes_broker = Distribution(RESPONSE_BYTES)
         """The size of the broker's response to a fetch in bytes, with the length field."""
         self.response_bytes_client = Distribution(RESPONSE_BYTES)
-        """The size of the client's response to a fetch in bytes, with the length field."""
+        """The size of each fetch response to the client in bytes, with the length field."""
         self.partitions_broker = Distribution(PARTITIONS)
         """How many partitions a fetch to the broker listed. The value is added when the response is
         complete."""
@@ -124,8 +124,8 @@ class Measured:
         self.broker_other = Distribution(BROKER_SECONDS)
         """Like `broker_fetch`, but for all requests other than fetches."""
         self.added_repeat = Distribution(BROKER_SECONDS)
-        """Additional seconds that a client waited because its fetch was sent again (after error 70, 71 or
-        106)."""
+        """Additional seconds that a client waited because the gateway sent its fetch again (after error 70,
+        71 or 106)."""
         self.added_request = Distribution(ADDED_SECONDS)
         """Seconds from reading a client's bytes to writing all resulting bytes, for each read."""
         self.added_response = Distribution(ADDED_SECONDS)
@@ -136,7 +136,7 @@ class Measured:
         self.others: list[float] = []
         self.requests: list[float] = []
         self.responses: list[float] = []
-        """Values that were not counted yet, as in `others` and `requests`."""
+        """The values of responses that were not counted yet."""
 
     def note_fetch(
         self, seconds: float, received: int, sent: int, partitions_sent: int, partitions_asked: int

@@ -1,4 +1,4 @@
-"""A fetch that is retried at new leaders. Sans-IO."""
+"""A fetch that the gateway sends again to a partition's new leader. Sans-IO."""
 
 from collections.abc import Container, Sequence
 from contextlib import suppress
@@ -22,8 +22,8 @@ HOLD_SECONDS: Final = 0.1
 """The longest time for which a fetch response is held back, in seconds. If the retry fails, the client learns
 of the moved leader this much later."""
 WAIT_MS: Final = 75
-"""The limit of max_wait_ms in a retried fetch. The wait slows down a client that asks a former leader again
-and again."""
+"""The limit of max_wait_ms in a retried fetch, in ms. This wait slows down a client that asks a former leader
+again and again."""
 _MARGIN_SECONDS: Final = 0.025
 """How many seconds before the end of the hold the new leader should answer."""
 _LIMITS = Struct(">iii")  # max_wait_ms, min_bytes, max_bytes
@@ -64,7 +64,10 @@ class FetchRepeat:
         return 0
 
     def may(self, _each: Failed) -> bool:
-        """Return True: a partition may always be retried, because reading twice does no harm."""
+        """Return True: every partition of a fetch may be retried.
+
+        It does no harm to read records twice.
+        """
         return True
 
     def wait(self, seconds: float) -> float:
@@ -75,7 +78,7 @@ class FetchRepeat:
         return min(max(self._fetch.max_wait_ms, 0), WAIT_MS, max(seconds - _MARGIN_SECONDS, 0) * 1e3) / 1e3
 
     def ask(self, failed: Sequence[Failed], wait: float) -> bytes:
-        """Return a fetch of some partitions, with the fields of the client's fetch."""
+        """Return a fetch of the failed partitions. Its other fields are those of the client's fetch."""
         fetch = self._fetch
         layout = fetch.layout
         by_topic: dict[bytes, list[bytes]] = {}
@@ -95,7 +98,7 @@ class FetchRepeat:
         return bytes(frame)
 
     def read(self, frame: bytes) -> LeaderAnswer:
-        """Return a new leader's entries of the partitions without an error."""
+        """Return the new leader's entries for the partitions that it answered without an error."""
         walk = FetchResponseWalk(self._fetch.layout, self._fetch.isolation_level, keep=True)
         with suppress(ProtocolError):
             walk.feed(frame)
@@ -135,7 +138,7 @@ def against(fetching: FetchHandler) -> NotFollowed | None:
 
 
 def _failed(walk: FetchResponseWalk, listing: Listing) -> dict[Place, Failed]:
-    """Return the partitions that failed because their leaders moved, if the fetch lists them."""
+    """Return the fetch's partitions whose entries have an error because the leader moved."""
     errors = {
         (entry.key, entry.partition): entry
         for entry in walk.entries

@@ -39,7 +39,7 @@ class Stage:
         return False
 
     def on_frame(self, _data: bytes, _size: int, _api_key: int, _version: int) -> bool | None:
-        """Process a request before the other parts of the core.
+        """Process a request before the other parts of the connection core.
 
         Return True if the stage has used the request. Return False if the request has to wait (see
         `on_request`). Return None to leave the request to the other stages.
@@ -94,13 +94,13 @@ class Stage:
         return fetch
 
     def on_asked(self, _api_key: int) -> None:
-        """Note that a request is sent that will get a response."""
+        """Note that a request is sent to the broker, which will send a response."""
 
     def on_answered(self, _api_key: int) -> None:
         """Note that a response is complete."""
 
     def on_fetched(self, _fetching: FetchHandler) -> None:
-        """Note that the response to a fetch is complete. The fetch may still be sent again."""
+        """Note that the response to a fetch is complete. The gateway may still send this fetch again."""
 
     def on_versions(self) -> None:
         """Note that the client gets an ApiVersions response.

@@ -30,7 +30,10 @@ flexible. Every broker from 1.0 to 4.3 supports at least one of these versions."
 
 
 class BootstrapError(Exception):
-    """A bootstrap address did not respond like a Kafka broker. The text gives the reason in a few words."""
+    """A bootstrap address did not respond like a Kafka broker.
+
+    The exception's text is the reason in a few words.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

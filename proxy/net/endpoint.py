@@ -15,17 +15,17 @@ RECEIVE_BYTES: Final = 262_144
 WRITE_HIGH_WATER: Final = 262_144
 """If more bytes than this wait to be written to one side, the gateway does not read the other side."""
 UNSENT_BYTES: Final = 262_144
-"""How many unsent bytes the system buffers for a peer. By default it may buffer megabytes."""
+"""The limit for unsent bytes that the system buffers for a peer. The system's own limit may be megabytes."""
 _TCP_CLOSE, _TCP_CLOSE_WAIT = 7, 8
 """TCP states of Linux (in TCP_INFO): the state after a reset by the peer, and after the end of the peer's
 stream."""
 
 
 class Endpoint:
-    """One of a link's two sockets. It is read while `holds` is 0.
+    """One of a link's two sockets. The socket is read while `holds` is 0.
 
     Args:
-        holds: the reasons not to read at the beginning.
+        holds: the reasons not to read the socket at the beginning.
     """
 
     __slots__ = ("holds", "joins_writes", "transport")
@@ -37,7 +37,8 @@ class Endpoint:
         """The reasons why the socket is not read: a sum of the bits in `proxy.net.link.HOLDS`. 0 if it is
         read."""
         self.joins_writes = False
-        """Whether pieces are joined before they are written. With TLS, each piece would become a record."""
+        """Whether pieces are joined before they are written. This is used with TLS, where each piece would
+        become a TLS record of its own."""
 
     def connected(self, transport: asyncio.Transport) -> None:
         """Store the connected socket."""
@@ -105,8 +106,8 @@ def set_options_of(transport: asyncio.Transport) -> None:
 def unacknowledged(transport: asyncio.Transport) -> int:
     """Return how many bytes the peer has not acknowledged, or 0 if the system does not report it.
 
-    This shows the progress of a slow peer earlier than the event loop does: a socket becomes writable again
-    only after megabytes are acknowledged.
+    This number shows the progress of a slow peer earlier than the event loop does. For the event loop, a
+    socket becomes writable again only after megabytes are acknowledged.
     """
     return _queued(transport, termios.TIOCOUTQ)
 
@@ -133,9 +134,9 @@ def is_gone(transport: asyncio.Transport) -> bool:
 
 
 def has_ended(transport: asyncio.Transport) -> bool:
-    """Return whether the end of the peer's stream was received, or False if the system does not report it.
+    """Return whether the peer has ended its stream. Return False if the system does not report it.
 
-    While a socket is not read, the event loop does not report the end of its stream.
+    The event loop does not report the end of the stream while a socket is not read.
     """
     return _tcp_state(transport) == _TCP_CLOSE_WAIT
 

@@ -31,7 +31,7 @@ MOST_AGAIN: Final = MOST // 2
 FRESH_SECONDS: Final = 1.0
 """How many seconds IPs are used without another look-up. Often many clients connect at the same time."""
 STALE_SECONDS: Final = 1.0
-"""How many seconds to wait for a look-up if an earlier look-up has found IPs."""
+"""If an earlier look-up has found IPs, how many seconds to wait for a new one before the old IPs are used."""
 LOOKUP_SECONDS: Final = 9.0
 """How many seconds to wait for a look-up, from its start. This is less than the time limit for connecting, so
 that the error names the look-up."""

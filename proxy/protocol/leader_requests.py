@@ -1,4 +1,4 @@
-"""The gateway's own requests about leaders: Metadata v7 and v12, OffsetForLeaderEpoch v2.
+"""Requests about leaders that the gateway itself sends: Metadata v7 and v12, OffsetForLeaderEpoch v2.
 
 A broker that supports Fetch v9 or Produce v7 also supports Metadata v7 and OffsetForLeaderEpoch v2 (2.1,
 KIP-320). A broker that supports Fetch v13 also supports Metadata v12, which can request topics by id (3.1,
@@ -31,7 +31,7 @@ EPOCHS_VERSION: Final = 2
 """The version of OffsetForLeaderEpoch to use. It has current_leader_epoch (KIP-320)."""
 
 Place: TypeAlias = tuple[bytes, int]
-"""A topic's name or id, as in the client's fetch, and a partition."""
+"""A partition: the topic's name or id, as in the client's fetch, and the partition's number."""
 
 _LEADERS: Final = frozenset(
     {"topics.name", "topics.topic_id"}
@@ -137,7 +137,7 @@ def epochs_request(
 
 
 def read_epochs(frame: bytes) -> dict[Place, EpochEnd]:
-    """Return the epoch ends of an OffsetForLeaderEpoch response, by topic name and partition.
+    """Return the end offsets in an OffsetForLeaderEpoch response, by topic name and partition.
 
     Raises:
         ProtocolError: the frame is not an OffsetForLeaderEpoch response of the requested version.

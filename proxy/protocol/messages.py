@@ -69,7 +69,7 @@ _LATEST: Final = 0x7FFF
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A field of a schema, in the versions `since` to `until`."""
+    """A field of a schema. Versions `since` to `until` of the message have this field."""
 
     name: str
     """The name of the field. Empty for a field that is skipped."""
@@ -174,13 +174,13 @@ def read_fields(
     """Read some adjacent fields of a message.
 
     Args:
-        fields: from `fields_at`.
+        fields: the fields, as `fields_at` returns them.
         api_key: the API key of the request, also for a response.
         version: the version of the request, also for a response.
         frame: the message, with or without its header.
         at: the offset of the first field.
         tagged: whether the message's own tags follow the fields.
-        fixed: as for `read`.
+        fixed: a list that receives the spans of skipped fixed-size fields, see `read`.
 
     Raises:
         ProtocolError: the bytes do not match the fields.

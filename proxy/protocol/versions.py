@@ -27,7 +27,7 @@ _REQUEST_LOG_START: Final = slice(12, 20)
 
 
 def session_layout(version: int) -> FetchLayout:
-    """Return the layout that fetches of a version have in a session. It is that of v7 for v4 to v6."""
+    """Return the layout that fetches of a version have in a session. v4 to v6 have the layout of v7."""
     return LAYOUTS[max(version, SESSION_VERSION)]
 
 

@@ -1,12 +1,12 @@
 """The known brokers, their listeners, and the addresses that clients get for them.
 
 When a broker becomes known, `BrokerRegistry` opens a listener for it. It does so at once if the IPs of the
-listener are known. If a response names many brokers, it opens a few listeners per step of the event loop. If
-the host is a name, it is looked up first. Until the listener is open, the broker is *opening*, and responses
-that name it wait (`KnownBrokers.opened`).
+listener are known. If a response has many brokers, the registry opens a few listeners per step of the event
+loop. If the listener's host is a name, the registry looks it up first. Until the listener is open, the broker
+is *opening*, and responses with this broker wait (`KnownBrokers.opened`).
 
-The gateway also asks the cluster for its brokers. ``--state`` keeps them in a file, so that their listeners
-are open at once after a restart.
+The gateway also asks the cluster for its brokers. ``--state`` keeps the brokers in a file, so that their
+listeners are open at once after a restart.
 """
 
 import asyncio
@@ -40,9 +40,9 @@ doubles each time."""
 TICK_SECONDS: Final = 5.0
 """How often the gateway tries again to bind listeners that could not be bound, in seconds."""
 OPEN_SECONDS: Final = 2.0
-"""How long a response waits for the listeners of the brokers that it names, in seconds."""
+"""How long a response waits for the listeners of the brokers in it, in seconds."""
 MAX_BROKERS: Final = 1000
-"""How many brokers are served at most. Large clusters have some hundreds. A higher number is probably a
+"""The maximum of brokers that are served. Large clusters have some hundreds. A higher number is probably a
 mistake, and the listeners would use up the file descriptors that clients need."""
 AT_ONCE: Final = 16
 """How many listeners are opened in one step of the event loop. One takes about 0.1 ms."""
@@ -64,7 +64,8 @@ class KnownBrokers(ABC):
         self.known: dict[int, Broker] = {}
         self._advertise = advertise
         self._openings: dict[int, asyncio.Future[None]] = {}
-        """For each opening broker that a response waits for: a future that is done when the opening ends."""
+        """For each broker that a response waits for: a future that is done when the broker's listener is no
+        longer being opened."""
 
     @abstractmethod
     def learn(self, node_id: int, address: Address) -> Broker | None:
@@ -98,7 +99,7 @@ class KnownBrokers(ABC):
         return address.host, address.port
 
     async def opened(self, node_ids: Iterable[int]) -> None:
-        """Wait until none of these brokers is opening any more, for at most `OPEN_SECONDS`."""
+        """Wait until none of these brokers' listeners is being opened, for at most `OPEN_SECONDS`."""
         loop = asyncio.get_running_loop()
         opening = [
             self._openings.setdefault(node_id, loop.create_future())
@@ -116,7 +117,7 @@ class KnownBrokers(ABC):
 
     @property
     def problems(self) -> list[str]:
-        """Why brokers are left out of responses: one sentence for each broker."""
+        """For each broker that is left out of responses, one sentence with the reason."""
         return [broker.problem for broker in self.known.values() if broker.problem]
 
     @property
@@ -156,9 +157,10 @@ class BrokerRegistry(KnownBrokers):
         self._queue: deque[Broker] = deque()
         """The brokers whose listeners are opened in the next steps of the event loop."""
         self._opening: set[int] = set()
-        """The ids of the brokers in the queue, and of those whose names are being looked up."""
+        """The ids of the brokers whose listeners wait in the queue, or whose host names are being looked
+        up."""
         self._at_once = AT_ONCE
-        """How many listeners may still be opened in this step of the event loop."""
+        """How many more listeners may be opened in this step of the event loop."""
         self._too_many = ""
         self._stopped = False
 
@@ -230,9 +232,9 @@ class BrokerRegistry(KnownBrokers):
             self._log.warning("brokers left out", reason=self._too_many)
 
     def update(self, named: dict[int, Address], in_use: Collection[int], now: float) -> None:
-        """Note which brokers the cluster has named.
+        """Update the known brokers from a response of the cluster.
 
-        A broker that was not named for `FORGET_SECONDS` is removed.
+        A broker that was in no response for `FORGET_SECONDS` is removed.
 
         Args:
             named: all brokers of a complete response.
@@ -260,7 +262,7 @@ class BrokerRegistry(KnownBrokers):
         self._changed()
 
     def retry(self) -> None:
-        """Try again to open the listeners that could not be opened, in the next steps of the event loop."""
+        """Try again to open the listeners that failed. This happens in the next steps of the event loop."""
         for broker in self.known.values():
             if broker.problem and broker.listener is not None and broker.node_id not in self._opening:
                 self._enqueue(broker)
@@ -270,7 +272,7 @@ class BrokerRegistry(KnownBrokers):
     def stop_opening(self) -> None:
         """Open no more listeners, because the gateway drains.
 
-        Responses still name new brokers: a gateway that shares the port may serve them.
+        Responses still have new brokers in them: another gateway on the same port may serve these brokers.
         """
         self._stopped = True
 
@@ -328,9 +330,9 @@ class BrokerRegistry(KnownBrokers):
             late.cancel()
 
     def _leave_out(self, broker: Broker) -> None:
-        """Leave a broker out of responses for now, because its look-up takes long.
+        """Leave a broker out of responses for now, because the look-up of its host takes long.
 
-        Responses no longer wait for it.
+        Responses no longer wait for this broker.
         """
         broker.opening = False
         self._is_open(broker.node_id)

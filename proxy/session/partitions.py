@@ -38,12 +38,12 @@ _T = TypeVar("_T", bound=np.generic)
 
 
 def row_bytes(layout: FetchLayout) -> int:
-    """Return the memory for a row in the columns of `PartitionTable`, in bytes."""
+    """Return how many bytes of memory one row of a `PartitionTable` needs in all columns."""
     return layout.request_entry + layout.response_entry + 11
 
 
 def memory_of(listing: Listing) -> int:
-    """Return an upper limit of the memory of a table for a listing, in bytes."""
+    """Return an upper limit, in bytes, for the memory of a table that is made from a listing."""
     partitions = listing.entries.view(listing.layout.request_fields)["partition"]
     slots = (int(partitions.max(initial=0)) + 1) * len(listing.keys)
     return (
@@ -105,7 +105,8 @@ class PartitionTable:
         self._ends_vary = False
         """Whether some cached entries may end with other bytes than `_blank`."""
         self._end_unknown: set[int] = set()
-        """Rows for which the broker has not yet shown how it writes "no aborted transactions"."""
+        """The rows for which the broker has not yet shown how it writes an entry without aborted
+        transactions."""
         self.numbers: dict[bytes, int] = {}
         """Topic key -> the topic's number in this table, from 1."""
         self._keys: list[bytes] = [b""]
@@ -133,18 +134,18 @@ class PartitionTable:
         self._described = 0
         """The number of rows that are `known`."""
         self.behind: set[int] = set()
-        """Rows of partitions from which a read_committed fetch could read more: the fetch offset is below the
-        last stable offset that the broker last sent."""
+        """The rows of partitions for which a read_committed fetch may get records: the fetch offset is below
+        the last stable offset in the broker's latest entry."""
         self.refused = np.zeros(0, np.int16)
         """For each row, the error code in the full response that began this session, or 0."""
         self.topic: Column32 = np.zeros(0, np.int32)
         """For each row, the number of its topic, or 0 for a free row."""
         self.position: Column32 = np.zeros(0, np.int32)
-        """For each row, its position in the last fetch passed to `place`, or -1 if that fetch does not list
-        it."""
+        """For each row, its position in the current fetch, or -1 if this fetch does not list the
+        partition."""
         self.arranged: Callable[[Rows], None] | None = None
-        """A function that `arrange` calls with the old number of each row, so that callers can arrange their
-        own columns."""
+        """A function that `arrange` calls with the old number of each row. With it, callers arrange their own
+        columns in the same way."""
 
     def __repr__(self) -> str:
         return f"<PartitionTable partitions={self.size} topics={len(self.numbers)} v{self.layout.version}>"
@@ -255,7 +256,7 @@ class PartitionTable:
         return True
 
     def forget(self, rows: Rows) -> None:
-        """Remove partitions and their state."""
+        """Remove the partitions in these rows, and their state."""
         slots = self._bases[self.topic[rows]] + self.partitions(rows)
         self._lookup[slots] = _NO_ROW
         self.topic[rows] = _NO_TOPIC
@@ -279,7 +280,7 @@ class PartitionTable:
         self.refused.fill(0)
 
     def apply_run(self, run: EmptyRun, rows: Rows) -> None:
-        """Store the entries of a run in these rows."""
+        """Store the entries of a run in these rows, one entry for each row."""
         self.cached_entries[rows] = run.entries
         self._end_unknown.difference_update(rows.tolist() if self._end_unknown else ())
         self.known[rows] = True
@@ -289,7 +290,10 @@ class PartitionTable:
             self._weigh(rows)
 
     def apply_entry(self, entry: PartitionResponse, row: int) -> None:
-        """Store one entry of a response in a row, without its records and its error."""
+        """Store one entry of a response in a row. The records of the entry are not stored.
+
+        An entry with an error only sets the row's error.
+        """
         known = bool(self.known[row])
         # An error entry has -1 for all offsets, so it is never filled in (fetch-semantics 6.2, trap 25; case
         # 25).
@@ -304,7 +308,10 @@ class PartitionTable:
             self._weigh_row(row)
 
     def describe(self, row: int, fixed: bytes) -> None:
-        """Store the fields of an entry that are before the aborted transactions. The row must be `known`."""
+        """Store the first fields of an entry: all fields before the aborted transactions.
+
+        The row must be `known`.
+        """
         at = row * self.layout.response_entry
         self.cached_bytes[at : at + len(fixed)] = fixed
         if self.isolation_level:
@@ -357,7 +364,7 @@ class PartitionTable:
         self.behind.update(behind.tolist())
 
     def _weigh_row(self, row: int) -> None:
-        """Update `behind` for one row."""
+        """Add the row to `behind`, or remove it: compare its fetch offset with its last stable offset."""
         layout = self.layout
         at = row * layout.request_entry + layout.request_offset
         offset = int.from_bytes(self.request_bytes[at : at + 8], signed=True)
@@ -377,7 +384,7 @@ class PartitionTable:
         return rows, offsets[rows].astype(np.int64)
 
     def high_watermarks(self, rows: Rows) -> npt.NDArray[np.int64]:
-        """Return the high watermark that the broker sent last for each row."""
+        """Return the latest high watermark that the broker sent for each row."""
         fields = self.cached_entries[rows].view(self.layout.response_fields)
         marks: npt.NDArray[np.int64] = fields["high_watermark"].astype(np.int64)
         return marks
@@ -388,13 +395,13 @@ class PartitionTable:
         return partitions
 
     def unplaced(self) -> Rows:
-        """Return the rows that the last fetch passed to `place` does not list."""
+        """Return the rows of the partitions that the current fetch does not list."""
         unplaced = (self.position[: self._top] < 0) & (self.topic[: self._top] != _NO_TOPIC)
         rows: Rows = unplaced.nonzero()[0]
         return rows
 
     def place(self, rows: Rows) -> int:
-        """Store, for each row, its position in a fetch. Return the number of different rows."""
+        """Store the positions of these rows in the current fetch. Return the number of different rows."""
         position = self.position
         position.fill(-1)
         # By content, not by place: librdkafka rotates its lists (fetch-semantics, trap 47).
@@ -432,7 +439,7 @@ class PartitionTable:
 
     @property
     def unmentioned(self) -> bool:
-        """Whether the full response that began this session left out a partition."""
+        """Whether the full response that began this session had no entry for some partition of the table."""
         mentioned = self.known[: self._top] | (self.refused[: self._top] != 0)
         return int(np.count_nonzero(mentioned)) != self.size
 

@@ -1,7 +1,8 @@
-"""Reports of the gateway about itself, as plain data. Health, metrics and state are made from them. Sans-IO.
+"""Reports of the gateway about itself, as plain data. Sans-IO.
 
-An `Account` consists of a `Status` (the present state) and `Counts` (since the start). With ``--workers``
-each process has its own, and the gateway's are the sum.
+An `Account` consists of a `Status` (the present state) and `Counts` (since the start). Health, metrics and
+state are made from it. With ``--workers`` each process has its own account, and the gateway's account is
+their sum.
 """
 
 from collections import Counter
@@ -30,7 +31,8 @@ class UnreachableBrokers:
 
     def __init__(self) -> None:
         self.attempts: dict[NodeId, tuple[float, str]] = {}
-        """The time of the last attempt in seconds, and the reason why it failed, or "". By broker."""
+        """For each broker: the time of the last attempt to connect in seconds, and why it failed ("" if it
+        did not fail)."""
         self.since: dict[NodeId, float] = {}
         """The time of the first failed attempt in seconds, for each unreachable broker."""
 
@@ -69,7 +71,7 @@ class UnreachableBrokers:
         return old
 
     def of(self, node_id: NodeId) -> str:
-        """Return why a broker can't be reached. "" if it can."""
+        """Return the reason why a broker can't be reached, or "" if it can be reached."""
         return self.attempts.get(node_id, (0.0, ""))[1]
 
     def now(self) -> dict[NodeId, str]:
@@ -114,7 +116,7 @@ class Status:
     buffered_bytes: int = 0
     """How many bytes of incomplete responses are in memory."""
     over: bool = False
-    """Whether the buffered bytes exceed their limit."""
+    """Whether `buffered_bytes` is above the limit."""
     client_sessions: int = 0
     """How many fetch sessions the gateway keeps for clients."""
     client_session_partitions: int = 0
@@ -278,7 +280,7 @@ class WithBroker(Figures):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingProcess:
-    """A process that serves clients."""
+    """A process of the gateway that serves clients."""
 
     number: int
     """The number of the process, from 1 on. A worker that replaces another one has the same number."""
@@ -310,7 +312,7 @@ class Counts(Figures):
     authentication_failures: Counter[str] = field(default_factory=Counter)
     """How many authentications have failed, by side."""
     leaders_updated: int = 0
-    """In how many partitions of Metadata responses the gateway has put a newer leader."""
+    """How many times the gateway has put a newer leader of a partition into a Metadata response."""
     recent_events: RecentEvents = field(default_factory=RecentEvents)
     links: dict[NodeId, WithBroker] = field(default_factory=dict)
     paused: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -320,7 +322,7 @@ class Counts(Figures):
     """The figures of cooperative groups. None if ``--cooperative`` is not set."""
 
     def total(self) -> Tally:
-        """Return the sum over all brokers."""
+        """Return the sum of the counts over all brokers."""
         total = Tally()
         for tally in self.tallies.values():
             total.add(tally)
@@ -334,7 +336,10 @@ class Counts(Figures):
         return total
 
     def drop_current(self) -> None:
-        """Remove the figures of open connections, because the process has ended. Keep what it has counted."""
+        """Remove the figures of open connections, because the process has ended.
+
+        Keep its counts since its start.
+        """
         self.links.clear()
         self.paused.clear()
         self.processes.clear()
@@ -353,12 +358,12 @@ class Account:
     saved_bytes: dict[NodeId, int]
     """The highest saving so far in bytes, by broker. See `proxy.telemetry.totals.Totals.saved`."""
     response_seconds: dict[NodeId, tuple[float | None, float | None]]
-    """The recent response times in seconds, by broker. See
+    """The recent response times of each broker in seconds. See
     `proxy.telemetry.totals.Totals.response_seconds`."""
 
     @property
     def health(self) -> Health:
-        """Whether clients can be served, with all problems."""
+        """Return whether clients can be served, and all problems."""
         return health_of(self.status)
 
     def called(self, node_id: NodeId) -> str:

@@ -53,15 +53,15 @@ class Debt:
 class Unanswered:
     """Finds brokers that do not respond.
 
-    A client may give up before `HUNG_SECONDS`, try again, and give up again. So a response counts as late
-    until the broker sends bytes, even if no client waits for it any more.
+    A client may give up before `HUNG_SECONDS` and send its request again, many times. So a response counts as
+    late until the broker sends bytes, even if no client waits for it any more.
     """
 
     __slots__ = ("debts",)
 
     def __init__(self) -> None:
         self.debts: dict[NodeId, Debt] = {}
-        """What each broker has not responded to."""
+        """The late responses of each broker."""
 
     def __repr__(self) -> str:
         return f"<Unanswered {self.debts}>"
@@ -69,7 +69,7 @@ class Unanswered:
     def look(self, found: Mapping[NodeId, Owed], now: float) -> None:
         """Note the outstanding requests of all brokers at the time `now`, in seconds.
 
-        A broker that is not in `found` has none.
+        A broker that is not in `found` has no outstanding request.
         """
         for node_id in {*self.debts, *found}:
             debt = self.debts.setdefault(node_id, Debt(asked_at=now))
@@ -81,7 +81,7 @@ class Unanswered:
                 debt.asked_at = now
 
     def forget(self, before: float) -> None:
-        """Forget the brokers without an outstanding request since `before`, in seconds."""
+        """Forget the brokers that have had no outstanding request since the time `before`, in seconds."""
         for node_id in [node_id for node_id, debt in self.debts.items() if debt.asked_at < before]:
             del self.debts[node_id]
 
@@ -98,7 +98,7 @@ class Unanswered:
         return self.debts[node_id].owed.outstanding if node_id in self.debts else 0
 
     def add(self, other: "Unanswered") -> None:
-        """Add the findings of another process."""
+        """Add the late and outstanding requests that another process has found."""
         for node_id, theirs in other.debts.items():
             ours = self.debts.setdefault(node_id, Debt())
             ours.owed.add(theirs.owed)

@@ -40,7 +40,7 @@ class Ceiling:
         self._throttler.rate_limit = sys.maxsize
 
     async def wait(self) -> None:
-        """Return as soon as one more request may be sent."""
+        """Return as soon as the rate allows one more request."""
         async with self._turn:
             await self._throttler.acquire()  # type: ignore[no-untyped-call]  # asyncio-throttle has no types
 

@@ -38,7 +38,7 @@ class ApiFigures(TypedDict):
     failed: int
     """Responses with an error, either of the whole response or of an entry."""
     errors: dict[str, int]
-    """Errors of whole responses, by Kafka's error code."""
+    """The number of responses with each error code. Only errors of whole responses are counted."""
     partition_errors: dict[str, int]
     """Errors of entries in responses (partitions, topics, groups, members), by Kafka's error code."""
     unreadable: int
@@ -90,19 +90,19 @@ class Settings(TypedDict):
 
 
 class DriveReport(TypedDict):
-    """The report."""
+    """The report of a replay, as in its JSON."""
 
     version: str
     """The version of fetchgate."""
     settings: Settings
     connections: int
-    """Captured connections with at least one played request."""
+    """How many captured connections have at least one played request."""
     captured_seconds: float
     """From the first to the last played request of the capture, with waits shortened by --longest-wait."""
     seconds: float
     planned: int
     sent: int
-    """Requests that were sent."""
+    """How many requests were sent."""
     lost: dict[str, int]
     """Requests without a response, by side."""
     interrupted: bool

@@ -49,13 +49,14 @@ class PlayOptions:
     admin: Address | None = None
     """The admin endpoint of the gateway at `target`. Only used with `against`."""
     speed: float | None = 1.0
-    """None to send as fast as responses arrive."""
+    """The speed of the replay, as a multiple of the captured speed. None to send each request as soon as
+    responses allow it."""
     rate: float | None = None
     """The highest number of requests a second at each side."""
     connections: int = 1
     """Connections for each captured one."""
     loop: int = 1
-    """How often the capture is played."""
+    """How many times the capture is played."""
     duration: float | None = None
     """Stop sending after this many seconds."""
     offsets: OffsetPolicy = OffsetPolicy.LATEST
@@ -181,9 +182,9 @@ async def _sides(script: Script, options: PlayOptions) -> list[TargetSide]:
 
 
 def _routes(script: Script, sides: Sequence[TargetSide]) -> dict[str, list[Destination]]:
-    """Return the destination of each connection, by name.
+    """Return each connection's destinations, one for each side, by the connection's name.
 
-    Connections to one captured broker share one destination.
+    Connections to the same captured broker have the same destinations.
     """
     by_broker: dict[str, dict[str, set[int]]] = {}
     for each in script.connections:

@@ -69,7 +69,8 @@ class Original:
     response: FetchSummary | None = None
     """The response of a fetch, if it was captured completely and parses."""
     errors: Errors | None = None
-    """The errors of any other response, if it was captured completely and parses."""
+    """The errors in the response, if the request was not a fetch and the response was captured completely and
+    parses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -109,7 +110,8 @@ class PlayedConnection:
     place: int = 0
     """The position of the connection among the script's connections, ordered by their ends."""
     after: int = 0
-    """How many connections had ended before this one began. This one waits until as many have ended."""
+    """How many connections had already ended when this one began. The replay opens it when as many have ended
+    again."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -140,7 +142,7 @@ class Script:
 
     @property
     def seconds(self) -> float:
-        """The time of the last step in the capture, in seconds after the first."""
+        """The time of the last step, in seconds after the first step of the capture."""
         return max((connection.steps[-1].at for connection in self.connections), default=0.0)
 
 
@@ -220,7 +222,8 @@ class ScriptMaker:
         """Make the script.
 
         Args:
-            longest_wait: in seconds. A longer time without any request is shortened to this.
+            longest_wait: the longest time without any request, in seconds. Longer times are shortened to
+                this.
             limit: the maximum number of requests to play. Later requests are left out.
         """
         order = sorted(
@@ -338,7 +341,7 @@ def _times(times: list[int], longest_wait: float | None) -> list[float]:
 
 
 def _with_in_flight(all_: list[_Draft]) -> list[Step]:
-    """Set for each step how many requests were in flight before it.
+    """Return the steps. Each has the number of requests that were in flight before it.
 
     Requests without a captured response are not counted.
     """

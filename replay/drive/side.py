@@ -32,14 +32,14 @@ NO_FETCH: Final = "not needed: no fetch can be sent"
 
 
 class TargetSide:
-    """A target, with its counts.
+    """A Kafka cluster or gateway to which requests are played, with its counts.
 
     Args:
         name: "target" or "against".
-        target: its versions, brokers and topics.
+        target: the API versions, brokers and topics of the target.
         names: topic id -> name, from the capture.
         asked: the offsets that the capture's fetches requested, by topic.
-        policy: the offsets that fetches read from.
+        policy: from which offsets the played fetches read.
         overrides: values that replace the captured ones in fetches.
     """
 
@@ -140,7 +140,8 @@ def playable(
         return next(filter(None, (side.why_not(step, place) for side, place in both)), "")
 
     made: dict[tuple[str, int], str] = {}
-    """Why a session can't be created, by captured broker and session id. The id is 0 if it is unknown."""
+    """For each captured broker and session id: why the session can't be created, or "". The id is 0 if it is
+    unknown."""
     for connection in connections:
         for step in connection.steps:
             if step.api_key == ApiKey.FETCH and step.session_epoch == FIRST:

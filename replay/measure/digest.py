@@ -1,7 +1,7 @@
 """Sums up a connection by topic, over time, by session and by limit. Sans-IO.
 
-The rows of the connection do not show these figures. The column `summary` in its last row does. Its size
-depends on the number of topics, not on the number of fetches.
+These sums are in the column `summary` of the connection's last row. The other rows do not show them. The size
+of the sums depends on the number of topics, not on the number of fetches.
 """
 
 from collections import defaultdict
@@ -27,7 +27,7 @@ BUCKETS: Final = 120
 
 
 class BytesOfPeriod(NamedTuple):
-    """Fetch bytes of one period of time."""
+    """The bytes of fetches in one period: captured, and predicted with sessions."""
 
     time: int
     """Its start, in ns since 1970."""
@@ -51,7 +51,7 @@ class Timeline:
         return f"<Timeline buckets={len(self.buckets)} width={self.width / _SECOND}s>"
 
     def add(self, time: int, actual: int, predicted: int) -> None:
-        """Add bytes. `time` is in ns."""
+        """Add the bytes of a fetch to the bucket of `time`, which is in ns."""
         bucket = self.buckets.get(time // self.width)
         if bucket is None:
             self.buckets[time // self.width] = [actual, predicted]
@@ -66,7 +66,7 @@ class Timeline:
         return [BytesOfPeriod(number * self.width, *sizes) for number, sizes in sorted(self.buckets.items())]
 
     def merge(self, width: int, buckets: Iterable[BytesOfPeriod]) -> None:
-        """Add another timeline."""
+        """Add the bytes of another timeline. Both timelines get the wider width of their buckets."""
         if width > self.width:
             self._widen(width)
         for time, actual, predicted in buckets:
@@ -112,20 +112,22 @@ class Summary:
     """The width of the buckets in `over_time`, in ns."""
     over_time: list[BytesOfPeriod] = field(default_factory=list)
     sessions: list[CacheEvent] = field(default_factory=list)
-    """The events of sessions. A predicted session is named after the connection. A session of the client
-    has the broker's session id as its name."""
+    """The events of fetch sessions. A session that replay predicts has the name of its connection. A session
+    that the client itself used has the broker's session id as its name."""
     limits: dict[int, VersionFigures] = field(default_factory=dict)
     """By Fetch version."""
     starved: list[Starved] = field(default_factory=list)
     """The partitions that starved longest."""
     differing: int = 0
-    """How many responses have another size than the captured one after the session has expanded them."""
+    """How many responses changed their size: the response that the session has expanded is longer or shorter
+    than the captured one."""
     saved_by_other: int = 0
     """The bytes saved by the policy that was not chosen."""
     exchanges: int = 0
     """How many exchanges have both a request and a response."""
     sample: list[SampledExchange] = field(default_factory=list)
-    """A few exchanges, to find both sides of a gateway. Empty if the connection has too few."""
+    """A few exchanges, to recognise the same traffic on both sides of a gateway. Empty if the connection has
+    too few exchanges."""
 
 
 _SHARE: Final = tuple(field.name for field in fields(TopicShare))
@@ -156,7 +158,7 @@ class Digest:
         self.limits = LimitLog(max_fetch_bytes)
 
     def add(self, outcome: Outcome) -> None:
-        """Add the outcome of a counted fetch."""
+        """Add a counted fetch to the figures."""
         exchange = outcome.exchange
         actual = exchange.request_bytes + exchange.response_bytes
         through = outcome.session_request_bytes + outcome.session_response_bytes
@@ -176,7 +178,7 @@ class Digest:
         self.log.close(closing.exchange.request_time, self._connection)
 
     def summary(self, end: ConnectionEnd) -> Summary:
-        """Return the summary of the connection, and forget its sessions."""
+        """Return the summary of the connection, which has ended. Forget the sessions of the connection."""
         self._add_shares()
         return Summary(
             end=end,
@@ -219,8 +221,8 @@ class Digest:
     def _note_native(self, outcome: Outcome, time: int) -> None:
         """Record an event of the client's own session, under the session id that the broker gave.
 
-        Any connection may use this session, so the connection's name can't identify it. Its size is the size
-        of its first response, because later responses do not show the size.
+        Any connection may use this session, so the connection's name can't identify it. The session's size is
+        taken from its first response, because later responses do not show it.
         """
         requested, returned = str(outcome.session_id), str(outcome.answer_session_id)
         if outcome.session_id > 0 and outcome.kind in {"full", "close"}:

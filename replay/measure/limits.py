@@ -44,7 +44,7 @@ class VersionFigures:
     max_bytes: int = 0
     """The largest limit of a fetch. 0 below v3."""
     largest_record_bytes: int = 0
-    """Bytes of records in the largest response."""
+    """The bytes of records in the response that has most of them."""
     over_limit: int = 0
     """How many responses had more records than the limit."""
     over_limit_bytes: int = 0
@@ -55,7 +55,7 @@ class VersionFigures:
     """How long partitions starved, in total."""
 
     def add(self, other: "VersionFigures") -> None:
-        """Add the figures of other fetches."""
+        """Add the figures of other fetches of the same version."""
         self.responses += other.responses
         self.max_bytes = max(self.max_bytes, other.max_bytes)
         self.largest_record_bytes = max(self.largest_record_bytes, other.largest_record_bytes)
@@ -74,7 +74,7 @@ class Starved:
     """Set if the fetch has topic ids (v13 and later)."""
     partition: int
     since: int
-    """The time of the first response in which its records were missing, in ns since 1970."""
+    """The time of the first response without records of this partition, in ns since 1970."""
     version: int
     """The Fetch version."""
     until: int = 0
@@ -82,7 +82,8 @@ class Starved:
     responses: int = 0
     """How many responses brought records of other partitions only."""
     behind: int = 0
-    """The largest number of offsets between its fetch offset and the last offset that the client may read."""
+    """How far the client was behind at most: the number of offsets from its fetch offset to the last one that
+    it may read."""
 
     @property
     def lasted(self) -> int:
@@ -91,12 +92,12 @@ class Starved:
 
 
 class LimitLog:
-    """Compares the responses of one connection with their limits.
+    """Compares the responses of one connection with the limits in their requests.
 
     Its memory depends on the number of partitions in a fetch, not on the number of fetches.
 
     Args:
-        max_fetch_bytes: a lower limit to compute with: higher limits are replaced by it. 0 for none.
+        max_fetch_bytes: the limit to use for fetches with a higher one. 0 to use the limits of the fetches.
     """
 
     __slots__ = (
@@ -114,15 +115,16 @@ class LimitLog:
         self._ceiling = max_fetch_bytes
         self._counted: dict[int, VersionFigures] = {}
         self._handler = FetchSessionHandler()
-        """Its table has the partitions of the last full fetch, or of the client's own session."""
+        """The handler whose table has the partitions of the last full fetch, or of the client's own
+        session."""
         self._offsets = np.zeros(0, np.int64)
         """The fetch offset of each row of the table."""
         self._ends = np.zeros(0, np.int64)
-        """For each row, the offset up to which the client may read."""
+        """For each row, the end of the part of the log that the client may read, as an offset."""
         self._isolation_level = 0
         self._starving: dict[tuple[TopicKey, int], Starved] = {}
         self._worst: list[Starved] = []
-        """Of the partitions that no longer starve, those that starved longest."""
+        """The partitions that starved longest, of those that get records again."""
 
     def __repr__(self) -> str:
         return f"<LimitLog versions={len(self._counted)} starving={len(self._starving)}>"
@@ -286,7 +288,10 @@ class LimitLog:
             self._ends[left] = _UNKNOWN
 
     def _hungry(self, request: FetchRequest, response: CapturedResponse) -> tuple[Rows, Rows]:
-        """Return the rows that had records but got none, and how many offsets each of them is behind."""
+        """Return the rows whose partitions had records but got none.
+
+        Also return, for each of these rows, how many offsets of the log the client has not read.
+        """
         table, walk, ends = self._handler.table, response.walk, self._ends
         if table is None or table.layout is not response.layout:
             return _NONE, _NONE

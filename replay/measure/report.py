@@ -58,7 +58,7 @@ cores."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class About:
-    """The parts of the report that are not in the table."""
+    """The parts of the report that come from the options, not from the table."""
 
     version: str
     policy: str
@@ -282,7 +282,10 @@ def _readable(ends: Iterable[ConnectionEnd]) -> ReadableReport:
 
 
 def _policies(found: Collected, fetch: FetchReport, policy: str) -> dict[str, PolicyRow]:
-    """Return the savings of both policies. Those of the policy not chosen were summed by connection."""
+    """Return the savings of both policies.
+
+    For the policy that was not chosen, the savings were summed by connection.
+    """
     saved = dict.fromkeys(("gateway", "always"), found.saved_by_other)
     saved[policy] = fetch["saved_bytes"]
     whole = actual_bytes(fetch)

@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowFilter:
-    """Decides how exchanges become rows, and which fetches are counted."""
+    """Decides which fetches are counted, and how exchanges become rows."""
 
     policy: Policy = "gateway"
     raw: bool = False
     """Also write the frames into the table."""
     clients: frozenset[str] = frozenset()
-    """Client ids. Empty for all."""
+    """The chosen client ids. Empty for all clients."""
     topics: frozenset[TopicKey] = frozenset()
     """Names and ids of topics. Empty for all."""
     max_fetch_bytes: int = 0
@@ -41,7 +41,7 @@ class RowFilter:
     """Read and add every exchange on its own. The rows are the same, but take longer."""
 
     def counts(self, outcome: Outcome) -> bool:
-        """Return whether a fetch is counted: one of the clients sent it, and it lists one of the topics."""
+        """Return whether a fetch is counted: it is from a chosen client, and lists a chosen topic."""
         if self.clients and outcome.exchange.client_id not in self.clients:
             return False
         return not self.topics or not self.topics.isdisjoint(outcome.topics)
@@ -73,7 +73,7 @@ def file_rows(files: Iterable[FileCounts], choice: RowFilter) -> pa.RecordBatch:
 
 
 class _ConnectionRows:
-    """Writes the rows of one connection."""
+    """Writes the rows of one captured connection."""
 
     def __init__(self, choice: RowFilter, writer: RowWriter | None = None) -> None:
         self._choice = choice
@@ -89,7 +89,7 @@ class _ConnectionRows:
         self.writer = writer or RowWriter(raw=choice.raw)
 
     def add(self, exchange: Exchange) -> None:
-        """Add the next exchange. The row of a fetch is written once the outcome of the fetch is known."""
+        """Add the next exchange. The row of a fetch is written when the outcome of the fetch is known."""
         place, self._exchanges = self._exchanges, self._exchanges + 1
         if exchange.api_key == FETCH:
             self._places[id(exchange)] = place
@@ -119,7 +119,10 @@ class _ConnectionRows:
             self.writer.detail(KEYS, self._keys.delivered, end)
 
     def _close(self, digest: Digest, closing: Outcome) -> None:
-        """Write the row of the close that the gateway would send after the client has left."""
+        """Write a row for the closing fetch, with which the gateway would end its session.
+
+        The gateway would send this fetch after the client has left.
+        """
         closing.exchange.api_version = self._version
         digest.close(closing)
         self.writer.exchange(closing.exchange, LAST - 1, closing, counted=True, row="closing")

@@ -257,7 +257,10 @@ def starved(report: Report) -> ReportTable:
 
 
 def evenness(found: CooperativeReport, limit: int) -> ReportTable:
-    """Return the table of how evenly records of the largest groups would spread over their members."""
+    """Return the table that shows how evenly records would spread over a group's members.
+
+    It has only the largest groups.
+    """
     return ReportTable(
         title=f"Keys over {found['members']} members",
         columns=(
@@ -316,7 +319,7 @@ def modelled(report: Report) -> ReportTable:
 
 
 def reading(report: Report) -> ReportTable:
-    """Return the table of how much could be read, and why the rest could not."""
+    """Return the table that shows how much of the captures could be read, and why the rest could not."""
     readable = report["readable"]
     whole = max(readable["readable_bytes"] + readable["unreadable_bytes"], 1)
     ranked = sorted(readable["by_reason"].items(), key=lambda item: (-item[1], item[0]))

@@ -1,4 +1,4 @@
-"""A captured fetch response, parsed, and its conversion to v7. Sans-IO."""
+"""A captured fetch response that was parsed, and its conversion to v7. Sans-IO."""
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
@@ -31,7 +31,7 @@ class CapturedResponse:
     def __init__(self, pieces: Sequence[Buffer], version: int, isolation_level: int) -> None:
         self.pieces = joined(pieces)
         self.cut = len(self.pieces) > 1
-        """Contents of records were cut."""
+        """Whether the contents of records are missing, because they were not stored."""
         self.layout = LAYOUTS[version]
         self.isolation_level = isolation_level
         self.size = sum(map(len, pieces))
@@ -66,7 +66,7 @@ class CapturedResponse:
 
     @property
     def empty_entry_bytes(self) -> int:
-        """Bytes of the empty entries. An empty entry has only offsets of its partition's log."""
+        """The size of all empty entries in bytes. An empty entry has neither records nor an error."""
         return self.layout.response_entry * (self.walk.partitions - len(self.other_entries))
 
     @property
@@ -93,7 +93,7 @@ class CapturedResponse:
         return [(key, np.frombuffer(b"".join(entries), item)) for key, entries in found.items()]
 
     def with_session(self, session_id: int) -> list[Buffer]:
-        """Return the frame with this session id in place of its own (v7 and later)."""
+        """Return the frame with its session id replaced by this one (v7 and later)."""
         at = self.walk.session_id_at
         return [*self.part(0, at), session_id.to_bytes(4), *self.part(at + 4, self.size)]
 

@@ -28,10 +28,10 @@ class Turned:
         self._size, self._begin, self._start, self._item = len(frame), begin, start, item
         self._before, self._after = frame[begin:start], frame[end:]
         self._listed = end - start
-        """Bytes of all entries."""
+        """The size of all entries in bytes."""
         self._circle = 2 * frame[start:end]
         self._at = 0
-        """The first entry of the last matching frame: its offset in the circle of entries."""
+        """Where the first entry of the last matching frame begins, as an offset in `_circle`."""
 
     def matches(self, frame: bytes) -> bool:
         """Return whether a frame matches."""

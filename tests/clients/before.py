@@ -14,7 +14,7 @@ from tools.gateway import GatewayProcess
 
 
 def main() -> None:
-    """Run a gateway until stdin is closed."""
+    """Run a gateway until stdin is closed. Then write its metrics to the file `FETCHGATE_COUNTED`."""
     with GatewayProcess(sys.argv[1]) as gateway:
         sys.stdout.write(f"{gateway.address}\n")
         sys.stdout.flush()

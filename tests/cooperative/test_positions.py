@@ -41,8 +41,9 @@ def test_the_text_of_the_specification() -> None:
 
 
 def test_two_lanes_commit() -> None:
-    """Case 23: of two members' commits, the broker gets the lower offset. Each member gets its own offset
-    back.
+    """Case 23: two members commit different offsets for their lanes of one partition.
+
+    The broker gets the lower offset. Each member gets its own offset back.
     """
     both = Positions.all_at(0).moved(LOW, 500).moved(HIGH, 300)
     assert (both.base, both.lowest(LOW), both.lowest(HIGH)) == (300, 500, 300)
@@ -65,8 +66,9 @@ def test_a_commit_moves_its_ranges_alone(
 
 @given(MAPS, st.text(max_size=20), st.sampled_from(["", "\0"]))
 def test_it_can_be_read_back(positions: Positions, own: str, end: str) -> None:
-    """Case 27: position map and application metadata are read back unchanged. confluent-kafka's NUL at the
-    end is kept.
+    """Case 27: the position map and the application's metadata are unchanged after writing and reading.
+
+    A NUL at the end, which confluent-kafka writes, is kept.
     """
     own += end
     text = committed_metadata(positions, own)

@@ -311,7 +311,7 @@ def test_without_room_the_last_one_reads_for_itself(world: World, monkeypatch: p
 
 
 def test_the_bound_of_all_partitions_holds(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Case 49: the limit for the buffer of all partitions holds."""
+    """Case 49: the buffers of all partitions together never exceed their limit."""
     monkeypatch.setattr(shared_fetch, "ALL_BYTES", 1500)
     fast, slow = pair(world)
     slow.ask()
@@ -371,7 +371,7 @@ def test_a_member_that_does_not_ask_is_not_waited_for(world: World) -> None:
 
 
 def test_each_fetches_for_itself_at_times(world: World) -> None:
-    """Each member fetches for itself now and then, because brokers close idle connections."""
+    """Each member sends some fetches to its broker itself, because brokers close idle connections."""
     one, two = pair(world)
     went = 0
     for _ in range(40):
@@ -385,8 +385,9 @@ def test_each_fetches_for_itself_at_times(world: World) -> None:
 
 
 def transactions(world: World) -> None:
-    """Write an aborted transaction at offsets 0 and 1, and a committed one of the same producer at 3 to
-    42.
+    """Write two transactions of one producer.
+
+    The first one has offsets 0 and 1, and is aborted. The second one has offsets 3 to 42, and is committed.
     """
     world.produce(0, KEYS[:2], 0, producer=5)
     world.end_transaction(0, 5, commit=False)
@@ -432,9 +433,7 @@ def test_a_response_with_aborted_transactions_is_for_those_who_asked_for_its_off
 
 
 def test_a_member_within_a_response_gets_what_comes_after(world: World) -> None:
-    """A member whose offset is inside a buffered response gets the rest of it. So it continues together with
-    the others.
-    """
+    """A member whose offset is inside a buffered response gets the rest of this response from the buffer."""
     one, two = pair(world)
     world.produce(0, KEYS, codec=0)
     two.offsets[0] = 20
@@ -450,7 +449,7 @@ def test_a_member_within_a_response_gets_what_comes_after(world: World) -> None:
 
 
 def bound(world: World, name: str, lane: KeyRange) -> tuple[Client, Member]:
-    """Return a client and its member object. The member has these key ranges of the partition."""
+    """Return a client and its member object. The member has one range of keys of the partition."""
     client = Client(world, lane, client_id=f"billing.{name}")
     member = world.members.bound("h", client.client_id.encode())
     member.joins(b"billing", SESSION)
@@ -462,8 +461,9 @@ def bound(world: World, name: str, lane: KeyRange) -> tuple[Client, Member]:
 
 @pytest.mark.parametrize("when", ["waits", "has something put aside", "is silent"])
 def test_a_member_that_its_group_has_left_behind_gets_nothing(world: World, when: str) -> None:
-    """If a group has continued without a member, this member gets no records, whether it waits or has
-    buffered records.
+    """A member gets no records if its group has continued without it.
+
+    This holds for a member that waits, and for a member that has buffered records.
     """
     (one, _), (two, left) = bound(world, "1", HALVES[0]), bound(world, "2", HALVES[1])
     one.ask(0)
@@ -506,8 +506,9 @@ def test_what_is_put_aside_is_not_for_another_lane(world: World) -> None:
 
 
 def test_who_waits_gets_nothing_of_a_lane_that_it_was_given_meanwhile(world: World) -> None:
-    """A waiting member that gets other key ranges meanwhile gets no records of them. It fetched for its old
-    ranges, and its position in the new ones may differ.
+    """A waiting member that gets other key ranges meanwhile gets no records of the new ranges.
+
+    The member fetched for its old ranges. Its position in the new ranges may be another one.
     """
     (one, _), (other, _) = bound(world, "1", QUARTERS[0]), bound(world, "2", QUARTERS[1])
     two, member = bound(world, "3", QUARTERS[2])

@@ -1,5 +1,6 @@
-"""Fetches made to be expensive: some are forwarded unread without a session, and memory for others is
-limited.
+"""Tests with fetches that were made to cost much CPU time or memory.
+
+Some are forwarded unread without a session. For others, memory is limited.
 """
 
 import sys
@@ -56,7 +57,10 @@ TOO_MANY = {
 
 @pytest.mark.parametrize("what", TOO_MANY)
 def test_what_costs_too_much_is_not_looked_into(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fetch that is too expensive to read is forwarded unchanged and counted. It is read up to a limit."""
+    """A fetch that is too expensive to read is forwarded unchanged, and counted as `not looked into`.
+
+    The gateway stops reading it at a limit.
+    """
     visited: Counter[str] = Counter()
     element: Callable[[_TopicsWalk, int], int] = _TopicsWalk.element
 
@@ -114,8 +118,9 @@ def test_what_would_take_much_memory_has_no_session(asked: Callable[[int], bytes
 
 
 def test_names_that_change_with_every_fetch_are_forgotten() -> None:
-    """Topic names are forgotten if each fetch has new ones. Here there are a thousand of the longest names at
-    a time.
+    """Topic names are forgotten if each fetch has new ones.
+
+    In this test, each fetch has a thousand names of the greatest length.
     """
     play = Playbook().knows()
     most = 0

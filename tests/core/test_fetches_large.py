@@ -44,8 +44,9 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 @pytest.mark.parametrize("topics", [1, 20])
 @pytest.mark.parametrize("version", [11, 12])
 def test_the_last_byte_has_little_to_do(version: int, topics: int, read: int, steps: Counter[str]) -> None:
-    """When the last byte of a response comes, little work is left. Here every partition has changes, in the
-    broker's own order.
+    """When the last byte of a response arrives, the gateway has little work left.
+
+    In this test every partition has changes, in the broker's own order.
     """
     wants: list[Want] = [(f"t{number % topics}", number // topics) for number in range(COUNT)]
     wants.sort()

@@ -252,7 +252,7 @@ def test_a_recreated_topic_is_had_again_in_full(code: int) -> None:
 
 @pytest.mark.parametrize("code", [76, 35])
 def test_errors_that_a_session_forgets_end_sessions_for_good(code: int) -> None:
-    """Trap 7: after error 76 or 35 in an entry, the connection uses no sessions any more."""
+    """Trap 7: after error 76 or 35 in an entry, the connection never uses a session again."""
     play = Playbook().knows("3.9")
     for number in (1, 2):
         passes(play, 9, T, number)
@@ -317,7 +317,8 @@ def test_a_throttled_request_for_a_session() -> None:
 def test_a_masked_session_error() -> None:
     """Section 2.8, trap 10: a throttled response with error 0 and id 0 may hide a session error.
 
-    The next fetch is full, and names the session that may still exist.
+    The gateway's next fetch is full. It has the id of the earlier session, because this session may still
+    exist.
     """
     play = Playbook().established(16, T)
     play.client(fetch(16, *T, correlation=4)).to_broker(asks(16, [], (SESSION_ID, 1), correlation=4))

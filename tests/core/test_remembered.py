@@ -1,4 +1,4 @@
-"""An idle connection uses little memory, whatever its client has sent."""
+"""Tests that an idle connection uses little memory, independent of the client's earlier requests."""
 
 import gc
 import tracemalloc
@@ -198,8 +198,9 @@ def test_what_fetches_list_is_remembered_within_a_budget(version: int, wants: li
 
 
 def test_a_session_grows_within_the_budget() -> None:
-    """A fetch that would exceed the memory limit does not use the session. The session continues when the
-    client asks for fewer partitions.
+    """A fetch whose partitions exceed the memory limit does not use the session.
+
+    The next fetch with fewer partitions uses the session again.
     """
     few: list[Want] = [("t", number) for number in range(40)]
     many: list[Want] = [("t", number) for number in range(400)]

@@ -69,7 +69,7 @@ LONG = "orders-service-1-b7f3c9e2-5d1a-4c60-9f1e-2a"
 
 
 def _after(**more: Any) -> tuple[Snapshot, Snapshot]:
-    """Return two snapshots of a gateway: now, and some seconds earlier.
+    """Return two snapshots of a gateway: the present one, and one of 9 seconds earlier.
 
     The first client has a long name.
     """

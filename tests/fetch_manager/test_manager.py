@@ -1,6 +1,6 @@
-"""Behaviour of the session server that can't be tested with scripts against another server.
+"""Tests of the session server that can't be written as scripts for several servers.
 
-These are states that a live broker can't reach, intended differences from a broker, faulty brokers, and
+They need states that a real broker can't reach, intended differences from a broker, faulty brokers, or
 hostile clients.
 """
 
@@ -53,7 +53,10 @@ FOO = (("foo", 0), ("foo", 1), ("foo", 2))
 
 
 class Client(Requests):
-    """A client of the session server. Behind the server is a model broker without slots."""
+    """A client of the session server.
+
+    The session server gets its answers from a model broker without session slots.
+    """
 
     def __init__(self, version: int = 12, release: str = "4.3", **options: Any) -> None:
         super().__init__(version=version)
@@ -91,7 +94,7 @@ class Client(Requests):
 
 
 def test_a_preferred_replica_is_told_each_time() -> None:
-    """Case 22: a preferred read replica is sent with every response."""
+    """Case 22: each response has the partition's preferred read replica, also if it is the same as before."""
     client = Client()
     made = client.session(*FOO, rack_id="r")
     client.broker.partition("foo", 1).preferred["r"] = 2
@@ -275,8 +278,9 @@ def test_limits_rack_and_client_are_those_of_each_request() -> None:
 
 @pytest.mark.parametrize("broker_max", [5, 6])
 def test_v7_goes_on_as_what_the_broker_knows(broker_max: int) -> None:
-    """Trap 4: a v7 fetch is sent in the broker's version. The session fields are removed, and added to the
-    response.
+    """Trap 4: the gateway sends a v7 fetch in the version that the broker supports.
+
+    The request to the broker has no session fields. The response to the client has them.
     """
     client = Client(7, "1.0.2", broker_max=broker_max)
     client.broker.partition("foo").append(b"data")
@@ -290,7 +294,7 @@ def test_v7_goes_on_as_what_the_broker_knows(broker_max: int) -> None:
 
 
 def test_what_a_full_fetch_forgets_is_ignored() -> None:
-    """Section 2.3: forgotten topics in a full fetch are ignored."""
+    """Section 2.3: the list of forgotten topics in a full fetch is ignored."""
     client = Client()
     told = client.fetch(*FOO, forget=[("foo", 0)], session=(0, 0))
 
@@ -305,7 +309,7 @@ def context_of(client: Client, request: FetchRequest, broker: str = "", now_ms: 
 
 
 def test_the_contexts() -> None:
-    """Section 2.2: the kind of a fetch follows from its session id and epoch."""
+    """Section 2.2: session id and epoch of a fetch decide whether it is full or incremental."""
     client = Client()
     made = client.session(("foo", 0))
     kinds = {
@@ -389,8 +393,9 @@ def test_an_unexpected_failure_has_the_clients_id() -> None:
 
 @pytest.mark.parametrize("version", [7, 12])
 def test_who_answers_less_than_was_asked_gives_no_session(version: int) -> None:
-    """If the broker answers fewer partitions than requested, there is no session. The client already has an
-    id, so its next fetch gets error 70.
+    """If the broker's response has fewer partitions than the client's fetch, the client gets no session.
+
+    The client already has a session id, so its next fetch gets error 70.
     """
     client = Client(version)
     client.altered = lambda told: replace(told, topics=told.topics[:1])
@@ -503,7 +508,7 @@ def test_half_a_head_goes_on_as_it_is() -> None:
 
 
 def test_tags_that_nobody_knows_go_on_with_all_entries() -> None:
-    """Law 2: a response with unknown tags is forwarded with all its entries."""
+    """Law 2: a response with unknown tags is forwarded with all its entries, and the tags."""
     client = Client(12)
     made = client.session(*FOO)
     client.altered = lambda told: replace(told, header_tags=((9, b"?"),))
@@ -566,8 +571,9 @@ def test_a_response_that_begins_like_one_that_had_nothing_to_tell(size: int) -> 
 
 
 def test_what_was_told_before_an_added_partition_is_not_repeated() -> None:
-    """Section 2.3: a partition that was forgotten and added again is sent again, even after an empty response
-    in between.
+    """Section 2.3: a partition that was forgotten and added again is sent to the client again.
+
+    This is so even if the response after the removal was an empty one.
     """
     client = Client()
     made = client.session(*FOO)
@@ -581,7 +587,7 @@ def test_what_was_told_before_an_added_partition_is_not_repeated() -> None:
 
 
 def test_an_overtaken_fetch_with_nothing_to_tell() -> None:
-    """Case 42: a fetch without news gets error 71 if a later fetch advanced the epoch meanwhile."""
+    """Case 42: a response without news becomes error 71 if a later fetch has already advanced the epoch."""
     client = Client()
     made = client.session(*FOO)
     client.fetch(session=(made, 1))
@@ -592,8 +598,9 @@ def test_an_overtaken_fetch_with_nothing_to_tell() -> None:
 
 
 def test_a_throttle_time_with_entries_is_not_a_response_with_nothing_to_tell() -> None:
-    """Section 6.3: a throttled response of 1.1 has entries, and is processed like any other. 1.1 delays
-    responses instead of emptying them.
+    """Section 6.3: a throttled response of Kafka 1.1 has entries, and is processed like any other response.
+
+    Kafka 1.1 delays a throttled response. Later releases send it at once, without entries.
     """
     client = Client(7, "1.1.1")
     made = client.session(*FOO)
@@ -750,8 +757,10 @@ def test_a_session_has_no_more_topics_than_a_fetch_that_is_read(monkeypatch: pyt
 
 
 def test_a_short_fetch_of_a_session_makes_no_request_of_megabytes() -> None:
-    """A short fetch never causes a request of megabytes to the broker. Before the fix, 49 bytes became 9.15
-    MB, because topics were mixed and had the longest names.
+    """A short fetch in a session never causes a request of megabytes to the broker.
+
+    Before the fix, a fetch of 49 bytes became a request of 9.15 MB, because it listed partitions of many
+    topics in turn, and the topics had the longest names.
     """
     names = [letter * 249 for letter in "ab"]
     partitions = SessionPartitions(LAYOUTS[12])

@@ -1,4 +1,7 @@
-"""Creates the contents of the golden files: `/metrics`, `/state`, `/cooperative`, and `measure --json`."""
+"""Creates the contents of the golden files, with which tests compare later results.
+
+The files are `/metrics`, `/state`, `/cooperative`, and `measure --json`.
+"""
 
 import io
 import itertools
@@ -45,7 +48,7 @@ def metrics() -> str:
 
 
 def state() -> str:
-    """Return `/state` without its connections and without its time."""
+    """Return `/state` without the list of connections. The time in it is 0."""
     return _json(overview(account()) | {"time": 0})
 
 

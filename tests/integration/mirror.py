@@ -1,4 +1,4 @@
-"""A live broker and its model side by side. Both get the same changes."""
+"""A real broker and a model broker that get the same changes, so that their responses can be compared."""
 
 import struct
 import time
@@ -30,10 +30,10 @@ LIVE_PROPERTIES: Final = {"transaction.state.log.num.partitions": 1}
 
 
 def until(ready: Callable[[], bool], what: str) -> None:
-    """Wait until a change is visible.
+    """Wait until a change is visible at the broker.
 
     Raises:
-        TimeoutError: it was not within `PATIENCE`.
+        TimeoutError: the change was not visible within `PATIENCE`.
     """
     deadline = time.monotonic() + PATIENCE
     while not ready():
@@ -43,7 +43,7 @@ def until(ready: Callable[[], bool], what: str) -> None:
 
 
 class Live:
-    """A live broker, used with the model's codec."""
+    """A real broker. Requests and responses use the codec of the model broker."""
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
@@ -68,7 +68,7 @@ class Live:
         return decode_response(self.connection.receive(), request.version)
 
     def peek(self, topic: str, partition: int, offset: int = 0, *, isolation_level: int = 0) -> PartitionData:
-        """Fetch one partition by name, without a session: up to 64 MiB from `offset`."""
+        """Fetch up to 64 MiB of one partition, from `offset` on, by topic name and without a session."""
         entry = FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=1 << 26)
         request = FetchRequest(
             version=5,
@@ -87,7 +87,7 @@ class Live:
         until(lambda: all(self.peek(name, index).error_code in (0, 1) for index in range(partitions)), name)
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic and wait until the broker does not know it any more."""
+        """Delete a topic, and wait until the broker returns error 3 (unknown topic) for it."""
         self.admin.delete_topic(name)
         until(lambda: self.peek(name, 0).error_code == 3, f"{name} gone")
 

@@ -22,20 +22,20 @@ from tools.netns.counters import Counters, Crossed
 from tools.netns.rules import rules
 
 LACKING: Final = missing("nft", "setpriv")
-"""The missing requirements of these tests on this machine, or ""."""
+"""The requirements of these tests that this machine does not have, or ""."""
 MODES: Final = ("redirect", "tproxy")
 PORT, LAST_PORT = 9092, 9094
 """Connections to these ports are redirected to the gateway."""
 LISTEN_PORT: Final = 19092
 HOSTS: Final = {"IPv4": "10.79.0.2", "IPv6": "fd79::2"}
 SLOW_HOST, SLOW_PORT = "10.80.0.2", 9093
-"""The same broker's address on another link, which tests make."""
+"""The address of the same broker on a second link. Only some tests create this link."""
 BROKER_PORT, CONTROLLER_PORT = 19192, 19193
-"""Ports on the broker's own loopback."""
+"""Ports that the broker uses on its own loopback interface."""
 TOPIC, PARTITIONS, BUSY = "transparent", 60, 3
 FETCHES: Final = 15
 ONE_ANSWER: Final = 50 * PARTITIONS
-"""More bytes than a full response of idle partitions."""
+"""This many bytes are more than one full response of idle partitions."""
 ROUNDS: Final = 5
 """The number of tries for a round without retransmission."""
 
@@ -49,7 +49,7 @@ class Round:
     counted: tuple[int, int] = (0, 0)
     """Bytes to and from the broker by the gateway's counts."""
     last: int = 0
-    """The limit of bytes that may arrive on connections that have ended."""
+    """How many bytes may still arrive on connections that have ended."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
-"""Conformance cases of fetch sessions on a live broker, through the connection core.
+"""Conformance cases of fetch sessions on a real broker, through the connection core.
 
-The client has its own sessions, so the core forwards them unchanged. The tests show that it hides and changes
-nothing, and that the broker behaves like its model. Cases that a single broker can't reach (a high watermark
-that goes back, divergence) are in test_model.py.
+The client has its own sessions, so the core forwards them unchanged. The tests show that the core hides and
+changes nothing, and that the real broker behaves like the model broker. Cases that a single broker can't
+reach (a high watermark that goes back, divergence) are in test_model.py.
 """
 
 import uuid
@@ -21,13 +21,16 @@ from tools.kafka import Broker
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 
 RATE = 50_000
-"""Bytes a second. A broker averages over ten seconds, so a batch of 520 kB slightly exceeds the quota and
-waits for 0.4 s."""
+"""The broker's quota in bytes a second. The broker averages over ten seconds, so a batch of 520 kB slightly
+exceeds the quota and waits for 0.4 s."""
 
 
 @dataclass
 class LiveAsker(Requests):
-    """Fetches from a live broker through the core. Topics have short names."""
+    """A client that fetches from a real broker through the connection core.
+
+    Tests use short topic names. The client adds a random suffix to each.
+    """
 
     live: Live = field(kw_only=True)
     through: SansIO = field(kw_only=True)
@@ -96,7 +99,10 @@ ALL_FOO = (("foo", 0), ("foo", 1), ("foo", 2))
 
 
 def test_sessionless_and_close(asker: LiveAsker) -> None:
-    """Case 14."""
+    """Case 14: fetches with id 0 or -1 and epoch -1 use no session.
+
+    With a known id, epoch -1 ends this session.
+    """
     assert summary(asker.fetch(("foo", 0), session=(0, -1))) == (0, 0, 1)
     assert summary(asker.fetch(("foo", 0), session=(-1, -1))) == (0, 0, 1)
     made = asker.fetch(("foo", 0), session=(0, 0)).session_id
@@ -127,7 +133,7 @@ def test_wrong_epochs_and_ids(asker: LiveAsker) -> None:
 
 
 def test_the_first_incremental_epoch_is_1(asker: LiveAsker) -> None:
-    """Case 17."""
+    """Case 17: the first incremental fetch of a session must have epoch 1. Epoch 2 gets error 71."""
     session = asker.session(("foo", 0))
 
     assert summary(asker.fetch(session=(session.id, 2))) == (71, 0, 0)
@@ -136,7 +142,7 @@ def test_the_first_incremental_epoch_is_1(asker: LiveAsker) -> None:
 
 
 def test_an_epoch_is_good_once(asker: LiveAsker) -> None:
-    """Case 18."""
+    """Case 18: each epoch can be used once. A second fetch with the same epoch gets error 71."""
     session = asker.session(("foo", 0))
 
     assert summary(asker.fetch(session=(session.id, 1))) == (0, session.id, 0)
@@ -144,7 +150,10 @@ def test_an_epoch_is_good_once(asker: LiveAsker) -> None:
 
 
 def test_names_and_ids_do_not_mix(asker: LiveAsker) -> None:
-    """Case 19."""
+    """Case 19: in a session with topic names, a fetch with topic ids gets error 106.
+
+    The reverse is also true.
+    """
     session = asker.session(("foo", 0))
     version = asker.version
 
@@ -172,7 +181,7 @@ def test_no_change_no_entries(asker: LiveAsker) -> None:
 
 
 def test_each_change_alone_includes_the_entry(asker: LiveAsker) -> None:
-    """Case 22."""
+    """Case 22: one change (high watermark, records, log start) is enough to include a partition's entry."""
     session = asker.session(("foo", 0), ("foo", 1), isolation_level=1)
     transaction = asker.live.producer.begin(asker.full("foo"))
     asker.live.producer.join(transaction, asker.full("foo"), 1)
@@ -245,7 +254,10 @@ def test_a_throttled_read_updates_nothing_and_its_news_come_next(asker: LiveAske
 
 
 def test_records_go_last_and_unread_errors_behind_all(asker: LiveAsker) -> None:
-    """Cases 31 to 33."""
+    """Cases 31 to 33: if a response has records of a partition, the session moves this partition to the end.
+
+    A partition that does not exist comes last in each response, because it is never read.
+    """
     session = asker.session(("bar", 1), ("foo", 0), ("foo", 1), ("bar", 9))
 
     assert asker.names(session.first) == [("bar", 1), ("foo", 0), ("foo", 1), ("bar", 9)]
@@ -272,14 +284,20 @@ def test_forgotten_and_listed_twice(asker: LiveAsker) -> None:
 
 
 def test_only_neighbours_share_a_topic_element(asker: LiveAsker) -> None:
-    """Case 36."""
+    """Case 36: partitions share a topic element only if they are neighbours.
+
+    For topics A, B, A, three come back.
+    """
     response = asker.fetch(("foo", 0), ("bar", 0), ("foo", 1), ("foo", 2))
 
     assert [len(topic.partitions) for topic in response.topics] == [1, 1, 2]
 
 
 def test_forgetting_some_all_but_one_and_all(asker: LiveAsker) -> None:
-    """Cases 37 to 39."""
+    """Cases 37 to 39: a session can forget some of its partitions, or all but one.
+
+    If it forgets all, it ends.
+    """
     session = asker.session(("foo", 0), ("foo", 1))
 
     assert session.names(("bar", 0), forget=[("foo", 0)]) == [("bar", 0)]

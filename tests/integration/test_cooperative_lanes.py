@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 QUARTER: Final[KeyRanges] = ((SPACE // 4, SPACE // 2 - 1),)
 SINGLE: Final = 3_000
-"""Batches of one record each."""
+"""How many batches have only one record."""
 NOTHING: Final[Mapping[str, object]] = {}
 _numbers = count()
 
@@ -111,7 +111,7 @@ def of_quarter(keys: list[bytes]) -> list[int]:
 
 KEYS: Final = [b"key-%d" % number for number in range(2_000)]
 MINE: Final = KEYS[of_quarter(KEYS)[0]]
-"""A key in the quarter."""
+"""A key in the first quarter of the keys' hashes."""
 OTHER: Final = next(key for at, key in enumerate(KEYS) if at not in of_quarter(KEYS))
 
 

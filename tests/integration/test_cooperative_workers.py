@@ -1,4 +1,4 @@
-"""Members of a cooperative group and a gateway with several processes, with a real broker."""
+"""Tests of a cooperative group whose gateway has several worker processes, with a real broker."""
 
 import os
 import signal
@@ -64,7 +64,7 @@ def kill(gateway: GatewayProcess, worker: int) -> None:
 
 
 def assert_first_in_order(run: Run) -> None:
-    """Check that new records of the program came in the order of each key."""
+    """Check that each key's new records came in the order of the log. Repeated records are ignored."""
     last: dict[str, int] = {}
     seen: set[int] = set()
     for line in run.of("record"):

@@ -1,4 +1,7 @@
-"""The compose examples, run as on the page. Docker downloads what they need."""
+"""The Docker Compose examples of the documentation, run with the documented commands.
+
+Docker downloads the images.
+"""
 
 import subprocess
 from collections.abc import Iterator
@@ -14,7 +17,7 @@ pytestmark = [pytest.mark.soak, pytest.mark.integration, pytest.mark.timeout(900
 
 @pytest.fixture
 def example(request: pytest.FixtureRequest) -> Iterator[list[str]]:
-    """Return the first commands of a section's example, which run."""
+    """Start a compose example with the documented command. Return the first words of this command."""
     section: str = request.param
     if not _works("docker", "compose", "version") or not _works("docker", "info"):
         pytest.skip("no docker compose here, or no daemon that answers it")

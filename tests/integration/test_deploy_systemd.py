@@ -78,7 +78,7 @@ class Activated(Sidecar):
 def listening(
     place: Namespace, streams: Sequence[str], *, transparent: bool
 ) -> Iterator[list[socket.socket]]:
-    """Listen like a socket unit with these `ListenStream=`."""
+    """Listen on the addresses of these `ListenStream=` lines, as systemd does for a socket unit."""
     with ExitStack() as stack, place.inside():
         found = []
         for stream in streams:
@@ -206,7 +206,7 @@ class Caller(threading.Thread):
         until(lambda: self.answered >= before + 20, "no more responses")
 
     def end(self) -> None:
-        """Stop, and wait until it has ended."""
+        """Stop the caller, and wait until it has ended."""
         self._ends.set()
         self.join()
 
@@ -229,7 +229,7 @@ JOURNAL: Final = "journalctl --unit fetchgate.service --output cat"
 
 @pytest.fixture(scope="module")
 def machine(place: Place) -> Iterator[Machine]:
-    """A machine on which the page was followed up to the edit of the environment."""
+    """A machine on which the commands of the documentation were run, with the broker's address set."""
     with Machine(place.near, INSTALL[:UNPACK]) as machine:
         for line in INSTALL[UNPACK:]:
             machine.run(line)

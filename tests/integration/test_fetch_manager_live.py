@@ -1,8 +1,7 @@
-"""Conformance cases 14 to 48: our session server before a live broker, compared with the broker's own
-sessions.
+"""Conformance cases 14 to 48: compares fetchgate's session server with a real broker's own sessions.
 
-Our server sends the broker full fetches without a session. The same script goes to both, and the responses
-are equal to the byte, except session ids and throttle times.
+The session server sends the broker full fetches without a session. The same script goes to both, and the
+responses are equal to the byte, except session ids and throttle times.
 """
 
 import time
@@ -23,15 +22,15 @@ from tools.kafka.raw import RawConnection, frame
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 
 RATE = 50_000
-"""Bytes a second. A broker averages over ten seconds, so a batch of 520 kB slightly exceeds the quota and
-waits for 0.4 s."""
+"""The broker's quota in bytes a second. The broker averages over ten seconds, so a batch of 520 kB slightly
+exceeds the quota and waits for 0.4 s."""
 _ARRIVES = 0.2
-"""The time in which a broker receives a request on another connection, in seconds."""
+"""The time after which a request on another connection has surely arrived at the broker, in seconds."""
 
 
 @dataclass
 class Connections:
-    """Connections to one address. A request uses an idle one."""
+    """Connections to one address. Each request uses an idle connection, or a new one."""
 
     host: str
     port: int
@@ -120,7 +119,7 @@ def live_script(live: Live, version: int, ours: Callable[[bytes], Finish]) -> It
 
 @every_case()
 def test_responses_are_those_of_the_brokers_own_sessions(live: Live, case: Case, version: int) -> None:
-    """Cases 14 to 27, 30 to 43, and 45 to 48."""
+    """Cases 14 to 27, 30 to 43, and 45 to 48: the session server responds like the broker's own sessions."""
     with closing(Connections(live.broker.host, live.broker.port)) as connections:
         ours = Serving(connections.begin)
         with live_script(live, version, ours.arrive) as script:

@@ -36,7 +36,7 @@ ENTRY_BYTES = 37
 LAST_ID = 8 * 268_435_455 - 1
 """Ids above it are in no shard, and a broker throws (case 96)."""
 ROUNDS = 10
-"""How many records the reader gets, one after the other, to show that it continues."""
+"""How many records the reader gets, one after the other. They show that the reader is not disturbed."""
 
 READER = """
 import sys
@@ -83,7 +83,7 @@ class Reader:
             self._written += 1
 
     def fetches(self) -> dict[str, int]:
-        """Return its fetches by kind."""
+        """Return the number of the reader's fetches by kind."""
         links = [link for link in self._gateway.state()["connections"] if link["client_id"] == "reader"]
         return {
             kind: sum(link["client"]["fetches"][kind] for link in links) for kind in ("full", "incremental")
@@ -173,7 +173,7 @@ class Stage:
         return sessions["held"], sessions["partitions"]
 
     def traffic(self, side: str) -> dict[str, Any]:
-        """Return the traffic on one side of all clients except the reader."""
+        """Return the sum of the traffic of all clients except the reader, on one side of the gateway."""
         state = self.gateway.state()
         total = dict(state["totals"][side])
         for link in state["connections"]:
@@ -186,8 +186,9 @@ class Stage:
         return sum(self.traffic(side)["fetches"].values())
 
     def unharmed(self, attack: Callable[[], object], *, growth: int = MAX_GROWTH) -> None:
-        """Check that the reader keeps its session and continues, and that the process does not grow more than
-        allowed.
+        """Run an attack. Check that the reader is not disturbed.
+
+        The reader keeps its session, and the gateway's memory grows by less than `growth` bytes.
         """
         self.reader.reads_on()
         before, memory = self.reader.fetches(), self.process.memory_info().rss
@@ -203,7 +204,10 @@ class Stage:
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Broker]:
-    """A broker without slots. A list of a million partitions takes half a gigabyte of its memory."""
+    """Start a broker that creates no fetch sessions, because its session cache has no slots.
+
+    Its heap is 2 GB, because a fetch of a million partitions takes half a gigabyte.
+    """
     properties = {"max.incremental.fetch.session.cache.slots": 0}
     with Broker(properties=properties, heap="2g") as started, Admin(started.address) as admin:
         admin.create_topic("foo", partitions=3)
@@ -290,7 +294,8 @@ def test_a_session_that_somebody_else_ends(stage: Stage) -> None:
 def test_lists_of_very_many_partitions(count: int, stage: Stage) -> None:
     """A fetch with too many partitions is not read, and creates no session.
 
-    If such a fetch names a session, the gateway ends that session, because its changes are unknown.
+    If the fetch belongs to a session, the gateway ends that session, because it does not know the session's
+    new partitions.
     """
     with stage.connect() as client:
         made = client.session(*FOO)

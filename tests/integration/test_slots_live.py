@@ -37,11 +37,11 @@ ROWS: Final[list[list[Case]]] = [
     ),
     list(LAST),
 ]
-"""Cases that share a broker, one after the other."""
+"""The cases of each row run one after the other on the same broker."""
 
 
 def run(release: str, cases: Sequence[Case]) -> None:
-    """Run cases on one broker."""
+    """Start a broker of a release, and run these cases on it."""
     shards = SHARDS if release == LATEST else 1
     slots = {"max.incremental.fetch.session.cache.slots": shards * CASES[cases[0]]}
     with Broker(release, properties=slots) as broker, Live(broker) as live:

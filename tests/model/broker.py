@@ -87,7 +87,8 @@ class ModelBroker:
     denied: set[str] = field(default_factory=set)
     """Topics that may not be read."""
     throttle_ms: int = 0
-    """Injected: while above 0, every consumer's fetch exceeds its quota."""
+    """If above 0, every consumer's fetch is treated as above its quota, with this throttle time in ms. Set by
+    tests."""
     failure: int = 0
     """Injected: if not 0, every fetch fails unexpectedly with this code, after its delta was applied."""
 
@@ -121,10 +122,14 @@ class ModelBroker:
     # Frames
 
     def handle(self, frame: bytes, now: float) -> bytes:
-        """Answer one request frame. Both frames have no length prefix. `now` is in seconds.
+        """Process one request frame and return the response. Both frames have no length prefix.
+
+        Args:
+            frame: the request.
+            now: the time in seconds.
 
         Raises:
-            ConnectionClosedError: the broker does not know that Fetch version.
+            ConnectionClosedError: the broker does not know the Fetch version of the request.
         """
         reader = Reader(frame)
         key, version, correlation_id = reader.number("h"), reader.number("h"), reader.number("i")

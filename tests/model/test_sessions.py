@@ -1,4 +1,7 @@
-"""The model's session cache behaves like a broker's in cases 1 to 13 (KIP-227). Ages are in milliseconds."""
+"""Tests that the model's session cache behaves like a broker's in cases 1 to 13 (KIP-227).
+
+Ages are in milliseconds.
+"""
 
 import pytest
 
@@ -55,7 +58,7 @@ def test_a_full_cache_refuses() -> None:
 
 
 def test_the_least_recently_used_goes_when_stale() -> None:
-    """Case 3: the least recently used session is evicted if it is stale."""
+    """Case 3: a session that was not used for two minutes is evicted if it is the least recently used."""
     cache = one_cache(3)
     first, _, third = make(cache, 10, 0), make(cache, 20, 10), make(cache, 30, 20)
     cache.touch(first, 120_011)
@@ -114,7 +117,7 @@ def test_a_privileged_newcomer_beats_any_consumer() -> None:
 
 
 def test_a_consumer_never_evicts_a_follower_in_use() -> None:
-    """Case 8: a consumer never evicts a follower's session that is in use."""
+    """Case 8: a new session of a consumer never evicts a follower's session that is in use."""
     cache = one_cache(1)
     follower = make(cache, 1, 0, privileged=True)
     cache.touch(follower, 120_001)
@@ -124,7 +127,7 @@ def test_a_consumer_never_evicts_a_follower_in_use() -> None:
 
 
 def test_anyone_evicts_a_stale_follower() -> None:
-    """Case 9: any newcomer evicts a stale session of a follower."""
+    """Case 9: a new session of a consumer evicts a follower's session that was not used for two minutes."""
     cache = one_cache(1)
     make(cache, 10, 0, privileged=True)
 
@@ -153,7 +156,7 @@ def test_a_session_in_use_is_not_the_victim() -> None:
 
 
 def test_partitions_are_counted_as_last_touched() -> None:
-    """Case 11: a session counts with the partitions that it had at its last use."""
+    """Case 11: the cache counts each session with the number of partitions at the session's last use."""
     cache = one_cache(2)
     make(cache, 2, 0)
     four = make(cache, 4, 0)

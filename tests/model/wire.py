@@ -159,7 +159,7 @@ def _write_topic(w: Writer, version: int, name: str, topic_id: bytes) -> None:
 
 
 def decode_request(frame: bytes) -> FetchRequest:
-    """Decode a whole Fetch request, header included.
+    """Decode a whole Fetch request with its header.
 
     Raises:
         WireError: the frame is not a Fetch request v0-v18, ends early, or has bytes left over.
@@ -269,7 +269,7 @@ def encode_request(request: FetchRequest) -> bytes:
 
 
 def decode_response(frame: bytes, version: int) -> FetchResponse:
-    """Decode a whole Fetch response, header included.
+    """Decode a whole Fetch response with its header.
 
     Raises:
         WireError: the frame ends early or has bytes left over.
@@ -311,7 +311,7 @@ def decode_response(frame: bytes, version: int) -> FetchResponse:
 
 
 def encode_response(response: FetchResponse) -> bytes:
-    """Encode a response with its header. Fields that the version does not have are left out."""
+    """Encode a response with its header, without the fields that the version does not have."""
     version = response.version
     w = Writer(flexible=version >= 12)
     w.number("i", response.correlation_id)

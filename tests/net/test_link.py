@@ -1,4 +1,4 @@
-"""Sockets, back-pressure and ends of connections, with a core that only forwards bytes."""
+"""Tests of sockets, back-pressure and ends of connections, with a core that only forwards bytes."""
 
 import asyncio
 import gc

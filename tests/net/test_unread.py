@@ -37,8 +37,9 @@ CLIENTS = 90
 
 
 def _kernel_bytes(transport: asyncio.Transport | None) -> tuple[int, int]:
-    """Return the bytes to send and the bytes received that the system holds for a socket, with overhead
-    (SO_MEMINFO).
+    """Return how many bytes the system holds for a socket: bytes to send, and received bytes.
+
+    Both include the system's own overhead (SO_MEMINFO).
     """
     assert transport is not None
     told = transport.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, 55, 36)

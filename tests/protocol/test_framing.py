@@ -1,4 +1,4 @@
-"""The bytes of one direction of a connection are split into the same frames, for any chunks."""
+"""Tests that the bytes of one direction are split into the same frames, however they arrive in chunks."""
 
 import pytest
 from hypothesis import given

@@ -27,7 +27,7 @@ NO_FILTERS = Filters(ports=[], hosts=[], clients=[], topics=[])
 
 
 def _batches(captures: Iterable[Path]) -> dict[bytes, list[pa.RecordBatch]]:
-    """Return the segments of each pair of ports. Under the key b"" are the counts of the files."""
+    """Return the record batches of each pair of ports. The key b"" has the counts of the files."""
     found: dict[bytes, list[pa.RecordBatch]] = defaultdict(list)
     for share in plan(expand(map(str, captures)), 1 << 30):
         for batch in read(share):
@@ -62,7 +62,7 @@ def rows_of(found: pa.Table) -> list[dict[str, Any]]:
 
 
 def single(found: Iterable[dict[str, Any]]) -> Iterator[Group]:
-    """Yield each row as a group of its own."""
+    """Yield each row as a group with only this row."""
     for row in found:
         sums = {name: row[name] or 0 for name in SUMMED}
         details = [row[name] for name in CODECS if row.get(name) is not None]

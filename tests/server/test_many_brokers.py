@@ -69,8 +69,10 @@ class Steps:
 def test_2000_brokers_in_a_response_stop_no_other_client(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """A response with 2,000 brokers does not delay other clients. Before the fix, all clients waited 16 s, or
-    43 s with `--state`, because the file was written for each broker.
+    """A response with 2,000 brokers does not delay other clients.
+
+    Before the fix, all clients waited 16 s, or 43 s with `--state`, because the state file was written again
+    for each broker.
     """
     monkeypatch.setattr(registry, "MAX_BROKERS", 300)
     monkeypatch.setattr(registry, "AT_ONCE", 4)

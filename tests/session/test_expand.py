@@ -105,9 +105,10 @@ class Session:
         changes: dict[tuple[str, int], wire.PartitionData],
         hw: int = 5,
     ) -> bytes:
-        """Return the expected full response: `changes`, and unchanged entries for all other partitions.
+        """Return the full response that a broker without sessions would send.
 
-        Neighbours of one topic share a topic element.
+        It has the entries of `changes`, and unchanged entries for all other partitions. Neighbouring
+        partitions of one topic share a topic element.
         """
         elements: list[tuple[str, list[wire.PartitionData]]] = []
         for name, index in wants:
@@ -160,7 +161,7 @@ def test_records_in_many_chunks(version: int) -> None:
 
 
 def test_records_are_not_copied() -> None:
-    """Trap 52: records are passed on without copying."""
+    """Trap 52: the records of a response are forwarded without a copy."""
     session = Session(16, WANTS).establish()
     request = parsed(fetch(16, *WANTS))
     listing = request.listing
@@ -193,7 +194,7 @@ def test_records_are_not_copied() -> None:
 
 @pytest.mark.parametrize("version", [4, 7, 12, 16])
 def test_throttle_time_and_tags_are_the_responses_own(version: int) -> None:
-    """Trap 52: throttle time and tags are those of the broker's current response."""
+    """Trap 52: the client's response has the throttle time and the tags of the broker's current response."""
     session = Session(version, WANTS).establish()
     endpoints = (wire.node_endpoints_tag([wire.NodeEndpoint(node_id=2, host="b2", port=9092)]),)
     tags = fetch_response(16, tags=endpoints)[4 + 4 + 1 + 10 + 1 :] if version >= 16 else b""
@@ -208,7 +209,7 @@ def test_throttle_time_and_tags_are_the_responses_own(version: int) -> None:
 
 @pytest.mark.parametrize(("version", "told"), [(4, 6), (5, 6), (6, 56)])
 def test_storage_errors_are_told_as_the_client_knows_them(version: int, told: int) -> None:
-    """Case 74: a storage error (56) reaches clients of v4 and v5 as error 6."""
+    """Case 74: a storage error (56) becomes error 6 for clients of v4 and v5, which do not know error 56."""
     session = Session(version, WANTS).establish()
     frame = session.expanded(WANTS, ("t", [entry(1, error=56)]))
     assert frame == session.direct(WANTS, {("t", 1): entry(1, error=told)})
@@ -343,8 +344,9 @@ FULL = [
 
 @pytest.mark.parametrize("exchange", FULL, ids=str)
 def test_live_responses_are_rebuilt_to_the_byte(exchange: LiveExchange) -> None:
-    """Trap 50: a live broker's full response is rebuilt from its entries, as if each had come in a
-    session.
+    """Trap 50: a real broker's full response can be rebuilt byte by byte from its entries.
+
+    The test gives the entries to a session, as if the broker had sent them there.
     """
     version = exchange.version
     request = parsed(exchange.request)

@@ -1,4 +1,4 @@
-"""TLS at the admin endpoint."""
+"""Tests of TLS at the admin endpoint."""
 
 import asyncio
 import ssl

@@ -1,4 +1,4 @@
-"""The parts of the demo of two gateways in a row that need no broker: its table, and its failures."""
+"""Tests of the demo of two gateways in a row, without a broker: its table, and the failures it reports."""
 
 import io
 from dataclasses import replace

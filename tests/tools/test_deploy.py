@@ -1,4 +1,7 @@
-"""The files for deployment (transparent rules, manifests, units, images) name only things that exist."""
+"""Tests that everything which the deployment files name exists.
+
+The files are transparent rules, manifests, units and images.
+"""
 
 import os
 import re
@@ -680,7 +683,10 @@ def test_compose_names_what_there_is(example: str, gateways: list[str]) -> None:
 
 
 def test_gateways_in_a_row_of_compose_follow_each_other_over_the_link() -> None:
-    """The near gateway reaches the broker only through the far gateway. The broker gives no sessions."""
+    """In the compose file with two gateways, the near gateway reaches the broker only through the far one.
+
+    The broker has no session slots, so it gives no sessions.
+    """
     document = yaml.safe_load((DEPLOY / "compose" / "link.yaml").read_text())
     services = document["services"]
     kafka, far, near = (services[name] for name in ("kafka", "far", "near"))

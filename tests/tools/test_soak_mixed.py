@@ -1,4 +1,7 @@
-"""The check of groups of several libraries: it compares the records that members processed with the log."""
+"""Tests the check of groups with several libraries.
+
+The check compares the records that members processed with the log.
+"""
 
 from proxy.cooperative.key_hash import murmur2
 from proxy.cooperative.positions import Positions

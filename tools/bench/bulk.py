@@ -1,4 +1,4 @@
-"""Reading 1 KB records in responses of 1 MB: the proxy's CPU per GB, and throughput.
+"""Measures the proxy's CPU per GB and its throughput, with records of 1 KB in responses of 1 MB.
 
 A confluent-kafka consumer reads a topic from its start, through each route in turn, in several rounds.
 """
@@ -29,7 +29,7 @@ class Drained:
     """The result of reading a topic once through one route."""
 
     cpu: float
-    """CPU seconds of the proxy for a GB of records; 0 without a proxy."""
+    """The proxy's CPU time for a GB of records, in seconds. 0 without a proxy."""
     pace: float
     """MB of records per second."""
 

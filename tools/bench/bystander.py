@@ -24,7 +24,7 @@ CLIENT_ID: Final = "bystander"
 
 
 def heartbeat(number: int, client_id: str | None = CLIENT_ID) -> bytes:
-    """Build a Heartbeat v0. The broker does not know the member, and so responds at once."""
+    """Build a Heartbeat v0. The broker does not know the group member in it, so it responds at once."""
     head = ApiKey.HEARTBEAT.to_bytes(2) + b"\0\0" + number.to_bytes(4) + string(client_id)
     return frame(head + string("group") + (1).to_bytes(4) + string("member"))
 
@@ -49,7 +49,10 @@ async def run(where: tuple[str, int], client_id: str) -> None:
 
 
 def figures(took: list[float]) -> dict[str, float]:
-    """Return the figures of a window: ``p50``, ``p99`` and ``most`` in ms, and the number of heartbeats."""
+    """Return the figures of the heartbeats in a window.
+
+    The keys are ``p50``, ``p99`` and ``most`` (the longest), all in ms, and the number of heartbeats.
+    """
     ordered = sorted(took)
     at = {"p50": len(ordered) // 2, "p99": len(ordered) * 99 // 100, "most": -1}
     return {name: 1e3 * ordered[place] for name, place in at.items()} | {"count": len(ordered)}

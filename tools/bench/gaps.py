@@ -35,7 +35,7 @@ Place: TypeAlias = tuple[bytes, int]
 
 
 class _LeaderEvent(NamedTuple):
-    """A request for partitions, or its response. Of events at the same time, responses come first."""
+    """A request for partitions, or its response. At the same time, responses are sorted before requests."""
 
     time: int
     is_request: bool
@@ -43,7 +43,7 @@ class _LeaderEvent(NamedTuple):
     places: frozenset[Place]
     """The partitions of the request."""
     failed: frozenset[Place] = frozenset()
-    """The partitions that the broker no longer leads, according to the response."""
+    """The partitions for which the response says that the broker is no longer the leader."""
 
 
 def read(file: Path, ports: frozenset[int], client_ids: frozenset[str]) -> list[Exchange]:
@@ -64,15 +64,16 @@ def read(file: Path, ports: frozenset[int], client_ids: frozenset[str]) -> list[
 
 
 def gaps(exchanges: Iterable[Exchange], api_key: ApiKey) -> list[float]:
-    """Return the gaps of one client, in ms, in the order of their ends.
+    """Return the gaps of one client in ms: the times from an error to the request at another broker.
 
-    An error counts only if the client has not turned to another broker before it. If there are several
-    errors, the first one counts. A gap does not count if it has no end, or ends because the leader has come
-    back.
+    The gaps are in the order in which they ended. An error counts only if it comes from the broker that the
+    client's latest request for this partition went to. After several errors, the gap begins at the first one.
+    A gap does not count if the client never asks another broker, or if the old broker responds without an
+    error again.
 
     Args:
-        exchanges: all of the client, with all brokers.
-        api_key: one of `KINDS`. Other requests do not count.
+        exchanges: all exchanges of the client, with all brokers.
+        api_key: one of `KINDS`. Requests of other APIs do not count.
     """
     turned_to: dict[Place, str] = {}
     failed: dict[Place, int] = {}
@@ -168,9 +169,9 @@ class _Body:
     """The body of a Produce message. Its version decides the form of lengths, and whether there are tags.
 
     Args:
-        frame: the message, from its length on.
-        at: offset of the body.
-        version: of the message.
+        frame: the message, beginning with its length field.
+        at: the offset of the body.
+        version: the version of the message.
     """
 
     def __init__(self, frame: bytes, at: int, version: int) -> None:
@@ -198,6 +199,6 @@ class _Body:
             self.reader.blob()
 
     def tags(self) -> None:
-        """Skip tags, if this version has them."""
+        """Skip the tagged fields, if this version of the message has them."""
         if self._flexible:
             self.reader.tags()

@@ -32,7 +32,7 @@ _RECORDS: Final = 1_000
 _KEYS: Final = 5_000
 _VALUE: Final = 180
 _EIGHT_LANES: Final = 1.3
-"""The time limit relative to one lane."""
+"""The test fails if eight lanes take more than 1.3 times as long as one lane."""
 _QUARTER: Final = SPACE // 4
 _EIGHTH: Final = SPACE // 8
 
@@ -88,9 +88,10 @@ def _batches(codec: int, count: int) -> bytes:
 
 
 def _took(records: dict[str, bytes], splits: Sequence[Split], rounds: int) -> dict[str, list[float]]:
-    """Return the CPU seconds of each split of each codec's records, the minimum of all rounds.
+    """Return the CPU seconds that each split needs for each codec's records: the minimum of all rounds.
 
-    All take turns, so that a busy second spoils one round, and not all runs of one codec.
+    In each round, all splits and codecs are measured one after the other. So a moment in which the machine is
+    busy spoils only one round.
     """
     best = {name: [math.inf] * len(splits) for name in records}
     for _ in range(rounds):

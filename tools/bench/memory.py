@@ -1,6 +1,6 @@
-"""Resident memory of the gateway.
+"""Measures the resident memory of a gateway with many connections.
 
-Its many connections fetch from a real broker. Their clients are one process without a Kafka library.
+The connections fetch from a real broker. All clients are one process without a Kafka library.
 """
 
 import time
@@ -29,7 +29,7 @@ FLAT: Final = 3
 RESIDENT_LIMIT, CONNECTION_LIMIT, PARTITION_LIMIT = 60.0, 20.0, 150.0
 """Limits: MB with one client, KB for a connection, bytes for a partition."""
 GROWTH_LIMIT: Final = 2.0
-"""The limit for growth in the last two thirds of these windows, in MB."""
+"""The limit for the growth of memory in the last two thirds of these windows, in MB."""
 
 
 def run(stage: BenchStage) -> list[FigureTable]:

@@ -12,7 +12,7 @@ from tools.kafka.java import java, version_of
 from tools.kafka.process import JVM
 
 MAKING_SECONDS = 300.0
-"""The time limit for Java to make an archive, in seconds. 5 are usual."""
+"""The time limit for Java to make an archive, in seconds. Usually Java needs 5 seconds."""
 
 
 def archive(version: str) -> Path:
@@ -21,7 +21,10 @@ def archive(version: str) -> Path:
 
 
 def sharing(version: str) -> list[str]:
-    """Return Java's options for a broker of a release; none if `python -m tools.kafka` made no archive."""
+    """Return Java's options to share classes for a broker of a release.
+
+    Return no options if `python -m tools.kafka` made no archive.
+    """
     file = archive(version)
     return [f"-XX:SharedArchiveFile={file}"] if file.exists() else []
 

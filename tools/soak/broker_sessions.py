@@ -1,4 +1,4 @@
-"""The number of fetch sessions of a broker, by JMX: its own gauge, read with Kafka's JmxTool."""
+"""Reads how many fetch sessions a broker has, from its JMX metric, with Kafka's JmxTool."""
 
 import re
 import subprocess

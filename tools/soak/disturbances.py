@@ -1,4 +1,7 @@
-"""Disturbances of brokers, topics, network and gateway: each kind once in a random order, then again."""
+"""Disturbs brokers, topics, the network and the gateway.
+
+The kinds of disturbances come in a random order, each kind once. Then the next round begins.
+"""
 
 import os
 import random
@@ -112,7 +115,7 @@ class Disturbances:
                 self.settle()
 
     def gateway(self) -> None:
-        """Disturb network and gateway until the end. Everything is restored when this returns."""
+        """Disturb the network and the gateway until the run ends. At the end, everything is restored."""
         for kind, choose in self._turns("gateway", self.gateway_kinds):
             with self._calm:
                 self.gateway_kinds[kind](choose)
@@ -260,5 +263,5 @@ class Disturbances:
 
 
 def create(admin: Admin, topic: str, partitions: int) -> None:
-    """Make a topic with three replicas. Two of them must have a record."""
+    """Create a topic for the disturbances, with three replicas."""
     admin.create_topic(topic, partitions=partitions, replication=3, config=TOPIC_SETTINGS)

@@ -63,8 +63,8 @@ class PcapRecords:
         """Return the complete records in the window, or None if more bytes are needed.
 
         Args:
-            window: its `begin` moves past the records that were read.
-            final: the window reaches to the end of the file.
+            window: the bytes to read. Its `begin` moves past the records that were read.
+            final: whether the window reaches to the end of the file.
         """
         if self._file_header:
             self._move_to(window, window.begin + HEADER)
@@ -170,18 +170,22 @@ def first_time(form: Format, window: FileWindow) -> int:
 
 
 _CONFIRM_RECORDS = 8
-"""This many consecutive headers prove that they are headers of records. Together they must also span more
-bytes than the longest record."""
+"""This many consecutive headers are enough to accept them as headers of records.
+
+Together the records must also be longer than the longest possible record.
+"""
 _SCAN = 1 << 16
 _MAX_WIRE_LENGTH = 1 << 20
 """The maximum of bytes on the wire. If a header claims more, it is not the header of a record."""
 _MAX_PACKET = 66_000
-"""Bytes of the longest IP packet with its link layer header."""
+"""The largest size of an IP packet with its link layer header, in bytes."""
 _DAY = 86_400
 _YEAR_2000 = 946_684_800
 _BEFORE, _AFTER = _DAY, 10 * 366 * _DAY
-"""When searching for a record, its time must lie within these seconds before and after the file's first
-packet."""
+"""How many seconds a record's time may be before or after the time of the file's first packet.
+
+When searching for a record, other times are not accepted.
+"""
 
 
 class RecordSearch:
@@ -232,7 +236,7 @@ class RecordSearch:
         return place
 
     def _plausible(self, window: FileWindow, begin: int, end: int) -> Column:
-        """Return the places between `begin` and `end` where a record header could be."""
+        """Return the offsets between `begin` and `end` at which a record header could be."""
         earliest, latest = self._seconds
         order = self._form.order
         word = np.ndarray(len(window.data) - 3, f"{order}u4", window.data, 0, (1,))

@@ -62,7 +62,7 @@ class Source:
     modified: int = 0
     """When a regular local file was last changed, in ns since 1970; 0 for all other inputs."""
     form: Format | None = None
-    """None if the format is unknown (standard input), or if there is a `problem`."""
+    """The file format. None if it is unknown (standard input), or if there is a `problem`."""
     compression: str = ""
     """`gzip`, `zstd` or ""."""
     first_time: int = 0
@@ -179,7 +179,7 @@ def fingerprint(first_time: int, head: bytes | memoryview) -> str:
 
 
 def spool(source: Source, directory: str) -> Source:
-    """Copy a pipe into a file in `directory`, so that other processes can read it."""
+    """Copy the content of a pipe into a file in `directory`, so that other processes can read it."""
     path = Path(directory) / f"{source.number}.pcap"
     with path.open("wb") as file:
         shutil.copyfileobj(open_pipe(source.name), file)
@@ -206,7 +206,7 @@ def _expanded(text: str) -> Iterator[str]:
 
 
 def _remote(uri: str) -> Iterator[str]:
-    """Yield the files that a URI names. Its file system lists directories and matches patterns."""
+    """Yield the files that a URI stands for. The URI may be a directory or have wildcards."""
     scheme, _, rest = uri.partition("://")
     until = _GLOB.search(rest)
     base = rest[: until.start()].rpartition("/")[0] if until else rest
@@ -298,7 +298,7 @@ def _inspected(name: str) -> Source:
 
 
 def _head(name: str, size: int) -> tuple[FileWindow, str]:
-    """Read the first bytes of a file. Return them, and the compression of the file."""
+    """Read the first bytes of a file. Return the bytes and the kind of compression."""
     window = FileWindow(0, size)
     stream, kind = open_stream(name)
     with stream:

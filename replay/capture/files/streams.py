@@ -13,7 +13,8 @@ STDIN = "-"
 _REMOTE = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
 _MAGICS = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 _STEP = 64 << 10
-"""Bytes decompressed at a time. At most this many are lost at the end of an incomplete file."""
+"""How many bytes are decompressed at a time. At the end of an incomplete file, at most this many bytes are
+lost."""
 
 
 def is_remote(name: str) -> bool:
@@ -112,7 +113,7 @@ def compression(head: bytes) -> str:
 
 
 def open_stream(name: str, start: int = 0) -> tuple[io.RawIOBase, str]:
-    """Open a file to read it decompressed. Return the stream and the compression.
+    """Open a file to read it decompressed. Return the stream and the kind of compression.
 
     Args:
         name: path, URI, or `-`.

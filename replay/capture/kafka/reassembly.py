@@ -15,8 +15,8 @@ TURNS: Final = 16
 LATE: Final = 250_000_000
 """Packets may be captured this many ns late, even by taps with other clocks."""
 START_TURNS: Final = 2
-"""Without a SYN, the start of a stream is unknown. It then starts at the lowest sequence number captured
-before the other direction has sent this many runs, over `LATE`."""
+"""Without a SYN, the start of a stream is unknown. After the other direction has sent this many runs, over
+`LATE`, the stream starts at the lowest sequence number captured until then."""
 _MAX_WAITING: Final = 4096
 _MASK: Final = 0xFFFF_FFFF
 _HALF: Final = 0x8000_0000
@@ -25,7 +25,7 @@ _FAR_BEHIND: Final = 1 << 28
 
 
 class Sink(Protocol):
-    """Receives the stream."""
+    """Receives the bytes of a TCP stream in order."""
 
     def begin(self, sequence: int, *, whole: bool) -> None:
         """Note the sequence number of the first byte. `whole` means that its SYN was captured."""

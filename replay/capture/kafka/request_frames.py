@@ -31,7 +31,7 @@ class RequestFraming(Framing):
         return self.minimum + 2 + len(self.conversation.client_id)
 
     def open(self, view: memoryview, at: int, time: int) -> bool:
-        """See `Framing`."""
+        """Read the first bytes of a frame, see `Framing.open`."""
         length, api_key, version, _ = REQUEST_START.unpack_from(view, at)
         if not is_request_start(length, api_key, version):
             return False
@@ -47,7 +47,7 @@ class RequestFraming(Framing):
         self.ignored = self.conversation.opaque_from_client
 
     def resync(self, *, boundary: bool) -> None:
-        """See `Framing`. If the other direction is the client's, this one has no requests."""
+        """Search for the next frame, see `Framing`. Do nothing if the other direction has the requests."""
         if self.conversation.client not in {None, self}:
             return
         if self.search is not None and self._begins(self.search):
@@ -69,7 +69,10 @@ class RequestFraming(Framing):
         self.conversation.request_broken = True
 
     def candidates(self, buffer: bytearray, start: int) -> Iterator[int]:
-        """See `resync.Judge`. While the client is not known, `judge` needs a client id."""
+        """Yield the places where a request may begin, see `resync.Judge`.
+
+        Until it is known which side is the client, `judge` accepts only requests with a client id.
+        """
         client_id = self.conversation.client_id
         if not client_id and start == 0:
             yield 0
@@ -135,7 +138,7 @@ def _api_key(search: Search, at: int) -> int:
 
 
 def _go_together(search: Search, at: int, end: int) -> bool:
-    """Return whether one client may have sent two requests, one directly after the other."""
+    """Return whether two requests, one directly after the other, may be from the same client."""
     _, api_key, version, correlation_id = REQUEST_START.unpack(search.head(at, REQUEST_START_BYTES))
     _, next_key, next_version, next_id = REQUEST_START.unpack(search.head(end, REQUEST_START_BYTES))
     if api_key == next_key and (version != next_version or correlation_id >= next_id):

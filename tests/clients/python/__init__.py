@@ -1,1 +1,4 @@
-"""Consumers written with the Python clients: run as `python -m tests.clients.python.NAME`."""
+"""Consumers for tests, written with Kafka's Python clients.
+
+Run one with `python -m tests.clients.python.NAME`.
+"""

@@ -37,7 +37,7 @@ Run = Callable[[Coroutine[Any, Any, Any]], Any]
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Return a function that runs a coroutine. Loop and throttler use a clock that starts at 0."""
+    """Return a function that runs a coroutine. Event loop and throttler use a clock that starts at 0."""
 
     def running(main: Coroutine[Any, Any, Any]) -> Any:
         with asyncio.Runner(loop_factory=_Loop) as runner:

@@ -1,4 +1,4 @@
-"""The merged results of tasks equal the result without tasks.
+"""The result of many tasks, merged, equals the result of a single task.
 
 The size of a result does not depend on the number of connections.
 """

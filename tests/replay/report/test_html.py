@@ -47,7 +47,7 @@ class Page(HTMLParser):
 
 
 def assert_asks_for_nothing(page: Page) -> None:
-    """Check that the page has nothing that makes a browser load or run something, in HTML, SVG or CSS."""
+    """Check that nothing in the page (HTML, SVG or CSS) makes a browser load or run something."""
     tags = {tag for tag, _ in page.elements}
     assert not tags & {
         "script",

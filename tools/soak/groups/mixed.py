@@ -1,11 +1,12 @@
-"""A group of seven client libraries whose members are killed, through the gateway or direct at the broker.
+"""A group of members in seven client libraries, which are killed and restarted at random.
 
     python -m tools.soak.groups.mixed --seed 1 --seconds 200
     python -m tools.soak.groups.mixed --direct --partitions 7 --seed 1     the control: a plain group
 
-Members commit every second by themselves, like applications. A program prints a record before it may be
-committed (`tests.clients`). So a record of the log that no program has printed is lost. A lost record is
-reported with its key's hash, the owners of the key before and after, and the committed positions over time.
+The members use the gateway, or the broker itself with `--direct`. Members commit every second by themselves,
+like applications. A program prints a record before it may be committed (`tests.clients`). So a record of the
+log that no program has printed is lost. A lost record is reported with its key's hash, the owners of the key
+before and after, and the committed positions over time.
 
 A library without its toolchain is left out, with a message.
 """
@@ -43,7 +44,7 @@ TOOLCHAINS: Final = {"java": ("javac",), "franz-go": ("go",), "sarama": ("go",),
 SESSION_MS: Final = 6_000
 KEYS: Final = 60
 SETTLING_SECONDS: Final = 15.0
-"""The time before the first kill."""
+"""The time before the first member is killed, in seconds."""
 ASKS_SECONDS: Final = 0.25
 """How often the committed positions are requested."""
 STUCK_SECONDS: Final = 60.0
@@ -70,19 +71,19 @@ class Plan:
     rate: int = 150
     """Records a second."""
     kills: bool = True
-    """Members are killed. If not, they only leave, and join again."""
+    """Whether members are killed. If False, members only leave the group and join it again."""
     gateway_kills: bool = True
     transactions: bool = True
     """Whether some records are written in transactions. Some transactions are aborted."""
     compacted: bool = True
-    """There is also a compacted topic."""
+    """Whether there is also a compacted topic."""
     folder: Path | None = None
     """The folder for the members' lines. None keeps no lines."""
 
 
 @dataclass(slots=True, eq=False)
 class _MixedSlot:
-    """A slot for a member."""
+    """A place in the group for one member at a time."""
 
     program: Program
     client_id: str
@@ -120,10 +121,10 @@ class MixedGroup:
 
     Args:
         plan: the settings of the run.
-        name: the group's.
+        name: the name of the group.
         topics: the topics to read.
-        bootstrap: the gateway, or the broker.
-        members: the programs.
+        bootstrap: the address of the gateway or of the broker.
+        members: the programs of the members.
     """
 
     def __init__(
@@ -146,7 +147,10 @@ class MixedGroup:
                 self._start(slot)
 
     def disturb(self) -> None:
-        """Disturb one member."""
+        """Kill one member, or let it leave the group gracefully. Most times start it again.
+
+        A member that is not running is started.
+        """
         slot = self._random.choice(self._slots)
         if slot.process is None or slot.life is None or slot.process.poll() is not None:
             self._start(slot)
@@ -170,7 +174,7 @@ class MixedGroup:
             reader.join(10)
 
     def close(self) -> None:
-        """Kill all."""
+        """Kill all members."""
         for slot in self._slots:
             if slot.process is not None:
                 self._kill(slot.process)
@@ -378,7 +382,10 @@ def run(plan: Plan, say: Say) -> MixedOutcome:
 
 
 def _disturb(plan: Plan, group: MixedGroup, gateway: GatewayProcess | None, say: Say) -> list[Span]:
-    """Disturb members and the gateway for a time. Return when the gateway was down."""
+    """Kill, end and restart members and the gateway until the run's time is over.
+
+    Return the time spans in which the gateway was down.
+    """
     chance = random.Random(plan.seed)  # noqa: S311 - not a secret
     down: list[Span] = []
     end = time.monotonic() + plan.seconds

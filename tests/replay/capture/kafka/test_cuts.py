@@ -17,7 +17,7 @@ from tests.replay.capture.packets_of import packets, read
 
 @cache
 def _response_with_records() -> tuple[bytes, int, int, int]:
-    """Return a fetch response v16 of a real broker, its version, and the places of its records."""
+    """Return a captured fetch response (v16), its version, and the offset and size of its records."""
     size = 270
     for one in read(packets("librdkafka-100p")):
         if isinstance(one, Exchange) and one.response_bytes == 4010:

@@ -1,4 +1,4 @@
-"""One Spark session for all tests that need it, because it takes seconds to start."""
+"""A Spark session that all tests here use together, because it takes seconds to start."""
 
 from collections.abc import Iterator
 
