@@ -27,8 +27,8 @@ from proxy.version import VERSION
 REPLAY: Final = "replay"
 HELP: Final = "help"
 COMMANDS: Final = "fetchgate.commands"
-"""The group of entry points for more commands. Each is a function that takes the arguments and returns the
-exit code. Its module has a function `parsers` for the completion."""
+"""The group of Python entry points for more commands. Each entry point is a function that takes the arguments
+and returns the exit code. Its module has a function `parsers` for the completion."""
 
 _LIVE: Final = fill(
     ", ".join(option.flag for option in OPTIONS if option.live),

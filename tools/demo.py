@@ -84,7 +84,7 @@ class DemoError(Exception):
 
 
 class Steps:
-    """Shows progress: a spinner on a terminal, plain lines elsewhere."""
+    """Shows the progress of the demo: a spinner on a terminal, plain lines elsewhere."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -285,7 +285,7 @@ class DemoReading:
 def read_side_by_side(
     broker: str, wire: GatewayProcess, gateway: GatewayProcess, seconds: float, step: RunningStep
 ) -> DemoReading:
-    """Let both consumers read the same topic, and compare the records they get.
+    """Let both consumers read the same topic, and compare their records.
 
     Raises:
         RuntimeError: a consumer or the broker failed.
@@ -421,7 +421,7 @@ def show(outcome: DemoOutcome, console: Console) -> None:
 
 
 def seconds_of(text: str) -> float:
-    """Read the option --seconds.
+    """Return the value of the option --seconds.
 
     Raises:
         argparse.ArgumentTypeError: the value is out of range.

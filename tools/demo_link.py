@@ -2,9 +2,13 @@
 
 A topic has 100 partitions. Two consumers of confluent-kafka (librdkafka, which has no fetch sessions) read it
 at the same time. One uses two gateways in a row. The other uses a gateway with `--sessions off`, which
-changes nothing and counts bytes. First, records are written and compared. Then nothing is written, so all
-fetches are idle, and those between the two gateways are counted. Last, the same consumer reads through one
-gateway from a broker that gives sessions, to compare with a native session. So no figure is estimated.
+changes nothing and counts bytes.
+
+1. Records are written, and both consumers must get the same ones. 2. Nothing is written, so all fetches are
+idle. The fetches between the two gateways are counted. 3. To compare with a native session, the same consumer
+reads through one gateway from a broker that gives sessions.
+
+So no figure is estimated.
 """
 
 import argparse
@@ -237,7 +241,7 @@ def show(release: str, outcome: LinkOutcome, console: Console) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the demo. The exit code is 0 if the records are the same and the link takes few bytes, else 1."""
+    """Run the demo. Return 0 if the records are the same and the link takes few bytes, else 1."""
     parser = argparse.ArgumentParser(
         prog="python -m tools.demo_link",
         description="Count the bytes between two gateways in a row, before a broker that gives no sessions.",

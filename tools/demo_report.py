@@ -115,7 +115,7 @@ class DemoOutcome:
     client: SideCounts
     """The counts of the run with the gateway, between client and gateway."""
     broker: SideCounts
-    """With the gateway: between gateway and broker."""
+    """The counts of the run with the gateway, between gateway and broker."""
     produced: int
     read: int
     """How many records both consumers got with the same content."""

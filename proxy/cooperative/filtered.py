@@ -158,7 +158,10 @@ class Scan:
     """The header of the last batch in this range that has no record for the lane."""
 
     def after(self, offset: int) -> int:
-        """Return the offset to request from the broker when the client requests `offset`."""
+        """Return the offset to request from the broker if the client requests `offset`.
+
+        Offsets that are known to have no records for the client are skipped.
+        """
         return self.high if self.low <= offset < self.high else offset
 
     def learn(self, offset: int, found: Filtered, lane: LaneRecords) -> None:

@@ -30,10 +30,8 @@ WAIT_SECONDS: Final = 45.0
 """How long shares are stored for a member without a session timeout, in seconds
 (fetched.data.max.wait.ms)."""
 UPSTREAM_SECONDS: Final = 60.0
-"""After this many seconds, a member's own fetch goes to the broker, even if a shared response would be enough.
-
-Brokers close connections that are idle for connections.max.idle.ms (10 minutes).
-"""
+"""After this many seconds, a member's own fetch goes to the broker, even if another fetch could be shared.
+Brokers close connections that are idle for connections.max.idle.ms (10 minutes)."""
 _NOT_YET: Final = 2**63 - 1
 
 State: TypeAlias = bytes
@@ -161,7 +159,7 @@ class SharedFetches:
         return shared
 
     def drop(self, shared: "SharedFetch") -> None:
-        """Remove a shared fetch that has no subscribers."""
+        """Remove a shared fetch, because it has no subscribers."""
         self._registry.pop(shared.key, None)
 
     def fit(self) -> None:
@@ -312,7 +310,9 @@ class SharedFetch:
         self.detach([*self._subscriptions][at], "full")
 
     def detach(self, subscriber: "Subscriber", reason: str = "") -> None:
-        """Drop the lane and the shares of a subscriber. With its next fetch it can take part again.
+        """Drop the lane and the shares of a subscriber.
+
+        With its next fetch, the subscriber can take part again.
 
         Args:
             subscriber: the subscriber.
@@ -533,9 +533,9 @@ class Subscriber:
         self._broker = ""
 
     def end(self, now: float) -> None:
-        """Note that the connection has ended.
+        """Note that the subscriber's connection has ended.
 
-        Its shares are dropped, and members that wait for it continue.
+        The subscriber's shares are dropped. Members that wait for its fetch continue with their own.
         """
         waiting = self.arrived()
         self.unpark()

@@ -35,7 +35,7 @@ NO_RESPONSE_TIME: Final = frozenset({ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP, ApiKe
 """APIs whose responses the broker delays on purpose, so that they do not show how fast the broker is."""
 NOT_COUNTED: Final = -1
 _TOGETHER: Final = 1024
-"""The number of fetches that are counted at once."""
+"""How many fetches are collected before their values are counted together."""
 
 
 class Distribution:
@@ -162,7 +162,7 @@ class Measured:
             self.settle()
 
     def settle(self) -> None:
-        """Count the values that were added since the last call."""
+        """Count the values that were collected since the last call."""
         if self.fetches:
             columns = np.array(self.fetches).reshape(-1, 5).T
             for name, values in zip(self.DISTRIBUTIONS, columns, strict=False):

@@ -25,7 +25,7 @@ WAIT_MS: Final = 75
 """The limit of max_wait_ms in a retried fetch, in ms. This wait slows down a client that asks a former leader
 again and again."""
 _MARGIN_SECONDS: Final = 0.025
-"""How many seconds before the end of the hold the new leader should answer."""
+"""How many seconds before the end of the hold the new leader should answer. The hold is `HOLD_SECONDS`."""
 _LIMITS = Struct(">iii")  # max_wait_ms, min_bytes, max_bytes
 _EPOCH: Final = slice(4, 8)
 """The bytes of current_leader_epoch in an entry of a request."""

@@ -169,7 +169,7 @@ class Stage:
         """Send all responses that the stage holds back, because the connection is about to end."""
 
     def lose(self) -> None:
-        """Note that the broker sends no more responses."""
+        """Note that the connection to the broker is lost, so no more responses will come."""
 
     def end(self) -> None:
         """Note that the connection has ended."""

@@ -79,9 +79,9 @@ class Resolver:
         return f"<Resolver names={len(self._names)} running={self._running}>"
 
     def known(self, host: str) -> tuple[str, ...]:
-        """Return the known IPs of a host without waiting.
+        """Return the known IPs of a host, without waiting for a look-up. An IP is returned as it is.
 
-        If the host is an IP, return it. A new name has no IPs.
+        Return no IPs if the host was not looked up yet.
         """
         if is_literal(host):
             return (host,)

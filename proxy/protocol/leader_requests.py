@@ -24,7 +24,8 @@ from proxy.protocol.schemas import (
 )
 
 BY_NAME: Final = 7
-"""The version of Metadata to request topics by name. It has leader epochs (KIP-320), and is not flexible."""
+"""The version of Metadata with which topics are requested by name. It has leader epochs (KIP-320), and is not
+flexible."""
 BY_ID: Final = 12
 """The version of Metadata to request topics by id."""
 EPOCHS_VERSION: Final = 2

@@ -510,7 +510,7 @@ def with_fields(frame: bytes, message: Struct, **values: Any) -> bytes:
 
 
 def edited(frame: bytes, edits: Iterable[Edit]) -> bytes:
-    """Return a complete frame after edits. Its length field is updated."""
+    """Return a complete frame with these edits, and with an updated length field."""
     return _framed(splice(frame, edits)[LENGTH_BYTES:])
 
 

@@ -65,9 +65,9 @@ def limit_old_fetch(frame: bytes, body: int, limit: int, turn: int) -> bytes:
 
 
 def _topics(frame: bytes, at: int) -> list[tuple[bytes, bytes]]:
-    """Return the topic elements of v2.
+    """Return the topic elements of a fetch of v2.
 
-    Each element is the bytes before its entries, and the bytes of the entries.
+    Each element is a pair: the bytes before its entries, and the bytes of the entries.
     """
     topics, at = read_count(frame, at)
     found = []

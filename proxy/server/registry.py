@@ -28,12 +28,12 @@ from proxy.server.process import Process
 from proxy.server.state_file import StateFile
 
 _OF_THE_PORT: Final = frozenset({errno.EADDRINUSE, errno.EACCES})
-"""The errors of a bind for which another port may help."""
+"""If a bind fails with one of these errors, it may succeed with another port."""
 FORGET_SECONDS: Final = 300.0
 """A broker loses its listener if the cluster has not named it for this many seconds. A restart of a broker
 takes less time."""
 REFRESH_SECONDS: Final = 60.0
-"""How long after a response the cluster is asked for its brokers again, in seconds."""
+"""How long after a response the gateway asks the cluster for its brokers again, in seconds."""
 RETRY_SECONDS: Final = (1.0, 30.0)
 """How long to wait after the cluster did not respond, in seconds: the first wait, and the longest. The wait
 doubles each time."""
@@ -58,7 +58,8 @@ class KnownBrokers(ABC):
 
     def __init__(self, listen: Address, advertise: str) -> None:
         self.listen = listen
-        """The address of the bootstrap listener. It has the real port once the listener is bound."""
+        """The address of the bootstrap listener. If the port is 0, it is replaced by the real port when the
+        listener is bound."""
         self.bound: tuple[Address, ...] = ()
         """The IPs of the bound bootstrap listener, each with the port."""
         self.known: dict[int, Broker] = {}
@@ -405,9 +406,9 @@ class BrokerRegistry(KnownBrokers):
         """Begin to ask the cluster for its brokers, and to try failed listeners again.
 
         Args:
-            reach: notes whether the bootstrap responds.
-            tls: TLS to the bootstrap.
-            in_use: returns the brokers to which clients are connected.
+            reach: stores whether the bootstrap address responds.
+            tls: the TLS settings for the bootstrap address.
+            in_use: a function that returns the brokers to which clients are connected.
         """
         self._process.spawn(self._poll(reach, tls, in_use))
         self._process.spawn(self._keep_retrying())

@@ -101,7 +101,7 @@ class PartitionTable:
         # write null for both. A client is to get the form that its broker writes.
         self._usual = NO_ABORTED if isolation_level else NULL
         self._no_aborted = self._usual
-        """How the broker last wrote "no aborted transactions": `NULL` or `NO_ABORTED`."""
+        """How the broker last wrote an empty list of aborted transactions: `NULL` or `NO_ABORTED`."""
         self._ends_vary = False
         """Whether some cached entries may end with other bytes than `_blank`."""
         self._end_unknown: set[int] = set()
@@ -123,7 +123,7 @@ class PartitionTable:
         self.requests: Entries = np.zeros(0, layout.request_item)
         """For each row, the entry last sent to the broker in the session."""
         self.request_bytes = self.requests.view(np.uint8).data
-        """`requests` as bytes."""
+        """The column `requests` as bytes."""
         self.cached_entries: Entries = np.zeros(0, layout.response_item)
         """For each row, the entry to use if the broker leaves the partition out of a response."""
         self.cached_bytes = self.cached_entries.view(np.uint8).data
@@ -376,7 +376,10 @@ class PartitionTable:
             self.behind.discard(row)
 
     def unread(self) -> tuple[Rows, npt.NDArray[np.int64]]:
-        """Return the rows of partitions that are known to have more to read, and their fetch offsets."""
+        """Return the rows of the partitions that have more records than the client has read, as far as known.
+
+        Also return the fetch offset of each of these rows.
+        """
         stable = "last_stable_offset" if self.isolation_level else "high_watermark"
         ends = self.cached_entries[: self._top].view(self.layout.response_fields)[stable]
         offsets = self.requests[: self._top].view(self.layout.request_fields)["offset"]

@@ -244,7 +244,7 @@ def _limits(status: Status) -> list[str]:
 
 
 def limit_reached(max_connections: int) -> str:
-    """Return a text that says that the connection limit is reached."""
+    """Return a text for users: the limit of connections is reached."""
     return (
         f"all {max_connections} connections are used, further ones are closed at once;"
         " raise --max-connections"
@@ -263,7 +263,7 @@ def called(node_id: NodeId, known: Mapping[int, Broker], *, transparent: bool) -
 
 @dataclass(slots=True, kw_only=True)
 class WithBroker(Figures):
-    """The open connections to one broker."""
+    """Figures of the open connections to one broker."""
 
     connections: int = 0
     """The number of client connections for this broker."""

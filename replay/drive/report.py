@@ -42,7 +42,7 @@ class ApiFigures(TypedDict):
     partition_errors: dict[str, int]
     """Errors of entries in responses (partitions, topics, groups, members), by Kafka's error code."""
     unreadable: int
-    """Responses that do not parse."""
+    """How many responses could not be parsed."""
     latency_ms: dict[str, float]
     """p50, p90, p99, max. For a capture, as measured at the place of the capture."""
 
@@ -80,7 +80,7 @@ class Settings(TypedDict):
     against: str
     """The address, or "" without --against."""
     speed: str
-    """A factor, or "max"."""
+    """The speed as a factor of the captured speed, or "max"."""
     rate: float | None
     connections: int
     loop: int

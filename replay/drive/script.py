@@ -46,8 +46,8 @@ READS: Final = frozenset(
         ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS,
     }
 )
-"""The APIs that change nothing at a broker. Others (records, groups, share sessions, authentication) are
-left out unless --include names them."""
+"""The APIs that only read from a broker. All other APIs (records, groups, share sessions, authentication) are
+left out unless --include lists them."""
 
 _CORRELATION: Final = slice(8, 12)
 _NO_CORRELATION: Final = bytes(4)
@@ -129,7 +129,7 @@ class Script:
     connections: list[PlayedConnection]
     left_out: Counter[LeftOut]
     topics: dict[bytes, str]
-    """Topic id -> name, from the capture's Metadata responses."""
+    """Topic id -> topic name, from the Metadata responses in the capture."""
     partitions: dict[str, int] = field(default_factory=dict)
     """Topic -> how many partitions it had, from the capture's Metadata responses."""
     clients: set[str] = field(default_factory=set)
@@ -169,15 +169,15 @@ class _Draft:
     step: Step
     time: int
     response_time: int
-    """0 if the capture has no response."""
+    """The time of the response. 0 if the capture has no response."""
 
 
 class ScriptMaker:
     """Collects the exchanges of a capture, and makes a script from them.
 
     Args:
-        include: API keys to play in addition to `READS`.
-        clients: client ids whose requests are played. If empty, all clients.
+        include: the keys of APIs to play in addition to `READS`.
+        clients: the ids of the clients whose requests are played. If empty, all clients.
     """
 
     def __init__(self, include: Iterable[int] = (), clients: Iterable[str] = ()) -> None:

@@ -45,7 +45,8 @@ class Timeline:
     width: int = WIDTHS[0]
     """The width of a bucket, in ns."""
     buckets: dict[int, list[int]] = field(default_factory=dict)
-    """Actual and predicted bytes, by the number of the bucket: its start divided by the width."""
+    """The actual and the predicted bytes of each bucket. The key is the bucket's start time divided by the
+    width."""
 
     def __repr__(self) -> str:
         return f"<Timeline buckets={len(self.buckets)} width={self.width / _SECOND}s>"

@@ -65,7 +65,7 @@ def rows(events: Iterable[BulkEvent], choice: RowFilter) -> Iterator[pa.RecordBa
 
 
 def file_rows(files: Iterable[FileCounts], choice: RowFilter) -> pa.RecordBatch:
-    """Return the rows with the counts of capture files."""
+    """Return rows of the table, one for the counts of each capture file."""
     writer = RowWriter(raw=choice.raw)
     for counts in files:
         writer.detail("file", counts)

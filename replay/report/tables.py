@@ -108,7 +108,7 @@ def _line(row: ReportRow) -> ReportLine:
 
 
 def sessions(report: Report) -> ReportTable:
-    """Return the table that leads from captured to predicted bytes, step by step."""
+    """Return the table that shows, step by step, how predicted bytes follow from captured bytes."""
     fetch = report["fetch"]
     actual, eligible, cost = fetch["actual"], fetch["eligible"], fetch["sessions"]
     through = cost["full"] + cost["incremental"] + cost["sessionless"]

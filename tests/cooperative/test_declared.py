@@ -1,4 +1,4 @@
-"""Key ranges that a client declares in its client.id."""
+"""Tests of key ranges that a client declares in its client.id."""
 
 import pytest
 from hypothesis import given

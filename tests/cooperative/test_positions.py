@@ -179,7 +179,8 @@ def test_most_steps_that_fit() -> None:
 
 @pytest.mark.parametrize("own", ["x" * 4100, "\N{GRINNING FACE}" * 2048])
 def test_the_applications_metadata_is_never_cut(own: str) -> None:
-    """Application metadata that is too long is not cut. The broker refuses it (error 12), as without
-    fetchgate.
+    """If the application's own metadata is too long, it is not cut.
+
+    The broker refuses it (error 12), as without fetchgate.
     """
     assert committed_metadata(Positions([0, HALF], [1, 2]), own) == own

@@ -33,7 +33,7 @@ from tests.model.wire import (
 from tests.twin import Twin
 
 EXAMPLES = int(os.environ.get("LAW_EXAMPLES", "50"))
-"""The number of histories to try. A soak test sets a higher number."""
+"""How many random histories are tried. A soak test sets a higher number."""
 RELEASES = ("1.0.2", "1.1.1", "2.0.1", "2.4.1", "2.8.2", "3.7.2", "3.9.1", "4.3.0")
 TOPICS = ("a", "b", "cc")
 PARTITIONS = 4
@@ -210,7 +210,9 @@ class AnyClientAnyBroker(RuleBasedStateMachine):
 
     @rule(ms=st.sampled_from([0, 0, 40]))
     def throttle(self, ms: int) -> None:
-        """Set the throttle time. While fetches are throttled, the broker names no leader endpoints: see
+        """Set the throttle time of the broker, in ms.
+
+        While fetches are throttled, the broker sends no leader endpoints: see
         `test_endpoints_that_a_throttle_keeps_back`.
         """
         self.broker.throttle_ms = ms

@@ -77,7 +77,7 @@ def test_what_costs_too_much_is_not_looked_into(what: str, monkeypatch: pytest.M
 
 
 def test_addresses_are_rewritten_all_the_same() -> None:
-    """Addresses are rewritten even in the response to a fetch that was not read."""
+    """Broker addresses are rewritten even in the response to a fetch that was too large to read."""
     play = Playbook(resolve=lambda *_: ("gw", 1)).knows()
     asked = fetch(16, *topics(MAX_TOPICS + 1), correlation=5)
     play.client(asked).to_broker(asked)

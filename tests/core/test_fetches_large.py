@@ -1,4 +1,4 @@
-"""In a large response of a session, the last byte causes little work, whatever the size of the reads."""
+"""Tests that the last byte of a large response causes little work, whatever the size of the reads."""
 
 import random
 from collections import Counter

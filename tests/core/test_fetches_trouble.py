@@ -92,7 +92,10 @@ def test_an_id_outside_the_shards() -> None:
 
 
 def test_a_refused_session_is_asked_for_again_each_time_and_told_once() -> None:
-    """Case 95, trap 22: a refused session is requested again with each fetch, but reported only once."""
+    """Case 95, trap 22: after a refused session, each fetch requests a session again.
+
+    The refusal is reported only once.
+    """
     play = Playbook().knows()
     for number in (1, 2):
         passes(play, 16, T, number)

@@ -254,9 +254,7 @@ def test_a_full_fetch_toward_the_broker_has_the_sessions_order() -> None:
 
 
 def test_limits_rack_and_client_are_those_of_each_request() -> None:
-    """Section 2.1: limits, rack and client id are those of the current request. A session does not store
-    them.
-    """
+    """Section 2.1: a session does not store limits, rack and client id. Each request has its own values."""
     client = Client(12)
     made = client.session(*FOO)
     client.fetch(

@@ -92,7 +92,7 @@ class Live:
         until(lambda: self.peek(name, 0).error_code == 3, f"{name} gone")
 
     def end_transaction(self, transaction: Transaction, topic: str, partition: int, *, commit: bool) -> None:
-        """End a transaction and wait for its marker in one partition."""
+        """End a transaction, and wait until its marker is in the log of one partition."""
         before = self.admin.offsets(topic)[partition]
         self.producer.end(transaction, commit=commit)
         until(lambda: self.admin.offsets(topic)[partition] > before, "transaction marker")

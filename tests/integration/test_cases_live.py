@@ -220,7 +220,10 @@ def test_what_the_broker_does_not_compare(asker: LiveAsker) -> None:
 def test_an_error_while_it_lasts_and_once_after_at_the_same_high_watermark(
     asker: LiveAsker,
 ) -> None:
-    """Cases 24 and 25."""
+    """Cases 24 and 25: a partition with an error is in each response while the error lasts.
+
+    When the error is over, the partition is in one more response, even with an unchanged high watermark.
+    """
     session = asker.session(("foo", 0), ("bar", 0))
     asker.live.delete_topic(asker.full("bar"))
 
@@ -349,7 +352,10 @@ def test_limits_and_a_first_batch_that_comes_whole(asker: LiveAsker) -> None:
 
 
 def test_an_id_outside_the_shards(asker: LiveAsker) -> None:
-    """Case 96."""
+    """Case 96: a session id above the ranges of all shards gets error -1.
+
+    The response has the same session id.
+    """
     response = asker.fetch(("foo", 0), session=(2_147_483_640, 0))
 
     assert (response.error_code, response.session_id) == (-1, 2_147_483_640)

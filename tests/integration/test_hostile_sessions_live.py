@@ -92,7 +92,7 @@ class Reader:
 
 @dataclass
 class Client(Requests):
-    """A client on its own connection."""
+    """A client with its own connection to the gateway."""
 
     gateway: GatewayProcess = field(kw_only=True)
 

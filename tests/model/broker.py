@@ -252,9 +252,9 @@ class ModelBroker:
                 yield CachedPartition(name, topic.topic_id, entry)
 
     def _listed(self, request: FetchRequest) -> list[CachedPartition]:
-        """Return the partitions of a full fetch.
+        """Return the partitions of a full fetch, each once.
 
-        If one is listed twice, its first position and last values count.
+        A partition that the fetch lists twice has its first position and its last values.
         """
         return list({partition.key: partition for partition in self._cached(request)}.values())
 

@@ -106,7 +106,7 @@ def test_staleness_is_strict() -> None:
 
 
 def test_a_privileged_newcomer_beats_any_consumer() -> None:
-    """Case 7: a privileged newcomer evicts any consumer's session."""
+    """Case 7: a new session of a follower evicts any consumer's session, but no follower's session in use."""
     cache = one_cache(1)
     make(cache, 100, 0)
 

@@ -71,8 +71,10 @@ async def _not_reading(gate: Gateway, count: int) -> AsyncIterator[list[socket.s
 
 
 def test_clients_that_never_read_take_little_each_and_are_counted() -> None:
-    """Clients that never read take limited memory, which is counted. Before the fix, 90 such clients took 112
-    MB in the process and 350 MB in the system, and the count was 0.
+    """Clients that never read take limited memory, which is counted.
+
+    Before the fix, 90 such clients took 112 MB in the process and 350 MB in the system, and the counted
+    number of bytes was 0.
     """
 
     async def scene() -> None:
@@ -154,7 +156,10 @@ def test_metadata_does_not_wait_for_a_client_that_does_not_read() -> None:
             raise AssertionError(waits)
 
         def report_buffered(self) -> None:
-            """Report nothing, because the number of buffered bytes does not change."""
+            """Report nothing, although bytes are buffered.
+
+            With this, the number of buffered bytes does not grow in the test.
+            """
 
     async def scene() -> None:
         async with (

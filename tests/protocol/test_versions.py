@@ -49,8 +49,9 @@ def test_a_session_is_spoken_at_v7_or_later(version: int, spoken: int) -> None:
 @pytest.mark.parametrize("error", [0, 6, 56])
 @pytest.mark.parametrize("chunk", [5, 1000])
 def test_an_entry_is_narrowed_to_the_clients_version(version: int, error: int, chunk: int) -> None:
-    """Case 74: an entry is converted to the client's version. Up to v5, error 56 becomes 6, and v4 has no
-    log_start_offset.
+    """Case 74: a response's entry is converted to the client's version.
+
+    Up to v5, error 56 becomes error 6. In v4, the field log_start_offset is removed.
     """
     spoken = max(version, 7)
     frame = fetch_response(spoken, ("t", [entry(3, 9, error=error, records=b"records")]))

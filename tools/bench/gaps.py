@@ -1,7 +1,7 @@
-"""The time that a client needs to turn to a new leader, from the bytes on the wire in a capture.
+"""Measures how long a client needs to turn to a new leader, from the bytes in a capture.
 
-A gap begins with a response that says that the broker no longer leads a partition. It ends with the first
-request for that partition to another broker.
+A gap begins with a response that says that the broker no longer leads a partition. The gap ends with the
+first request for that partition to another broker.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

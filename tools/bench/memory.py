@@ -87,7 +87,7 @@ def _idle(proxy: Proxy, topic_id: str) -> float:
 
 
 def _growth(stage: BenchStage, gateway: Proxy, topic_id: str) -> float:
-    """Return the gateway's growth in MB while all its clients are busy."""
+    """Return by how many MB the gateway's memory grows while all its clients are busy."""
     seconds = FLAT * stage.seconds
     with ExitStack() as stack:
         topic = stack.enter_context(stage.topic(100))

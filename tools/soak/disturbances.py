@@ -34,7 +34,8 @@ CAUGHT_UP_SECONDS: Final = 130.0
 """The time limit for all consumers to have received everything, without disturbances."""
 PRODUCERS: Final = "producers"
 EMPTY_SECONDS: Final = 8.0
-"""How long a topic that was made again stays empty, so that consumers at an old offset get an error."""
+"""How long a topic stays empty after it was deleted and created again, in seconds. Consumers at an old offset
+get an error in this time."""
 
 Settings = dict[str, object]
 TOPIC_SETTINGS: Final[Settings] = {"min.insync.replicas": 2}

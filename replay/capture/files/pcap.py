@@ -192,7 +192,12 @@ class RecordSearch:
     """Finds the next record in windows of one file."""
 
     def __init__(self, form: Format, first_time: int) -> None:
-        """`first_time`: nanoseconds since 1970 of the file's first packet; 0 if unknown."""
+        """Prepare a search for records of this format.
+
+        Args:
+            form: the format of the file.
+            first_time: the time of the file's first packet, in ns since 1970. 0 if unknown.
+        """
         self._form = form
         self._unpack = struct.Struct(f"{form.order}4I").unpack_from
         self._seconds = (1, 1 << 32)

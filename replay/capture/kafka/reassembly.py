@@ -96,7 +96,7 @@ class Reassembly:
         self._isn = -1
         self._fin = -1
         self._next = -1
-        """Sequence number at `_position`, -1 while unknown."""
+        """The sequence number of the byte at `_position`. -1 while it is unknown."""
         self._origin = -1
         """Sequence number of position 0."""
         self._position = 0

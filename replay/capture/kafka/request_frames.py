@@ -1,4 +1,4 @@
-"""The client's direction of a connection, cut into requests."""
+"""Cuts the client's direction of a connection into requests."""
 
 from collections.abc import Iterator
 from typing import Final

@@ -1,4 +1,4 @@
-"""Conversations for tests: turns frames into rows of captured packets."""
+"""Builds conversations for tests: turns frames into rows of captured packets."""
 
 import struct
 
@@ -23,7 +23,7 @@ def response(correlation_id: int, body: bytes = b"\0" * 6) -> bytes:
 
 
 class Talk:
-    """The rows of a connection. Its sequence and ACK numbers are counted."""
+    """Builds the captured rows of one connection, with the right sequence and ACK numbers."""
 
     def __init__(self, *, syn: bool = True) -> None:
         self.rows: list[Row] = []

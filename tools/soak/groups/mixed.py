@@ -78,7 +78,7 @@ class Plan:
     compacted: bool = True
     """Whether there is also a compacted topic."""
     folder: Path | None = None
-    """The folder for the members' lines. None keeps no lines."""
+    """The folder in which the members' output is kept. If None, it is not kept."""
 
 
 @dataclass(slots=True, eq=False)
@@ -167,7 +167,7 @@ class MixedGroup:
             self._start(slot)
 
     def leave(self) -> None:
-        """End all members gracefully."""
+        """Let all members leave their group gracefully, and end."""
         for slot in self._slots:
             self._end(slot)
         for reader in self._readers:
