@@ -58,7 +58,7 @@ class Option:
 
     @property
     def variable(self) -> str:
-        """The name of the option in the environment."""
+        """The name of the option's environment variable."""
         return _PREFIX + self.name.upper()
 
 
@@ -74,7 +74,7 @@ class Given:
     """The flag, the variable or the file that set the option. For a default value: the flag that would change
     it."""
     called: str
-    """The text for the place of the option in error messages."""
+    """The words that error messages use for the place where the option was set."""
 
 
 def option(*, parse: Callable[[str], _Value], **rest: Any) -> _Value:

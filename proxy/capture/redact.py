@@ -70,7 +70,8 @@ KEPT: Final = frozenset(
 """The API keys of requests and responses whose bodies are kept."""
 
 _MAX_REQUEST: Final = 1 << 28
-"""The length limit of a request. Kafka requests are shorter. Text or TLS read as a length is larger."""
+"""The maximum length of a request in bytes. Kafka requests are shorter. The first bytes of text or of TLS,
+read as a length, give a larger number."""
 _MAX_RESPONSE: Final = 1 << 30
 _MAX_OPEN: Final = 1 << 14
 """The maximum number of requests without a response. If there are more, the order of responses is in
@@ -315,7 +316,8 @@ class _Requests(_RedactedDirection):
     def __init__(self, open_requests: _OpenRequests) -> None:
         super().__init__(open_requests)
         self._produce = bytearray()
-        """The first bytes of a Produce request, until they show whether it gets a response (acks)."""
+        """The first bytes of a Produce request, until they show whether the request gets a response
+        (acks)."""
         self._need = 0
         self._size = 0
 
@@ -438,7 +440,7 @@ class _RedactedResponses(_RedactedDirection):
     def end(self) -> list[Piece]:
         """End the stream. Return the pieces of the bytes that are still buffered.
 
-        Their record contents are omitted.
+        The contents of records are omitted from these pieces.
         """
         pieces = super().end()
         if self._held.size:

@@ -38,7 +38,7 @@ TopicPartition: TypeAlias = tuple[bytes, int]
 
 
 class Positions:
-    """A map from all hashes to their next offsets. Immutable.
+    """An immutable map from all hashes to their next offsets.
 
     The map consists of steps: intervals of hashes with the same offset. The first step begins with hash 0.
     Neighbouring steps have different offsets.

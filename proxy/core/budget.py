@@ -19,7 +19,7 @@ of it, or if memory is short."""
 SILENT_SECONDS: Final = 4.0
 """The time without progress after which a client counts as not reading, in seconds."""
 REQUESTS_PART: Final = 4
-"""The divisor of the memory limit for responses that gives the limit for incomplete requests: a quarter."""
+"""The limit for incomplete requests is the limit for responses divided by this number."""
 
 
 class Holder(Protocol):
@@ -87,8 +87,7 @@ class Budget:
             holder: the connection.
             buffered: the number of all buffered bytes of the connection.
             may_wait: whether the response is incomplete and large. Small responses do not wait, because
-                buffering them costs
-                less than the delay.
+                buffering them costs less than the delay.
         """
         self.total += buffered - self._holders.get(holder, (0, False))[0]
         if buffered:

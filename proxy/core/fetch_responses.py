@@ -415,9 +415,9 @@ class FetchResponses:
     def _keep_order(self, fetching: FetchHandler, walk: FetchResponseWalk, result: SessionResult) -> None:
         """Arrange to send a fetch again without the session, if `serves_in_order` is false.
 
-        It is false if, because of the session's order, other partitions got records than with the order of
-        the fetch. The response is dropped. No records are lost, because the fetch has the same offsets when
-        it is sent again. The session continues.
+        It is false if the session's order gave records to other partitions than the fetch's order would. The
+        response is dropped. No records are lost, because the fetch has the same offsets when it is sent
+        again. The session continues.
         """
         table, fetch = self._session.table, fetching.fetch
         if table is None or fetch is None:
@@ -577,8 +577,7 @@ class FetchResponses:
         Args:
             walk: the parsed response.
             partitions: the number of partitions that the client gets. 0 if the fetch is sent again, or if the
-                caller
-                counts the partitions elsewhere.
+                caller counts the partitions elsewhere.
         """
         client, broker = self._tally.client, self._tally.broker
         broker.partitions_answered += walk.partitions
@@ -600,11 +599,11 @@ def full_response(
 
     Args:
         fetching: the fetch.
-        response: the session's response to it.
-        walk: the walk over that response.
-        result: the meaning of that response for the session.
+        response: the response to the fetch in the session.
+        walk: the parsed form of the response.
+        result: the meaning of the response for the session.
         session: the session of the connection.
-        rewriting: rewrites addresses in tags.
+        rewriting: the object that rewrites addresses in tags.
     """
     layout, fetch = LAYOUTS[fetching.version], fetching.asked
     correlation_id = fetch.frame[REQUEST_CORRELATION_ID]

@@ -190,8 +190,7 @@ class Fetches:
             size: the size of the frame in bytes.
             version: the version of the fetch.
             reason: the version is unknown, the fetch is too large, there was no memory to buffer it, or it
-                could not be
-                parsed.
+                could not be parsed.
         """
         self.decided = reason
         self._state.plans.forget_fetch()
@@ -438,7 +437,7 @@ class Fetches:
             self._close(_CONNECTION_ENDS)
 
     def end(self) -> None:
-        """Forget everything, because the connection has ended."""
+        """Drop the session and release its slot, because the connection has ended."""
         self.session.drop()
         self._close_frame = b""
         self._release_slot()

@@ -100,7 +100,7 @@ class FetchTemplate:
     def __init__(self, request: FetchRequest, block: Span) -> None:
         frame = request.frame
         self.request = request.with_frame(b"")
-        """The fetch without its frame."""
+        """The parsed fetch of the template, without its frame."""
         self.size = len(frame)
         """The size of the fetch's frame in bytes."""
         self._block = block
@@ -112,7 +112,10 @@ class FetchTemplate:
 
     @classmethod
     def of(cls, request: FetchRequest) -> Self | None:
-        """Return the template of a fetch, or None if it is too large or its entries are not contiguous."""
+        """Return the template of a fetch.
+
+        The result is None if the fetch is too large, or if its entries are not contiguous.
+        """
         block = request.block
         if block is None or len(request.frame) - (block[1] - block[0]) > MAX_KEPT:
             return None
@@ -372,7 +375,7 @@ class FetchPlan(Handler):
         """The fetch as it was sent to the broker, without its frame."""
         self.version = sent.layout.version
         self.partitions = sent.partitions
-        """How many partitions the client's fetches list."""
+        """The number of partitions that the client's fetches list."""
         self.wait = max(sent.max_wait_ms, 0) / 1e3
         limits = plans.limits
         self._limits, self._on, self._off_for = limits, limits.on, limits.off_for
@@ -384,12 +387,12 @@ class FetchPlan(Handler):
     def request(self, frame: bytes, _now: float) -> bytes | None:
         """Return the frame to send to the broker for a client's fetch, and count the fetch.
 
-        Returns:
-            The frame, or None if the core has to process the fetch.
-
         Args:
             frame: the received bytes, which may be anything.
             _now: the time, in seconds.
+
+        Returns:
+            The frame, or None if the core has to process the fetch.
         """
         limits = self._limits
         if (

@@ -62,7 +62,7 @@ class Rates:
     def cpu(self) -> float | None:
         """Return how much CPU the gateway has used in the last ten seconds, as a share of one core.
 
-        None if unknown.
+        The result is None if it is unknown.
         """
         last = self._samples[-1] if self._samples else None
         before = next(

@@ -34,7 +34,7 @@ trap 5).
 MAX_RUN_MATCH: Final = 128
 """The maximum number of entries for which a regular expression is faster than numpy arrays."""
 SESSION_VERSION: Final = 7
-"""The first version with session id and epoch (KIP-227; fetch-semantics 1.3)."""
+"""The first version of Fetch with session id and epoch (KIP-227; fetch-semantics 1.3)."""
 
 HINTS_VERSION: Final = 16
 """The first version of Fetch in which responses with error 6 or 74 contain the new leader (KIP-951;
@@ -69,7 +69,7 @@ class FetchLayout:
     flexible: bool
     """Whether the version uses compact lengths and tag buffers (v12 and later)."""
     topic_ids: bool
-    """Whether topics are named by a 16-byte id (v13 and later)."""
+    """Whether a topic is identified by a 16-byte id instead of its name (v13 and later)."""
     request_limits: int
     """Offset of max_wait_ms in a request's body. The fields min_bytes, max_bytes and isolation_level follow
     max_wait_ms."""

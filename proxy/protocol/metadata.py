@@ -112,8 +112,7 @@ def read_topics(
         body: the complete response without its header.
         version: the version of the response, v10 to v13.
         known: the bytes of topics that were read before (see `TopicElement.span`), by topic id. A topic with
-            equal
-            bytes is not parsed again.
+            equal bytes is not parsed again.
 
     Raises:
         ProtocolError: the body does not match the version.

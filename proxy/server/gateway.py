@@ -15,11 +15,11 @@ from proxy.telemetry.status import Account, Health, Status, health_of
 
 
 class Gateway:
-    """``fetchgate proxy`` with one process.
+    """The gateway as one process: ``fetchgate proxy`` without ``--workers``.
 
     Args:
         process: the state of the process.
-        inherited: listening sockets from systemd.
+        inherited: the listening sockets that systemd has opened.
     """
 
     def __init__(self, process: Process, inherited: Sequence[socket] = ()) -> None:
@@ -82,8 +82,7 @@ class Gateway:
 
         Args:
             within: the longest time to wait for requests in flight, in seconds. After this time the remaining
-                connections
-                are closed.
+                connections are closed.
 
         Returns:
             The number of connections that were still open after this time.

@@ -34,7 +34,7 @@ class Reason(StrEnum):
     TAGS = "tags"
     """The fetch has unknown tags, or a response of the session has tags outside its entries."""
     FORGETS = "forgets without a session"
-    """The fetch lists partitions to forget, but names no session."""
+    """The fetch lists partitions to forget, but has no session id."""
     ONE_PARTITION = "one partition"
     """The fetch lists fewer than two partitions, so a session would save almost no bytes."""
     BROKER_NOT_KNOWN = "broker not known yet"
@@ -121,7 +121,7 @@ class Delta:
     forgotten: Rows
     """The rows of session partitions that the fetch no longer lists."""
     topics: list[tuple[bytes, bytes]]
-    """The topic elements to send: first those with added entries, then those with altered entries."""
+    """The topic elements to send: elements with added entries first, then elements with altered entries."""
     forgotten_topics: list[tuple[bytes, bytes]]
     turned: bool
     """Whether the fetch lists the same partitions in the same order as the previous fetch. It may begin at

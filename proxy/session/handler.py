@@ -68,7 +68,7 @@ class SessionResult:
     def late(self) -> bool:
         """Whether the response has errors that a broker finds before it reads records.
 
-        It sends such entries last.
+        A broker sends entries with such errors last.
         """
         return not FOUND_BEFORE_READING.isdisjoint(self.errors)
 
@@ -227,11 +227,11 @@ class FetchSessionHandler:
         return Delta(rows, added, altered, forgotten, topics, _forgotten_elements(table, forgotten), turned)
 
     def learn_listing(self, listing: Listing, isolation_level: int) -> bool:
-        """Replace the table by one with the partitions of a full fetch.
+        """Replace the table by a new table with the partitions of a full fetch.
 
         Returns:
-            False if a partition is listed twice, or if the partition numbers are too sparse. There is no
-            table then.
+            False if a partition is listed twice, or if the partition numbers are too sparse. Then there is no
+            table.
         """
         table = PartitionTable(listing.layout, isolation_level)
         everything = np.arange(len(listing))
@@ -247,8 +247,7 @@ class FetchSessionHandler:
 
         Returns:
             The differences from the previous fetch. The result is None if the two fetches can't be compared;
-                then
-            `learn_listing` has replaced the table.
+            then `learn_listing` has replaced the table.
         """
         self.rotation = None  # this fetch changes the table, and a row may then be another partition
         delta = self.compare(listing)
@@ -355,8 +354,7 @@ class FetchSessionHandler:
         Args:
             walk: the parsed response.
             empties: true for brokers that discard the entries of throttled responses (Kafka 2.0 and later).
-                Their empty
-                throttled responses contain no information about partitions.
+                Their empty throttled responses contain no information about partitions.
         """
         full = self.state is _REQUESTED
         result = SessionResult(_COMPLETE)
@@ -475,8 +473,7 @@ class FetchSessionHandler:
 
         Args:
             session_id: an unusable session that the broker has just created. The next full fetch then
-                contains this id
-                instead. 0 if there is no such session.
+                contains this id instead. 0 if there is no such session.
         """
         self.state = TRANSITIONS[self.state, SessionEvent.LOSE]
         # No broker creates a session with a negative id: it is a refusal (fetch-semantics 2.2, 3.2).

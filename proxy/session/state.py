@@ -120,7 +120,8 @@ class NextPair(Enum):
     NEW_AND_DROP = "(0, 0), nothing kept"
     """(0, 0): request a new session, and drop the table of partitions."""
     RENEW = "(id, 0)"
-    """Request a new session, and name the old session, so that the broker drops the old one."""
+    """Request a new session. The request has the id of the old session, so that the broker drops the old
+    session."""
     NAME_AND_DROP = "(new id, 0), nothing kept"
     """Request a new session, and drop the table. The request names the unusable session that this response
     created, so that the broker drops that session."""

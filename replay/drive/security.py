@@ -77,7 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def accesses(args: argparse.Namespace, environ: Mapping[str, str]) -> tuple[Access, Access]:
-    """Return the settings for connecting to --target, and those for --against.
+    """Return the settings for connections to --target, and the settings for connections to --against.
 
     Raises:
         SecurityError: options or files can't be used.

@@ -3,8 +3,7 @@
 - ``steps``: the steps from segments to rows of the table. ``here`` runs them in this process, ``spark`` on
   Spark.
 - ``table``: the table of exchanges, column by column. ``typed`` makes columns from dataclasses.
-  ``old_tables`` reads
-  the tables of earlier releases.
+  ``old_tables`` reads the tables of earlier releases.
 - ``rows``: turns the exchanges of a connection into its rows of the table, through ``replay.simulate``.
 - ``digest``, ``limits``: the summary of a connection: bytes by topic and over time, sessions, limits.
 - ``keys``, ``spread``: with --cooperative, count records by hashes of keys, and show how they would be

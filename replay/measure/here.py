@@ -38,8 +38,7 @@ def measure_here(work: Work) -> Collected | None:
 
     Returns:
         The figures of the report. None if Spark is needed, because the captures are larger, or because a
-            table is
-        read or written.
+        table is read or written.
 
     Raises:
         OSError: a file can no longer be read.

@@ -121,11 +121,11 @@ def _seconds(time: str) -> float:
 
 
 class _Scale:
-    """Converts times and bytes per second to coordinates. Gaps in the capture are narrow.
+    """Converts times and values, such as bytes per second, to coordinates. Gaps in the capture are narrow.
 
     Args:
         times: the captured intervals, in seconds since 1970.
-        top: the value at the upper edge, in bytes per second.
+        top: the value at the upper edge of the plot.
         width: the width of the plot.
     """
 
@@ -171,7 +171,7 @@ class _Scale:
         return self.x(begin), self.x(end)
 
     def gaps(self) -> Iterator[tuple[float, float]]:
-        """Yield the coordinate of each gap, and its length in seconds."""
+        """Yield the x coordinate of each gap in the capture, and the length of the gap in seconds."""
         for place in range(1, len(self.times)):
             yield self._begins[place] - self.gap, self.times[place][0] - self.times[place - 1][1]
 

@@ -81,8 +81,7 @@ class BrokerSessionCache:
     Args:
         slots: the number of session slots of the whole broker.
         shards: the number of shards, which is 8 since Kafka 3.8, and 1 before. All shards have the same
-            number of slots.
-            If the slots can't be divided evenly, the rest is not used.
+            number of slots. If the slots can't be divided evenly, the rest is not used.
     """
 
     def __init__(self, slots: int = SLOTS, shards: int = SHARDS) -> None:
@@ -163,7 +162,7 @@ class SlotsUse:
     """The use of a broker's session slots in a capture."""
 
     sessions_at_once: int = 0
-    """The maximum of simultaneous sessions in the cache."""
+    """The largest number of sessions that were in the cache at the same time."""
     requested_at_once: int = 0
     """The maximum number of simultaneous sessions if the cache had slots for all of them."""
     evictions: int = 0

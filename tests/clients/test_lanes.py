@@ -1,4 +1,7 @@
-"""Clients in languages other than Python set a lane in their client.id, and get exactly its records."""
+"""Clients in languages other than Python can have a lane.
+
+They set the lane in their client.id, and get exactly the records of this lane.
+"""
 
 from collections.abc import Iterator
 

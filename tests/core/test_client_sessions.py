@@ -565,7 +565,7 @@ def test_with_on_who_floods_once_is_not_led_to_a_session_of_the_brokers() -> Non
 
 
 def test_a_broker_and_the_gateway_never_give_one_id_to_two_clients() -> None:
-    """If a broker gave a session id to another client, the gateway does not give the same id to a client.
+    """If a broker has given a session id to one client, the gateway never gives this id to another.
 
     An incremental fetch contains only the id, so one client would get the other client's partitions.
     """

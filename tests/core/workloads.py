@@ -91,7 +91,7 @@ class World:
         return self
 
     def exchange(self, step: Step) -> None:
-        """Send one fetch and return its response to the client."""
+        """Let the client send one fetch, and let it receive the response."""
         self._correlation += 1
         request = self.request(step.listed)
         for partition, count in step.produced.items():

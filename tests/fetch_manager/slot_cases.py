@@ -170,7 +170,10 @@ Case: TypeAlias = Callable[[Slots], None]
 
 
 def ids_are_positive_unique_and_their_shards_own(slots: Slots) -> None:
-    """Cases 1 and 13: 10,000 session ids are positive and unique. Each belongs to its creator's shard."""
+    """Cases 1 and 13: 10,000 session ids are positive and unique.
+
+    Each id belongs to the shard that created it.
+    """
     ids = [slots.create(1, privileged=False) for _ in range(10_000)]
 
     assert len(set(ids)) == len(ids)

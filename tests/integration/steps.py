@@ -113,8 +113,8 @@ class Client:
     Args:
         sides: the two servers.
         lowest: the lowest Fetch version that the client uses. If it is 12 or higher, the client sends epochs.
-            Older
-            versions have no field for them, so such a client never uses older versions in the same session.
+            Older versions have no field for them, so such a client never uses older versions in the same
+            session.
         steady: whether the client keeps its session. An old session may lose its slot to a larger one.
     """
 

@@ -1,6 +1,6 @@
 """Tests the entry of a partition that gets no records because of byte limits, on a live broker.
 
-It is compared for a direct fetch, in a session, and through the gateway.
+The test compares the entry of a direct fetch, the entry in a session, and the entry through the gateway.
 """
 
 import uuid

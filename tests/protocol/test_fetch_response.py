@@ -287,7 +287,10 @@ def test_bytes_are_skipped_only_if_all_of_them_are_records(version: int, size: i
 
 @pytest.mark.parametrize("version", [4, 7, 12, 16])
 def test_records_are_skipped(version: int) -> None:
-    """Trap 49: records are skipped. From 3 MB in chunks of 64 KB, no more than 200 bytes are buffered."""
+    """Trap 49: the parser skips the contents of records.
+
+    Of 3 MB of records that arrive in chunks of 64 KB, it buffers at most 200 bytes.
+    """
     frame = fetch_response(version, ("t", [entry(0, 9, records=bytes(3 << 20)), entry(1, 9)]))
     walk = FetchResponseWalk(LAYOUTS[version], 0, keep=True)
     for at in range(0, len(frame), 65_536):

@@ -33,7 +33,7 @@ def test_no_state_is_left_without_a_way_and_all_but_one_can_be_lost() -> None:
 def test_a_full_fetch_that_failed_is_never_asked_for_a_session_again() -> None:
     """If a full fetch fails, the gateway repeats the fetch without a session.
 
-    If it requested a session again, it could repeat the fetch forever.
+    If the gateway requested a session again, it could repeat the fetch forever.
     """
     for says in (Says.ID_NOT_FOUND, Says.SESSION_ERROR, Says.OTHER_ERROR):
         assert AFTER_FULL[says] == (NextPair.NEW, Action.RESEND_SESSIONLESS)

@@ -8,8 +8,7 @@ megabytes per second and milliseconds are not.
 - `micro`: time for one request and its response inside the gateway, without sockets; also with cold caches.
 - `bytes`: fetch bytes on the broker's side, with one busy partition of many, and with all partitions busy.
 - `law6`: workloads for which sessions save little; the gateway must never exchange more bytes with the broker
-  than
-  with the client.
+  than with the client.
 - `bulk`: reading a topic from its start; CPU seconds of the proxies per GB, throughput.
 - `tls`: like `bulk`, with TLS to the broker, compared with haproxy.
 - `latency`: from produce to consume, at two rates; producer and consumer connect through the proxy; the

@@ -93,8 +93,7 @@ async def run(where: tuple[str, int], requests: Sequence[bytes], count: int, wai
 
     Returns:
         The totals of ``responses`` and ``bytes``, and the number of connections that were ``cut`` in the
-            middle of
-        a response.
+        middle of a response.
     """
     loop = asyncio.get_running_loop()
     clients = [FetchingConnection(requests) for _ in range(count)]

@@ -69,7 +69,7 @@ class FigureRow:
 
     @property
     def target(self) -> str:
-        """The limit as text."""
+        """The limit of the row, formatted as text."""
         if self.limit is None:
             return ""
         return f"{'≥' if self.least else '≤'} {number(self.limit)}"

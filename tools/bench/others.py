@@ -57,13 +57,12 @@ class Nuisance:
         name: the name in the table.
         clients: the number of connections that misbehave.
         start: a function that starts the misbehaving program. It is given the gateway's address and the id or
-            name of an
-            empty topic. The program waits for `Load.go`, and ends with `Load.pause`.
+            name of an empty topic. The program waits for `Load.go`, and ends with `Load.pause`.
         most: the limit of memory for each of these connections in the gateway, in MB.
         settles: the seconds from the start of the program to the first measurement.
         named: whether the misbehaving clients have the bystander's client id. Then a second bystander with
-            another id runs
-            in the same window, and the added latency is the difference between the two bystanders.
+            another id runs in the same window, and the added latency is the difference between the two
+            bystanders.
     """
 
     name: str
@@ -151,7 +150,7 @@ def _measured(
 
     Returns:
         The windows without the nuisance, the windows with it, and the seconds until its connections were
-            closed.
+        closed.
     """
     clients = 2 if nuisance.named else 1
     alone, beside = [], []
@@ -226,7 +225,7 @@ def _table(
 def _apart(beside: Sequence[BystanderWindow]) -> list[float]:
     """Return the median p99 latency of the second bystander as a list.
 
-    It is empty if there was no second bystander.
+    The list is empty if there was no second bystander.
     """
     found = [window.apart for window in beside if window.apart is not None]
     return [median(found)] if found else []

@@ -38,7 +38,7 @@ _SPARK_STARTED: Final = re.compile(r"Spark started in ([\d.]+) s")
 
 
 def run(stage: BenchStage) -> list[FigureTable]:
-    """Measure large captures, cold starts, and `drive`."""
+    """Measure replay with large captures, with a small capture (cold start), and with the command `drive`."""
     with tempfile.TemporaryDirectory(prefix="fetchgate-bench-") as scratch:
         folder = Path(scratch)
         tables = [_large(stage, folder), _listing(stage, folder), _cold(stage, folder)]

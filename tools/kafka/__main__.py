@@ -3,8 +3,8 @@
     python -m tools.kafka
     python -m tools.kafka --serve orders    then runs a broker with this topic, until Ctrl-C
 
-Without the archive, brokers only take longer to start (`tools.kafka.sharing`). If it can't be made, a message
-says so, and the command succeeds.
+Without the archive, brokers only take longer to start (`tools.kafka.sharing`). If the archive can't be made,
+a message says so, and the command succeeds.
 """
 
 import argparse
@@ -65,7 +65,7 @@ def _serve(topic: str) -> None:
 
 
 def main() -> None:
-    """Run from the command line."""
+    """Parse the command line, and prepare the newest Kafka release."""
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser("python -m tools.kafka", description=__doc__, formatter_class=raw)
     parser.add_argument("--serve", metavar="TOPIC", help="run a broker with this topic, until Ctrl-C")

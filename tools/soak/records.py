@@ -63,7 +63,7 @@ def digest_of(line: Mapping[str, Any]) -> int:
 def generation_of(line: Mapping[str, Any]) -> int:
     """Return the generation of a record's topic, from a consumer program's output.
 
-    -1 if the header is missing.
+    The result is -1 if the record has no header with the generation.
     """
     found = dict(map(tuple, line["headers"])).get(GENERATION)
     return -1 if found is None else int(bytes.fromhex(found))
@@ -173,8 +173,7 @@ class ProducedRecords:
             generations: the number of times that each topic was created again. Records of earlier topics were
                 deleted.
             written: for a record that is in the log at several offsets, the producer id and sequence number
-                at each of
-                them.
+                at each of them.
         """
         found = []
         missing = self.acknowledged.missing_from(log)

@@ -156,8 +156,7 @@ def partitions_for(size: int, cores: int | None) -> int:
     Args:
         size: the size of the captures in bytes.
         cores: the number of cores of this machine. None on a cluster: there only the size decides, because
-            executors come
-            and go. Then there are enough tasks for cores that are added later.
+            executors come and go. Then there are enough tasks for cores that are added later.
     """
     partitions = size // _PARTITION + 1
     return min(partitions, _MOST_PARTITIONS if cores is None else 4 * cores)

@@ -244,9 +244,7 @@ def test_sessions_needed_are_told_by_period() -> None:
 
 
 def test_sessions_needed_over_a_long_time_are_told_by_longer_periods() -> None:
-    """Over a long time, periods are merged into longer ones.
-
-    Each one still has its maximum number of sessions.
+    """Over a long time, periods are merged into longer ones. Each period keeps its maximum of sessions.
 
     In this test, sessions are created one by one, and closed later.
     """

@@ -6,12 +6,10 @@
 - `member`: one member: a program of its own that writes a line for each record before it commits.
 - `history`: the members' actions, read from their lines.
 - `judge`: finds records that were lost, received twice, received in the wrong order, or received by a member
-  that
-  did not own the key.
+  that did not own the key.
 - `chaos`: brokers, gateway, producer, members, and their disturbances.
 - `mixed`: a similar run with members of seven libraries, through the gateway or direct. `seen` checks it: it
-  reads
-  only the log and the records that members processed.
+  reads only the log and the records that members processed.
 
 Several groups are disturbed at the same time, each with its own kills. `--kills` is the total of all groups.
 A run fails in these cases:
@@ -20,8 +18,7 @@ A run fails in these cases:
 - A key went to two members in turn, or its records were received in the wrong order.
 - A record was received again after it had been committed.
 - A record was received twice although its first member could have committed it: the member was not killed,
-  not
-  stopped, and not cut off by a killed gateway.
+  not stopped, and not cut off by a killed gateway.
 - A member that was stopped until its session expired received further records.
 - The gateway logged a defect of its own.
 """
