@@ -256,7 +256,8 @@ class Config:
         "of --tls-cert",
         needs="tls_cert",
     )
-    """The private key. None if it is in the file of the certificate. (`broker_tls_key` is the same.)"""
+    """The file of the private key. None if the key is in the certificate's file. This also applies to
+    `broker_tls_key`."""
     tls_cert_of: dict[int, Path] = option(
         metavar="ID=FILE,...",
         parse=_by_broker,
@@ -504,7 +505,7 @@ class Config:
         "intermediate CAs; it is read again when it changes",
         needs="admin",
     )
-    """The certificate of the admin endpoint. None for plain text."""
+    """The certificate file of the admin endpoint. None if the endpoint uses plain text."""
     admin_key: Path | None = option(
         metavar="FILE",
         parse=_path,
@@ -729,7 +730,10 @@ def misspelt_variables(environ: Mapping[str, str]) -> list[str]:
 
 
 def changes(before: Config, after: Config, live: frozenset[str] = LIVE) -> tuple[list[str], list[str]]:
-    """Return the names of changed options: first live ones, then those that need a restart."""
+    """Return the names of changed options in two lists.
+
+    The first list has the options that a reload applies. The second list has the options that need a restart.
+    """
     names = [option.name for option in OPTIONS]
     changed = [name for name in names if getattr(before, name) != getattr(after, name)]
     return [name for name in changed if name in live], [name for name in changed if name not in live]

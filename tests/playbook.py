@@ -113,7 +113,7 @@ class Playbook:
     # Steps
 
     def client(self, *frames: bytes, chunk: int = 1 << 30) -> Self:
-        """Send frames from the client, in chunks of this size."""
+        """Send `frames` from the client, in pieces of at most `chunk` bytes."""
         data = self._settled(b"".join(frames))
         self._sent["client"] += len(data)
         for at in range(0, len(data), chunk):
@@ -129,7 +129,7 @@ class Playbook:
         return self
 
     def close(self) -> Self:
-        """Close the connection: the client has left, or the gateway is about to stop."""
+        """Close the connection as if the client had left, or as if the gateway were about to stop."""
         self._settled(b"")
         self.connection.close_session(self.now)
         return self

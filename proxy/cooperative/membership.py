@@ -251,12 +251,13 @@ class Offer:
     gateway: bytes
     """The id of the gateway process that serves the member."""
     binding: bytes
-    """What identifies the member's fetches: its host and client.id."""
+    """The host and client.id of the member. They identify its fetches."""
     planned: Mapping[TopicPartition, int]
     held: Lanes
     unknown: bool
     keeps: bool
-    """`planned`, `held`, `unknown` and `keeps` have the same meaning as in `Joined`."""
+    """Whether the client keeps its position and its unprocessed records if a partition is taken from it and
+    assigned again. `planned`, `held` and `unknown` also have the same meaning as in `Joined`."""
     own: bytes
     """The metadata of the client's own first protocol."""
 
@@ -354,7 +355,7 @@ def read_owned(own: bytes) -> tuple[frozenset[TopicPartition], int, int]:
 
 
 def without_owned(own: bytes, places: Collection[TopicPartition]) -> bytes:
-    """Return a client's metadata, with some partitions removed from the list of its own.
+    """Return a client's metadata without `places` in its list of owned partitions.
 
     Raises:
         ProtocolError: the metadata is not a consumer's subscription.

@@ -58,7 +58,8 @@ class FilterTally(Figures):
     skipped_offsets: int = 0
     """Offsets that the gateway did not request again, because they have no record for the lane."""
     commits: Counter[str] = field(default_factory=Counter)
-    """Commits for key ranges, by result: ``ok``, or ``error`` if the broker has returned an error."""
+    """The number of commits for key ranges. The keys: ``ok``, or ``error`` if the broker has returned an
+    error."""
     refused: Counter[int] = field(default_factory=Counter)
     """Partitions for which the gateway itself returned an error, by error code."""
     exclusive: Counter[str] = field(default_factory=Counter)

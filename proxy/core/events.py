@@ -76,7 +76,7 @@ class NotFollowed(StrEnum):
     NOT_LISTED = "not listed"
     """The client's fetch does not list the partition, because the client has a session with the broker."""
     NO_ROOM = "no room"
-    """The response would have more records than max_bytes."""
+    """With the new leader's records, the response would be larger than the fetch's max_bytes."""
     NOT_NEXT = "not next in sequence"
     """Produce only: an earlier batch was not acknowledged, or a later batch was sent to another broker."""
     TOO_LARGE = "response too large"
@@ -99,7 +99,7 @@ class SideTally(Figures):
     fetch_record_bytes: int = 0
     """Bytes in the ``records`` fields of fetch responses."""
     fetches: list[int] = field(default_factory=lambda: [0, 0, 0, 0])
-    """Number of fetch requests, by `FetchKind`."""
+    """The number of fetch requests for each `FetchKind`."""
     partitions_requested: int = 0
     partitions_answered: int = 0
 
@@ -111,9 +111,9 @@ class Tally(Figures):
     client: SideTally = field(default_factory=SideTally)
     broker: SideTally = field(default_factory=SideTally)
     session_errors: Counter[int] = field(default_factory=Counter)
-    """Top-level error codes of a session's responses, by Kafka's number."""
+    """How many responses in sessions had a top-level error. The keys are Kafka's error codes."""
     sessions_lost: Counter[str] = field(default_factory=Counter)
-    """Sessions that the broker lost without an error, by `Loss`."""
+    """How many sessions the broker lost without an error. The keys are the values of `Loss`."""
     session_checks: int = 0
     """How often the gateway checked a session's responses against a full fetch."""
     refusals: int = 0
@@ -121,7 +121,7 @@ class Tally(Figures):
     probe_bytes: int = 0
     """Bytes of the gateway's own requests, except fetches, and of their responses."""
     passthrough: Counter[str] = field(default_factory=Counter)
-    """Fetches and connections that were forwarded unchanged, by reason."""
+    """How many fetches and connections were forwarded unchanged, by reason."""
     refused: Counter[str] = field(default_factory=Counter)
     """Connections that the gateway ended so that no client gets a broker's own address, by `Refusal`."""
     leaders_followed: Counter[str] = field(default_factory=Counter)

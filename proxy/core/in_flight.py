@@ -298,14 +298,14 @@ class Kept:
         self.understood = True
         """Whether all bytes so far match the version of the response."""
         self.frame: Received | None = None
-        """The received bytes."""
+        """The received bytes of the response. None if no bytes have arrived."""
         self.buffered = 0
         """How many bytes of the response are buffered."""
         self._cut = 0
         """How many entries of the response have been looked up already."""
 
     def keep(self, chunk: bytes) -> None:
-        """Buffer the next bytes."""
+        """Buffer the next bytes of the response."""
         if self.frame is None:
             self.frame = Received()
         self.frame.append(chunk)
@@ -352,10 +352,10 @@ class Responses(Protocol):
 
 
 class FetchHandler(Handler):
-    """A fetch of a client, and the response to it.
+    """The handler of a client's fetch, and of the response to it.
 
     Args:
-        responses: judges the broker's responses, and makes the client's.
+        responses: checks the broker's responses, and makes the client's responses.
         version: the version of the fetch.
     """
 

@@ -93,7 +93,7 @@ class Owner(Protocol):
         """The client of the connection: host, client id, and identity from authentication."""
 
     def go_on(self) -> None:
-        """Try again to send the waiting request."""
+        """Try again to send the request that waits on this connection."""
 
 
 class ProduceOrder:
@@ -102,9 +102,9 @@ class ProduceOrder:
     def __init__(self, most: int = MAX_LANES) -> None:
         self._most = most
         self._in_flight: dict[Lane, dict[Owner, int]] = {}
-        """The number of unanswered requests, by lane and owner."""
+        """The number of unanswered requests for each lane, by the connection that sent them."""
         self._next: dict[Lane, int] = {}
-        """By lane: the sequence number after the last acknowledged batch."""
+        """For each lane, the sequence number that follows the last acknowledged batch."""
         self._overtaken: set[Lane] = set()
         """The lanes whose batches are not retried. In these lanes a request was sent although earlier
         requests were in flight on other connections."""

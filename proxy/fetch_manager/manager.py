@@ -81,8 +81,9 @@ class FetchManager:
             gives: whether the client may get a session.
 
         Returns:
-            None if the fetch has to be forwarded unchanged. It is either a follower's fetch (fetch-semantics,
-            trap 2), or has tags, and the broker may give the session.
+            None if the fetch has to be forwarded unchanged. This is so for a follower's fetch
+                (fetch-semantics,
+            trap 2), and for a fetch with tags if the broker may give the session.
 
         Raises:
             ProtocolError: the fetch does not match the schema of its version.

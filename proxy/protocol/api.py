@@ -152,7 +152,7 @@ _FIRST_FLEXIBLE: Final = (
 # fmt: on
 
 FIRST_FLEXIBLE: Final[dict[int, int]] = dict.fromkeys(ApiKey, 0) | dict(enumerate(_FIRST_FLEXIBLE))
-"""API key -> the first version with compact strings and tag buffers, in requests and responses."""
+"""For each API key, the first version with compact strings and tag buffers, in requests and responses."""
 
 SASL: Final = (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
 """The requests with which a client authenticates."""

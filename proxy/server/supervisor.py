@@ -43,7 +43,8 @@ TOGETHER_SECONDS: Final = 5.0
 """How long the first worker that is ready waits for the other workers, in seconds. After this time the
 gateway accepts clients."""
 LISTED_SECONDS: Final = 4.0
-"""How long a worker may take to describe its connections, in seconds. There may be thousands."""
+"""How long a worker may take to describe its connections, in seconds. A worker may have thousands of
+connections."""
 SEND_SECONDS: Final = 0.1
 """The shortest time between two messages to the workers about known brokers, in seconds. The messages are
 limited because one response may name many new brokers."""

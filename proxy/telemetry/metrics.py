@@ -1,8 +1,7 @@
 """The metrics for Prometheus.
 
-`FIGURES` declares each metric and its source. The values are computed on request.
-
-No frame costs time for them. The number of label values is limited: two sides, four kinds of fetches, Kafka's
+`FIGURES` declares each metric and its source. The values are computed on request, so metrics cost no time
+while frames are forwarded. The number of label values is limited: two sides, four kinds of fetches, Kafka's
 error codes, `MAX_REASONS` reasons and `MAX_BROKERS` brokers. No label has a client id, because clients choose
 it. Client ids are in `/state`.
 """
@@ -33,14 +32,14 @@ MAX_REASONS: Final = 50
 """The maximum number of values of a label whose values come from clients or brokers. All other values are
 counted as `other`."""
 MAX_BROKERS: Final = 100
-"""How many brokers have a label value of their own, the lowest ids first. All other brokers are counted as
-`other`."""
+"""The maximum number of brokers that have their own label value: those with the lowest ids. All other brokers
+are counted as `other`."""
 _SESSION_ERRORS: Final = (
     ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
     ErrorCode.INVALID_FETCH_SESSION_EPOCH,
     ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
 )
-"""These errors are exported from the start, with 0. So a rate in Prometheus includes the first error."""
+"""The errors that are exported from the start, with 0. So a rate in Prometheus includes the first error."""
 _SIDES: Final = ("client", "broker")
 
 
@@ -71,7 +70,7 @@ class SharedValues:
 
     @cached_property
     def health(self) -> Health:
-        """Whether clients can be served."""
+        """The health of the gateway: whether it can serve clients, and if not, why."""
         return self.account.health
 
     @cached_property
@@ -160,7 +159,7 @@ class Figure:
     labels: tuple[str, ...] = ()
 
     def family(self, reading: SharedValues) -> Metric:
-        """Return the metric as an object of Prometheus' client library."""
+        """Return the metric with its present values, as an object of Prometheus' client library."""
         name, found = f"fetchgate_{self.name}", self.read(reading)
         if isinstance(found, int | float):
             return self.kind(name, self.text, value=found)

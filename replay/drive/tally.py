@@ -22,18 +22,18 @@ class RequestCounts:
     request_bytes: int = 0
     response_bytes: int = 0
     record_bytes: int = 0
-    """The contents of the `records` fields of fetch responses; part of `response_bytes`."""
+    """The number of bytes in the `records` fields of fetch responses. `response_bytes` includes them."""
     partitions_answered: int = 0
     failed: int = 0
-    """Responses with an error, either of the whole response or of an entry."""
+    """The number of responses that have an error for the whole response or for an entry."""
     errors: Counter[int] = field(default_factory=Counter)
-    """Errors of whole responses, by code."""
+    """The number of errors of whole responses, by error code."""
     partition_errors: Counter[int] = field(default_factory=Counter)
     """Errors of single entries in responses (partitions, topics, groups, members), by error code."""
     unreadable: int = 0
-    """Responses that do not parse."""
+    """The number of responses that can't be parsed."""
     seconds: "array[float]" = field(default_factory=lambda: array("d"))
-    """The response times."""
+    """The response times, in seconds."""
 
     def add(self, other: "RequestCounts") -> None:
         """Add the counts of `other`."""
@@ -51,13 +51,13 @@ class RequestCounts:
 
 
 class DriveTotals:
-    """One side's counts, by API key."""
+    """The counts of requests and responses on one side, by API key."""
 
     def __init__(self) -> None:
         self.by_key: dict[int, RequestCounts] = {}
 
     def total(self) -> RequestCounts:
-        """Return the counts of all keys together."""
+        """Return the sum of the counts of all API keys."""
         total = RequestCounts()
         for counts in self.by_key.values():
             total.add(counts)

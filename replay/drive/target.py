@@ -287,7 +287,7 @@ def create_request(version: int, topics: Mapping[str, int]) -> bytes:
 
 
 def read_created(response: bytes) -> dict[str, int]:
-    """Read a CreateTopics response (v2 to v4): the error code of each topic."""
+    """Read a CreateTopics response (v2 to v4). Return the error code of each topic."""
     found = read(_CREATE_TOPICS, ApiKey.CREATE_TOPICS, _CREATE_TOPICS_VERSIONS[0], response, 0, whole=False)
     return {_text(topic["name"]): topic["error_code"] for topic in found["topics"] or ()}
 

@@ -104,10 +104,11 @@ def busiest(connections: Iterable[Sampled]) -> list[Sampled]:
 
 
 def pairs(connections: Iterable[Sampled]) -> list[tuple[str, str]]:
-    """Find pairs of a client's connection to a gateway and the gateway's connection to the broker.
+    """Find the two connections on both sides of a gateway: the client's, and the gateway's own to the broker.
 
     Returns:
-        Pairs of names of connections, in order. A connection to a broker is in at most one pair.
+        Pairs of connection names: first the client's connection, then the gateway's connection. The pairs are
+        sorted. A connection to a broker is in at most one pair.
     """
     sampled = sorted(connections, key=lambda one: one.connection)
     alike: dict[tuple[str, int, int, int], list[tuple[int, int, int]]] = defaultdict(list)

@@ -54,12 +54,12 @@ class _BatchPayloads:
     data: memoryview
     """All payloads, concatenated."""
     edges: _Numbers
-    """The payload of row n is from `edges[n]` to `edges[n + 1]`."""
+    """The edges of the payloads: row n has the bytes from `edges[n]` to `edges[n + 1]` of `data`."""
     spans: dict[int, list[Span]] = field(default_factory=dict)
     """The spans to cut, by row. A span is a begin and an end in `data`."""
 
     def head(self, row: int) -> bytes:
-        """Return the first bytes of a row."""
+        """Return the first bytes of a row's payload."""
         start = int(self.edges[row])
         return bytes(self.data[start : start + REQUEST_START_BYTES])
 
@@ -177,7 +177,7 @@ def _spread(found: _BatchPayloads, row: int, spans: Sequence[Span]) -> None:
 
 
 def _without(found: _BatchPayloads, rows: int) -> tuple[pa.Array, pa.Array]:
-    """Return the payloads without the spans, and a description of what was cut from each."""
+    """Return the payloads without the spans to cut, and for each payload a description of its cuts."""
     kept: list[memoryview] = []
     sizes = np.diff(found.edges)
     cuts = [b""] * rows

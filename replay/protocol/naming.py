@@ -51,9 +51,9 @@ SCHEMAS: Final[dict[int, str]] = {
     ApiKey.ALTER_SHARE_GROUP_OFFSETS: "group:string",
     ApiKey.DELETE_SHARE_GROUP_OFFSETS: "group:string",
 }
-"""API key -> the schema of its request (see `proxy.protocol.messages`), by the *Request.json of
-Kafka 3.9 and 4.3. The key of FindCoordinator counts as a group, whatever its key_type. Schemas end with the
-last field that is needed."""
+"""For each API key, the schema of its request (see `proxy.protocol.messages`). The schemas follow the
+*Request.json of Kafka 3.9 and 4.3, and end with the last field that is needed. The key of FindCoordinator
+counts as a group, whatever its key_type."""
 
 _METADATA: Final = frozenset({"topics.name", "topics.partitions.partition_index"})
 

@@ -195,7 +195,7 @@ def untold(report: Report) -> str:
     """Say why the saving is not known: most bytes of fetches were not captured completely.
 
     Returns:
-        One sentence, which also says how to capture better; "" if the saving is known.
+        One sentence, which also says how to capture all bytes; "" if the saving is known.
     """
     reason = report["decision"]["reason"]
     if reason not in UNTOLD:

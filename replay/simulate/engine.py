@@ -136,7 +136,7 @@ class Engine:
     def _left_out(self, fetch: CapturedFetch) -> Outcome:
         """Count a fetch without a captured response at its captured cost.
 
-        Its response would be needed to know the next state of the session.
+        Without the response, the next state of the session is unknown.
         """
         share_captured(fetch)
         fetch.outcome.reason = UNPAIRED

@@ -1,4 +1,4 @@
-"""Exchanges as rows for questions in SQL: the columns, each with its meaning. Sans-IO."""
+"""The columns of the table of exchanges that SQL can query, each with its meaning. Sans-IO."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass

@@ -16,7 +16,7 @@ LOOK_ON_SECONDS = 1.0
 """The time to wait after the last record, in seconds. In this time the client sends several fetches that find
 nothing new."""
 RECONNECTED_SECONDS = 30.0
-"""The time limit for a client that has closed its connection to open another one."""
+"""The time limit, in seconds, for a client that has closed its connection to open another one."""
 
 log = logging.getLogger(__name__)
 

@@ -97,7 +97,7 @@ def platformatic() -> Program:
 
 
 def kcat() -> Program:
-    """Debian's kcat. Its librdkafka is years older than that of confluent-kafka."""
+    """Return the program of Debian's kcat. Its librdkafka is years older than that of confluent-kafka."""
     command = (sys.executable, "-m", "tests.clients.python.consume_kcat", tool("kcat"))
     return Program(name="kcat", client_id="kcat", command=command, sessions=Sessions.GIVEN)
 

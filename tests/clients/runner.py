@@ -20,7 +20,7 @@ OLD_KAFKA_PYTHON = "kafka-python==2.0.2"
 
 Line: TypeAlias = dict[str, Any]
 Place: TypeAlias = tuple[str, int]
-"""(topic, partition)"""
+"""A partition: its topic and its number."""
 
 
 class Sessions(Enum):
@@ -52,7 +52,7 @@ class Program:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ways:
-    """The bootstrap addresses of the brokers (`direct`) and of the gateway before them."""
+    """The bootstrap addresses of the brokers (`direct`) and of the gateway in front of them."""
 
     direct: str
     gateway: str

@@ -1,4 +1,7 @@
-"""The gateway replaces older leaders in Metadata responses by newer ones: bytes in, bytes out (KIP-951)."""
+"""The gateway replaces older leaders in Metadata responses by newer ones (KIP-951).
+
+The tests compare the bytes of the responses.
+"""
 
 import sys
 from collections import Counter

@@ -55,11 +55,11 @@ class Bystander:
     """A confluent-kafka consumer through the gateway, and a producer that writes for it to the broker.
 
     Args:
-        produce_at: where the producer connects.
-        consume_at: where the consumer connects.
-        topic: the name of a topic with `PARTITIONS`. Nobody else writes to it.
-        rate: records a second.
-        settings: more settings of librdkafka, for both.
+        produce_at: the address to which the producer connects.
+        consume_at: the address to which the consumer connects.
+        topic: the name of a topic with `PARTITIONS` partitions. Nobody else writes to it.
+        rate: the number of records per second.
+        settings: more settings of librdkafka, for consumer and producer.
     """
 
     def __init__(

@@ -43,7 +43,7 @@ VERSION: Final = 12
 ASKS: Final = compact_array([bytes(16) + compact_string(TOPIC) + b"\0"]) + b"\0\0\0"
 """The rest of a Metadata v12 request: it asks for one topic by name, and creates no topic."""
 HEADER: Final = 5
-"""The size of a response's header v1 without tags."""
+"""The size of a response's header v1 without tags, in bytes."""
 DESCRIBE_QUORUM: Final = 55
 ROUNDS: Final = 10
 

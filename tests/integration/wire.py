@@ -106,7 +106,7 @@ def _record(record: Record, index: int, first_timestamp: int) -> bytes:
 
 
 def _varint(value: int) -> bytes:
-    """Encode a signed varint: zigzag, then as an unsigned one."""
+    """Encode a signed varint: first zigzag encoding, then as an unsigned varint."""
     return uvarint(value << 1 ^ value >> 63)
 
 

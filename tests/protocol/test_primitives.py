@@ -1,4 +1,4 @@
-"""Basic types are written and read to the same bytes. Readers refuse invalid bytes."""
+"""Basic types that are written and read again have the same value. Readers refuse invalid bytes."""
 
 from collections.abc import Callable
 from typing import Any

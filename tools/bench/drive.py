@@ -32,7 +32,7 @@ PARTITIONS: Final = 100
 COPIES: Final = 8
 ROUNDS: Final = 10
 LEAST: Final = 3_000.0
-"""The minimum of fetches per second, with --max-wait 0."""
+"""The minimum rate in fetches per second, with --max-wait 0."""
 
 _TOPIC_ID: Final = b"fetchgate's stub"
 _VERSIONS: Final = {0: (0, 13), 1: (4, 18), 2: (1, 11), 3: (0, 13), 9: (1, 10), 10: (0, 6), 18: (0, 4)}

@@ -37,7 +37,8 @@ from tools.kafka.admin import Admin
 NODES: Final = 3
 TOPIC: Final = "moving"
 PROPERTIES: Final = {"replica.fetch.wait.max.ms": 20}
-"""With the default of 500 ms, waiting followers would hide most of the clients' behaviour."""
+"""The settings of the brokers. With the default of 500 ms, most of the clients' behaviour could not be seen,
+because followers would wait."""
 MOVES: Final = 5
 """How many times all leaders move in a window."""
 QUICK_MOVES: Final = 2
@@ -59,7 +60,7 @@ KINDS: Final = {"produce": ApiKey.PRODUCE, "fetch": ApiKey.FETCH}
 
 @dataclass(frozen=True, slots=True)
 class MovesWindow:
-    """One window of one client and route."""
+    """The measurements of one window, for one client on one route."""
 
     gaps: Mapping[str, Sequence[float]]
     """The gaps in ms. The keys are those of `KINDS`."""

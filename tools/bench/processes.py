@@ -200,7 +200,7 @@ class BenchGateway(Proxy):
             return False
 
     def state(self) -> dict[str, Any]:
-        """Return /state."""
+        """Return the gateway's state, as `/state` gives it."""
         with urllib.request.urlopen(f"http://{self._admin}/state", timeout=10) as response:
             document: dict[str, Any] = json.load(response)
         return document

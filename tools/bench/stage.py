@@ -1,4 +1,4 @@
-"""The real broker that all parts share, and the routes to it."""
+"""The real broker of all benchmark parts, and the proxies in front of it."""
 
 import sys
 import tempfile
@@ -49,7 +49,7 @@ class BenchStage:
         self._stack.close()
 
     def report(self, text: str) -> None:
-        """Print the present step."""
+        """Print which step of the benchmark runs now."""
         self._console.print(f"[dim]{text}[/]", highlight=False)
 
     @property

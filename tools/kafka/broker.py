@@ -147,9 +147,9 @@ class Broker:
         return (self.folder / "broker.log").read_text(errors="replace")
 
     def start(self) -> None:
-        """Start it and wait until it is ready.
+        """Start the broker and wait until it is ready.
 
-        At the first start it tries other ports if another process has taken one of them.
+        At the first start, the broker tries other ports if another process has taken one of its ports.
 
         Raises:
             RuntimeError: it did not start; the message ends with its log.
@@ -221,7 +221,7 @@ class Broker:
         self.start()
 
     def close(self) -> None:
-        """Kill everything, and remove its data and log."""
+        """Kill the broker and its ZooKeeper, and remove their data and logs."""
         self.kill()
         if self._zookeeper is not None:
             self._zookeeper.close()

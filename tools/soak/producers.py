@@ -32,7 +32,7 @@ RECORDS_PER_SECOND: Final = 25
 """Records a second, for each producer."""
 STEP_SECONDS: Final = 0.05
 MOST_IN_FLIGHT: Final = 400
-"""The limit of unacknowledged records of a producer."""
+"""The maximum number of unacknowledged records of a producer."""
 MOST_AT_ONCE: Final = 10
 FAILURES: Final = 20
 """The number of consecutive failures after which a producer is replaced."""
@@ -307,7 +307,7 @@ class KafkaPython:
                 time.sleep(1)
 
     def send(self, place: RecordPlace, record: SoakRecord, done: Callable[[int | None, str], None]) -> None:
-        """See `_ProducerClient`."""
+        """Send a record. Call `done` later with the record's offset and "", or with None and an error."""
         future = self._producer.send(
             place.topic,
             value=record.value,

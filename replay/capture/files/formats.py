@@ -10,7 +10,7 @@ MAX_RECORD = 1 << 18
 """The longest packet, in bytes, that libpcap captures, unless the snap length in the file header is
 larger."""
 _MAX_SNAPLEN = 8 << 20
-"""A larger snap length in a file header is ignored."""
+"""The largest valid snap length, in bytes. A larger value in a file header is ignored."""
 _LINK = (1 << 26) - 1
 """Mask for the link type. The bits above it hold the length of a frame check sequence."""
 _NANOSECONDS = frozenset({dpkt.pcap.TCPDUMP_MAGIC_NANO})

@@ -57,7 +57,7 @@ class PcapngRecords:
         """Read the blocks of a file.
 
         Args:
-            counts: are updated as blocks are read.
+            counts: the counts of the file. They are updated while blocks are read.
             secrets: the TLS key logs in the file are added to this list. With None, they are skipped.
         """
         self.done = False

@@ -55,7 +55,7 @@ class Packets:
     order: Column
     """The position of each packet's record in the file."""
     time: Column
-    """Nanoseconds since 1970."""
+    """The time of each packet, in nanoseconds since 1970."""
     ends: Column
     """The two ends of each packet, as an array of shape (5, n). Its rows: the lower address in two halves,
     the higher address in two halves, and a number with the IP version, the lower end's port and the higher
@@ -69,7 +69,7 @@ class Packets:
     begin: Column
     """Where the payload begins in the window."""
     size: Column
-    """Bytes of payload that were captured."""
+    """The number of payload bytes of each packet that were captured."""
     missing: Column
     """The number of payload bytes that the capture does not have, because the snap length cut the end of the
     packet."""

@@ -23,7 +23,7 @@ _KEY_UPDATE: Final = 24
 _NEXT: Final = bytes([APPLICATION_DATA, 3, 3])
 """The first bytes of an encrypted record."""
 _MOST_HANDSHAKE: Final = 64
-"""The maximum of handshake records before the first record that can be decrypted."""
+"""The maximum number of handshake records before the first record that can be decrypted."""
 _MOST_TRIES: Final = 512
 """The maximum number of sequence numbers that are tried after a gap. One try costs up to 10 microseconds."""
 
@@ -91,7 +91,13 @@ class TlsDirection:
         self._tries = 0
 
     def data(self, view: memoryview, time: int, end_time: int) -> None:
-        """Read the next bytes."""
+        """Read the next captured bytes of this direction.
+
+        Args:
+            view: the bytes.
+            time: the time of the first byte.
+            end_time: the time of the last byte.
+        """
         self.seen_bytes += len(view)
         at = 0 if self._hole or self.lost else self._follow(view, time, end_time)
         if self.lost:

@@ -6,9 +6,9 @@ Each line has a label, the client random of a connection, and a secret (draft-ie
 from typing import Final
 
 MASTER: Final = b"CLIENT_RANDOM"
-"""The master secret of TLS 1.2 (RFC 5246, 8.1)."""
+"""The label of the master secret of TLS 1.2 (RFC 5246, 8.1)."""
 CLIENT: Final = b"CLIENT_TRAFFIC_SECRET_0"
-"""The secret for data of the client with TLS 1.3 (RFC 8446, 7.1)."""
+"""The label of the secret for the client's data in TLS 1.3 (RFC 8446, 7.1)."""
 SERVER: Final = b"SERVER_TRAFFIC_SECRET_0"
 _SIZES: Final = {MASTER: (48,), CLIENT: (32, 48), SERVER: (32, 48)}
 _RANDOM: Final = 32

@@ -46,7 +46,7 @@ class Earlier:
 
     runs: int
     files: int
-    """A number above those of all capture files in the table."""
+    """The lowest number that is higher than the numbers of all capture files in the table."""
     captures: Mapping[str, str]
     """Names of capture files, by fingerprint."""
 
@@ -118,7 +118,10 @@ def earlier(table: DataFrame, path: str) -> Earlier:
 
 
 def write_stored(spark: SparkSession, table: DataFrame, path: str, run: int) -> DataFrame:
-    """Write a table, or add to one. Return the written rows as `read_stored` would."""
+    """Write a new table, or add rows to an existing one.
+
+    Return the rows of this run as they can be read from the table.
+    """
     stored = table.drop(*UNSTORED).withColumns(
         {"run": f.lit(run), "day": f.expr(_DAY), "broker": f.expr(_BROKER)}
     )

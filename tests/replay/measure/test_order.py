@@ -121,7 +121,7 @@ def found_in(path: Path) -> list[Any]:
 
 
 def untimed(path: Path) -> dict[str, Any]:
-    """Return the report of `measure` for a capture. Its times are left out."""
+    """Return the report of `measure` for a capture, without its times."""
     report: dict[str, Any] = {**measured("gateway", path)}
     left_out = {"bytes", "packets", "clocks_apart_seconds"}
     report["input"] = {name: value for name, value in report["input"].items() if name not in left_out}

@@ -29,7 +29,10 @@ PIECES = st.lists(
 
 
 def delivered(records: list[tuple[str, int, int, bool, int]], members: int) -> Delivered:
-    """Count records. Each has a topic, a partition, a hash, whether it is the hash of a key, and bytes."""
+    """Count the records as `measure` does, for a group of `members` members.
+
+    Each record has a topic, a partition, a hash, whether the hash is that of a key, and its size in bytes.
+    """
     found, split = Delivered(), stretches(members)
     for topic, partition, hashed, has_key, size in records:
         counts = found.topic(("topic", topic))

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.integration
 FIRST, SECOND = CAPTURES / "librdkafka-rebalance.pcap", CAPTURES / "aiokafka-gateway.pcap"
 """Two captures from two different days. `FIRST` is the earlier one."""
 OLD_TABLE = Path(__file__).parents[1] / "old_table"
-"""The table of `SECOND` as 0.2.0 wrote it, without folders by day and broker."""
+"""The table of `SECOND` as fetchgate 0.2.0 wrote it, without folders by day and broker."""
 
 
 @pytest.fixture(scope="module")
