@@ -53,7 +53,8 @@ SANS_IO = (
     "proxy.core",
     "proxy.cooperative",
 )
-"""Folders that open no socket or file, and read no clock. Of `proxy`, `replay` may import only these."""
+"""Folders that open no socket or file, and read no clock. From `proxy`, `replay` may import only folders in
+this list."""
 WORLD = frozenset(
     {
         "asyncio",

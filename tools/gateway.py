@@ -141,13 +141,13 @@ class GatewayProcess:
         self._end(signal.SIGKILL, 10)
 
     def close(self) -> None:
-        """Kill it if it is running, and remove its log."""
+        """Kill the gateway if it is running, and remove its log."""
         if self._process is not None:
             self.kill()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def reload(self) -> None:
-        """Send SIGHUP."""
+        """Send SIGHUP, so that the gateway reloads its options."""
         self._started().send_signal(signal.SIGHUP)
 
     def log(self) -> str:
@@ -155,7 +155,7 @@ class GatewayProcess:
         return (self.folder / "log").read_text(errors="replace")
 
     def state(self) -> dict[str, Any]:
-        """Return /state."""
+        """Return the contents of the gateway's /state."""
         response: dict[str, Any] = json.loads(self._get("/state"))
         return response
 

@@ -127,7 +127,7 @@ class LaneFetch:
         self.wait_until = now + max(fetch.max_wait_ms, 0) / 1e3
         """The time at which the client must have a response, in seconds: its `max_wait_ms` is over then."""
         self.refuse_at = max(self.wait_until, now + HELD_SECONDS)
-        """When the client may get an error of the gateway's own, in seconds."""
+        """The time from which on the client may get an error made by the gateway, in seconds."""
         self._scanned = 0
         """How many bytes of records the broker has sent for this fetch."""
         self._offsets: dict[bytes, dict[int, int]] = {}

@@ -38,7 +38,7 @@ _NO_VALUE: Final = {"epoch": -1, "last_epoch": -1, "log_start_offset": -1}
 
 
 Element: TypeAlias = tuple[bytes, int, int]
-"""A topic element: its key, the index of its first entry, the index after its last one."""
+"""A topic element: the topic's key, the index of the first entry, and the index after the last entry."""
 
 
 class SessionPartitions:

@@ -25,8 +25,8 @@ from proxy.protocol.primitives import (
 )
 
 READ_WITHIN: Final = 1 << 17
-"""The fields that are read of a forwarded request, such as acks, must be within its first bytes. This is the
-number of these bytes."""
+"""The number of bytes at the start of a forwarded request in which the gateway reads fields, such as acks.
+The fields must be within these bytes."""
 
 _FIRST_TRANSACTIONAL: Final = 3
 _FIRST_FLEXIBLE: Final = 9

@@ -101,7 +101,7 @@ def _line(process: _OtherProcess, found: dict[int, _OtherProcess]) -> list[_Othe
 def _program(proc: Path, process: _OtherProcess) -> list[bytes]:
     """Return the first words of a command line, before subcommand and options.
 
-    They are the same for all gateways.
+    These words are the same for all gateways.
     """
     try:
         words = Path(proc, str(process.number), "cmdline").read_bytes().split(b"\0")[:-1]

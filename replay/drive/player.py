@@ -34,13 +34,13 @@ class _Copy:
     sessions: list[dict[str, SideSessions]]
     """For each side, the sessions there, by captured broker."""
     ended: set[int] = field(default_factory=set)
-    """The places of the connections that were played to their end in this round."""
+    """The indices of the connections that were played to their end in this round."""
     first_open: int = 0
     """The index of the first connection that has not been played to its end."""
     started: int = 0
     """How many connections were started in this round."""
     suffix: bytes = b""
-    """A suffix for its client, group and transactional ids. Empty for the first copy."""
+    """A suffix for the client ids, group ids and transactional ids of this copy. Empty for the first copy."""
 
     def end(self, place: int) -> None:
         """Record that a connection was played to its end."""

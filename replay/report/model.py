@@ -30,9 +30,9 @@ class Actual(TypedDict):
     """The fetches as captured."""
 
     requests: int
-    """Requests with or without a response."""
+    """The number of requests, with or without a captured response."""
     responses: int
-    """Responses whose request was captured."""
+    """The number of responses whose request was captured."""
     request_bytes: int
     response_bytes: int
     record_bytes: int
@@ -137,15 +137,16 @@ class Time(TypedDict):
     captured_seconds: float
     """The captured time in seconds: the sum of `stretches`."""
     stretches: list[Stretch]
-    """Intervals in order. Nothing was captured between them: files have gaps between them, or captures
-    were joined."""
+    """The intervals in which packets were captured, in order. Nothing was captured between two intervals,
+    because of gaps between files, or because captures were joined."""
 
 
 class Bucket(TypedDict):
     """Fetch bytes, both directions, of a period of time."""
 
     time: str
-    """Its start, ISO 8601 in UTC. Buckets are in order; buckets without a fetch may be left out."""
+    """The start of the period, ISO 8601 in UTC. Buckets are in order; buckets without a fetch may be left
+    out."""
     seconds: float
     """Its length."""
     actual_bytes: int
@@ -156,13 +157,13 @@ class Shares(TypedDict):
     """All fetch bytes, both directions, in five parts. The parts add up to the whole."""
 
     listing_bytes: int
-    """Requests: entries of partitions, including forgotten ones, and their topic elements."""
+    """The request bytes of partition entries, including forgotten partitions, and of their topic elements."""
     empty_entry_bytes: int
     """The response bytes of entries with nothing new."""
     entry_bytes: int
     """The response bytes of entries with something new, without the bytes of their records."""
     record_bytes: int
-    """Responses: contents of the `records` fields."""
+    """The response bytes in the `records` fields."""
     other_bytes: int
     """The rest of the frames: headers, session fields, topic elements of responses."""
 
@@ -182,8 +183,8 @@ class ReadableReport(TypedDict):
     """The bytes that were lost, cut, encrypted or not Kafka. Readable and unreadable bytes add up to all
     bytes."""
     left_out_bytes: int
-    """Contents of records that were not captured, as with `--capture-records no`. No figure needs them,
-    and no other sum here includes them."""
+    """The bytes of record contents that were not captured, for example with `--capture-records no`. No figure
+    needs these bytes, and no other sum here includes them."""
     ratio: float
     """readable_bytes / all bytes; 1.0 if there are no bytes."""
     by_reason: dict[str, int]
@@ -203,7 +204,7 @@ class Passed(TypedDict):
 
     exchanges: int
     bytes: int
-    """Bytes as captured, both directions."""
+    """The bytes of the fetches as captured, in both directions."""
 
 
 class ToDo(TypedDict):
@@ -328,7 +329,7 @@ class SlotsRow(TypedDict):
     """The number of sessions that the broker did not create, because no slot was free and no session could be
     evicted."""
     over_time: list[SlotsNeeded]
-    """At most 120."""
+    """The number of needed slots over time. The list has at most 120 entries."""
 
 
 class LimitFigures(TypedDict):
@@ -345,7 +346,7 @@ class LimitFigures(TypedDict):
     starved: int
     """How often a partition starved: it had records but got none, while other partitions got some."""
     starved_seconds: float
-    """How long partitions starved, in total."""
+    """How long partitions starved, in total, in seconds."""
 
 
 class LimitsRow(LimitFigures):
@@ -369,7 +370,7 @@ class StarvedRow(TypedDict):
     it."""
     partition: int
     since: str
-    """ISO 8601 in UTC."""
+    """The start of the time span, ISO 8601 in UTC."""
     seconds: float
     """The seconds until the partition got records, had no more records, or the capture ended."""
     responses: int
@@ -386,7 +387,7 @@ class LimitsReport(LimitFigures):
     """The value of --max-fetch-bytes. 0 if each fetch was measured by its own limit (v0 to v2: 50 MiB)."""
     by_client: list[LimitsRow]
     longest: list[StarvedRow]
-    """The longest, at most 10."""
+    """The longest time spans in which a partition starved, at most 10."""
 
 
 class SpreadShare(TypedDict):
@@ -423,7 +424,7 @@ class CooperativeRow(TypedDict):
     unread_bytes: int
     """Bytes of unreadable batches and responses: cut, damaged, or older than Fetch v4 or Kafka 0.11."""
     partitions: int
-    """All fetched partitions, including those without records."""
+    """The number of fetched partitions, including partitions without records."""
     shared_partitions: int
     """The partitions of topics that have fewer partitions than the group has members. Only these partitions
     would be shared."""
@@ -475,7 +476,7 @@ class Modelled(TypedDict):
 
     tcp_ip: TcpIp
     money: Money | None
-    """None without --price-per-gb."""
+    """The modelled saving of money. None without --price-per-gb."""
 
 
 class BothSides(TypedDict):
@@ -513,7 +514,7 @@ class Report(TypedDict):
     connections: list[ConnectionRow]
     """The connections with the most actual fetch bytes, at most 50."""
     over_time: list[Bucket]
-    """At most 120."""
+    """The fetch bytes of consecutive periods. The list has at most 120 periods."""
     where: Where
     readable: ReadableReport
     not_eligible: dict[str, NotEligible]

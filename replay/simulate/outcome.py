@@ -85,12 +85,13 @@ class Outcome:
     reason: str = ""
     """The reason why the fetch was not eligible, or why the engine forwarded it unchanged."""
     session_kind: Kind | None = None
-    """The kind of the first request that was sent for it. None if it was not eligible."""
+    """The kind of the first request that was sent for the fetch. None if the fetch was not eligible."""
     session_request_bytes: int = 0
-    """Closes and repairs included, as in `session_response_bytes`."""
+    """The request bytes with sessions. Closes and repairs are included, as in `session_response_bytes`."""
     session_response_bytes: int = 0
     close_bytes: int = 0
-    """Part of both: requests that close a session, and their responses."""
+    """The bytes of requests that close a session, and of their responses. The session's request bytes and
+    response bytes include them."""
     repair_bytes: int = 0
     """The bytes of fetches that were sent again after a session was lost, and of their responses. The
     session's request bytes and response bytes include them."""
@@ -270,7 +271,7 @@ def share_captured(fetch: CapturedFetch) -> None:
 
 
 def share_sent(outcome: Outcome, sent: FetchRequest) -> None:
-    """Add to each topic its share of a request to the broker."""
+    """Add to the figures of each topic its share of the bytes of a request to the broker."""
     for key, count, size in _request_topics(sent):
         outcome.session_listing_bytes += size
         share = outcome.topic(key, sent.layout)

@@ -199,8 +199,8 @@ class GatewayPolicy:
     def end(self, end: ConnectionEnd) -> tuple[list[Outcome], Outcome | None]:
         """Settle all open fetches.
 
-        If the capture shows when the client left, the core's session is closed at that time. The core treats
-        responses differently after it.
+        If the capture shows when the client left, the core's session is closed at that time. After the close,
+        the core treats responses differently.
         """
         settled = []
         closing = Outcome(_no_exchange(end))

@@ -164,7 +164,7 @@ def an_added_partition_is_told_once(script: Script) -> None:
 
 
 def what_was_throttled_comes_next(script: Script) -> None:
-    """Cases 27 and 30: what a throttled response left out comes with the next response."""
+    """Cases 27 and 30: a change that a throttled response left out is in the next response."""
     made = script.session(("foo", 0))
 
     with script.world.throttled("foo", 0):
@@ -289,7 +289,7 @@ def all_but_the_added_one(script: Script) -> None:
 
 
 def an_empty_session(script: Script) -> None:
-    """Case 40: a session without partitions."""
+    """Case 40: a session without partitions ends with its next fetch, unless this fetch adds a partition."""
     made = script.session()
     assert summary(made.fetch()) == (0, 0, 0)
     assert summary(made.fetch()) == (70, 0, 0)

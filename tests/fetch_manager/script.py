@@ -49,7 +49,7 @@ class Server:
     begin: Callable[[bytes], Finish]
     client_id: str
     ids: list[int] = field(default_factory=list)
-    """Session ids in the order of creation."""
+    """The server's session ids in the order of creation."""
 
     def session_id(self, session: "Session | int") -> int:
         """Return the id of a session on this server. An integer is taken as an id."""

@@ -116,10 +116,10 @@ class Lockstep:
     seed: int
     counts: Counts = field(default_factory=Counts)
     topics: dict[str, int] = field(default_factory=dict)
-    """Partitions by topic, or 0 while it is deleted."""
+    """The number of partitions of each topic, or 0 while the topic is deleted."""
     ids: dict[str, bytes] = field(default_factory=dict)
     ends: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
-    """Log start and high watermark as last seen."""
+    """For each partition, the log start and the high watermark that were seen last."""
     wanted: list[tuple[str, int]] = field(default_factory=list)
     offsets: dict[tuple[str, int], int] = field(default_factory=dict)
     open: dict[tuple[str, int], Transaction] = field(default_factory=dict)

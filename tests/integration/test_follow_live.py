@@ -26,7 +26,7 @@ pytestmark = pytest.mark.timeout(300)
 """Starting three brokers takes long."""
 
 FETCH_VERSION: Final = 11
-"""The last version that is not flexible: librdkafka's before KIP-951, and Sarama's."""
+"""The last Fetch version that is not flexible. librdkafka before KIP-951 uses it, and Sarama."""
 WAIT_MS: Final = 200
 MOVES: Final = 4
 EACH: Final = 20

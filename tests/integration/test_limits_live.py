@@ -40,7 +40,7 @@ def live() -> Iterator[Live]:
 
 @pytest.fixture(scope="module")
 def sessionless() -> Iterator[Live]:
-    """The same broker with 0 slots for sessions."""
+    """The same broker as in `live`, but with 0 slots for sessions."""
     properties = {**LIVE_PROPERTIES, "max.incremental.fetch.session.cache.slots": 0}
     with Broker("4.3.0", properties=properties) as broker, Live(broker) as live:
         fill(live)
@@ -136,7 +136,10 @@ FETCHES: Final = ROUNDS * IN_A_ROUND
 
 
 def test_directly_a_list_that_turns_starves_nobody_and_one_that_does_not_starves_many(live: Live) -> None:
-    """The baseline, section 4: a client without sessions has to rotate its list (KIP-74)."""
+    """Without a gateway and without sessions, a client has to rotate its list (KIP-74, section 4).
+
+    If the list does not rotate, many partitions starve.
+    """
     turned = Consumer(live.broker.address, LIMIT, turned=True).read(PARTITIONS)
     straight = Consumer(live.broker.address, LIMIT, turned=False).read(ROUNDS)
 
@@ -198,9 +201,10 @@ def rounds(consumer: Consumer) -> list[list[int]]:
 def test_through_two_gateways_in_a_row_every_partition_gets_on_at_the_same_rate(
     live: Live, sessionless: Live, start_gateway: Callable[..., GatewayProcess], slots: bool, turned: bool
 ) -> None:
-    """The session between them belongs to the far gateway or the broker.
+    """Through two gateways in a row, all partitions are read at the same rate.
 
-    A partition that got records moves to its end.
+    The session between the gateways is one of the far gateway, or of the broker. A partition that got records
+    moves to the end of this session.
     """
     broker = (live if slots else sessionless).broker
     near = in_a_row(broker, 2, start_gateway)

@@ -25,7 +25,10 @@ def live(request: pytest.FixtureRequest) -> Iterator[Live]:
 
 
 def test_a_client_cannot_tell_at_any_version(live: Live) -> None:
-    """Trap 28: no change of a partition and no forgotten one is lost."""
+    """At every version, a client gets the same from the gateway as from the broker.
+
+    Trap 28: the session misses no changed partition, and no forgotten partition.
+    """
     first, last = live.fetch_versions
     versions = range(first, last + 1)
     incremental = 0

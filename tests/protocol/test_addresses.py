@@ -1,5 +1,6 @@
-"""In responses, only hosts and ports are changed. Compared with kio's messages, live responses, and fixed
-bytes.
+"""In responses, only hosts and ports are changed.
+
+The tests compare rewritten responses with kio's messages, with live responses, and with fixed bytes.
 """
 
 import contextlib

@@ -16,7 +16,8 @@ BYTES: Final = 1_000
 """Records a second, and the size of each: 10 MB/s."""
 KEYS: Final = 5_000
 LINGER_MS: Final = 5
-"""Without it, 10,000 requests a second would take a whole core of the broker."""
+"""How long the producer waits for more records, in milliseconds. Without this wait, 10,000 requests a second
+would take a whole core of the broker."""
 LEAST_SECONDS: Final = 5.0
 WARM_UP: Final = 2.0
 P50_LIMIT, P99_LIMIT = 1.0, 5.0

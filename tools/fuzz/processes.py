@@ -97,7 +97,7 @@ def _pairs() -> tuple[tuple[socket.socket, socket.socket], ...]:
 
 
 def _packets(data: bytes) -> None:
-    """Requests with late responses, and connections sent with and without a descriptor."""
+    """Send requests whose responses come late, and connections with and without a file descriptor."""
     (asks, responds), (sends, receives) = _pairs()
     question = Question(asks)
     asks.setblocking(False)

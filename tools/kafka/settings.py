@@ -15,7 +15,7 @@ LOG4J: dict[str, object] = {
     "log4j.appender.stderr.layout": "org.apache.log4j.PatternLayout",
     "log4j.appender.stderr.layout.ConversionPattern": "%d{HH:mm:ss,SSS} [%t] %p %c - %m%n",
 }
-"""Kafka 1.0 logs with log4j, all later releases with slf4j."""
+"""The log settings for Kafka 1.0, which uses log4j. All later releases use slf4j."""
 
 PROTOCOL_MAP = "listener.security.protocol.map"
 SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
@@ -47,7 +47,10 @@ QUICK_KRAFT: dict[str, object] = {
 
 
 def security_protocol(listener: str) -> str:
-    """Return the security protocol that is a listener's name or follows a dash in it, else PLAINTEXT."""
+    """Return the security protocol of a listener: its name, or the part of its name after a dash.
+
+    Return PLAINTEXT if neither is a security protocol.
+    """
     name = listener.rpartition("-")[2]
     return name if name in SECURITY_PROTOCOLS else "PLAINTEXT"
 

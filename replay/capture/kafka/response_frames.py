@@ -44,7 +44,7 @@ class ResponseFraming(Framing):
         return True
 
     def close(self, pieces: list[Buffer], size: int, missing: int) -> None:
-        """See `Framing`."""
+        """Report a whole response, see `Framing.close`."""
         self.conversation.response_seen(self._correlation_id, pieces, size, missing, self._end_time)
         self.ignored = self.conversation.opaque_from_broker
 

@@ -114,7 +114,8 @@ class Search:
         """Look for the start of a frame. Return its place, or -1.
 
         Args:
-            boundary: the sender stopped here: it waits for the other side, or the stream ended.
+            boundary: whether the sender stopped here, because it waits for the other side, or because the
+                stream ended.
         """
         if self._exhausted:
             return -1

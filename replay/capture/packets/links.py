@@ -71,7 +71,8 @@ _LAYERS: dict[int, _Layer] = {
     229: _raw,
     276: _with_ethertype(20, 0),
 }
-"""By link type: null, Ethernet, raw IP, OpenBSD loopback, Linux cooked, raw IPv4 and IPv6, cooked v2."""
+"""The function for each link type: null, Ethernet, raw IP, OpenBSD loopback, Linux cooked, raw IPv4 and IPv6,
+cooked v2."""
 
 
 def network(window: FileWindow, records: Records, counts: FileCounts) -> tuple[Column, Column]:

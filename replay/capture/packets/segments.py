@@ -176,9 +176,9 @@ def runs(window: FileWindow, packets: Packets, base: int) -> pa.RecordBatch:
     """Join the packets of one window into runs, grouped by connection.
 
     Args:
-        window: where the payload is.
-        packets: in the order of the capture.
-        base: added to each packet's offset, to get `order`.
+        window: the part of the file that has the payload.
+        packets: the packets, in the order of the capture.
+        base: the number that is added to each packet's offset, to get the column `order`.
     """
     sort = _by_connection(packets.ends)
     first = _breaks(packets, sort)

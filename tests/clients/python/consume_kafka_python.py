@@ -41,10 +41,10 @@ During a rejoin, short polls or frequent metadata requests can leave kafka-pytho
 This happens without a gateway, too.
 """
 FORGOTTEN_SECONDS = 10.0
-"""The program rejoins its group after this time without partitions.
+"""The program rejoins its group after this time without partitions, in seconds.
 
-3.0.12 forgets an assignment that arrives just as a poll ends (direct as well). Without a rejoin, it would
-wait forever.
+kafka-python 3.0.12 forgets an assignment that arrives just as a poll ends, even without a gateway. Without a
+rejoin, it would wait forever.
 """
 
 

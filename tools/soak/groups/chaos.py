@@ -101,13 +101,13 @@ class GroupMembers:
     """The members of one group, and their disturbances.
 
     Args:
-        name: the group's, and its topic's.
+        name: the name of the group, and of its topic.
         kind: the kind of members.
-        bootstrap: the gateway.
+        bootstrap: the address of the gateway.
         broker: the broker.
-        folder: for the members' output.
-        seed: of all choices.
-        done: counts the disturbances.
+        folder: the folder for the members' output.
+        seed: the seed of all random choices.
+        done: the counts of the disturbances.
     """
 
     def __init__(

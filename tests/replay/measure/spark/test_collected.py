@@ -1,4 +1,4 @@
-"""A million connections fit into a driver of 512 MB: Java's heap, and Python's memory."""
+"""With a million connections, a Spark driver of 512 MB is enough, for Java's heap and for Python."""
 
 import json
 import os
