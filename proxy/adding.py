@@ -12,7 +12,7 @@ function gets two values and returns the result. It may change and return the fi
 
 
 class Figures:
-    """The base of dataclasses with figures of connections or processes that can be added up."""
+    """The base of dataclasses with counts of connections or processes. Their values can be added up."""
 
     __slots__ = ()
 

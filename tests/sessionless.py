@@ -1,4 +1,4 @@
-"""Compares a direct client of a model broker with a client behind the core. Neither uses sessions."""
+"""Compares two clients without sessions: one direct to a model broker, one behind the gateway's core."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -68,7 +68,7 @@ class Client:
         return response
 
     def established(self, *wants: Want, **fields: Any) -> "Client":
-        """Repeat the fetch until there is a session."""
+        """Repeat the same fetch until the broker has given the gateway a session."""
         for _ in range(UNTIL_A_SESSION):
             self.same(*wants, **fields)
             if self.connection.status().session_epoch:

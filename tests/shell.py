@@ -150,7 +150,7 @@ def _nothing_passes() -> FastPath:
 
 @dataclass
 class Wire:
-    """A core without Kafka, which forwards bytes unchanged. `closing` is sent when its session is closed."""
+    """A core that does not know Kafka and forwards bytes unchanged. On closing, it sends `closing`."""
 
     closing: bytes = b""
     bad: bytes = b"\xff"
@@ -185,7 +185,7 @@ class Wire:
     events: list[Event] = field(default_factory=list)
 
     def status(self) -> Self:
-        """Return this object: it has all the attributes of a status."""
+        """Return this object. It also serves as the status, because it has all attributes of a status."""
         return self
 
     def attach(self, _wake: object, _alarm: object) -> None:
@@ -335,7 +335,7 @@ class StubCluster(StubBroker):
 async def stub_cluster(
     *brokers: tuple[int, str, int], port: int = 0, tls: ssl.SSLContext | None = None
 ) -> AsyncIterator[StubCluster]:
-    """Run a stub cluster. In `brokers`, an entry without a host stands for the stub itself."""
+    """Run a stub cluster. An entry in `brokers` without a host means the stub itself."""
     stub = StubCluster(tls=tls)
     await stub.start(port)
     stub.brokers = tuple((id_, host or "127.0.0.1", at or stub.port) for id_, host, at in brokers)
@@ -424,8 +424,9 @@ def socket_of(writer: asyncio.StreamWriter) -> asyncio.Transport:
 async def answers_and_closes(
     broker: StubBroker, gate: Gateway, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> None:
-    """Check that the client gets all of a large response and then the end, when the broker answers and
-    closes.
+    """Check that the client gets all of a large response and then the end of the connection.
+
+    The broker sends the response and closes its connection at once.
     """
     writer.write(b"x")
     await until(lambda: broker.received.endswith(b"x"))

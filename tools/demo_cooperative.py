@@ -41,7 +41,8 @@ JOIN_SECONDS: Final = 60.0
 ERRORS: Final = 3
 """librdkafka's log level: errors, without a warning for each retry."""
 STALLED_SECONDS: Final = 45.0
-"""The demo gives up if no record is handled in this time. The group notices a killed member after 6 s."""
+"""The time in seconds without a handled record after which the demo gives up. The group notices a killed
+member after 6 s."""
 EXAMPLES: Final = """\
 examples:
   make demo-cooperative                                      takes about a minute and a half
@@ -78,7 +79,7 @@ def produce(bootstrap: str, topic: str, count: int) -> None:
 
 
 def watch(workers: Sequence[LoggedWorker], until: int, step: RunningStep) -> None:
-    """Wait until `until` different records are handled, or none was handled for `STALLED_SECONDS`.
+    """Wait until `until` different records are handled, or no record was handled for `STALLED_SECONDS`.
 
     Raises:
         RuntimeError: a member failed.

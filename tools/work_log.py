@@ -1,9 +1,9 @@
-"""Logs of the records that members of a group have handled. A log outlives a member that is killed.
+"""Logs of the records that members of a group have handled. A log is kept when its member is killed.
 
-A log is a file that is mapped into memory. Each record has an entry of four 64-bit numbers in the machine's
-byte order: the offset, the key, and the begin and end of the work on it (ns of the monotonic clock, which all
-processes of a machine share). The key is a number; records have it in decimal digits. Entries with a negative
-key are events: `COMMITTED`, `ASSIGNED`.
+A log is a file that is mapped into memory. Each handled record has an entry of four 64-bit numbers in the
+machine's byte order: the offset, the key, and the begin and end of the work on the record (ns of the
+monotonic clock, which all processes of a machine share). The key is a number; in the record itself, it is
+written in decimal digits. Entries with a negative key are events: `COMMITTED`, `ASSIGNED`.
 """
 
 import mmap
@@ -19,9 +19,10 @@ import numpy.typing as npt
 _ENTRY: Final = struct.Struct("=4q")
 _DTYPE: Final = np.dtype([("offset", "i8"), ("key", "i8"), ("began", "i8"), ("ended", "i8")])
 COMMITTED: Final = -1
-"""The broker has accepted a commit of `offset`."""
+"""Marks an event in the log: the broker has accepted the member's commit of the entry's `offset`."""
 ASSIGNED: Final = -2
-"""The member has `offset` partitions, or parts of them."""
+"""Marks an event in the log: the member now has partitions, or parts of partitions. Their number is in the
+entry's `offset`."""
 Entries: TypeAlias = npt.NDArray[Any]
 
 
@@ -75,13 +76,16 @@ class Handled:
     again: tuple[int, ...]
     """Offsets of records handled again. An offset is listed once for each repetition."""
     disordered: int
-    """The number of records first handled after a later record of the same key."""
+    """The number of records that were first handled after a record with the same key and a higher offset."""
     together: int
-    """The number of records begun while another record of the same key was being handled."""
+    """The number of records whose handling began while another record of the same key was being handled."""
 
 
 def handled(members: Sequence[Entries]) -> Handled:
-    """Compare each record that the group has handled with the earlier records of the same key."""
+    """Count the records that a group has handled, and those handled again, in the wrong order or together.
+
+    The order is checked among records with the same key.
+    """
     every = np.concatenate([records(each) for each in members])
     every = every[np.argsort(every["began"], kind="stable")]
     first = np.zeros(len(every), bool)

@@ -23,8 +23,9 @@ on."""
 MAGIC_AT: Final = 16
 """The offset of the magic byte. It is the same in messages of magic 0 and 1."""
 _HEADER: Final = Struct(">qiibIhiqqqhii")
-"""base_offset, batch_length, partition_leader_epoch, magic, crc, attributes, last_offset_delta,
-base_timestamp, max_timestamp, producer_id, producer_epoch, base_sequence, number of records."""
+"""The fields of a batch header: base_offset, batch_length, partition_leader_epoch, magic, crc, attributes,
+last_offset_delta, base_timestamp, max_timestamp, producer_id, producer_epoch, base_sequence, number of
+records."""
 _MAGIC: Final = 2
 _CRC_AT: Final = 17
 _CRC_END: Final = 21
@@ -58,7 +59,7 @@ class Header(NamedTuple):
 
     @property
     def has_keys(self) -> bool:
-        """Whether the batch has data records. It has none if it is empty or a control batch."""
+        """Whether the batch has data records. Empty batches and control batches have none."""
         return self.records > 0 and not self.attributes & _CONTROL
 
     @property

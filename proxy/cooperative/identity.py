@@ -43,7 +43,7 @@ class MemberIdentity:
 
     @property
     def has_lane(self) -> bool:
-        """Whether the client.id gives the client a lane, or declares a lane that is invalid."""
+        """Whether the client.id gives the client a lane, or tries to declare a lane (even an invalid one)."""
         return self.bound or self.declares
 
     @property

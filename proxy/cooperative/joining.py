@@ -75,20 +75,20 @@ class Joining:
         self._offers: dict[bytes, Offer] = {}
         """If the client is the leader of its group: the offer of each member, by member id."""
         self._given = b""
-        """The member id that the coordinator gave to a client that had none. Empty again once the client has
-        its lanes."""
+        """The member id that the coordinator gave to a client without one. Empty after the client has
+        received its lanes."""
         self._syncs = 0
         """`Member.syncs` after the last SyncGroup on this connection."""
         self._had_nothing = False
-        """Whether the client had no partitions before its last SyncGroup. If it drops the response, it still
-        has none."""
+        """Whether the client had no partitions before its last SyncGroup. If this client drops the SyncGroup
+        response, it still has no partitions."""
         self._unknown = False
         """The value of `Joined.unknown` when the client joined."""
         self._sharing = False
         """Whether the coordinator has chosen the gateway's protocol, `PROTOCOL`."""
 
     def takes(self, join: Join) -> bool:
-        """Return whether a JoinGroup request is for a cooperative group, and from a consumer."""
+        """Return whether a JoinGroup request comes from a consumer and is for a cooperative group."""
         named = self._members.group(join.group) is not None
         return named and join.protocol_type == CONSUMER and bool(join.protocols)
 
@@ -194,7 +194,7 @@ class Joining:
         )
 
     def _exclusive(self) -> str:
-        """Return the reason why the group shares no partition in this generation, or "" if it may."""
+        """Return the reason why the group must not share partitions in this generation, or "" if it may."""
         offers = self._offers.values()
         if len({offer.gateway for offer in offers}) > 1:
             return "instances"
@@ -204,7 +204,7 @@ class Joining:
         return "client_id" if unbound or len(bindings) < len(offers) else ""
 
     def synced(self, sync: Sync, frame: bytes, now: float) -> bytes:
-        """Return the SyncGroup response for the client, and give the member its lanes.
+        """Give the member its lanes from a SyncGroup response. Return the response for the client.
 
         Raises:
             ProtocolError: the frame can't be read.

@@ -10,16 +10,16 @@ from proxy.cooperative.murmur2 import MASK, SEED, SPACE, M, murmur2
 __all__ = ["SPACE", "murmur2", "murmur2_of", "offset_hash"]
 
 _SPREAD: Final = 0x9E3779B1
-"""2^32 divided by the golden ratio. Its multiples spread any series of offsets evenly."""
+"""2^32 divided by the golden ratio. The multiples of this number distribute any series of offsets evenly."""
 _MANY: Final = 64
 """If there are at least this many keys, their hashes are computed in NumPy arrays, which is faster."""
 _SHORT: Final = 64
-"""The longest key, in bytes, that is hashed in an array. In an array, all rows are as long as the longest
-key."""
+"""The maximum size in bytes of a key that is hashed in an array. All rows of the array have the size of its
+longest key, so a long key would waste memory."""
 
 
 def murmur2_of(keys: Collection[bytes]) -> dict[bytes, int]:
-    """Return murmur2 of each key. Many keys at once take a tenth of the time of single calls."""
+    """Return the murmur2 hash of each key. For many keys, this takes a tenth of the time of single calls."""
     short = [key for key in keys if len(key) <= _SHORT]
     if len(short) < _MANY:
         return {key: murmur2(key) for key in keys}

@@ -85,16 +85,17 @@ class Member:
         self.tally = tally
         self.state = State.UNKNOWN if declared is None else State.DECLARED
         self.group = b""
-        """The group that the member has joined, or that owns its declared lane. The owner follows from the
-        client.id. If not, it is the first group for which the member commits or requests offsets. Empty until
-        the group is known."""
+        """The group that the member has joined, or the group that owns its declared lane. The group of a
+        declared lane is named in the client.id. If the client.id names no group, it is the first group for
+        which the member commits or requests offsets. Empty until the group is known."""
         self.member_id = b""
         self.generation = -1
         """The generation in the member's last SyncGroup."""
         self.instance: bytes | None = None
         """The group_instance_id in the member's last SyncGroup."""
         self.keeps = False
-        """See `plan.Joined.keeps`."""
+        """Whether the client keeps its position and unprocessed records in a partition that is taken and
+        assigned again (`plan.Joined.keeps`)."""
         self.session_seconds = 0.0
         self.expires_at = 0.0
         """When the member's session timeout is over, in seconds."""
@@ -111,7 +112,8 @@ class Member:
         """Earlier lanes for which the member may still commit. Its client releases them only after the
         rebalance."""
         self.epoch = 0
-        """A number that changes with the lanes. Responses to requests of an earlier epoch are dropped."""
+        """A number that changes whenever the member's lanes change. If a request was sent in an earlier
+        epoch, its response is dropped."""
         self.syncs = 0
         """How often this process has given the member an assignment of its group."""
         self.heartbeats = 0
@@ -127,15 +129,16 @@ class Member:
         """Whether the group has ever assigned lanes to the member. Before that, all hashes have the same
         offset."""
         self._kept_position = False
-        """Whether the client keeps an earlier position, or may do so. Then the member has to release
-        everything and join again."""
+        """Whether the client keeps an earlier position, or possibly keeps it. Then the member has to release
+        all its partitions and join again."""
         self._gave_up_all = False
-        """Whether the member's last assignment was empty because of `_kept_position`. It joins again once it
-        knows the assignment. If it still requests no offsets after that, its application sets the
-        positions."""
+        """Whether the member's last assignment was empty, because `_kept_position` was True. The member joins
+        again after it has received this assignment. If it then requests no offsets either, its application
+        sets the positions."""
         # What it was sent
         self.scans: dict[bytes, dict[int, Scan]] = {}
-        """Which offsets to skip (`Scan`), by topic (named as in the fetch) and partition."""
+        """The `Scan` of each partition, with the offsets to skip. The keys are the topic (a name or an id, as
+        in the fetch) and the partition."""
         self.first: dict[TopicPartition, int] = {}
         """The lowest offset from which the member has fetched each partition."""
         self.delivered: dict[TopicPartition, int] = {}
@@ -147,7 +150,8 @@ class Member:
         hashes, another member may have got further. This member does not get the records before that
         offset."""
         self._splits: dict[TopicPartition | None, Split] = {}
-        """Splits by partition. None is the key of the split of all partitions for declared ranges."""
+        """The splits that were computed, by partition. The key None is for declared key ranges: they have one
+        split for all partitions."""
 
     def __repr__(self) -> str:
         return f"<Member {self.state.name} declared={self.declared} lanes={len(self.lanes)}>"
@@ -215,11 +219,11 @@ class Member:
         """Give the member its lanes.
 
         Args:
-            lanes: its lanes from now on. None if its group shares no partition.
-            planned: its lanes after it has joined again.
+            lanes: the member's new lanes. None if its group shares no partition.
+            planned: the lanes that the member will have after it has joined again.
             now: the time in seconds.
-            owned: the partitions in which its client keeps its position, or still has to commit.
-            whole: its whole partitions if its group shares no partition.
+            owned: the partitions in which the client keeps its position, or still has to commit.
+            whole: if the group shares no partition, the partitions that belong to the member as a whole.
         """
         self._has_shared = self._has_shared or lanes is not None
         self._begin(dict.fromkeys(whole, FULL) if lanes is None else lanes)
@@ -236,7 +240,7 @@ class Member:
         self.confirm(now)
 
     def _begin(self, given: Lanes) -> None:
-        """Note in which partitions the member has to begin from the committed offsets, see `unasked`."""
+        """Update `unasked`: the partitions in which the member has to begin from the committed offsets."""
         self.unasked = {
             place
             for place, ranges in given.items()
@@ -249,7 +253,10 @@ class Member:
         self._kept_position, self._gave_up_all = False, self._kept_position
 
     def _forget_but(self, kept: Collection[TopicPartition]) -> None:
-        """Forget what was sent to the member, except in the partitions in which it continues."""
+        """Forget the records that were sent to the member, except in the partitions `kept`.
+
+        In these partitions the member continues.
+        """
         self.first = {place: each for place, each in self.first.items() if place in kept}
         self.delivered = {place: each for place, each in self.delivered.items() if place in kept}
         self.ends = {place: each for place, each in self.ends.items() if place in kept}
@@ -261,9 +268,9 @@ class Member:
             self.scans[topic] = {each: scan for each, scan in scans.items() if (topic, each) in kept}
 
     def goes_on(self, places: Iterable[TopicPartition]) -> bool:
-        """Return whether the member may get records of all these partitions.
+        """Return whether the member may get records of all `places`.
 
-        Return False if the client still has to request the committed offset of a partition.
+        Return False if the client still has to request the committed offset of one of these partitions.
         """
         if self.unasked.isdisjoint(places):
             return True
@@ -276,7 +283,7 @@ class Member:
             self.synced(None, {}, now)
 
     def confirm(self, now: float) -> None:
-        """Note that the group knew the member at this time. The session timeout starts again then."""
+        """Record that the group knew the member at this time, and start the session timeout anew."""
         self.expires_at = max(self.expires_at, now + self.session_seconds)
 
     def lives(self, now: float) -> bool:
@@ -325,7 +332,7 @@ class Member:
         return self.declared is not None or self.plain or place in self.lanes
 
     def commits(self, place: TopicPartition) -> KeyRanges | None:
-        """Return the key ranges for which the member commits, or None for the whole partition."""
+        """Return the key ranges for which the member commits a partition, or None for all keys."""
         return self.released.get(place) or self.ranges(place)
 
     def ranges(self, place: TopicPartition) -> KeyRanges | None:

@@ -29,7 +29,7 @@ class Joined:
     planned: Mapping[TopicPartition, int] = field(default_factory=dict)
     """The first hash that was planned for the member last time, by partition."""
     held: Mapping[TopicPartition, KeyRanges] = field(default_factory=dict)
-    """The member's present lanes. Its client may keep its position in these partitions."""
+    """The lanes that the member has now. In these partitions, its client possibly keeps its position."""
     owned: frozenset[TopicPartition] = frozenset()
     """The partitions that the client continues to process during a rebalance (incremental rebalancing)."""
     unknown: bool = False
@@ -107,7 +107,7 @@ def _goes_on(member: Joined, place: TopicPartition, ranges: KeyRanges) -> bool:
 
 
 def cut(parts: int) -> list[KeyRange]:
-    """Cut all hashes into equal parts, in order."""
+    """Divide the range of all hashes into `parts` equal ranges, in order."""
     bounds = [number * SPACE // parts for number in range(parts + 1)]
     return [(low, high - 1) for low, high in pairwise(bounds)]
 
@@ -135,9 +135,12 @@ def _spread(topic: bytes, numbers: Sequence[int], members: Sequence[Joined]) -> 
 
 
 def _order(topic: bytes, member: Joined, number: int | None = None) -> tuple[int, bytes]:
-    """Return a sort key: the first hash that was planned for a member, in one partition or in any.
+    """Return a sort key for a member: the first hash that was planned for it. Members without one come last.
 
-    Members without a planned hash come last.
+    Args:
+        topic: the topic.
+        member: the member.
+        number: the partition of the topic. None to consider all its partitions.
     """
     starts = [
         start

@@ -15,9 +15,9 @@ class Reply(NamedTuple):
 
 
 Take: TypeAlias = Callable[[bytes, float], Reply | None]
-"""Processes a broker's complete response at a given time, and returns the response for the client. Returns
-None if the client has to wait, because another request was sent or another member is waited for. Raises
-ProtocolError if the broker's response can't be read."""
+"""A function that processes a broker's complete response at a given time. It returns the response for the
+client. It returns None if the client has to wait for a response to another request, or for another member. It
+raises ProtocolError if the broker's response can't be read."""
 Send: TypeAlias = Callable[[bytes, Take | None], None]
 """Sends a request to the broker. The second argument processes the response. If it is None, the response is
 forwarded unchanged."""

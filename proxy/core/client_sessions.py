@@ -48,11 +48,11 @@ _CONSUMER: Final = -1
 
 
 class Serve(Around):
-    """Makes the response of the client's session from the full response.
+    """Makes the response for the client's session from the broker's full response.
 
     Args:
-        fetching: makes the full response.
-        context: the fetch in the client's session.
+        fetching: the handler that makes the full response.
+        context: the context of the client's fetch in its session.
         sessions: the sessions of the client.
     """
 
@@ -70,7 +70,7 @@ class Serve(Around):
         return 0 if isinstance(self._context, SessionlessFetchContext) else self._context.buffered
 
     def feed(self, chunk: bytes, *, last: bool) -> list[Buffer]:
-        """Return the client's bytes that are ready now."""
+        """Return the bytes that can be sent to the client now."""
         pieces = self._fetching.feed(chunk, last=last)
         if self._fetching.resend is not None:
             return pieces
@@ -110,7 +110,7 @@ class ClientSessions(Stage):
         self._made: FetchSession | None = None
         """The last session that the client got, if the gateway gave it."""
         self._unused = 0
-        """The number of consecutive sessions that the client did not use."""
+        """The number of sessions in a row that the client got but did not use."""
         self.holds = False
         """Whether the next fetch has to wait, because a fetch in a session with the gateway is unanswered. A
         broker handles one request of a connection at a time (fetch-semantics, trap 16). The next fetch may
@@ -123,7 +123,10 @@ class ClientSessions(Stage):
             self._manager.raised = True
 
     def before_fetch(self, frame: bytes, version: int, body: int) -> tuple[bytes, int] | None:
-        """Turn a fetch of a session with the gateway into a full fetch."""
+        """Turn a fetch in a session with the gateway into a full fetch for the broker.
+
+        Return the frame to send, which may be unchanged, and its version. Return None to send nothing.
+        """
         if version < SESSION_VERSION:
             return frame, version
         if self.holds:
@@ -170,10 +173,10 @@ class ClientSessions(Stage):
             self._manager.cache.leave(walk.session_id)
 
     def _lacks_sessions(self, version: int) -> bool:
-        """Return whether the broker lacks sessions, and this version of Fetch has to be lowered.
+        """Return whether the version of a fetch must be lowered, because the broker supports no sessions.
 
-        A client need not ask each broker for its versions. If another broker offered v7, the client may send
-        v7 at once. Every broker since 1.0 supports v6.
+        A client may ask only one broker for its versions. If that broker offered v7, the client can send v7
+        to this broker without asking. Every broker since 1.0 supports v6.
         """
         if version != SESSION_VERSION:
             return False
@@ -185,8 +188,8 @@ class ClientSessions(Stage):
 
         Returns:
             None if the fetch is forwarded unchanged. Otherwise the version of the full fetch to send, and the
-            context that makes the client's response. If the context is None, the gateway has already
-            answered, and nothing is sent.
+                context that makes the client's response. If the context is None, the gateway has already
+                answered the client, and no fetch is sent.
         """
         manager, layout = self._manager, LAYOUTS[version]
         if len(frame) < body + layout.request_head:
@@ -218,20 +221,19 @@ class ClientSessions(Stage):
         return sent_version, None
 
     def _unserved(self, data: bytes, version: int, body: int) -> bytes:
-        """Return the bytes to send to the broker for an unread fetch, or for its beginning.
+        """Return the bytes to send to the broker for a fetch, or for its beginning, that was not read.
 
-        The gateway can't serve the session of an unread fetch. So it removes the session id and epoch, if the
-        fetch names a session of the gateway, or if only the gateway gives sessions (``--client-sessions
-        on``). The response then shows the client that it has no session.
+        The gateway can't serve the session of such a fetch. So it removes the session id and epoch in two
+        cases: if the fetch uses a session of the gateway, or if only the gateway gives sessions
+        (``--client-sessions on``). From the response, the client then learns that it has no session.
 
         Args:
             data: the beginning of the fetch, with the session id and epoch at least.
-            version: v7 or later.
-            body: the offset of the body.
-
+            version: the version of the fetch, v7 or later.
+            body: the offset of the body in the frame.
 
         Raises:
-            Truncated: `data` ends before the session's epoch.
+            Truncated: `data` ends before the end of the session's epoch.
         """
         manager, layout = self._manager, LAYOUTS[version]
         at = body + layout.request_session
@@ -245,7 +247,13 @@ class ClientSessions(Stage):
         return b"".join((data[:at], SESSION.pack(0, SESSIONLESS_EPOCH), data[at + SESSION.size :]))
 
     def receive(self, context: FetchContext, pieces: list[Buffer], *, last: bool) -> list[Buffer]:
-        """Return the client's bytes for the next bytes of a full response."""
+        """Return the bytes for the client.
+
+        Args:
+            context: the context of the client's fetch.
+            pieces: the next bytes of the broker's full response.
+            last: whether the response ends with `pieces`.
+        """
         sent: list[Buffer] = []
         for number, piece in enumerate(pieces, 1):
             sent += context.receive(piece, self._now_ms, last=last and number == len(pieces))

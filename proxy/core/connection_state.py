@@ -30,7 +30,7 @@ class Phase(Enum):
 
 
 class Stream(Enum):
-    """How the bytes of a connection are read. The mode only moves down this list."""
+    """How the bytes of a connection are read. A connection changes its mode only in the listed order."""
 
     FRAMES = "frames"
     OPAQUE = "opaque"
@@ -53,12 +53,15 @@ class RequestFramer(Framer):
         super().__init__()
         self._budget = budget
         self._reserved = 0
-        """Bytes that are reserved in the budget."""
+        """The number of bytes that are reserved for a request in the memory budget."""
         self.held = False
         """Whether the next request is complete, but has to wait for the response to another request."""
 
     def reserve(self, size: int) -> bool:
-        """Reserve room for this many bytes of the next request. Return False if the budget has no room."""
+        """Reserve memory in the budget for `size` bytes of the next request.
+
+        Return False if the budget has no room.
+        """
         if not self._budget.reserve(size):
             return False
         self._reserved = size
@@ -134,11 +137,12 @@ class ConnectionState:
         self.host = host
         self.broker = broker
         self.grouped = False
-        """Whether there are cooperative groups. They limit the versions that the client is offered."""
+        """Whether the gateway has cooperative groups. They limit the API versions that the client is
+        offered."""
         self.has_lane = False
         """Whether the client has a lane of a group, or may have one."""
         self.tally = Tally()
-        """The counts. `Plans.count` adds the exchanges of the fast path later."""
+        """The counts of the connection. `Plans.count` later adds the exchanges that used the fast path."""
         self.meter = Meter(measured, self.tally)
         self.plans = Plans(limits, measured, self.tally, self.meter)
         """The plans for the fast path, made from the requests and responses so far."""
@@ -146,8 +150,8 @@ class ConnectionState:
         """Events that the shell has not taken yet."""
         self.to_client: list[Buffer] = []
         self.to_broker: list[Buffer] = []
-        """Bytes to send that the shell has not taken yet. The lists of events and bytes are emptied, never
-        replaced."""
+        """Bytes for the broker that the shell has not sent yet. The lists `events`, `to_client` and
+        `to_broker` are emptied, never replaced."""
         self.client_id = ""
         """The client id, made readable: of the last ApiVersions, else of the first fetch. "" before these.
 

@@ -13,7 +13,7 @@ _HTTP: Final = (b"GET ", b"HEAD", b"POST", b"PUT ", b"DELE", b"OPTI", b"PATC", b
 _HTTP_BYTES: Final = 8
 """How many bytes of an HTTP request are shown in the log. Later bytes may contain a secret."""
 _MAX_NAME: Final = 256
-"""The limit of bytes of a client's name that are kept."""
+"""The maximum number of bytes that are kept of a client's name."""
 GROUP_SECONDS: Final = 300.0
 """How long a group is assumed to wait for its members if the client's own value is unknown: Kafka's
 default of max.poll.interval.ms, which clients send as the rebalance timeout."""

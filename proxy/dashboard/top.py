@@ -38,14 +38,14 @@ _REQUEST: Final = (
 
 
 class UnreachableError(Exception):
-    """The state could not be read. The message says why, in a few words."""
+    """The state of the gateway could not be read. The message gives the reason in a few words."""
 
 
 async def ask(endpoint: AdminReader) -> Snapshot:
     """Request the state of a gateway.
 
     Raises:
-        UnreachableError: nobody listens at the address, there is no response in time, or it is not a
+        UnreachableError: nobody listens at the address, no response arrives in time, or the response is not a
             gateway's.
     """
     try:
@@ -157,7 +157,7 @@ def _wheel(console: Console) -> Iterator[None]:
 
 
 class _Top:
-    """The dashboard that is redrawn at intervals."""
+    """The dashboard of `fetchgate top`. It is redrawn at intervals."""
 
     def __init__(self, endpoint: AdminReader, interval: float, live: Live) -> None:
         self._endpoint = endpoint

@@ -31,7 +31,7 @@ NewId: TypeAlias = Callable[[int, int], int]
 """A function that returns a random number between two numbers, both included."""
 
 _BITS: Final = 31
-"""The number of bits for ids and for sizes."""
+"""The number of bits in a sort key for a session id or for a session's size."""
 _ID: Final = (1 << _BITS) - 1
 
 
@@ -92,7 +92,10 @@ class FetchSessionCache:
 
     @property
     def evictions(self) -> dict[bool, int]:
-        """The number of evictions so far, of privileged sessions (True) and of others (False)."""
+        """The numbers of evictions so far.
+
+        The key True is for privileged sessions, False for all other sessions.
+        """
         return {
             privileged: sum(shard.evictions[privileged] for shard in self._shards)
             for privileged in (False, True)
@@ -112,7 +115,7 @@ class FetchSessionCache:
         return self._shards[shard].get(session_id) if shard >= 0 else None
 
     def touch(self, session: FetchSession, now_ms: int) -> None:
-        """Note that a session is used. If it was removed from the cache, do nothing."""
+        """Record that a session was used now. If the session is no longer in the cache, do nothing."""
         self._shards[self.shard_of(session.session_id)].touch(session, now_ms)
 
     def remove(self, session: FetchSession) -> None:
@@ -148,11 +151,11 @@ class FetchSessionCache:
 
 
 class FetchSessionCacheShard:
-    """One shard: some slots and a range of ids.
+    """One shard of the session cache. It has a number of slots and a range of ids.
 
     Two kinds of sorted lists order the sessions: by last use, and by value (privilege, then number of
-    partitions). Their items are integers with the session id in the low bits. So among equal sessions the
-    smaller id comes first, as in Kafka, and `touch` moves a few KB at most.
+    partitions). The items of these lists are integers with the session id in the low bits. So among equal sessions the smaller id
+    comes first, as in Kafka, and `touch` moves a few KB at most.
     """
 
     __slots__ = (
@@ -199,7 +202,7 @@ class FetchSessionCacheShard:
         self.partitions = 0
         """The number of partitions, counted at the last use of each session."""
         self.evictions = {False: 0, True: 0}
-        """The number of evictions, by whether the evicted session was privileged."""
+        """The number of evictions of privileged sessions (True) and of all other sessions (False)."""
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -212,7 +215,7 @@ class FetchSessionCacheShard:
         return self._sessions.get(session_id)
 
     def room_for(self, session: FetchSession) -> bool:
-        """Return whether this shard has room for the present partitions of one of its sessions."""
+        """Return whether this shard has room for all partitions that one of its sessions has now."""
         return self._weight - session.cached_weight + session.partitions.weight <= self._max_partitions
 
     def create(self, session: FetchSession, now_ms: int) -> int:

@@ -46,7 +46,7 @@ def empty_response(
     error: int = 0,
     throttle_time_ms: int = 0,
 ) -> bytes:
-    """Return a response without entries (v7 and later)."""
+    """Return a fetch response without entries, for v7 and later."""
     tags = NO_TAGS if layout.flexible else b""
     head = _HEAD.pack(throttle_time_ms, error, session_id)
     content = b"".join((correlation_id, tags, head, layout.count(0), tags))
@@ -95,7 +95,9 @@ class SessionlessFetchContext:
     def receive(self, piece: Buffer, _now_ms: int, *, last: bool) -> list[Buffer]:
         """Return the client's bytes for the next bytes of the broker's response.
 
-        The first bytes are the length field. `last` is true for the last bytes.
+        Args:
+            piece: the next bytes. The first bytes of a response are the length field.
+            last: whether the response ends with `piece`.
         """
         if self._head is None:
             return [piece]
@@ -108,7 +110,7 @@ class SessionlessFetchContext:
 
 
 class _WalkedResponse:
-    """The common part of contexts that walk the response as it arrives."""
+    """The common part of contexts that read the entries of a response while the response arrives."""
 
     __slots__ = ("_fetch", "_held", "_understood", "_walk", "partitions", "record_bytes", "request")
 
@@ -199,7 +201,10 @@ class FullFetchContext(_WalkedResponse):
         return self._session
 
     def receive(self, piece: Buffer, now_ms: int, *, last: bool) -> list[Buffer]:
-        """Like `SessionlessFetchContext.receive`."""
+        """Return the client's bytes for the next bytes of the broker's response.
+
+        See `SessionlessFetchContext.receive`.
+        """
         self._read(piece)
         if self._held is None:
             pieces = [piece]
@@ -212,7 +217,7 @@ class FullFetchContext(_WalkedResponse):
         return pieces
 
     def _session_id(self, now_ms: int) -> int:
-        """Create the session if possible. Return its id for the response, or 0."""
+        """Create a session for the client if possible. Return the session id for the response, or 0."""
         walk, fetch = self._walk, self._fetch
         if not self._understood or not walk.head_known:
             return 0
@@ -304,7 +309,7 @@ class IncrementalFetchContext(_WalkedResponse):
         return self._finished(self._respond()) if last else []
 
     def _finished(self, pieces: list[Buffer]) -> list[Buffer]:
-        """Stop buffering, and return the pieces."""
+        """Stop buffering the response, and return `pieces`."""
         self._held = None
         return pieces
 
@@ -320,7 +325,7 @@ class IncrementalFetchContext(_WalkedResponse):
         return silent.startswith(bytes(piece), at) and (not last or at + len(piece) == len(silent))
 
     def _unchanged(self) -> bytes:
-        """Return the client's response, without entries, because nothing has changed."""
+        """Return the response for the client. It has no entries, because nothing has changed."""
         if self._overtaken:
             return self._empty(ErrorCode.INVALID_FETCH_SESSION_EPOCH, self._session.session_id)
         return self._empty(ErrorCode.NONE, self._session.session_id)
@@ -351,7 +356,7 @@ class IncrementalFetchContext(_WalkedResponse):
         return self._changed(elements)
 
     def _note_forwarded(self) -> None:
-        """Update the session after a response that is forwarded with all its entries."""
+        """Update the session after a response whose entries are all forwarded to the client."""
         self._changes()
         self.partitions, self.record_bytes = self._walk.partitions, self._walk.record_bytes
 
@@ -461,7 +466,7 @@ def _widened(head: bytes, session_id: int) -> bytes:
 
 
 def _joined(parts: list[Buffer]) -> list[Buffer]:
-    """Return the parts of a frame with its length field. Small parts are joined."""
+    """Return a frame as pieces: its length field and its parts. Small parts are joined."""
     size = sum(map(len, parts))
     pieces: list[Buffer] = []
     small: list[Buffer] = [size.to_bytes(LENGTH_BYTES)]

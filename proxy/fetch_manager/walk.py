@@ -16,7 +16,10 @@ _UNSIGNED: Final = 0xFFFF_FFFF
 
 
 class OrderedWalk(FetchResponseWalk):
-    """A walk that also notes the position of each run. The response's order becomes the session's order."""
+    """A walk of a fetch response that also records the position of each run of empty entries.
+
+    The order of the response's entries becomes the order of the session's partitions.
+    """
 
     __slots__ = ("run_places",)
 
@@ -41,11 +44,12 @@ class ResponseColumns:
 
     def __init__(self, walk: OrderedWalk) -> None:
         self.topics = [(key, count) for key, count in walk.elements if count > 0]
-        """The topic keys, each with the number of its entries."""
+        """The topic key and the number of entries of each element of the response. Elements without entries
+        are left out."""
         self.entries: Sequence[PartitionResponse] = walk.entries
-        """The entries outside of runs."""
+        """The entries of the response that are not part of a run of empty entries."""
         self.entry_places: Rows = np.zeros(0, np.intp)
-        """The position of each of `entries` in the response."""
+        """For each entry in `entries`, its position in the response."""
         runs = [run.entries for run in walk.runs]
         nothing = np.zeros(0, walk.layout.response_item)
         self.items: Entries = runs[0] if len(runs) == 1 else np.concatenate(runs or [nothing])

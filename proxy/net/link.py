@@ -1,15 +1,15 @@
-"""A link: one client's two sockets, and the core between them.
+"""A link connects one client's two sockets to the core that is between them.
 
 All work is done in the event loop's callbacks. A `Link` owns a core (`proxy.core.connection.Connection`) and
-an `Endpoint` for each socket. Bytes from a socket are passed to the core, and the core's output is written at
-once. There is no task, future or coroutine for each frame. A link has only one task, which connects it to its
-broker (`proxy.server.upstream`).
+an `Endpoint` for each socket: the client's and the broker's. Bytes from a socket are passed to the core, and
+the core's output is written at once. There is no task, future or coroutine for each frame. A link has only
+one task, which connects it to its broker (`proxy.server.upstream`).
 
 Back-pressure: a side is not read while it has a reason in `HOLDS`. If a peer does not read, its write buffer
 becomes full, and the other side is not read. If a client has too many requests in flight, the client is not
 read. If a side has sent more than the core processes at once, the side is not read, and the core continues in
 the event loop's next turns. If too many bytes of incomplete responses are in memory, `proxy.core.budget`
-stops brokers.
+stops reading some brokers.
 """
 
 import asyncio
@@ -36,15 +36,18 @@ CLOSE_SECONDS: Final = 10.0
 """The time limit for closing a session at the broker, in seconds. It is also the time limit without progress
 for a peer that still has to read its last bytes."""
 HALF_CLOSED_SECONDS: Final = 30.0
-"""How many seconds a client that has sent its end may wait for a byte, in addition to the wait that its
-requests allow. The gateway can't detect whether such a client has left. So without this limit, a hung broker
-would leak two sockets for each client. The same limit applies if a client is not read and its end was
-received. A client with too many requests in flight is not read, either. It may wait up to twice as long,
-because its end may be behind bytes that the system could not buffer."""
+"""A client that has sent its end is closed if no byte arrives for this many seconds, in addition to the wait
+that its requests allow.
+
+The gateway can't detect whether such a client has left. Without this limit, a hung broker would leak two
+sockets for each client. The same limit applies if the gateway does not read a client and the client's end was
+received. It also applies to a client that is not read because it has too many requests in flight. Such a
+client may wait up to twice as long, because its end may come after bytes that the system could not buffer.
+"""
 STEP_SECONDS: Final = 0.001
 """How many seconds a link processes received bytes before other links have their turn."""
 LATE_SECONDS: Final = 0.002
-"""If a timer is late by this many seconds, the event loop was busy before."""
+"""The delay of a timer, in seconds, from which the event loop counts as busy."""
 READ_SECONDS: Final = 0.001
 """After such a late timer, wait this many seconds, so that the event loop reads its sockets first."""
 LINGER_SECONDS: Final = 1.0
@@ -80,10 +83,10 @@ NOT_READING: Final = "not reading"
 
 
 def alarm(loop: asyncio.AbstractEventLoop, at: float, due: Callable[[], None]) -> None:
-    """Call a function at a given time. If the event loop is late, let it read the sockets first.
+    """Call a function at a given time. If the event loop is late then, let it read the sockets first.
 
-    The event loop calls timers before it reads. Without this rule, bytes that came in time would count as
-    late.
+    The event loop calls timers before it reads sockets. Without the delay, bytes that arrived in time would
+    count as late.
     """
 
     def fire() -> None:
@@ -96,11 +99,11 @@ def alarm(loop: asyncio.AbstractEventLoop, at: float, due: Callable[[], None]) -
 
 
 class LinkPhase(IntEnum):
-    """The phase of a link's life. It only moves down this list."""
+    """The phase of a link. A link passes through these phases in the listed order, and never goes back."""
 
     OPEN = 0
     CLOSING = 1
-    """No more requests are read. Requests in flight are finished, and the session is closed."""
+    """No more requests are read. The link finishes the requests in flight, and closes the session."""
     FINISHED = 2
     """Both sockets are closing."""
     CLOSED = 3
@@ -122,9 +125,9 @@ class Host(Protocol):
         """Return whether to serve a client that has just connected."""
 
     def opened(self, link: "Link", sock: Any, reached_at: str) -> Connection:
-        """Count a new connection, make its core, and begin to connect it to its broker.
+        """Count a new connection, make its core, and begin to connect the link to its broker.
 
-        While it connects, the host calls `Link.tries`, `Link.broker_connected` and `Link.read_client`.
+        While the link connects, the host calls `Link.tries`, `Link.broker_connected` and `Link.read_client`.
 
         Args:
             link: the link of the new connection. The address of the client is known.
@@ -136,7 +139,7 @@ class Host(Protocol):
         """Record that a broker responded at an address."""
 
     def unreachable(self, node_id: int | None, reason: str, error: Exception | None = None) -> None:
-        """Record that a broker can't be reached. `error` is the error of the last address."""
+        """Record that a broker can't be reached. `error` is the error at the last address that was tried."""
 
     def report(self, event: Event, link: "Link") -> None:
         """Log an event of a connection, and add it to the recent events. If it is a fault, count it."""
@@ -190,11 +193,12 @@ class Link:
         """Whether `_go_on` is scheduled for the event loop's next turn."""
         self._deadline: asyncio.TimerHandle | None = None
         self._buffered = (0, False)
-        """The last report to the budget: buffered bytes, and whether this link may be made to wait."""
+        """The last report to the memory budget: the number of buffered bytes, and whether the budget may make
+        this link wait."""
         self._kept = 0
         self._left = False
-        """Whether the client is not read, and its end was received. If so, the client sends no more, or has
-        left."""
+        """Whether the client's end was received while the link did not read the client for other reasons.
+        Such a client has left, or only sends no more."""
         self._acknowledged = 0
         self._untested: Address | None = None
         """The broker's address until its first bytes arrive. Only these bytes show that the broker accepts
@@ -209,7 +213,7 @@ class Link:
         """The broker whose listener the client connected to, or None for the bootstrap listener. In
         transparent mode, the gateway's own number of the client's destination."""
         self.outbound: tuple[int, Address] | None = None
-        """In transparent mode: the local port of the broker connection, and its destination."""
+        """In transparent mode, two values of the broker connection: its local port, and its destination."""
         self.handed_over = False
         """Whether another process accepted the client, and sent the client's address to this link."""
         self.client_address = ""
@@ -222,8 +226,8 @@ class Link:
         """The last error, in words."""
         self.measured: Measured
         self.opened_at = self.active_at = monotonic()
-        """The time at which the client connected. `active_at` is the last time at which a byte arrived or was
-        acknowledged, on either side."""
+        """`opened_at` is the time at which the client connected. `active_at` is the last time at which a byte
+        was received or acknowledged, on the client's or the broker's side."""
         self.phase = LinkPhase.OPEN
 
     def __repr__(self) -> str:
@@ -286,9 +290,9 @@ class Link:
             self.client.transport.close()
 
     def _forward_end(self) -> None:
-        """If the protocol is not Kafka, forward the end of the client's stream.
+        """Process the end of the client's stream.
 
-        Otherwise close the session.
+        If the protocol is not Kafka, forward the end to the broker. Otherwise close the session.
         """
         broker = self.broker.transport
         if not (self.core.wire and self.half_closes and (broker is None or broker.can_write_eof())):
@@ -302,7 +306,7 @@ class Link:
             self.broker.end_writing()
 
     def client_lost(self) -> None:
-        """Process the close of the client's socket."""
+        """React to the closing of the client's socket."""
         self.client.transport = None
         self.broker.release(PEER_FULL)
         self.close_session("client closed")
@@ -320,7 +324,13 @@ class Link:
         return client
 
     def client_full(self, full: bool) -> None:
-        """Process a report that the client's write buffer exceeds its high-water mark, or no longer does."""
+        """Stop or resume reading, because the write buffer toward the client became full or has room again.
+
+        The buffer is full above its high-water mark.
+
+        Args:
+            full: whether the buffer is full.
+        """
         if full:
             self.broker.hold(PEER_FULL)
             self.client.hold(OWN_FULL)  # the gateway's own responses fill the buffer, too
@@ -334,7 +344,7 @@ class Link:
     # -- the broker's side ---------------------------------------------------------------------------------
 
     def tries(self, address: Address) -> None:
-        """Record the address of the broker that is being tried."""
+        """Record the address of the broker to which the gateway now tries to connect."""
         self.broker_address = self._untested = address
 
     def read_client(self) -> None:
@@ -432,7 +442,7 @@ class Link:
             self.finish()
 
     def _continue(self) -> None:
-        """Let the core process more received bytes in the event loop's next turn, if no hold forbids it."""
+        """In the next event-loop turn, let the core process more received bytes, unless reading is held."""
         if not self._continues and self._goes_on:
             self._continues = True
             self._host.loop.call_soon(self._go_on)
@@ -443,7 +453,7 @@ class Link:
         return self.core.responses_wait or (self.client.holds & ~CLOSING == CORE and self.core.goes_on)
 
     def _go_on(self) -> None:
-        """Let the core process more received bytes."""
+        """Let the core process more of the bytes that were already received."""
         self._continues = False
         self._run_core(self._step)
 
@@ -492,9 +502,9 @@ class Link:
         """Read no more requests, finish the requests in flight, and close the session.
 
         Args:
-            reason: the reason, for ``/state``.
-            within: close both sockets after this many seconds at the latest. If None, `look_after` and
-                `overdue` limit the time.
+            reason: the reason that ``/state`` shows.
+            within: the time in seconds after which both sockets are closed in any case. If None, `look_after`
+                and `overdue` limit the time.
         """
         if self.phase is LinkPhase.OPEN:
             self.phase = LinkPhase.CLOSING
@@ -571,7 +581,11 @@ class Link:
         self._deadline = self._host.loop.call_later(CLOSE_SECONDS, self._cut_off, self._acknowledged_now())
 
     def _cut_off(self, acknowledged: int) -> None:
-        """Close both sockets at once, unless the client has acknowledged more bytes since the last check."""
+        """Close both sockets at once. If the client has acknowledged more bytes, check again later instead.
+
+        Args:
+            acknowledged: the number of bytes that the client had acknowledged at the last check.
+        """
         if self._acknowledged_now() != acknowledged:
             self._cut_off_later()
         else:
@@ -639,7 +653,10 @@ class Link:
 
     @property
     def can_go_on(self) -> bool:
-        """Whether reading the broker would bring more bytes of the buffered response."""
+        """Whether the link may read more bytes of the buffered response.
+
+        False if the client's write buffer is full.
+        """
         return not self.broker.holds & PEER_FULL
 
     @property
@@ -657,7 +674,7 @@ class Link:
 
     @property
     def responded_at(self) -> float:
-        """The time at which the broker last sent bytes, in seconds. 0 before the first bytes."""
+        """The time at which the broker last sent bytes, in seconds. 0 if it has not sent any bytes."""
         return self._fast_path.began if self._untested is None else 0.0
 
     def late_since(self, now: float) -> float | None:
@@ -667,7 +684,7 @@ class Link:
         the request.
 
         Args:
-            now: in seconds.
+            now: the current time in seconds.
         """
         broker, status = self.broker, self.core.status()
         due_at = status.due_at
@@ -783,7 +800,10 @@ class ClientProtocol(asyncio.Protocol):
         self._link.client_connected(cast("asyncio.Transport", transport))
 
     def eof_received(self) -> bool:
-        """Keep the writing half open for responses that are still due. With TLS, this is not possible."""
+        """Process the end of the client's stream. Return whether the gateway can still send responses.
+
+        With TLS it can't.
+        """
         self._link.client_ended()
         return self._link.half_closes
 

@@ -68,7 +68,7 @@ _SMALL: Final = 1 << 14
 """Reads below this many bytes are joined, because each piece costs Python objects and an item of a vectored
 write."""
 _JOINED: Final = 1 << 16
-"""The size of a piece of joined reads, in bytes."""
+"""Small reads are joined into pieces of this size, in bytes."""
 
 
 class Received:
@@ -166,26 +166,27 @@ class PartitionResponse:
     """The entry up to ``aborted_transactions``: partition, error, high watermark, last stable offset and,
     from v5 on, log start offset."""
     ends_empty: bool
-    """Whether the rest of the entry is one of `FetchLayout.empty_ends`: no records, no preferred replica, no
+    """Whether the entry ends with one of `FetchLayout.empty_ends`: no records, no preferred replica and no
     tags."""
     records: int
     """The size of the entry's records in bytes."""
     redirects: bool
-    """Whether the entry names a preferred read replica, or has tags (a diverging epoch, a leader)."""
+    """Whether the entry sends the client elsewhere: it has a preferred read replica or has tags (a diverging
+    epoch, a leader)."""
     aborted: int = NO_ABORTED
-    """`NULL`, `NO_ABORTED` (an empty list), or a higher number if there are aborted transactions."""
+    """The aborted transactions: `NULL`, `NO_ABORTED` (an empty list), or a higher number if there are any."""
     null_records: bool = False
     views: Sequence[memoryview] = ()
     """The entry's bytes. They are stored here when `sent` is called first."""
 
     def sent(self, frame: Received) -> Sequence[memoryview]:
-        """Return the entry's bytes as the broker sent them."""
+        """Return the bytes of the entry exactly as the broker sent them."""
         return self.views or frame.span(self.start, self.end)
 
 
 @dataclass(slots=True, eq=False)
 class EmptyRun:
-    """Consecutive entries of one topic that have neither records nor errors nor tags."""
+    """Consecutive entries of one topic in a fetch response, without records, errors and tags."""
 
     key: bytes
     entries: Entries
@@ -262,7 +263,7 @@ class FetchResponseWalk:
         self._waiting_for = 0
         self._size = 0
         self.offset = 0
-        """The number of bytes walked so far. They may be forwarded."""
+        """The number of bytes of the response that were walked so far. These bytes may be forwarded."""
         self.throttle_time_ms = 0
         self.error_code = 0
         self.session_id = 0
@@ -280,7 +281,8 @@ class FetchResponseWalk:
         self.elements: list[tuple[bytes, int]] = []
         """The topic elements: key, number of entries. Only with `keep`."""
         self.leaders: list[LeaderHint] = []
-        """The newer leaders that entries name, in versions with topic ids (v13 and later)."""
+        """The newer leaders in the response's entries. Only versions with topic ids have them (v13 and
+        later)."""
         self.moved = 0
         """The number of entries with error 6 or 74: the leader has moved, or the client's leader epoch is too
         old."""
@@ -293,7 +295,7 @@ class FetchResponseWalk:
 
     @property
     def head_known(self) -> bool:
-        """Whether the top-level fields have been read."""
+        """Whether the top-level fields of the response have been read."""
         return self._at != _HEADER
 
     @property
@@ -311,11 +313,11 @@ class FetchResponseWalk:
 
     @property
     def records_left(self) -> int:
-        """How many of the next bytes are records."""
+        """The number of the next bytes that are certainly records."""
         return self._skip
 
     def skip_records(self, size: int) -> bool:
-        """Skip the next `size` bytes if all of them are records. Return whether they were skipped."""
+        """Skip the next `size` bytes if all of them are records. Return whether the bytes were skipped."""
         if self._skip < size:
             return False
         self._skip -= size

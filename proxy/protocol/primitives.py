@@ -127,7 +127,7 @@ def _read_bytes(buffer: Buffer, offset: int, length: int, what: str) -> tuple[by
 
 
 def read_string(buffer: Buffer, offset: int) -> tuple[bytes | None, int]:
-    """Read a string with an int16 length, undecoded. Length -1 is null."""
+    """Read a string without decoding it. Its length is an int16, and the length -1 means null."""
     length, start = read_int16(buffer, offset)
     if length < 0:
         if length == -1:
@@ -137,7 +137,7 @@ def read_string(buffer: Buffer, offset: int) -> tuple[bytes | None, int]:
 
 
 def read_compact_string(buffer: Buffer, offset: int) -> tuple[bytes | None, int]:
-    """Read a compact string, undecoded. Its length plus 1 is a uvarint. 0 is null."""
+    """Read a compact string without decoding it. Its uvarint length is 1 too large, and 0 means null."""
     length, start = read_uvarint(buffer, offset)
     if length == 0:
         return None, start

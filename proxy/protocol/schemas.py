@@ -1,11 +1,14 @@
-"""Schemas of the messages that the gateway reads, for `proxy.protocol.messages`, with Kafka's names (4.3).
+"""Schemas of the messages that the gateway reads, for `proxy.protocol.messages`.
 
-Brokers from 1.0 to 4.3 speak these versions. Fetch has a reader of its own (`fetch_request`).
+Names are those of Kafka 4.3.
 
-Responses between controllers (Vote and others) also name listeners of controllers. These responses have no
-schema, because no client needs their versions with addresses. The gateway neither offers nor accepts these
-versions (`CONFINED`). LeaderAndIsr, UpdateMetadata and registrations have addresses only in the request. The
-endpoints in StreamsGroupHeartbeat and StreamsGroupDescribe belong to clients.
+The schemas have the versions that brokers from 1.0 to 4.3 support. Fetch requests have their own reader
+(`fetch_request`).
+
+Some responses between controllers (for example to Vote) also contain the listeners of controllers. These
+responses have no schema, because no client needs the versions with addresses. The gateway neither offers nor
+accepts these versions (`CONFINED`). LeaderAndIsr, UpdateMetadata and registrations have addresses only in the
+request. The endpoints in StreamsGroupHeartbeat and StreamsGroupDescribe belong to clients.
 """
 
 from typing import Final, NamedTuple
@@ -136,7 +139,7 @@ OFFSET_FETCH: Final = (
 SUBSCRIPTION: Final = "protocol_version:int16 topics:string[] user_data:bytes"
 """A consumer's metadata in JoinGroup (ConsumerProtocolSubscription.json), in all its versions."""
 OWNED_PARTITIONS: Final = "owned_partitions:[topic:string partitions:int32[]]"
-"""The field after `SUBSCRIPTION`, from v1 on (KIP-429)."""
+"""The field of a subscription that follows the fields of `SUBSCRIPTION`, from v1 on (KIP-429)."""
 ASSIGNMENT: Final = (
     "protocol_version:int16 assigned_partitions:[topic:string partitions:int32[]] user_data:bytes"
 )
@@ -171,8 +174,7 @@ ADDRESSED: Final[dict[int, Addressed]] = {
     ApiKey.SHARE_FETCH: Addressed(SHARE_FETCH, 1, 2, _IN_ENDPOINTS, oldest=1),
     ApiKey.SHARE_ACKNOWLEDGE: Addressed(SHARE_ACKNOWLEDGE, 1, 2, _IN_ENDPOINTS, oldest=1),
 }
-"""API key -> the response, for all API keys whose responses have addresses that `addresses.rewrite` can
-replace."""
+"""The responses in which `addresses.rewrite` can replace addresses, by API key."""
 
 REWRITTEN: Final[dict[int, int]] = {int(key): message.last for key, message in ADDRESSED.items()}
 """API key -> the highest version whose addresses can be rewritten. Clients are offered no higher version."""

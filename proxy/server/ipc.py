@@ -45,7 +45,7 @@ class Channel(asyncio.Protocol):
         await loop.create_unix_connection(lambda: self, sock=end)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport."""
+        """Store the transport (a callback of asyncio)."""
         self._transport = cast("asyncio.Transport", transport)
 
     def send(self, name: str, *what: object) -> None:
@@ -66,7 +66,7 @@ class Channel(asyncio.Protocol):
             self._received(*message)
 
     def connection_lost(self, _exc: Exception | None) -> None:
-        """Tell the owner that the other end is closed."""
+        """Tell the owner of the channel that the process at the other end has closed the channel."""
         self._transport = None
         self._lost()
 
@@ -133,14 +133,15 @@ class HandedOver:
     server_name: str
     reached_at: str
     broker_address: Address | None
-    """`client_address` to `broker_address` have the same meaning as in `proxy.net.link.Link`."""
+    """The broker's address, as `Link.broker_address` in `proxy.net.link`. The four fields before this one
+    also have the meanings that they have in `Link`."""
 
 
 class ReceivedConnection(NamedTuple):
-    """A connection from another process of the gateway."""
+    """A client's connection that this process has received from another process of the gateway."""
 
     node_id: NodeId
-    """The broker of the listener that accepted the connection. None for the bootstrap."""
+    """The broker of the listener that accepted the connection. None if this was the bootstrap listener."""
     client: socket.socket | None
     """The socket of the connection. None if this process had no free descriptor to receive it."""
     handed: HandedOver | None

@@ -35,13 +35,13 @@ from proxy.telemetry.totals import NodeId
 
 
 class AskedBrokers(KnownBrokers):
-    """The known brokers of a worker. The supervisor has their listeners.
+    """The brokers that a worker knows. The listeners for these brokers are in the supervisor.
 
     Args:
         config: the options.
         listen: the address of the bootstrap listener.
         tell: sends the addresses of brokers to the supervisor.
-        ask: asks the supervisor, and blocks until it responds.
+        ask: sends a question to the supervisor, and blocks until it responds.
     """
 
     def __init__(
@@ -57,10 +57,10 @@ class AskedBrokers(KnownBrokers):
         because one response can name many brokers."""
 
     def knows(self, node_id: int) -> bool:
-        """Return whether a broker is known, here or to the supervisor.
+        """Return whether this worker or the supervisor knows a broker.
 
-        The supervisor is asked because a client of a new listener may arrive before the message with its
-        broker.
+        The supervisor is asked because a client of a new listener may connect before this worker gets the
+        message about the listener's broker.
         """
         return _knows(self, self._ask, node_id)
 
@@ -148,8 +148,8 @@ class Worker:
         process: the process.
         brokers: the known brokers.
         shared: the state that the processes share.
-        channel: the messages to the supervisor.
-        clients: the socket on which connections come from and go to the supervisor.
+        channel: the channel for messages to and from the supervisor.
+        clients: the socket on which connections are received from the supervisor and sent back to it.
     """
 
     def __init__(
@@ -210,7 +210,7 @@ class Worker:
     def _left(self, client: Link | Relay) -> None:
         """Tell the supervisor that a client has left.
 
-        If another worker has its socket, that worker does it.
+        If this worker has sent the client's socket to another worker, the other worker tells the supervisor.
         """
         with suppress(KeyError):
             self._channel.send("left", self._listener_of.pop(client))
@@ -279,7 +279,13 @@ class Worker:
         self._channel.send("response", number, result)
 
     async def leave(self, within: float) -> None:
-        """Drain, wait for clients whose bytes go to other workers, then send the final counts."""
+        """Finish all clients, and send the final counts to the supervisor.
+
+        Clients whose bytes this worker forwards to other workers may finish first.
+
+        Args:
+            within: the time limit in seconds.
+        """
         end = self.process.loop.time() + within
         await self.server.finish(within)
         cut_off = self.server.close()

@@ -81,7 +81,7 @@ class Rotation:
         self._suspects = sorted(rows) if len(rows) <= _MAX_SUSPECTS else []
 
     def first(self, frame: bytes) -> int:
-        """Return the row of a fetch's first entry, or -1 if the partition is not in the table."""
+        """Return the table row of the first partition in a fetch, or -1 if the table does not have it."""
         table, at = self.table, self._at
         item, last = table.layout.request_entry, self._first
         # Usually it is the row after the last fetch's first row, or that row itself. The table's lookup

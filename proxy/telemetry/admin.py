@@ -37,7 +37,7 @@ MAX_CONNECTIONS: Final = 32
 REQUEST_SECONDS: Final = 5.0
 """How long a peer may take to send a request, and then to receive the response, in seconds."""
 _MAX_DIGITS: Final = 18
-"""How many digits a number in a query may have."""
+"""The maximum number of digits of a number in a query."""
 
 _LOCAL: Final = "localhost"
 _METHODS: Final = "GET, HEAD"
@@ -46,7 +46,7 @@ PROBES: Final = frozenset({"/livez", "/readyz"})
 METRICS: Final = PROBES | {"/metrics"}
 """The paths that ``--metrics`` serves."""
 _ACCEPT_AGAIN_SECONDS: Final = 1.0
-"""How long to wait after a failed accept (no file descriptor was free), in seconds."""
+"""The time to wait in seconds after an accept has failed because no file descriptor was free."""
 _REALM: Final = 'Bearer realm="fetchgate"'
 _TOKEN_MISSING: Final = b"send the token of --admin-token-file as Authorization: Bearer TOKEN\n"
 
@@ -91,7 +91,7 @@ class AdminEndpoint:
         self._routes = {path: route for path, route in routes.items() if not only or path in only}
 
     def start(self, sockets: list[socket]) -> None:
-        """Serve on listening sockets until `close`, then close them."""
+        """Serve HTTP on the listening sockets until `close` is called, then close the sockets."""
         for sock in sockets:
             task = asyncio.get_running_loop().create_task(self._accept(sock))
             task.add_done_callback(lambda _, sock=sock: sock.close())  # type: ignore[misc] # bound on purpose
@@ -210,7 +210,7 @@ class AdminEndpoint:
             return _text(HTTPStatus.INTERNAL_SERVER_ERROR)
 
     async def _live(self, _query: str) -> Response:
-        """Respond with 200 if the event loops of this process and of all workers run."""
+        """Respond with 200 if the event loops of this process and of all workers run, otherwise with 503."""
         if (await self._gateway.collect_status()).silent:
             return _text(HTTPStatus.SERVICE_UNAVAILABLE)
         return HTTPStatus.OK, "text/plain", b"alive\n"

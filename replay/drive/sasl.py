@@ -1,4 +1,6 @@
-"""SASL toward a target: PLAIN (RFC 4616) and SCRAM (RFC 5802, KIP-84), in SaslAuthenticate. Sans-IO.
+"""SASL authentication at a target, in SaslAuthenticate requests. Sans-IO.
+
+The mechanisms are PLAIN (RFC 4616) and SCRAM (RFC 5802, KIP-84).
 
 Exception
   SaslError              a message of the target is wrong
@@ -14,7 +16,8 @@ from typing import Final, TypeAlias
 HASHES: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 MECHANISMS: Final = ("PLAIN", *HASHES)
 _ITERATIONS: Final = range(4096, 1_000_001)
-"""The allowed iterations: at least Kafka's minimum (KIP-84), at most a number that takes little time."""
+"""The allowed numbers of SCRAM iterations. The minimum is Kafka's (KIP-84). The maximum limits the computing
+time."""
 
 Exchange: TypeAlias = Generator[bytes, bytes, None]
 """Yields messages to send, and receives each response. It ends when nothing more is to be sent."""

@@ -26,19 +26,19 @@ from proxy.protocol.primitives import ProtocolError, encode_string, read_int32
 from replay.protocol.names import name_of
 
 TIMEOUT_SECONDS: Final = 30.0
-"""The default of Kafka's clients (request.timeout.ms)."""
+"""The default time limit for a response. It is the default of `request.timeout.ms` in Kafka's clients."""
 MAX_FRAME: Final = 1 << 30
 _SMALLEST_RESPONSE: Final = 4
 _CLIENT_ID: Final = b"fetchgate-drive"
 _HEADER: Final = Struct(">hhi")
 _KEY: Final = Struct(">hh")
-"""api_key and api_version, after the length."""
+"""The api_key and the api_version of a request. They follow the length field."""
 
 _GOODBYE_SECONDS: Final = 1.0
 CLOSED: Final = "closed by the peer"
 
 OnResponse: TypeAlias = Callable[[bytes, float], None]
-"""Called with a whole response and its response time in seconds."""
+"""A callback that gets a complete response, and its response time in seconds."""
 
 
 class TargetError(Exception):
@@ -46,7 +46,7 @@ class TargetError(Exception):
 
 
 class SilentError(TargetError):
-    """A target does not respond in time."""
+    """A target did not respond in time."""
 
 
 @dataclass(slots=True)
@@ -58,11 +58,11 @@ class _Waiting:
 
 
 class TargetConnection(asyncio.Protocol):
-    """One connection to a target. `Access.connect` opens it.
+    """One connection to a target. `Access.connect` opens the connection.
 
     Args:
-        address: of the target.
-        timeout: how long to wait for a response, in seconds. For a fetch, its max_wait_ms is added.
+        address: the address of the target.
+        timeout: the time limit for a response, in seconds. For a fetch, its max_wait_ms is added.
     """
 
     def __init__(self, address: Address, timeout: float = TIMEOUT_SECONDS) -> None:
@@ -71,13 +71,13 @@ class TargetConnection(asyncio.Protocol):
         self.error: str = ""
         """Why the connection is closed, if the peer closed it or a response was wrong."""
         self.silent = False
-        """Whether the connection was closed because a response was late."""
+        """Whether the connection was closed because a response did not arrive in time."""
         self.on_silence: Callable[[float], None] | None = None
         """Called if a response is late, with the time (perf_counter) at which the request was sent."""
         self.expires_at = inf
         """When the connection must be replaced (perf_counter): brokers limit the lifetime of a login."""
         self.responses = 0
-        """How many responses arrived."""
+        """The number of responses that arrived."""
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._waiting: deque[_Waiting] = deque()
@@ -102,8 +102,8 @@ class TargetConnection(asyncio.Protocol):
         """Send a request.
 
         Args:
-            frame: the whole frame. Its correlation id is replaced.
-            on_response: called with the response. None for a request without a response.
+            frame: the complete frame. Its correlation id is replaced.
+            on_response: the function to call with the response. None if the request has no response.
         """
         self._correlation_id = self._correlation_id + 1 & 0x7FFF_FFFF
         if self._transport is not None:  # otherwise it was just lost, which `until` reports
@@ -174,11 +174,11 @@ class TargetConnection(asyncio.Protocol):
             await self._lost
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Called by the loop."""
+        """Keep the transport of the new connection (a callback of asyncio)."""
         self._transport = cast("asyncio.Transport", transport)  # uvloop's transports are not a subclass of it
 
     def data_received(self, data: bytes) -> None:
-        """Called by the loop."""
+        """Process bytes from the target (a callback of asyncio)."""
         received = self._received
         received.feed(data)
         while received.ready and not self.error:
@@ -188,7 +188,7 @@ class TargetConnection(asyncio.Protocol):
             self._enough.set_result(None)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Called by the loop."""
+        """Handle the end of the connection (a callback of asyncio)."""
         self._transport = None
         if not self._lost.done():
             self._lost.set_result(None)
@@ -259,7 +259,7 @@ def _longest_wait(frame: bytes) -> float:
 
 
 def reason_of(error: Exception) -> str:
-    """Return the reason why a connection failed, in a few words."""
+    """Describe in a few words why a connection failed."""
     if isinstance(error, gaierror):
         return f"unknown host: {error.strerror}"
     if isinstance(error, ssl.SSLCertVerificationError):

@@ -277,7 +277,7 @@ def _measured(arguments: argparse.Namespace, console: Console, scratch: str) -> 
 
 
 def _here(work: Work, console: Console) -> Collected | None:
-    """Measure small captures in this process."""
+    """Measure small captures in this process, without Spark."""
     began = time.monotonic()
     with console.status(f"measuring {size(work.size)}" if work.size else "measuring"):
         found = measure_here(work)

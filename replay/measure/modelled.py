@@ -37,9 +37,13 @@ def modelled(fetches: FetchSums, rate: DailyRate) -> Modelled:
 
 
 def _headers(frames: int, size: int) -> int:
-    """Return the bytes of TCP and IP headers.
+    """Return the estimated size of the TCP and IP headers of frames, in bytes.
 
-    Each frame has one segment, and one more for each `_SEGMENT` bytes.
+    Each frame has one segment, and one more segment for each `_SEGMENT` bytes.
+
+    Args:
+        frames: the number of frames.
+        size: the size of all frames, in bytes.
     """
     return (frames + size // _SEGMENT) * _HEADERS
 

@@ -1,7 +1,7 @@
-"""Measures how evenly keys would spread over the members of a cooperative group. Sans-IO.
+"""Measures how evenly keys would be distributed over the members of a cooperative group. Sans-IO.
 
 Records are counted by intervals of hashes. A member's share of a partition is a sum over intervals, for any
-number of members. Keys are not kept. Hashes of keys are in no output.
+number of members. Keys are not stored. Hashes of keys are not in any output.
 """
 
 from bisect import bisect_left
@@ -24,7 +24,7 @@ _APART: Final = 0x9E3779B1
 """Makes hashes differ by partition. The same key in two partitions may belong to two members."""
 
 TopicName: TypeAlias = tuple[str, str]
-"""`topic` and its name, or `id` and its hexadecimal digits."""
+"""A topic in one of two forms: `("topic", name)` or `("id", hexadecimal digits of the topic id)`."""
 
 
 @cache
@@ -41,7 +41,7 @@ def stretches(members: int) -> Split:
 
 @dataclass(slots=True, repr=False)
 class KeyCounts:
-    """Records and bytes by key.
+    """Counts records and bytes by key.
 
     Keys are identified by their hashes. There are at most `MOST_KEYS` counts. With more keys, fewer leading
     bits of the hash are used, and one count may include several keys. So the largest count is never below the
@@ -49,7 +49,7 @@ class KeyCounts:
     """
 
     counts: dict[int, list[int]] = field(default_factory=dict)
-    """Records and bytes, by the leading bits of the hash."""
+    """The number of records and of their bytes, by the leading bits of the key's hash."""
     shift: int = 0
     """How many trailing bits of the hash are ignored."""
 
@@ -91,7 +91,7 @@ class TopicCounts:
     """The records of one topic."""
 
     partitions: set[int] = field(default_factory=set)
-    """All partitions in responses, also those without records."""
+    """The numbers of all partitions in the responses, including partitions without records."""
     records: dict[int, list[int]] = field(default_factory=dict)
     """Records by partition, and by interval of hashes."""
     sizes: dict[int, list[int]] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""The steps from segments, or from a stored table, to rows of the table: with Spark and without. Sans-IO.
+"""The steps from segments, or from a stored table, to rows of the table. Spark is optional. Sans-IO.
 
 Batches are sorted by `connection`, and within a connection by `order` or `place`.
 """
@@ -60,15 +60,21 @@ def measure_again(keep: Filter, choice: RowFilter, batches: Batches) -> Batches:
 
 
 def topic_ids(topics: frozenset[str], batches: Iterable[pa.RecordBatch]) -> frozenset[bytes]:
-    """Return the ids that some topics, given by name, have in the Metadata responses of a table."""
+    """Return the ids of the topics. They are looked up in the Metadata responses of a table.
+
+    Args:
+        topics: the names of the topics.
+        batches: the rows of the table.
+    """
     ends = filter(None, (end for batch in batches for end in connection_ends(batch)))
     return frozenset(topic_id for end in ends for topic_id, name in end.topics.items() if name in topics)
 
 
 def restored(batches: Batches) -> Batches:
-    """Yield batches with zeros in place of the cut contents of records.
+    """Yield batches in which zeros replace the contents of records that were cut.
 
-    The zeros may need much more memory than the rest. So a batch with zeros has only one connection.
+    The zeros may need much more memory than the other bytes. So a batch with zeros has the rows of only one
+    connection.
     """
     for batch in batches:
         if pc.sum(pc.binary_length(batch.column("cuts"))).as_py():

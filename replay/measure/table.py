@@ -123,7 +123,7 @@ CODECS: Final[dict[str, Codec]] = {
     "file_counts": codec(FileCounts | None),
     "delivered": codec(Delivered | None),
 }
-"""The codecs of the columns with details."""
+"""The codecs of the table columns that hold a detail, by the column's name."""
 _DETAIL_COLUMNS: Final = (
     TableColumn(
         "summary", CODECS["summary"].type, "what is known of a whole connection, in `connection` rows"
@@ -208,14 +208,14 @@ class RowWriter:
         counted: bool | None = None,
         row: str = "",
     ) -> None:
-        """Add an exchange. For a fetch, add its outcome as well.
+        """Add a row for an exchange. The row of a fetch also has the fetch's outcome.
 
         Args:
             exchange: the exchange.
-            place: its position in the connection, in the order in which exchanges were added.
-            outcome: the outcome, for a fetch.
-            counted: whether a fetch matches --client and --topic.
-            row: the kind of the row. "" if the exchange itself decides.
+            place: the position of the exchange in its connection. Positions follow the order of the calls.
+            outcome: the outcome of the fetch. None if the exchange is not a fetch.
+            counted: whether the fetch matches --client and --topic. None if the exchange is not a fetch.
+            row: the kind of the row. "" to choose the kind by the exchange.
         """
         fetch = _fetch_values(outcome) if outcome else _NO_FETCH
         plain = _plain_values(exchange)
@@ -225,7 +225,15 @@ class RowWriter:
         )
 
     def detail(self, kind: str, detail: Detail, end: ConnectionEnd | None = None) -> None:
-        """Add a row with a detail. If it belongs to a connection, add the names of the connection."""
+        """Add a row with a detail.
+
+        If the detail belongs to a connection, also add the connection's addresses and client.
+
+        Args:
+            kind: the kind of the row.
+            detail: the detail.
+            end: the end of the connection. None if the detail belongs to no connection.
+        """
         connection = end.connection if end else ""
         ends = (end.client, end.broker, LAST, end.client_id, end.software) if end else ("", "", LAST, "", "")
         details = (detail if name == DETAILS[kind] else None for name in CODECS)
@@ -254,7 +262,12 @@ def _kind(exchange: Exchange) -> str:
 
 
 def _frames(exchange: Exchange) -> tuple[bytes, bytes, list[int]]:
-    """Return the request, the response without contents of records, and where these contents were."""
+    """Return the frames of an exchange, without the contents of records in the response.
+
+    Returns:
+        The request, the response without these contents, and for each part that was cut its offset and its
+            size.
+    """
     kept, cuts, at = [], [], 0
     response = exchange.response
     if exchange.api_key == FETCH:
@@ -299,7 +312,7 @@ def _restored(kept: bytes, cuts: Sequence[int]) -> Iterator[memoryview]:
 
 
 def connection_ends(batch: pa.RecordBatch) -> list[ConnectionEnd | None]:
-    """Return for each row the end of its connection. The rest of the summary is not read."""
+    """Return the end of each row's connection. Other parts of the summary are not read."""
     return _END.read(struct_field(batch.column("summary"), "end"))
 
 

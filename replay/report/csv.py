@@ -53,7 +53,11 @@ FIGURES: Final = (
     "saved_bytes",
     "saved_ratio",
 )
-"""`predicted_bytes` is sessions + (actual - eligible), both directions; `saved_ratio` 0.5 is one half."""
+"""The columns with figures.
+
+`predicted_bytes` is sessions + (actual - eligible), for both directions together. A `saved_ratio` of 0.5
+means that half of the bytes are saved.
+"""
 _FORMULA: Final = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 """The first characters of a formula, plain or full-width."""
 MORE: Final = (
@@ -85,7 +89,7 @@ def render(report: Report) -> str:
 
 
 def table(described: ReportTable) -> str:
-    """Return a table as CSV. Numbers have all their digits, for use by programs. None becomes empty."""
+    """Return a table as CSV. Numbers are not rounded, so that programs can use them. None becomes empty."""
     lines = _Lines()
     writer = csv.writer(lines)
     writer.writerow(column.title for column in described.columns)
@@ -94,7 +98,7 @@ def table(described: ReportTable) -> str:
 
 
 class _Lines(list[str]):
-    """A list with the method `write`, which `csv` needs."""
+    """A list of lines. Its method `write` lets the module `csv` write to it."""
 
     write = list[str].append
 

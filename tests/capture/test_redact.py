@@ -1,4 +1,7 @@
-"""``--capture-records no`` omits contents, and keeps all that measuring needs, for any split of the bytes."""
+"""``--capture-records no`` omits the contents of records, but keeps all bytes that measuring needs.
+
+The result does not depend on how the bytes are split into reads.
+"""
 
 from collections.abc import Iterable
 

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.clients, pytest.mark.timeout(300)]
 RECORDS: Final = 2_000
 KEYS: Final = 101
 SETTLED_SECONDS: Final = 6.0
-"""Two heartbeat intervals of three seconds. After them, each member knows whether it must rejoin."""
+"""Two heartbeat intervals, in seconds. After this time, each member knows whether it must rejoin."""
 PATIENCE: Final = 90.0
 ALL: Final = (*COOPERATIVE, "kafka-python-2.0.2")
 _numbers = count()
@@ -121,7 +121,7 @@ class Group:
         return [(run.program.name, len(run.of("record")), run.told_on_stderr()[-800:]) for run in self.runs]
 
     def wait(self, number: int) -> None:
-        """Wait until the members have received this many different offsets."""
+        """Wait until the members have received `number` different offsets."""
         deadline = time.monotonic() + PATIENCE
         while len({line["offset"] for run in self.runs for line in run.of("record")}) < number:
             told = [
@@ -150,7 +150,7 @@ class Group:
 
 @pytest.mark.parametrize("name", ALL)
 def test_two_members_share_a_partition(name: str, broker: Broker) -> None:
-    """Case 34: two members of one client share a partition."""
+    """Case 34: two members that use the same client library share a partition."""
     program = program_of(name)
     with Group(broker, [program]) as group:
         group.join(program)

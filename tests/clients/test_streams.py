@@ -20,7 +20,8 @@ from tools.kafka.jars import LOGGER, fetch_as
 pytestmark = [pytest.mark.clients, pytest.mark.timeout(600)]
 RECORDS: Final = 3_000
 PARTS: Final = 6
-"""The records are produced in this many parts while the application runs. It is restarted in the middle."""
+"""The number of parts in which the records are produced while the application runs. The application is
+restarted in the middle."""
 KEYS: Final = 50
 PARTITIONS: Final = 3
 PATIENCE: Final = 120.0

@@ -19,12 +19,12 @@ from proxy.protocol.primitives import (
 
 
 class Reader:
-    """Reads the fields of a body, one after the other.
+    """Reads the fields of a message body, one after the other.
 
     Args:
-        frame: the bytes.
-        at: offset of the body.
-        api_key: the API. With the version, it decides whether lengths are compact and tags exist.
+        frame: the bytes of the message.
+        at: the offset of the body.
+        api_key: the API key. With the version, it decides whether lengths are compact and tags exist.
         version: the version of the body.
     """
 

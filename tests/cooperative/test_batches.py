@@ -1,4 +1,4 @@
-"""Splits record batches by key ranges: compared with fixed byte vectors, and read by client libraries."""
+"""Splits of batches by key ranges. Results are compared with fixed bytes and read by client libraries."""
 
 import random
 import tracemalloc
@@ -92,7 +92,7 @@ def test_vectors(hashed: int, least: int, expected: bytes) -> None:
 
 
 def test_the_vector_of_a_placeholder() -> None:
-    """Case 2: a placeholder equals the vector, except the marker in it."""
+    """Case 2: a placeholder for skipped offsets equals the published bytes, except its marker."""
     assert placeholder(1000, 1003, read_header(VECTOR, 0)) == PLACEHOLDER
 
 
@@ -136,8 +136,9 @@ def test_lanes_are_together_what_came(
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_all_pass_and_none_pass(codec: int) -> None:
-    """Cases 4 and 5: if all records belong to a member, the batch is unchanged. If none does, there is no
-    batch.
+    """Cases 4 and 5: if all records of a batch belong to a member, the batch is unchanged.
+
+    If no record belongs to the member, the batch is left out.
     """
     data = batch(TALKATIVE, codec)
     (whole,) = split(data, ((0, TOP),))
@@ -165,7 +166,7 @@ def test_one_record_alone(codec: int, record: Record) -> None:
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_the_time_of_the_log_is_kept(codec: int) -> None:
-    """Case 7: with LogAppendTime, each record has the timestamp of the batch header."""
+    """Case 7: with LogAppendTime, each record keeps the timestamp of the batch header."""
     data = bytearray(batch(TALKATIVE, codec))
     data[22] |= 0x08
     data[35:43] = (1_800_000_000_000).to_bytes(8)

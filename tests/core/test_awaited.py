@@ -12,7 +12,7 @@ LISTED: Final = response(12, b"groups")
 
 
 class Opening:
-    """A connection of a gateway that is still opening listeners for some brokers."""
+    """A client connection, while the gateway still opens listeners for some brokers."""
 
     def __init__(self, *node_ids: int) -> None:
         self.node_ids = set(node_ids)

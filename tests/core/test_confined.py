@@ -17,7 +17,7 @@ from tests.playbook import Playbook, api_versions, request, response
 from tests.protocol.kio_messages import encode, messages, response_class
 
 DIRECT: Final = (b"broker-1.example", b"h" * 130)
-"""Hosts in the generated messages that are long enough to be recognised among other bytes."""
+"""Host names in the generated messages. They are long enough to be found reliably in other bytes."""
 ADDRESSED: Final = [
     pytest.param(key, version, id=f"{ApiKey(key).name}-v{version}")
     for key, (oldest, last) in CONFINED.items()
@@ -42,7 +42,7 @@ OFFERED_TO_4_3: Final = {
 
 
 def through(node_id: int, _host: str, _port: int, /) -> tuple[str, int] | None:
-    """Map broker N to gw:19092+N, and broker 2 to no address."""
+    """Map broker N to port 19092+N of the host gw. Brokers 2 and -1 have no address there."""
     return None if node_id in {2, -1} else ("gw", 19_092 + node_id % 1000)
 
 
@@ -87,9 +87,9 @@ def test_what_may_be_asked_is_what_is_offered() -> None:
 
 @pytest.mark.parametrize(("api_key", "version"), ADDRESSED)
 def test_no_direct_address_reaches_a_client(api_key: int, version: int) -> None:
-    """No broker address reaches the client, even if the response is cut anywhere, or has an extra byte.
+    """No broker address reaches the client, even if the response is cut at any place or has an extra byte.
 
-    The response is rewritten, or the connection is closed.
+    The gateway rewrites the response or closes the connection.
     """
 
     @examples(4)

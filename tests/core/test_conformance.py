@@ -92,9 +92,9 @@ def test_a_high_watermark_that_goes_back(version: int) -> None:
 
 @pytest.mark.parametrize("version", [12, 13, 16, 18])
 def test_divergence_each_time(version: int) -> None:
-    """Cases 29 and 69: the log of the fetch's last_fetched_epoch ended before the fetch offset.
+    """Cases 29 and 69: the epoch in last_fetched_epoch ended in the log before the fetch offset.
 
-    Every response reports the divergence, although the high watermark does not change.
+    Every response reports this divergence, although the high watermark does not change.
     """
     client = Client(version)
     client.part().append(b"x", count=2)
@@ -116,7 +116,7 @@ def test_divergence_each_time(version: int) -> None:
 
 
 def test_ids_come_and_go() -> None:
-    """Case 57, trap 27: a client without a topic id uses v12 for a while, and later v16 again.
+    """Case 57, trap 27: a client uses v12 for a while, because it has no topic id, and later v16 again.
 
     It never gets error 106, and never has two sessions.
     """
@@ -134,7 +134,10 @@ def test_ids_come_and_go() -> None:
 
 
 def test_partitions_fill_the_response_in_order() -> None:
-    """Case 58: under a response limit, partitions get records in the order of the request."""
+    """Case 58: if a response limit is too small for all records, partitions that come first are filled first.
+
+    The order is that of the request.
+    """
     client = filled([50] * 10)
     assert sizes(client.same(*all_of(size=190), *IDLE, max_bytes=800))[:5] == [190] * 4 + [0]
     assert client.incremental == 1
@@ -194,7 +197,10 @@ def test_caught_up_partitions_leave_the_first_batch_to_others() -> None:
 
 
 def test_errors_cost_nothing() -> None:
-    """Case 63: a partition with an error uses up neither a limit nor the exception for the first batch."""
+    """Case 63: a partition with an error does not use up a byte limit.
+
+    It also does not use up the rule that the first batch is always returned completely.
+    """
     client = filled([500], partitions=3)
     client.part("t", 1).error = 56
     wants: list[Want] = [("t", 0, 99, 100), ("t", 1, 0, 100), ("t", 2, 0, 100)]
@@ -270,8 +276,9 @@ SPOKEN = {
 @pytest.mark.parametrize(("release", "version"), [(one, v) for one, found in SPOKEN.items() for v in found])
 @pytest.mark.parametrize("isolation", [0, 1])
 def test_an_idle_client_gets_what_it_always_got(release: str, version: int, isolation: int) -> None:
-    """Cases 70 and 98: an idle client gets the same bytes as directly. Brokers up to 2.0 are included, which
-    send no last stable offset for read_uncommitted.
+    """Cases 70 and 98: behind the gateway, an idle client gets the same bytes as without the gateway.
+
+    Brokers up to 2.0 are included. They send no last stable offset for read_uncommitted.
     """
     client = Client(version, release)
     client.part().append(b"x", count=3)
@@ -297,8 +304,9 @@ def test_isolation_changes_fill_in_no_old_last_stable_offset() -> None:
 
 
 def test_a_new_connection_begins_in_full() -> None:
-    """Case 72, trap 19: on a new connection the session is not continued, because a response may be lost. The
-    first fetch is full, although the broker still has the session.
+    """Case 72, trap 19: the session is not continued on a new connection, because a response may be lost.
+
+    So the first fetch is full, although the broker still has the session.
     """
     client = Client().established(*all_of())
     client.same(*all_of())
@@ -315,8 +323,9 @@ def test_a_new_connection_begins_in_full() -> None:
 
 @pytest.mark.parametrize("version", [4, 7, 11, 12, 16])
 def test_transactions_under_read_committed(version: int) -> None:
-    """Case 76: under read_committed, a client gets open, aborted and committed transactions as without a
-    gateway.
+    """Case 76: under read_committed, a client sees transactions as it does without a gateway.
+
+    The transactions are open, aborted or committed.
     """
     client = Client(version).established(*all_of(), isolation_level=1)
     part = client.part()
@@ -353,8 +362,9 @@ def test_seek_back_on_an_idle_partition(version: int) -> None:
 
 
 def test_a_thousand_pauses_and_rebalances() -> None:
-    """Case 79, traps 24 and 28: the session always has the partitions of the list, with their current
-    offsets.
+    """Case 79, traps 24 and 28: after each change, the session lists the same partitions as the client.
+
+    Their offsets are also the same.
     """
     chance = random.Random(79)
     client = Client(16)
@@ -381,8 +391,9 @@ def test_a_thousand_pauses_and_rebalances() -> None:
 
 @pytest.mark.parametrize("version", [4, 7, 12])
 def test_a_topic_deleted_and_made_anew_by_name(version: int) -> None:
-    """Case 80, trap 9: a topic is deleted and made again, with a client that uses topic names. The client
-    gets error 3, then error 1, and then the new records.
+    """Case 80, trap 9: a topic is deleted and created again. The client uses topic names.
+
+    The client gets error 3, then error 1, and then the new records.
     """
     client = Client(version)
     client.part("u").append(b"old", count=5)
@@ -469,8 +480,9 @@ def test_a_broker_that_comes_back_without_its_sessions(before: str, after: str) 
 
 
 def test_an_id_that_the_new_shards_do_not_have() -> None:
-    """Cases 96 and 92: the client does not notice that its session id is outside all shards of the broker's
-    new release.
+    """Cases 96 and 92: after an upgrade, no shard of the broker can have the gateway's session id.
+
+    The client does not notice this.
     """
     client = Client(12, "3.7").established(*all_of())
     (session,) = client.broker.cache.sessions.values()
@@ -522,16 +534,16 @@ def test_a_full_cache_means_no_session_and_no_loop(release: str) -> None:
 
 
 def many(count: int) -> list[CachedPartition]:
-    """Build the partitions of a session that is too large to be evicted by a consumer's session."""
+    """Build the partitions of a session. It has so many that a consumer's session can't evict it."""
     parts = (FetchPartition(partition=index, fetch_offset=0) for index in range(count))
     return [CachedPartition("other", ZERO_ID, part) for part in parts]
 
 
 @pytest.mark.parametrize("version", [8, 12, 16])
 def test_a_batch_that_no_quota_lets_through(version: int) -> None:
-    """Case 97, trap 13: a batch is larger than the quota window, so all responses are throttled and empty.
+    """Case 97, trap 13: a batch larger than the quota window makes the broker throttle every response.
 
-    No session is lost, and no fetch is sent twice.
+    All responses are empty. The session is not lost, and no fetch is sent twice.
     """
     client = Client(version).established(*all_of())
     client.broker.throttle_ms = 1000

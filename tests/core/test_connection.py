@@ -184,7 +184,7 @@ def test_produce_without_acks_is_not_waited_for() -> None:
 @pytest.mark.parametrize("version", [0, 2, 3, 8, 9, 13])
 @pytest.mark.parametrize("chunk", [1, 5, 17, 1000])
 def test_acks_are_found_however_the_bytes_come(version: int, chunk: int) -> None:
-    """Case 86, trap 32: acks=0 is recognised with any version of Produce and any chunks."""
+    """Case 86, trap 32: acks=0 is recognised in any Produce version, for any split of the bytes."""
     transactional = b"" if version < 3 else b"\xff\xff" if version < 9 else b"\x00"
     tags = b"\0" if version >= 9 else b""
     frames = [
@@ -220,8 +220,9 @@ def test_metadata_behind_a_parked_fetch() -> None:
 
 @pytest.mark.parametrize("code", [70, 71, 106])
 def test_metadata_behind_a_fetch_that_is_resent(code: int) -> None:
-    """Cases 84 and 71, traps 6 and 17: a fetch is sent again. Responses to later requests wait for its
-    response.
+    """Cases 84 and 71, traps 6 and 17: after an error, a fetch is sent again, and later responses wait.
+
+    They are sent to the client after the response to the repeated fetch.
     """
     play = Playbook().established(16, T)
     later = [request(METADATA, 8, 11), request(2, 3, 12)]
@@ -256,8 +257,9 @@ def test_a_repeated_response_streams_past_what_waits() -> None:
 
 
 def test_our_own_frames_wait_for_the_end_of_a_request_that_is_being_passed() -> None:
-    """A fetch is sent again only after the current Produce is complete. Otherwise the broker would read it as
-    a part of the Produce.
+    """A fetch is sent again only after the current Produce request is complete.
+
+    Otherwise the broker would read the fetch as a part of the Produce request.
     """
     play = Playbook().established(16, T)
     play.client(fetch(16, *T, correlation=10)).to_broker(asks(16, [], (SESSION_ID, 1), correlation=10))
@@ -452,7 +454,7 @@ def test_what_a_fetch_header_lacks() -> None:
 
 
 def test_api_versions_is_cut_to_what_is_understood() -> None:
-    """Trap 5: ApiVersions offers only versions that the gateway can read."""
+    """Trap 5: in the ApiVersions response, clients are offered only versions that the gateway can read."""
     body = bytes.fromhex("0000 00000003 0001 0004 0014 0063 0000 7fff 0012 0000 0005")
     less = bytes.fromhex("0000 00000003 0001 0004 0012 0063 0000 7fff 0012 0000 0004")
     asked = request(18, 0, 1)
@@ -461,8 +463,9 @@ def test_api_versions_is_cut_to_what_is_understood() -> None:
 
 
 def test_an_unknown_version_is_refused_as_brokers_do() -> None:
-    """Case 85, trap 31: the gateway refuses a version of ApiVersions that it does not know. It sends error 35
-    in a v0 response, as a broker does, and the client asks again.
+    """Case 85, trap 31: the gateway refuses an ApiVersions version that it does not know.
+
+    As a broker does, it sends error 35 in a v0 response. The client then asks again.
     """
     play = Playbook()
     play.client(request(18, 5, 1, b"\0\x01a\x01b\0"))
@@ -498,9 +501,9 @@ def test_the_client_names_its_software() -> None:
 
 
 def test_a_client_that_does_not_ask_for_versions_is_asked_for() -> None:
-    """Trap 14: if a client does not ask for versions, the gateway asks once, with the client's id.
+    """Trap 14: if a client sends no ApiVersions request, the gateway sends one, with the client's client.id.
 
-    KafkaJS asks for versions. kafka-go's Conn may not.
+    The gateway asks once. KafkaJS sends ApiVersions requests. kafka-go's Conn does not always.
     """
     play = Playbook()
     for number in (1, 2):
@@ -594,8 +597,9 @@ def test_closing_twice_says_it_once() -> None:
 
 
 def test_a_session_is_closed_once_though_another_response_comes_before_its_own() -> None:
-    """The session is closed only once, although the response to an earlier forwarded fetch comes in
-    between.
+    """The session is closed only once, even if the response to an earlier fetch arrives in between.
+
+    The earlier fetch was forwarded unchanged.
     """
     play = Playbook().established(16, T)
     twice = [*T, T[0]]
@@ -619,7 +623,10 @@ def test_after_closing_nothing_is_taken_from_the_client() -> None:
 
 
 def test_closing_with_a_fetch_parked() -> None:
-    """On closing, requests in flight are finished. The last response is still completed from the session."""
+    """When the connection is closed while a fetch waits at the broker, the client still gets the response.
+
+    The response is also completed from the session.
+    """
     play = Playbook().established(16, T)
     play.client(fetch(16, *T, correlation=9)).to_broker(asks(16, [], (SESSION_ID, 1), correlation=9))
     play.close().to_broker(asks(16, [], (SESSION_ID, -1), correlation=3))
@@ -747,7 +754,7 @@ def test_bytes_are_counted_on_both_sides() -> None:
 
 
 def metadata(correlation: int, host: bytes, port: int) -> bytes:
-    """Build a Metadata v0 response that names broker 2 and no topic."""
+    """Build a Metadata v0 response with the address of broker 2 and without topics."""
     body = b"\0\0\0\1" + b"\0\0\0\2" + len(host).to_bytes(2) + host + port.to_bytes(4) + b"\0\0\0\0"
     return response(correlation, body)
 
@@ -762,9 +769,7 @@ def test_addresses_lead_through_the_gateway(chunk: int) -> None:
 
 
 def test_addresses_that_are_not_understood_end_the_connection() -> None:
-    """A response whose addresses can't be read ends the connection. Otherwise the client could get a real
-    broker address.
-    """
+    """A response whose addresses can't be read ends the connection, so that no broker address leaks."""
     play = Playbook(resolve=lambda node_id, _host, _port, /: ("gw", 19_092 + node_id))
     asked = request(METADATA, 0, 5, b"\0\0\0\0") + request(12, 0, 6)
     play.client(asked).to_broker(asked)

@@ -20,7 +20,7 @@ UNKNOWN = 99
 
 
 def small(api_key: int, version: int, number: int) -> bytes:
-    """Build the smallest request, without client id and body."""
+    """Build the shortest possible request: it has no client id and no body."""
     return struct.pack(">ihhih", SMALL - 4, api_key, version, number, -1)
 
 
@@ -147,8 +147,9 @@ def test_what_the_gateway_answers_itself_is_answered_in_steps() -> None:
 
 
 def test_the_fast_path_takes_a_bounded_number_at_once() -> None:
-    """The fast path takes a limited number of requests in one call. Produce with acks=0 has no responses that
-    could limit them.
+    """The fast path takes a limited number of requests in one call.
+
+    The test uses Produce with acks=0. These requests have no responses, so responses can't limit them.
     """
     produce = request(0, 3, 0, struct.pack(">hhii", -1, 0, 1000, 0))
     play = Playbook().client(small(HEARTBEAT, 0, 1)).to_broker(small(HEARTBEAT, 0, 1))

@@ -274,8 +274,10 @@ def test_a_refusal_of_a_few_bytes_arrives_before_the_end(plain: bool) -> None:
 @BOTH_LOOPS
 @pytest.mark.parametrize("said", [HTTP, b"hi\n", b"\0\0\0\x0bhi"])
 def test_a_client_that_half_closes_still_gets_its_response(said: bytes, plain: bool) -> None:
-    """A client that half-closes its connection still gets its response. The server gets the client's end,
-    even after bytes that might begin a request.
+    """A client that half-closes its connection still gets its response.
+
+    The server also gets the client's end, even if the bytes before the end could be the start of a Kafka
+    request.
     """
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -324,8 +326,9 @@ def test_nobody_is_idle_once_both_have_spoken() -> None:
 
 
 def test_a_client_of_a_wire_reads_when_it_likes() -> None:
-    """A client of a foreign connection may stop reading for a long time, for example while its user reads. A
-    Kafka client would be closed.
+    """A client of a connection that is not Kafka may stop reading for a long time.
+
+    For example, its user may still read the last page. A Kafka client would be closed in this case.
     """
     flood = bytes(40_000_000)
 

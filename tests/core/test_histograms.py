@@ -20,7 +20,7 @@ def measured_of(play: Playbook) -> Measured:
 
 
 def placed(distribution: Distribution) -> dict[float, int]:
-    """Return upper bound of a bucket -> number of values in it."""
+    """Return the number of values in each non-empty bucket. The key is the bucket's upper bound."""
     return {b: n for b, n in zip((*distribution.bounds, inf), distribution.counts, strict=True) if n}
 
 

@@ -10,7 +10,7 @@ from proxy.dashboard.snapshot import Snapshot, parse
 from proxy.dashboard.view import GatewayUnreachable
 
 _LIVE: Final = Path(__file__).parent / "state.json"
-"""Recorded from a gateway that ran for two minutes, with three 4.3.0 brokers, librdkafka and aiokafka."""
+"""The state of a gateway that had run for two minutes, with three 4.3.0 brokers, librdkafka and aiokafka."""
 
 
 def live() -> Any:

@@ -48,7 +48,7 @@ class Modelled:
         self.native.partition(name, partition).delete_records(before)
 
     def parked(self) -> None:
-        """Do nothing. A model broker has a request at once."""
+        """Do nothing. A model broker receives a request at once, so there is nothing to wait for."""
 
     @contextmanager
     def throttled(self, name: str, partition: int) -> Iterator[None]:
@@ -59,7 +59,10 @@ class Modelled:
 
 
 def parked(broker: ModelBroker, message: bytes) -> Finish:
-    """Let a model broker receive a request. The returned function lets it read the log and respond."""
+    """Let a model broker receive a request. The broker reads the log only when it is told to respond.
+
+    Return the function that makes the broker read the log and respond.
+    """
     pending = broker.arrive(decode_request(message), 0.0)
     return lambda: encode_response(broker.response(pending, 0.0))
 

@@ -48,7 +48,7 @@ class OurSlots(Slots):
 
 
 def modelled(release: str, slots: int) -> FetchSlots:
-    """Return the slots of a model broker. Release 2.8 has one cache, 4.3 has shards."""
+    """Return a model broker's session slots. Release 2.8 has one session cache, 4.3 has several shards."""
     shards = SHARDS if release == "4.3" else 1
     broker = ModelBroker(release=release, slots=shards * slots)
     broker.create_topic(TOPIC, PARTITIONS)

@@ -1,4 +1,4 @@
-"""Everything in this folder needs a real broker."""
+"""Marks all tests in this folder as integration tests, because they need a real broker."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Fetches of a client without sessions, byte by byte, to a broker or to the gateway."""
+"""A client that sends fetches without sessions to a broker or to the gateway, and compares the bytes."""
 
 import socket
 from collections.abc import Sequence
@@ -96,7 +96,7 @@ class Fetcher:
         return replace(response, correlation_id=0)
 
     def fetches(self, count: int = FETCHES_TO_SESSION) -> list[FetchResponse]:
-        """Fetch several times, by default until the gateway uses a session."""
+        """Send `count` fetches in sequence. The default is enough for the gateway to use a session."""
         return [self.fetch() for _ in range(count)]
 
 

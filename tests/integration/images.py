@@ -40,7 +40,7 @@ events_logger = "none"
 
 
 class Podman:
-    """Images and containers in a separate folder."""
+    """Runs podman with its own folder for images and containers."""
 
     def __init__(self, folder: Path) -> None:
         (folder / "storage.conf").write_text(STORAGE.format(folder=folder))
@@ -67,7 +67,7 @@ class Podman:
 
 
 def mirror() -> str:
-    """Return this machine's source of Debian's packages."""
+    """Return the package source of Debian that this machine uses."""
     files = [Path("/etc/apt/sources.list"), *Path("/etc/apt/sources.list.d").glob("debian.*")]
     text = "".join(file.read_text() for file in files if file.exists())
     found: list[str] = re.findall(r"^[^#\n]*?(https?://\S+/debian)/?\s", text, re.MULTILINE)

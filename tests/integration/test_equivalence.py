@@ -1,8 +1,7 @@
-"""The same topics are read directly from three brokers and through the gateway at the same time, while things
-change.
+"""Clients read the same topics directly and through the gateway, while the topics or brokers change.
 
-test_clients_python.py has topics that do not change (headers, timestamps, transactions, compaction, 5 MB
-records).
+There are three brokers. Topics that do not change are in test_clients_python.py (headers, timestamps,
+transactions, compaction, 5 MB records).
 """
 
 import time
@@ -200,7 +199,10 @@ def test_partitions_added_are_read_as_well(program: Program, ways: Ways, topic: 
 
 @contextmanager
 def subscribed(program: Program, ways: Ways, topic: str) -> Iterator[tuple[Run, Run]]:
-    """One client as the only member of its own group, directly and through the gateway."""
+    """Run one client that subscribes as the only member of its group: directly, and through the gateway.
+
+    The two runs have different groups.
+    """
     with (
         Run(program, ways.direct, subscribe=[topic], group=f"direct-{topic}") as direct,
         Run(program, ways.gateway, subscribe=[topic], group=f"gateway-{topic}") as gateway,
@@ -211,7 +213,7 @@ def subscribed(program: Program, ways: Ways, topic: str) -> Iterator[tuple[Run, 
 def test_a_topic_deleted_and_created_anew_is_read_on(
     program: Program, ways: Ways, topic: str, admin: Admin
 ) -> None:
-    """Clients continue in a topic that was deleted and created again (case 80)."""
+    """Clients continue to read a topic after it was deleted and created again (case 80)."""
     if program.name == "kafka-python":
         pytest.skip("kafka-python 3 does not always read on after a topic was made anew, direct as well")
     put(ways, topic, 4, 10)

@@ -1,4 +1,7 @@
-"""A broker hangs. All reports show it within 13 seconds, and its recovery at the next response."""
+"""A broker hangs. Within 13 seconds all reports show that it hangs.
+
+With the broker's next response, the reports show that it has recovered.
+"""
 
 import json
 import os
@@ -54,7 +57,7 @@ def _brokers(gateway: GatewayProcess) -> list[dict[str, Any]]:
 
 
 def _consuming(address: str, stack: ExitStack) -> confluent_kafka.Consumer:
-    """A consumer that fetches by itself."""
+    """Return a consumer that fetches in the background."""
     consumer = confluent_kafka.Consumer({"bootstrap.servers": address, "group.id": "hung"})
     stack.callback(consumer.close)
     consumer.assign([confluent_kafka.TopicPartition(TOPIC, index, 0) for index in range(2)])

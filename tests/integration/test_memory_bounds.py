@@ -1,4 +1,4 @@
-"""A gateway's memory stays within the limits in docs/deploy.md, with each part at its limit."""
+"""A gateway's memory stays within the limits in docs/deploy.md, even if all its parts are at their limits."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 CLIENTS: Final = 40
 SPARE: Final = 12_000_000
-"""The freed memory that the allocator keeps."""
+"""The size in bytes of freed memory that the allocator is allowed to keep."""
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,10 @@ def split(data: bytes) -> Iterator[bytes]:
 
 
 def grown(broker: Broker, requests: list[bytes], *options: str) -> int:
-    """Return by how many bytes the process grows for idle clients that have their responses."""
+    """Return the number of bytes by which the gateway's process grows for idle clients.
+
+    Each client sends `requests`, receives the responses, and stays connected.
+    """
     with BenchGateway(broker.address, *options) as gateway, ExitStack() as stack:
         gateway.ready()
         before = 0

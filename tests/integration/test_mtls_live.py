@@ -1,4 +1,4 @@
-"""mTLS with clients, TLS and a token at the admin endpoint, with two workers and a real broker."""
+"""A gateway with mTLS for clients, TLS and a token for the admin endpoint, two workers and a real broker."""
 
 import http.client
 import json

@@ -1,10 +1,10 @@
-"""Predicted equals measured, live.
+"""The predicted bytes equal the measured bytes, with a live gateway.
 
-The engine's prediction from a capture of the client's side equals, to the byte, the gateway's counts on the
-broker's side, and the capture of the broker's side.
+The engine's prediction from a capture of the client's side is compared with the gateway's counts on the
+broker's side, and with the capture of the broker's side. All are equal to the byte.
 
-A client pauses before it leaves. A response that arrives after its client has left is counted, but is not in
-the capture of the client's side, so it can't be predicted.
+Before a client leaves, it pauses. If a response arrived after its client had left, the response would be
+counted, but it would not be in the capture of the client's side. So it could not be predicted.
 
 `PREDICTED_SECONDS` sets for how long each client reads (`make soak`).
 """
@@ -45,7 +45,7 @@ Counts: TypeAlias = dict[str, int]
 
 @dataclass
 class Told:
-    """The figures from a capture of one gateway."""
+    """The contents of a capture of one gateway: exchanges on both sides, and the outcomes of the fetches."""
 
     client: list[Exchange]
     broker: list[Exchange]
@@ -54,7 +54,7 @@ class Told:
 
 
 def read(directory: Path, listeners: frozenset[int]) -> Told:
-    """Read both sides of a capture, the client's side through the engine."""
+    """Read both sides of a capture. The engine computes the outcomes of the fetches on the client's side."""
     told = Told([], [], [], 0)
     engines: dict[str, Engine] = {}
 
@@ -78,7 +78,10 @@ def read(directory: Path, listeners: frozenset[int]) -> Told:
 
 
 def predicted(outcomes: list[Outcome]) -> Counts:
-    """Return the predicted figures of the broker's side: sessions + (actual - eligible)."""
+    """Return the predicted figures of the broker's side.
+
+    They are the figures of the sessions, and the actual figures of the fetches that are not eligible.
+    """
     left = [outcome for outcome in outcomes if not outcome.eligible and outcome.kind is not None]
     sums = {
         "request_bytes": (sum(o.exchange.request_bytes for o in left), "session_request_bytes"),
@@ -175,7 +178,7 @@ def librdkafka(bootstrap: str, group: str) -> None:
 
 
 def aiokafka(bootstrap: str, group: str) -> None:
-    """Two members of a group with aiokafka: one pauses and resumes, the other comes and goes."""
+    """Run two aiokafka members of one group. One pauses and resumes, the other comes and goes."""
 
     async def member() -> AIOKafkaConsumer:
         consumer = AIOKafkaConsumer(

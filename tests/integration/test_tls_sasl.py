@@ -161,7 +161,7 @@ def gate(secured: Secured, request: pytest.FixtureRequest) -> Iterator[tuple[Gat
 
 
 def _assert_quiet(gateway: GatewayProcess) -> None:
-    """Check that nothing secret is in the gateway's output and reports."""
+    """Check that the gateway's output and reports contain no secrets."""
     assert "session made" in gateway.log()
     _assert_no_secret(gateway)
 
@@ -434,7 +434,7 @@ def _authenticate_bare(connection: RawConnection, mechanism: str) -> None:
 
 
 def _scram(say: Callable[[bytes], bytes], digest: str) -> None:
-    """Prove knowledge of the password, and check that the broker proves it, too (RFC 5802, 3)."""
+    """Prove that the client knows the password, and check the broker's own proof (RFC 5802, 3)."""
     asked = f"n={USER},r={secrets.token_hex(8)}"
     told = say(b"n,," + asked.encode()).decode()
     nonce, salt, rounds = (field[2:] for field in told.split(","))
@@ -618,7 +618,7 @@ def test_a_new_certificate_comes_into_use_under_traffic(secured: Secured, tmp_pa
 
 
 def _bystanders(gateway: GatewayProcess) -> set[str]:
-    """Return the addresses of a bystander's fetching connections."""
+    """Return the client addresses of the connections on which the client `bystander` fetches."""
     links = gateway.state()["connections"]
     found = {
         link["client_address"]

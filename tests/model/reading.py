@@ -1,4 +1,4 @@
-"""Reads the partitions of a fetch in order, within the byte limits of KIP-74."""
+"""Reads the partitions of a fetch in the order of the request, within the byte limits of KIP-74."""
 
 from dataclasses import dataclass
 
@@ -25,7 +25,7 @@ HINTED = (NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH)
 
 @dataclass(slots=True)
 class Allowance:
-    """The bytes that a fetch may still return."""
+    """The number of bytes that a fetch may still return."""
 
     limit: int
     first: bool
@@ -41,16 +41,19 @@ class Allowance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """The settings of one fetch's reads: the request's fields, the release, and the broker."""
+    """The state and limits for the reads of one fetch.
+
+    They come from the fetch's fields, the Kafka release and the broker.
+    """
 
     request: FetchRequest
     release: Release
     node_id: int
     in_session: bool
-    """Whether the fetch is incremental. In sessions, old brokers ignore the leader epoch."""
+    """Whether the fetch is incremental. Old brokers ignore the leader epoch of a fetch in a session."""
 
     def read(self, partition: Partition, entry: FetchPartition, allowance: Allowance) -> PartitionData:
-        """Read one partition. Subtract the size of its records from the limits."""
+        """Read one partition. Subtract the size of the returned records from the limits in `allowance`."""
         error = self._refusal(partition, entry, allowance)
         if error:
             tags = self.leader_hint(partition) if error in HINTED else ()

@@ -229,8 +229,9 @@ def test_one_that_is_not_read_and_resets_is_let_go(
 def test_one_with_too_much_in_flight_waits_as_long_as_one_that_sends_no_more(
     plain: bool, sends_no_more: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A client with too many requests in flight is closed as early as a half-closed client. The client's end
-    may be behind bytes that are still unread.
+    """A client with too many requests in flight is closed after the same time as a half-closed client.
+
+    The reason: the gateway reads no more from this client, so the client's end may be in the unread bytes.
     """
 
     async def scene() -> None:

@@ -1,4 +1,4 @@
-"""How the gateway gets its listening sockets: by binding them, or from systemd."""
+"""The gateway opens its listening sockets itself, or gets them from systemd."""
 
 import errno
 import os
@@ -93,8 +93,9 @@ def test_sockets_of_other_addresses_are_left_alone(base: int, kept: ExitStack) -
 
 @pytest.mark.parametrize("handed_over", [False, True])
 def test_one_gateway_listens_at_an_address_once(base: int, kept: ExitStack, handed_over: bool) -> None:
-    """A gateway does not bind an address twice, even if SO_REUSEPORT or a socket of systemd would allow
-    it.
+    """A gateway refuses to listen at an address where another gateway listens.
+
+    It refuses even if SO_REUSEPORT or a socket from systemd would allow two listeners.
     """
     at = Address("127.0.0.1", base)
     sockets = [_listening(kept, base)] if handed_over else []
@@ -140,9 +141,10 @@ def test_what_was_not_handed_over_to_us_is_not_touched(environ: dict[str, str]) 
 
 
 def test_what_systemd_hands_over_is_taken_and_what_is_no_listener_is_left(kept: ExitStack) -> None:
-    """Of the files that systemd passes, only listening sockets are used. The others stay open.
+    """Of the files that systemd hands over, only listening sockets are used. The other files stay open.
 
-    A separate process gets files 3 to 6: a listening socket, a file, a datagram socket, and nothing.
+    The test starts a separate process with files 3 to 6: a listening socket, a file, a datagram socket, and
+    no file.
     """
     listener = _listening(kept, 0)
     datagram = kept.enter_context(closing(socket.socket(type=socket.SOCK_DGRAM)))

@@ -1,6 +1,4 @@
-"""A frame that came in several reads: any part of it can be taken, at a cost that does not depend on the read
-sizes.
-"""
+"""A frame can be received in many reads. The cost of taking a part of it does not depend on their sizes."""
 
 from itertools import pairwise
 

@@ -11,7 +11,7 @@ from tests.replay.report.sample import assert_adds_up
 
 CAPTURES = Path(__file__).parents[2] / "captures"
 _INTERLEAVED = "many-clients-any"
-"""A capture whose clients list their topics in turns: the topics interleave."""
+"""A capture in which clients list partitions of different topics in turns, so that the topics interleave."""
 
 
 def truth(name: str) -> dict[str, Any]:

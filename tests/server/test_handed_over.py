@@ -35,7 +35,7 @@ def request_of(client_id: str, correlation_id: int = 7) -> bytes:
 
 @pytest.fixture(autouse=True)
 def _equally_busy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Assign clients to workers in turn. Otherwise the CPU time of the workers would decide."""
+    """Assign clients to workers in turn, so that the CPU time of the workers makes no difference."""
     monkeypatch.setattr("proxy.server.worker_handle.INTERVAL_SECONDS", math.inf)
 
 

@@ -142,8 +142,9 @@ def test_epochs_begin_with_one_and_go_round() -> None:
 
 
 def test_an_incremental_response_without_an_id() -> None:
-    """Case 54, trap 10: after an incremental response with id 0 the session is gone, and the fetch is
-    repeated in full. Otherwise unreported changes would be lost.
+    """Case 54, trap 10: if an incremental response has the session id 0, the broker's session is gone.
+
+    The fetch is then repeated in full. Otherwise the client would miss changes that were not reported.
     """
     handler = established()
     again(handler)
@@ -156,8 +157,9 @@ def test_an_incremental_response_without_an_id() -> None:
     "elements", [[("v", [entry(0)])], [("t", [entry(2)])], [("t", [entry(i) for i in range(9)])]]
 )
 def test_a_partition_outside_the_session(elements: Any) -> None:
-    """Case 54, trap 24: after a response with a partition outside the session, the fetch is repeated in full.
-    The client never gets an entry that it did not request.
+    """Case 54, trap 24: if a response has a partition outside the session, the fetch is repeated in full.
+
+    So the client never gets an entry that it did not request.
     """
     handler = established()
     again(handler)
@@ -179,7 +181,7 @@ def test_a_session_that_is_not_found_is_asked_for_anew() -> None:
 
 @pytest.mark.parametrize("code", [71, 106])
 def test_a_wrong_epoch_or_ids_that_come_and_go(code: int) -> None:
-    """Case 52: after error 71 or 106, the next fetch is full, and names the old session."""
+    """Case 52: after error 71 or 106, the next fetch is full, and has the id of the old session."""
     handler = established()
     again(handler)
     kept = Kept.of(handler)
@@ -246,10 +248,10 @@ def test_throttled_with_entries_is_an_ordinary_response() -> None:
 
 
 def test_added_while_throttled_is_not_filled_in() -> None:
-    """Case 27: a partition is added, and the first response is throttled and empty. The broker reports the
-    partition in the next response.
+    """Case 27: a partition is added, but the broker's first response is throttled and empty.
 
-    Until then its state is unknown, so nothing is filled in.
+    The broker reports the partition in the next response. Until then the gateway does not know the
+    partition's state, so it adds no entry for the partition.
     """
     handler = established()
     again(handler, 16, *T, ("u", 1))
@@ -272,8 +274,9 @@ def test_a_partition_that_the_broker_has_not_described_is_not_invented() -> None
 
 @pytest.mark.parametrize("version", [7, 11])
 def test_an_error_while_it_lasts_and_the_recovery_after_it(version: int) -> None:
-    """Case 24: an error comes with every response while it lasts, and the partition comes once more after
-    it.
+    """Case 24: every response has the error while it lasts.
+
+    After the recovery, one more response has the partition.
     """
     handler = established(version)
     for _ in range(3):
@@ -300,7 +303,7 @@ def test_an_error_that_goes_silent_is_not_filled_in() -> None:
 
 
 def test_a_watermark_of_an_error_is_not_remembered() -> None:
-    """Trap 25: the high watermark of an entry with an error is not stored."""
+    """Trap 25: if an entry has an error, the session does not store the entry's high watermark."""
     handler = established()
     again(handler)
     give(handler, 16, ("t", [entry(0, error=1)]), session_id=77)
@@ -346,7 +349,10 @@ def test_what_the_full_fetch_said_too_is_genuine(code: int) -> None:
 
 
 def test_an_error_that_was_mended_and_comes_back_is_new() -> None:
-    """Trap 8: if the error goes away and comes back, the fetch is repeated in full again."""
+    """Trap 8: if an error goes away and comes back, the fetch is repeated in full again.
+
+    The gateway must not treat the second error as the first one.
+    """
     handler = asked()
     give(handler, 16, ("t", [entry(0, 5)]), ("u", [entry(0, 5)]), ("t", [entry(1, error=3)]), session_id=77)
     again(handler)

@@ -387,7 +387,7 @@ class TestFloor:
                 assert proxy.meter.cpu >= 0
 
     def pour(self, source: socket.socket, sink: socket.socket, size: int) -> None:
-        """Send more bytes than all buffers between source and sink can hold."""
+        """Send `size` bytes and receive all of them. They are more than all buffers on the way can hold."""
         sender = threading.Thread(target=source.sendall, args=(b"x" * size,))
         sender.start()
         left = size
@@ -586,8 +586,9 @@ class TestOracle:
         assert self.least(whole, two, whole) == self.least(whole, whole) + two.request + two.response
 
     def test_it_is_below_what_a_session_for_the_whole_connection_would_cost(self) -> None:
-        """The lowest cost is close to the estimate in the capture's truth file, which has one session for the
-        connection.
+        """The oracle's cost is close to the estimate in the capture's truth file.
+
+        That estimate assumes one session for the whole connection.
         """
         capture = Path(__file__).parents[2] / "captures" / "librdkafka-100p.pcap"
         truth = json.loads(capture.with_suffix(".truth.json").read_text())["what_if_sessions"]

@@ -104,7 +104,7 @@ def exchange(
 
 
 def produced(broker: str, begins: float, ends: float, **errors: int) -> Exchange:
-    """Build a produce exchange for the partitions p0, p1 and so on, with these error codes."""
+    """Build a produce exchange. `errors` gives the error codes of its partitions p0, p1 and so on."""
     found = {int(name[1:]): error for name, error in errors.items()}
     asked, told = produce_request(13, list(found)), produce_response(13, found)
     return exchange(broker, asked, told, begins=begins, ends=ends)

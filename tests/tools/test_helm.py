@@ -125,7 +125,7 @@ def test_the_alerts_know_the_job_of_the_pod_monitor() -> None:
 
 
 def worst_case() -> int:
-    """Return the sum of the worst case in the table of the docs, in bytes."""
+    """Return the gateway's documented worst case of memory in bytes, from the sum in a table of the docs."""
     (told,) = re.findall(r"\| \*\*sum\*\* \| \*\*(\d+)\*\* \|", DOCS.read_text())
     return int(told) * 1_000_000
 

@@ -226,7 +226,7 @@ def until(holds: Callable[[], bool]) -> None:
 
 @pytest.fixture
 def choose_java(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], Path]]:
-    """Yield a function that finds the Java runtime as a new process does."""
+    """Yield a function that searches for the Java runtime anew, as a new process does."""
     monkeypatch.delenv("FETCHGATE_JAVA", raising=False)
     yield java.__wrapped__
     version_of.cache_clear()

@@ -24,7 +24,7 @@ from replay.capture.files.sources import expand, plan
 from replay.capture.packets.segments import read
 
 Table: TypeAlias = npt.NDArray[Any]
-"""Bytes, one row for each exchange."""
+"""An array of bytes with one row for each exchange."""
 Rows: TypeAlias = npt.NDArray[np.intp] | slice
 
 MSS = 1448
@@ -44,7 +44,7 @@ _BATCH = struct.Struct(">qiibIhiqqqhii")
 _ACK_EVERY = 8
 _PARTITIONS = 100
 _RECORDS = 20
-"""The number of records in a batch. So offsets grow by this number."""
+"""The number of records in a batch. The offset of the next batch is higher by this number."""
 _REQUEST_ENTRY = struct.Struct(">iiqiqib")
 """An entry of a request: partition, leader epoch, fetch offset, last fetched epoch, log start offset, max
 bytes, tags.
@@ -74,9 +74,8 @@ class Shape:
 
     connections: int = 20
     skew: float = 0.0
-    """The first connection's share of all exchanges, or 0 if all connections are alike. The other connections
-    have equal shares of the rest.
-    """
+    """The first connection's share of all exchanges. The other connections have equal shares of the rest. 0
+    if all connections have equal shares."""
     filled: int = 2
     """The number of partitions with records in each response, of 100."""
     records: int = 8_000
@@ -84,18 +83,18 @@ class Shape:
 
     @property
     def busy(self) -> range:
-        """The partitions with records, evenly distributed."""
+        """Return the numbers of the partitions that have records. They are evenly distributed."""
         return range(0, _PARTITIONS, _PARTITIONS // self.filled)[: self.filled] if self.filled else range(0)
 
 
 @dataclass(frozen=True, slots=True)
 class _Real:
-    """Frames from the real capture."""
+    """Frames and a topic name from the real capture."""
 
     requests: list[bytes]
     responses: list[bytes]
     fetch: bytes
-    """A fetch request that lists all partitions in one topic element."""
+    """A fetch request. It has one topic, which lists all partitions."""
     topic: bytes
 
 
@@ -177,7 +176,7 @@ def _rotated(entries: list[bytes], turned: int) -> list[bytes]:
 @dataclass(frozen=True, slots=True)
 class _Segment:
     place: int
-    """The position of the packet in the exchange's bytes of the file."""
+    """The offset of the packet in the file bytes of its exchange."""
     begin: int
     """The position of the packet's payload in the request or in the response."""
     size: int
@@ -226,15 +225,15 @@ class _ExchangeTemplate:
     def rows(
         self, templates: Table, connection: Table, turn: Table, first_packet: int, before: tuple[int, int]
     ) -> Table:
-        """Copy the exchange, and write the numbers of each copy's connection into it.
+        """Copy the exchange for several connections, and write the numbers of its connection into each copy.
 
         Args:
-            templates: several exchanges, used in turn, that differ only in their payload.
-            connection: the number of the connection, for each copy.
-            turn: the number of earlier exchanges of this form in the same connection, for each copy.
+            templates: several exchanges that differ only in their payload. They are used in turn.
+            connection: for each copy, the number of its connection.
+            turn: for each copy, the number of earlier exchanges of this form in the same connection.
             first_packet: the number of packets in the file so far.
-            before: bytes of requests and of responses in the connection before the first exchange of this
-                form.
+            before: the number of bytes of requests and of responses in the connection before the first
+                exchange of this form.
         """
         table: Table = templates[turn % len(templates)]
         sent = before[0] + turn * len(self.request) + 1, before[1] + turn * len(self.response) + 1
@@ -268,7 +267,7 @@ class _ExchangeTemplate:
         broker: bool,
         rows: Rows = slice(None),
     ) -> None:
-        """Write a number of `size` bytes into one frame of each copy, also across two segments."""
+        """Write one number for each copy into a frame of that copy. Its bytes may span two segments."""
         for byte in range(size):
             segment = next(
                 one
@@ -327,7 +326,7 @@ def _schedule(shape: Shape, exchanges: int) -> tuple[Table, Table]:
 
 
 def make(path: Path, size: int, shape: Shape = Shape()) -> Truth:  # frozen, no state
-    """Write a capture of about `size` bytes. Return its correct figures."""
+    """Write a capture of about `size` bytes. Return the figures that a correct measurement of it has."""
     real = _real()
     fetches = _fetches(real, shape)
     fetch, templates = fetches[0], np.stack([one.template for one in fetches])

@@ -1,4 +1,7 @@
-"""1,000 partitions, one of them with 100 records a second: CPU of the broker, and of the proxy before it."""
+"""Measures the CPU of the broker and of the proxy with 1,000 partitions.
+
+One of them gets 100 records a second.
+"""
 
 import time
 from contextlib import ExitStack
@@ -18,19 +21,20 @@ SHARE: Final = 2
 CPU_LIMIT, BOTH_LIMIT = 1.8, 0.8
 """CPU limits: the gateway's relative to the floor's, and gateway with broker relative to the broker alone."""
 SETTLE_SECONDS: Final = 3.0
-"""Seconds from a consumer's first record until it has all partitions and a session."""
+"""The time in seconds from a consumer's first record until it has read from all partitions and the session
+exists."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """CPU in one window of one route, in percent of a core."""
+    """The CPU time of the proxy and of the broker in one time window, in percent of a core."""
 
     proxy: float
     broker: float
 
     @property
     def both(self) -> float:
-        """CPU of the proxy and of the broker together."""
+        """The CPU time of the proxy and of the broker together."""
         return self.proxy + self.broker
 
 

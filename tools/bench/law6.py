@@ -20,7 +20,8 @@ WINDOWS: Final = 3
 LOOKS: Final = 5
 """Samples in a second. One of them is used."""
 NARROW, WIDE = 10, 60
-"""Seconds over which the broker's side is compared with the client's."""
+"""The widths of two time windows, in seconds. In each window, the bytes on the broker's side are compared
+with the bytes on the client's side."""
 LONG_NAME: Final = (
     "a-topic-whose-name-is-as-long-as-names-of-departments-and-their-systems-get-when-nobody-says-no" * 2
 )
@@ -37,7 +38,7 @@ Sample = tuple[int, int]
 
 @dataclass(slots=True)
 class Running:
-    """A workload with its own gateway."""
+    """A workload that runs through its own gateway."""
 
     name: str
     gateway: BenchGateway
@@ -68,10 +69,11 @@ def run(stage: BenchStage) -> list[FigureTable]:
 
 
 def _note_second(running: Sequence[Running]) -> None:
-    """Add a sample to each workload: of several in a second, the one with the most bytes to the broker.
+    """Take several samples in one second. Keep the one with the largest difference for each workload.
 
-    While a response is forwarded, its bytes are counted on the client's side first. Only a sample without a
-    response in flight has the true difference, which is the largest.
+    The difference is the bytes on the broker's side minus the bytes on the client's side. While a response is
+    forwarded, its bytes are counted on the client's side first. Only a sample without a response in flight
+    has the true difference, and this difference is the largest.
     """
     looks = []
     for _ in range(LOOKS):
@@ -122,7 +124,7 @@ def _rows(workload: Running) -> list[FigureRow]:
 
 
 def dearest(samples: Sequence[Sample], width: int) -> float:
-    """Return the highest ratio of the broker's side to the client's over any `width` consecutive samples."""
+    """Return the highest ratio of broker bytes to client bytes in any span of `width` samples."""
     ratios = [
         (later[1] - earlier[1]) / (later[0] - earlier[0])
         for earlier, later in zip(samples, samples[width:], strict=False)

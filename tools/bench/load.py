@@ -211,7 +211,7 @@ def _print_ready() -> None:
 
 
 def _stop_requested() -> bool:
-    """Whether stdin was closed. Nothing is ever written to it."""
+    """Return whether the parent has closed stdin, which asks this program to stop."""
     return bool(select.select([sys.stdin], [], [], 0)[0])
 
 

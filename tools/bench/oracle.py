@@ -19,7 +19,7 @@ from proxy.protocol.versions import session_layout
 ABSENT: Final = -1
 """The position of a partition that a fetch does not list."""
 BAND: Final = 400
-"""A session older than this many exchanges is useless."""
+"""The age, in exchanges, from which a session is not considered any more, because it is useless."""
 _CLOSE_RESPONSE: Final = 20
 
 Column = npt.NDArray[np.int64]
@@ -31,19 +31,19 @@ class Exchanged:
     """One fetch and its response, in columns over all partitions of a client."""
 
     position: Column
-    """The fetch offset, or `ABSENT` if a partition is not listed."""
+    """The fetch offset of each partition, or `ABSENT` if the fetch does not list the partition."""
     order: npt.NDArray[np.intp]
     """The partitions in the order of the fetch."""
     high: Column
     """High watermarks of listed partitions."""
     records: Column
-    """Bytes of records in the response."""
+    """The size of the records in the response, in bytes."""
     request: int
     """Bytes of the client's request."""
     response: int
-    """Bytes of the full response."""
+    """The size of the full response in bytes."""
     bare: int
-    """Bytes of the request without its list."""
+    """The size of the request without its list of partitions, in bytes."""
 
 
 def least(exchanges: Iterable[Exchanged], narrow: FetchLayout, owner: npt.NDArray[np.intp], key: int) -> int:
@@ -61,7 +61,8 @@ def least(exchanges: Iterable[Exchanged], narrow: FetchLayout, owner: npt.NDArra
     raised_head = wide.response_head - narrow.response_head
     done: list[Exchanged] = []
     costs: list[float] = []
-    """The lowest cost so far if the session is that of each of `done`."""
+    """For each exchange in `done`, the lowest cost so far of ending with the session that this exchange has
+    left."""
     none = 0.0
     bare = 0
     for each in exchanges:
@@ -107,7 +108,10 @@ def _delta(
 
 
 def _elements(included: Mask, owner: npt.NDArray[np.intp]) -> Column:
-    """Return how many elements the included entries take. Neighbours of a topic share one."""
+    """Return the number of topic elements that each fetch in `included` needs.
+
+    Neighbouring partitions of one topic share an element.
+    """
     if len(np.unique(owner)) < 2:
         return np.array(included.any(1), np.int64)
     runs = [np.count_nonzero(np.diff(owner[row])) + 1 if row.any() else 0 for row in included]

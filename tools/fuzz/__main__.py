@@ -1,4 +1,4 @@
-"""The command line: see `tools.fuzz`."""
+"""The command line of the fuzzer, see `tools.fuzz`."""
 
 import argparse
 import multiprocessing

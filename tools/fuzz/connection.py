@@ -73,7 +73,8 @@ class _Model:
         self._state: object = self._began
         self._broker: ModelBroker | None = None
         self._behind: list[_Step] = []
-        """Steps that were answered from memory. `_broker` catches up once it is needed."""
+        """The steps to which the model has responded from memory, without its broker. The broker processes
+        them when it is needed next."""
 
     def answer(self, request: bytes, now: float) -> bytes:
         return self._take((request, now))
@@ -141,7 +142,7 @@ class _ConnectionScript:
         self._chunk = 0
         """The size of the pieces that the gateway reads, in bytes. 0 if it reads all at once."""
         self._pieces = 0
-        """How many pieces the gateway has read."""
+        """The number of pieces that the gateway has read."""
 
     def _connect(self) -> Connection:
         options = self._options
@@ -223,7 +224,7 @@ class _ConnectionScript:
         self._feed(self._receive_broker, data)
 
     def _receive_broker(self, data: bytes, now: float) -> None:
-        """Receive bytes from the broker, like a link."""
+        """Give the connection bytes from the broker, as a link does."""
         fast_path = self._connection.fast_path
         data = fast_path.join(data, now)
         done, _ = fast_path.response(data, fast_path.began, now)
@@ -278,7 +279,7 @@ class _ConnectionScript:
         return request[4:8]
 
     def _fetch(self, kind: int, subset: int, offset: int) -> None:
-        """Send a fetch like a normal client."""
+        """Send a fetch as a client without sessions does."""
         version = _VERSIONS[kind % len(_VERSIONS)]
         self._client(_fetch_frame(version, _wants(subset, offset), kind))
 
@@ -424,7 +425,7 @@ def _sized(content: bytes) -> bytes:
 
 
 def _seeds(steps: tuple[int, ...]) -> list[bytes]:
-    """Make scripts of real frames, and some that create and use a session."""
+    """Return seeds: scripts with real frames, and scripts in which a session is created and used."""
     at = {step: number for number, step in enumerate(steps)}
     requests, responses = frames()
     found = []

@@ -1,8 +1,8 @@
-"""The loop with atheris, which has a process for each target: libFuzzer ends the process that it runs in.
+"""Fuzzes one target with atheris. libFuzzer ends its process, so each target has its own process.
 
     python -m tools.fuzz.guided TARGET MODULES COUNT SECONDS SEED FOLDER
 
-FOLDER gets the file `result.json`, and keeps the inputs that reached new code.
+The file `result.json` is written to FOLDER. The inputs that reached new code are kept there, too.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""The loop without atheris: mutated seeds; and the handling of each input in both loops."""
+"""Fuzzes without atheris: its inputs are mutated seeds. Also handles each input, with atheris or without."""
 
 import gc
 import random
@@ -12,7 +12,8 @@ from tools.fuzz.mutate import mutated
 from tools.fuzz.target import Finding, FuzzTarget, cpu_seconds, examine, run_once
 
 EXAMINE_EVERY: Final = 2000
-"""How often an input's memory is examined. That costs a hundred times as much."""
+"""The number of inputs after which the memory of one input is examined. The examination costs a hundred times
+as much as the input."""
 LOOK_EVERY: Final = 20_000
 MOST_GROWTH: Final = 64 << 20
 """The limit of growth of the process while it feeds inputs, after the first `LOOK_EVERY`."""
@@ -22,11 +23,11 @@ Say = Callable[[int, float], None]
 
 
 class Watch:
-    """Feeds inputs, and keeps those with findings.
+    """Runs the target with inputs, and keeps the inputs that show a defect.
 
     Args:
         target: the function that gets the inputs.
-        slower: how much slower code is here than usual, since a fuzzer traces it.
+        slower: the factor by which code runs slower here than usual, because a fuzzer traces the code.
     """
 
     def __init__(self, target: FuzzTarget, *, slower: float = 1.0) -> None:

@@ -31,7 +31,7 @@ TOPIC_RESOURCE = 2
 TOPIC_ALREADY_EXISTS, ELECTION_NOT_NEEDED = 36, 84
 
 PATIENCE = 30.0
-"""The time limit for a change to be in the metadata of every broker, in seconds."""
+"""The time limit in seconds until the metadata of every broker shows a change."""
 
 
 class AdminError(RuntimeError):
@@ -160,11 +160,14 @@ class Admin:
             reader.string()
 
     def set_quota(self, client_id: str | None, quota: Mapping[str, float | None]) -> None:
-        """Set quotas of a client id (None for all), like `{"consumer_byte_rate": 50_000}`.
+        """Set the quotas of a client id, for example `{"consumer_byte_rate": 50_000}`.
 
-        None removes a quota. Wait until every broker knows the quotas.
+        Wait until every broker knows the quotas. The broker must be 2.6 or later. Older brokers have the
+        property `quota.consumer.default` instead.
 
-        It needs a broker of 2.6 or later. Older brokers have the property `quota.consumer.default`.
+        Args:
+            client_id: the client id. None for all clients.
+            quota: the new value of each quota. The value None removes the quota.
         """
         entity = array([string("client-id") + string(client_id)])
         operations = [
@@ -210,7 +213,7 @@ class Admin:
         self.elect(name, {partition: node_id})
 
     def reorder(self, name: str, partition: int, replicas: Sequence[int]) -> None:
-        """Set the replicas of one partition, as `reorder_all` does."""
+        """Set the replicas of one partition. See `reorder_all`."""
         self.reorder_all(name, {partition: replicas})
 
     def reorder_all(self, name: str, replicas: Mapping[int, Sequence[int]]) -> None:
@@ -289,7 +292,12 @@ class Admin:
         return found
 
     def state(self, *topics: str, node_id: int | None = None) -> ClusterState:
-        """Return the metadata of these topics, from any broker or from a certain one."""
+        """Return the metadata of the topics.
+
+        Args:
+            topics: the names of the topics.
+            node_id: the broker to ask. None to ask any broker.
+        """
         connection = self._any() if node_id is None else self._node(node_id)
         return request_metadata(connection, *topics)
 
@@ -362,7 +370,7 @@ class Admin:
 
 
 def _led(state: ClusterState, name: str) -> int:
-    """Count a topic's partitions that have a leader; 0 if the topic is not known yet."""
+    """Return how many partitions of a topic have a leader. 0 if the topic is not known yet."""
     topic = state.topics[name]
     return 0 if topic.error else sum(leader >= 0 for leader in topic.leaders.values())
 

@@ -70,10 +70,10 @@ class Cluster:
         return self.brokers[node_id - 1]
 
     def start(self) -> None:
-        """Start all nodes and wait until each knows all others.
+        """Start all nodes and wait until each node knows all other nodes.
 
         Raises:
-            RuntimeError: one did not start; the message ends with its log.
+            RuntimeError: a node did not start. The message ends with the node's log.
         """
         classpath(self.version)  # download first, instead of in three threads that wait for each other
         try:

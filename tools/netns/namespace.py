@@ -15,10 +15,10 @@ _libc: Final = ctypes.CDLL(None, use_errno=True)
 
 
 class Namespace:
-    """A network namespace whose loopback is up. `with` ends it.
+    """A network namespace with its own working loopback interface. It is removed at the end of `with`.
 
     Raises:
-        OSError: this process may not make one (CAP_SYS_ADMIN).
+        OSError: this process has no permission to create a namespace (CAP_SYS_ADMIN).
     """
 
     def __init__(self) -> None:
@@ -35,7 +35,10 @@ class Namespace:
 
     @property
     def path(self) -> str:
-        """The path by which other programs can use it while this process has it open."""
+        """The path of the namespace.
+
+        Other programs can use the path while this process has the namespace open.
+        """
         return f"/proc/{os.getpid()}/fd/{self._fd}"
 
     @contextmanager

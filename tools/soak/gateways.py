@@ -87,10 +87,10 @@ class Gateways:
 
     @property
     def current(self) -> GatewayProcess:
-        """The present gateway.
+        """The gateway that runs now.
 
         Raises:
-            RuntimeError: none was started.
+            RuntimeError: no gateway was started.
         """
         if self._current is None:
             raise RuntimeError("no gateway was started")
@@ -136,7 +136,10 @@ class Gateways:
             self._leave(old)
 
     def finish(self) -> Used:
-        """End the last gateway gracefully. Return its resources after its clients had left."""
+        """Wait until all clients have left, then end the last gateway gracefully.
+
+        Return the resources that the gateway used after the clients had left.
+        """
         self.quiet()
         with self.near():
             last = self.used()
@@ -172,7 +175,7 @@ class Gateways:
         return {}
 
     def used(self) -> Used:
-        """Return the resources of the present gateway."""
+        """Return the resources that the running gateway uses."""
         memory = descriptors = 0
         with suppress(psutil.Error):
             process = psutil.Process(self.current.pid)

@@ -13,9 +13,9 @@ MOST_PORTS = 64
 """The maximum of excluded ports that are counted."""
 _MORE = "and more of this kind"
 PAUSE = 300 * 1_000_000_000
-"""A longer time without a packet, in ns, counts as a gap in the capture. Such gaps come from joining two
-captures. Connected clients are never silent for so long: they ask for Metadata every 5 minutes at least
-(metadata.max.age.ms), and consumers fetch always."""
+"""A time without a packet that is longer than this, in ns, counts as a gap in the capture. Two captures that
+were joined have such a gap. Connected clients always send more often: they request Metadata at least every 5
+minutes (metadata.max.age.ms), and consumers fetch continuously."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -40,11 +40,12 @@ class FileCounts:
     captured_bytes: int = 0
     """Bytes of packets in the file, link layer included."""
     wire_bytes: int = 0
-    """Bytes of the same packets on the wire, before a snap length cut them."""
+    """The size of all counted packets on the wire, in bytes. A snap length may have cut the packets in the
+    file."""
     link_types: dict[int, int] = field(default_factory=dict)
-    """Packets by link type, as tcpdump numbers them."""
+    """The number of packets of each link type. Link types have tcpdump's numbers."""
     first_time: int = 0
-    """Nanoseconds since 1970; 0 when there is no packet."""
+    """The time of the first packet, in nanoseconds since 1970. 0 if there is no packet."""
     last_time: int = 0
     stretches: list[list[int]] = field(default_factory=list)
     """The captured intervals of time, in order: first and last packet of each. They are more than `PAUSE`
@@ -52,14 +53,14 @@ class FileCounts:
     not_ip: int = 0
     not_tcp: int = 0
     tunnelled: int = 0
-    """Tunnels (VXLAN, Geneve, GRE) from which the inner packet was read. A packet in two nested tunnels
-    counts twice."""
+    """The number of tunnels (VXLAN, Geneve, GRE) that were removed to read the inner packet. A packet in two
+    nested tunnels counts twice."""
     fragments: int = 0
     """Fragments of IP packets. They are not reassembled, so their contents are missing."""
     cut_packets: int = 0
     """Packets that were only captured in part."""
     cut_headers: int = 0
-    """Cut packets whose headers are incomplete, so that their connection is unknown."""
+    """The number of cut packets whose headers are incomplete. The connection of such a packet is unknown."""
     malformed: int = 0
     """Packets whose IP or TCP header contradicts itself."""
     filtered: int = 0
@@ -110,7 +111,7 @@ class FileCounts:
             self.problems.append(line)
 
     def add_other_ports(self, packets: Mapping[int, int]) -> None:
-        """Add packets by port, and keep the `MOST_PORTS` busiest ports."""
+        """Add numbers of packets by port. Keep only the `MOST_PORTS` ports with the most packets."""
         counted = Counter(self.other_ports)
         counted.update(packets)
         self.other_ports = dict(counted.most_common(MOST_PORTS))
@@ -125,7 +126,7 @@ class FileCounts:
         self.stretches = joined_stretches([*self.stretches, [first, last]], PAUSE)
 
     def to_json(self) -> str:
-        """Return one JSON object."""
+        """Return the counts as one JSON object."""
         return json.dumps({name: getattr(self, name) for name in self.__slots__})
 
     @classmethod

@@ -14,15 +14,15 @@ from replay.capture.tls.keylog import KeyLogReader, Secrets
 
 
 def load(keylogs: Sequence[str], sources: Iterable[Source]) -> tuple[Secrets | None, list[str]]:
-    """Read all secrets.
+    """Read the TLS secrets of all key logs and captures.
 
     Args:
-        keylogs: the files of --keylog: key logs, or pcapng files with secrets anywhere in them.
-        sources: captures. If a capture has secrets among its first blocks, it is read to its end.
+        keylogs: the files of --keylog. Each is a key log, or a pcapng file that contains secrets.
+        sources: the captures. If a capture has secrets among its first blocks, it is read to its end.
 
     Returns:
-        The secrets, or None if no key log was named and no capture has secrets. After them the problems, one
-        line for each part that could not be read.
+        The secrets, or None if `keylogs` is empty and no capture has secrets. The second value is the list of
+            problems, with one line for each part that could not be read.
 
     Raises:
         InputError: a key log can't be read, or has no secrets.
@@ -59,7 +59,7 @@ def load(keylogs: Sequence[str], sources: Iterable[Source]) -> tuple[Secrets | N
 
 
 def _left_out(name: str, lines: str, found: Secrets) -> list[str]:
-    """Return a line with the number of invalid lines in a key log, or no line if all are valid."""
+    """Return a warning with the number of invalid lines in a key log, or an empty list if all are valid."""
     told = (
         f"{name}: {found.bad_lines:,} of {found.lines:,} {lines} are left out: they are not those of a key "
         f"log; the first is line {found.first_bad_line}"
@@ -94,7 +94,13 @@ def _is_pcapng(window: FileWindow) -> bool:
 
 
 def _embedded(window: FileWindow, stream: Readable, *, more: bool) -> Iterable[bytes]:
-    """Yield the key logs in a pcapng file."""
+    """Yield the key logs that are embedded in a pcapng file.
+
+    Args:
+        window: the bytes of the file that were read so far.
+        stream: the rest of the file.
+        more: whether the rest has bytes.
+    """
     found: list[bytes] = []
     records = PcapngRecords(FileCounts(file=""), found)
     while True:

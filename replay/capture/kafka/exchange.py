@@ -1,13 +1,13 @@
-"""The results of reading a connection: its exchanges, and counts at its end.
+"""The results of reading a connection: its exchanges, and the counts at its end.
 
-One equation holds for every connection, also with gaps in the capture. On its left side, each captured byte
-counts once:
+The following equation holds for every connection, also with gaps in the capture. Its left side counts each
+captured byte once:
 
     client_bytes + broker_bytes = bytes of all exchanges
         + headerless_bytes + unframed_bytes + partial_bytes - frame_gap_bytes
 
-A response whose missing bytes are all contents of records counts as whole: replay does not read these
-contents.
+If only contents of records are missing from a response, the response counts as complete: replay does not read
+these contents.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -31,7 +31,7 @@ CUT: Final = memoryview(bytes(1 << 20))
 
 
 def is_cut(piece: Buffer) -> bool:
-    """Return whether a piece of a response replaces bytes that were cut."""
+    """Return whether a piece of a response is a placeholder for bytes that were cut."""
     return isinstance(piece, memoryview) and piece.obj is CUT.obj
 
 
@@ -60,9 +60,9 @@ class Exchange:
     response_time: int
     """Time of the last packet of the run in which the response ends, in ns since 1970. 0 if not captured."""
     request_bytes: int
-    """0 if not captured."""
+    """The size of the request in bytes. 0 if the request was not captured."""
     response_bytes: int
-    """0 if not captured."""
+    """The size of the response in bytes. 0 if the response was not captured."""
     request: bytes = b""
     """The request frame, if its API key is in `READ` or all requests are kept. If bytes are missing, only its
     start."""
@@ -108,16 +108,17 @@ class ConnectionEnd:
     """The number of gaps in both streams. A gap is missing bytes between captured bytes."""
     gap_bytes: int = 0
     cut_bytes: int = 0
-    """The part of `gap_bytes` that the snap length cut off."""
+    """The part of `gap_bytes` that is missing because of the capture's snap length."""
     frame_gap_bytes: int = 0
     """The part of `gap_bytes` in frames that are counted as whole."""
     left_out_bytes: int = 0
-    """The part of `cut_bytes` that no figure needs: contents of records in fetch responses and in Produce
-    requests."""
+    """The part of `cut_bytes` that does not change any figure: contents of records in fetch responses and in
+    Produce requests."""
     left_out_gaps: int = 0
     """The gaps that consist of `left_out_bytes`."""
     unframed_bytes: int = 0
-    """Captured bytes outside of frames. If there is a `reason`, this counts all bytes."""
+    """Captured bytes that belong to no frame. If `reason` is set, all captured bytes of the connection count
+    here."""
     partial_bytes: int = 0
     """Captured bytes of frames whose end was not captured."""
     headerless_requests: int = 0
@@ -147,7 +148,7 @@ def cut(size: int) -> Iterator[memoryview]:
 
 
 def records_alone_are_cut(response: Sequence[Buffer], version: int) -> bool:
-    """Return whether the missing bytes of a fetch response are all contents of records."""
+    """Return whether all missing bytes of a fetch response are contents of records."""
     layout = LAYOUTS.get(version)
     if layout is None:
         return False
@@ -166,8 +167,8 @@ def records_alone_are_cut(response: Sequence[Buffer], version: int) -> bool:
 def without_records(response: Sequence[Buffer], version: int) -> list[Buffer]:
     """Return a fetch response, or its start, with `CUT` in place of the contents of records.
 
-    The response is returned unchanged if its version is not supported (v0 to v3), or if its bytes do not
-    match the version.
+    The response is returned unchanged if its version is not supported (v0 to v3). It is also returned
+    unchanged if its bytes do not match the version.
     """
     layout = LAYOUTS.get(version)
     if layout is None:
@@ -197,5 +198,5 @@ def cuts_in(response: Iterable[Buffer]) -> int:
 
 
 def before_cut(response: Sequence[Buffer]) -> list[Buffer]:
-    """Return the pieces of a response before its first cut."""
+    """Return the pieces of a response that come before the first bytes that were cut."""
     return list(takewhile(lambda piece: not is_cut(piece), response))

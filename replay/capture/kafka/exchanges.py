@@ -1,4 +1,4 @@
-"""Turns SEGMENTS rows into exchanges: of one connection, or of all connections of a capture."""
+"""Turns SEGMENTS rows into exchanges, for one connection or for all connections of a capture."""
 
 from collections.abc import Iterable, Iterator
 from itertools import islice, pairwise

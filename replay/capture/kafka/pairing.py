@@ -1,8 +1,8 @@
-"""Pairs the requests and responses of one connection to exchanges. It also learns topic names from Metadata.
+"""Pairs the requests and responses of one connection, and learns topic names from Metadata responses.
 
-A broker responds in the order of the requests. So if a request is still open when the response to a later one
-is read, its own response was not captured. It then becomes an exchange without a response. Only requests in
-flight are buffered.
+A broker responds in the order of the requests. If a response arrives while an earlier request is still open,
+the response to the earlier request was not captured. The earlier request then becomes an exchange without a
+response. Only requests in flight are buffered.
 """
 
 from collections import deque
@@ -55,19 +55,20 @@ _MAX_WAITING_BYTES: Final = 16 << 20
 _MAX_EARLY: Final = 4096
 _MAX_EARLY_BYTES: Final = 16 << 20
 _CONFIRMED_BY: Final = 3
-"""This many requests in a row are accepted as Kafka, even if no response was found."""
+"""After this many valid requests in a row, a connection is accepted as Kafka, even if no response was
+found."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keep:
-    """Selects the frames to keep."""
+    """Selects which parts of requests and responses the pairing keeps for later steps."""
 
     requests: bool = False
-    """All requests, also of keys that are not in `READ`."""
+    """Whether to keep all requests. If False, only requests with an API key in `READ` are kept."""
     responses: frozenset[int] = READ
     """The API keys whose responses are kept. Responses that pairing itself needs are kept as well."""
     groups: bool = False
-    """Whether to read the consumer group of each request."""
+    """Whether to read the names of consumer groups in requests."""
 
 
 class Pairing:
@@ -85,7 +86,7 @@ class Pairing:
         """Whether no more requests come: after a SASL handshake v0, other bytes than Kafka frames follow."""
         self.opaque_from_broker = False
         self.request_broken = False
-        """Whether requests may be missing."""
+        """Whether some requests of the connection may be missing."""
         self.response_broken = False
         self.left_out_bytes = 0
         """Contents of records that were not captured."""
@@ -158,7 +159,7 @@ class Pairing:
         return out
 
     def discard(self) -> None:
-        """Forget all exchanges: the connection is not Kafka."""
+        """Forget all exchanges of the connection, because it is not Kafka."""
         self._out.clear()
         self._waiting.clear()
         self._early.clear()
@@ -172,7 +173,7 @@ class Pairing:
             self.on_client(framing)
 
     def wants_request(self, api_key: int) -> bool:
-        """See `framing.FrameOwner`."""
+        """Return whether the request frame is needed. See `framing.FrameOwner`."""
         return self._keeps_all or api_key in READ
 
     def wants_response(self, correlation_id: int) -> bool | None:
@@ -390,7 +391,7 @@ class Pairing:
         return self._client_text
 
     def _special(self, exchange: Exchange, frame: bytes) -> None:
-        """Read a request that changes how later bytes are read, or names the client's software or group."""
+        """Read a request that changes how later bytes are read, or has the client's software or group."""
         version = exchange.api_version
         try:
             body = request_header(frame, LENGTH_BYTES)[-1]
@@ -424,7 +425,7 @@ _MANY_GROUPS: Final = 8
 
 
 def _group(frame: Buffer, api_key: int, version: int, body: int) -> str:
-    """Return the group in a member's request; "" if there is none, or more than one."""
+    """Return the name of the group in a member's request, or "" if there is none or more than one."""
     if api_key == ApiKey.OFFSET_FETCH and version >= _MANY_GROUPS:
         groups, body = read_compact_count(frame, body)
         if groups != 1:

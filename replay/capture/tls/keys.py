@@ -1,4 +1,4 @@
-"""Ciphers of TLS, and the keys derived from the secrets of a connection."""
+"""TLS ciphers, and the keys that are derived from the secrets of a connection."""
 
 import hmac
 from abc import ABC, abstractmethod
@@ -14,7 +14,8 @@ from replay.capture.tls.keylog import CLIENT, MASTER, SERVER, Secrets
 _TAG: Final = 16
 _NONCE: Final = 12
 _SALT: Final = 4
-"""Bytes of the nonce's fixed part for AES-GCM in TLS 1.2. The rest is in the record (RFC 5288, 3)."""
+"""For AES-GCM in TLS 1.2: the size in bytes of the nonce's fixed part. The rest of the nonce is in the record
+(RFC 5288, 3)."""
 _EXPLICIT: Final = _NONCE - _SALT
 
 
@@ -51,7 +52,7 @@ class Opener(ABC):
     """Decrypts the records of one direction. Records are numbered from 0 (RFC 8446, 5.3)."""
 
     overhead: int
-    """Bytes of a record in addition to its contents."""
+    """The number of bytes by which an encrypted record is longer than its contents."""
 
     @abstractmethod
     def open(self, number: int, record: memoryview) -> tuple[int, memoryview, int] | None:
@@ -135,7 +136,7 @@ def is_known(hello: ServerHello) -> bool:
 
 
 def openers(secrets: Secrets, client_random: bytes, hello: ServerHello) -> tuple[Opener, Opener] | None:
-    """Return the keys of the client and of the server, or None if their secrets are unknown."""
+    """Return the openers for the client's and the server's records. None if their secrets are unknown."""
     cipher = _CIPHERS[hello.version][hello.cipher]
     if hello.version == TLS_1_3:
         client, server = (secrets.get(label, client_random) for label in (CLIENT, SERVER))

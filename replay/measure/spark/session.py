@@ -43,8 +43,8 @@ appender.err.layout.pattern = %p %c{1}: %m%n%ex{short}
 
 
 _ANSWER_SECONDS: Final = 10.0
-"""If a master takes longer to accept a connection, it counts as unreachable. Spark itself tries for a
-minute."""
+"""The time limit in seconds for a Spark master to accept a connection. A slower master counts as unreachable.
+Spark's own limit is a minute."""
 _STOP_SECONDS: Final = 30
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
@@ -95,7 +95,10 @@ def _quiet() -> Iterator[None]:
 
 @contextmanager
 def _own_handlers() -> Iterator[None]:
-    """Restore the handler of Ctrl-C at the end. PySpark's handler would call Java, which has ended then."""
+    """Restore the earlier handler of Ctrl-C at the end.
+
+    PySpark's own handler would call Java, but Java has ended then.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -179,7 +182,7 @@ def _start(master: str | None, chosen: Mapping[str, str], scratch: Path) -> Spar
 
 
 def _gateway(master: str | None, chosen: Mapping[str, str], scratch: Path, stderr: Any) -> Any:
-    """Return the connection to Java: the one that spark-submit prepared, or one to a new process."""
+    """Return the connection to Java. spark-submit has prepared it, or a new Java process is started."""
     if SUBMITTED in os.environ:
         return launch_gateway()  # type: ignore[no-untyped-call]  # PySpark's own
     os.environ["JAVA_HOME"] = str(java_home(scratch))
@@ -197,8 +200,8 @@ def _gateway(master: str | None, chosen: Mapping[str, str], scratch: Path, stder
 def _signals_later() -> Iterator[None]:
     """Delay Ctrl-C and SIGTERM until the end of the block.
 
-    Otherwise a Java process that is starting would be left running, or a folder would be removed only in
-    part.
+    Without the delay, a Java process that is just starting would continue to run, or a folder would be
+    removed only in part.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -254,7 +257,7 @@ def _of_java(scratch: Path, options: str) -> dict[str, str]:
 
 
 def _completed(conf: SparkConf, master: str | None, chosen: Mapping[str, str]) -> SparkConf:
-    """Add the missing settings to those with which Java was started.
+    """Return the settings with which Java was started, and add the settings that are missing.
 
     The --master and --conf of spark-submit are kept.
     """

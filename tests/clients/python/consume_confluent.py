@@ -67,7 +67,7 @@ class Librdkafka:
                 _tell_error(error)
 
     def _store(self, message: Any) -> None:
-        """Mark a printed record as consumed, so that the next commit includes it."""
+        """Mark a record as consumed after it was printed, so that the next commit includes it."""
         try:
             self._consumer.store_offsets(message)
         except KafkaException as error:

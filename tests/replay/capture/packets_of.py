@@ -114,7 +114,7 @@ def read(
 
 
 def resized(rows: Iterable[Row], size: int) -> Iterator[Row]:
-    """Return the same bytes in segments of at most `size`."""
+    """Yield rows with the same bytes, in segments of at most `size` bytes."""
     for one in rows:
         for at in range(0, max(len(one.payload), 1), size):
             yield replace(one, payload=one.payload[at : at + size], sequence=one.sequence + at & 0xFFFF_FFFF)

@@ -1,4 +1,4 @@
-"""The two sides of a gateway in one capture are found, and other connections are never taken for them."""
+"""The two sides of a gateway are found in one capture. Other connections are never taken for them."""
 
 import random
 from pathlib import Path
@@ -118,7 +118,8 @@ GATEWAYS = {
     "librdkafka-gateway": ("127.0.0.1:20372", "127.0.0.1:21482"),
     "librdkafka-gateway-no-records": ("127.0.0.1:19990", "127.0.0.1:20083"),
 }
-"""Captures of both sides (captures/README.md), with the addresses of the two sides."""
+"""The captures of both sides of a gateway (captures/README.md). Each has the address to which clients connect
+and the address of the broker."""
 
 
 @pytest.mark.parametrize("path", sorted(CAPTURES.glob("*.pcap")), ids=lambda path: path.stem)

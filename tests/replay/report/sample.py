@@ -56,7 +56,7 @@ TOPICS = {"events": 70, "orders": 20, "payments.settled": 8, "AAAAAAAAAAAAAAAAAA
 
 
 def _passed(fetch: FetchReport, reason: str) -> dict[str, Passed]:
-    """Return the passed fetches of a row. All its sessionless fetches have passed for one reason."""
+    """Return the fetches of a row that cannot use a session, by the reason. All have the same reason."""
     count = figure(fetch, "sessions", "sessionless") or (
         0 if fetch["eligible"]["exchanges"] else figure(fetch, "actual", "requests")
     )
@@ -378,7 +378,7 @@ def _cell(client: tuple[str, str, int, int, int, int, bool], broker: str) -> Fet
 
 
 def _topics(total: FetchReport) -> list[TopicRow]:
-    """Divide a FetchReport among the topics. The last row has the bytes and figures of no topic."""
+    """Divide a FetchReport among the topics. The last row has the figures that belong to no topic."""
     rows: list[TopicRow] = [
         {"topic": name, "fetch": combined(partial(_part, total, part))} for name, part in TOPICS.items()
     ]

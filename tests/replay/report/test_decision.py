@@ -156,9 +156,9 @@ def test_how_often_a_client_fetches_is_told_for_the_time_of_its_connections() ->
 
 @pytest.mark.parametrize("reason", ["not a consumer", "unpaired", "fetch v3", "broker without sessions"])
 def test_who_fetches_all_the_time_for_another_reason_is_not_told_to_wait(reason: str) -> None:
-    """Clients whose fetches pass for one of these reasons do not get the advice to wait for more records.
+    """Clients that fetch all the time for one of these reasons are not advised to wait for more records.
 
-    Followers of a broker must not wait, and with missing data no advice is possible.
+    Followers of a broker must not wait. If data are missing, no advice is possible.
     """
     busy = client(fetches(requests=10_000), reason, version=3, connections=2)
 

@@ -1,4 +1,7 @@
-"""Judges a run: records that were lost, came twice, out of order, or to a member that did not own the key."""
+"""Judges a run: finds records that were lost, processed twice, out of order, or by a wrong member.
+
+A member is wrong if it did not own the record's key.
+"""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,7 +12,7 @@ from tools.soak.groups.history import Did, MemberLife
 
 EXAMPLES: Final = 5
 BEFORE_NS: Final = 10**9
-"""How long before a record's first processing its story begins, in nanoseconds."""
+"""The events in this time before a record was first processed are part of its story, in nanoseconds."""
 REJOINED_SECONDS: Final = 10
 """How long after a gateway's restart its members have joined again."""
 
@@ -28,7 +31,12 @@ class GroupsVerdict:
     problems: list[str] = field(default_factory=list)
 
     def wrong(self, what: str, example: str) -> None:
-        """Count a forbidden event."""
+        """Count a forbidden event. Keep the first examples of each kind.
+
+        Args:
+            what: the kind of the event.
+            example: a description of this event.
+        """
         self.counts[what] += 1
         if self.counts[what] <= EXAMPLES:
             self.problems.append(f"{what}: {example}")
@@ -41,7 +49,8 @@ class _Processed:
     did: Did
     life: MemberLife
     assignment: int
-    """The number of this assignment in the process."""
+    """The number of the assignment in which the record was processed. Each process of the member counts from
+    0."""
     in_hand: bool
     """The group may have continued without the member. Records that the member already had then do not
     matter."""
@@ -184,9 +193,10 @@ def _commits(life: MemberLife) -> dict[int, list[Did]]:
 
 
 def _crashes(life: MemberLife, gateway_down: Iterable[Span]) -> list[Span]:
-    """Return when a member could not commit its records.
+    """Return the time spans in which a member could not commit its records.
 
-    A gateway that has just started knows no member. It accepts no commit before the member has joined again.
+    A restarted gateway does not know the members. It accepts no commit from a member until the member has
+    joined again.
     """
     points = [did.at for did in life.did if did.kind == "lost"]
     points += [at for at, _, _ in life.stopped]

@@ -38,7 +38,7 @@ def two_workers(folder: Path) -> Iterator[Cluster]:
 
 
 def printed(spark: SparkSession, version: str, *inputs: Path | str) -> str:
-    """Return the output of a measurement on this machine."""
+    """Measure captures in this process, and return the report as JSON text."""
     return json.dumps({**measured(spark, work(*inputs)), "version": version}, indent=2) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""The data source of `replay.source`. It is here because tests share the Spark session."""
+"""Tests of `replay.source`, the data source for Spark. They are in this folder to share the Spark session."""
 
 import os
 import runpy
