@@ -154,8 +154,8 @@ class FetchSessionCacheShard:
     """One shard of the session cache. It has a number of slots and a range of ids.
 
     Two kinds of sorted lists order the sessions: by last use, and by value (privilege, then number of
-    partitions). The items of these lists are integers with the session id in the low bits. So among equal sessions the smaller id
-    comes first, as in Kafka, and `touch` moves a few KB at most.
+    partitions). The items of these lists are integers with the session id in the low bits. So among equal
+    sessions the smaller id comes first, as in Kafka, and `touch` moves a few KB at most.
     """
 
     __slots__ = (
