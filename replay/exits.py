@@ -10,6 +10,8 @@ EXIT_PARTLY: Final = 3
 """Done, but parts of the input could not be read, or there was nothing to do."""
 EXIT_SILENT: Final = 4
 """A broker did not respond in time (`drive`)."""
+EXIT_DIFFERS: Final = 5
+"""Responses differ from the captured ones in what may not differ (`drive --compare`)."""
 EXIT_INTERRUPTED: Final = 130
 """The exit code that shells use for a command ended by SIGINT."""
 EXIT_TERMINATED: Final = 143

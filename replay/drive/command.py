@@ -21,6 +21,7 @@ from proxy.printable import printable
 from replay.capture.files.sources import InputError
 from replay.drive import security, values
 from replay.drive.asked import nameless
+from replay.drive.compare import Keeper, differs
 from replay.drive.loading import Wanted, load
 from replay.drive.mapping import OffsetPolicy
 from replay.drive.report import (
@@ -36,7 +37,7 @@ from replay.drive.report import (
 from replay.drive.running import PlayOptions, drive, plan
 from replay.drive.script import Script
 from replay.drive.wire import TIMEOUT_SECONDS, SilentError, TargetError
-from replay.exits import EXIT_FAILED, EXIT_PARTLY, EXIT_SILENT, EXIT_USAGE
+from replay.exits import EXIT_DIFFERS, EXIT_FAILED, EXIT_PARTLY, EXIT_SILENT, EXIT_USAGE
 from replay.protocol.names import name_of
 from replay.report.wording import shown
 
@@ -71,12 +72,14 @@ examples:
   FETCHGATE_SASL_PASSWORD=... fetchgate replay drive morning.pcap --target kafka:9093 \\
       --security-protocol SASL_SSL --sasl-mechanism SCRAM-SHA-512 --sasl-username alice --broker-tls-ca ca.pem
       at a broker that wants TLS and a login
+  fetchgate replay drive morning.pcap --target kafka-new:9092 --compare --speed max
+      at a new broker with the same records; shows how its responses differ from the captured ones
   fetchgate replay drive morning.pcap --dry-run
       print what would be sent
 
 exit codes: 0 done; 1 the target could not be reached, or a request got no response; 2 wrong usage; 3 nothing
 could be played, every response had an error, or parts of the input could not be read; 4 a broker did not
-respond within --timeout
+respond within --timeout; 5 with --compare: something differs that may not
 """
 
 
@@ -100,6 +103,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="HOST:PORT",
         help="a broker that gets the same requests; --target is then a gateway, and what it saves is "
         "measured",
+    )
+    parser.add_argument(
+        "--compare",
+        action="store_true",
+        help="compare each response with the captured one: errors, versions, partitions, record bytes, "
+        "offsets; exit with 5 if something differs that may not (docs/captures.md has the list)",
     )
     parser.add_argument(
         "--admin",
@@ -192,12 +201,12 @@ def _add_what(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--offsets",
         type=values.offsets,
-        default=OffsetPolicy.LATEST,
         metavar="HOW",
-        help="how offsets are replaced in each partition; latest (default): the highest captured "
-        "offset becomes the target's latest, so an idle partition stays idle; earliest: the "
+        help="how offsets are replaced in each partition; latest (default, without --compare): the highest "
+        "captured offset becomes the target's latest, so an idle partition stays idle; earliest: the "
         "lowest captured offset becomes the target's earliest; clamp: as captured, but an offset "
-        "that the target does not have becomes the nearest one that it has; keep: as captured",
+        "that the target does not have becomes the nearest one that it has; keep (default, with "
+        "--compare): as captured",
     )
     parser.add_argument(
         "--create-topics",
@@ -246,6 +255,11 @@ def run(args: argparse.Namespace) -> int:
         return _complain(
             "--target HOST:PORT is missing; or give --dry-run, to see what would be sent", EXIT_USAGE
         )
+    if args.compare and (args.against is not None or args.dry_run):
+        return _complain(_alone("--dry-run" if args.dry_run else "--against"), EXIT_USAGE)
+    if args.offsets is None:
+        args.offsets = OffsetPolicy.KEEP if args.compare else OffsetPolicy.LATEST
+    keeper = Keeper() if args.compare else None
     wanted = Wanted(
         include=frozenset(key for keys in args.include for key in keys),
         clients=frozenset(args.client),
@@ -256,7 +270,7 @@ def run(args: argparse.Namespace) -> int:
     )
     try:
         with Console(stderr=True).status("Reading captures ..."):
-            script, problems = load(args.inputs, wanted)
+            script, problems = load(args.inputs, wanted, None if keeper is None else keeper.keep)
     except InputError as error:
         return _complain(f"{error}; see fetchgate replay drive --help", EXIT_USAGE)
     script.topics |= dict(args.topic_id)
@@ -269,7 +283,7 @@ def run(args: argparse.Namespace) -> int:
         if warning := security.warning(args):
             sys.stderr.write(f"fetchgate replay drive: {warning}\n")
         options = _options(args)
-        report = _run(script, options, problems, dry=args.dry_run)
+        report = _run(script, options, problems, keeper, dry=args.dry_run)
     except security.SecurityError as error:
         return _complain(str(error), EXIT_USAGE)
     except TargetError as error:
@@ -278,15 +292,26 @@ def run(args: argparse.Namespace) -> int:
     return _exit_code(report, args)
 
 
+def _alone(other: str) -> str:
+    """Return why `--compare` can't be used with another option."""
+    why = {
+        "--dry-run": "gets no responses",
+        "--against": "measures what a gateway saves; compare with each of the two in a run of its own",
+    }
+    return f"--compare does not go with {other}, which {why[other]}"
+
+
 def _options(args: argparse.Namespace) -> PlayOptions:
     return PlayOptions(**{field.name: getattr(args, field.name) for field in fields(PlayOptions)})
 
 
-def _run(script: Script, options: PlayOptions, problems: list[str], *, dry: bool) -> DriveReport:
+def _run(
+    script: Script, options: PlayOptions, problems: list[str], keeper: Keeper | None, *, dry: bool
+) -> DriveReport:
     if dry:
         return plan(script, options, problems)
     with _progress() as progress, asyncio.Runner(loop_factory=new_event_loop) as runner:
-        return runner.run(drive(script, options, progress, problems))
+        return runner.run(drive(script, options, progress, problems, keeper))
 
 
 @contextmanager
@@ -332,16 +357,20 @@ def _exit_code(report: DriveReport, args: argparse.Namespace) -> int:
     """Write the table, and return the exit code."""
     if args.csv is not None and not _written(args.csv, to_csv(report)):
         return EXIT_FAILED
+    compared = report["compare"]
+    differing = compared is not None and differs(compared)
     if not report["planned"]:
         most = _most(report["left_out"])
         why = f"none of the requests can be sent ({most}); the report lists what was left out"
         if report["missing_topics"] and not args.create_topics:
             why += "; --create-topics creates missing topics"
-        return _complain(f"nothing to play: {why}", EXIT_PARTLY)
+        return _complain(f"nothing to play: {why}", EXIT_DIFFERS if differing else EXIT_PARTLY)
     if report["timed_out"]:
         return EXIT_SILENT
     if report["interrupted"] or report["connection_errors"] or any(report["lost"].values()):
         return EXIT_FAILED
+    if differing:
+        return EXIT_DIFFERS
     answered, failed = (
         sum(row[count] for row in report["figures"] if row["side"] in report["lost"] and row["api"] == ALL)
         for count in ("answered", "failed")
@@ -350,6 +379,8 @@ def _exit_code(report: DriveReport, args: argparse.Namespace) -> int:
         return _complain("every response has an error; the report lists them", EXIT_PARTLY)
     if not args.dry_run and not report["sent"]:
         return _complain("nothing was played; the report lists what was left out", EXIT_PARTLY)
+    if compared is not None and not compared["apis"]:
+        return _complain("nothing was compared; the report lists why", EXIT_PARTLY)
     return EXIT_PARTLY if report["problems"] else 0
 
 

@@ -1,6 +1,6 @@
 """Reads capture files, and makes the list of requests to send."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,7 +13,7 @@ from replay.capture.kafka.exchange import READ, ConnectionEnd, Exchange
 from replay.capture.kafka.exchanges import Connections
 from replay.capture.packets.segments import read
 from replay.capture.packets.tcp import Filter
-from replay.drive.script import Script, ScriptMaker
+from replay.drive.script import Script, ScriptMaker, Step
 from replay.protocol.errors import SCHEMAS
 
 _ONE_SHARE: Final = 1 << 62
@@ -36,8 +36,15 @@ class Wanted:
     limit: int | None = None
 
 
-def load(inputs: Iterable[str], wanted: Wanted) -> tuple[Script, list[str]]:
+def load(
+    inputs: Iterable[str], wanted: Wanted, keep: Callable[[Exchange, Step], object] | None = None
+) -> tuple[Script, list[str]]:
     """Read captures, and make a script of the requests to send.
+
+    Args:
+        inputs: files, patterns or directories.
+        wanted: the requests to play.
+        keep: see `ScriptMaker`.
 
     Returns:
         The script, and one line for each part of the input that could not be read.
@@ -45,7 +52,7 @@ def load(inputs: Iterable[str], wanted: Wanted) -> tuple[Script, list[str]]:
     Raises:
         InputError: an input that the user named does not exist, or a key log has no secrets.
     """
-    maker = ScriptMaker(wanted.include, wanted.clients)
+    maker = ScriptMaker(wanted.include, wanted.clients, keep)
     problems: list[str] = []
     for item in _items(inputs, wanted, problems):
         maker.add(item)

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
@@ -22,6 +22,9 @@ from replay.protocol.naming import own_client, own_ids
 
 Route = Mapping[str, Sequence[Destination]]
 """For each captured connection (by its name), the brokers to connect to: one for each side."""
+OnSent = Callable[[PlayedConnection, Destination, Step, bytes], Callable[[bytes], None]]
+"""Called with each request: its connection, its broker, its step, and its frame as sent. The result is called
+with the frame of the response."""
 
 _MAX_RECONNECTS: Final = 3
 """How many consecutive reconnects are allowed without a response between them."""
@@ -71,6 +74,7 @@ class Player:
         pace: when requests are sent.
         copies: how many times each connection is played at the same time.
         rounds: how many times everything is played, one after another.
+        on_sent: called with each request that gets a response.
     """
 
     def __init__(
@@ -82,7 +86,9 @@ class Player:
         *,
         copies: int = 1,
         rounds: int = 1,
+        on_sent: OnSent | None = None,
     ) -> None:
+        self._on_sent = on_sent
         self.connections = connections
         self._sides = sides
         self._routes = routes
@@ -200,7 +206,10 @@ class Player:
                     frame = own_client(
                         own_ids(step.api_key, step.version, frame, step.body, line.suffix), line.suffix
                     )
-                self._send_at(self._sides[number], live, step, frame, session)
+                watch = None
+                if self._on_sent is not None and step.has_response:
+                    watch = self._on_sent(line.captured, line.places[number], step, frame)
+                self._send_at(self._sides[number], live, step, frame, session, watch)
         self.sent += 1
 
     async def _connect(self, side: int, place: Destination) -> TargetConnection:
@@ -219,16 +228,30 @@ class Player:
 
     @staticmethod
     def _send_at(
-        side: TargetSide, live: TargetConnection, step: Step, frame: bytes, session: Session | None
+        side: TargetSide,
+        live: TargetConnection,
+        step: Step,
+        frame: bytes,
+        session: Session | None,
+        watch: Callable[[bytes], None] | None,
     ) -> None:
         side.tally.sent(step.api_key, len(frame))
-        live.send(frame, partial(_receive, side, live.address, step, session) if step.has_response else None)
+        receive = partial(_receive, side, live.address, step, session, watch)
+        live.send(frame, receive if step.has_response else None)
 
 
 def _receive(
-    side: TargetSide, address: Address, step: Step, session: Session | None, frame: bytes, seconds: float
+    side: TargetSide,
+    address: Address,
+    step: Step,
+    session: Session | None,
+    watch: Callable[[bytes], None] | None,
+    frame: bytes,
+    seconds: float,
 ) -> None:
     """Count a response and its errors. Update the session of its fetch."""
+    if watch is not None:
+        watch(frame)
     side.heard[address] = perf_counter()
     side.tally.answered(step.api_key, len(frame), seconds)
     if step.api_key != ApiKey.FETCH:

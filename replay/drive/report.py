@@ -9,6 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from replay.drive.compare import CompareFigures, render_comparison
 from replay.drive.saving import DriveSaving
 from replay.drive.script import LeftOut
 from replay.drive.tally import PERCENTILES, DriveTotals, RequestCounts, percentile
@@ -123,6 +124,8 @@ class DriveReport(TypedDict):
     figures: list[ApiFigures]
     saving: SavingFigures | None
     """None without --against, or if no fetch got a response."""
+    compare: CompareFigures | None
+    """None without --compare."""
     problems: list[str]
     """The parts of the input that could not be read."""
 
@@ -217,6 +220,8 @@ def render(report: DriveReport) -> RenderableType:
     lines: list[RenderableType] = [_headline(report), *_failures(report), _sides(report)]
     if report["saving"] is not None:
         lines.append(_saving(report["saving"]))
+    if report["compare"] is not None:
+        lines.append(render_comparison(report["compare"]))
     lines += _notes(report)
     return Group(*lines)
 

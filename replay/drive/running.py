@@ -13,6 +13,7 @@ from proxy.addresses import Address
 from proxy.protocol.api import ApiKey
 from replay.drive.access import Access
 from replay.drive.asked import asked, fetched, needed
+from replay.drive.compare import Comparison, Keeper
 from replay.drive.mapping import OffsetPolicy, Overrides
 from replay.drive.pacing import Ceiling, Pace
 from replay.drive.player import Player
@@ -105,14 +106,26 @@ def plan(script: Script, options: PlayOptions, problems: Sequence[str]) -> Drive
         "connection_errors": {},
         "figures": figures(CAPTURE, captured(script.connections)),
         "saving": None,
+        "compare": None,
         "problems": list(problems),
     }
 
 
 async def drive(
-    script: Script, options: PlayOptions, progress: Progress, problems: Sequence[str]
+    script: Script,
+    options: PlayOptions,
+    progress: Progress,
+    problems: Sequence[str],
+    keeper: Keeper | None = None,
 ) -> DriveReport:
     """Play a script.
+
+    Args:
+        script: the requests.
+        options: how to play them.
+        progress: called from time to time.
+        problems: for the report.
+        keeper: the one that was used to make the script, to compare the responses.
 
     Raises:
         TargetError: the target can't be reached, or is not a Kafka broker; nothing was played.
@@ -120,6 +133,9 @@ async def drive(
     sides = await _sides(script, options)
     routes = _routes(script, sides)
     connections, unplayed = playable(script.connections, sides, routes)
+    comparison = None
+    if keeper is not None:
+        comparison = Comparison(script, sides[0], routes, connections, options.offsets)
     pace = Pace(options.speed, None if options.rate is None else Ceiling(options.rate))
     player = Player(
         connections,
@@ -128,6 +144,7 @@ async def drive(
         pace,
         copies=options.connections,
         rounds=options.loop,
+        on_sent=None if comparison is None else comparison.sent,
     )
     fetches = any(step.api_key == ApiKey.FETCH for each in connections for step in each.steps)
     admin = options.admin if options.against is not None and fetches else None
@@ -146,6 +163,7 @@ async def drive(
         "interrupted": interrupted,
         "left_out": left_out_rows(script.left_out + unplayed + player.left_out),
         "saving": None if saving is None else saving_figures(saving),
+        "compare": None if comparison is None else comparison.figures(),
     }
 
 

@@ -1,7 +1,7 @@
 """Makes a script from captured exchanges: connections with steps, in order and with their times. Sans-IO."""
 
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from struct import Struct
 from typing import Final
@@ -97,6 +97,8 @@ class Step:
     """The session id in the captured response. 0 if the response has none, or was not captured."""
     isolation_level: int = 0
     """The isolation level of a fetch. A broker writes an unchanged entry differently for each level."""
+    kept: object = None
+    """The result of `ScriptMaker`'s `keep`."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -178,9 +180,16 @@ class ScriptMaker:
     Args:
         include: the keys of APIs to play in addition to `READS`.
         clients: the ids of the clients whose requests are played. If empty, all clients.
+        keep: called with each exchange that is played and its step; its result is stored in `Step.kept`.
     """
 
-    def __init__(self, include: Iterable[int] = (), clients: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        include: Iterable[int] = (),
+        clients: Iterable[str] = (),
+        keep: Callable[[Exchange, Step], object] | None = None,
+    ) -> None:
+        self._keep = keep
         self._played = READS | frozenset(include)
         self._wanted = frozenset(clients)
         self._clients: set[str] = set()
@@ -300,6 +309,8 @@ class ScriptMaker:
             given=_session_given(item, version) if fetch else 0,
             isolation_level=fetch.isolation_level if fetch else 0,
         )
+        if self._keep is not None:
+            step = replace(step, kept=self._keep(item, step))
         return _Draft(step, item.request_time, item.response_time)
 
 

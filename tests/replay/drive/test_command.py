@@ -14,7 +14,7 @@ import pytest
 
 from proxy.protocol.api import ApiKey
 from replay.cli import main
-from replay.drive import target
+from replay.drive import compare, target
 from replay.drive.command import add_arguments, run
 from replay.protocol.names import NAMES
 from tests.model.broker import ModelBroker
@@ -447,3 +447,65 @@ def test_a_wrong_value_is_named(arguments: list[str], error: str, capsys: pytest
 
     assert left.value.code == 2
     assert error in capsys.readouterr().err
+
+
+def test_a_comparison_ends_with_5_if_something_differs_that_may_not(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The model has no records, so the captured offsets are out of range."""
+    with served() as target:
+        code = drive(LIBRDKAFKA, "--target", str(target.address), "--speed", "max", "--json", "--compare")
+
+    report = json.loads(capsys.readouterr().out)
+    assert code == 5
+    assert report["settings"]["offsets"] == "keep"
+    (fetches,) = [row for row in report["compare"]["apis"] if row["api"] == "Fetch"]
+    assert fetches == {"api": "Fetch", "compared": 321, "same": 0, "allowed": 0, "not_allowed": 321}
+    (error,) = [row for row in report["compare"]["differences"] if row["api"] == "Fetch"]
+    assert (error["difference"], error["allowed"], error["count"]) == ("another error", False, 32_001)
+    assert error["examples"][0] == {
+        "connection": "127.0.0.1:44080 > 127.0.0.1:33192 #0",
+        "correlation_id": 107,
+        "version": 16,
+        "entry": "events-99",
+        "captured": "no error",
+        "now": "error 1 OFFSET_OUT_OF_RANGE",
+    }
+    assert {"api": "Fetch", "reason": "its response was not captured", "count": 1} in (
+        report["compare"]["not_compared"]
+    )
+
+
+def test_a_comparison_ends_with_5_if_the_target_lacks_all_topics(capsys: pytest.CaptureFixture[str]) -> None:
+    with served(0) as target:
+        target.broker.topics.clear()
+        code = drive(LIBRDKAFKA, "--target", str(target.address), "--speed", "max", "--json", "--compare")
+
+    out = capsys.readouterr()
+    rows = [row for row in json.loads(out.out)["compare"]["differences"] if row["api"] == "Fetch"]
+    assert code == 5
+    assert [(row["difference"], row["examples"][1]["entry"]) for row in rows] == [("missing", "events-0")]
+    assert "nothing to play" in out.err
+
+
+def test_a_comparison_of_nothing_is_no_success(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compare.Keeper, "keep", lambda *_: compare.Kept(1, None, compare.NO_RESPONSE))
+    with served() as target:
+        code = drive(
+            LIBRDKAFKA, "--target", str(target.address), "--limit", "1", "--speed", "max", "--compare"
+        )
+
+    assert code == 3
+    assert "nothing was compared; the report lists why" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("other", [("--against", "127.0.0.1:1"), ("--dry-run",)])
+def test_a_comparison_needs_the_responses_of_one_target(
+    other: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = drive(LIBRDKAFKA, "--target", "127.0.0.1:1", "--compare", *other)
+
+    assert code == 2
+    assert f"--compare does not go with {other[0]}" in capsys.readouterr().err

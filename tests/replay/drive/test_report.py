@@ -75,6 +75,7 @@ def report() -> DriveReport:
             *figures("against", DriveTotals()),
         ],
         "saving": saving_figures(saving),
+        "compare": None,
         "problems": ["a.pcap: 3 bytes after the last packet"],
     }
 

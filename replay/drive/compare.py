@@ -1,0 +1,661 @@
+"""Compares captured responses with the ones that come now (`replay drive --compare`). Sans-IO.
+
+The rest of `drive` knows it by two hooks: `Keeper.keep` gets every captured exchange that is played, and
+`Comparison.sent` every request that is sent. `Difference` and `_RULES` decide what may differ.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import partial
+from typing import Final, TypeAlias, TypedDict
+
+import numpy as np
+import numpy.typing as npt
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from proxy.protocol.api import ApiKey, ErrorCode, request_header
+from proxy.protocol.fetch_layout import LAYOUTS, SESSION, SESSION_VERSION
+from replay.capture.kafka.exchange import Exchange
+from replay.drive.asked import asked
+from replay.drive.mapping import OffsetPolicy, bounds_of
+from replay.drive.script import PlayedConnection, Script, Step
+from replay.drive.side import ABSENT, UNSPOKEN, TargetSide
+from replay.drive.summaries import NO_VALUES, UNKNOWN, WHOLE, Summaries, Summary, can_be_read, numbers
+from replay.drive.target import Destination
+from replay.protocol.errors import error_name
+from replay.protocol.names import name_of
+from replay.report.wording import number, plural, shown
+
+EXAMPLES: Final = 3
+"""How many examples of each difference are kept."""
+
+
+class Difference(StrEnum):
+    """How a response differs from the captured one."""
+
+    ERROR = "another error"
+    """An error that the captured response does not have."""
+    MISSING = "missing"
+    """A topic, partition or API that the captured response has."""
+    VERSION = "version not supported"
+    """The target does not support the version of a captured request, so the request is not sent."""
+    NARROWER = "fewer versions"
+    """ApiVersions offers fewer versions of an API."""
+    FEWER = "fewer record bytes"
+    FIRST = "another first offset"
+    """The first batch of a fetched partition has another base offset."""
+    UNREADABLE = "unreadable"
+    """The response does not parse, unlike the captured one."""
+    RECOVERED = "no error any more"
+    ADDED = "added"
+    WIDER = "more versions"
+    MORE = "more record bytes"
+    FULL = "fewer record bytes, response full"
+    """The captured records are not in the response because it has reached max_bytes with others."""
+    CONTENTS = "other record contents"
+    """The first batch has another CRC: other contents, timestamps, producer or compression."""
+    OFFSETS = "other offsets"
+    """High watermarks (Fetch), offsets of appended records (Produce), offsets in ListOffsets."""
+    SIZE = "another size"
+
+    @property
+    def allowed(self) -> bool:
+        """Whether a response may differ in this."""
+        return self not in _NOT_ALLOWED
+
+
+_NOT_ALLOWED: Final = frozenset(
+    {
+        Difference.ERROR,
+        Difference.MISSING,
+        Difference.VERSION,
+        Difference.NARROWER,
+        Difference.FEWER,
+        Difference.FIRST,
+        Difference.UNREADABLE,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """How a value of an entry may differ."""
+
+    name: str
+    lower: Difference
+    higher: Difference
+
+
+_RULES: Final[dict[int, tuple[_Rule, ...]]] = {
+    ApiKey.FETCH: (
+        _Rule("record bytes", Difference.FEWER, Difference.MORE),
+        _Rule("first offset", Difference.FIRST, Difference.FIRST),
+        _Rule("CRC", Difference.CONTENTS, Difference.CONTENTS),
+        _Rule("high watermark", Difference.OFFSETS, Difference.OFFSETS),
+    ),
+    ApiKey.PRODUCE: (_Rule("base offset", Difference.OFFSETS, Difference.OFFSETS),),
+    ApiKey.LIST_OFFSETS: (_Rule("offset", Difference.OFFSETS, Difference.OFFSETS),),
+    ApiKey.API_VERSIONS: (
+        _Rule("lowest version", Difference.WIDER, Difference.NARROWER),
+        _Rule("highest version", Difference.NARROWER, Difference.WIDER),
+    ),
+}
+"""API key -> the rules for the values of its entries, in the order of `Summary.rows`."""
+_TOPIC_IDS_FROM: Final = {int(ApiKey.FETCH): 13, int(ApiKey.PRODUCE): 13}
+"""The versions from which on topics are named by ids."""
+
+NO_RESPONSE: Final = "its response was not captured"
+CUT_RESPONSE: Final = "its response was not captured whole"
+NOT_READ: Final = "replay does not read responses of this API"
+NOT_PARSED: Final = "the captured response does not parse"
+LOST: Final = "no response came"
+THROTTLED: Final = "the target throttles: it responded without partitions"
+SHIFTED: Final = "partitions whose offsets --offsets changes: only errors are compared"
+ELSEWHERE: Final = "partitions that another broker of the target leads"
+UNCAPTURED: Final = "partitions whose first batch was not captured: its offset is not compared"
+REDIRECTED: Final = "partitions for which the target names another replica"
+
+OnFrame: TypeAlias = Callable[[bytes], None]
+Entries: TypeAlias = dict[tuple[str, int], tuple[int, tuple[int, ...]]]
+"""Topic and number -> error code and values."""
+Listed: TypeAlias = dict[str, npt.NDArray[np.int32]]
+"""Topic -> the ascending numbers of its entries."""
+
+
+class ComparedExample(TypedDict):
+    """One place where a response differs."""
+
+    connection: str
+    correlation_id: int
+    """As captured."""
+    version: int
+    entry: str
+    """A topic, a partition (topic-number) or an API; "" for the whole response."""
+    captured: str
+    now: str
+
+
+class DifferenceRow(TypedDict):
+    """A kind of difference in the responses of one API."""
+
+    api: str
+    difference: str
+    allowed: bool
+    count: int
+    """How many entries, or whole responses, differ like this."""
+    examples: list[ComparedExample]
+
+
+class ComparedRow(TypedDict):
+    """The responses of one API."""
+
+    api: str
+    compared: int
+    same: int
+    allowed: int
+    """Responses that differ only in what may differ."""
+    not_allowed: int
+
+
+class NotComparedRow(TypedDict):
+    """Responses or partitions that were not compared for the same reason."""
+
+    api: str
+    reason: str
+    count: int
+
+
+class CompareFigures(TypedDict):
+    """The comparison."""
+
+    apis: list[ComparedRow]
+    differences: list[DifferenceRow]
+    not_compared: list[NotComparedRow]
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What is known of a captured response."""
+
+    correlation_id: int
+    summary: Summary | None
+    reason: str = ""
+    """Why there is no summary."""
+
+
+class Keeper:
+    """Reduces captured responses, for the script."""
+
+    def __init__(self) -> None:
+        self._summaries = Summaries()
+
+    def keep(self, item: Exchange, step: Step) -> Kept:
+        """Return what is kept of a captured exchange, for `Step.kept`."""
+        summary = None
+        if not item.response_time:
+            reason = NO_RESPONSE
+        elif not can_be_read(item.api_key):
+            reason = NOT_READ
+        elif not item.response or item.response_missing:
+            reason = CUT_RESPONSE
+        else:
+            isolation_level, version = step.isolation_level, item.api_version
+            summary = self._summaries.read(item.api_key, version, isolation_level, item.response, keep=True)
+            reason = NOT_PARSED if summary is None else ""
+        return Kept(item.correlation_id, summary, reason)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sent:
+    """A request that was sent, or that could not be."""
+
+    connection: str
+    correlation_id: int
+    step: Step
+    captured: Summary
+    place: Destination
+    full: bool = True
+    """Whether the response has all partitions: it is not of an incremental fetch."""
+    max_bytes: int = 0
+    """The limit for the records in the response to a fetch."""
+
+
+@dataclass(slots=True)
+class _Found:
+    count: int = 0
+    examples: list[ComparedExample] = field(default_factory=list)
+
+
+class Comparison:
+    """Compares the responses of one run. Requests that can't be sent to the target are compared at once.
+
+    Args:
+        script: as captured, with the results of a `Keeper`.
+        side: the target.
+        routes: the broker of each connection, by name.
+        played: the connections of the script, with the steps that can be sent.
+        policy: how offsets are replaced.
+    """
+
+    def __init__(
+        self,
+        script: Script,
+        side: TargetSide,
+        routes: Mapping[str, Sequence[Destination]],
+        played: Sequence[PlayedConnection],
+        policy: OffsetPolicy,
+    ) -> None:
+        self._summaries = Summaries()
+        self._target = side.target
+        self._captured_names = script.topics
+        here = {topic.topic_id: name for name, topic in side.target.topics.items()}
+        self._names = dict(script.topics) | here
+        self._shifted = {} if policy is OffsetPolicy.KEEP else _shifted(script, side, policy)
+        self._rows: dict[int, Counter[str]] = {}
+        self._found: dict[tuple[int, Difference], _Found] = {}
+        self._not_compared: Counter[tuple[int, str]] = Counter()
+        self._waiting: Counter[int] = Counter()
+        self._differences: set[Difference] = set()
+        for connection, kept in zip(script.connections, played, strict=True):
+            sent = {id(step) for step in kept.steps}
+            for step in connection.steps:
+                if id(step) not in sent:
+                    place = routes[connection.name][0]
+                    self._left_out(connection, step, place, side.why_not(step, place))
+
+    def sent(self, connection: PlayedConnection, place: Destination, step: Step, frame: bytes) -> OnFrame:
+        """Return what is to be called with the response to a request.
+
+        Args:
+            connection: the captured connection.
+            place: the broker that gets the request.
+            step: the request as captured.
+            frame: the request as sent.
+        """
+        full, max_bytes = _fetch_of(step, frame)
+        one = _sent(connection, step, place, full=full, max_bytes=max_bytes)
+        if one is None:
+            reason = step.kept.reason if isinstance(step.kept, Kept) else NO_RESPONSE
+            self._not_compared[step.api_key, reason] += 1
+            return _ignore
+        self._waiting[step.api_key] += 1
+        return partial(self._responded, one)
+
+    def figures(self) -> CompareFigures:
+        """Return the comparison so far."""
+        lost = Counter({(key, LOST): count for key, count in self._waiting.items() if count})
+        return {
+            "apis": [
+                {
+                    "api": name_of(key),
+                    "compared": row.total(),
+                    "same": row["same"],
+                    "allowed": row["allowed"],
+                    "not_allowed": row["not_allowed"],
+                }
+                for key, row in sorted(self._rows.items())
+            ],
+            "differences": [
+                {
+                    "api": name_of(key),
+                    "difference": difference.value,
+                    "allowed": difference.allowed,
+                    "count": found.count,
+                    "examples": found.examples,
+                }
+                for (key, difference), found in sorted(
+                    self._found.items(), key=lambda item: (item[0][1].allowed, item[0][0], -item[1].count)
+                )
+            ],
+            "not_compared": [
+                {"api": name_of(key), "reason": reason, "count": count}
+                for (key, reason), count in sorted((self._not_compared + lost).items())
+            ],
+        }
+
+    def _left_out(self, connection: PlayedConnection, step: Step, place: Destination, reason: str) -> None:
+        """Compare a request that can't be sent: for its version, or because its partitions are missing."""
+        one = _sent(connection, step, place)
+        if one is None:
+            return
+        self._differences.clear()
+        if reason == UNSPOKEN.format(step.version):
+            span = self._target.versions.get(step.api_key)
+            now = "none" if span is None else f"v{span[0]} to v{span[1]}"
+            self._note(one, Difference.VERSION, "", f"v{step.version}", now)
+        elif reason == ABSENT and not one.captured.errors:
+            self._entries(one, Summary())
+        if self._differences:
+            self._count(step.api_key)
+
+    def _responded(self, one: _Sent, response: bytes) -> None:
+        step = one.step
+        self._waiting[step.api_key] -= 1
+        now = self._summaries.read(step.api_key, step.version, step.isolation_level, (response,))
+        if now is None:
+            self._differences.clear()
+            self._note(one, Difference.UNREADABLE, "", "parses", "does not parse")
+            self._count(step.api_key)
+        else:
+            self._compare(one, now)
+
+    def _compare(self, one: _Sent, now: Summary) -> None:
+        captured, key = one.captured, one.step.api_key
+        if now.throttled:
+            self._not_compared[key, THROTTLED] += 1
+            return
+        self._differences.clear()
+        self._errors(one, captured.errors, now.errors)
+        if not captured.errors and not now.errors:
+            self._errors(one, captured.entry_errors, now.entry_errors)
+            if captured.size != now.size:
+                self._note(one, Difference.SIZE, "", f"{captured.size} bytes", f"{now.size} bytes")
+            self._entries(one, now)
+        self._count(key)
+
+    def _errors(self, one: _Sent, captured: Iterable[int], now: Iterable[int]) -> None:
+        """Compare error codes without a place: each code counts as often as it occurs."""
+        before, after = Counter(captured), Counter(now)
+        gone, new = [*(before - after).elements()], [*(after - before).elements()]
+        for place, code in enumerate(new):
+            self._note(
+                one, Difference.ERROR, "", _error(gone[place] if place < len(gone) else 0), _error(code)
+            )
+        for code in gone[len(new) :]:
+            self._note(one, Difference.RECOVERED, "", _error(code), _error(0))
+
+    def _entries(self, one: _Sent, now: Summary) -> None:
+        before, was = self._resolved(one.step, one.captured, self._captured_names)
+        after, has = self._resolved(one.step, now, self._names)
+        captured_full = one.step.session_epoch <= 0
+        if one.full and captured_full:
+            self._listings(one, before, after, was, has)
+        total = sum(values[0] for _, values in has.values() if values[0] > 0)
+        for entry in dict.fromkeys((*was, *has)):
+            old, new = was.get(entry), has.get(entry)
+            if new is None:
+                new = self._unsaid(one, entry, after)
+            if old is None and (not captured_full or _lists(before, entry)):
+                old = 0, NO_VALUES
+            if old is None or new is None:
+                continue
+            self._entry(one, entry, old, new, total)
+
+    def _unsaid(
+        self, one: _Sent, entry: tuple[str, int], after: Listed
+    ) -> tuple[int, tuple[int, ...]] | None:
+        """Return the values of an entry that the response has no row for, or None if they are not known."""
+        if _lists(after, entry):
+            return 0, NO_VALUES
+        if one.full:
+            return None  # `_listings` has compared it
+        if self._lacks(entry):
+            self._note(one, Difference.MISSING, _named(entry), "there", "missing")
+            return None
+        if self._is_elsewhere(one, entry):
+            return None
+        return 0, NO_VALUES
+
+    def _entry(
+        self,
+        one: _Sent,
+        entry: tuple[str, int],
+        captured: tuple[int, tuple[int, ...]],
+        now: tuple[int, tuple[int, ...]],
+        total: int,
+    ) -> None:
+        key = one.step.api_key
+        if now[0] and now[0] != captured[0]:
+            moved = now[0] == ErrorCode.NOT_LEADER_OR_FOLLOWER and self._is_elsewhere(one, entry)
+            if not moved:
+                self._note(one, Difference.ERROR, _named(entry), _error(captured[0]), _error(now[0]))
+        elif captured[0] and not now[0]:
+            self._note(one, Difference.RECOVERED, _named(entry), _error(captured[0]), _error(0))
+        if captured[0] or now[0]:
+            return
+        if key == ApiKey.FETCH:
+            self._fetched(one, entry, captured[1], now[1], total)
+        else:
+            self._values(one, entry, _RULES.get(key, ()), captured[1], now[1])
+
+    def _fetched(
+        self, one: _Sent, entry: tuple[str, int], captured: tuple[int, ...], now: tuple[int, ...], total: int
+    ) -> None:
+        """Compare the records of a partition."""
+        key, rules = one.step.api_key, _RULES[ApiKey.FETCH]
+        shifted = self._shifted.get(entry[0])
+        if shifted is not None and entry[1] < len(shifted) and shifted[entry[1]]:
+            self._not_compared[key, SHIFTED] += 1
+            return
+        if now[0] == UNKNOWN:
+            self._not_compared[key, REDIRECTED] += 1
+            return
+        if captured[0] > 0 and captured[1] == UNKNOWN:
+            self._not_compared[key, UNCAPTURED] += 1
+        if 0 <= now[0] < captured[0] and total - now[0] + captured[0] > one.max_bytes:
+            texts = (f"{rules[0].name} {each}" for each in (captured[0], now[0]))
+            self._note(one, Difference.FULL, _named(entry), *texts)
+            captured = (UNKNOWN, *captured[1:])
+        self._values(one, entry, rules, captured, now)
+
+    def _values(
+        self,
+        one: _Sent,
+        entry: tuple[str, int],
+        rules: Iterable[_Rule],
+        captured: Iterable[int],
+        now: Iterable[int],
+    ) -> None:
+        for rule, old, new in zip(rules, captured, now, strict=False):
+            if old != new and UNKNOWN not in {old, new}:
+                difference = rule.lower if new < old else rule.higher
+                name = _named(entry) if entry[0] else name_of(entry[1])
+                self._note(one, difference, name, f"{rule.name} {old}", f"{rule.name} {new}")
+
+    def _listings(self, one: _Sent, before: Listed, after: Listed, was: Entries, has: Entries) -> None:
+        """Compare which entries two full responses have."""
+        nobody = np.empty(0, np.int32)
+        for name in dict.fromkeys((*before, *after)):
+            if (name, WHOLE) in was or (name, WHOLE) in has:
+                continue  # a topic with an error has no partitions
+            old, new = before.get(name, nobody), after.get(name, nobody)
+            if not np.array_equal(old, new):
+                self._lost(one, name, _first_if_whole(np.setdiff1d(old, new)), was)
+                for entry in _first_if_whole(np.setdiff1d(new, old)):
+                    self._note(one, Difference.ADDED, _entry_name(name, entry), "not there", "there")
+
+    def _lost(self, one: _Sent, name: str, missing: Iterable[int], was: Entries) -> None:
+        for entry in missing:
+            if was.get((name, entry), (0,))[0]:
+                continue  # the captured broker did not have it, either
+            if one.step.api_key == ApiKey.FETCH and self._is_elsewhere(one, (name, entry)):
+                continue
+            self._note(one, Difference.MISSING, _entry_name(name, entry), "there", "missing")
+
+    def _lacks(self, entry: tuple[str, int]) -> bool:
+        """Return whether the target does not have a partition."""
+        topic = self._target.topics.get(entry[0])
+        return topic is None or entry[1] >= topic.partitions
+
+    def _is_elsewhere(self, one: _Sent, entry: tuple[str, int]) -> bool:
+        """Return whether another broker of the target leads a partition. Count the partition if so."""
+        topic = self._target.topics.get(entry[0])
+        node_id = one.place.node_id
+        if node_id is None or topic is None or not 0 <= entry[1] < topic.partitions:
+            return False
+        found = int(topic.leaders[entry[1]]) not in {node_id, -1}
+        self._not_compared[one.step.api_key, ELSEWHERE] += found
+        return found
+
+    @staticmethod
+    def _resolved(step: Step, summary: Summary, names: Mapping[bytes, str]) -> tuple[Listed, Entries]:
+        """Return what a summary lists, and its rows, with the names of topics."""
+        by_id = step.version >= _TOPIC_IDS_FROM.get(step.api_key, step.version + 1)
+
+        def name(key: bytes) -> str:
+            return names.get(key, key.hex()) if by_id else key.decode(errors="replace")
+
+        listed = {name(key): numbers(packed) for key, packed in summary.listing}
+        return listed, {(name(key), each): (error, values) for key, each, error, values in summary.rows()}
+
+    def _note(self, one: _Sent, difference: Difference, entry: str, captured: str, now: str) -> None:
+        """Count a difference of the response that is being compared."""
+        self._differences.add(difference)
+        found = self._found.setdefault((one.step.api_key, difference), _Found())
+        found.count += 1
+        if len(found.examples) < EXAMPLES:
+            found.examples.append(
+                {
+                    "connection": one.connection,
+                    "correlation_id": one.correlation_id,
+                    "version": one.step.version,
+                    "entry": entry,
+                    "captured": captured,
+                    "now": now,
+                }
+            )
+
+    def _count(self, api_key: int) -> None:
+        """Count the response that has been compared."""
+        worst = "same"
+        if self._differences:
+            worst = "allowed" if all(each.allowed for each in self._differences) else "not_allowed"
+        self._rows.setdefault(api_key, Counter())[worst] += 1
+
+
+def _sent(
+    connection: PlayedConnection, step: Step, place: Destination, *, full: bool = True, max_bytes: int = 0
+) -> _Sent | None:
+    """Return a request whose response can be compared, or None if the captured one can't be."""
+    kept = step.kept
+    if not isinstance(kept, Kept) or kept.summary is None:
+        return None
+    return _Sent(
+        connection=connection.name,
+        correlation_id=kept.correlation_id,
+        step=step,
+        captured=kept.summary,
+        place=place,
+        full=full,
+        max_bytes=max_bytes,
+    )
+
+
+def _ignore(_: bytes) -> None:
+    """Take a response that is not compared."""
+
+
+def _fetch_of(step: Step, frame: bytes) -> tuple[bool, int]:
+    """Return whether a response to a request as sent has all partitions, and the limit of its bytes."""
+    if step.api_key != ApiKey.FETCH:
+        return True, 0
+    layout = LAYOUTS[step.version]
+    body = request_header(frame, 4)[-1]
+    limit = body + layout.request_limits + 8  # after max_wait_ms and min_bytes
+    max_bytes = int.from_bytes(frame[limit : limit + 4], signed=True)
+    if step.version < SESSION_VERSION:
+        return True, max_bytes
+    return SESSION.unpack_from(frame, body + layout.request_session)[1] <= 0, max_bytes
+
+
+def _shifted(script: Script, side: TargetSide, policy: OffsetPolicy) -> dict[str, npt.NDArray[np.bool_]]:
+    """Return, by topic, for which partitions some fetch asks for another offset than captured."""
+    found: dict[str, npt.NDArray[np.bool_]] = {}
+    for name, captured in asked(script, script.topics).items():
+        topic = side.target.topics.get(name)
+        bounds = None if topic is None else bounds_of(policy, topic, captured)
+        if topic is not None and bounds is not None:
+            size = min(len(captured.lowest), topic.partitions)
+            found[name] = (
+                (bounds.shift[:size] != 0)
+                | (captured.lowest[:size] < bounds.low[:size])
+                | (captured.highest[:size] > bounds.high[:size])
+            )
+    return found
+
+
+def _lists(listed: Listed, entry: tuple[str, int]) -> bool:
+    found = listed.get(entry[0])
+    if found is None:
+        return False
+    place = int(np.searchsorted(found, entry[1]))
+    return place < len(found) and int(found[place]) == entry[1]
+
+
+def _first_if_whole(entries: npt.NDArray[np.int32]) -> list[int]:
+    """Return the numbers of entries; of a whole topic only its own one."""
+    found: list[int] = entries.tolist()
+    return found[:1] if found[:1] == [WHOLE] else found
+
+
+def _error(code: int) -> str:
+    return f"error {error_name(code)}" if code else "no error"
+
+
+def _named(entry: tuple[str, int]) -> str:
+    topic, place = entry
+    return topic if place == WHOLE else f"{topic}-{place}"
+
+
+def _entry_name(topic: str, place: int) -> str:
+    """Return the name of an entry of a listing. An API has no topic."""
+    return _named((topic, place)) if topic else name_of(place)
+
+
+def differs(figures: CompareFigures) -> bool:
+    """Return whether anything differs that may not."""
+    return any(not row["allowed"] for row in figures["differences"])
+
+
+def render_comparison(figures: CompareFigures) -> RenderableType:
+    """Render the comparison for a terminal."""
+    kinds = sum(not row["allowed"] for row in figures["differences"])
+    responses = plural(sum(row["compared"] for row in figures["apis"]), "response")
+    verdict = (
+        f"{plural(kinds, 'kind')} of differences that may not be" if kinds else "nothing differs that may not"
+    )
+    lines: list[RenderableType] = [
+        Text(f"\nCompared with the capture, {responses}: {verdict}", style="bold red" if kinds else "bold")
+    ]
+    if figures["apis"]:
+        lines.append(_by_api(figures))
+    for allowed, title in ((False, "Differs, and may not:"), (True, "Differs, and may:")):
+        if rows := [row for row in figures["differences"] if row["allowed"] is allowed]:
+            lines += [Text(title), _differences(rows)]
+    if figures["not_compared"]:
+        lines.append(Text("Not compared:"))
+    lines += [
+        Text(f"  {number(row['count'])} {row['api']}: {row['reason']}") for row in figures["not_compared"]
+    ]
+    return Group(*lines)
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_edge=False)
+    for place, column in enumerate(columns):
+        table.add_column(column, justify="right" if column and place else "left")
+    return table
+
+
+def _by_api(figures: CompareFigures) -> Table:
+    table = _table("", "compared", "same", "differ as they may", "differ as they may not")
+    for row in figures["apis"]:
+        counts = (row["compared"], row["same"], row["allowed"], row["not_allowed"])
+        table.add_row(f"  {row['api']}", *map(number, counts))
+    return table
+
+
+def _differences(rows: Iterable[DifferenceRow]) -> Table:
+    """Return a table with the differences, and their examples below each."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_edge=False, show_header=False)
+    for row in rows:
+        table.add_row(f"  {row['api']}", f"{row['difference']}: {number(row['count'])}")
+        for each in row["examples"]:
+            entry = f"{shown(each['entry'])}: " if each["entry"] else ""
+            where = f"{each['connection']}, correlation id {each['correlation_id']}, v{each['version']}"
+            table.add_row("", Text(f"{entry}{each['captured']} -> {each['now']}  ({where})", style="dim"))
+    return table

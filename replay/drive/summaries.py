@@ -1,0 +1,288 @@
+"""Reduces responses to the few values that are compared (`replay drive --compare`). Sans-IO.
+
+A summary has no payload. What it needs of memory depends on what is in the response: for a fetch, 42 bytes
+for each partition with records or an error. Partitions without both are only listed, and equal lists are one
+object (`Summaries`).
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from struct import Struct
+from typing import Any, Final, TypeAlias, TypeVar
+
+import numpy as np
+
+from proxy.protocol import messages
+from proxy.protocol.api import ApiKey, ErrorCode, response_header
+from proxy.protocol.fetch_layout import HIGH_WATERMARK, LAYOUTS
+from proxy.protocol.fetch_response import FetchResponseWalk, PartitionResponse
+from proxy.protocol.primitives import Buffer, ProtocolError, Span
+from proxy.protocol.schemas import API_VERSIONS
+from replay.capture.kafka.exchange import is_cut
+from replay.protocol import errors
+
+UNKNOWN: Final = -(1 << 63)
+"""A value that the response does not have, or that was not captured."""
+NO_VALUES: Final = (0, UNKNOWN, UNKNOWN, UNKNOWN)
+"""The values of a listed entry without a row: no records."""
+WHOLE: Final = -1
+"""The number of an entry that is a whole topic."""
+
+Listing: TypeAlias = tuple[tuple[bytes, bytes], ...]
+"""Topic key, and the ascending numbers of its entries as int32. The key is a topic's name or id as on the
+wire. ApiVersions has one key, which is empty; its numbers are API keys."""
+Row: TypeAlias = tuple[bytes, int, int, tuple[int, ...]]
+"""Topic key, number, error code, and four values, see `Summary.rows`."""
+
+_T = TypeVar("_T")
+_ROW: Final = Struct(">iih4q")
+_NUMBERS: Final = np.dtype("<i4")
+_BATCH: Final = Struct(">qiibI")  # baseOffset, batchLength, partitionLeaderEpoch, magic, crc
+_MAGIC: Final = 2
+"""In earlier formats the fields after the length have other places."""
+
+_PRODUCE: Final = (
+    "topics:[topic:string@0-12 topic:uuid@13+ partitions:[number:int32 error_code:int16 offset:int64 "
+    "int64@2+ int64@5+ [int32 string]@8+ string@8+]]"
+)
+_LIST_OFFSETS: Final = (
+    "int32@2+ topics:[topic:string partitions:[number:int32 error_code:int16 int64[]@0 int64@1+ "
+    "offset:int64@1+ int32@4+]]"
+)
+_METADATA: Final = (
+    "int32@3+ [int32 string int32 string@1+] string@2+ int32@1+ topics:[error_code:int16 name:string "
+    "topic_id:uuid@10+ bool@1+ partitions:[error_code:int16 number:int32 int32 int32@7+ int32[] int32[] "
+    "int32[]@5+] int32@8+] int32@8-10 error_code:int16@13+"
+)
+_IN_DETAIL: Final = frozenset(
+    {ApiKey.FETCH, ApiKey.PRODUCE, ApiKey.LIST_OFFSETS, ApiKey.METADATA, ApiKey.API_VERSIONS}
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """What is compared of one response."""
+
+    errors: tuple[int, ...] = ()
+    """Errors of the whole response. Code 0 is left out."""
+    entry_errors: tuple[int, ...] = ()
+    """Errors of entries, ascending. Only for APIs whose entries are not listed."""
+    size: int = 0
+    """The size of the frame in bytes. 0 for APIs whose entries are listed."""
+    listing: Listing = ()
+    packed: bytes = b""
+    """The rows, see `rows`."""
+    throttled: bool = False
+    """Whether a fetch response has no partitions because its client is throttled (KIP-219)."""
+
+    def rows(self) -> Iterator[Row]:
+        """Yield the entries that have a row.
+
+        The four values are: record bytes, base offset and CRC of the first batch, high watermark (Fetch);
+        base offset (Produce); offset (ListOffsets); lowest and highest version (ApiVersions). Others are
+        `UNKNOWN`.
+        """
+        for place, number, error, *values in _ROW.iter_unpack(self.packed):
+            yield self.listing[place][0], number, error, tuple(values)
+
+
+def numbers(packed: bytes) -> Any:
+    """Return the numbers of a listing as an array."""
+    return np.frombuffer(packed, _NUMBERS)
+
+
+def can_be_read(api_key: int) -> bool:
+    """Return whether replay reads the responses of an API."""
+    return api_key in _IN_DETAIL or api_key in errors.SCHEMAS
+
+
+class Summaries:
+    """Makes summaries. Equal ones, and equal listings, are one object."""
+
+    def __init__(self) -> None:
+        self._known: dict[Any, Any] = {}
+
+    def read(
+        self,
+        api_key: int,
+        version: int,
+        isolation_level: int,
+        pieces: Sequence[Buffer],
+        *,
+        keep: bool = False,
+    ) -> Summary | None:
+        """Reduce a response. Return None if it does not parse.
+
+        Args:
+            api_key: the key of its request.
+            version: the version of its request.
+            isolation_level: the isolation level of a fetch; it only makes reading faster.
+            pieces: the whole frame. Contents of records may be cut (`is_cut`).
+            keep: whether the summary is kept for long.
+        """
+        try:
+            if api_key == ApiKey.FETCH:
+                return self._fetch(version, isolation_level, pieces, keep=keep)
+            frame = b"".join(pieces)
+            if api_key not in _IN_DETAIL:
+                return self._other(api_key, version, frame, keep=keep)
+            _, body = response_header(frame, 4, api_key, version)
+            whole, rows, listed = _READERS[api_key](version, frame, body)
+            return self._summary(whole, rows, listed, keep=keep)
+        except ProtocolError:
+            return None
+
+    def _fetch(
+        self, version: int, isolation_level: int, pieces: Sequence[Buffer], *, keep: bool
+    ) -> Summary | None:
+        layout = LAYOUTS[version]
+        walk = FetchResponseWalk(layout, isolation_level, keep=True, spans=True)
+        for piece in pieces:
+            walk.feed(piece if isinstance(piece, bytes) else bytes(piece))
+        if not walk.done:
+            return None
+        listed: dict[bytes, list[Any]] = {}
+        for run in walk.runs:
+            listed.setdefault(run.key, []).append(run.entries.view(layout.response_fields)["partition"])
+        for entry in walk.entries:
+            listed.setdefault(entry.key, []).append([entry.partition])
+        spans = iter(_Batches(pieces).firsts([span for span in walk.record_spans or () if span[0] < span[1]]))
+        rows = []
+        for entry in walk.entries:
+            first = next(spans) if entry.records else (UNKNOWN, UNKNOWN)
+            if entry.records or entry.error_code or entry.redirects:
+                rows.append((entry.key, entry.partition, entry.error_code, _fetched(entry, *first)))
+        if walk.throttle_time_ms and not walk.partitions and not walk.error_code:
+            return Summary(throttled=True)
+        arrays = {key: np.concatenate(found) for key, found in listed.items()}
+        return self._summary(_codes(walk.error_code), rows, arrays, keep=keep)
+
+    def _other(self, api_key: int, version: int, frame: bytes, *, keep: bool) -> Summary | None:
+        found = errors.read_errors(api_key, version, (frame,))
+        if found is None:
+            return None
+        summary = Summary(errors=found.whole, entry_errors=tuple(sorted(found.entries)), size=len(frame))
+        return self._one(summary) if keep else summary
+
+    def _summary(
+        self, whole: tuple[int, ...], rows: Iterable[Row], listed: dict[bytes, Any], *, keep: bool
+    ) -> Summary:
+        listing: Listing = tuple(
+            (key, np.sort(np.asarray(listed[key], _NUMBERS)).tobytes()) for key in sorted(listed)
+        )
+        places = {key: place for place, (key, _) in enumerate(listing)}
+        packed = b"".join(
+            _ROW.pack(places[key], number, error, *values) for key, number, error, values in rows
+        )
+        if not keep:
+            return Summary(errors=whole, listing=listing, packed=packed)
+        return self._one(Summary(errors=whole, listing=self._one(listing), packed=packed))
+
+    def _one(self, value: _T) -> _T:
+        found: _T = self._known.setdefault(value, value)
+        return found
+
+
+def _fetched(entry: PartitionResponse, first_offset: int, crc: int) -> tuple[int, ...]:
+    """Return the values of a fetched partition.
+
+    Its record bytes are unknown if it only names another replica, or a newer leader.
+    """
+    record_bytes = entry.records or (UNKNOWN if entry.redirects else 0)
+    return record_bytes, first_offset, crc, int.from_bytes(entry.fixed[HIGH_WATERMARK], signed=True)
+
+
+class _Batches:
+    """The first batches of the records in a frame, of which parts may be cut."""
+
+    def __init__(self, pieces: Sequence[Buffer]) -> None:
+        self._frame = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        ends = [0]
+        for piece in pieces:
+            ends.append(ends[-1] + len(piece))
+        self._cuts = [
+            bound
+            for piece, bounds in zip(pieces, pairwise(ends), strict=True)
+            if is_cut(piece)
+            for bound in bounds
+        ]
+
+    def firsts(self, spans: Iterable[Span]) -> Iterator[tuple[int, int]]:
+        """Yield the base offset and the CRC of the first batch in each span."""
+        for start, stop in spans:
+            end = start + _BATCH.size
+            # The number of bounds before a place is odd within a cut.
+            place = bisect_left(self._cuts, start + 1)
+            if end > stop or place % 2 or place != bisect_left(self._cuts, end):
+                yield UNKNOWN, UNKNOWN
+                continue
+            offset, _, _, magic, crc = _BATCH.unpack_from(self._frame, start)
+            yield offset, crc if magic == _MAGIC else UNKNOWN
+
+
+def _codes(*codes: int) -> tuple[int, ...]:
+    return tuple(code for code in codes if code)
+
+
+def _values(*values: int) -> tuple[int, ...]:
+    return (*values, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN)[:4]
+
+
+_Read: TypeAlias = tuple[tuple[int, ...], list[Row], dict[bytes, list[int]]]
+"""Errors of the whole response, rows, and the numbers of entries by topic key."""
+
+
+def _offsets(schema: str, api_key: int, version: int, frame: bytes, body: int) -> _Read:
+    found = messages.read(schema, api_key, version, frame, body, whole=False)
+    rows: list[Row] = []
+    listed: dict[bytes, list[int]] = {}
+    for topic in found["topics"] or ():
+        key = topic["topic"] or b""
+        for entry in topic["partitions"] or ():
+            listed.setdefault(key, []).append(entry["number"])
+            rows.append((key, entry["number"], entry["error_code"], _values(entry.get("offset", UNKNOWN))))
+    return (), rows, listed
+
+
+def _produce(version: int, frame: bytes, body: int) -> _Read:
+    return _offsets(_PRODUCE, ApiKey.PRODUCE, version, frame, body)
+
+
+def _list_offsets(version: int, frame: bytes, body: int) -> _Read:
+    return _offsets(_LIST_OFFSETS, ApiKey.LIST_OFFSETS, version, frame, body)
+
+
+def _metadata(version: int, frame: bytes, body: int) -> _Read:
+    found = messages.read(_METADATA, ApiKey.METADATA, version, frame, body, whole=False)
+    rows: list[Row] = []
+    listed: dict[bytes, list[int]] = {}
+    for topic in found["topics"] or ():
+        # A request by topic id gets no name if there is no such topic.
+        key = topic["name"] or topic.get("topic_id", b"").hex().encode()
+        entries = [(WHOLE, topic["error_code"])]
+        entries += [(entry["number"], entry["error_code"]) for entry in topic["partitions"] or ()]
+        listed[key] = [number for number, _ in entries]
+        rows += [(key, number, error, _values()) for number, error in entries if error]
+    return _codes(found.get("error_code", 0)), rows, listed
+
+
+def _api_versions(version: int, frame: bytes, body: int) -> _Read:
+    # KIP-511: a broker that lacks the version responds in the form of v0, with error 35.
+    if frame[body : body + 2] == ErrorCode.UNSUPPORTED_VERSION.to_bytes(2):
+        return (int(ErrorCode.UNSUPPORTED_VERSION),), [], {}
+    found = messages.read(API_VERSIONS, ApiKey.API_VERSIONS, version, frame, body, whole=False)
+    rows = [
+        (b"", api["api_key"], 0, _values(api["min_version"], api["max_version"]))
+        for api in found["api_keys"] or ()
+    ]
+    return _codes(found["error_code"]), rows, {b"": [number for _, number, _, _ in rows]}
+
+
+_READERS: Final = {
+    int(ApiKey.PRODUCE): _produce,
+    int(ApiKey.LIST_OFFSETS): _list_offsets,
+    int(ApiKey.METADATA): _metadata,
+    int(ApiKey.API_VERSIONS): _api_versions,
+}

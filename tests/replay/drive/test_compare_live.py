@@ -1,0 +1,141 @@
+"""A session that the gateway captures is compared with what another real broker responds."""
+
+import argparse
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+
+from replay.drive.command import add_arguments, run
+from tests.integration.bystander import until
+from tools.gateway import GatewayProcess
+from tools.kafka import Broker
+from tools.kafka.admin import Admin
+
+pytestmark = pytest.mark.integration
+
+TOPICS = ("compared-a", "compared-b")
+PARTITIONS = 2
+RECORDS = 20
+TIME = 1_700_000_000_000
+
+Compare = Callable[..., tuple[int, dict[str, Any]]]
+
+
+def fill(address: str) -> None:
+    """Create the topics, with the same batches at every broker: of one record each, with given times."""
+    with Admin(address) as admin:
+        for topic in TOPICS:
+            admin.create_topic(topic, partitions=PARTITIONS)
+    producer = Producer({"bootstrap.servers": address, "compression.type": "none"})
+    for number in range(RECORDS):
+        topic, partition = TOPICS[number % 2], number // 2 % PARTITIONS
+        producer.produce(topic, value=b"%d" % number, partition=partition, timestamp=TIME + number)
+        assert producer.flush(30) == 0
+    until(lambda: has_coordinator(address), "the group to have a coordinator")
+
+
+def reader(address: str) -> Consumer:
+    return Consumer(
+        {
+            "bootstrap.servers": address,
+            "group.id": "compared",
+            "enable.auto.commit": False,
+            "fetch.wait.max.ms": 20,
+        }
+    )
+
+
+def has_coordinator(address: str) -> bool:
+    """Return whether the broker knows the group. It first makes the topic of committed offsets."""
+    consumer = reader(address)
+    try:
+        consumer.committed([TopicPartition(TOPICS[0], 0)], timeout=30)
+    except KafkaException:
+        return False
+    finally:
+        consumer.close()
+    return True
+
+
+def consume(address: str) -> None:
+    """Read everything."""
+    consumer = reader(address)
+    places = [TopicPartition(topic, number, 0) for topic in TOPICS for number in range(PARTITIONS)]
+    consumer.committed(places, timeout=30)
+    consumer.assign(places)
+    for _ in range(RECORDS):
+        message = consumer.poll(20)
+        assert message is not None
+        assert message.error() is None
+    consumer.close()
+
+
+@pytest.fixture(scope="module")
+def capture(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a capture of a client that reads the topics through a gateway."""
+    folder = tmp_path_factory.mktemp("compared") / "own"
+    fill(broker.address)
+    with GatewayProcess(broker.address, "--capture", str(folder), "--capture-records", "yes") as gateway:
+        consume(gateway.address)
+        until(lambda: not gateway.state()["connections_open"], "all connections to be closed")
+        assert gateway.stop() == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def other(broker: Broker) -> Iterator[Broker]:
+    """Return a new broker with the same records."""
+    with Broker(broker.version) as new:
+        fill(new.address)
+        yield new
+
+
+@pytest.fixture
+def compare(capture: Path, capsys: pytest.CaptureFixture[str]) -> Compare:
+    """Return a function that compares a target with the capture. It returns exit code and comparison."""
+
+    def comparing(target: str) -> tuple[int, dict[str, Any]]:
+        parser = argparse.ArgumentParser()
+        add_arguments(parser)
+        options = ("--target", target, "--compare", "--speed", "max", "--max-wait", "0", "--json")
+        code = run(parser.parse_args([str(capture), *options]))
+        found: dict[str, Any] = json.loads(capsys.readouterr().out)["compare"]
+        return code, found
+
+    return comparing
+
+
+def test_nothing_differs_at_the_captured_broker(compare: Compare, broker: Broker) -> None:
+    code, found = compare(broker.address)
+
+    assert (code, [row for row in found["differences"] if not row["allowed"]]) == (0, [])
+    apis = {row["api"]: row for row in found["apis"]}
+    assert apis["Fetch"]["compared"] > 0
+    assert apis["Fetch"]["same"] == apis["Fetch"]["compared"]
+    assert {"Metadata", "ApiVersions", "FindCoordinator"} <= apis.keys()
+
+
+def test_nothing_differs_at_a_new_broker_with_the_same_records(compare: Compare, other: Broker) -> None:
+    code, found = compare(other.address)
+
+    assert (code, [row for row in found["differences"] if not row["allowed"]]) == (0, [])
+    (fetches,) = [row for row in found["apis"] if row["api"] == "Fetch"]
+    assert fetches["same"] == fetches["compared"] > 0
+
+
+def test_a_missing_topic_is_found(compare: Compare, other: Broker) -> None:
+    with Admin(other.address) as admin:
+        admin.delete_topic(TOPICS[1])
+
+    code, found = compare(other.address)
+
+    assert code == 5
+    rows = {(row["api"], row["difference"]): row for row in found["differences"] if not row["allowed"]}
+    missing = rows["Fetch", "missing"]
+    assert {each["entry"].rpartition("-")[0] for each in missing["examples"]} == {TOPICS[1]}
+    unknown = rows["Metadata", "another error"]["examples"][0]
+    assert (unknown["entry"], unknown["now"]) == (TOPICS[1], "error 3 UNKNOWN_TOPIC_OR_PARTITION")
