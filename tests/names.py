@@ -34,7 +34,7 @@ class Names:
         self._silent = domain
 
     def speak(self, ips: dict[str, str]) -> None:
-        """Answer the hanging look-ups."""
+        """Answer the look-ups that hang, with these IPs by name."""
         self.ips |= ips
         self.end()
 

@@ -169,10 +169,10 @@ def read(
 
 
 def run(release: str, seconds: float, steps: Steps) -> LinkOutcome:
-    """Start brokers, gateways and consumers, read, and stop all of them.
+    """Start brokers, gateways and consumers. Read the records, and stop everything.
 
     Raises:
-        DemoError: something did not start, or failed.
+        DemoError: a program did not start, or failed.
     """
     sessionless = BROKERS[release]
     for version in dict.fromkeys((release, sessionless.native)):
@@ -208,7 +208,7 @@ def run(release: str, seconds: float, steps: Steps) -> LinkOutcome:
 
 
 def start(stack: ExitStack, steps: Steps, what: str, broker: Broker) -> Broker:
-    """Start a broker and create the topic. The broker ends with the stack."""
+    """Start a broker and create the topic. The broker is stopped when the stack is closed."""
     with steps.step(what, remedy=BROKER_REMEDY):
         stack.enter_context(broker)
         with Admin(broker.address) as admin:

@@ -7,7 +7,8 @@ from rich.table import Table
 from tools.demo_report import SideCounts, saved
 
 MIN_SAVED = 0.9
-"""The demo fails if sessions save a smaller part of the bytes of idle fetches on the link."""
+"""The smallest part of idle fetches' bytes between the two gateways that sessions must save. The demo fails
+below it."""
 MAX_ABOVE_NATIVE = 0.02
 """The demo fails if a fetch between the two gateways is over 2 % larger than in a broker's native session."""
 
@@ -26,12 +27,12 @@ class LinkOutcome:
     """Between one gateway and a broker that gives it a session."""
     produced: int
     read: int
-    """Records that both consumers got with the same content."""
+    """How many records both consumers got with the same content."""
     differences: tuple[str, ...]
 
     @property
     def saved(self) -> float:
-        """The part of the bytes of an idle fetch that is saved on the link."""
+        """Return which part of the bytes of an idle fetch is saved between the two gateways."""
         return saved(bytes_of(self.direct), bytes_of(self.near))
 
     @property

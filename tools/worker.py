@@ -117,17 +117,17 @@ def group_member(
     gate: bool = False,
     entries: int,
 ) -> LoggedWorker:
-    """Return a member with confluent-kafka, not started yet.
+    """Return a consumer in a group, with confluent-kafka. It is not started yet.
 
     Args:
-        address: for bootstrap.servers.
+        address: the address for bootstrap.servers.
         topic: the topic to subscribe to.
-        group: the group. It is also the start of the member's client.id, which is unique.
+        group: the group id. Each member's client.id, which is unique, begins with it.
         number: the number of this member in the group.
-        folder: for its log.
-        work_ms: the work on each record.
-        gate: it gets no records before `go`.
-        entries: the limit of entries in its log.
+        folder: the folder for the member's log.
+        work_ms: the work on each record, in ms.
+        gate: if True, the member gets no records before `go`.
+        entries: the limit of entries in the member's log.
     """
     name = f"{group}.{number}"
     command = [sys.executable, "-m", "tools.group_member", address, topic, group, name]

@@ -32,7 +32,7 @@ class Declared(NamedTuple):
     """The key ranges or the lane that a client declares in its client.id."""
 
     own_id: bytes
-    """The client.id without the suffix."""
+    """The application's own client.id, without the suffix for fetchgate."""
     ranges: KeyRanges = ()
     lane: str = ""
     """The name of the declared lane, or "" if the client declares ranges."""

@@ -45,11 +45,12 @@ class LaneRecords:
 
 @dataclass(slots=True)
 class Filtered:
-    """The records of a response, split by lane."""
+    """The records of a partition in one response, split by lane."""
 
     lanes: list[LaneRecords]
     end: int = -1
-    """The offset after the last complete batch, or -1 without one. All lanes are split up to this offset."""
+    """The offset after the last complete batch, or -1 if there is no complete batch. All lanes are split up
+    to this offset."""
     leader_epoch: int = -1
     """The leader epoch of the last complete batch."""
     batches: int = 0

@@ -76,7 +76,7 @@ class Key(NamedTuple):
 
 @dataclass(slots=True)
 class Share:
-    """A member's part of the response to a fetch."""
+    """The part of a fetch response that belongs to one member."""
 
     start: int
     """The first offset of the records in this share: the fetch offset, or the offset at which the member
@@ -410,9 +410,9 @@ class Subscriber:
     def find(self, member: Member, wants: Wants | None, now: float) -> dict[TopicPartition, Share] | None:
         """Return the stored shares for a member's fetch.
 
-        An empty dict means that another member's fetch will bring the records. Then this fetch is parked
-        until `wake`. None means that this fetch must go to the broker, and others may wait for it from now
-        on.
+        An empty dict means that another member's fetch will bring the records. In this case the member's
+        fetch is parked until `wake` is called. None means that the member's fetch must go to the broker, and
+        that other members may wait for it from now on.
 
         Args:
             member: the member.
@@ -529,7 +529,10 @@ class Subscriber:
         self._went_at = now
 
     def alone(self) -> None:
-        """Stop sharing on this connection: after SASL, the broker may see it as another user."""
+        """Stop sharing on this connection.
+
+        After a SASL authentication, the broker may see it as another user.
+        """
         self._broker = ""
 
     def end(self, now: float) -> None:

@@ -14,7 +14,8 @@ from proxy.protocol.api import LENGTH_BYTES, RESPONSE_CORRELATION_ID, RESPONSE_S
 from proxy.protocol.framing import is_frame
 
 _FETCH: Final = int(ApiKey.FETCH)
-"""A plain int, because it is compared for every response, and enum members are looked up slowly."""
+"""The API key of Fetch as a plain int. It is compared for every response, and a look-up of an enum member is
+slow."""
 
 
 class BrokerSide:
@@ -83,7 +84,7 @@ class BrokerSide:
                 to_client += queue.in_turn(request, pieces) + queue.ended(request)
 
     def _begins(self, data: bytes) -> bool:
-        """Begin a response if these bytes start one. Return False if no response is expected."""
+        """Begin a response if these bytes are the start of one. Return False if no response is expected."""
         state = self._state
         length = int.from_bytes(data[:LENGTH_BYTES], signed=True)
         expected = state.queue.expected

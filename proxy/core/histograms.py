@@ -1,4 +1,4 @@
-"""Distributions of durations and sizes. Each fetch adds values. Sans-IO.
+"""Distributions of durations and sizes, as the metrics show them. Sans-IO.
 
 A distribution is a list of counters, one for each bucket. The values of each fetch are appended to a list,
 and the values of a thousand fetches are counted at once. Counting each fetch separately costs five times as
@@ -122,7 +122,7 @@ class Measured:
         self.partitions_client = Distribution(PARTITIONS)
         """How many partitions a client's fetch listed."""
         self.broker_other = Distribution(BROKER_SECONDS)
-        """Like `broker_fetch`, but for all requests other than fetches."""
+        """How long the broker took to respond, in seconds, for all requests other than fetches."""
         self.added_repeat = Distribution(BROKER_SECONDS)
         """Additional seconds that a client waited because the gateway sent its fetch again (after error 70,
         71 or 106)."""
@@ -234,11 +234,16 @@ class Meter:
         self._measured.added_repeat.note(seconds)
 
     def skip(self, received: int, sent: int) -> None:
-        """Leave out these bytes of both sides, because the responses were measured elsewhere."""
+        """Do not count these bytes, because the responses with them were measured elsewhere.
+
+        Args:
+            received: bytes from the broker.
+            sent: bytes to the client.
+        """
         self._received += received
         self._sent += sent
 
     def note_other(self, api_key: int, sent_at: float) -> None:
-        """Note a request other than a fetch, whose response is complete."""
+        """Note that the response to a request other than a fetch is complete."""
         if api_key not in NO_RESPONSE_TIME:
             self._measured.note_other(self.began - sent_at)

@@ -53,7 +53,7 @@ class Stage:
         return None
 
     def on_request(self, data: bytes, _size: int, _api_key: int, _version: int) -> bytes | None:
-        """Process an unread fetch, or a request other than a fetch.
+        """Process a fetch that was too large to read, or a request other than a fetch.
 
         Args:
             data: the request, or its beginning.
@@ -63,7 +63,7 @@ class Stage:
 
         Returns:
             The bytes to forward in place of `data`. None if the request has to wait. In that case the stage
-            sets `need` or `held` of `ConnectionState.from_client`.
+                sets `need` or `held` of `ConnectionState.from_client`.
         """
         return data
 
@@ -109,7 +109,7 @@ class Stage:
         """
 
     def around(self, request: InFlight) -> Handler:
-        """Return the handler of a request.
+        """Return the handler for a request, which may be wrapped in a handler of this stage.
 
         This is called right after `on_request` has accepted the request.
         """
@@ -160,7 +160,7 @@ class Stage:
         """Do the work that is due at this time, in seconds."""
 
     def settle(self) -> None:
-        """Process the complete responses that the stage has claimed (`ResponseQueue.claim`)."""
+        """Process the complete responses for which the stage has called `ResponseQueue.claim`."""
 
     def close(self) -> None:
         """Accept no more requests, and finish the requests in flight."""

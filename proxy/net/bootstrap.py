@@ -1,7 +1,7 @@
 """Asks a cluster for its brokers, on a separate connection: ApiVersions, then Metadata.
 
 With the answer, the gateway opens its listeners before a client asks for the brokers. If the cluster requires
-authentication, the gateway can't ask. Instead, it learns the brokers from the responses to its clients.
+authentication, the gateway can't ask. In this case it learns the brokers from the responses to its clients.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ class BootstrapResponse:
 
     address: Address
     brokers: dict[int, Address] | None
-    """Brokers by node id. None if the cluster requires authentication first."""
+    """The address of each broker, by node id. None if the cluster requires authentication first."""
 
 
 async def ask(

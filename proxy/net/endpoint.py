@@ -1,4 +1,4 @@
-"""One socket of a link: pauses reading, sets socket options, and reports facts about the peer."""
+"""One socket of a link: pauses reading, sets socket options, and returns facts about the peer."""
 
 import asyncio
 import fcntl
@@ -11,7 +11,7 @@ from typing import Final
 from proxy.protocol.primitives import Buffer
 
 RECEIVE_BYTES: Final = 262_144
-"""The largest number of bytes in one read. asyncio uses this size, uvloop a slightly smaller one."""
+"""The largest number of bytes in one read. asyncio uses this limit, uvloop a slightly smaller one."""
 WRITE_HIGH_WATER: Final = 262_144
 """If more bytes than this wait to be written to one side, the gateway does not read the other side."""
 UNSENT_BYTES: Final = 262_144

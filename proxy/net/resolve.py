@@ -33,8 +33,8 @@ FRESH_SECONDS: Final = 1.0
 STALE_SECONDS: Final = 1.0
 """If an earlier look-up has found IPs, how many seconds to wait for a new one before the old IPs are used."""
 LOOKUP_SECONDS: Final = 9.0
-"""How many seconds to wait for a look-up, from its start. This is less than the time limit for connecting, so
-that the error names the look-up."""
+"""How many seconds to wait for a look-up, counted from its start. The time limit for connecting is longer, so
+an error shows that the look-up was the reason."""
 RETRY_SECONDS: Final = (0.5, 5.0)
 """The first and the longest pause after a failed look-up, in seconds. The pause doubles each time."""
 MAX_NAMES: Final = 4096
@@ -137,7 +137,7 @@ class Resolver:
         self._start_waiting()
 
     def _start_waiting(self) -> None:
-        """Start waiting look-ups, as far as the limits allow."""
+        """Start look-ups that wait for a thread, as many as the limits allow."""
         first, again = self._waiting
         while self._running < MOST and (first or (again and self._running_again < MOST_AGAIN)):
             name = (first or again).popleft()

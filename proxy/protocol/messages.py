@@ -86,7 +86,8 @@ class Field:
 class Struct(dict[str, Any]):
     """The named fields of a message, or of a struct in it.
 
-    Fields that the version lacks are missing. Arrays are lists, structs are `Struct`.
+    Fields that the version does not have are missing. The value of an array is a list, the value of a struct
+    is a `Struct`.
     """
 
     __slots__ = ("counts", "fields", "flexible", "span", "spans", "tagged", "tags")
@@ -215,7 +216,7 @@ def splice(frame: bytes, edits: Iterable[Edit]) -> bytes:
 def fields_at(schema: str, version: int, only: frozenset[str] | None = None) -> tuple[Field, ...]:
     """Return the fields of one version of a message.
 
-    If a field is not in `only` (see `read`), its name is empty.
+    A field that is not in `only` (see `read`) has an empty name.
 
     Raises:
         ValueError: the text is not a schema.

@@ -34,7 +34,7 @@ def session_layout(version: int) -> FetchLayout:
 def raise_listing(listing: Listing) -> Listing:
     """Return a listing in the layout of its session: v4 to v6 are raised to v7, all others stay unchanged.
 
-    An entry of v4 gets log_start_offset -1.
+    In an entry of v4, the new field log_start_offset is -1.
     """
     narrow, wide = listing.layout, session_layout(listing.layout.version)
     if narrow is wide:

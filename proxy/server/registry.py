@@ -85,7 +85,7 @@ class KnownBrokers(ABC):
         return broker is not None and broker.opening
 
     def resolve(self, reached_at: str, node_id: int, host: str, port: int) -> tuple[str, int] | None:
-        """Return the address that clients get for a broker. None if the broker has no open listener.
+        """Return the address that clients get for a broker. Return None if the broker has no open listener.
 
         With a fixed `reached_at`, this function is a `proxy.protocol.addresses.Resolve`.
         """
@@ -128,12 +128,12 @@ class KnownBrokers(ABC):
 
 
 class BrokerRegistry(KnownBrokers):
-    """The known brokers, with their listeners.
+    """The known brokers and their listeners, and the opening of listeners.
 
     Args:
-        process: the process.
+        process: the gateway's process.
         acceptor: opens and closes the listeners.
-        changed: called when a known broker was added, removed or changed.
+        changed: a function to call when a known broker was added, removed or changed.
     """
 
     def __init__(
@@ -148,8 +148,8 @@ class BrokerRegistry(KnownBrokers):
         self._on_change = changed
         self._rule = config.broker_ports
         self._shares = config.shares_port
-        """Whether all brokers of a host template share the port of `listen`. The server name in TLS (SNI)
-        then selects the broker."""
+        """Whether brokers share the port of `listen`, as with a host template. Then the server name in TLS
+        (SNI) selects the broker."""
         self._shared = Address(config.listen.host, self._rule.template_port)
         self._shared_at: tuple[Address, ...] = ()
         """The bound addresses of the shared port. Known from the start if it is the port of the bootstrap
@@ -167,7 +167,7 @@ class BrokerRegistry(KnownBrokers):
 
     @property
     def problems(self) -> list[str]:
-        """Why brokers are left out of responses: one sentence for each broker."""
+        """Return why brokers are left out of responses: one sentence for each broker."""
         return [*super().problems, *filter(None, [self._too_many])]
 
     def open(self) -> None:
@@ -386,7 +386,12 @@ class BrokerRegistry(KnownBrokers):
         self._settle(broker, f"broker {broker.node_id}: {at} can't be bound: {reason_of(error)}; {remedy}")
 
     def _settle(self, broker: Broker, problem: str) -> None:
-        """Note that the opening of a broker has ended. `problem` says why it failed, or is empty."""
+        """Note that the opening of a broker's listener has ended.
+
+        Args:
+            broker: the broker.
+            problem: why the opening has failed. "" if it has succeeded.
+        """
         before, broker.problem = broker.problem, problem
         broker.opening = False
         self._opening.discard(broker.node_id)

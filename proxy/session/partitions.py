@@ -127,7 +127,7 @@ class PartitionTable:
         self.cached_entries: Entries = np.zeros(0, layout.response_item)
         """For each row, the entry to use if the broker leaves the partition out of a response."""
         self.cached_bytes = self.cached_entries.view(np.uint8).data
-        """`cached_entries` as bytes."""
+        """The column `cached_entries` as bytes."""
         self.known = np.zeros(0, np.bool_)
         """For each row, whether the cached entry is usable: the broker sent it in this session, without an
         error."""
@@ -530,7 +530,7 @@ def is_rotation(numbers: Rows | Column32) -> bool:
 
 
 def extended(column: npt.NDArray[_T], size: int, blank: int = 0) -> npt.NDArray[_T]:
-    """Return a copy of a column, extended to `size` with `blank`."""
+    """Return a copy of a column, made longer up to `size` elements with the value `blank`."""
     have = len(column)
     longer = np.zeros(size, column.dtype)
     longer[:have] = column

@@ -80,7 +80,7 @@ class UnreachableBrokers:
         return {node_id: reason for node_id in ids if (reason := self.attempts[node_id][1])}
 
     def add(self, other: "UnreachableBrokers") -> None:
-        """Add the attempts of another process. The later attempt decides."""
+        """Add the attempts that another process has made. For each broker, the later attempt is kept."""
         for node_id, attempt in other.attempts.items():
             if node_id not in self.attempts or attempt[0] > self.attempts[node_id][0]:
                 self.attempts[node_id] = attempt
@@ -122,7 +122,8 @@ class Status:
     client_session_partitions: int = 0
     """How many partitions these sessions have. Each session is counted as it was when it was last used."""
     client_session_evictions: dict[bool, int] = field(default_factory=lambda: {False: 0, True: 0})
-    """How many of these sessions were evicted. True is the key for sessions of followers."""
+    """How many fetch sessions of clients were evicted. The key is True for sessions of followers, False for
+    those of consumers."""
     capture_stopped: bool = False
     """Whether ``--capture`` has stopped because of an error."""
     reloaded_at: float
@@ -138,7 +139,7 @@ class Status:
     """When the last certificate that each broker has shown expires, in seconds since 1970."""
 
     def add(self, other: "Status") -> None:
-        """Add the status of a worker. Values that all workers have in common are not added."""
+        """Add the status of a worker. Values that are the same in all workers are not added."""
         self.unreachable_brokers.add(other.unreachable_brokers)
         self.unanswered.add(other.unanswered)
         self.problems += [problem for problem in other.problems if problem not in self.problems]
@@ -187,7 +188,7 @@ class Health:
 
 
 def health_of(status: Status) -> Health:
-    """Return whether clients can be served, with all problems."""
+    """Return whether clients can be served, and all problems."""
     known, unreachable_brokers = status.brokers.keys(), status.unreachable_brokers.now()
     reasons = [
         reason for node_id, reason in unreachable_brokers.items() if node_id is None or node_id in known
@@ -274,8 +275,8 @@ class WithBroker(Figures):
     outstanding: int = 0
     """The number of requests to which the broker has not responded."""
     oldest_seconds: float = field(default=0.0, metadata={ADDS: max})
-    """How late the oldest response is, in seconds after the longest wait that the request allows. 0 if none
-    is late."""
+    """By how many seconds the oldest response is late, after the longest wait that its request allows. 0 if
+    no response is late."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -316,7 +317,7 @@ class Counts(Figures):
     recent_events: RecentEvents = field(default_factory=RecentEvents)
     links: dict[NodeId, WithBroker] = field(default_factory=dict)
     paused: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """How many connections are paused, by side and reason."""
+    """How many connections are not read at present, by side and reason."""
     processes: list[ServingProcess] = field(default_factory=list)
     cooperative: Cooperative | None = None
     """The figures of cooperative groups. None if ``--cooperative`` is not set."""

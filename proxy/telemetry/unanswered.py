@@ -86,7 +86,7 @@ class Unanswered:
             del self.debts[node_id]
 
     def hung(self, now: float) -> dict[NodeId, float]:
-        """Return the hung brokers at the time `now`, each with the time since which its response is late."""
+        """Return the brokers that hang at the time `now`, and since when a response of each is late."""
         return {
             node_id: debt.since
             for node_id, debt in self.debts.items()

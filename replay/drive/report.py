@@ -216,7 +216,7 @@ def _coded(errors: Mapping[str, int]) -> str:
 
 
 def render(report: DriveReport) -> RenderableType:
-    """Render the output of `drive`."""
+    """Return the output of `fetchgate replay drive` for the terminal."""
     lines: list[RenderableType] = [_headline(report), *_failures(report), _sides(report)]
     if report["saving"] is not None:
         lines.append(_saving(report["saving"]))

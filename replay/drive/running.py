@@ -68,7 +68,7 @@ class PlayOptions:
     against_access: Access = field(default_factory=Access)
     """How connections to `against` are opened."""
     create_topics: bool = False
-    """Whether topics that a target lacks are created there."""
+    """Whether to create topics that are missing at a target."""
 
     def settings(self) -> Settings:
         """Return the settings for the report."""
@@ -246,7 +246,7 @@ async def _report_progress(player: Player, progress: Progress) -> None:
 
 
 class _Played(TypedDict):
-    """The fields of the report that are only known after playing."""
+    """The fields of the report that are known only after the replay."""
 
     connections: int
     planned: int

@@ -53,7 +53,7 @@ _CORRELATION: Final = slice(8, 12)
 _NO_CORRELATION: Final = bytes(4)
 _SESSION_ID: Final = Struct(">i")
 _SESSION_ID_AT: Final = 6
-"""After throttle_time_ms and error_code (FetchResponse v7+)."""
+"""The offset of session_id in the body, after throttle_time_ms and error_code (FetchResponse v7+)."""
 _HEAD_BYTES: Final = 64
 _NANOSECONDS: Final = 1e9
 
@@ -64,7 +64,7 @@ class Original:
 
     request_bytes: int
     response_bytes: int
-    """0 if the capture has no response."""
+    """The size of the captured response in bytes. 0 if the capture has no response."""
     seconds: float
     response: FetchSummary | None = None
     """The response of a fetch, if it was captured completely and parses."""
@@ -83,7 +83,8 @@ class Step:
     version: int
     original: Original
     frame: bytes
-    """The whole frame as captured, with correlation id 0. Equal frames are one object."""
+    """The whole request frame as captured, with correlation id 0. Equal frames of several steps are one
+    Python object."""
     body: int
     """Offset of the body in `frame`."""
     in_flight: int
@@ -126,7 +127,7 @@ class LeftOut:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Script:
-    """Everything that is played."""
+    """The connections and requests to play."""
 
     connections: list[PlayedConnection]
     left_out: Counter[LeftOut]

@@ -57,7 +57,7 @@ class TargetSide:
         self.target = target
         self.tally = DriveTotals()
         self.lost = 0
-        """Requests that should have had a response and got none."""
+        """How many requests have got no response although they should have one."""
         self.heard: dict[Address, float] = {}
         """When each broker last responded (perf_counter)."""
         found = {

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _WHOLE: Final = 1 << 62
 _PROGRESS_AFTER: Final = 1.0
-"""Seconds after which a progress bar is shown."""
+"""A progress bar is shown after this many seconds."""
 
 
 def inspect(sources: list[Source], ports: frozenset[int], secrets: Secrets | None = None) -> Inspection:

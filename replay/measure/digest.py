@@ -30,7 +30,7 @@ class BytesOfPeriod(NamedTuple):
     """The bytes of fetches in one period: captured, and predicted with sessions."""
 
     time: int
-    """Its start, in ns since 1970."""
+    """The start of the period, in ns since 1970."""
     actual_bytes: int
     predicted_bytes: int
 
@@ -93,7 +93,7 @@ class Timeline:
 
 @dataclass(slots=True, kw_only=True)
 class TopicTotals(TopicShare):
-    """A topic's part of all fetches of a connection."""
+    """The figures of one topic in all fetches of a connection."""
 
     topic: str | None = None
     topic_id: bytes | None = None
@@ -116,7 +116,7 @@ class Summary:
     """The events of fetch sessions. A session that replay predicts has the name of its connection. A session
     that the client itself used has the broker's session id as its name."""
     limits: dict[int, VersionFigures] = field(default_factory=dict)
-    """By Fetch version."""
+    """The figures of response limits, by Fetch version."""
     starved: list[Starved] = field(default_factory=list)
     """The partitions that starved longest."""
     differing: int = 0

@@ -26,9 +26,9 @@ NO_LIMIT: Final = 52_428_800
 """The limit for fetches of v0 to v2, which have no limit: the Java client's default (fetch.max.bytes,
 KIP-74)."""
 WORST: Final = 10
-"""How many starved partitions are kept."""
+"""How many starved partitions are kept: those that starved longest."""
 _THROTTLED: Final = 1
-"""The first version with throttle_time_ms in its response."""
+"""The first Fetch version whose response has throttle_time_ms."""
 _MAX_BYTES_AT: Final = 12
 """Offset of max_bytes in the body of a request of v3."""
 _RECORDS_AT: Final = 14
@@ -42,7 +42,7 @@ class VersionFigures:
 
     responses: int = 0
     max_bytes: int = 0
-    """The largest limit of a fetch. 0 below v3."""
+    """The largest max_bytes of a fetch. 0 below v3."""
     largest_record_bytes: int = 0
     """The bytes of records in the response that has most of them."""
     over_limit: int = 0
@@ -321,7 +321,8 @@ class LimitLog:
 
 
 _UNKNOWN: Final = -1
-"""Used as the end of a partition that has an error, or has had no entry so far."""
+"""The end of a partition that is not known, because its entry has an error, or because it had no entry
+yet."""
 _ENDS: Final = (("high_watermark", HIGH_WATERMARK), ("last_stable_offset", LAST_STABLE_OFFSET))
 """The field up to which a client may read, and its place in an entry. First for read_uncommitted, then for
 read_committed."""

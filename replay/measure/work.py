@@ -10,7 +10,7 @@ from replay.measure.rows import RowFilter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What to measure, and how."""
+    """The captures to measure, and the options of the measurement."""
 
     keep: Filter
     choice: RowFilter

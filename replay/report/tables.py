@@ -44,7 +44,7 @@ def to_do(report: Report, limit: int) -> ReportTable:
 
 
 def where(report: Report) -> ReportTable:
-    """Return the table of where the bytes go."""
+    """Return the table that shows which parts of requests and responses the bytes are in."""
     actual, predicted = report["where"]["actual"], report["where"]["predicted"]
     return ReportTable(
         title="Where the bytes go",

@@ -99,7 +99,7 @@ class CapturedResponse:
 
 
 def joined(pieces: Sequence[Buffer]) -> list[Buffer]:
-    """Join the pieces of a frame that lie between cut contents. Cut contents are not joined."""
+    """Join neighbouring pieces of a frame, except the pieces that stand for cut contents of records."""
     if len(pieces) == 1 and isinstance(pieces[0], bytes):
         return list(pieces)
     whole: list[Buffer] = []

@@ -34,7 +34,7 @@ class Turned:
         """Where the first entry of the last matching frame begins, as an offset in `_circle`."""
 
     def matches(self, frame: bytes) -> bool:
-        """Return whether a frame matches."""
+        """Return whether a frame equals the template, apart from its header and the rotation of entries."""
         if (
             len(frame) != self._size
             or not frame.startswith(self._before, self._begin)

@@ -50,9 +50,7 @@ def test_what_can_not_be_read_is_refused(client_id: bytes, told: str) -> None:
 
 
 def test_ranges_have_a_limit() -> None:
-    """The number of ranges in a client.id is limited, because each range may need an entry in the group's
-    commits.
-    """
+    """A client.id may have at most 64 ranges, because each may need an entry in the group's commits."""
     ranges = [(number * 2, number * 2) for number in range(MAX_RANGES + 1)]
     assert declared(b"b" + suffix(tuple(ranges[:-1])).encode()) == Declared(b"b", tuple(ranges[:-1]))
     with pytest.raises(RangeError, match="more than 64 ranges"):

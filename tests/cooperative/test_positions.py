@@ -1,5 +1,6 @@
-"""The position map (key hash -> offset) in a commit: how commits change it, its text form, and invalid
-texts.
+"""Tests of the map of positions (key hash -> offset) in a commit.
+
+They show how commits change the map, its text form, and how invalid texts are handled.
 """
 
 import pytest
@@ -98,7 +99,7 @@ def test_what_an_application_says_is_never_a_map(end: str) -> None:
 
 
 def test_a_map_beyond_all_offsets_does_not_count() -> None:
-    """A position map with an offset above 63 bits is ignored. Offsets of members have at most 63 bits."""
+    """A position map with an offset above 63 bits is ignored, because no offset of a log can be so high."""
     text = Positions([0, HALF], [5, 1 << 63]).encoded()
     assert read_committed(5, text).positions == Positions.all_at(5)
 

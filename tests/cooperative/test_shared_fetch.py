@@ -63,7 +63,10 @@ def test_one_fetch_serves_all(world: World) -> None:
 
 
 def test_one_that_is_slow_gets_what_was_put_aside(world: World) -> None:
-    """Case 48: a slow member gets the records that the gateway buffered for it, while there is room."""
+    """Case 48: a slow member gets the records that the gateway has buffered for it.
+
+    This holds while the buffer is not full.
+    """
     fast, slow = pair(world)
     slow.ask(0)
     fast.ask(0)
@@ -162,8 +165,10 @@ def test_nobody_waits_longer_than_its_own_fetch_would(world: World) -> None:
 
 
 def test_a_parked_member_that_sends_no_more_gets_what_it_has_asked_for(world: World) -> None:
-    """A member that waits for another member's fetch half-closes its connection. It still gets its response,
-    and later requests are answered too (fetch-semantics 1.7).
+    """A member that waits for another member's fetch half-closes its connection.
+
+    The member still gets its response, and the responses to requests that it sent after the fetch
+    (fetch-semantics 1.7).
     """
     one, two = pair(world)
     one.ask(0)
@@ -284,8 +289,9 @@ def test_lanes_that_overlap_share_nothing(world: World) -> None:
 
 
 def test_without_room_the_last_one_reads_for_itself(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cases 48 and 49: if the buffer is full, the slowest member fetches for itself, and no member waits for
-    it.
+    """Cases 48 and 49: if the buffer is full, the slowest member fetches for itself.
+
+    No other member waits for it.
     """
     monkeypatch.setattr(shared_fetch, "PARTITION_BYTES", 2000)
     fast, slow = pair(world)
@@ -327,7 +333,7 @@ def test_the_bound_of_all_partitions_holds(world: World, monkeypatch: pytest.Mon
 
 
 def test_the_bounds_hold_with_a_hundred_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Case 49: both limits hold with a hundred partitions."""
+    """Case 49: with a hundred partitions, both limits hold: the one for a partition, and the one for all."""
     monkeypatch.setattr(test_shared_fetch_law, "PARTITIONS", 100)
     monkeypatch.setattr(shared_fetch, "PARTITION_BYTES", 1000)
     monkeypatch.setattr(shared_fetch, "ALL_BYTES", 20_000)
@@ -353,8 +359,9 @@ def test_the_bounds_hold_with_a_hundred_partitions(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_member_that_does_not_ask_is_not_waited_for(world: World) -> None:
-    """The gateway stops buffering for a member that has not fetched for the time
-    `fetched.data.max.wait.ms`.
+    """The gateway stops buffering for a member that has not fetched for a long time.
+
+    The time limit is `fetched.data.max.wait.ms`.
     """
     fast, slow = pair(world)
     slow.ask(0)

@@ -45,7 +45,10 @@ BATCHES = (1, 20, 300)
 
 
 class AnyClientAnyBroker(RuleBasedStateMachine):
-    """Rules change the state of broker and client. The rule `fetch` checks that both responses are equal."""
+    """Random steps change the state of broker and client.
+
+    The step `fetch` checks that the client gets the same response with and without the gateway.
+    """
 
     @initialize(
         release=st.sampled_from(RELEASES),

@@ -1,4 +1,4 @@
-"""The broker loses, refuses or throttles a session. The client never notices."""
+"""Tests in which the broker loses, refuses or throttles a session. The client never notices."""
 
 from typing import Any, Final
 
@@ -184,8 +184,10 @@ def test_a_session_that_can_not_be_used_is_not_left_behind(version: int, what: s
 
 
 def test_a_response_with_id_0_ends_the_session() -> None:
-    """Trap 10: a response with id 0 ends the session, and the fetch is repeated. Tansu sends id 0 and no
-    partition instead of error 70, so the client would get no records.
+    """Trap 10: a response with session id 0 ends the session. The fetch is sent again without a session.
+
+    Tansu sends id 0 and no partition instead of error 70. Without the second fetch, the client would get no
+    records.
     """
     play = Playbook().established(16, T)
     play.client(fetch(16, *T, correlation=4)).to_broker(asks(16, [], (SESSION_ID, 1), correlation=4))
@@ -307,7 +309,10 @@ def test_throttled_below_sessions(version: int) -> None:
 
 
 def test_a_throttled_request_for_a_session() -> None:
-    """Trap 13: the response to a request for a session is throttled and empty, and the client gets it so."""
+    """Trap 13: the broker's response to a request for a session is throttled, without entries.
+
+    The gateway forwards it unchanged, and has no session.
+    """
     play = Playbook().knows()
     for number in (1, 2):
         passes(play, 16, T, number)

@@ -1,4 +1,7 @@
-"""If a broker refuses a client's credentials, the gateway logs it. SASL itself is forwarded unchanged."""
+"""Tests that the gateway logs it if a broker refuses a client's credentials.
+
+SASL itself is forwarded unchanged.
+"""
 
 import pytest
 

@@ -21,7 +21,7 @@ TOPICS = {"a": 3, "b": 3}
 
 
 class Native:
-    """A client that creates, continues, loses and closes its own sessions."""
+    """A client that uses fetch sessions itself: it creates, continues, loses and closes them."""
 
     def __init__(self, asker: Asker, chance: random.Random) -> None:
         self.asker = asker

@@ -122,8 +122,9 @@ def test_a_group_waits_for_its_members() -> None:
 
 
 def test_a_client_that_sends_no_more_waits_as_long_as_any_of_its_requests_may() -> None:
-    """The longest wait of a client is that of its slowest request. A JoinGroup waits for all members to join,
-    which may take minutes.
+    """A client that has half-closed may wait as long as the slowest of its requests allows.
+
+    The broker answers a JoinGroup only when all members have joined, which may take minutes.
     """
     line = Line()
     line.client(join(1, 2, 10_000, 60_000), 1.0)
@@ -154,7 +155,10 @@ def test_each_share_fetch_may_wait_as_long_as_it_says() -> None:
 
 
 def longest_waits(line: Line) -> set[float]:
-    """Return how long the client lets the broker wait, in seconds. The two cores give one value each."""
+    """Return for how many seconds the client's requests may wait at the broker, in both cores.
+
+    The result has one value if both cores agree.
+    """
     return {core.status().longest_wait for core in line.twin.cores}
 
 

@@ -1,4 +1,7 @@
-"""The frame of each state equals the stored one in `frames/`. Some rules hold for all frames."""
+"""Tests that the screen for each state equals the stored screen in `frames/`.
+
+Some rules are tested for all screens.
+"""
 
 import re
 from dataclasses import replace

@@ -117,7 +117,7 @@ def test_a_high_watermark_that_goes_back_is_told() -> None:
 
 
 def test_divergence_is_told_each_time() -> None:
-    """Cases 29 and 22: divergence is sent with every response."""
+    """Cases 29 and 22: the diverging epoch of a partition is sent with every response."""
     client = Client()
     client.broker.partition("foo").append(b"xyz")
     client.broker.partition("foo").move_leader(1, 4)
@@ -192,8 +192,8 @@ def test_an_id_that_no_shard_has_is_unknown() -> None:
 def test_a_deleted_topic_is_unknown_again() -> None:
     """Different from case 44: for a deleted topic, the client gets error 100 instead of 3 or 103.
 
-    With each full fetch, the broker behind the session server looks up the topic id. Clients handle 100
-    better (trap 8).
+    The session server sends full fetches, and for each one the broker looks up the topic id again. Clients
+    handle error 100 better (trap 8).
     """
     client = Client(13)
     made = client.session(("bar", 0))
@@ -219,8 +219,9 @@ def test_a_session_error_does_not_go_to_the_broker() -> None:
 
 
 def test_an_error_that_a_brokers_cache_does_not_see_is_told_each_time() -> None:
-    """Different from trap 7: error 76 is sent with every response. A broker below 4.0 leaves it out of a
-    session after the high watermark was sent.
+    """Different from trap 7: a partition with error 76 is in every response of the session server.
+
+    A broker below 4.0 leaves this partition out of a session's responses after the high watermark was sent.
     """
     client = Client(9, "3.9.1")
     client.broker.topics["foo"].zstd = True
@@ -375,7 +376,7 @@ def test_a_fetch_with_tags_has_no_session() -> None:
 def test_an_unexpected_failure_has_the_clients_id() -> None:
     """Section 2.9, traps 12, 40 and 41: if the broker fails, the response has the client's session id.
 
-    No session is created, and an epoch that was advanced stays so.
+    No session is created. If the epoch was already advanced, it stays advanced.
     """
     client = Client(12)
     client.broker.failure = -1
@@ -429,7 +430,7 @@ def test_who_answers_twice_in_a_session_is_understood() -> None:
 
 
 def test_what_was_not_asked_for_is_not_told() -> None:
-    """Trap 24: partitions that the client did not request are left out of the response."""
+    """Trap 24: the client does not get partitions that it did not request, even if the broker sends them."""
     client = Client()
     made = client.session(("foo", 0), ("foo", 1))
     more = tuple(PartitionData(partition_index=index, high_watermark=3) for index in range(40, 48))
@@ -615,8 +616,9 @@ def test_a_throttle_time_with_entries_is_not_a_response_with_nothing_to_tell() -
 @pytest.mark.parametrize(("version", "broker_max"), [(7, 18), (7, 6), (12, 18), (16, 18)])
 @pytest.mark.parametrize("seed", [None, 1])
 def test_many_records_are_forwarded_as_they_come(version: int, broker_max: int, seed: int | None) -> None:
-    """A response with more than 1 MiB of records is forwarded while it comes. Its unchanged entries are not
-    removed, because they cost little beside the records.
+    """A response with more than 1 MiB of records is forwarded while it arrives.
+
+    Unchanged entries are left in it, because they are small compared to the records.
     """
     chance = random.Random(seed) if seed else None
     client = Client(version, broker_max=broker_max, chance=chance)

@@ -37,7 +37,7 @@ FETCHES: Final = 15
 ONE_ANSWER: Final = 50 * PARTITIONS
 """This many bytes are more than one full response of idle partitions."""
 ROUNDS: Final = 5
-"""The number of tries for a round without retransmission."""
+"""How many rounds are tried until one has no retransmission."""
 
 
 @dataclass(slots=True)
@@ -100,10 +100,10 @@ class Place:
         return total
 
     def rounds(self) -> Iterator[Round]:
-        """Run rounds, with counters at zero, until both counts of one are equal.
+        """Run rounds, each with counters at zero, until the packet count and the gateway's count are equal.
 
         The packet count is higher if a segment is retransmitted, or if a response arrives after its client
-        has left. Other comparisons of a test use the last round.
+        has left. Tests compare other figures only in the last round.
         """
         for _ in range(ROUNDS):
             again = self.retransmitted()

@@ -192,7 +192,7 @@ class Node:
 
 
 def _response_names(server: socket.socket) -> None:
-    """Answer like a name server that knows one name, until closed."""
+    """Answer DNS requests like a name server that knows one name, until an empty request arrives."""
     with suppress(OSError):
         while True:
             question, who = server.recvfrom(512)

@@ -25,7 +25,7 @@ RANGES = [
     ("3.9.1", (0, 17), (0, 11)),
     ("4.4.0", (4, 18), (0, 13)),
 ]
-"""Kafka's own tables of the versions of Fetch and Produce in each release."""
+"""The lowest and highest version of Fetch and Produce in each release, from Kafka's own tables."""
 
 
 def test_newest_broker_takes_fetch_4_to_18(broker: Broker) -> None:

@@ -273,7 +273,11 @@ def test_records_go_last_and_unread_errors_behind_all(asker: LiveAsker) -> None:
 
 
 def test_forgotten_and_listed_twice(asker: LiveAsker) -> None:
-    """Cases 34 and 35."""
+    """Cases 34 and 35: a partition that was forgotten and is added again moves to the end of the session.
+
+    A partition that is added and forgotten in one fetch is not in the session. A partition that is listed
+    twice has one entry, with the last values.
+    """
     for index in range(2):
         asker.produce("foo", index)
     session = asker.session(("foo", 0), ("foo", 1))
@@ -321,7 +325,11 @@ def test_an_empty_session(asker: LiveAsker) -> None:
 
 @pytest.mark.parametrize("asker", [16], indirect=True)
 def test_topic_ids_that_are_unknown_deleted_and_made_anew(asker: LiveAsker) -> None:
-    """Cases 43 to 46."""
+    """Cases 43 to 46: an unknown topic id gets error 100, and the session is created all the same.
+
+    For a deleted topic, a session that knew its id gets error 3. If the topic is created again, the old id
+    gets error 103 until the client forgets it and adds the new id.
+    """
     asker.ids["new"] = uuid.uuid4().bytes
     session = asker.session(("foo", 0), ("new", 0), ("bar", 0))
     assert (errors(session.first), session.id > 0) == ([0, 0, 100], True)

@@ -129,7 +129,7 @@ ON, OFF = 'sessions = "on"', 'sessions = "off"'
 
 
 class Started(Sidecar):
-    """The gateway as started by `fetchgate.socket` and `fetchgate.service`, with systemd's own activation."""
+    """The gateway, started by `fetchgate.socket` and `fetchgate.service` with systemd's socket activation."""
 
     def __init__(self, place: Namespace, bootstrap: str) -> None:
         super().__init__(place)

@@ -106,7 +106,10 @@ def live() -> Iterator[Live]:
 
 @contextmanager
 def live_script(live: Live, version: int, ours: Callable[[bytes], Finish]) -> Iterator[Script]:
-    """A script for the broker and another server, with new topics and connections."""
+    """Return a script that sends the same requests to the broker and to another server.
+
+    It uses new topics and new connections.
+    """
     marks = [f"{side}-{uuid.uuid4().hex[:8]}" for side in ("native", "ours")]
     with closing(Connections(live.broker.host, live.broker.port)) as connections:
         yield Script(

@@ -32,7 +32,7 @@ SLOTS = 80
 PARTITIONS = 20
 VERSION = 12
 ENTRY_BYTES = 37
-"""Bytes of an entry without records in a response v12."""
+"""The size in bytes of an entry without records, in a response of v12."""
 LAST_ID = 8 * 268_435_455 - 1
 """Ids above it are in no shard, and a broker throws (case 96)."""
 ROUNDS = 10
@@ -113,13 +113,16 @@ class Client(Requests):
         return decode_response(self.exchange(encode_request(request)), self.version)
 
     def told(self, message: bytes) -> tuple[int, int, int]:
-        """Return error, session id, and an upper limit of the number of entries. Decoding them takes long."""
+        """Send a request. Return the error, the session id, and an upper limit of the number of entries.
+
+        The number is estimated from the size, because decoding the entries takes long.
+        """
         response = self.exchange(message)
         error, session_id = struct.unpack_from(">hi", response, 9)
         return error, session_id, len(response) // ENTRY_BYTES
 
     def session(self, *wants: Want) -> int:
-        """Create a session and use it once. Return its id, or 0 if there was no slot."""
+        """Create a session and use it once. Return its id, or 0 if the gateway had no slot for it."""
         made = self.fetch(*wants, session=(0, 0)).session_id
         if made:
             assert summary(self.fetch(session=(made, 1))) == (0, made, 0)
@@ -313,7 +316,10 @@ def test_lists_of_very_many_partitions(count: int, stage: Stage) -> None:
 
 
 def test_sessions_as_large_as_they_get(stage: Stage) -> None:
-    """Memory is limited: sessions of a quarter of a shard, and of 2,048 topics with the longest names."""
+    """Memory is limited even if clients create the largest sessions.
+
+    The sessions have a quarter of a shard's partitions, or 2,048 topics with the longest names.
+    """
     partitions = MAX_PARTITIONS // SHARDS // 4
 
     def attack() -> None:

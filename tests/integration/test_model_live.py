@@ -1,5 +1,6 @@
-"""The model broker compared with live ones: random states, random sessions, the same requests, equal
-responses.
+"""Compares the model broker with real ones.
+
+Both get random states and the same random requests in sessions, and must send equal responses.
 """
 
 import random
@@ -40,7 +41,7 @@ STEPS = 50
 
 @dataclass
 class Pair:
-    """One session on both brokers. The ids differ."""
+    """The same session at the real broker and at the model broker. Each broker has given it another id."""
 
     version: int
     live_id: int

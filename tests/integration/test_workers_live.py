@@ -1,4 +1,7 @@
-"""--workers with a real broker: one gateway for clients and broker, with any number of processes."""
+"""Tests of --workers with a real broker.
+
+Clients and broker see one gateway, whatever the number of its processes.
+"""
 
 import os
 import signal
@@ -95,7 +98,10 @@ def test_a_gateway_that_leaves_closes_the_sessions_of_all_its_workers(
 def test_a_worker_that_is_killed_costs_its_clients_a_reconnect(
     broker: Broker, gateway: GatewayProcess
 ) -> None:
-    """Produce and consume while one worker after the other is killed: no error, no record lost or doubled."""
+    """Workers are killed one after the other while clients produce and consume.
+
+    The clients reconnect. They see no error, and no record is lost or doubled.
+    """
     at = gateway.address
     with Bystander(at, at, "survives", rate=50, settings={"enable.idempotence": True}) as load:
         load.check()

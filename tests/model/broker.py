@@ -1,4 +1,7 @@
-"""The model broker: Fetch like KIP-227's server, ApiVersions, and an echo for everything else."""
+"""A model of a Kafka broker, for tests.
+
+It answers Fetch as Kafka does (KIP-227), and ApiVersions. It returns all other requests unchanged.
+"""
 
 import random
 from collections.abc import Iterable, Iterator
@@ -45,7 +48,7 @@ class ConnectionClosedError(Exception):
 
 @dataclass(slots=True)
 class Pending:
-    """A received fetch. Its session has been updated, but nothing is read yet."""
+    """A received fetch. Its session has been updated, but no records have been read yet."""
 
     request: FetchRequest
     partitions: list[CachedPartition]
@@ -74,7 +77,7 @@ def same_topic(partition: CachedPartition) -> object:
 
 @dataclass
 class ModelBroker:
-    """One broker of `release`. Tests may change its state between two requests."""
+    """One broker of Kafka version `release`. Tests may change its state between two requests."""
 
     release: str = "4.3"
     node_id: int = 1
@@ -99,7 +102,7 @@ class ModelBroker:
     read_uncommitted. "null records": no records are null.
     """
     empties: bool = True
-    """A throttled response has no entries, if the release does so."""
+    """Whether a throttled response has no entries, as in releases that send throttled responses at once."""
 
     def __post_init__(self) -> None:
         self.quirks = Release.parse(self.release)
@@ -352,7 +355,10 @@ class ModelBroker:
         )
 
     def _convert(self, request: FetchRequest, result: Result) -> Result:
-        """Convert a response for old clients. The session never sees this."""
+        """Convert a partition's result for old clients.
+
+        The session cache gets the result without this conversion.
+        """
         topic = self.topics.get(result.partition.topic or "")
         if topic is not None and topic.zstd and self.quirks.refuses_zstd and request.version < 10:
             data = PartitionData(

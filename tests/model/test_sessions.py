@@ -87,7 +87,7 @@ def test_the_smallest_aged_goes_and_privilege_counts() -> None:
 
 
 def test_equal_size_never_evicts() -> None:
-    """Case 5: a session of equal size is not evicted while in use. A larger newcomer evicts it."""
+    """Case 5: an old session in use is evicted by a larger new session, but not by one of equal size."""
     cache = one_cache(1)
     old = make(cache, 10, 0)
     cache.touch(old, 120_001)
@@ -176,7 +176,10 @@ def test_partitions_are_counted_as_last_touched() -> None:
 
 @pytest.mark.parametrize("slots", [0, 7])
 def test_without_slots_fetches_work(slots: int) -> None:
-    """Case 12: without slots, or with fewer slots than shards, full fetches work without a session."""
+    """Case 12: without session slots, full fetches work, and create no session.
+
+    With fewer slots than shards, this is the same.
+    """
     broker = ModelBroker(slots=slots)
     broker.create_topic("t")
 

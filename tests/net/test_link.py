@@ -101,7 +101,7 @@ def test_a_client_that_half_closes_still_gets_its_response(plain: bool) -> None:
 
 
 def test_a_session_is_closed_at_the_broker_when_its_client_resets() -> None:
-    """Trap 21: when a client resets its connection, its session is closed at the broker."""
+    """Trap 21: when a client resets its connection, the gateway closes the client's session at the broker."""
 
     async def scene() -> None:
         async with stub_broker() as broker, gateway(broker.address, ClosingGateway) as gate:

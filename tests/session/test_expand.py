@@ -28,7 +28,7 @@ CORRELATION = b"\0\0\0\1"
 
 @dataclass
 class Session:
-    """A client's session: the partitions in its list, and the broker's last answers about them."""
+    """A session for a client: the partitions that the client lists, and the broker's last answers."""
 
     version: int
     """The client's version. To the broker, the session uses at least v7."""
@@ -128,7 +128,7 @@ WANTS = [("t", 0), ("t", 1), ("u", 0), ("t", 2), ("u", 7)]
 @pytest.mark.parametrize("isolation", [0, 1])
 @pytest.mark.parametrize("version", VERSIONS)
 def test_nothing_new(version: int, isolation: int) -> None:
-    """Trap 50: the broker's response is empty, and the client gets all entries unchanged."""
+    """Trap 50: if the broker's response has no entries, the client gets all entries, unchanged."""
     session = Session(version, WANTS, isolation).establish()
     for wants in (WANTS, WANTS[::-1], WANTS[2:] + WANTS[:2]):
         assert session.expanded(wants) == session.direct(wants, {})

@@ -727,7 +727,7 @@ HERE: Final = ("kubectl kustomize", "systemd-analyze", "helm")
 _, _, GATEWAYS = blocks("Transparent mode by hand")
 """The commands that start the gateway. tests/integration/test_transparent_live.py runs them."""
 IN_A_ROW, _ = blocks("Two gateways in a row")
-"""The commands for two gateways in a row. They are run by tests/integration/test_client_sessions_live.py."""
+"""The commands for two gateways in a row. tests/integration/test_client_sessions_live.py runs them."""
 
 
 def test_no_command_of_the_page_is_forgotten() -> None:
@@ -752,9 +752,9 @@ def test_commands_of_the_page_run_as_they_are_written(line: str) -> None:
 
 
 def test_the_page_and_the_manifest_leave_the_same_right() -> None:
-    """The setpriv command on the page equals the command of the manifest.
+    """The setpriv command in the documentation equals the command in the manifest.
 
-    The manifest's command is run by tests/integration/test_transparent_live.py.
+    The manifest's command is tested by tests/integration/test_transparent_live.py.
     """
     (line,) = [line for line in commands() if line.startswith("setpriv") and "net_raw" in line]
     container = pod_of(rendered("tproxy"))["initContainers"][0]

@@ -24,7 +24,8 @@ KINDS: Final[Mapping[ApiKey, frozenset[int]]] = {
     # A consumer that sends the epoch of the old leader is fenced (KIP-320).
     ApiKey.FETCH: frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH}),
 }
-"""The requests that go to leaders, and the errors of a broker that is no longer the leader."""
+"""The APIs whose requests go to leaders. For each: the errors that say that a broker is no longer the
+leader."""
 
 _FIRST_FLEXIBLE: Final = 9
 _FIRST_WITH_IDS: Final = 13
@@ -51,8 +52,8 @@ def read(file: Path, ports: frozenset[int], client_ids: frozenset[str]) -> list[
 
     Args:
         file: a capture.
-        ports: of the brokers.
-        client_ids: of the clients.
+        ports: the ports of the brokers.
+        client_ids: the ids of the clients.
     """
     connections = Connections(ports=ports, keep_requests=True, responses=READ | {ApiKey.PRODUCE})
     found: list[Exchange] = []

@@ -27,7 +27,7 @@ SETTLE_SECONDS: Final = 3.0
 FLAT: Final = 3
 """The number of windows to measure growth over."""
 RESIDENT_LIMIT, CONNECTION_LIMIT, PARTITION_LIMIT = 60.0, 20.0, 150.0
-"""Limits: MB with one client, KB for a connection, bytes for a partition."""
+"""The limits for memory: 60 MB with one client, 20 KB for a connection, 150 bytes for a partition."""
 GROWTH_LIMIT: Final = 2.0
 """The limit for the growth of memory in the last two thirds of these windows, in MB."""
 
@@ -77,7 +77,7 @@ def _after_drain(proxy: Proxy, topic: str, records: int) -> float:
 
 
 def _idle(proxy: Proxy, topic_id: str) -> float:
-    """Return the KB for each of many connections that send nothing."""
+    """Return how many KB of the gateway's memory each of many idle connections needs."""
     time.sleep(SETTLE_SECONDS)
     before = proxy.meter.resident
     with clients(proxy.address, topic_id, IDLE) as load:

@@ -74,7 +74,7 @@ def _ready(bootstrap: str) -> float:
 
 
 def _installed(folder: Path) -> int | None:
-    """Return the size on disk of the packages that pip installs, None if pip fails."""
+    """Return the size on disk of the packages that pip installs. Return None if pip fails."""
     source, target = folder / "source", folder / "packages"
     shutil.copytree(_ROOT, source, ignore=_NO_CODE)  # a build writes into its source
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--target", str(target), str(source)]

@@ -1,4 +1,4 @@
-"""All targets by name."""
+"""All targets of the fuzzer, by name."""
 
 from collections.abc import Mapping
 from typing import Final

@@ -31,7 +31,7 @@ MOVES: Final = 4
 SETTLE_SECONDS: Final = 90.0
 """The time limit for all replicas to be in sync again."""
 CAUGHT_UP_SECONDS: Final = 130.0
-"""The time limit for all consumers to have received everything, without disturbances."""
+"""The time limit for all consumers to receive all records when there are no disturbances, in seconds."""
 PRODUCERS: Final = "producers"
 EMPTY_SECONDS: Final = 8.0
 """How long a topic stays empty after it was deleted and created again, in seconds. Consumers at an old offset
@@ -50,11 +50,11 @@ class Disturbances:
         network: the network between gateway and brokers.
         gateways: the gateway.
         topics: the two topics.
-        seed: of all choices.
+        seed: the seed of all random choices.
         longest: the time limit of a disturbance, in seconds.
-        behind: returns the consumers that have not received all of the churning topic; `PRODUCERS` if not
-            all records are acknowledged.
-        only: the kinds of disturbances; empty for all.
+        behind: returns the consumers that have not received all records of the topic with disturbances;
+            `PRODUCERS` if not all records are acknowledged.
+        only: the kinds of disturbances; empty for all kinds.
     """
 
     cluster: Cluster
@@ -70,7 +70,7 @@ class Disturbances:
     late: set[str] = field(default_factory=set)
     """Consumers that had not received all of the churning topic after a long time without disturbances."""
     now: dict[str, str] = field(default_factory=dict)
-    """The present action of each thread, in words."""
+    """What each thread does at present, in words."""
     _calm: threading.Lock = field(default_factory=threading.Lock)
     _ended: threading.Event = field(default_factory=threading.Event)
 
@@ -189,9 +189,11 @@ class Disturbances:
             topics.churn_open = True
 
     def _insist(self, change: Callable[[Admin], None], already: int) -> None:
-        """Make a change that must not fail.
+        """Make a change that must not fail. Try again until the time limit.
 
-        `already` is the error that shows the success of an earlier try.
+        Args:
+            change: makes the change.
+            already: the error code that a repeated try gets if an earlier one has succeeded.
         """
         deadline = time.monotonic() + SETTLE_SECONDS
         while True:
@@ -256,7 +258,7 @@ class Disturbances:
 
     @contextmanager
     def _tolerant(self, what: str) -> Iterator[None]:
-        """Ignore the error of a change that a broker refuses because of an earlier disturbance."""
+        """Ignore the error if a broker refuses a change because of an earlier disturbance. Count it."""
         try:
             yield
         except (OSError, RuntimeError, KeyError) as error:

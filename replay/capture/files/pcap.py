@@ -26,7 +26,10 @@ class _Chain:
 
 
 class PcapRecords:
-    """Reads records one after the other. If no record follows, it searches for the next one."""
+    """Reads the records of a file in order.
+
+    If the chain of records is broken, it searches for the next record.
+    """
 
     def __init__(
         self,
@@ -210,12 +213,12 @@ class RecordSearch:
         """Find the first record in the window.
 
         Args:
-            window: is searched from its `begin` on.
-            final: the window reaches to the end of the file.
+            window: the bytes, which are searched from `begin` on.
+            final: whether the window reaches to the end of the file.
 
         Returns:
-            A place, and whether a record was found. If so, the record begins at this place. If not, no record
-            begins before this place.
+            An offset, and whether a record was found. If so, the record begins at this offset. If not, no
+                record begins before this offset.
         """
         last = window.end - self._form.record_header + 1
         for begin in range(window.begin, last, _SCAN):
@@ -226,10 +229,10 @@ class RecordSearch:
         return (window.end if final else max(window.begin, last)), False
 
     def find_certain(self, window: FileWindow) -> int | None:
-        """Find a place where a record certainly begins. Return None if there is no such place.
+        """Find an offset at which a record certainly begins. Return None if there is none.
 
-        Bytes of a payload may look like a record, and real records may come after them. So the chain of
-        records is followed from the first possible place, over more bytes than the longest packet has.
+        Bytes of a payload may look like a record, and real records may come after them. So from the first
+        possible offset, the chain of records is followed over more bytes than the longest packet has.
         """
         place, found = self.next(window, final=False)
         if not found:

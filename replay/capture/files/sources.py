@@ -46,7 +46,7 @@ _Result = TypeVar("_Result")
 
 
 class InputError(ValueError):
-    """An input does not exist, or can't be used. The message is one line that names the input."""
+    """An input does not exist, or can't be used. The message is one line with the name of the input."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +108,7 @@ class Source:
 class FilePiece:
     """A part of a file: the records that begin at `start` or later, and before `stop`.
 
-    A `stop` of None means the end of the file.
+    If `stop` is None, the part ends at the end of the file.
     """
 
     source: Source
@@ -124,9 +124,10 @@ class TaskInput:
 
 
 def expand(inputs: Iterable[str]) -> list[Source]:
-    """Return the capture files that the user named, in the order of their first packets.
+    """Return the capture files that the user's inputs stand for, in the order of their first packets.
 
-    A directory is searched at any depth. A file in it is a capture if its name or its first bytes say so.
+    A directory is searched with all its subdirectories. A file in it is a capture if its name or its first
+    bytes show this.
 
     Raises:
         InputError: a path does not exist, or a pattern or directory has no capture.

@@ -59,9 +59,9 @@ def first_line(error: BaseException) -> str:
 
 
 class _SmallSteps(io.RawIOBase):
-    """A decompressing stream that is read in small steps.
+    """A stream that decompresses in small steps.
 
-    If the file is damaged, few of the bytes before the damage are lost.
+    So if the file is damaged, only few bytes before the damage are lost.
     """
 
     def __init__(self, compressed: io.RawIOBase | pa.NativeFile, kind: str) -> None:

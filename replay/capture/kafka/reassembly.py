@@ -13,7 +13,7 @@ from typing import Final, Protocol
 WINDOW: Final = 4 << 20
 TURNS: Final = 16
 LATE: Final = 250_000_000
-"""Packets may be captured this many ns late, even by taps with other clocks."""
+"""By how many ns a packet may be captured late, even by taps with other clocks."""
 START_TURNS: Final = 2
 """Without a SYN, the start of a stream is unknown. After the other direction has sent this many runs, over
 `LATE`, the stream starts at the lowest sequence number captured until then."""
@@ -36,15 +36,18 @@ class Sink(Protocol):
         Args:
             view: the bytes.
             time: the time of the run's first packet.
-            end_time: the time of its last packet.
-            ack: its ACK number, -1 if there is none.
+            end_time: the time of the run's last packet.
+            ack: the ACK number of the run, -1 if there is none.
             end: the sequence number after the bytes.
         """
 
     def gap(self, size: int, end: int, *, cut: bool) -> None:
-        """Note that the next `size` bytes, up to `end`, are missing.
+        """Note that the next `size` bytes, up to sequence number `end`, are missing.
 
-        `cut` means that the snap length cut them.
+        Args:
+            size: the number of missing bytes.
+            end: the sequence number after them.
+            cut: whether the bytes are missing because of the snap length.
         """
 
 
@@ -178,7 +181,10 @@ class Reassembly:
     def other_spoke(self, size: int, time: int, *, turned: bool) -> None:
         """Note a run of the other direction.
 
-        `turned` means that it is the first one after a run of this direction.
+        Args:
+            size: the bytes of the run.
+            time: the time of the run.
+            turned: whether it is the first run after a run of this direction.
         """
         self._others_runs += turned
         self._others_bytes += size

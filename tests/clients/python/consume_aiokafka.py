@@ -1,4 +1,4 @@
-"""The consumer program of aiokafka."""
+"""A consumer for tests, written with aiokafka."""
 
 import asyncio
 from collections.abc import Coroutine

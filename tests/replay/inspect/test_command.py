@@ -152,7 +152,7 @@ def test_nothing_but_files_that_are_no_captures_is_told_with_code_3(
 def test_a_file_that_is_no_capture_ends_with_code_3(
     command: str, data: bytes, reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The exit code is 3 even if the only input is no capture, as docs/captures.md says."""
+    """If the only input is no capture file, the exit code is 3, as docs/captures.md says."""
     file = tmp_path / "a.pcap"
     file.write_bytes(data)
     assert main([command, str(file)]) == 3
@@ -273,7 +273,7 @@ def test_what_a_key_log_does_not_open_is_named(tls: Path, capsys: pytest.Capture
 def test_names_of_files_have_no_effect_on_the_terminal(tls: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Escape sequences in the name of a key log are escaped in messages.
 
-    Such a file may come from somebody else, together with the captures.
+    A key log may come from somebody else, together with the captures.
     """
     named = tls / "\x1b[2J\n.log"
     named.write_bytes((tls / "keys.log").read_bytes() + b"nonsense\n")
@@ -346,10 +346,10 @@ def test_help_has_the_exit_codes_and_needs_nothing_of_the_extra(
 
 
 def test_one_of_a_kind_is_told_as_one() -> None:
-    """A count of 1 has a singular noun.
+    """A count of 1 is printed with a singular noun.
 
-    In the captures, kafka-go opens a connection for each partition, and one response of the other client has
-    no request.
+    In the captures of this test, kafka-go opens a connection for each partition, and one response of the
+    other client has no request.
     """
     out = io.StringIO()
     for name in ("many-clients-any", "librdkafka-midstream"):

@@ -43,7 +43,7 @@ CODECS = range(5)
 
 
 def some_keys(number: int, seed: int = 1) -> list[bytes]:
-    """Return keys. Some of them are much more frequent than others."""
+    """Return random keys of records. Some keys are much more frequent than others."""
     chance = Random(seed)
     return [b"customer-%d" % int(40 * chance.random() ** 3) for _ in range(number)]
 

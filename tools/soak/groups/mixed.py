@@ -48,7 +48,7 @@ SETTLING_SECONDS: Final = 15.0
 ASKS_SECONDS: Final = 0.25
 """How often the committed positions are requested."""
 STUCK_SECONDS: Final = 60.0
-"""The limit between processed records after the disturbances, until all are processed."""
+"""How long to wait for the next processed record before the group counts as stuck, in seconds."""
 LEAVE_SECONDS: Final = 20.0
 BATCH_SECONDS: Final = 0.1
 ABORTED_SHARE: Final = 0.25
@@ -101,7 +101,7 @@ class MixedOutcome:
     done: Counter[str] = field(default_factory=Counter)
     seconds: float = 0.0
     defects: list[str] = field(default_factory=list)
-    """Lines of the gateway's log."""
+    """The lines of the gateway's log that show a defect."""
 
 
 def programs(libraries: Sequence[str]) -> tuple[list[Program], list[str]]:
@@ -321,7 +321,7 @@ class _Producing:
 
 
 def run(plan: Plan, say: Say) -> MixedOutcome:
-    """Run, and judge."""
+    """Run the group with disturbances, and check that no record was lost."""
     began = time.monotonic()
     members, left_out = programs(plan.libraries)
     with ExitStack() as stack:

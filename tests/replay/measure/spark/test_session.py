@@ -29,7 +29,7 @@ CODE = "import sys; from replay.cli import main; sys.exit(main(sys.argv[1:]))"
 
 
 def program(folder: Path, version: str) -> Path:
-    """Make a JAVA_HOME whose java only prints its version."""
+    """Make a JAVA_HOME folder whose program `java` only prints this version."""
     path = folder / "bin" / "java"
     path.parent.mkdir(parents=True)
     path.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2025-01-01' >&2\n")
