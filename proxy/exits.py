@@ -15,7 +15,7 @@ EXIT_INTERRUPTED: Final = 130
 
 
 def complain(command: str, text: str, code: int) -> int:
-    """Print an error in one line. Return `code`."""
+    """Print an error in one line, with the command's name. Return `code`."""
     sys.stderr.write(f"fetchgate {command}: {text}\n")
     return code
 

@@ -66,7 +66,7 @@ def _live() -> list[LiveExchange]:
 
 
 def topic_id(name: str) -> bytes:
-    """Return an id for a topic. The id ends in zero bytes, to show that these are not lost."""
+    """Return an id for a topic. The id ends in zero bytes, so that tests show whether zeros are lost."""
     found = name.encode().ljust(16, b"\0")
     assert len(found) == 16, name
     return found

@@ -14,7 +14,7 @@ WAIT_SECONDS: Final = 20.0
 
 
 class Names:
-    """A replacement of ``getaddrinfo``."""
+    """Replaces ``getaddrinfo`` in tests, with names, IPs and delays that the test sets."""
 
     def __init__(self) -> None:
         self.ips = {"broker.example": "127.0.0.1"}
@@ -39,7 +39,7 @@ class Names:
         self.end()
 
     def end(self) -> None:
-        """End the hanging look-ups. Names without an IP fail."""
+        """End the look-ups that hang. Names without an IP fail."""
         self._spoken.set()
 
     def getaddrinfo(self, host: Any, *more: Any, **named: Any) -> Any:

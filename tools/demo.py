@@ -175,7 +175,7 @@ class DemoReader(threading.Thread):
             self._consumer.close()
 
     def stop(self) -> None:
-        """Stop reading, and close the consumer."""
+        """Stop the reading thread, and close the consumer."""
         self._stop_reading.set()
         self.join(30)
 

@@ -84,7 +84,7 @@ class Point:
 
     gateway: GatewayProcess
     side: str
-    """The side of the gateway: "client" or "broker"."""
+    """The side of the gateway to count at: "client" or "broker"."""
     parked_seconds: float = 0.4
     """The shortest wait of an idle fetch at the broker. librdkafka lets it wait half a second."""
 
@@ -133,11 +133,11 @@ def read(
     """Write and read records for half of the time. Then count idle fetches for the second half.
 
     Args:
-        bootstrap: address of the broker, to write to.
+        bootstrap: the address of the broker to which records are written.
         consumers: the gateway of each consumer, by client id. All ids have the same length, because each
             request includes the id.
         points: the places to count idle fetches, by name.
-        seconds: for both halves.
+        seconds: the time for both halves together.
         steps: shows the progress.
 
     Raises:

@@ -24,7 +24,7 @@ class LinkOutcome:
     far: SideCounts
     """On the link, as counted by the gateway beside the broker."""
     native: SideCounts
-    """Between one gateway and a broker that gives it a session."""
+    """The counts between one gateway and a broker that gives it a session."""
     produced: int
     read: int
     """How many records both consumers got with the same content."""

@@ -178,7 +178,7 @@ def compare(direct: Sequence[DemoRecord], through: Sequence[DemoRecord]) -> tupl
 
 
 def claim(outcome: DemoOutcome) -> Table:
-    """Make a table of the figures predicted from the client's side, and those counted on the broker's."""
+    """Return a table that compares the figures predicted by replay with those counted at the broker."""
     shown = Table(title="Predicted from a capture of the client's side, and measured", title_justify="left")
     shown.add_column("")
     for heading in ("predicted", "measured"):

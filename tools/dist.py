@@ -131,7 +131,10 @@ def _bill(files: dict[str, bytes], made_at: str) -> dict[str, bytes]:
 
 
 def _python(folder: Path) -> Path:
-    """Make an environment with the packages of `requirements-build.txt`, and nothing else."""
+    """Create a virtual environment with only the packages of `requirements-build.txt`.
+
+    Return the path of its Python.
+    """
     _run([sys.executable, "-m", "venv", str(folder)], cwd=ROOT)
     python = folder / "bin" / "python"
     options = ["--quiet", "--disable-pip-version-check", "--only-binary", ":all:", "--require-hashes"]

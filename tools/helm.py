@@ -63,7 +63,10 @@ def download() -> None:
 
 
 def main() -> None:
-    """Download helm if it is missing. A failure is printed; the tests can run without."""
+    """Download helm if it is missing.
+
+    If the download fails, print the reason; the tests can run without helm.
+    """
     if program() is not None:
         return
     try:

@@ -79,10 +79,10 @@ class LoggedWorker:
             process.stdin.close()
 
     def wait(self) -> None:
-        """Wait until it has left.
+        """Wait until the worker has ended.
 
         Raises:
-            RuntimeError: it failed, or still runs after the time limit.
+            RuntimeError: the worker failed, or still runs after the time limit.
         """
         process = self._started()
         try:

@@ -146,8 +146,8 @@ def end_of(records: Buffer) -> int:
 class Scan:
     """A range of offsets, `low` to `high` - 1, without records for the lane and without transaction markers.
 
-    The range begins after the lane's last record and the last transaction marker. A client that has lost a
-    response requests these again.
+    The range begins after the lane's last record and after the last transaction marker. So a client that has
+    lost a response gets its records and markers when it sends the fetch again.
     """
 
     low: int = -1

@@ -65,7 +65,7 @@ class Key(NamedTuple):
 
     place: TopicPartition
     group: bytes
-    """The group. Empty if the members declare their lanes."""
+    """The name of the group. Empty if the members declare their lanes."""
     broker: str
     limits: tuple[int, int, int]
     max_bytes: int
@@ -84,7 +84,7 @@ class Share:
     end: int
     """The offset after the last record of the response."""
     found: Filtered
-    """The records for this member."""
+    """The records for this member, as they were split."""
     aborted: Sequence[bytes]
     """The field aborted_transactions of the response, in wire format. It is valid only for a fetch from
     `start`. A client that fetches from a later offset would miss the end of a transaction before it."""
@@ -137,7 +137,7 @@ class SharedFetches:
         self.fetches = 0
         """How many partitions were requested from the broker in fetches that several members may share."""
         self.buffered = 0
-        """How many bytes are stored now."""
+        """How many bytes of shares are stored at present."""
         self.detached: Counter[str] = Counter()
         """How often stored shares of a member were dropped, so that the member has to fetch for itself. By
         reason: ``full`` if there was no room, ``wait`` if the member did not request them in time."""

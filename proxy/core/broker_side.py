@@ -2,7 +2,7 @@
 
 A broker responds in order, so a response belongs to the oldest unanswered request. The handler of that
 request makes the client's bytes from the response. The client gets responses in the order of its requests. A
-call processes a limited number of responses. Further bytes wait for the next call.
+call processes a limited number of responses. The next call processes the remaining bytes.
 """
 
 from typing import Final

@@ -19,8 +19,8 @@ FIRST_VERSION: Final = 9
 """The first version of Fetch that is retried. A broker that supports it also supports the gateway's own
 requests (`proxy.protocol.leader_requests`)."""
 HOLD_SECONDS: Final = 0.1
-"""The longest time for which a fetch response is held back, in seconds. If the retry fails, the client learns
-of the moved leader this much later."""
+"""The longest time for which the gateway keeps back a fetch response, in seconds. If the retry fails, the
+client learns this much later that the leader has moved."""
 WAIT_MS: Final = 75
 """The limit of max_wait_ms in a retried fetch, in ms. This wait slows down a client that asks a former leader
 again and again."""

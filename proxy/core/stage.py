@@ -84,12 +84,13 @@ class Stage:
     def on_fetch(self, fetch: FetchRequest) -> FetchRequest:
         """Return a fetch with the changes of this stage.
 
-        It is not called for a fetch that the gateway must not rewrite (`FetchRequest.unsupported_reason`).
-        Fetches below v4, above 1 MiB, or for which there is no memory, are in `on_request` instead.
+        The method is not called for a fetch that the gateway must not rewrite
+        (`FetchRequest.unsupported_reason`). `on_request` gets the fetches that are below v4, above 1 MiB, or
+        for which there is no memory.
 
-        The entries and their offset must not change. The fast path makes the same change to later fetches
-        that differ only in their entries. If a change depends on more than the fetch and the client id,
-        return False from `repeats`.
+        A stage must not change the entries or their offset. The fast path makes the same change to later
+        fetches that differ only in their entries. If a change depends on more than the fetch and the client
+        id, the stage must return False from `repeats`.
         """
         return fetch
 

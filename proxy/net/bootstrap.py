@@ -20,7 +20,7 @@ from proxy.protocol.primitives import ProtocolError
 from proxy.protocol.schemas import API_VERSIONS, API_VERSIONS_REQUEST, METADATA, METADATA_REQUEST
 
 ASK_SECONDS: Final = 10.0
-"""The longest time from the connection to the last response, in seconds."""
+"""The time limit to connect to one address and to get all responses from it, in seconds."""
 _MAX_ANSWER: Final = 16_777_216
 _CLIENT_ID: Final = b"fetchgate"
 _TLS_ALERT: Final = b"\x15\x03"

@@ -69,9 +69,9 @@ class Endpoint:
             self.transport.resume_reading()
 
     def end_writing(self) -> None:
-        """Close the writing half.
+        """Close the writing half of the connection.
 
-        If the peer has reset the connection, do nothing, because the event loop reports the reset.
+        If the peer has reset the connection, do nothing. The event loop reports the reset.
         """
         if self.transport is not None and not self.transport.is_closing():
             with suppress(OSError):  # asyncio's own loop reports it here as well

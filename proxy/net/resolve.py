@@ -38,7 +38,7 @@ an error shows that the look-up was the reason."""
 RETRY_SECONDS: Final = (0.5, 5.0)
 """The first and the longest pause after a failed look-up, in seconds. The pause doubles each time."""
 MAX_NAMES: Final = 4096
-"""How many names are remembered. The least recently used name is dropped first."""
+"""How many names are kept. If there are more, the least recently used name is removed."""
 
 _T = TypeVar("_T")
 

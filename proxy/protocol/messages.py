@@ -371,7 +371,7 @@ class _Reader:
         return value, value.span[1]
 
     def _is_null(self, at: int) -> bool:
-        """Read whether a struct is null: an int8, -1 for null."""
+        """Read the first byte of a struct that can be null. Return whether it is -1, which means null."""
         if at >= len(self._frame):
             raise Truncated("struct", at)
         return self._frame[at] == 0xFF

@@ -51,7 +51,7 @@ def raise_listing(listing: Listing) -> Listing:
 
 
 def narrow_entries(entries: Entries, layout: FetchLayout) -> Entries:
-    """Return entries of a session's response in the client's layout. v4 has no log_start_offset."""
+    """Return entries of a session's response in the client's layout. v4 has no field log_start_offset."""
     if layout.version > 4:
         return entries
     wide = entries.view(np.uint8).reshape(len(entries), -1)

@@ -184,7 +184,7 @@ class BrokerRegistry(KnownBrokers):
     def restore(self) -> None:
         """Open the listeners of the brokers in the state file.
 
-        From now on, changes are written to the file.
+        After this call, changes of the known brokers are written to the file.
         """
         self._state = StateFile(self._process, self._addresses)
         for node_id, address in self._state.load():
@@ -340,7 +340,7 @@ class BrokerRegistry(KnownBrokers):
         self._changed()
 
     def _knows(self, broker: Broker) -> bool:
-        """Return whether this broker is still the known broker with its id."""
+        """Return whether the known broker with this broker's id is the same object."""
         return self.known.get(broker.node_id) is broker
 
     def _host_of(self, broker: Broker) -> str:

@@ -16,8 +16,8 @@ from proxy.protocol.fetch_request import Listing
 from proxy.protocol.fetch_response import NO_ABORTED, NULL, EmptyRun, PartitionResponse
 
 MAX_LOOKUP: Final = 1 << 17
-"""The limit of slots in the lookup, in addition to eight slots for each partition. A topic takes a slot of 8
-bytes for each partition number from 0 to its highest."""
+"""The limit of slots in the look-up, in addition to eight slots for each partition. A topic needs one slot of
+8 bytes for each partition number from 0 to its highest."""
 MAX_FORGOTTEN: Final = 8192
 """A table with more topics than this plus 1,024 is created again. Names of forgotten topics count, too."""
 
@@ -103,7 +103,7 @@ class PartitionTable:
         self._no_aborted = self._usual
         """How the broker last wrote an empty list of aborted transactions: `NULL` or `NO_ABORTED`."""
         self._ends_vary = False
-        """Whether some cached entries may end with other bytes than `_blank`."""
+        """Whether cached entries may differ in how they write an empty list of aborted transactions."""
         self._end_unknown: set[int] = set()
         """The rows for which the broker has not yet shown how it writes an entry without aborted
         transactions."""
@@ -356,7 +356,7 @@ class PartitionTable:
             self._weigh_row(row)
 
     def _weigh(self, rows: Rows) -> None:
-        """Update `behind` for some rows."""
+        """Add these rows to `behind`, or remove them, by their fetch offset and last stable offset."""
         offsets = self.requests[rows].view(self.layout.request_fields)["offset"]
         stable = self.cached_entries[rows].view(self.layout.response_fields)["last_stable_offset"]
         behind = rows[self.known[rows] & (offsets < stable)]

@@ -75,7 +75,7 @@ class UnreachableBrokers:
         return self.attempts.get(node_id, (0.0, ""))[1]
 
     def now(self) -> dict[NodeId, str]:
-        """Return the reason for each unreachable broker. The bootstrap comes first."""
+        """Return why each unreachable broker can't be reached. The bootstrap comes first."""
         ids = sorted(self.attempts, key=lambda node_id: (node_id is not None, node_id or 0))
         return {node_id: reason for node_id in ids if (reason := self.attempts[node_id][1])}
 
@@ -104,7 +104,7 @@ class Status:
     """The known brokers, by id."""
     unreachable_brokers: UnreachableBrokers
     unanswered: Unanswered
-    """The requests to which brokers have not responded."""
+    """The outstanding and late requests of each broker."""
     bootstrap_answered: bool
     draining: bool
     problems: list[str]
@@ -368,5 +368,5 @@ class Account:
         return health_of(self.status)
 
     def called(self, node_id: NodeId) -> str:
-        """Return the name of a broker for messages."""
+        """Return the name of a broker as it is used in messages."""
         return called(node_id, self.status.brokers, transparent=self.status.config.is_transparent)

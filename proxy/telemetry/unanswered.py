@@ -21,7 +21,7 @@ class Owed:
     late_since: float | None = None
     """Since when the oldest response is late, in seconds. None if it is not late."""
     responded_at: float = 0.0
-    """When the last bytes came from the broker, in seconds."""
+    """The time when the last bytes came from the broker, in seconds."""
 
     def add(self, other: "Owed") -> None:
         """Add the outstanding requests of other connections."""
@@ -38,7 +38,7 @@ class Debt:
     since: float | None = None
     """Since when a response is late, even if its client has given up. None if no response is late."""
     asked_at: float = 0.0
-    """When there was last a request without a response, in seconds."""
+    """The last time at which the broker had a request without a response, in seconds."""
 
     def settle(self) -> None:
         """Clear `since` if the broker has responded after it.

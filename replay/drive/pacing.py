@@ -13,7 +13,8 @@ from typing import Final
 from asyncio_throttle.throttler import Throttler
 
 WINDOW: Final = 0.02
-"""Seconds. A window holds at least one request, so it is longer for low rates."""
+"""The length of a window in seconds. For low rates, a window is longer, because it has at least one
+request."""
 _LONGEST_RETRY: Final = 0.005
 _RETRIES_PER_WINDOW: Final = 20
 

@@ -27,7 +27,7 @@ class ApiFigures(TypedDict):
     """One side's figures of one API, or of all APIs. Bytes are whole frames, including the 4-byte length."""
 
     side: str
-    """capture, target or against."""
+    """"capture", "target" or "against"."""
     api: str
     """The API's name in Kafka, or "all"."""
     sent: int

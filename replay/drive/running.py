@@ -55,7 +55,7 @@ class PlayOptions:
     rate: float | None = None
     """The highest number of requests a second at each side."""
     connections: int = 1
-    """Connections for each captured one."""
+    """How many connections to open for each captured one."""
     loop: int = 1
     """How many times the capture is played."""
     duration: float | None = None
@@ -66,7 +66,7 @@ class PlayOptions:
     access: Access = field(default_factory=Access)
     """How connections to `target` are opened."""
     against_access: Access = field(default_factory=Access)
-    """How connections to `against` are opened."""
+    """How to open connections to `against`."""
     create_topics: bool = False
     """Whether to create topics that are missing at a target."""
 
@@ -213,7 +213,7 @@ def _routes(script: Script, sides: Sequence[TargetSide]) -> dict[str, list[Desti
 
 
 async def _play(player: Player, pace: Pace, options: PlayOptions, progress: Progress) -> bool:
-    """Play, report the progress, and stop in time or on an interrupt.
+    """Play all requests and report the progress. Stop at the time limit, or if the user interrupts.
 
     Return whether there was an interrupt.
     """

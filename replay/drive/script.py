@@ -167,7 +167,7 @@ def captured(connections: Iterable[PlayedConnection]) -> DriveTotals:
 
 @dataclass(slots=True, eq=False)
 class _Draft:
-    """A request whose step is not finished."""
+    """A request of the capture, and its step as far as it is known."""
 
     step: Step
     time: int
@@ -202,7 +202,7 @@ class ScriptMaker:
         self._partitions: dict[str, int] = {}
 
     def add(self, item: Exchange | ConnectionEnd) -> None:
-        """Add an exchange, or the end of a connection, in any order."""
+        """Add an exchange, or the end of a connection. The order of calls does not matter."""
         if isinstance(item, ConnectionEnd):
             self._topics |= item.topics
             return
@@ -341,7 +341,7 @@ def _original(item: Exchange, fetch: FetchRequest | None) -> Original:
 
 
 def _times(times: list[int], longest_wait: float | None) -> list[float]:
-    """Convert ascending times in ns to seconds after the first; no wait is longer than `longest_wait`."""
+    """Convert ascending times in ns to seconds after the first one. Shorten waits to `longest_wait`."""
     found: list[float] = []
     at = 0.0
     for number, time in enumerate(times):

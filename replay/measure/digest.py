@@ -37,7 +37,7 @@ class BytesOfPeriod(NamedTuple):
 
 @dataclass(slots=True, repr=False)
 class Timeline:
-    """Fetch bytes over time, in buckets. The width of all buckets depends on how many of them have bytes.
+    """Fetch bytes over time, in buckets. Only buckets with bytes are counted when the width is chosen.
 
     So a long time without fetches does not make the timeline coarse.
     """

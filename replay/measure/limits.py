@@ -67,7 +67,7 @@ class VersionFigures:
 
 @dataclass(slots=True)
 class Starved:
-    """A partition that got no records for a time although it had some, while other partitions got records."""
+    """A partition that got no records for a time, although it had some and other partitions got records."""
 
     topic: str | None
     topic_id: bytes | None
@@ -253,7 +253,10 @@ class LimitLog:
         return table.locate(listing)
 
     def _session_rows(self, request: FetchRequest, listing: Listing) -> Rows | None:
-        """Return the table's row for each entry of an incremental fetch in the client's session."""
+        """Return the table's row for each entry of an incremental fetch in the client's session.
+
+        Return None if the session is not known.
+        """
         table = self._handler.table
         if (
             table is None

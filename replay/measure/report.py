@@ -1,7 +1,7 @@
 """Makes the report object from the collected rows of the table. Sans-IO.
 
 Rows are grouped by the columns in `GROUPED`, and the columns in `SUMMED` are added up. The report does not
-depend on how rows were grouped: a single row, with ``count`` 1, may be a group as well.
+depend on how rows were grouped: a single row, with ``count`` 1, may also be a group.
 """
 
 import base64
@@ -52,8 +52,8 @@ from replay.simulate.session_cache import SLOTS
 
 _SECOND: Final = 1_000_000_000
 _APART: Final = 1_000_000
-"""Smaller differences of clocks, in ns, are ignored. They may come from the queues of a network card or of
-cores."""
+"""Differences of clocks below this many ns are ignored. They may come from the queues of a network card or of
+CPU cores."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,7 +208,10 @@ def _largest(sums_of: Mapping[Any, FetchSums]) -> list[tuple[Any, FetchSums]]:
 
 
 def _by_topic(found: Collected, whole: FetchReport) -> list[TopicRow]:
-    """Return a row for each topic, and one for the bytes of no topic (the whole minus all topics)."""
+    """Return a row for each topic, and one row for the bytes that belong to no topic.
+
+    The bytes of the last row are all bytes minus those of all topics.
+    """
     topics: dict[str, FetchReport] = defaultdict(sums.empty)
     for (kind, text), fetch in found.topics.items():
         sums.add(topics[_topic_name(kind, text, found.names)], fetch)

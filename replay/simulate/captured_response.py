@@ -19,10 +19,10 @@ class CapturedResponse:
     """A captured fetch response, parsed to its end.
 
     Args:
-        pieces: the whole frame. Contents of records may be cut (see `is_cut`), and then still have their
-            length.
-        version: of the request.
-        isolation_level: of the request.
+        pieces: the whole frame. The contents of records may be cut (see `is_cut`). Cut contents still have
+            their length.
+        version: the version of the request.
+        isolation_level: the isolation level of the request.
 
     Raises:
         ProtocolError: the bytes are not a fetch response of that version.
@@ -56,7 +56,7 @@ class CapturedResponse:
 
     @property
     def correlation_id(self) -> bytes:
-        """The correlation id, 4 bytes."""
+        """The correlation id of the response, 4 bytes."""
         return b"".join(self.part(4, 8))
 
     @property

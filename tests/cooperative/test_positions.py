@@ -88,8 +88,9 @@ def test_other_metadata_is_the_applications(own: str) -> None:
 
 @pytest.mark.parametrize("end", ["", ";", ";mine", "\0", "x" * 4080])
 def test_what_an_application_says_is_never_a_map(end: str) -> None:
-    """Application metadata is never read as a position map, even if it looks like one. Otherwise a member
-    could commit for all keys.
+    """Metadata of the application is never read as a map of positions, even if it looks like one.
+
+    If it were read as a map, a member could commit offsets for keys of other members.
     """
     own = "fg1:AQHBHQIAAAAAAIAAAADDBA" + end
     for positions in (Positions.all_at(3777), Positions([0, HALF], [3777, 3778])):

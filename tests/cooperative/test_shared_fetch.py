@@ -1,4 +1,7 @@
-"""One fetch to the broker serves several members: which member waits for which, and what errors do."""
+"""Tests of one fetch to the broker that serves several members.
+
+They show which member waits for which other member, and what happens after errors.
+"""
 
 import pytest
 

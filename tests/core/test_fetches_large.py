@@ -20,9 +20,7 @@ SIZE = 5_000
 
 @pytest.fixture
 def steps(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """Count the pieces of the frame that are visited, and the entries that are looked up in the session's
-    table.
-    """
+    """Count two kinds of steps: pieces of the frame that are visited, and look-ups in the session's table."""
     counted: Counter[str] = Counter()
     span, row = Received.span, PartitionTable.row
 

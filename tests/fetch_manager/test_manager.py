@@ -179,8 +179,9 @@ def test_emptied_while_parked() -> None:
 
 
 def test_an_id_that_no_shard_has_is_unknown() -> None:
-    """Trap 38: a session id outside all shards is answered with error 70. A broker fails with -1 for such an
-    id (case 96), so its client would get -1 forever.
+    """Trap 38: a fetch with a session id outside all shards gets error 70.
+
+    A broker fails with error -1 for this id (case 96), so its client would get error -1 forever.
     """
     client = Client()
     for outside in (2**31 - 1, 2_147_483_640, -5):

@@ -78,7 +78,7 @@ class Live:
         return self.fetch(request).topics[0].partitions[0]
 
     def create_topic(self, name: str, partitions: int) -> None:
-        """Create a topic and wait until its partitions have leaders."""
+        """Create a topic, and wait until all of its partitions have leaders."""
         self.admin.create_topic(name, partitions=partitions)
         self.settle(name, partitions)
 
@@ -122,7 +122,10 @@ def absorb(partition: Partition, records: bytes) -> None:
 
 
 class Mirror:
-    """Applies the same changes to the live broker and to the model, with the live broker's batches."""
+    """Applies the same changes to a real broker and to the model.
+
+    The model gets the batches that the real broker wrote.
+    """
 
     def __init__(self, live: Live, model: ModelBroker) -> None:
         self.live = live
@@ -153,6 +156,6 @@ class Mirror:
         self.catch_up(name, index)
 
     def catch_up(self, name: str, index: int) -> None:
-        """Give the model the new batches of the live partition."""
+        """Add the new batches in the real broker's partition to the model's partition."""
         partition = self.model.partition(name, index)
         absorb(partition, self.live.peek(name, index, partition.log_end).records or b"")

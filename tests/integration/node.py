@@ -160,7 +160,7 @@ class Node:
         subprocess.run(key, check=True, capture_output=True)
 
     def _commands(self) -> Iterator[list[str]]:
-        """Return the programs to start, in order."""
+        """Yield the command lines of the programs to start, in order."""
         folder = self._folder
         etcd = f"http://127.0.0.1:{ETCD}"
         keys = [f"--service-account-{use}=key.pem" for use in ("key-file", "signing-key-file")]

@@ -236,7 +236,10 @@ def test_an_error_while_it_lasts_and_once_after_at_the_same_high_watermark(
 
 
 def test_an_added_partition_is_told_once(asker: LiveAsker) -> None:
-    """Case 26."""
+    """Case 26: a partition that is added to a session is in the next response, even without news.
+
+    It is not in the response after that one.
+    """
     session = asker.session(("foo", 0))
 
     assert session.names(("bar", 0)) == [("bar", 0)]

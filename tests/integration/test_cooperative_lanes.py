@@ -142,7 +142,10 @@ def test_one_match_in_many_small_batches(broker: Broker, gateway: GatewayProcess
 
 
 def test_a_lane_without_a_record_is_no_busy_loop(broker: Broker, gateway: GatewayProcess, topic: str) -> None:
-    """The end is reported once, at the real end. Then two fetches a second are sent (cases 18, 19)."""
+    """A consumer whose lane has no record gets the end of the partition once, at the real end.
+
+    After that, it sends two fetches a second (cases 18, 19).
+    """
     produce(broker, topic, [OTHER] * 500)
     with consuming(gateway.address, topic) as consumer:
         records, end = to_the_end(consumer)

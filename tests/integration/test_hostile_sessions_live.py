@@ -171,7 +171,7 @@ class Stage:
         return Client(VERSION, gateway=self.gateway)
 
     def held(self) -> tuple[int, int]:
-        """Return the clients' sessions, and their partitions."""
+        """Return the number of sessions that the gateway keeps for clients, and of all their partitions."""
         sessions = self.gateway.state()["client_sessions"]
         return sessions["held"], sessions["partitions"]
 
@@ -234,7 +234,10 @@ FOO: tuple[Want, ...] = (("foo", 0), ("foo", 1), ("foo", 2))
 
 
 def test_sessions_made_in_a_loop(stage: Stage) -> None:
-    """Section 2.7: a session younger than two minutes is not evicted. The reader keeps its slot."""
+    """Section 2.7: clients that create sessions in a loop can't evict a session younger than two minutes.
+
+    The reader keeps its session.
+    """
     made: set[int] = set()
 
     def attack() -> None:
@@ -282,7 +285,7 @@ def test_ten_thousand_ids_and_wrong_epochs(stage: Stage) -> None:
 
 
 def test_a_session_that_somebody_else_ends(stage: Stage) -> None:
-    """Section 2.1: as at a broker, anybody who knows id and epoch may continue a session, or end it."""
+    """Section 2.1: anybody who knows a session's id and epoch may continue or end it, as at a broker."""
     with stage.connect() as victim, stage.connect() as client:
         made = victim.session(*FOO)
         stage.unharmed(lambda: client.fetch(session=(made, 2)))

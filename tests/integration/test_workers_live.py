@@ -33,7 +33,7 @@ def _topics(broker: Broker) -> None:
 
 @pytest.fixture
 def switch(tmp_path: Path) -> Path:
-    """The TOML file of `gateway`."""
+    """Return the path of the TOML file that the gateway of the fixture `gateway` reads."""
     file = tmp_path / "gate.toml"
     file.write_text(f"max_sessions = {SLOTS}\n")
     return file

@@ -59,7 +59,10 @@ class Pending:
 
 @dataclass(slots=True)
 class Result:
-    """A partition's request and its entry in the response."""
+    """The model broker's answer for one partition.
+
+    It has the partition as it was requested, and its entry in the response.
+    """
 
     partition: CachedPartition
     data: PartitionData
@@ -86,7 +89,7 @@ class ModelBroker:
     seed: int = 0
     topics: dict[str, Topic] = field(default_factory=dict)
     nodes: dict[int, NodeEndpoint] = field(default_factory=dict)
-    """Living brokers by node id."""
+    """The brokers that are alive, by node id."""
     denied: set[str] = field(default_factory=set)
     """Topics that may not be read."""
     throttle_ms: int = 0

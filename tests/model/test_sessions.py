@@ -48,7 +48,7 @@ def test_ids_are_positive_unique_and_their_shards_own() -> None:
 
 
 def test_a_full_cache_refuses() -> None:
-    """Case 2: a full cache creates no session while all sessions are recent."""
+    """Case 2: a full cache creates no new session while all of its sessions are recent."""
     cache = one_cache(3)
     sessions = [make(cache, 10, 0), make(cache, 20, 10), make(cache, 30, 20)]
 
@@ -69,8 +69,9 @@ def test_the_least_recently_used_goes_when_stale() -> None:
 
 
 def test_the_smallest_aged_goes_and_privilege_counts() -> None:
-    """Case 4: the smallest session is evicted, if older than 120 s. A privileged newcomer also evicts newer
-    ones.
+    """Case 4: a new session evicts the smallest of the sessions that are older than 120 s, if it is smaller.
+
+    A follower's new session also evicts a consumer's session that is not that old.
     """
     cache = one_cache(3)
     first, third = make(cache, 10, 0), make(cache, 30, 20)
@@ -135,7 +136,7 @@ def test_anyone_evicts_a_stale_follower() -> None:
 
 
 def test_a_session_in_use_is_not_the_victim() -> None:
-    """Case 10: a stale session is evicted, and a session in use remains."""
+    """Case 10: if a slot is needed, a stale session is evicted, and a session in use remains."""
     broker = ModelBroker(slots=16)
     broker.create_topic("t", 2)
     asker = Asker(broker=broker)

@@ -44,7 +44,7 @@ def connections(*captures: Path) -> Iterator[list[Exchange | ConnectionEnd]]:
 
 
 def table(choice: RowFilter, *captures: Path) -> pa.Table:
-    """Return the table of captures."""
+    """Return the table that `measure` makes of these captures."""
     found = _batches(captures)
     lines = [line for batch in found.pop(b"", []) for line in batch.column("payload").to_pylist()]
     read = read_exchanges if choice.plain else read_in_bulk

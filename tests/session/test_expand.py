@@ -137,7 +137,7 @@ def test_nothing_new(version: int, isolation: int) -> None:
 @pytest.mark.parametrize("isolation", [0, 1])
 @pytest.mark.parametrize("version", VERSIONS)
 def test_records_watermarks_and_errors_in_place(version: int, isolation: int) -> None:
-    """Trap 50: records, high watermarks and errors are put at the right place in a full response."""
+    """Trap 50: records, high watermarks and errors are at the right place in the client's full response."""
     session = Session(version, WANTS, isolation).establish()
     aborted = (wire.AbortedTransaction(producer_id=9, first_offset=4),) if isolation else None
     records = entry(1, 9, records=b"r" * 300, aborted=aborted)
@@ -217,7 +217,10 @@ def test_storage_errors_are_told_as_the_client_knows_them(version: int, told: in
 
 @pytest.mark.parametrize("chunk", [1, 13, 1000])
 def test_v4_has_no_log_start_offset(chunk: int) -> None:
-    """Trap 4: a v4 client gets a v4 response without log_start_offset, although the session uses v7."""
+    """Trap 4: a v4 client gets a v4 response, although the session with the broker uses v7.
+
+    The response has no field log_start_offset.
+    """
     session = Session(4, WANTS, 1).establish()
     records = entry(1, 9, records=b"abc", aborted=(wire.AbortedTransaction(producer_id=1, first_offset=2),))
     frame = session.expanded(WANTS, ("t", [records]), chunk=chunk)
@@ -233,7 +236,7 @@ def test_v4_has_no_log_start_offset(chunk: int) -> None:
     [(version, code) for version in VERSIONS for code in (3, 29, 100) if version < 13 or code != 3],
 )
 def test_errors_found_before_reading_stand_last(version: int, code: int) -> None:
-    """Trap 23: errors found before reading are last in a full response."""
+    """Trap 23: partitions with errors that were found before reading are last in a full response."""
     session = Session(version, WANTS).establish()
     gone = entry(1, error=code, aborted=())
     late = {("t", 1): gone, ("t", 0): replace(gone, partition_index=0)}

@@ -1,6 +1,4 @@
-"""The generated captures of the benchmark have the right content, and replay reads the same content from
-them.
-"""
+"""Tests that the benchmark's generated captures have the right content, as replay reads it."""
 
 from pathlib import Path
 

@@ -352,7 +352,7 @@ NEAR: Final = KUBERNETES / "overlays" / "link-near"
 
 
 def far_end() -> dict[str, dict[str, Any]]:
-    """Return the Deployment and the Service of the far gateway, by kind."""
+    """Return the manifests of the far gateway by their kind: the Deployment and the Service."""
     return {document["kind"]: document for document in kustomized(FAR)}
 
 

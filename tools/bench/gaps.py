@@ -32,7 +32,7 @@ _FIRST_WITH_IDS: Final = 13
 _SEGMENT: Final = 1 << 30
 
 Place: TypeAlias = tuple[bytes, int]
-"""A topic's name or id, as in this version of the request, and a partition."""
+"""A partition: the topic's name or id, as in this version of the request, and the partition's number."""
 
 
 class _LeaderEvent(NamedTuple):

@@ -1,7 +1,7 @@
-"""Class data sharing: an archive of a release's classes, as loaded by Java, beside the release's jars.
+"""Class data sharing: the classes of a Kafka release, loaded by Java once and stored in an archive.
 
-With an archive, a broker needs a third less CPU time to start. An archive works only with the Java and the
-folder of jars that it was made with. Java ignores any other archive.
+With an archive, a broker needs a third less CPU time to start. The archive is beside the release's jars. It
+works only with the Java and the folder of jars that it was made with. Java ignores any other archive.
 """
 
 import subprocess

@@ -26,7 +26,7 @@ BAD_SECONDS: Final = (5.0, 20.0)
 """How long the network is bad, or an option is changed."""
 CUT_SECONDS: Final = (3.0, 30.0)
 PAUSE_SECONDS: Final = (1.0, 4.0)
-"""The pause between two disturbances."""
+"""The shortest and the longest pause between two disturbances, in seconds."""
 MOVES: Final = 4
 SETTLE_SECONDS: Final = 90.0
 """The time limit for all replicas to be in sync again."""

@@ -68,9 +68,9 @@ class Source:
     first_time: int = 0
     """Nanoseconds since 1970 of the first packet; 0 if unknown."""
     fingerprint: str = ""
-    """Identifies the capture: the time of the first packet, and a digest of the first bytes. It does not
-    depend on the name, on compression, or on later growth; "" if there is no packet. Names can't identify
-    captures, because rings of files are overwritten."""
+    """Identifies the capture: the time of the first packet, and a digest of the first bytes. The fingerprint
+    does not depend on the name, on compression, or on later growth. It is "" if there is no packet. File
+    names can't identify captures, because rings of files are overwritten."""
     secrets: bool = False
     """Whether TLS secrets are among the first blocks of the file (pcapng)."""
     problem: str = ""
@@ -252,7 +252,7 @@ def is_table(text: str) -> bool:
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
-    """Return a sort key that puts capture10 after capture9."""
+    """Return a sort key by which capture10 comes after capture9."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
 
 

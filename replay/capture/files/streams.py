@@ -18,7 +18,7 @@ lost."""
 
 
 def is_remote(name: str) -> bool:
-    """Return whether a name is a URI, which pyarrow.fs opens."""
+    """Return whether a name is a URI, so that pyarrow.fs must open it."""
     return bool(_REMOTE.match(name))
 
 

@@ -61,7 +61,7 @@ class RequestFraming(Framing):
         super().start_at(place)
 
     def pass_over(self, size: int) -> None:  # noqa: ARG002 - see `Framing`
-        """See `Framing`. The bytes after a gap are of no use."""
+        """Skip the bytes after a gap, which are of no use. See `Framing`."""
         self._wanted = 0
 
     def mark_broken(self) -> None:
@@ -116,8 +116,8 @@ class RequestFraming(Framing):
     def _is_enough(self, search: Search, at: int) -> bool:
         """Return whether a header without a client id is accepted for `judge`.
 
-        Zeros in a row look like such a header. So the client must be known, and must have started to send
-        here.
+        Zeros in a row look like such a header. So it is accepted only if the client is known, and only at a
+        place where the client started to send.
         """
         known = self.conversation.client is not None and at in search.row_starts
         return known and _api_key(search, at) != ApiKey.PRODUCE

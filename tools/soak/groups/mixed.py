@@ -46,7 +46,7 @@ KEYS: Final = 60
 SETTLING_SECONDS: Final = 15.0
 """The time before the first member is killed, in seconds."""
 ASKS_SECONDS: Final = 0.25
-"""How often the committed positions are requested."""
+"""How often the test requests the group's committed positions, in seconds."""
 STUCK_SECONDS: Final = 60.0
 """How long to wait for the next processed record before the group counts as stuck, in seconds."""
 LEAVE_SECONDS: Final = 20.0
