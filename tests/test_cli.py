@@ -775,7 +775,10 @@ def test_check_sees_that_a_broker_leads_back_to_the_gateway(capsys: pytest.Captu
 def test_check_waits_for_the_names_of_listeners(
     capsys: pytest.CaptureFixture[str], fake_names: Names, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`--check` waits for the DNS names of listeners longer than a running gateway would delay a response."""
+    """`--check` waits for the DNS lookup of listeners, and longer than a running gateway does.
+
+    A running gateway would delay a client's response for this time.
+    """
     monkeypatch.setattr(registry, "OPEN_SECONDS", 0.0)
 
     async def scene() -> None:

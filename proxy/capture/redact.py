@@ -108,7 +108,7 @@ _MAX_SASL: Final = 1 << 16
 class Redactor:
     """Redacts both directions of one connection.
 
-    It is given the bytes as they are sent, and returns the pieces to record.
+    The redactor is given the bytes as they are sent, and returns the pieces to record.
     """
 
     __slots__ = ("_streams",)

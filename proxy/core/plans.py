@@ -791,7 +791,7 @@ class Plans:
         return self.tally
 
     def end(self) -> None:
-        """Forget everything, because the connection has ended."""
+        """Stop using plans and drop all templates, because the connection has ended."""
         self.stop()
         self.template = self.entry = self._empty = None
         self._response = b"", -1, 0

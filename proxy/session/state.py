@@ -116,7 +116,7 @@ class NextPair(Enum):
     """The (session id, epoch) of the next request."""
 
     NEW = "(0, 0)"
-    """Request a new session. The client has no old session that the broker could drop."""
+    """Request a new session. There is no old session that the broker could drop."""
     NEW_AND_DROP = "(0, 0), nothing kept"
     """(0, 0): request a new session, and drop the table of partitions."""
     RENEW = "(id, 0)"

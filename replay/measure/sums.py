@@ -107,7 +107,7 @@ class FetchSums:
     """The sums of the captured and the predicted traffic. The savings are not included; `fetch` computes
     them."""
     where: Where = field(default_factory=_nowhere)
-    """Where the bytes of fetches go: five parts, as captured and as predicted."""
+    """The fetch bytes divided into five parts, as captured and as predicted."""
     connections: int = 0
     lasted: int = 0
     """The total time for which the connections were captured, in ns. It is set only in the sums of a

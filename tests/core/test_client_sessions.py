@@ -322,11 +322,9 @@ def test_fetches_that_come_together_are_served_one_after_the_other() -> None:
 
 @pytest.mark.parametrize("last", ["fetch", "versions"])
 def test_what_a_client_sent_before_it_closed_its_writing_half_is_answered(last: str) -> None:
-    """Section 1.7: a client sends requests and half-closes its connection.
+    """Section 1.7: a client gets all responses to requests that it sent before it half-closed its connection.
 
-    It gets the responses, as from a broker.
-
-    The second fetch waits for the response to the first.
+    A broker does the same. The second fetch waits for the response to the first.
     """
     gateway = Gateway(broker())
     client = Client(gateway)

@@ -1,6 +1,6 @@
-"""Brokers other than Kafka: entries that the gateway fills in look like entries of this broker.
+"""With brokers other than Kafka, entries that the gateway fills in look like the broker's own entries.
 
-franz-go's kfake is such a broker. For a fetch without aborted transactions it sends null, even for
+The broker of these tests, franz-go's kfake, sends null for a fetch without aborted transactions, even for
 read_committed.
 """
 

@@ -42,12 +42,10 @@ def told(version: int, *parts: tuple[int, int, int], **fields: Any) -> bytes:
 
 @pytest.mark.parametrize("version", [7, 9, 11, 12, 16])
 def test_a_response_that_starves_who_is_listed_first_is_had_again_without_the_session(version: int) -> None:
-    """A session response has no records for the first partition of the fetch.
+    """The gateway drops a session response that has no records for the first partition of the fetch.
 
-    The fetch is sent again directly.
-
-    In this test the session read partition 1 first, and reached the limit. The second time, the fetch uses no
-    session.
+    It sends the fetch again without the session. In this test the session read partition 1 first, and reached
+    the limit.
     """
     play = established(version)
     wants: list[Want] = [("t", 0, 5), ("t", 1, 5)]
@@ -179,7 +177,7 @@ class Reader:
                 self.offsets[index] = batch.last_offset + 1
 
     def differs(self, fetches: int) -> int:
-        """Return the number of fetches whose records are for other partitions than those of a direct fetch.
+        """Return the number of fetches that get records for other partitions than a direct fetch would.
 
         A direct fetch has no session.
         """

@@ -273,7 +273,7 @@ def anyone_evicts_a_stale_follower(slots: Slots) -> None:
 
 
 def a_session_in_use_is_not_the_victim(slots: Slots) -> None:
-    """Case 10: with two slots, a session in use is not evicted; the other one is."""
+    """Case 10: with two slots, the session that is not in use is evicted."""
     used, idle = slots.make(2), slots.make(2)
     slots.grow_stale()
     slots.use(used)

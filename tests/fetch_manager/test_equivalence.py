@@ -164,7 +164,7 @@ class History(Requests):
 @given(seed=st.integers(0, 2**32))
 @examples(200)
 def test_any_history_is_that_of_a_broker_with_sessions(seed: int) -> None:
-    """For cases 14 to 48 in any order, all responses are those of a broker with sessions."""
+    """For cases 14 to 48 in any order, all responses equal the responses of a broker with sessions."""
     history = History(chance=random.Random(seed))
     for _ in range(40):
         if history.chance.random() < 0.5:

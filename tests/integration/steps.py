@@ -149,7 +149,7 @@ class Steps(Requests):
     ours: Side = field(kw_only=True)
     chance: random.Random = field(kw_only=True)
     counts: Counter[str] = field(default_factory=Counter)
-    """The number of times that each kind of event occurred. It proves that the test covers them."""
+    """The number of times that each kind of event occurred. It proves that the test covers all kinds."""
 
     def __post_init__(self) -> None:
         self.sides = (self.expected, self.ours)

@@ -97,7 +97,7 @@ def log_bytes(broker: Broker, topic: str) -> int:
 
 
 class Consumers:
-    """librdkafka consumers of one partition, which run until closed."""
+    """Several librdkafka consumers of one partition. They run until they are closed."""
 
     def __init__(self, address: str, topic: str, names: Sequence[str], users: Sequence[str] = ()) -> None:
         self._ended = threading.Event()

@@ -338,9 +338,9 @@ def test_uniform_topics_give_what_the_general_walk_gives(version: int, each: int
 @pytest.mark.parametrize("odd_one", range(9))
 @pytest.mark.parametrize("names", [["t", "tt"], ["t", "u"]])
 def test_one_topic_of_another_shape(version: int, odd_one: int, names: list[str]) -> None:
-    """The topics of a request are parsed correctly if one of them, at any place, differs from the others.
+    """The topics of a request are parsed correctly if one of them, at any place, differs from the rest.
 
-    It has another name length, or another number of partitions.
+    This topic has another name length, or another number of partitions.
     """
     topics = [f"{names[number == odd_one]}{number}" for number in range(9)]
     more = names[1] == "u"

@@ -1,4 +1,7 @@
-"""If a client repeats its mistake, the log has only some of its lines. The gateway remembers few clients."""
+"""If a client repeats a mistake, the log does not have a line for each time.
+
+For this the gateway remembers only a few clients.
+"""
 
 import io
 import json

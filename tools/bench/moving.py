@@ -72,7 +72,7 @@ class RecordPace:
 class MovingRecords:
     """For each received record: the time when it was produced, and its latency, in ns.
 
-    The first record shows that the client is ready, and prints this.
+    When the first record arrives, the client prints that it is ready.
     """
 
     def __init__(self) -> None:

@@ -252,9 +252,8 @@ def _packets_seeds() -> list[bytes]:
 def _file(head: bytes, data: bytes) -> None:
     """Read the input as a capture file.
 
-    Its first bytes are usually replaced by a correct header of the format.
-
-    So not every input fails at the first bytes.
+    The first bytes of the input are usually replaced by a correct header of the format, so that not every
+    input fails at the first bytes.
     """
     data = data[1:] if data[:1] == b"\xff" else head + data[len(head) :]
     counts = FileCounts(file="fuzz")

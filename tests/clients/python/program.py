@@ -143,7 +143,7 @@ def emit_record(
 class EndsReached:
     """Prints an end-of-partition line each time a consumer reaches an end.
 
-    It is for clients without such an event.
+    It is for client libraries that do not report this event.
     """
 
     def __init__(self) -> None:
