@@ -152,8 +152,8 @@ class LaneFetch:
         self._own: set[tuple[bytes, int]] = set()
         """The partitions to request from the member's own offset, because a later offset got an error."""
         self._kept = self._refused = False
-        """Whether the last response has something for the member, and whether records were withheld from
-        it."""
+        """Whether the last response has something for the member (`_kept`), and whether records were withheld
+        from the member (`_refused`)."""
 
     @property
     def in_session(self) -> bool:
@@ -482,8 +482,8 @@ class LaneFetch:
     def _forget_failed(self, entries: list[PartitionResponse]) -> bool:
         """Note partitions that have an error or name another broker, and forget which offsets to skip.
 
-        Return whether to fetch again from the member's own offsets. The error may be about a later offset,
-        and the member would take it for an error of its own offset.
+        Return whether to fetch again from the member's own offsets. An error may be about a later offset than
+        the member's own. The member would think that its own offset has this error.
         """
         due = False
         for entry in entries:

@@ -48,8 +48,8 @@ MAX_READ: Final = 1 << 20
 """The largest request of a member, in bytes. A larger request ends the connection, because a request that was
 not read must not be forwarded."""
 MAX_HELD: Final = 1 << 16
-"""How many bytes of requests a client may send while a response is outstanding. Then the gateway stops
-reading from the client."""
+"""The maximum number of bytes of requests that a client may send while a response is outstanding. At this
+number, the gateway stops reading from the client."""
 _NAME_BYTES: Final = 2
 """The size of the length field of client.id, which comes right after the correlation id."""
 _OF_LANES: Final = frozenset(
@@ -67,8 +67,8 @@ _OF_GROUPS: Final = frozenset(
 )
 """The APIs whose requests the stage reads if they name a cooperative group."""
 _KEEP: Final = frozenset({"kafka-python"})
-"""Client software that keeps its position in a partition that is taken and assigned again, although it has
-reported the release. kafka-python 3 also delivers records that it had fetched before
+"""Client software that continues at its old position if a partition is taken from it and assigned again,
+although it has reported the release. kafka-python 3 also delivers records that it had fetched before
 (`assign_from_subscribed`)."""
 _ASSIGNED_BY_BROKERS: Final = frozenset({68, 88})
 """ConsumerGroupHeartbeat (KIP-848) and StreamsGroupHeartbeat (KIP-1071): here brokers assign whole
@@ -384,7 +384,7 @@ class MemberStage(Stage):
         return b"".join((head, data[LENGTH_BYTES:REQUEST_START_BYTES], encode_string(own_id), rest))
 
     def _group_request(self, frame: bytes, request: _Request, now: float) -> None:
-        """Process a request that names a cooperative group, for the group's coordinator.
+        """Process a request to the coordinator of a cooperative group.
 
         Raises:
             ProtocolError: the request can't be read.

@@ -333,7 +333,7 @@ class Members:
         )
 
     def left(self, host: str, client: Joins) -> None:
-        """Note that a connection has ended on which a client had joined."""
+        """Note that the connection has ended on which a client had joined a group."""
         key = host, client.client_id
         if (known := self._joining.get(key)) is not None:
             known.discard(client)

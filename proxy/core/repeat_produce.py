@@ -22,9 +22,9 @@ class ProduceRepeat:
     Args:
         produced: the client's request.
         frame: the response with the errors.
-        told: the parsed response.
-        order: knows which batch is next in each sequence.
-        left: called when no part of the request is in flight any more.
+        told: the entries of that response, by partition.
+        order: the object that knows which batch is next in each sequence.
+        left: a function that is called when no part of the request is in flight any more.
     """
 
     name = "produce"

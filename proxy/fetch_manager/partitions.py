@@ -63,7 +63,7 @@ class SessionPartitions:
         """For each topic key, the number of the topic."""
         self._keys: list[bytes] = []
         self._key_bytes = 0
-        """The memory of the topics in bytes."""
+        """The memory that the topics need, in bytes."""
         self._codes: Codes = np.zeros(0, np.int64)
         self._index: npt.NDArray[np.int32] = np.zeros(0, np.int32)
         """Row numbers in the order of their codes."""

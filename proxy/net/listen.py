@@ -130,7 +130,7 @@ class Binding:
 
 
 class LeadsBackError(OSError):
-    """A broker's address is one of the gateway's own listeners."""
+    """A broker's address is the address of one of the gateway's own listeners."""
 
     def __init__(self) -> None:
         super().__init__(

@@ -71,7 +71,9 @@ def may_name(api_key: int, version: int) -> bool:
 
 
 def changeable(api_key: int, version: int, body: bytes) -> list[Span] | None:
-    """Return the spans in which a similar response may differ and still have no broker's address.
+    """Return the spans of a response in which no value can be the address of a broker.
+
+    A response that differs only in these spans has no address of a broker either.
 
     Returns:
         None if the response contains a broker's address.

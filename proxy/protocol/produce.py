@@ -57,7 +57,7 @@ def acks(frame: Buffer, version: int, body_offset: int) -> int | None:
 
 
 def read_acks(frame: Buffer, version: int, body_offset: int) -> tuple[int, int]:
-    """Read acks of a Produce request. Return acks and the offset after it. See `acks`."""
+    """Read the field acks of a Produce request (see `acks`). Return its value, and the offset after it."""
     at = body_offset
     # KIP-98: from v3 on the transactional id is the first field (fetch-semantics, trap 32; case 86).
     if version >= _FIRST_FLEXIBLE:

@@ -91,7 +91,7 @@ def _others(proc: Path, own: _OtherProcess) -> Iterator[_OtherProcess]:
 
 
 def _line(process: _OtherProcess, found: dict[int, _OtherProcess]) -> list[_OtherProcess]:
-    """Return a process, its parent, the parent of that one, and so on."""
+    """Return a process, its parent, its parent's parent, and so on."""
     line = [process]
     while (parent := found.get(line[-1].parent)) is not None and parent not in line:
         line.append(parent)

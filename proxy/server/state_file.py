@@ -71,7 +71,7 @@ class StateFile:
         return self._number, self._known()
 
     def _write(self, path: Path, number: int, known: Known) -> None:
-        """Replace the file at once by a new one, so that no reader sees half of it."""
+        """Replace the file by a new one in one step, so that no reader sees an incomplete file."""
         brokers = [{"id": node_id, "host": at.host, "port": at.port} for node_id, at in known]
         temporary = path.with_name(f"{path.name}.{os.getpid()}.new")
         with self._writing:

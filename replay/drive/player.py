@@ -69,7 +69,7 @@ class Player:
 
     Args:
         connections: the connections to play.
-        sides: the targets. Each gets the same requests. The next request waits for all of them.
+        sides: the targets. Each target gets the same requests. The next request waits for all targets.
         routes: the brokers that the connections go to.
         pace: when requests are sent.
         copies: how many times each connection is played at the same time.
@@ -105,7 +105,7 @@ class Player:
         self.left_out: Counter[LeftOut] = Counter()
         """The number of steps that were not playable, by the reason. This was known only during the run."""
         self.errors: Counter[str] = Counter()
-        """Error lines of failed connections, and how often each occurred."""
+        """The error lines of failed connections, each with the number of times that it occurred."""
         self.timed_out = False
         """Whether a broker did not respond in time."""
         self.seconds = 0.0

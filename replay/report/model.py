@@ -148,7 +148,7 @@ class Bucket(TypedDict):
     """The start of the period, ISO 8601 in UTC. Buckets are in order; buckets without a fetch may be left
     out."""
     seconds: float
-    """Its length."""
+    """The length of the period in seconds."""
     actual_bytes: int
     predicted_bytes: int
 
@@ -165,11 +165,11 @@ class Shares(TypedDict):
     record_bytes: int
     """The response bytes in the `records` fields."""
     other_bytes: int
-    """The rest of the frames: headers, session fields, topic elements of responses."""
+    """The bytes of the rest of all frames: headers, session fields, and topic elements of responses."""
 
 
 class Where(TypedDict):
-    """Where the bytes go: in the capture, and as predicted on the broker side."""
+    """What the fetch bytes consist of: in the capture, and as predicted on the broker side."""
 
     actual: Shares
     predicted: Shares
@@ -356,7 +356,7 @@ class LimitsRow(LimitFigures):
     software: str
     fetch_version: int
     max_bytes: int
-    """Its largest limit. 0 for v0 to v2, which have no limit."""
+    """The largest limit of this client's fetches. 0 for v0 to v2, which have no limit."""
 
 
 class StarvedRow(TypedDict):
@@ -502,12 +502,13 @@ class Report(TypedDict):
     filters: Filters
     decision: Decision
     policies: dict[str, PolicyRow]
-    """Both policies, by name. All other figures belong to `policy`."""
+    """The savings of both policies, by the policy's name. All other figures of the report are those of
+    `policy`."""
     time: Time
     input: Input
     fetch: FetchReport
     both_sides: list[BothSides]
-    """Empty unless the capture was taken on both sides of a gateway."""
+    """A row for each gateway whose two sides are both in the capture. Empty if there is no such gateway."""
     by_client: list[ClientRow]
     by_topic: list[TopicRow]
     by_broker: list[BrokerRow]

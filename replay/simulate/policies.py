@@ -107,9 +107,10 @@ class GatewayPolicy:
         self._open: deque[CapturedFetch] = deque()
         self._in_flight: deque[_SimulatedRequest] = deque()
         self._header = (b"none", b"")
-        """Of the last fetch: API key and version, and the header's bytes after the correlation id."""
+        """The header of the last fetch in two parts: API key and version, and the bytes after the correlation
+        id."""
         self._template: _Template | None = None
-        """The last answered fetch, if it can serve as a template."""
+        """The last answered fetch, if it can be a template for the next fetches."""
         self._waiting: Exchange | None = None
         """A fetch that matches the template. It waits here until it is known whether anything happens before
         its response."""
@@ -356,7 +357,7 @@ class GatewayPolicy:
 
 
 def _unchanged(fetch: CapturedFetch, sent: FetchRequest | None, pieces: Sequence[Buffer]) -> _Template | None:
-    """Return a template of a fetch, or None if the fetch or its response changed anything."""
+    """Return a template made from a fetch, or None if the fetch or its response changed anything."""
     outcome = fetch.outcome
     plain = outcome.eligible and not outcome.reason and outcome.session_kind == "incremental"
     alone = outcome.incremental == 1 and not (outcome.full or outcome.sessionless or outcome.closes)

@@ -76,7 +76,7 @@ class KafkaPcap(DataSource):
         )
 
     def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002 - it is always that of `schema`
-        """Find the files.
+        """Find the capture files, and return their reader.
 
         Raises:
             InputError: an option is wrong, or a file can't be read.

@@ -341,8 +341,9 @@ def a_deleted_topic_by_name(script: Script) -> None:
 
 
 def an_unknown_id(script: Script) -> None:
-    """Cases 43, 45 and 47: a topic id is unknown. The partition is in the session all the same, and can be
-    forgotten by its id.
+    """Cases 43, 45 and 47: a partition with an unknown topic id is still in the session.
+
+    The partition can be forgotten by its topic id.
     """
     script.ids["never"] = bytes(range(16))
     made = script.session(("foo", 0), ("never", 0), ("bar", 0))

@@ -167,7 +167,7 @@ class Script(Requests):
 
 
 class Session:
-    """A session on both servers. Each call sends the next incremental fetch."""
+    """A session that exists on both servers. Each call of a method sends the next incremental fetch."""
 
     def __init__(self, script: Script, *wants: Want, of: "Session | int" = 0, **options: Any) -> None:
         self.script = script

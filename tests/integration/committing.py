@@ -14,7 +14,7 @@ GIVES_UP_MS: Final = 10_000
 
 
 def main() -> None:
-    """Print a line after joining, and one for each line of standard input."""
+    """Print a line after joining, and then one line for each command on standard input."""
     bootstrap, topic, group = sys.argv[1:]
     consumer = kafka.KafkaConsumer(
         topic, bootstrap_servers=bootstrap, group_id=group, enable_auto_commit=False

@@ -36,7 +36,8 @@ def program() -> Program:
 def place(program: Program) -> str:
     """Return the end of a group's name.
 
-    It begins like the programs' client id, so that they are its members.
+    The group's name begins like the client ids of the programs, so that the programs are members of the
+    group.
     """
     return f".{next(_numbers)}"
 

@@ -23,7 +23,7 @@ from tools.kafka.metadata import request_metadata
 from tools.kafka.raw import FETCH, METADATA, BodyReader, RawConnection, array, string
 
 pytestmark = pytest.mark.timeout(300)
-"""Starting three brokers takes long."""
+"""The time limit in seconds is high, because three brokers have to start."""
 
 FETCH_VERSION: Final = 11
 """The last Fetch version that is not flexible. librdkafka before KIP-951 uses it, and Sarama."""
@@ -36,7 +36,8 @@ PATIENCE: Final = 60.0
 MOVED: Final = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 """The errors after which the gateway follows a partition to its new leader."""
 LAST_OFFSET_DELTA: Final = 23
-"""Its offset in a batch, after offset, length, epoch, magic, CRC and attributes."""
+"""The position of last_offset_delta in a batch, in bytes. It comes after offset, length, epoch, magic, CRC
+and attributes."""
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -543,7 +543,7 @@ def test_a_throttled_fetch_makes_nothing_and_advances_the_rest(version: int) -> 
 
 @EVERY_VERSION
 def test_a_session_error_hides_behind_a_throttle(version: int) -> None:
-    """Case 49: a throttled response has no session error."""
+    """Case 49: if a fetch with a session error is throttled, the response does not have the error."""
     broker, asker = fresh(version)
     session = Session(asker, ("foo", 0))
     broker.throttle_ms = 30

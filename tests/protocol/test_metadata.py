@@ -1,4 +1,4 @@
-"""A fast reader for the topics of Metadata finds the same values as the schema."""
+"""The fast reader for the topics of Metadata finds the same values as the reader that uses the schema."""
 
 from typing import Final
 

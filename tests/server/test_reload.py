@@ -27,7 +27,7 @@ LIST_GROUPS = 16
 
 @pytest.fixture(autouse=True)
 def _log_defaults() -> Iterator[None]:
-    """Undo the logging that a reload set up."""
+    """After a test, restore the logging that a reload has changed."""
     yield
     structlog.reset_defaults()
 

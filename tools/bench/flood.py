@@ -37,7 +37,7 @@ from tools.kafka.raw import array, frame, string
 RATE: Final = 1_700_000
 """The highest rate of the flood in bytes a second, for all clients together."""
 READ_BYTES: Final = 262_144
-"""The bytes that a proxy reads at once."""
+"""The number of bytes that a proxy reads at once."""
 WAIT_MS: Final = 120_000
 UNKNOWN: Final = 99
 """A version that ApiVersions does not have."""
@@ -80,7 +80,7 @@ def queued(topic: bytes) -> bytes:
 
 
 def remembered() -> bytes:
-    """Build requests of several kinds with large headers. Each gets a response."""
+    """Build requests of several kinds with large headers. Each request gets a response."""
     kinds = {
         (ApiKey.LIST_GROUPS, 3): b"\0",
         (ApiKey.LIST_GROUPS, 4): b"\1\0",

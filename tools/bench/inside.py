@@ -150,8 +150,8 @@ class Inside:
         """Fetch a few times, until the gateway knows its broker and, if wanted, has a session.
 
         Args:
-            listed: topics and partitions, rotated on every fetch.
-            session: the gateway must get one.
+            listed: the topics and partitions to list. Their order is rotated on every fetch.
+            session: whether the gateway must get a session.
 
         Raises:
             RuntimeError: the gateway requested no session.

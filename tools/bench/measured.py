@@ -34,7 +34,7 @@ class MeasuredCapture:
     seconds: float
     """The seconds from reading the file to the report, with Spark already running."""
     cpu: float
-    """CPU seconds of Python workers and Java, on all cores."""
+    """The CPU time of Python workers and Java, on all cores, in seconds."""
     worker_bytes: int
     """The peak of resident bytes of a Python worker so far."""
     driver_bytes: int
@@ -46,7 +46,7 @@ class MeasuredCapture:
 
 
 def main() -> None:
-    """Measure each file, as often as it is given."""
+    """Measure each file on the command line. A file that is given twice is measured twice."""
     parser = argparse.ArgumentParser(description="Measure captures in one session of Spark.")
     parser.add_argument("files", nargs="+", help="the first one warms up")
     parser.add_argument("--cores", type=int, default=2)

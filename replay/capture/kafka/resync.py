@@ -39,7 +39,7 @@ class BufferedRun:
 
 
 class Judge(Protocol):
-    """Recognises the frames of one direction."""
+    """An object that recognises the frames of one direction."""
 
     @property
     def overlap(self) -> int:

@@ -1,4 +1,4 @@
-"""Frames are found in runs of bytes, wherever headers are split, and if other bytes follow a frame."""
+"""Frames are found even if a header is split between two runs of bytes, or if other bytes follow a frame."""
 
 import pytest
 
