@@ -144,7 +144,8 @@ class MemberStage(Stage):
         """The last request that the stage has read. The gateway uses it for responses that it makes without
         the broker."""
         self._fetch_wait = 0.0
-        """How long the last request may wait in the gateway, in seconds. 0 if it is no fetch."""
+        """How long the last request may wait in the gateway, in seconds. 0 if the last request is no
+        fetch."""
         self._closing = False
         self._alarmed_at = inf
         """When the next alarm for a parked fetch is due, in seconds. Infinite if there is none."""
@@ -274,7 +275,7 @@ class MemberStage(Stage):
         return False
 
     def _hold(self) -> bool:
-        """Wait with the request until the stage no longer holds requests."""
+        """Let the current request wait until the stage no longer holds requests."""
         self._state.from_client.held = True
         return False
 

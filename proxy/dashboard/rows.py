@@ -59,7 +59,7 @@ class ClientFigures:
 
     @property
     def partitions(self) -> int:
-        """How many partitions are in the client's sessions."""
+        """The number of partitions in the client's sessions."""
         return sum(client.partitions for client in self.connections if client.epoch)
 
     @property

@@ -242,8 +242,8 @@ class _LineBudget:
 def _share_out(room: int | None, snapshot: Snapshot, clients: int) -> _LineBudget:
     """Divide the lines of the screen.
 
-    Brokers get up to a third. One line is for events. Clients get what is left. If lines remain, first
-    brokers get more, then events, then the details of the marked row.
+    Brokers get up to a third of the lines. One line is for events. Clients get the rest. If lines remain,
+    first brokers get more, then events, then the details of the marked row.
     """
     if room is None:
         return _LineBudget(clients=clients, brokers=len(snapshot.brokers), events=_MAX_EVENTS, details=0)
@@ -360,7 +360,7 @@ def _packed(parts: Iterable[Text], width: int | None) -> list[Text]:
 
 
 def _of(used: int, limit: int) -> list[tuple[str, str]]:
-    """Draw a number and its limit. If the limit is 0, it is unknown."""
+    """Draw a number and its limit. A limit of 0 means that the limit is unknown."""
     full = 0 < limit <= used
     text = f"{scaled(used)} of {scaled(limit)}" if limit else scaled(used)
     return [(text, _WARNING if full else _LABEL)]

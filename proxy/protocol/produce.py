@@ -1,4 +1,7 @@
-"""Reads Produce: whether there will be a response, the batches that can be retried, and their results."""
+"""Reads Produce requests and responses.
+
+It finds out whether there will be a response, which batches can be retried, and their results.
+"""
 
 from collections.abc import Iterable
 from struct import Struct

@@ -54,7 +54,7 @@ class Expansion:
     late: bool
     """Whether some of `entries` have errors of `FOUND_BEFORE_READING`."""
     received: Received
-    """The broker's frame."""
+    """The frame that the broker sent."""
     starved: Sequence[int]
     """The rows of partitions whose records did not fit into the response, although the broker has records."""
     correlation_id: bytes

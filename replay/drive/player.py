@@ -35,7 +35,7 @@ class _Copy:
     """The state of one copy of the capture, used by all its connections."""
 
     sessions: list[dict[str, SideSessions]]
-    """For each side, the sessions there, by captured broker."""
+    """The sessions at the targets: for each side, by captured broker."""
     ended: set[int] = field(default_factory=set)
     """The indices of the connections that were played to their end in this round."""
     first_open: int = 0

@@ -56,7 +56,7 @@ class FetchCounts:
     partitions: int = 0
     """The sum of the numbers of partitions in all fetches."""
     unread: int = 0
-    """Fetches that were not captured completely, or that could not be parsed."""
+    """The number of fetches that were not captured completely, or that could not be parsed."""
 
     def add(self, exchange: Exchange) -> None:
         """Add a fetch request to the counts."""

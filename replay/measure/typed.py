@@ -37,7 +37,7 @@ _MAPS: Final = frozenset({dict, Counter, defaultdict, Mapping})
 
 
 class Codec(Protocol):
-    """Writes values of one Python type to an Arrow array, and reads them back."""
+    """A codec that writes values of one Python type to an Arrow array, and reads them back."""
 
     type: pa.DataType
 

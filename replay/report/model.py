@@ -36,7 +36,7 @@ class Actual(TypedDict):
     request_bytes: int
     response_bytes: int
     record_bytes: int
-    """Contents of the `records` fields; part of `response_bytes`."""
+    """The bytes in the `records` fields. `response_bytes` includes them."""
     partitions_requested: int
     partitions_answered: int
 
@@ -142,7 +142,7 @@ class Time(TypedDict):
 
 
 class Bucket(TypedDict):
-    """Fetch bytes, both directions, of a period of time."""
+    """The fetch bytes of one period of time, in both directions."""
 
     time: str
     """The start of the period, ISO 8601 in UTC. Buckets are in order; buckets without a fetch may be left
@@ -215,7 +215,7 @@ class ToDo(TypedDict):
     fetch_version: int
     action: Action
     saved_bytes_per_day: int | None
-    """Modelled: the saving at the rate of the captured time. None if no time was captured."""
+    """The modelled saving of one day, at the rate of the captured time. None if no time was captured."""
     money_per_month: float | None
     """The modelled saving of money in 30 days. None without --price-per-gb."""
     sentence: str
@@ -391,7 +391,7 @@ class LimitsReport(LimitFigures):
 
 
 class SpreadShare(TypedDict):
-    """The same figure twice: for records, and for their bytes without compression."""
+    """One figure in two forms: for the number of records, and for their bytes without compression."""
 
     records: float
     bytes: float
@@ -431,7 +431,8 @@ class CooperativeRow(TypedDict):
     spread: list[SpreadShare]
     """The share of each member. Empty without records. The shares add up to 1."""
     evenness: SpreadShare | None
-    """The largest share multiplied by the number of members. 1 means even. None without records."""
+    """The largest share multiplied by the number of members. The value 1 means that all shares are equal.
+    None without records."""
     hottest_key: HottestKey | None
     """The largest shares of one key. None if no record has a key. A key in two partitions counts as two
     keys."""

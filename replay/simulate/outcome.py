@@ -69,7 +69,7 @@ class Outcome:
     session_epoch: int = SESSIONLESS_EPOCH
     answer_session_id: int = 0
     error_code: int = 0
-    """The response's top-level error."""
+    """The top-level error code of the response."""
     partitions_requested: int = 0
     partitions_answered: int = 0
     record_bytes: int = 0
@@ -205,7 +205,7 @@ def read_fetch(
 
     Returns:
         The parsed fetch, and the template for the next fetch. If the fetch can't be used, the first value is
-            None, and the outcome has the reason.
+        None, and the outcome has the reason.
     """
     exchange = outcome.exchange
     version = exchange.api_version

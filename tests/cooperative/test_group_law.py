@@ -9,7 +9,8 @@ from tests.cooperative.world import World
 STEPS = 1200
 HEAT = 2.0
 RUNS = int(os.environ.get("GROUP_RUNS", "20"))
-"""How many more runs there are. One takes a second; `make soak` has 400."""
+"""The number of runs in addition to those with a fixed seed. One run takes a second; `make soak` has 400
+runs."""
 CUT_OFF_BEFORE_THE_SYNC = (13, 198)
 """Seeds of runs in which the leader was disconnected between JoinGroup and SyncGroup. Before the fix, the
 group read records again.

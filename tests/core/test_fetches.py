@@ -192,9 +192,10 @@ def test_limits_rack_and_isolation_are_this_requests_own() -> None:
 
 
 def test_another_isolation_makes_another_session() -> None:
-    """Trap 26: another isolation level needs a new session, because unchanged entries look different in it.
+    """Trap 26: another isolation level needs a new session.
 
-    The request names the old session, so that the broker drops it.
+    The entries that are filled in for unchanged partitions depend on the level. The request names the old
+    session, so that the broker drops it.
     """
     play = Playbook().established(16, T)
     committed: dict[str, Any] = {"isolation_level": 1}

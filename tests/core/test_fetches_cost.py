@@ -63,7 +63,7 @@ def test_another_client_id_is_not_switched_off() -> None:
 
 
 def test_slots_are_shared_and_bounded() -> None:
-    """Trap 22: the number of sessions is limited, because the broker's session slots are shared."""
+    """Trap 22: the gateway limits the number of its sessions, because clients share the broker's slots."""
     sessions = SessionLimits(max_sessions=1)
     first, second = Playbook(sessions).established(16, T), Playbook(sessions).knows()
     for number in range(1, 6):

@@ -67,8 +67,9 @@ def test_brokers_without_sessions(release: str, version: int) -> None:
     ("release", "passed"), [("2.1", True), ("2.4", True), ("2.5", False), ("4.3", False)]
 )
 def test_fencing_needs_no_session_below_2_5(release: str, passed: bool) -> None:
-    """Trap 3, KAFKA-9338: below 2.5 a fetch with a leader epoch uses no session, because the session would
-    forget current_leader_epoch.
+    """Trap 3, KAFKA-9338: below Kafka 2.5, a fetch with a leader epoch uses no session.
+
+    The session would forget current_leader_epoch.
     """
     play = Playbook().knows(release)
     values = {"current_leader_epoch": 4}

@@ -101,7 +101,7 @@ def certificate(authority: Authority) -> dict[str, str]:
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Use short time limits and frequent checks.
 
-    The limits that good clients must meet are some seconds, because a machine may be busy.
+    The limits that good clients must meet are still a few seconds, because a machine may be busy.
     """
     monkeypatch.setattr(server, "TICK_SECONDS", 0.01)
     monkeypatch.setattr(tls, "HANDSHAKE_SECONDS", 2.0)

@@ -313,7 +313,10 @@ def closed_while_parked(script: Script) -> None:
 
 
 def overtaken_while_parked(script: Script) -> None:
-    """Case 42: another fetch advances the epoch while a fetch waits at the broker."""
+    """Case 42: another fetch advances the epoch while a fetch waits at the broker.
+
+    The waiting fetch then gets error 71.
+    """
     made = script.session(("foo", 0))
 
     finish = script.begin(session=(made, 1), max_wait_ms=20_000)

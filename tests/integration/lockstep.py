@@ -52,7 +52,7 @@ class SansIO:
         """Send one request and return its response, both without length.
 
         Raises:
-            ConnectionError: the broker closed, or the connection ends with a fault.
+            ConnectionError: the broker closed the connection, or the core ended it with a fault.
         """
         self._now += 0.05
         self.connection.receive_client(frame(request), self._now)

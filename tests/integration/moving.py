@@ -1,8 +1,11 @@
-"""Clients that produce and consume while leaders move. Each notes its sent or received records.
+"""Clients that produce and consume while leaders move.
 
-A record contains its producer and its number among that producer's records in its partition. So lost, doubled
-and disordered records are detected. Numbers of aborted transactions are not expected. Consumers read
-committed records. Java runs from Kafka's jars, Sarama where there is Go.
+Each client notes the records that it sent or received.
+
+A record contains the name of its producer. It also has its number among this producer's records in the
+partition. So the tests detect lost, doubled and disordered records. The numbers of aborted transactions are
+not expected. Consumers read only committed records. The Java clients come with Kafka's jars. Sarama is only
+used if Go is installed.
 """
 
 import asyncio

@@ -21,8 +21,8 @@ class Sidecar(GatewayProcess):
     Args:
         place: the namespace.
         options: the command line.
-        rights: the capabilities that it needs, with setpriv's names.
-        user: the user who runs it.
+        rights: the capabilities that the gateway needs, with setpriv's names.
+        user: the user who runs the gateway.
     """
 
     def __init__(self, place: Namespace, *options: str, rights: Sequence[str] = (), user: int = USER) -> None:
@@ -129,7 +129,8 @@ def _reading(word: str) -> str:
 def as_user(user: int, rights: Sequence[str] = ()) -> list[str]:
     """Return the command line before a program, to run it as a user without rights.
 
-    If that user could not reach the interpreter (in somebody's home), the program may read all files.
+    If this user can't reach the interpreter, because it is in another user's home, the program may read all
+    files.
     """
     needed = [*rights] if _reaches(user) else [*rights, "dac_read_search"]
     command = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", "--no-new-privs"]

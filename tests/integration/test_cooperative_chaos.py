@@ -1,4 +1,4 @@
-"""The chaos run of cooperative groups (`make soak`), with a few kills (case 41)."""
+"""The chaos run of cooperative groups, as in `make soak`, but with only a few kills (case 41)."""
 
 import pytest
 

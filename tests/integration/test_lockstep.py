@@ -25,7 +25,7 @@ def live(request: pytest.FixtureRequest) -> Iterator[Live]:
 
 
 def test_a_client_cannot_tell_at_any_version(live: Live) -> None:
-    """At every version, a client gets the same from the gateway as from the broker.
+    """At every version, a client gets the same responses from the gateway as from the broker.
 
     Trap 28: the session misses no changed partition, and no forgotten partition.
     """

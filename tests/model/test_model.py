@@ -505,8 +505,9 @@ def test_a_recreated_topic_by_id_and_by_name() -> None:
 
 
 def test_keys_are_ids_or_else_names() -> None:
-    """Case 47: a session finds its partitions by topic id, or by name below v13. New values do not add a
-    second entry.
+    """Case 47: a session finds its partitions by topic id, or below v13 by topic name.
+
+    A fetch with new values for a partition does not add a second entry.
     """
     broker, asker = fresh(13)
     topic = broker.topics.pop("bar")
@@ -543,7 +544,7 @@ def test_a_throttled_fetch_makes_nothing_and_advances_the_rest(version: int) -> 
 
 @EVERY_VERSION
 def test_a_session_error_hides_behind_a_throttle(version: int) -> None:
-    """Case 49: if a fetch with a session error is throttled, the response does not have the error."""
+    """Case 49: if a fetch with a session error is throttled, the response does not show the error."""
     broker, asker = fresh(version)
     session = Session(asker, ("foo", 0))
     broker.throttle_ms = 30

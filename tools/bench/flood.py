@@ -48,7 +48,7 @@ TAG_BYTES: Final = 200_000
 ANSWERED, QUEUED, REMEMBERED, MOVED = "answered", "queued", "remembered", "moved"
 MOVED_WAIT_MS: Final = 500
 BACK_OFF_SECONDS: Final = 0.1
-"""A client's wait after an error."""
+"""The wait of a client after an error, in seconds."""
 
 
 class FloodConnection(asyncio.Protocol):

@@ -56,7 +56,7 @@ def cool() -> None:
 
 
 class _MemoryTransport(asyncio.Transport):
-    """Keeps the written bytes. Its socket is not connected."""
+    """A transport that keeps the written bytes. It has no connected socket."""
 
     def __init__(self, sock: socket.socket) -> None:
         super().__init__({"socket": sock, "peername": _PEER, "sockname": _PEER})
@@ -175,7 +175,7 @@ class Inside:
     def exchange(
         self, request: bytes, response: bytes, profile: cProfile.Profile | None = None
     ) -> tuple[float, int, int]:
-        """Give a protocol pair a request from the client, and its response from the broker.
+        """Play one exchange: a request from the client, and the response from the broker.
 
         A broker writes head, records and end of a fetch response one by one. Each write wakes a proxy.
 

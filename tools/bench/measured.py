@@ -28,7 +28,7 @@ from replay.report.model import Filters
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredCapture:
-    """One measurement."""
+    """The figures of one measured capture."""
 
     file: str
     seconds: float
@@ -36,7 +36,7 @@ class MeasuredCapture:
     cpu: float
     """The CPU time of Python workers and Java, on all cores, in seconds."""
     worker_bytes: int
-    """The peak of resident bytes of a Python worker so far."""
+    """The highest resident memory of a Python worker so far, in bytes."""
     driver_bytes: int
     """The peak of the resident bytes of the driver's Python process."""
     java_bytes: int

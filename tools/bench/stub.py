@@ -50,7 +50,7 @@ class SessionStub(asyncio.Protocol):
         self._others = {ApiKey.API_VERSIONS: b"\0\0" + array(ranges), ApiKey.METADATA: metadata(*where)}
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the socket."""
+        """Keep the transport of the connection."""
         self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:

@@ -16,7 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 LOGGER = "org.slf4j:slf4j-simple:1.7.36"
-"""Logs to stderr and needs no configuration file. Kafka 1.0 to 4.3 all use slf4j 1.7."""
+"""The slf4j binding that logs to stderr and needs no configuration file. Kafka 1.0 to 4.3 all use slf4j
+1.7."""
 
 REPLACED = ("slf4j-log4j12", "slf4j-reload4j", "slf4j-nop", "logback-classic")
 """slf4j bindings of older Kafka releases. They are removed, because slf4j could use them instead of

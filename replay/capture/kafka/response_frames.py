@@ -21,7 +21,7 @@ _BLIND: Final = 8 << 20
 
 
 class ResponseFraming(Framing):
-    """Cuts the broker's direction into responses."""
+    """Cuts the bytes that the broker sent on a connection into responses."""
 
     minimum = RESPONSE_START_BYTES
 

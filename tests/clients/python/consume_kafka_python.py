@@ -65,7 +65,7 @@ class Rebalances(ConsumerRebalanceListener):  # type: ignore[misc] # no types
 
 
 class KafkaPython:
-    """A kafka-python consumer with the common commands."""
+    """A kafka-python consumer with the commands that all consumer programs have."""
 
     def __init__(self, given: Options) -> None:
         settings: dict[str, Any] = {"isolation_level": given.isolation} if SINCE_3 else {}

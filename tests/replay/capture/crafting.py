@@ -159,7 +159,7 @@ DRESSES: dict[str, tuple[int, Callable[[Frame], bytes]]] = {
     "loop": (LOOP, lambda frame: _null(frame, ">")),
     "raw": (RAW, lambda _frame: b""),
 }
-"""Link layers by name: the link type, and the bytes before an IP packet."""
+"""For each link layer, its link type, and a function that returns the bytes before an IP packet."""
 
 
 def relink(frames: Iterable[Frame], dress: str, padding: int = 0) -> tuple[list[Frame], int]:

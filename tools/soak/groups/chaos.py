@@ -29,7 +29,7 @@ from tools.soak.groups.judge import PROBLEMS, GroupsVerdict, judge
 
 SESSION_MS: Final = 2_000
 STOPPED_SECONDS: Final = (2.6, 4.0)
-"""How long a member is stopped. Its session then expires."""
+"""How long a member is stopped in seconds: minimum and maximum. The member's session expires in this time."""
 IN_FLIGHT_SECONDS: Final = 0.5
 """The wait after a member was stopped, in seconds. Then the broker has answered the member's fetch in flight,
 so the stopped member has its records."""
@@ -77,7 +77,7 @@ class GroupsOutcome:
     verdict: GroupsVerdict
     done: Counter[str]
     errors: Counter[str]
-    """Errors that members received."""
+    """The errors that members received, and how often."""
     seconds: float = 0.0
 
     @property
