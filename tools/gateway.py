@@ -189,7 +189,7 @@ class GatewayProcess:
         return found
 
     def metric(self, name: str, **labels: str) -> float:
-        """Return one value; 0 if it was not counted yet."""
+        """Return one value of /metrics; 0 if it was not counted yet."""
         return self.metrics().get(_key(name, labels), 0.0)
 
     def _started(self) -> subprocess.Popen[bytes]:

@@ -75,8 +75,8 @@ class LaneFetch:
         member: the member that sent the fetch.
         subscriber: the member's connection in `SharedFetches`.
         members: the members of the process.
-        send: sends a request to the broker.
-        now: the time in seconds.
+        send: a function that sends a request to the broker.
+        now: the current time in seconds.
 
     Raises:
         Malformed: the request is not a consumer's fetch.
@@ -435,7 +435,7 @@ class LaneFetch:
         return b"".join((layout.count(len(aborted)), *(each + tags for each in aborted), replica))
 
     def _placeholders(self, walk: FetchResponseWalk) -> Iterator[_Edit]:
-        """Yield changes that put a batch without data into empty entries whose offsets were skipped."""
+        """For each empty entry with skipped offsets, yield the change that adds a batch without data."""
         if self._fetch.layout.version < _PLACEHOLDERS_SINCE or not self._asked:
             return
         layout = self._fetch.layout

@@ -71,12 +71,12 @@ _KEEP: Final = frozenset({"kafka-python"})
 although it has reported the release. kafka-python 3 also delivers records that it had fetched before
 (`assign_from_subscribed`)."""
 _ASSIGNED_BY_BROKERS: Final = frozenset({68, 88})
-"""ConsumerGroupHeartbeat (KIP-848) and StreamsGroupHeartbeat (KIP-1071): here brokers assign whole
+"""With ConsumerGroupHeartbeat (KIP-848) and StreamsGroupHeartbeat (KIP-1071), brokers assign whole
 partitions."""
 
 
 class _Request(NamedTuple):
-    """The beginning of a request."""
+    """The fields at the beginning of a request."""
 
     size: int
     """The size of the whole request in bytes, including the length field."""

@@ -292,7 +292,7 @@ class Members:
         return None
 
     def fetched(self, places: int) -> None:
-        """Add to the number of tracked partitions. If there are too many, drop some."""
+        """Add to the number of tracked partitions. If there are too many partitions, drop some of them."""
         self.places += places
         while self.places > MAX_PLACES:
             self.places = sum(len(member.first) for member in self._members.values())

@@ -12,8 +12,9 @@ from proxy.protocol.primitives import ProtocolError, read_string
 from proxy.protocol.produce import Produced, ProducedEntry, read_response, some_of
 
 MOVED: Final = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
-"""The errors of batches that may be retried. If a broker refuses a batch and then leads again for a moment,
-the next batches get the second error. They are retried only if the refused batch was retried."""
+"""The errors of batches that may be retried. The second error occurs if a broker refuses a batch, and then
+leads again for a moment: the batches after the refused one are out of order. They are retried only if the
+refused batch was retried."""
 
 
 class ProduceRepeat:

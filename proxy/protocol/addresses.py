@@ -23,7 +23,7 @@ _NOBODY: Final = -1
 """Kafka's node id and port for "no broker"."""
 _ENDPOINTS: Final = "node_endpoints"
 _FLEXIBLE: Final = (int(ApiKey.FETCH), MAX_VERSION)
-"""Any flexible API key and version. It is used to read the payloads of tags."""
+"""An API key and a version with the flexible encoding. It is used to read the payloads of tags."""
 
 
 def rewrite(api_key: int, version: int, body: bytes, resolve: Resolve) -> bytes:

@@ -89,7 +89,8 @@ def wants_response(data: Buffer, size: int) -> bool | None:
 
 
 FIRST_FOLLOWED: Final = 7
-"""The first version whose batches are read. Brokers that support it also support Metadata v7 (2.1)."""
+"""The first Produce version whose batches are read. Brokers that support it also support Metadata v7 (Kafka
+2.1)."""
 LAST_FOLLOWED: Final = 9
 """The last version whose responses do not name new leaders (KIP-951)."""
 

@@ -22,7 +22,7 @@ class _OtherProcess:
     name: str
     parent: int
     user: int
-    """The effective user id. It is the owner of the process's connections."""
+    """The effective user id of the process. The connections of the process belong to this user."""
 
     @classmethod
     def read(cls, folder: Path) -> Self:

@@ -118,7 +118,7 @@ class Inspection:
         self._open: dict[str, ConnectionCounts] = {}
 
     def add(self, event: Exchange | ConnectionEnd) -> None:
-        """Add an event."""
+        """Add an exchange, or the end of a connection, to the counts."""
         counts = self._open.get(event.connection)
         if isinstance(event, ConnectionEnd):
             counts = self._open.pop(event.connection, None) or ConnectionCounts(event)

@@ -208,7 +208,10 @@ def _offsets(values: Sequence[Any]) -> pa.Array:
 
 
 def _places(array: pa.Array) -> list[int]:
-    """Return where each list of an array begins in its values. The first one begins at 0, even in a slice."""
+    """Return where each list of an array begins in its values.
+
+    The first list begins at 0, even if the array is a slice.
+    """
     offsets = array.offsets.to_numpy()
     found: list[int] = (offsets - offsets[0]).tolist()
     return found

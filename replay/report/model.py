@@ -106,7 +106,7 @@ class Input(TypedDict):
     """The number of TLS connections that a key log decrypted. All figures are about their decrypted
     contents."""
     encrypted_connections: dict[str, int]
-    """TLS connections that could not be decrypted, or only in part, by reason."""
+    """The number of TLS connections that could not be decrypted, or only in part, by reason."""
     clocks_apart_seconds: float
     """The smallest distance of two clocks, one for each direction of a connection, that explains the captured
     times. The largest value of all connections is given; 0 if a single clock explains all times."""
@@ -274,7 +274,7 @@ class TopicRow(TypedDict):
 
 
 class BrokerRow(TypedDict):
-    """One broker."""
+    """The figures of one broker."""
 
     broker: str
     """The broker's address: host:port."""
@@ -312,7 +312,7 @@ class SlotsNeeded(TypedDict):
     """The start of the period, ISO 8601 in UTC. Periods without a change are left out: the last value
     continues."""
     needed: int
-    """The largest number of sessions that exist at the same time."""
+    """The largest number of sessions that exist at the same time in this period."""
 
 
 class SlotsRow(TypedDict):
@@ -342,7 +342,7 @@ class LimitFigures(TypedDict):
     """The number of responses with more record bytes than the limit. A broker can exceed the limit only with
     the first batch of a response."""
     over_limit_bytes: int
-    """The bytes above the limit, in total."""
+    """The bytes above the limit, added up over all responses."""
     starved: int
     """How often a partition starved: it had records but got none, while other partitions got some."""
     starved_seconds: float

@@ -81,8 +81,8 @@ class _Template:
     request: Turned
     response: Turned
     plan: SessionPlan | None = None
-    """The core's plan, once its fast path has expanded a matching response to the captured size. All other
-    matching responses will be expanded in this way."""
+    """The core's plan for matching responses. It is set once the core's fast path has expanded a matching
+    response to the captured size. All other matching responses are expanded in the same way."""
 
     @property
     def answer_size(self) -> int:
@@ -132,8 +132,8 @@ class GatewayPolicy:
     def repeats(self, exchange: Exchange) -> bool:
         """Add the next fetch if the fetch and its response match the template. Return whether they match.
 
-        The core's fast path handles this fetch, as in a live gateway. It costs as much as the template. All
-        earlier fetches must be final.
+        The core's fast path handles this fetch, as in a live gateway. The fetch has the same cost as the
+        template. All earlier fetches must be final.
         """
         template = self._template
         if template is None or self._open or not template.request.matches(exchange.request):

@@ -104,7 +104,7 @@ class Part(InputPartition):
 
 
 class KafkaPcapReader(DataSourceReader):
-    """Reads captures, part by part of their connections."""
+    """A reader of captures. It reads one part of the captured connections at a time."""
 
     def __init__(
         self, sources: list[Source], ports: frozenset[int], parts: int, secrets: Secrets | None

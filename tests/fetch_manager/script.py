@@ -27,7 +27,7 @@ class World(Protocol):
         """Return the real name of a topic. The short name is the part before its first dash."""
 
     def produce(self, name: str, partition: int, size: int = 10) -> None:
-        """Append a batch with one record of that size."""
+        """Append a batch with one record of `size` bytes."""
 
     def hold(self, name: str, partition: int) -> AbstractContextManager[None]:
         """Append a record in an open transaction, and commit it at the end of the context."""

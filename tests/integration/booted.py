@@ -16,7 +16,7 @@ from tools.netns import Namespace
 
 ROOT: Final = Path(__file__).parents[2]
 PROGRAMS: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-"""The PATH of system programs only. Units can't read programs in a user's home."""
+"""The PATH of system programs only. systemd units can't read programs in a user's home."""
 
 BOOT: Final = """
 set -e

@@ -72,7 +72,7 @@ class Shipped(Sidecar):
 
 
 class Written(Sidecar):
-    """The gateway, started by a command line from a page.
+    """The gateway, started by a command line from a page of the documentation.
 
     Args:
         place: the namespace.
@@ -106,7 +106,8 @@ def confined(user: int, rights: Iterable[str]) -> list[str]:
 def _opened() -> list[str]:
     """Return the command line before a program, so that any user can reach the interpreter.
 
-    Folders on the path that are closed to others (somebody's home) are opened in a private layer in memory.
+    Folders on the path that other users can't open (such as a home folder) are opened in a private layer in
+    memory.
     """
     needed = (os.path.realpath(sys.executable), sys.executable, __file__)
     parents = {folder for path in needed for folder in Path(path).parents}

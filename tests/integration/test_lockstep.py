@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(1800)]
 
 RELEASES = ("4.4.0", "4.3.0", "3.9.1", "2.8.2", "2.4.1", "1.1.1", "1.0.2")
 STEPS = int(os.environ.get("LOCKSTEP_STEPS", "500"))
-"""Steps on each broker, divided between its Fetch versions."""
+"""The number of steps on each broker. They are divided between the broker's Fetch versions."""
 
 
 @pytest.fixture(scope="module", params=RELEASES)

@@ -304,8 +304,9 @@ def test_two_with_records_keep_their_order_at_the_tail() -> None:
 
 
 def test_new_values_keep_the_place_forgetting_loses_it() -> None:
-    """Case 34: a partition with new values keeps its place. If forgotten and added again, it is at the
-    end.
+    """Case 34: a partition with new values keeps its place.
+
+    A partition that is forgotten and added again is at the end.
     """
     _, asker = fresh()
     session = Session(asker, *ALL_FOO)

@@ -11,8 +11,9 @@ from proxy.net.link import alarm
 
 
 def test_a_late_timer_fires_after_what_came_meanwhile_was_read() -> None:
-    """A late timer fires after the bytes that came meanwhile were read. Here the event loop is busy with one
-    client while the answer to another client arrives.
+    """A late timer fires only after the bytes were read that have arrived in the meantime.
+
+    Here the event loop is busy with one client while the answer to another client arrives.
     """
 
     async def run() -> list[str]:

@@ -169,8 +169,9 @@ def test_rows_are_found_at_every_version(version: int) -> None:
 
 
 def test_one_topic_is_looked_up_without_its_span_being_checked_twice() -> None:
-    """A list with one topic is looked up in a faster way, and an unknown partition in the normal way. Both
-    find the same.
+    """A list with one topic is looked up in a faster way, and an unknown partition in the normal way.
+
+    Both ways find the same rows.
     """
     table = filled(11, ("a", 0), ("a", 1))
     assert table.locate(listing(11, ("a", 1), ("a", 0))).tolist() == [1, 0]

@@ -112,7 +112,7 @@ async def _call(connection: tuple[asyncio.StreamReader, asyncio.StreamWriter], a
 
 
 async def follow(where: tuple[str, int], topic: str) -> None:
-    """Fetch repeatedly from a broker that does not lead, until cancelled."""
+    """Fetch repeatedly from a broker that does not lead, until the task is cancelled."""
     host, port = where
     # correlation id, throttle time, error, session, topics, name, partitions, partition
     error_at = 4 + 4 + 2 + 4 + 4 + len(string(topic)) + 4 + 4

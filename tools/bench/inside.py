@@ -34,7 +34,7 @@ _RANGES: Final = ((0, 0, 11), (1, 4, 18), (3, 0, 13), (9, 1, 9), (10, 0, 6), (12
 """The relevant part of a 4.3 broker's ApiVersions: key, lowest and highest version."""
 _PEER: Final = (HOST, 1)
 FIRST_FETCHES: Final = 10
-"""A gateway has a session after at most this many fetches."""
+"""The number of fetches after which a gateway has a session at the latest."""
 HEAD_BYTES, END_BYTES = 90, 3
 """The approximate bytes that a broker writes before and after the records of one partition."""
 RECORDS_BYTES: Final = 1 << 12

@@ -42,7 +42,7 @@ class MeasuredCapture:
     java_bytes: int
     """The peak of Java's resident bytes. Java is both driver and executor here."""
     actual: dict[str, int]
-    """`fetch.actual` of the report."""
+    """The part `fetch.actual` of the report."""
 
 
 def main() -> None:

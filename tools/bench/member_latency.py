@@ -13,7 +13,8 @@ GROUP: Final = "billing"
 HALF: Final = "kr-00000000-7fffffff"
 RATE: Final = 10_000
 BYTES: Final = 1_000
-"""Records a second, and the size of each: 10 MB/s."""
+"""The number of records a second (`RATE`), and the size of each record in bytes (`BYTES`). Together they are
+10 MB/s."""
 KEYS: Final = 5_000
 LINGER_MS: Final = 5
 """How long the producer waits for more records, in milliseconds. Without this wait, 10,000 requests a second

@@ -25,8 +25,8 @@ _RANGES: Final = ((1, 4, 18), (3, 1, 1), (9, 1, 9), (10, 0, 6), (18, 0, 4))
 """The part of a 4.3 broker's ApiVersions that a gateway needs. Only one version of Metadata is included."""
 _CLIENT_ID_AT: Final = 12
 _SESSION: Final = 2 + 1 + 13
-"""The number of bytes from a fetch's client id to its session id, without the text of the client id. They are
-the length of the client id, the tags and the limits."""
+"""The number of bytes from a fetch's client id to its session id, without the text of the client id: its
+length field, the tags, and the limits."""
 
 
 class SessionStub(asyncio.Protocol):

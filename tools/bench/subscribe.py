@@ -1,8 +1,8 @@
 """Fetch bytes from the subscribe on: the saving while a client starts, and while its list changes.
 
 The client's side of the same run shows the bytes of direct traffic. The possible saving depends on what the
-client lists and when, and on the speed of the machine. So the lowest possible cost of this very run is
-computed from a capture of it (`tools.bench.oracle`).
+client lists and when, and on the speed of the machine. So each run is captured, and its lowest possible cost
+is computed from the capture (`tools.bench.oracle`).
 """
 
 import tempfile

@@ -1,6 +1,6 @@
 """TLS to the broker: a client reads 1 KB records in plain text through proxies that use TLS to the broker.
 
-It has its own broker, with a TLS listener for each proxy. The gateway is compared with haproxy.
+This benchmark has its own broker, with a TLS listener for each proxy. The gateway is compared with haproxy.
 """
 
 import sys
@@ -49,7 +49,7 @@ def run(stage: BenchStage) -> list[FigureTable]:
 
 
 def _broker(stack: ExitStack, folder: Path) -> tuple[Broker, dict[str, int], Authority]:
-    """Start a broker with a listener for each proxy, which advertises the proxy's own port."""
+    """Start a broker with one listener for each proxy. Each listener advertises the port of its proxy."""
     ca = Authority(folder)
     pair = ca.sign("kafka")
     both = folder / "broker.pem"

@@ -28,8 +28,9 @@ def classpath(version: str, *, tools: bool = False) -> str:
     """Return Java's class path for a Kafka release. Download the jars if they are not there yet.
 
     Args:
-        version: Kafka's release, as in "4.3.0".
-        tools: add kafka-tools: the console clients, VerifiableConsumer, ConsumerPerformance and others.
+        version: Kafka's release, for example "4.3.0".
+        tools: whether to add kafka-tools: the console clients, VerifiableConsumer, ConsumerPerformance and
+            others.
 
     Raises:
         RuntimeError: the jars could not be fetched.

@@ -17,7 +17,7 @@ _TOPIC_WITHIN: Final = 320
 """The first topic of a fetch response is within this many bytes."""
 _MAX_AWAITED: Final = 64
 _BLIND: Final = 8 << 20
-"""A response without a known request is kept up to this size."""
+"""The size in bytes up to which a response without a known request is kept."""
 
 
 class ResponseFraming(Framing):
@@ -102,7 +102,7 @@ class ResponseFraming(Framing):
                 at = buffer.find(pattern, at + 1)
 
     def judge(self, search: Search, at: int, *, boundary: bool) -> Plausibility:
-        """See `resync.Judge`.
+        """Return whether a response begins at a place (see `resync.Judge`).
 
         An expected correlation id can occur anywhere by chance (as a partition number, or in an offset). A
         nested length can end where its response ends. So a place counts in one of two cases. Either the

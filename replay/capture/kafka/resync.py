@@ -18,8 +18,8 @@ class Plausibility(Enum):
     """The result of the test whether a frame begins at a certain place in the bytes."""
 
     HERE = auto()
-    """A frame certainly begins here. This is proved by a header at its end, by the sender waiting at its end,
-    or by its contents."""
+    """A frame certainly begins here. The proof is a header after its end, or a sender that waits after its
+    end, or the frame's contents."""
     WAIT = auto()
     """More bytes are needed to decide."""
     NO = auto()

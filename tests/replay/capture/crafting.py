@@ -243,7 +243,7 @@ def wrap(frames: Iterable[Frame], added: int) -> list[Frame]:
 
 @dataclass(slots=True)
 class Talk:
-    """A TCP connection made of scapy's packets. Each call makes one segment and adds it to `frames`."""
+    """A TCP connection made of scapy's packets. Each method makes one segment and adds it to `frames`."""
 
     client: tuple[str, int] = ("10.0.0.1", 40000)
     broker: tuple[str, int] = ("10.0.0.2", 9092)

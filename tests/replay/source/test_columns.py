@@ -1,4 +1,4 @@
-"""The rows for questions in SQL: their contents for real captures, and for each part of a capture."""
+"""The table for questions in SQL has the right rows for real captures, and for each part of a capture."""
 
 from collections import Counter
 from pathlib import Path

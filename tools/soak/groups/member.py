@@ -10,9 +10,10 @@ The lines, with the time in nanoseconds of the machine's monotonic clock after t
     left TIME
     error TIME TEXT
 
-A member is fenced if the coordinator refuses its commit: the group has gone on without it, or the client has
-already joined again. A record's line is written before the record is committed, and a commit's line after the
-response. Each line is one write, so that a kill cuts none. SIGTERM makes it leave gracefully.
+A member is fenced if the coordinator refuses its commit: the group has continued without the member, or the
+client has already joined again. A record's line is written before the record is committed. A commit's line is
+written after the response. Each line is one write, so that a kill never leaves a part of a line. SIGTERM
+makes the member leave gracefully.
 """
 
 import argparse
