@@ -128,8 +128,8 @@ class BrokerVersions:
     def remember(self, connection: object, features: Features) -> None:
         """Remember the features that a connection has learned.
 
-        If equal features are already remembered, nothing changes, and they are forgotten with the earlier
-        connection.
+        If equal features are already remembered, nothing changes: they are forgotten when the earlier
+        connection ends.
         """
         if features != self.features:
             self.features, self._said_to = features, connection

@@ -16,7 +16,10 @@ from replay.capture.files.window import SIZE, FileWindow, Readable, Records
 
 
 class _RecordReader(Protocol):
-    """Finds records in windows: PcapRecords or PcapngRecords."""
+    """A reader of one file format: PcapRecords or PcapngRecords.
+
+    It finds records in windows of a file.
+    """
 
     done: bool
 
