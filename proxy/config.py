@@ -438,7 +438,7 @@ class Config:
         "response, nor one that is forwarded because it is not plain Kafka; 0: never",
         live=True,
     )
-    """The longest time without traffic, in seconds; 0 means no limit. `handshake_timeout` has the same form."""
+    """The longest time without traffic, in seconds; 0 means no limit. `handshake_timeout` works alike."""
     handshake_timeout: float = option(
         metavar="TIME",
         parse=seconds,
