@@ -1,7 +1,6 @@
 """With brokers other than Kafka, entries that the gateway fills in look like the broker's own entries.
 
-The broker of these tests, franz-go's kfake, sends null for a fetch without aborted transactions, even for
-read_committed.
+franz-go's kfake, for example, sends null for a fetch without aborted transactions, even for read_committed.
 """
 
 from typing import Any
