@@ -21,13 +21,13 @@ def assert_lanes(program: Program, ways: Ways, expected: Expected, isolation: st
         AssertionError: a record is missing, out of order, or belongs to another lane.
     """
     with Run(program, ways.direct, assign=PARTITIONS, isolation=isolation) as whole:
-        whole.wait_records(count_of(program, expected, isolation))
+        whole.wait_records(count_of(program, expected, isolation), seconds=90)
     for lane in LANES:
         mine = _owned(whole, lane)
         with Run(
             program, ways.gateway, assign=PARTITIONS, isolation=isolation, suffix=suffix((lane,))
         ) as run:
-            run.wait_records(sum(map(len, mine.values())))
+            run.wait_records(sum(map(len, mine.values())), seconds=90)
             run.stop()
             assert run.records() == mine
             assert run.errors() == []
