@@ -19,7 +19,7 @@ Client: TypeAlias = tuple[str, bytes]
 
 
 class Overlap(NamedTuple):
-    """Two clients declare the same hash: the reason to refuse the second client."""
+    """Two clients declare the same hash. The second client is refused for this reason."""
 
     holder: Client
     """The client that already holds some of the ranges."""

@@ -63,8 +63,9 @@ class Verdict(Enum):
     GO_ON = "go on"
     """The response has no record for the member. Fetch again, from the next offsets."""
     WAIT = "wait"
-    """The response has only an error of the gateway's own, or the next records can't be fetched. Send it when
-    the fetch's max_wait_ms is over. Some clients would retry at once, hundreds of times a second."""
+    """The response has only an error made by the gateway, or the next records can't be fetched. Send the
+    response when the fetch's max_wait_ms is over. If it came at once, some clients would retry hundreds of
+    times a second."""
 
 
 class LaneFetch:
@@ -248,7 +249,7 @@ class LaneFetch:
     def _request(self, now: float) -> bytes:
         """Return the fetch for the broker.
 
-        It is sessionless, and skips offsets without records for the member.
+        The fetch is sessionless, and skips offsets without records for the member.
         """
         fetch = self._fetch
         frame = bytearray(fetch.frame)

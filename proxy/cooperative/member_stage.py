@@ -455,7 +455,10 @@ class MemberStage(Stage):
             self._alarm(current.wait_until)
 
     def _send(self, frame: bytes, take: Take | None) -> None:
-        """Send a request to the broker. `take` processes the response; with None it is forwarded."""
+        """Send a request to the broker. `take` processes the response.
+
+        If it is None, the response is forwarded.
+        """
         state = self._state
         if state.fault is not None or state.phase is Phase.CLOSING:
             return

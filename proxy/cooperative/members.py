@@ -55,7 +55,7 @@ class Joins(Protocol):
 
 
 class Denial(NamedTuple):
-    """Why a client does not get its declared lane."""
+    """The reason why a client does not get its declared lane."""
 
     code: int
     """Kafka's error code for the client."""
@@ -69,7 +69,7 @@ class Members:
     Args:
         groups: the names of the cooperative groups.
         gateway: an id of this process that no other process has.
-        tell: logs an event of a group or of a client.
+        tell: a function that logs an event of a group or of a client.
         number: the number of this process in the gateway, from 1 on.
         processes: how many processes the gateway has.
     """

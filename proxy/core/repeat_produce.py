@@ -1,4 +1,4 @@
-"""An idempotent produce that is retried at new leaders. Sans-IO."""
+"""Retries an idempotent Produce request at new leaders. Sans-IO."""
 
 from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress

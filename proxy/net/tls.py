@@ -163,7 +163,7 @@ class ClientTls:
     def accept_args(self, node_id: int | None) -> dict[str, Any]:
         """Return the TLS arguments for asyncio to accept a client with the newest files.
 
-        Without TLS, return none.
+        Without TLS, return no arguments.
 
         After a change of files there is a new context, which does not know earlier TLS sessions (RFC 8446,
         2.2). Otherwise a client that resumes a session would not be checked against the newest

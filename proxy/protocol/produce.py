@@ -103,7 +103,8 @@ _BATCH_OVERHEAD: Final = 12
 _MAGIC: Final = 2
 _TRANSACTIONAL: Final = 0x10
 _OFFSETS = Struct(">qqq")
-"""Fields of a response's entry (v5 and later): base_offset, log_append_time_ms, log_start_offset."""
+"""The fields of a partition's entry in a Produce response (v5 and later): base_offset, log_append_time_ms,
+log_start_offset."""
 _MAX_PARTITIONS: Final = 1 << 14
 
 
@@ -123,7 +124,7 @@ class ProducedBatch(NamedTuple):
 
 
 class Produced(NamedTuple):
-    """A non-transactional request of idempotent batches that the broker will answer."""
+    """A non-transactional Produce request with idempotent batches, which the broker will answer."""
 
     frame: bytes
     body: int

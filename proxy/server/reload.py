@@ -31,7 +31,7 @@ class Reloader:
         """The options in use now. If an option needs a restart, the old value stays here, so each reload
         reports the option again."""
         self.draining = False
-        """Whether the gateway drains. Then a reload no longer changes ``--drain-timeout``."""
+        """Whether the gateway drains. While it drains, a reload does not change ``--drain-timeout``."""
         self._gateway = gateway
         self._load = load
         self._file = Path(file) if file else None

@@ -218,7 +218,7 @@ class Player:
         return live
 
     def _silent(self, side: TargetSide, address: Address, sent_at: float) -> None:
-        """Stop the run if a broker is silent: it missed a deadline and has sent nothing since that request.
+        """Stop the run if a broker has missed a deadline, and has sent nothing since the late request.
 
         `sent_at` is the time of the request whose response is late.
         """

@@ -48,7 +48,7 @@ class Session:
 class SideSessions:
     """The sessions of all connections to one broker.
 
-    They belong to no connection, because a client may continue a session on another connection.
+    A session belongs to no connection, because a client may continue it on another connection.
     """
 
     def __init__(self) -> None:

@@ -33,7 +33,7 @@ class ApiCounts:
     versions: Counter[int] = field(default_factory=Counter)
 
     def add(self, exchange: Exchange) -> None:
-        """Add an exchange."""
+        """Add an exchange to the counts."""
         self.requests += exchange.request_bytes > 0
         self.responses += exchange.response_bytes > 0
         self.request_bytes += exchange.request_bytes

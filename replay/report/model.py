@@ -446,13 +446,13 @@ class CooperativeReport(TypedDict):
     """How evenly keys would spread over the members of cooperative groups."""
 
     members: int
-    """The value of --cooperative."""
+    """The number of members of a group: the value of --cooperative."""
     groups: list[CooperativeRow]
     """A row for each group. The groups with the most bytes are first."""
 
 
 class TcpIp(TypedDict):
-    """Modelled: bytes of TCP and IP headers around the fetch bytes, both directions."""
+    """The modelled bytes of TCP and IP headers around the fetch bytes, in both directions."""
 
     bytes_actual: int
     bytes_predicted: int

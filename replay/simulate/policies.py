@@ -256,10 +256,10 @@ class GatewayPolicy:
         outcome.altered += sent.partitions - added
 
     def settle(self, until: int | None) -> list[Outcome]:
-        """Deliver all responses that came before a time, in ns. With None, deliver all.
+        """Deliver all responses that came before `until` (in nanoseconds). With None, deliver all responses.
 
         The broker answers requests in the order in which they were sent. If a fetch is sent again, its answer
-        comes after those of requests sent in between.
+        comes after the answers to requests sent in between.
         """
         settled = self._settle_waiting(self._waiting, until) if self._waiting is not None else []
         self._connection.drain_events()  # nothing here uses them

@@ -46,7 +46,7 @@ _OPTIONS: Final = ("keylog", "partitions", "ports")
 _WHOLE: Final = 1 << 62
 _ALL: Final = frozenset(ApiKey)
 _OF_LOAD: Final = frozenset({"path", "paths"})
-"""Spark puts the arguments of `load` among the options."""
+"""The options that have the paths. Spark puts the arguments of `load` among the options."""
 
 
 class KafkaPcap(DataSource):

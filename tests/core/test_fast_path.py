@@ -791,7 +791,7 @@ class Talk:
         self.sessions.keep_order, self.sessions.crowded = to == "keep order", to == "crowded"
 
     def opens(self, later: bool) -> None:
-        """Start to open a listener. With `later`, leave it unfinished."""
+        """Start to open a listener. With `later`, the listener is not open yet when this returns."""
         self._opening.add(2)
         if not later:
             self._opening.clear()

@@ -211,7 +211,10 @@ def test_epochs_and_ids_that_no_client_has_pass(session: tuple[int, int]) -> Non
 
 
 def test_kafka_gos_way_of_having_no_session() -> None:
-    """A fetch with (-1, -1) counts as a fetch without a session. kafka-go's Client sends this."""
+    """A fetch with session id -1 and epoch -1 counts as a fetch without a session.
+
+    kafka-go's Client sends this.
+    """
     play = Playbook().knows()
     for number in (1, 2):
         passes(play, 11, T, number, session=(-1, -1))

@@ -280,8 +280,9 @@ def test_one_that_may_name_brokers_is_refused(chunk: int, version: int) -> None:
 
 
 def test_endpoints_behind_another_tag_are_not_overlooked() -> None:
-    """Endpoints after a tag with a higher number end the connection as unreadable. Tags must be in ascending
-    order (KIP-482).
+    """A response whose endpoints come after a tag with a higher number is unreadable.
+
+    It ends the connection, because tags must be in ascending order (KIP-482).
     """
     play = asking(Playbook(resolve=gateway).knows())
     tags = ((5, b"x"), *endpoints((2, "direct.example", 9092)))

@@ -64,7 +64,7 @@ def the_first_incremental_epoch_is_1(script: Script) -> None:
 
 
 def an_epoch_is_good_once(script: Script) -> None:
-    """Case 18: an epoch can be used only once."""
+    """Case 18: an epoch can be used only once. A second fetch with this epoch gets an error."""
     made = script.session(("foo", 0))
 
     assert summary(made.fetch()) == (0, made.number, 0)

@@ -77,7 +77,7 @@ class Script(Requests):
     """The isolation level of fetches that do not set one."""
 
     def at(self, version: int) -> Self:
-        """Use another version from now on."""
+        """Use another Fetch version from now on."""
         self.version = version
         return self
 

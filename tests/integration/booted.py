@@ -36,12 +36,13 @@ exec systemd-nspawn --directory="$folder/root" "$@"
 class Machine:
     """A booted machine; `with` ends it.
 
-    It sees the files of this machine, and writes to a layer in memory. Nobody else sees its mounts.
+    The booted machine sees the files of the host, and writes to a layer in memory. Other processes do not see
+    its mounts.
 
     Args:
-        network: its network namespace.
-        prepare: shell commands that run in its files, from the folder of this repository, before it boots and
-            with the network of this machine.
+        network: the network namespace of the machine.
+        prepare: shell commands that run in the machine's files, from the folder of this repository, before
+            the machine boots. They use the network of the host.
     """
 
     def __init__(self, network: Namespace, prepare: Sequence[str] = ()) -> None:

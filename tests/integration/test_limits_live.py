@@ -84,7 +84,7 @@ class Consumer:
         return BATCH * len(self.apply(response))
 
     def apply(self, response: FetchResponse) -> list[int]:
-        """Continue after the received batches. Return their partitions."""
+        """Advance the offsets after the received batches. Return the partitions of these batches."""
         came = [data for topic in response.topics for data in topic.partitions if data.records]
         assert {len(data.records or b"") for data in came} <= {BATCH}
         for data in came:

@@ -281,7 +281,7 @@ def test_records_go_last_and_news_stay() -> None:
 
 
 def test_up_to_2_8_news_go_last_too() -> None:
-    """Up to 2.8, each partition in a response moves to the end of the session (KAFKA-12330)."""
+    """Up to Kafka 2.8, each partition in a response moves to the end of the session (KAFKA-12330)."""
     broker, asker = fresh(release="2.8")
     broker.partition("foo").append(b"data", replicated=False)
     session = Session(asker, ("foo", 0, 1), ("foo", 1), ("foo", 2))

@@ -11,7 +11,10 @@ from tests.shell import BOTH_LOOPS, client, gateway, link_of, run, socket_of, st
 
 
 class Transport:
-    """Replaces the transport of an event loop, as far as an endpoint uses it. It records the calls."""
+    """A replacement for the transport of an event loop, as far as an endpoint uses it.
+
+    It records the calls.
+    """
 
     def __init__(self, *, tls: bool = False) -> None:
         self.told: list[str] = []

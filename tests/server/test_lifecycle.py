@@ -265,8 +265,8 @@ def test_0_is_no_limit_of_time() -> None:
 def test_clients_that_vanish_without_a_word_are_ended_and_leave_nothing() -> None:
     """Clients that vanish without closing are closed by the gateway, and nothing of them is left.
 
-    There are 200 of them. With CAP_NET_ADMIN, TCP_REPAIR closes their sockets without FIN or RST. Otherwise
-    they stay silent.
+    200 clients vanish. With CAP_NET_ADMIN, TCP_REPAIR closes their sockets without FIN or RST. Otherwise the
+    clients stay silent.
     """
 
     async def scene() -> None:

@@ -80,7 +80,7 @@ def _cpu() -> float:
 
 
 def _children(program: str) -> Iterator[int]:
-    """Yield the ids of Spark's processes that run a program. They live as long as Spark."""
+    """Yield the ids of those Spark processes that run a program. The processes live as long as Spark."""
     for child in psutil.Process().children(recursive=True):
         if child.name().startswith(program):
             yield child.pid

@@ -35,7 +35,7 @@ QUICK: dict[str, object] = {
     "log.cleaner.dedupe.buffer.size": 8 << 20,  # the default is 128 MB of the heap
     "log.cleaner.backoff.ms": 500,
 }
-"""Settings that make a broker start quickly and tests wait less. All others are Kafka's defaults."""
+"""Settings that make a broker start quickly and tests wait less. All other settings are Kafka's defaults."""
 
 QUICK_KRAFT: dict[str, object] = {
     "broker.session.timeout.ms": 6000,  # a killed broker can only register again after that

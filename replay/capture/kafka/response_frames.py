@@ -129,7 +129,7 @@ class ResponseFraming(Framing):
         return self.conversation.is_response(frame, correlation_id, whole=whole)
 
     def _by_follower(self, search: Search, end: int, correlation_id: int) -> Plausibility:
-        """Judge by the next header: it must belong to the response to the next request."""
+        """Judge a response by the next header, which must belong to the response to the next request."""
         if end + RESPONSE_START_BYTES > len(search):
             return Plausibility.WAIT
         length, follower = RESPONSE_START.unpack_from(search.buffer, end)

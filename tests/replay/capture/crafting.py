@@ -28,7 +28,7 @@ class Frame:
     time: int
     """The time of the packet, in nanoseconds since 1970."""
     data: bytes
-    """An IP packet. After `relink`, with a link layer before it."""
+    """The bytes of an IP packet. After `relink`, they begin with a link layer."""
     length: int
     """The size of the packet on the wire, in bytes."""
 

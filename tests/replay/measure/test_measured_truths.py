@@ -140,7 +140,8 @@ def test_the_gateways_policy_gives_the_same_however_it_was_captured(
 def test_what_the_gateways_policy_saves_and_its_counts_say_why(name: str) -> None:
     """The policy `gateway` saves at least 99 % of what `always` saves, and its counts explain the saving.
 
-    It may save more than `always`: if a client's list grows, it does not add the partitions one by one.
+    `gateway` may save more than `always`: if a client's list grows, `gateway` does not add the partitions one
+    by one.
     """
     gateway, always = undisturbed(name, "gateway")["fetch"], undisturbed(name, "always")["fetch"]
     went = gateway["sessions"]

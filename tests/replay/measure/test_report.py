@@ -79,7 +79,7 @@ def test_parts_of_a_file_are_one_file_and_its_problems_are_named() -> None:
 
 
 def minutes(file: str, *pairs: tuple[float, float]) -> Group:
-    """Return the counts of a file that was captured in intervals from one minute to another."""
+    """Return the counts of a file that was captured in these intervals, which are given in minutes."""
     counts = FileCounts(file=file, number=sum(file.encode()))
     for first, last in pairs:
         counts.add_times(int(first * 60e9), int(last * 60e9))

@@ -42,7 +42,7 @@ def test_frames_may_come_byte_by_byte() -> None:
 
 @pytest.mark.parametrize("cut", range(1, HEADER))
 def test_a_header_that_turns_out_to_be_none_is_searched_over_until_the_next_frame(cut: int) -> None:
-    """If bytes after a frame are no header, the next frame is found by its contents."""
+    """If the bytes after a frame are not a header, the next frame is found by its contents."""
     noise = b"\xff" * HEADER
     talk = Talk().client(ASKED).broker(TOLD).client(noise[:cut]).client(noise[cut:])
     for number in range(6, 12):
