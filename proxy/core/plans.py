@@ -604,23 +604,27 @@ class SessionPlan(FetchPlan):
         self._measured.note_fetch(seconds, size, len(full), self._altered, self.partitions)
         return full
 
-    def repeat(self, received: int, full: int) -> None:
-        """Count one more fetch and one more response, without building them.
+    def repeat(self, times: int, received: int, full: int) -> None:
+        """Count more fetches and their responses, without building them.
 
         Use this only if the last fetch changed nothing in the session, its response had no entry, and the new
-        fetch and response are like them. The list of the new fetch may begin at another entry.
+        fetches and responses are like them. The list of a new fetch may begin at another entry.
 
         Args:
-            received: the size of the broker's response in bytes.
-            full: the size of the full response in bytes.
+            times: how many fetches.
+            received: the size of each response of the broker in bytes.
+            full: the size of each full response in bytes.
         """
-        self._session.continue_session()
-        self._eligibility.savings.answered(self._size - self._sent + full - received, 0)
-        self._asked += 1
-        self._to_broker += self._sent
-        self._answered += 1
-        self._received += received
-        self._to_client += full
+        session, savings = self._session, self._eligibility.savings
+        saved = self._size - self._sent + full - received
+        for _ in range(times):  # averages are floats: only the same steps give the same value
+            session.continue_session()
+            savings.answered(saved, 0)
+        self._asked += times
+        self._to_broker += times * self._sent
+        self._answered += times
+        self._received += times * received
+        self._to_client += times * full
 
     def begin(self, request: InFlight) -> Handler:
         """Return a new handler for the fetch in flight."""

@@ -19,7 +19,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from proxy.protocol.api import ApiKey
 from replay.capture.kafka.exchange import Exchange
+from replay.capture.kafka.pairs import Pairs
 
 SAMPLED: Final = 12
 """How many exchanges of each connection are kept."""
@@ -59,7 +61,7 @@ class Sample:
         if not (exchange.request_time and exchange.response_time):
             return
         self.exchanges += 1
-        rank = _rank(exchange)
+        rank = _rank(exchange.correlation_id, exchange.api_key)
         if len(self._kept) >= SAMPLED:
             if rank >= self._worst:
                 return
@@ -73,14 +75,23 @@ class Sample:
         )
         self._worst = max(self._kept)
 
+    def add_pairs(self, pairs: Pairs, begin: int, end: int) -> None:
+        """Add some exchanges of `pairs`, all of which are complete."""
+        self.exchanges += end - begin
+        for at in range(begin, end):
+            full = len(self._kept) >= SAMPLED
+            if not full or _rank(pairs.correlation_ids[at], ApiKey.FETCH) < self._worst:
+                self.add(pairs.exchange(at))
+                self.exchanges -= 1
+
     def values(self) -> list[SampledExchange]:
         """Return the kept exchanges, or an empty list if there are too few to compare."""
         return list(self._kept.values()) if len(self._kept) >= _LEAST else []
 
 
-def _rank(exchange: Exchange) -> int:
+def _rank(correlation_id: int, api_key: int) -> int:
     """Return a hash of the fields that are the same on both sides of a gateway."""
-    mixed = (exchange.correlation_id << 8 | exchange.api_key) * 0x9E3779B97F4A7C15 & (1 << 64) - 1
+    mixed = (correlation_id << 8 | api_key) * 0x9E3779B97F4A7C15 & (1 << 64) - 1
     return (mixed ^ mixed >> 29) * 0xBF58476D1CE4E5B9 & (1 << 64) - 1
 
 

@@ -5,7 +5,7 @@ of the sums depends on the number of topics, not on the number of fetches.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from operator import attrgetter
 from typing import Final, NamedTuple
@@ -164,13 +164,24 @@ class Digest:
         actual = exchange.request_bytes + exchange.response_bytes
         through = outcome.session_request_bytes + outcome.session_response_bytes
         self.timeline.add(exchange.request_time, actual, through + (0 if outcome.eligible else actual))
-        if outcome.topics is not self._shares:
-            self._add_shares()
-            self._shares = outcome.topics
-        self._repeated += 1
-        self._repeated_eligible += outcome.eligible
+        self._note_shares(outcome, 1)
         self._note_session(outcome)
         self.limits.add(outcome)
+
+    def repeat(self, outcome: Outcome, request_times: Sequence[int], response_times: Sequence[int]) -> None:
+        """Add counted fetches with the same outcome, which went through the session and changed nothing.
+
+        Times are in ns since 1970.
+        """
+        exchange, times = outcome.exchange, len(request_times)
+        actual = exchange.request_bytes + exchange.response_bytes
+        predicted = outcome.session_request_bytes + outcome.session_response_bytes
+        for time in request_times:
+            self.timeline.add(time, actual, predicted)
+        self._note_shares(outcome, times)
+        for time in response_times:
+            self.log.touch(time, self._connection, outcome.session_size)
+        self.limits.repeat(outcome, times)
 
     def close(self, closing: Outcome) -> None:
         """Add the close of the gateway's session for the connection."""
@@ -190,6 +201,13 @@ class Digest:
             limits=self.limits.by_version(),
             starved=self.limits.longest(),
         )
+
+    def _note_shares(self, outcome: Outcome, times: int) -> None:
+        if outcome.topics is not self._shares:
+            self._add_shares()
+            self._shares = outcome.topics
+        self._repeated += times
+        self._repeated_eligible += times * outcome.eligible
 
     def _add_shares(self) -> None:
         for key, share in self._shares.items():

@@ -141,6 +141,11 @@ class LimitLog:
         elif request.session_id:  # the response is missing, so the session's state is unknown
             self._handler.drop()
 
+    def repeat(self, outcome: Outcome, times: int) -> None:
+        """Add fetches that are all alike, without records and outside of a session of the client."""
+        self.add(outcome)
+        self._counted[outcome.exchange.api_version].responses += times - 1
+
     def by_version(self) -> dict[int, VersionFigures]:
         """Return the figures by Fetch version. Partitions that still starve count until the last response."""
         counted = {version: copy(one) for version, one in self._counted.items()}

@@ -54,8 +54,11 @@ def rows(events: Iterable[BulkEvent], choice: RowFilter) -> Iterator[pa.RecordBa
         if isinstance(event, Exchange):
             connection.add(event)
         elif isinstance(event, Pairs):
-            for exchange in event:
-                connection.add(exchange)
+            at = 0
+            while at < len(event):
+                at += connection.add_some(event, at)
+                if connection.writer.full:
+                    yield connection.writer.drain()
         else:
             connection.end(event)
             connection = _ConnectionRows(choice, connection.writer)
@@ -86,6 +89,7 @@ class _ConnectionRows:
         self._saved_by_other = 0
         self._sample = Sample()
         self._keys = _key_log(choice.members) if choice.members else None
+        self._in_bulk = not choice.raw and self._keys is None
         self.writer = writer or RowWriter(raw=choice.raw)
 
     def add(self, exchange: Exchange) -> None:
@@ -101,6 +105,31 @@ class _ConnectionRows:
         self._sample.add(exchange)
         self._settle(self._engine.add(exchange))
         self._settle_other()
+
+    def add_some(self, pairs: Pairs, at: int) -> int:
+        """Add exchanges from a place on: those that repeat the one before, or else one. Return how many."""
+        if self._in_bulk and (times := self._repeat(pairs, at)):
+            return times
+        self.add(pairs.exchange(at))
+        return 1
+
+    def _repeat(self, pairs: Pairs, at: int) -> int:
+        settled, repeats = self._engine.repeat(pairs, at)
+        self._settle(settled)
+        self._settle_other()
+        if repeats is None:
+            return 0
+        outcome, end = repeats.outcome, at + repeats.times
+        place, self._exchanges = self._exchanges, self._exchanges + repeats.times
+        counted = self._choice.counts(outcome)
+        self.writer.exchange(outcome.exchange, place, outcome, counted=counted, times=repeats.times)
+        self._sample.add_pairs(pairs, at, end)
+        if counted:
+            self._counted = True
+            digest = self._digest_of(outcome.exchange.connection)
+            digest.repeat(outcome, pairs.request_times[at:end], pairs.response_times[at:end])
+        self._add_saved(repeats.other, repeats.times)
+        return repeats.times
 
     def end(self, end: ConnectionEnd) -> None:
         """Write the remaining rows, and the row of the connection."""
@@ -141,12 +170,17 @@ class _ConnectionRows:
     def _settle_other(self) -> None:
         """Add up the savings of the policy that was not chosen."""
         for outcome in self._engine.drain_other():
-            exchange = outcome.exchange
-            closes = not exchange.request_bytes  # the gateway's close, when the client is gone
-            if self._counted if closes else self._choice.counts(outcome):
-                if outcome.eligible:
-                    self._saved_by_other += exchange.request_bytes + exchange.response_bytes
-                self._saved_by_other -= outcome.session_request_bytes + outcome.session_response_bytes
+            self._add_saved(outcome, 1)
+
+    def _add_saved(self, outcome: Outcome, times: int) -> None:
+        """Add what the other policy saved in fetches that all have the same outcome."""
+        exchange = outcome.exchange
+        closes = not exchange.request_bytes  # the gateway's close, when the client is gone
+        if self._counted if closes else self._choice.counts(outcome):
+            if outcome.eligible:
+                self._saved_by_other += times * (exchange.request_bytes + exchange.response_bytes)
+            sent = outcome.session_request_bytes + outcome.session_response_bytes
+            self._saved_by_other -= times * sent
 
     def _digest_of(self, connection: str) -> Digest:
         if self._digest is None:

@@ -16,6 +16,7 @@ import pyarrow as pa
 from proxy.protocol.primitives import Buffer
 from replay.capture.files.counts import FileCounts
 from replay.capture.kafka.exchange import CUT, ConnectionEnd, Exchange, is_cut, without_records
+from replay.measure import sums
 from replay.measure.digest import Summary
 from replay.measure.spread import Delivered
 from replay.measure.typed import Codec, codec, struct_field
@@ -161,8 +162,12 @@ def schema(columns: Iterable[TableColumn]) -> pa.Schema:
     return pa.schema([pa.field(one.name, one.type, metadata={"meaning": one.meaning}) for one in columns])
 
 
-EXCHANGES: Final = schema(_COLUMNS)
-"""The schema of the table without the raw columns."""
+EXCHANGES: Final = schema(
+    (*_COLUMNS, TableColumn("count", pa.int64(), "how many exchanges the row stands for"))
+)
+"""The schema of the table without the raw columns. Such a table is only made to be summed. So a row may stand
+for several fetches that are alike: it has their sums in the columns that are added up, and the values of the
+first fetch in all others."""
 EXCHANGES_RAW: Final = schema(COLUMNS)
 STORED: Final = schema(one for one in (*COLUMNS, *STORED_COLUMNS) if one.name not in UNSTORED)
 """The schema of a table in files."""
@@ -207,6 +212,7 @@ class RowWriter:
         *,
         counted: bool | None = None,
         row: str = "",
+        times: int = 1,
     ) -> None:
         """Add a row for an exchange. The row of a fetch also has the fetch's outcome.
 
@@ -216,13 +222,15 @@ class RowWriter:
             outcome: the outcome of the fetch. None if the exchange is not a fetch.
             counted: whether the fetch matches --client and --topic. None if the exchange is not a fetch.
             row: the kind of the row. "" to choose the kind by the exchange.
+            times: how many fetches the row stands for. With raw columns only 1.
         """
         fetch = _fetch_values(outcome) if outcome else _NO_FETCH
         plain = _plain_values(exchange)
-        self._append(
-            (row or _kind(exchange), exchange.connection, place, *plain, *fetch, counted, *_NO_DETAIL),
-            exchange,
-        )
+        values = row or _kind(exchange), exchange.connection, place, *plain, *fetch, counted, *_NO_DETAIL
+        if times > 1:
+            pairs = zip(values, _IS_SUMMED, strict=True)
+            values = tuple(value * times if summed else value for value, summed in pairs)
+        self._append(values, exchange, times)
 
     def detail(self, kind: str, detail: Detail, end: ConnectionEnd | None = None) -> None:
         """Add a row with a detail.
@@ -237,19 +245,23 @@ class RowWriter:
         connection = end.connection if end else ""
         ends = (end.client, end.broker, LAST, end.client_id, end.software) if end else ("", "", LAST, "", "")
         details = (detail if name == DETAILS[kind] else None for name in CODECS)
-        self._append((kind, connection, LAST, *ends, *_NO_EXCHANGE, *_NO_FETCH, None, *details), None)
+        self._append((kind, connection, LAST, *ends, *_NO_EXCHANGE, *_NO_FETCH, None, *details), None, 1)
 
-    def _append(self, row: tuple[Any, ...], exchange: Exchange | None) -> None:
+    def _append(self, row: tuple[Any, ...], exchange: Exchange | None, times: int) -> None:
         if self._raw:
             frames = _frames(exchange) if exchange else (None, None, None)
             self._bytes += sum(map(len, filter(None, frames[:2])))
             row = (*row, *frames)
+        else:
+            row = (*row, times)
         self._rows.append(row)
 
 
 _PLAIN: Final = tuple(column.name for column in _EXCHANGE_COLUMNS[3:])
 _plain_values: Final = attrgetter(*_PLAIN)
 _fetch_values: Final = attrgetter(*(column.name for column in FETCH_COLUMNS))
+_SUMMED: Final = sums.SUMMED | {"request_bytes", "response_bytes"}
+_IS_SUMMED: Final = tuple(column.name in _SUMMED for column in _COLUMNS)
 _NO_FETCH: Final = (None,) * len(FETCH_COLUMNS)
 _NO_DETAIL: Final = (None,) * len(CODECS)
 _NO_EXCHANGE: Final = (-1, -1, -1, 0, 0, 0, 0, 0, 0, False)

@@ -8,6 +8,7 @@ from proxy.core.plans import FetchTemplate
 from proxy.protocol.api import ApiKey
 from proxy.protocol.primitives import ProtocolError
 from replay.capture.kafka.exchange import ConnectionEnd, Exchange
+from replay.capture.kafka.pairs import Pairs
 from replay.simulate.outcome import UNPAIRED, CapturedFetch, Outcome, TopicShare, read_fetch, share_captured
 from replay.simulate.policies import AlwaysPolicy, GatewayPolicy
 
@@ -23,6 +24,17 @@ class Ending:
     """The outcome of closing the gateway's session. None if there was no session to close."""
     differing: int
     """How many responses the core expanded to another size than the captured response has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Repeats:
+    """Fetches that repeat the one before them. Nothing changes, so all have the same cost."""
+
+    times: int
+    outcome: Outcome
+    """The chosen policy's outcome of the first of them."""
+    other: Outcome
+    """The other policy's outcome of an earlier fetch that they repeat. See `Engine.drain_other`."""
 
 
 class Engine:
@@ -77,6 +89,23 @@ class Engine:
         settled += [self._left_out(earlier) for earlier in self._unanswered]
         self._unanswered.clear()
         return settled + self._take(fetch)
+
+    def repeat(self, pairs: Pairs, at: int) -> tuple[list[Outcome], Repeats | None]:
+        """Add the fetches from a place on that repeat the one before them and are final at once.
+
+        Return the outcomes of earlier fetches that became final, and what the repeated fetches cost.
+        """
+        unchanged = self._unchanged
+        if unchanged is None or self._unanswered or self._gateway.repeated is None:
+            return [], None
+        settled = self._chosen(self._gateway, self._gateway.settle(pairs.request_times[at]))
+        repeated = self._gateway.repeated
+        times = self._gateway.repeat(pairs, at)
+        if not times or repeated is None:
+            return settled, None
+        self._number = pairs.number + at + times - 1
+        own, other = (repeated, unchanged) if self._policy is self._gateway else (unchanged, repeated)
+        return settled, Repeats(times, own.repeated_by(pairs.exchange(at)), other)
 
     def drain_other(self) -> list[Outcome]:
         """Return the final outcomes of the other policy since the last call, and forget them.

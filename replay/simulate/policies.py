@@ -34,6 +34,7 @@ from proxy.protocol.primitives import Buffer, encode_count
 from proxy.session.decision import Delta, Reason
 from proxy.session.handler import FetchSessionHandler
 from replay.capture.kafka.exchange import ConnectionEnd, Exchange
+from replay.capture.kafka.pairs import Pairs
 from replay.simulate.captured_broker import SESSION_ID, CapturedBroker
 from replay.simulate.captured_response import CapturedResponse, joined
 from replay.simulate.outcome import (
@@ -146,6 +147,32 @@ class GatewayPolicy:
             return False
         return True
 
+    def repeat(self, pairs: Pairs, at: int) -> int:
+        """Add the fetches from a place on that match the template. Return how many were added.
+
+        They are final, because each got its response before the next request. So the last fetch of `pairs`
+        is not added: what comes after it is unknown. All fetches before `at` must be final.
+        """
+        template, last = self._template, at
+        plan = template.plan if template is not None else None
+        if template is None or plan is None or plan is not self._connection.plan or self._open:
+            return 0
+        request, response = template.request, template.response
+        while (
+            last + 1 < len(pairs)
+            and request.matches(pairs.request(last))
+            and response.matches(pairs.response(last))
+        ):
+            last += 1
+        plan.repeat(last - at, template.answer_size, response.size)
+        return last - at
+
+    @property
+    def repeated(self) -> Outcome | None:
+        """The outcome of fetches that `repeat` may add. None if it adds none."""
+        template = self._template
+        return template.fetch.outcome if template is not None and template.plan is not None else None
+
     def _send_matching(self, template: _Template, exchange: Exchange) -> bool:
         """Pass a matching fetch to the core's fast path. Return False if the fast path does not accept it."""
         fast_path = self._connection.fast_path
@@ -169,7 +196,7 @@ class GatewayPolicy:
         if template is None or template.plan is None:
             raise RuntimeError("a fetch waits without a template that it matches")
         if until is None or exchange.response_time <= until:
-            template.plan.repeat(template.answer_size, exchange.response_bytes)
+            template.plan.repeat(1, template.answer_size, exchange.response_bytes)
             return [template.fetch.outcome.repeated_by(exchange)]
         if not self._send_matching(template, exchange):
             raise RuntimeError(f"{exchange.connection}, {exchange.number}: not on the fast path any more")

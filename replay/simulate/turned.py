@@ -22,10 +22,11 @@ class Turned:
         item: bytes of each entry. An entry begins with its partition, and no partition is listed twice.
     """
 
-    __slots__ = ("_after", "_at", "_before", "_begin", "_circle", "_item", "_listed", "_size", "_start")
+    __slots__ = ("_after", "_at", "_before", "_begin", "_circle", "_item", "_listed", "_start", "size")
 
     def __init__(self, frame: bytes, begin: int, start: int, end: int, item: int) -> None:
-        self._size, self._begin, self._start, self._item = len(frame), begin, start, item
+        self.size = len(frame)
+        self._begin, self._start, self._item = begin, start, item
         self._before, self._after = frame[begin:start], frame[end:]
         self._listed = end - start
         """The size of all entries in bytes."""
@@ -36,7 +37,7 @@ class Turned:
     def matches(self, frame: bytes) -> bool:
         """Return whether a frame equals the template, apart from its header and the rotation of entries."""
         if (
-            len(frame) != self._size
+            len(frame) != self.size
             or not frame.startswith(self._before, self._begin)
             or not frame.endswith(self._after)
         ):

@@ -457,7 +457,7 @@ def test_a_poll_that_repeats_the_last_one_can_be_counted_without_its_frames() ->
         core.receive_broker(told, 1.0)
         assert len(core.drain_broker()) == 1
         assert fast.plan is not None
-        fast.plan.repeat(len(told), sum(map(len, core.drain_client())))
+        fast.plan.repeat(1, len(told), sum(map(len, core.drain_client())))
     assert fast.tally == core.tally
     assert fast.session_epoch == core.session_epoch
     assert repr(fast._fetches.eligibility.savings) == repr(core._fetches.eligibility.savings)

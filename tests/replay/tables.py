@@ -66,7 +66,7 @@ def single(found: Iterable[dict[str, Any]]) -> Iterator[Group]:
     for row in found:
         sums = {name: row[name] or 0 for name in SUMMED}
         details = [row[name] for name in CODECS if row.get(name) is not None]
-        yield {**row, **sums, "count": 1, "details": details}
+        yield {"count": 1, **row, **sums, "details": details}
 
 
 def report_of(groups: Iterable[Group], about: About) -> Report:

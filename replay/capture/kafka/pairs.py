@@ -22,6 +22,7 @@ WORTH: Final = 32
 """A batch of fewer rows is read row by row, which takes less time."""
 LEAST: Final = 4
 """A stretch of fewer exchanges is read row by row, which takes less time."""
+_FETCH: Final = int(ApiKey.FETCH)
 _MASK: Final = 0xFFFF_FFFF
 _MAX_VERSION: Final = 1024
 """See `plausible.is_request_start`."""
@@ -77,7 +78,7 @@ class Pairs:
             client_id=self.client_id,
             software=self.software,
             number=self.number + at,
-            api_key=ApiKey.FETCH,
+            api_key=_FETCH,
             api_version=self.versions[at],
             correlation_id=self.correlation_ids[at],
             request_time=self.request_times[at],
@@ -218,7 +219,7 @@ class Stretches:
         after = sequence + size & _MASK
         whole = whole & (size == length + LENGTH_BYTES) & (length <= MAX_FRAME)
         request = whole & (np.diff(self._first) == 1) & (size >= REQUEST_START_BYTES) & (size <= MAX_RUN)
-        request &= (kind >> 16 == ApiKey.FETCH) & (kind & 0xFFFF < _MAX_VERSION)
+        request &= (kind >> 16 == _FETCH) & (kind & 0xFFFF < _MAX_VERSION)
         pair, link = np.zeros((2, len(first)), np.bool_)
         pair[:-1] = (
             request[:-1] & whole[1:] & (size[1:] >= RESPONSE_START_BYTES) & (side[:-1] ^ side[1:] == 1)

@@ -55,7 +55,7 @@ def complete(row: dict[str, Any]) -> dict[str, Any]:
 
 def batch_of(rows: list[dict[str, Any]]) -> pa.RecordBatch:
     """Return rows as a batch of the table."""
-    columns = {name: [row[name] for row in rows] for name in EXCHANGES.names}
+    columns = {name: [row.get(name, 1) for row in rows] for name in EXCHANGES.names}
     arrays = [
         CODECS[name].write(column) if name in CODECS else pa.array(column, EXCHANGES.field(name).type)
         for name, column in columns.items()

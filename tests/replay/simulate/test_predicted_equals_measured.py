@@ -9,7 +9,7 @@ session, the time of a topic's deletion while responses were throttled, and the 
 
 import os
 from dataclasses import fields
-from typing import Any
+from typing import Any, get_args
 from unittest.mock import patch
 
 from hypothesis import strategies as st
@@ -17,6 +17,7 @@ from hypothesis.stateful import initialize, rule
 
 from proxy.core.events import FetchKind
 from replay.capture.kafka.exchange import ConnectionEnd, Exchange
+from replay.measure.rows import RowFilter
 from replay.simulate.engine import Engine, Policy
 from replay.simulate.outcome import Outcome
 from replay.simulate.policies import GatewayPolicy
@@ -24,6 +25,7 @@ from tests.core.test_expanded_equals_direct import API_VERSIONS, PARTITIONS, REL
 from tests.examples import examples
 from tests.model.gate import framed, unframed
 from tests.model.wire import FetchRequest, decode_response, encode_request
+from tests.replay.measure.in_bulk import collected, in_bulk
 
 EXAMPLES = int(os.environ.get("LAW_EXAMPLES", "50"))
 _MICROSECOND = 1000
@@ -134,6 +136,10 @@ class PredictedEqualsMeasured(AnyClientAnyBroker):
         assert [*map(values, outcomes)] == [*map(values, looked_at)]
         assert [*map(values, always)] == [*map(values, plain_always)]
         assert (by_always, by_gateway) == (plain_by_always, plain_by_gateway)
+        end = ConnectionEnd(connection="c", client="c:1", broker="b:1", closed=True, closed_time=closed_time)
+        for policy in get_args(Policy):
+            bulk = collected([*in_bulk(self.captured), end], RowFilter(policy=policy))
+            assert bulk == collected([*self.captured, end], RowFilter(policy=policy, plain=True))
         return outcomes
 
     def play(
