@@ -157,7 +157,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_options(parser: argparse.ArgumentParser, options: Sequence[Option]) -> None:
-    """Add options, each in its group of the help, and ``--config``."""
+    """Add these options and ``--config`` to the parser. Each option is in its own group of the help."""
     group: argparse._ActionsContainer = parser
     for option in options:
         if options is OPTIONS and option.name in GROUPS:

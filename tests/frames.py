@@ -23,7 +23,7 @@ SESSION_VERSIONS: Final = range(7, 19)
 DATA: Final = Path(__file__).parent / "data"
 
 Want: TypeAlias = tuple[str, int] | tuple[str, int, int]
-"""Topic, partition, and fetch offset (0 if left out)."""
+"""A partition to fetch: topic, partition, and fetch offset (0 if left out)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ def framed(content: bytes) -> bytes:
 
 
 def live(*versions: int) -> list[LiveExchange]:
-    """Return all captured fetches of these versions. Without arguments, return v4 to v18."""
+    """Return all captured fetches of these versions. Without arguments, return those of v4 to v18."""
     return [exchange for exchange in _live() if not versions or exchange.version in versions]
 
 

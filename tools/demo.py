@@ -134,7 +134,7 @@ class DemoReader(threading.Thread):
 
     Args:
         bootstrap: the address to connect to.
-        name: its client id.
+        name: the client id of the consumer.
         owed: returns how many requests of this consumer have no response yet; None if unknown.
     """
 
@@ -143,7 +143,7 @@ class DemoReader(threading.Thread):
         self._owed = owed
         self.records: list[DemoRecord] = []
         self.last_at = 0.0
-        """When the last record was received (monotonic)."""
+        """When the last record was received, in seconds of the monotonic clock."""
         self.error: Exception | None = None
         self._stop_reading = threading.Event()
         self._consumer = Consumer(

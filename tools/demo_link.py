@@ -50,7 +50,8 @@ class Sessionless:
     why: str
     properties: Properties
     native: str
-    """The release whose native session is compared with the link. Both use the same Fetch version."""
+    """The Kafka release of the broker whose native session is compared with the traffic between the gateways.
+    Both use the same Fetch version."""
 
 
 BROKERS: Mapping[str, Sessionless] = {
@@ -80,7 +81,7 @@ Try next: the two commands of docs/deploy.md, "Two gateways in a row". docs/kip-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """A place to count bytes: one side of a gateway."""
+    """A place where bytes are counted: one side of a gateway."""
 
     gateway: GatewayProcess
     side: str

@@ -18,7 +18,7 @@ class LinkOutcome:
     """The result of one demo. Only idle fetches are counted: their responses had no records."""
 
     direct: SideCounts
-    """Between the broker without sessions and the client without the link."""
+    """The counts between the broker without sessions and the client that uses no gateways in a row."""
     near: SideCounts
     """The counts between the two gateways, as counted by the gateway beside the client."""
     far: SideCounts
@@ -63,7 +63,10 @@ def bytes_of(side: SideCounts) -> float:
 
 
 def link_table(outcome: LinkOutcome) -> Table:
-    """Make a table of idle fetches: direct, on the link, and in a session of a broker that gives them."""
+    """Return a table of idle fetches on three routes.
+
+    The routes are: direct, between the two gateways, and in a session of a broker that gives sessions.
+    """
     direct, link, native = outcome.direct, outcome.near, outcome.native
     shown = Table(title="One idle fetch, in bytes", title_justify="left")
     shown.add_column("")

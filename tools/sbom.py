@@ -22,12 +22,12 @@ _CLASSIFIER: Final = "License :: OSI Approved :: "
 
 
 def sbom(*, wheel: str, version: str, sha256: str, made_at: str, pinned: Sequence[Pinned]) -> dict[str, Any]:
-    """Return the document. The same arguments give the same document.
+    """Return the bill of materials (SBOM). The same arguments give the same document.
 
     Args:
         wheel: the name of the wheel's file.
-        version: of the distribution.
-        sha256: of the wheel.
+        version: the version of the distribution.
+        sha256: the hash of the wheel.
         made_at: the time of the build, in ISO 8601.
         pinned: the requirements, and their own requirements.
 

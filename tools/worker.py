@@ -73,7 +73,7 @@ class LoggedWorker:
             stdin.flush()
 
     def leave(self) -> None:
-        """Close its stdin, so that it leaves the group and ends."""
+        """Close the worker's stdin, so that the worker leaves its group and ends."""
         process = self._started()
         if process.stdin is not None:
             process.stdin.close()

@@ -28,7 +28,7 @@ class LaneRecords:
     """The records of one lane in a response."""
 
     batches: list[bytes] = field(default_factory=list)
-    """The batches of the lane, complete and in order."""
+    """The batches for this lane, complete and in order."""
     last_kept: int = -1
     """The offset of the lane's last record, or -1 if there is none."""
     end: int = -1
@@ -37,7 +37,7 @@ class LaneRecords:
     """The offset of the last transaction marker, or -1 if there is none. Every lane gets these markers."""
     records: int = 0
     untouched: int = 0
-    """How many of `batches` are the broker's own, unchanged."""
+    """How many of `batches` are the broker's own batches, unchanged."""
     dropped: Header | None = None
     """The header of the last batch without a record for this lane. None if a later batch has a record for the
     lane."""
@@ -68,20 +68,20 @@ class Filtered:
 def split_records(
     records: Buffer, split: Split, least: Sequence[int], offsets: Sequence[int], *, recompress: bool = True
 ) -> Filtered:
-    """Split the records of a partition.
+    """Split the records of a partition into a part for each lane.
 
-    No lane gets an incomplete batch at the end (KIP-74). Its records can't be assigned to lanes, and some
+    An incomplete batch at the end (KIP-74) is in no lane. Its records can't be assigned to lanes, and some
     clients would read the records before the cut. The next fetch returns the complete batch. If the response
     has no other batch, the header is kept in `alone`.
 
-    No lane gets a batch that ends before the lane's fetch offset. Brokers never send such a batch. Sarama
-    would skip an offset for each of them, and KafkaJS for each response with one.
+    A batch that ends before a lane's fetch offset is not in this lane. Brokers never send such a batch.
+    Sarama would skip an offset for each of them, and KafkaJS for each response with one.
 
     Args:
         records: the records of the response.
         split: the lanes.
-        least: for each step of the split, the lowest offset to keep. It is the fetch offset of its lane, or
-            the committed offset of its hashes.
+        least: for each step of the split, the lowest offset to keep. It is the fetch offset of the step's
+            lane, or the committed offset of the step's hashes.
         offsets: the fetch offset of each lane.
         recompress: whether to compress changed batches with their codec. If False, changed batches are not
             compressed.

@@ -3,12 +3,12 @@
 The gateway does not fetch by itself: each fetch at the broker is a member's. Its response is split once, and
 the parts (*shares*) for other members at the same offset are stored. If a member requests records that are
 stored, it gets them without a fetch to the broker. If another member's fetch at the broker will bring the
-records, the member's fetch is *parked*: it waits for them, at most for its own max_wait_ms. In all other
-cases its own fetch goes to the broker. So no member depends on another member. If one leaves, is slow or gets
-an error, the others fetch for themselves.
+records, the member's fetch is *parked*: it waits for the records, at most for its own max_wait_ms. In all
+other cases the member's fetch goes to the broker. So no member depends on another member. If a member leaves,
+is slow or gets an error, the other members fetch for themselves.
 
-A share is a part of the broker's response to a fetch from a certain offset. A member gets it only if its own
-fetch would be equal: to the same broker, as the same user, with the same limits (`Key`).
+A share is a part of the broker's response to a fetch from a certain offset. A member gets a share only if its
+own fetch would be equal: to the same broker, as the same user, with the same limits (`Key`).
 """
 
 from collections import Counter, deque
@@ -123,7 +123,7 @@ class _Subscription:
         return self.member.session_seconds or WAIT_SECONDS
 
     def least(self, offset: int, split: Split, step: int) -> int:
-        """Return the lowest offset of which the member gets records, in one step of a split."""
+        """Return the lowest offset from which on the member gets records, for one step of a split."""
         return offset if self.started is None else max(offset, self.started.at(split.starts[step]))
 
 
@@ -163,7 +163,10 @@ class SharedFetches:
         self._registry.pop(shared.key, None)
 
     def fit(self) -> None:
-        """Drop shares until the total is within the limit, always from the partition with the most bytes."""
+        """Drop shares until the total size is within the limit.
+
+        Always drop from the partition with most bytes.
+        """
         while self.buffered > ALL_BYTES:
             max(self._registry.values(), key=lambda shared: shared.buffered).detach_last()
 
@@ -188,8 +191,8 @@ class SharedFetch:
         self.key = key
         self._subscriptions: dict[Subscriber, _Subscription] = {}
         self.fetching: dict[Subscriber, tuple[int, float]] = {}
-        """The members that have a fetch at the broker. For each: its fetch offset, and when the broker must
-        respond, in seconds."""
+        """The members that have a fetch at the broker. For each: its fetch offset, and the time at which the
+        broker must have responded, in seconds."""
         self.parked: dict[Subscriber, None] = {}
         """The parked members in order. Each one waits for a fetch in `fetching`. The values have no
         meaning."""
@@ -389,9 +392,9 @@ class Subscriber:
 
     Args:
         shared_fetches: the shared fetches of the process.
-        broker: the name of the broker. Nothing is shared if it is empty or has a comma, because then the
-            broker is not known for certain.
-        wake: continues the parked fetch. Takes the time in seconds.
+        broker: the name of the broker. Nothing is shared if it is empty or has a comma, because then it is
+            not certain which broker this is.
+        wake: a function that continues the parked fetch. Its argument is the time in seconds.
     """
 
     __slots__ = ("_at", "_broker", "_fetching", "_parked", "_registry", "_wake", "_went_at")
@@ -403,7 +406,7 @@ class Subscriber:
         self._fetching: list[SharedFetch] = []
         """The shared fetches for which this member has sent a fetch to the broker."""
         self._parked: dict[SharedFetch, int] = {}
-        """The shared fetches for which the member waits, with its fetch offset in each."""
+        """The shared fetches for which the member waits. For each: the member's fetch offset."""
         self._went_at: float | None = None
         """When the member last sent a fetch to the broker, in seconds."""
 
@@ -466,7 +469,7 @@ class Subscriber:
 
     @property
     def places(self) -> list[TopicPartition]:
-        """The shared partitions of the fetch at the broker."""
+        """The shared partitions in the member's fetch that is at the broker."""
         return [shared.key.place for shared in self._fetching]
 
     def note(self, place: TopicPartition, state: State) -> None:
@@ -518,13 +521,13 @@ class Subscriber:
             self._wake(now)
 
     def unpark(self) -> None:
-        """Note that the fetch is no longer parked."""
+        """Note that the member's fetch is no longer parked."""
         for shared in self._parked:
             shared.parked.pop(self, None)
         self._parked = {}
 
     def goes(self, now: float) -> None:
-        """Note that the fetch goes to the broker without waiting for other members."""
+        """Note that the member's fetch goes to the broker without waiting for other members."""
         self.unpark()
         self._went_at = now
 
@@ -589,7 +592,7 @@ def _from(share: Share, member: Member, place: TopicPartition, offset: int) -> S
 
 
 def _within(shares: dict[TopicPartition, Share], limit: int) -> dict[TopicPartition, Share]:
-    """Return the first shares that together fit into `limit` bytes, but at least one share."""
+    """Return the first shares whose total size is within `limit` bytes. Return at least one share."""
     found: dict[TopicPartition, Share] = {}
     for place, share in shares.items():
         limit -= sum(map(len, share.found.lanes[0].batches))

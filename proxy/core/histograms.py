@@ -127,7 +127,7 @@ class Measured:
         """Additional seconds that a client waited because the gateway sent its fetch again (after error 70,
         71 or 106)."""
         self.added_request = Distribution(ADDED_SECONDS)
-        """Seconds from reading a client's bytes to writing all resulting bytes, for each read."""
+        """Seconds from reading a client's bytes to writing all resulting bytes. Each read adds a value."""
         self.added_response = Distribution(ADDED_SECONDS)
         """Seconds from reading a broker's bytes to writing all resulting bytes, for each read. A buffered
         response is written after its last read."""
@@ -141,7 +141,7 @@ class Measured:
     def note_fetch(
         self, seconds: float, received: int, sent: int, partitions_sent: int, partitions_asked: int
     ) -> None:
-        """Note a fetch in the first five of `DISTRIBUTIONS`.
+        """Add a fetch to the first five of `DISTRIBUTIONS`.
 
         Args:
             seconds: the time from the fetch's last byte to the first byte of the response.
@@ -178,7 +178,7 @@ class Measured:
                 waiting.clear()
 
     def add(self, other: "Measured") -> None:
-        """Add the distributions of another object."""
+        """Add the values of another object to these distributions."""
         for name in self.DISTRIBUTIONS:
             mine: Distribution = getattr(self, name)
             mine.add(getattr(other, name))
@@ -216,7 +216,7 @@ class Meter:
             sent_at: when the fetch was sent to the broker, in seconds.
             sent: how many partitions the fetch to the broker listed.
             asked: how many partitions the client's fetch listed.
-            unseen: whether the client gets nothing of the response.
+            unseen: whether the client gets no byte of the response.
         """
         tally = self._tally
         received, to_client = tally.broker.fetch_response_bytes, tally.client.fetch_response_bytes

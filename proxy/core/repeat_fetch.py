@@ -32,14 +32,14 @@ _EPOCH: Final = slice(4, 8)
 
 
 class FetchRepeat:
-    """The partitions of a fetch to retry.
+    """The failed partitions of a fetch, which the gateway fetches again from their new leaders.
 
     Args:
         fetch: the client's fetch.
         frame: the response in the form for the client.
 
     Raises:
-        ProtocolError: the response is not understood.
+        ProtocolError: the response does not match its schema.
     """
 
     name = "fetch"

@@ -13,8 +13,9 @@ from proxy.protocol.fetch_request import FetchRequest
 class Stage:
     """The base class of stages. Its methods change nothing.
 
-    A request on the fast path calls no method of a stage. If its response does not match the plan, the
-    response is processed as usual: `around_fetch` is called then, followed by `on_answered` and `on_fetched`.
+    For a request on the fast path, no method of a stage is called. If its response does not match the plan,
+    the response is processed as usual: `around_fetch` is called then, followed by `on_answered` and
+    `on_fetched`.
     """
 
     __slots__ = ()

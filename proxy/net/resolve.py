@@ -24,8 +24,8 @@ from threading import Thread
 from typing import Final, TypeVar
 
 MOST: Final = 64
-"""How many look-ups may run at the same time: enough for all names of a cluster, without flooding a name
-server."""
+"""How many look-ups may run at the same time. The number is enough for all names of a cluster, and does not
+flood a name server."""
 MOST_AGAIN: Final = MOST // 2
 """How many of the running look-ups may be for names whose last look-up failed."""
 FRESH_SECONDS: Final = 1.0
@@ -89,7 +89,7 @@ class Resolver:
         return name.ips if name is not None else ()
 
     def keep(self, host: str, ips: Iterable[str]) -> None:
-        """Store the IPs of a name that was resolved elsewhere."""
+        """Store the IPs of a name that another process has resolved."""
         if not is_literal(host):
             self._name(host).ips = tuple(ips)
 

@@ -289,7 +289,7 @@ class _Reader:
         self._string = read_compact_string if flexible else read_string
 
     def struct(self, fields: tuple[Field, ...], at: int, *, tagged: bool = True) -> Struct:
-        """Read a struct. Read its tags only if `tagged`."""
+        """Read a struct. If `tagged` is False, it has no tags at its end."""
         found = Struct(fields, flexible=self._flexible)
         start = at
         for field in fields:

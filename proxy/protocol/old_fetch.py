@@ -14,7 +14,7 @@ from proxy.protocol.primitives import Malformed, Truncated, read_count, read_int
 LIMITED: Final = 3
 """The first version with max_bytes."""
 UNLIMITED: Final = 2
-"""The last version without max_bytes."""
+"""The last Fetch version without max_bytes."""
 
 _CONSUMER: Final = -1
 _MIN_BYTES_AT: Final = 8

@@ -1,6 +1,6 @@
 """Conversion between Fetch v4 to v6 and v7, the first version with sessions.
 
-In a session the gateway speaks v7 or later. A fetch of v4 to v6 is sent to the broker as v7, and the client
+In a session the gateway uses v7 or later. It sends a fetch of v4 to v6 to the broker as v7, and the client
 gets the response in its own version. No other version can be raised safely. v4 to v7 differ only in the
 session fields, in log_start_offset (v5) and in error 56 (v6): fetch-semantics, traps 3 and 4.
 """

@@ -30,8 +30,8 @@ from proxy.server.state_file import StateFile
 _OF_THE_PORT: Final = frozenset({errno.EADDRINUSE, errno.EACCES})
 """If a bind fails with one of these errors, it may succeed with another port."""
 FORGET_SECONDS: Final = 300.0
-"""A broker loses its listener if the cluster has not named it for this many seconds. A restart of a broker
-takes less time."""
+"""A broker loses its listener if it was in no response of the cluster for this many seconds. A restart of a
+broker takes less time."""
 REFRESH_SECONDS: Final = 60.0
 """How long after a response the gateway asks the cluster for its brokers again, in seconds."""
 RETRY_SECONDS: Final = (1.0, 30.0)
@@ -45,7 +45,7 @@ MAX_BROKERS: Final = 1000
 """The maximum of brokers that are served. Large clusters have some hundreds. A higher number is probably a
 mistake, and the listeners would use up the file descriptors that clients need."""
 AT_ONCE: Final = 16
-"""How many listeners are opened in one step of the event loop. One takes about 0.1 ms."""
+"""How many listeners are opened in one step of the event loop. Each listener takes about 0.1 ms."""
 
 
 class KnownBrokers(ABC):
@@ -152,8 +152,7 @@ class BrokerRegistry(KnownBrokers):
         (SNI) selects the broker."""
         self._shared = Address(config.listen.host, self._rule.template_port)
         self._shared_at: tuple[Address, ...] = ()
-        """The bound addresses of the shared port. Known from the start if it is the port of the bootstrap
-        listener."""
+        """The addresses at which the shared port is bound."""
         self._state: StateFile | None = None
         self._queue: deque[Broker] = deque()
         """The brokers whose listeners are opened in the next steps of the event loop."""
@@ -278,9 +277,10 @@ class BrokerRegistry(KnownBrokers):
         self._stopped = True
 
     def _open_soon(self, broker: Broker) -> None:
-        """Open the listener of a broker now, or put it into the queue.
+        """Open the listener of a broker now, or put the broker into the queue.
 
-        It is queued if its IPs are not known, or if this step has already opened many.
+        It is put into the queue if the IPs for its listener are not known, or if this step of the event loop
+        has already opened many.
         """
         host = self._host_of(broker)
         ips = self._resolver.known(host)
@@ -456,12 +456,12 @@ class BrokerRegistry(KnownBrokers):
 def brokers_of(
     process: Process, acceptor: Acceptor, changed: Callable[[], None] = lambda: None
 ) -> BrokerRegistry | Destinations:
-    """Return the registry of brokers, or the registry of destinations in transparent mode.
+    """Return the registry of brokers. In transparent mode, return the registry of destinations.
 
     Args:
-        process: the process.
+        process: the gateway's process.
         acceptor: has the listeners.
-        changed: called when a known broker was added, removed or changed.
+        changed: a function to call when a known broker was added, removed or changed.
     """
     config = process.config
     if config.is_transparent:

@@ -111,7 +111,7 @@ class PartitionTable:
         """Topic key -> the topic's number in this table, from 1."""
         self._keys: list[bytes] = [b""]
         self._key_bytes = 0
-        """The memory of the topics in bytes."""
+        """The memory that the topics need, in bytes."""
         self._row_bytes = row_bytes(layout)
         self._bases = np.zeros(1, np.intp)
         self._spans = np.zeros(1, np.intp)
@@ -271,7 +271,7 @@ class PartitionTable:
     def forget_responses(self) -> None:
         """Forget the cached entries of all partitions, because a new session begins.
 
-        Entries of one session must not be used in the next session (fetch-semantics 6.2).
+        Entries of the old session must not be used in the new session (fetch-semantics 6.2).
         """
         self.known.fill(False)
         self.behind.clear()
@@ -343,7 +343,7 @@ class PartitionTable:
         self.cached_bytes[at : at + len(data)] = data
 
     def alter(self, rows: Rows, entries: Entries) -> None:
-        """Replace the requested entries of rows."""
+        """Replace the entries in the session's fetch for these rows."""
         self.requests[rows] = entries
         if self.isolation_level:
             self._weigh(rows)
@@ -393,7 +393,7 @@ class PartitionTable:
         return marks
 
     def partitions(self, rows: Rows) -> Rows:
-        """Return the partition numbers of rows."""
+        """Return the partition numbers of these rows."""
         partitions: Rows = self.requests.view(self.layout.request_fields)["partition"][rows].astype(np.intp)
         return partitions
 
@@ -430,7 +430,7 @@ class PartitionTable:
 
     @property
     def undescribed(self) -> int:
-        """The number of rows without a usable cached entry."""
+        """How many rows have no usable cached entry."""
         return self.size - self._described
 
     def unknown(self) -> Rows:

@@ -34,7 +34,7 @@ class UnreachableBrokers:
         """For each broker: the time of the last attempt to connect in seconds, and why it failed ("" if it
         did not fail)."""
         self.since: dict[NodeId, float] = {}
-        """The time of the first failed attempt in seconds, for each unreachable broker."""
+        """For each unreachable broker, the time of the first failed attempt in seconds."""
 
     def __repr__(self) -> str:
         return f"<Unreachable {self.now()}>"
@@ -131,12 +131,13 @@ class Status:
     reload_failures: int
     """How many reloads of the options have failed since the start."""
     needs_restart: list[str] = field(default_factory=list)
-    """The options whose new values need a restart."""
+    """The changed options whose new values are used only after a restart."""
     certificates: dict[str, float] = field(default_factory=dict)
     """When each of the gateway's own certificates expires, in seconds since 1970. The key is the option, for
     ``--tls-cert-of`` followed by a space and the broker."""
     broker_certificates: dict[NodeId, float] = field(default_factory=dict)
-    """When the last certificate that each broker has shown expires, in seconds since 1970."""
+    """When the certificate of each broker expires, in seconds since 1970. It is the last one that the broker
+    has shown."""
 
     def add(self, other: "Status") -> None:
         """Add the status of a worker. Values that are the same in all workers are not added."""
@@ -269,7 +270,7 @@ class WithBroker(Figures):
     connections: int = 0
     """The number of client connections for this broker."""
     reached: int = 0
-    """How many of these clients are connected to the broker."""
+    """How many of the client connections for this broker are connected to it."""
     sessions: int = 0
     session_partitions: int = 0
     outstanding: int = 0

@@ -60,7 +60,7 @@ class Pace:
         self._stop = asyncio.Event()
         self._began = 0.0
         self.behind = 0.0
-        """The longest delay of a request behind its deadline, in seconds."""
+        """By how many seconds the most delayed request was sent after its deadline."""
 
     @property
     def stopped(self) -> bool:
@@ -68,7 +68,7 @@ class Pace:
         return self._stop.is_set()
 
     def start(self) -> None:
-        """Begin a round: the times of its steps count from now."""
+        """Begin a round of the replay. The times of its steps count from now."""
         self._began = asyncio.get_running_loop().time()
 
     def stop(self) -> None:

@@ -41,7 +41,8 @@ class ApiFigures(TypedDict):
     errors: dict[str, int]
     """The number of responses with each error code. Only errors of whole responses are counted."""
     partition_errors: dict[str, int]
-    """Errors of entries in responses (partitions, topics, groups, members), by Kafka's error code."""
+    """The number of entries with each error code in responses. An entry is for a partition, topic, group or
+    member."""
     unreadable: int
     """How many responses could not be parsed."""
     latency_ms: dict[str, float]
@@ -131,7 +132,7 @@ class DriveReport(TypedDict):
 
 
 def figures(side: str, tally: DriveTotals) -> list[ApiFigures]:
-    """Return a side's figures: first of all APIs together, then of each API."""
+    """Return the figures of one side: first those of all APIs together, then those of each API."""
     rows = [(ALL, tally.total())]
     rows += [(name_of(key), counts) for key, counts in sorted(tally.by_key.items())]
     return [_figures(side, api, counts) for api, counts in rows]
@@ -239,7 +240,7 @@ def _headline(report: DriveReport) -> Text:
 
 
 def _failures(report: DriveReport) -> list[Text]:
-    """Return a line for each side with error responses. It shows their number by API."""
+    """Return a line for each side that got error responses, with the number of errors by API."""
     lines = []
     for side in (name for name in report["lost"]):
         rows = [row for row in report["figures"] if row["side"] == side and row["api"] != ALL]

@@ -38,7 +38,7 @@ AGAINST: Final = "against"
 PROGRESS_SECONDS: Final = 0.25
 
 Progress = Callable[[int, int], None]
-"""Called with the number of requests sent so far, and of all requests."""
+"""A function to call with two numbers: requests sent so far, and all requests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

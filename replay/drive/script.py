@@ -60,7 +60,7 @@ _NANOSECONDS: Final = 1e9
 
 @dataclass(frozen=True, slots=True)
 class Original:
-    """A request in the capture: sizes, time and response."""
+    """The captured request of a step: sizes, time and response."""
 
     request_bytes: int
     response_bytes: int
@@ -134,7 +134,7 @@ class Script:
     topics: dict[bytes, str]
     """Topic id -> topic name, from the Metadata responses in the capture."""
     partitions: dict[str, int] = field(default_factory=dict)
-    """Topic -> how many partitions it had, from the capture's Metadata responses."""
+    """Topic name -> number of partitions, from the Metadata responses in the capture."""
     clients: set[str] = field(default_factory=set)
     """All client ids in the capture, also of clients that are not played."""
 
@@ -150,7 +150,7 @@ class Script:
 
 
 def captured(connections: Iterable[PlayedConnection]) -> DriveTotals:
-    """Count the steps with their sizes and responses in the capture."""
+    """Count the captured requests and responses of these steps, and their sizes."""
     tally = DriveTotals()
     for connection in connections:
         for step in connection.steps:

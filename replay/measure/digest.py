@@ -123,7 +123,7 @@ class Summary:
     """How many responses changed their size: the response that the session has expanded is longer or shorter
     than the captured one."""
     saved_by_other: int = 0
-    """The bytes saved by the policy that was not chosen."""
+    """How many bytes the policy that was not chosen would have saved."""
     exchanges: int = 0
     """How many exchanges have both a request and a response."""
     sample: list[SampledExchange] = field(default_factory=list)

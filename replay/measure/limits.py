@@ -23,8 +23,8 @@ from replay.simulate.captured_response import CapturedResponse
 from replay.simulate.outcome import Outcome, TopicKey
 
 NO_LIMIT: Final = 52_428_800
-"""The limit for fetches of v0 to v2, which have no limit: the Java client's default (fetch.max.bytes,
-KIP-74)."""
+"""The limit that is assumed for fetches of v0 to v2, which have no max_bytes: the Java client's default
+(fetch.max.bytes, KIP-74)."""
 WORST: Final = 10
 """How many starved partitions are kept: those that starved longest."""
 _THROTTLED: Final = 1
@@ -38,7 +38,7 @@ first."""
 
 @dataclass(slots=True)
 class VersionFigures:
-    """The figures of the fetches of one version."""
+    """The figures of all fetches with one Fetch version."""
 
     responses: int = 0
     max_bytes: int = 0
@@ -71,7 +71,7 @@ class Starved:
 
     topic: str | None
     topic_id: bytes | None
-    """Set if the fetch has topic ids (v13 and later)."""
+    """The topic id, if the fetch has topic ids (v13 and later). Else None."""
     partition: int
     since: int
     """The time of the first response without records of this partition, in ns since 1970."""
@@ -332,16 +332,16 @@ _UNKNOWN: Final = -1
 """The end of a partition that is not known, because its entry has an error, or because it had no entry
 yet."""
 _ENDS: Final = (("high_watermark", HIGH_WATERMARK), ("last_stable_offset", LAST_STABLE_OFFSET))
-"""The field up to which a client may read, and its place in an entry. First for read_uncommitted, then for
-read_committed."""
+"""The field that limits what a client may read, and its place in an entry: first for read_uncommitted, then
+for read_committed."""
 _NONE: Final[Rows] = np.zeros(0, np.intp)
 
 
 def _record_bytes(frame: bytes, version: int) -> int:
-    """Return the bytes of records in a response of v0 to v3.
+    """Return how many bytes of records a response of v0 to v3 has.
 
     Raises:
-        ProtocolError: the frame is not such a response.
+        ProtocolError: the frame is not a response of v0 to v3.
     """
     at = 2 * LENGTH_BYTES + (4 if version >= _THROTTLED else 0)
     topics, at = read_count(frame, at)

@@ -36,7 +36,7 @@ class RowFilter:
     max_fetch_bytes: int = 0
     """See `LimitLog`."""
     members: int = 0
-    """The number of members for which records are counted by key. 0 if they are not counted."""
+    """The number of members over which the keys of records are spread. 0 if keys are not counted."""
     plain: bool = False
     """Read and add every exchange on its own. The rows are the same, but take longer."""
 
@@ -168,7 +168,7 @@ class _ConnectionRows:
                     self._keys.add(outcome)
 
     def _settle_other(self) -> None:
-        """Add up the savings of the policy that was not chosen."""
+        """Add up how many bytes the policy that was not chosen would have saved."""
         for outcome in self._engine.drain_other():
             self._add_saved(outcome, 1)
 

@@ -160,7 +160,7 @@ def policies(report: Report) -> ReportTable:
 
 
 def passed(report: Report, limit: int) -> ReportTable:
-    """Return the table of reasons why fetches of each client are forwarded unchanged."""
+    """Return the table of the reasons why each client's fetches are forwarded unchanged."""
     return ReportTable(
         title="Why fetches pass as captured",
         columns=(

@@ -71,7 +71,7 @@ class CapturedResponse:
 
     @property
     def entry_bytes(self) -> int:
-        """Bytes of the other entries, without their records."""
+        """The size of all entries in `other_entries` in bytes, without their records."""
         return sum(entry.end - entry.start for entry in self.other_entries) - self.walk.record_bytes
 
     @cached_property

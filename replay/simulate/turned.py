@@ -1,7 +1,7 @@
 """Recognises frames that list the same entries as an earlier frame, rotated. Sans-IO.
 
 librdkafka rotates the list of partitions with each fetch, and the broker responds in the same order. The rest
-of the fetch does not change. Its response does not change either, if nothing is new.
+of the fetch does not change. If nothing is new, the rest of the response does not change either.
 """
 
 from proxy.protocol.api import REQUEST_START_BYTES, RESPONSE_START_BYTES
@@ -16,10 +16,11 @@ class Turned:
 
     Args:
         frame: the frame.
-        begin: the offset after the correlation id. Frames are compared from there on.
-        start: offset of the first entry.
-        end: offset of the end of the last entry.
-        item: bytes of each entry. An entry begins with its partition, and no partition is listed twice.
+        begin: the offset after the correlation id. Frames are compared from this offset on.
+        start: the offset of the first entry.
+        end: the offset after the last entry.
+        item: the size of each entry in bytes. An entry begins with its partition, and no partition is listed
+            twice.
     """
 
     __slots__ = ("_after", "_at", "_before", "_begin", "_circle", "_item", "_listed", "_start", "size")
@@ -65,7 +66,7 @@ class Turned:
 
 
 def turned_request(request: FetchRequest) -> Turned | None:
-    """Return a template of a fetch, or None if its entries are not contiguous."""
+    """Return a template of a fetch. Return None if its entries are not contiguous."""
     if request.block is None:
         return None
     start, end = request.block
@@ -73,9 +74,9 @@ def turned_request(request: FetchRequest) -> Turned | None:
 
 
 def turned_response(response: CapturedResponse) -> Turned | None:
-    """Return a template of a response.
+    """Return a template of a response that has only empty entries of one topic.
 
-    Return None if the response has anything but empty entries of one topic.
+    Return None for any other response.
     """
     walk, item = response.walk, response.layout.response_entry
     if len(walk.elements) != 1 or len(walk.runs) != 1 or walk.entries or response.cut:

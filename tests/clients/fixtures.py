@@ -40,6 +40,6 @@ def expected(cluster: Cluster) -> Expected:
 
 @pytest.fixture(scope="module", params=["confluent-kafka", "aiokafka", "kafka-python-2.0.2", "kafka-python"])
 def program(request: pytest.FixtureRequest) -> Program:
-    """The program of each Python client in turn."""
+    """The consumer program of each Python client, one after the other."""
     name: str = request.param
     return python_programs()[name]

@@ -106,8 +106,9 @@ def test_a_map_beyond_all_offsets_does_not_count() -> None:
 
 
 def test_a_map_of_very_many_members_is_made_coarser_in_few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A map with very many steps is shortened in few rounds. Before the fix, merging one by one took seconds,
-    and no client was served meanwhile.
+    """A map with very many steps is shortened in few rounds.
+
+    Before the fix, steps were merged one by one. This took seconds, and no client was served meanwhile.
     """
     times: list[Positions] = []
     encoded = Positions.encoded
@@ -128,7 +129,7 @@ def test_a_map_of_very_many_members_is_made_coarser_in_few_steps(monkeypatch: py
 
 @given(MAPS.filter(lambda positions: len(positions.starts) > 1), st.integers(0, 1 << 62))
 def test_a_map_counts_beside_its_own_offset_alone(positions: Positions, offset: int) -> None:
-    """Case 29: a position map is ignored if the commit has another offset than the map."""
+    """Case 29: a map of positions is ignored if it belongs to another offset than that of the commit."""
     if offset != positions.base:
         text = committed_metadata(positions, "")
         assert read_committed(offset, text).positions == Positions.all_at(offset)

@@ -108,8 +108,9 @@ def test_the_same_offset_again_is_the_same_bytes(world: World) -> None:
 
 
 def test_the_riding_member_goes_amid_its_fetch(world: World) -> None:
-    """Case 52: a member whose fetch was sent to the broker disconnects. Another member, which waited for this
-    fetch, gets a response.
+    """Case 52: a member whose fetch is at the broker disconnects.
+
+    Another member, which waited for this fetch, gets a response.
     """
     one, two = pair(world)
     one.ask(0)

@@ -384,8 +384,9 @@ class AnyClientAnyBroker(RuleBasedStateMachine):
 
     @rule(between=st.booleans())
     def fetch_without_waiting(self, between: bool) -> None:
-        """Send two fetches without waiting for the first response. With `between`, another request is sent
-        between them.
+        """Send two fetches without waiting for the first response.
+
+        If `between` is True, another request is sent between the two fetches.
         """
         requests = [self.request(), self.request()]
         self.ask(requests, other=METADATA if between else None)

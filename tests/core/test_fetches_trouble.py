@@ -239,8 +239,9 @@ def test_what_the_broker_has_not_described_is_asked_for_in_full() -> None:
 
 @pytest.mark.parametrize("code", [3, 103])
 def test_a_recreated_topic_is_had_again_in_full(code: int) -> None:
-    """Case 80, trap 8: for a topic that was made again, the client gets error 100 as without a session, never
-    103.
+    """Case 80, trap 8: for a topic that was deleted and created again, the client gets error 100, never 103.
+
+    Without a session it would get the same error.
     """
     play = Playbook().established(16, T)
     play.client(fetch(16, *T, correlation=4)).to_broker(asks(16, [], (SESSION_ID, 1), correlation=4))
@@ -299,7 +300,7 @@ def test_a_throttled_response_is_handed_on_empty(version: int) -> None:
 
 @pytest.mark.parametrize("version", [4, 5, 6])
 def test_throttled_below_sessions(version: int) -> None:
-    """Case 81, trap 4: a throttled response reaches clients of versions below v7."""
+    """Case 81, trap 4: a client of a version below v7 gets the broker's throttled response."""
     play = Playbook().established(version, T)
     play.client(fetch(version, *T, correlation=9)).to_broker(
         asks(version, [], (SESSION_ID, 1), correlation=9)
@@ -358,8 +359,9 @@ def tagged_topics(wants: list[Want], **fields: Any) -> bytes:
 
 @pytest.mark.parametrize("where", ["header", "topic"])
 def test_tags_that_an_expanded_response_would_lose(where: str) -> None:
-    """Law 2: if a completed response would lose unknown tags, the fetch is repeated without a session. Later
-    fetches use no session either.
+    """Law 2: if a completed response would lose unknown tags, the fetch is sent again without a session.
+
+    Later fetches use no session either.
     """
     play = Playbook().established(16, T)
     play.client(fetch(16, *T, correlation=4)).to_broker(asks(16, [], (SESSION_ID, 1), correlation=4))

@@ -1,7 +1,7 @@
-"""A client with its own sessions gets the same bytes through the gateway as directly.
+"""Tests that a client with its own sessions gets the same bytes through the gateway as directly.
 
-Two model brokers have the same seed and the same history. The client asks one directly and the other through
-the gateway.
+Two model brokers have the same seed and the same history. The client sends each request to one of them
+directly, and to the other one through the gateway.
 """
 
 import random

@@ -35,8 +35,9 @@ class Line:
 
 
 def owes(twin: Twin) -> tuple[int, float | None]:
-    """Return the number of outstanding responses, and when the first one is due. Check that the fast path
-    changes neither.
+    """Return the number of outstanding responses, and when the first one is due.
+
+    Check that both are the same with and without the fast path.
     """
     one, other = ((core.status().outstanding, core.status().due_at) for core in twin.cores)
     assert one == other

@@ -64,7 +64,7 @@ class Client(Requests):
         for name, count in TOPICS.items():
             self.ids[name] = self.broker.create_topic(name, count).topic_id
         self.altered: Callable[[FetchResponse], FetchResponse] = lambda response: response
-        """Changes the responses of the broker behind the session server."""
+        """A function that changes the responses of the broker behind the session server."""
         self.server = Serving(lambda message: lambda: self._asked(message), **options)
 
     def _asked(self, message: bytes) -> bytes:
@@ -106,7 +106,7 @@ def test_a_preferred_replica_is_told_each_time() -> None:
 
 
 def test_a_high_watermark_that_goes_back_is_told() -> None:
-    """Case 28: a high watermark that decreases is sent."""
+    """Case 28: the client gets a partition's entry if its high watermark has decreased."""
     client = Client()
     client.broker.partition("foo").append(b"xyz")
     made = client.session(("foo", 0, 1))
@@ -236,8 +236,9 @@ def test_an_error_that_a_brokers_cache_does_not_see_is_told_each_time() -> None:
 
 
 def test_a_full_fetch_toward_the_broker_has_the_sessions_order() -> None:
-    """Trap 39: full fetches to the broker list the partitions in the order of the session. Otherwise some
-    would never get records under a limit.
+    """Trap 39: full fetches to the broker list the partitions in the order of the session.
+
+    In another order, some partitions would never get records when a response limit is reached.
     """
     client = Client()
     for index in range(3):
@@ -684,7 +685,10 @@ def wide(start: int, count: int) -> tuple[FetchTopic, ...]:
 
 
 def test_a_session_that_grows_for_ever_ends() -> None:
-    """A session that grows without limit ends like an evicted one. Here each fetch adds 10,000 partitions."""
+    """A session that grows without limit is ended, as if it were evicted.
+
+    In this test, each fetch adds 10,000 partitions.
+    """
     client = Client()
     made = client.session(("foo", 0))
     base = client.request(session=(made, 1))

@@ -45,9 +45,9 @@ class Round:
     """The bytes of one round, to and from the broker."""
 
     crossed: tuple[int, int] = (0, 0)
-    """Bytes to and from the broker by the packet counters, without headers."""
+    """The bytes to and from the broker, as the packet counters count them, without headers."""
     counted: tuple[int, int] = (0, 0)
-    """Bytes to and from the broker by the gateway's counts."""
+    """The bytes to and from the broker, as the gateway counts them."""
     last: int = 0
     """How many bytes may still arrive on connections that have ended."""
 
@@ -120,7 +120,10 @@ class Place:
 
     @contextmanager
     def plain_tcp(self) -> Iterator[None]:
-        """Make all headers equally long, and avoid early retransmissions (SACK, tail loss probes)."""
+        """Make the headers of all packets equally long, and avoid early retransmissions.
+
+        For this, SACK and tail loss probes are switched off.
+        """
         for namespace in (self.near, self.far):
             namespace.run("sysctl", "-qw", "net.ipv4.tcp_sack=0", "net.ipv4.tcp_early_retrans=0")
         yield

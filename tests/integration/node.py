@@ -91,7 +91,7 @@ class Node:
         return found
 
     def follow(self, pod: str, container: str, file: Path) -> None:
-        """Write a container's log to a file, until the container ends."""
+        """Copy a container's log into a file, until the container ends."""
         with file.open("wb") as output:
             self._run([*self._kubectl, "logs", "--follow", pod, f"-c={container}"], output.fileno())
 

@@ -62,7 +62,7 @@ class LiveAsker(Requests):
 
 
 class Session:
-    """A session in use. Each call is the next incremental fetch."""
+    """A session of a test client. Each call of `fetch` sends the next incremental fetch."""
 
     def __init__(self, asker: LiveAsker, *wants: Want, **options: Any) -> None:
         self.asker = asker
@@ -111,7 +111,10 @@ def test_sessionless_and_close(asker: LiveAsker) -> None:
 
 
 def test_epoch_0_makes_a_session(asker: LiveAsker) -> None:
-    """Case 15."""
+    """Case 15: a fetch with epoch 0 creates a session, and ends the session whose id it has.
+
+    If the id is unknown, this is no error.
+    """
     first = asker.fetch(("foo", 0), session=(0, 0)).session_id
     second = asker.fetch(("foo", 0), session=(first, 0)).session_id
     third = asker.fetch(("foo", 0), session=(77, 0)).session_id
@@ -122,7 +125,7 @@ def test_epoch_0_makes_a_session(asker: LiveAsker) -> None:
 
 
 def test_wrong_epochs_and_ids(asker: LiveAsker) -> None:
-    """Case 16."""
+    """Case 16: a wrong epoch gets error 71, and the right epoch still works. An unknown id gets error 70."""
     made = asker.fetch(("foo", 0), session=(0, 0)).session_id
 
     assert summary(asker.fetch(session=(made, 2))) == (71, 0, 0)
@@ -204,7 +207,10 @@ def test_each_change_alone_includes_the_entry(asker: LiveAsker) -> None:
 
 
 def test_what_the_broker_does_not_compare(asker: LiveAsker) -> None:
-    """Case 23."""
+    """Case 23: if only the fetch offset, the limit or the last stable offset changes, there is no entry.
+
+    The next read uses the new fetch offset and limit.
+    """
     asker.produce("foo", 0)
     asker.produce("foo", 0)
     session = asker.session(("foo", 0, 2))
@@ -247,7 +253,10 @@ def test_an_added_partition_is_told_once(asker: LiveAsker) -> None:
 
 
 def test_a_throttled_read_updates_nothing_and_its_news_come_next(asker: LiveAsker) -> None:
-    """Cases 27, 30 and 48."""
+    """Cases 27, 30 and 48: a throttled incremental fetch has no entries, but the session continues.
+
+    The next response has the entries that are new since then, and those of partitions added meanwhile.
+    """
     client_id = f"throttled-{asker.suffix}"
     session = asker.session(("foo", 0), client_id=client_id)
     asker.live.admin.set_quota(client_id, {"consumer_byte_rate": RATE})

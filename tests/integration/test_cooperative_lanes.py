@@ -174,7 +174,10 @@ def test_reading_again(broker: Broker, gateway: GatewayProcess, topic: str) -> N
 def test_the_log_begins_later_than_the_client_stands(
     broker: Broker, gateway: GatewayProcess, topic: str
 ) -> None:
-    """A consumer below the log start is not reset if it missed no record of its lane (case 21)."""
+    """Case 21: a consumer whose offset is below the log start continues if its lane missed no record.
+
+    Its offset is not reset.
+    """
     produce(broker, topic, [OTHER] * 300)
     with consuming(gateway.address, topic, options={"auto.offset.reset": "error"}) as consumer:
         assert to_the_end(consumer) == ([], 300)
@@ -234,7 +237,7 @@ def is_shared_by_nobody(members: list[Consumer]) -> bool:
 
 
 def until(done: Callable[[], bool], members: list[Consumer], seconds: float = 40.0) -> None:
-    """Wait until a condition holds for two consecutive seconds, while members poll."""
+    """Wait until a condition is true for two consecutive seconds. Meanwhile, the members poll."""
     deadline, since = time.monotonic() + seconds, 0.0
     while time.monotonic() < deadline:
         if not done():
@@ -256,7 +259,10 @@ def until(done: Callable[[], bool], members: list[Consumer], seconds: float = 40
 def test_what_is_refused_is_told_and_asked_for_seldom(
     broker: Broker, gateway: GatewayProcess, topic: str, client_id: str, code: int
 ) -> None:
-    """The client gets the broker's error, and sends fewer than five fetches a second (case 53)."""
+    """Case 53: if a broker refuses the client's fetch, the client gets the broker's error.
+
+    It sends fewer than five fetches a second.
+    """
     produce(broker, topic, KEYS[:10])
     with consuming(gateway.address, topic, client_id="billing.a" + suffix(QUARTER)) as first:
         to_the_end(first)

@@ -78,7 +78,7 @@ def assert_first_in_order(run: Run) -> None:
 def test_members_come_and_leave(
     program: Program, broker: Broker, gateway: GatewayProcess, topic: str, group: str, place: str
 ) -> None:
-    """Case 38, the short form, with workers and a reload in the middle."""
+    """Case 38, shortened: members join and leave, while a gateway with workers reloads its options."""
     with Members(program, topic, group, place) as members:
         one = members.join(gateway.address)
         members.settle(one)
@@ -116,7 +116,10 @@ def test_a_worker_that_is_killed_loses_nothing(
     place: str,
     owner: bool,
 ) -> None:
-    """If the group's own worker is killed, only uncommitted records come twice. Otherwise none do."""
+    """If the worker that serves the group is killed, only uncommitted records come twice.
+
+    If another worker is killed, no record comes twice.
+    """
     with Members(program, topic, group, place) as members:
         runs = [members.join(gateway.address) for _ in range(3)]
         members.settle(*runs)

@@ -1,4 +1,7 @@
-"""The images, built as on the page and run as in the manifests, in all modes."""
+"""Tests of the container images, in all modes.
+
+They are built as in the documentation and run as in the manifests.
+"""
 
 import os
 from collections.abc import Sequence
@@ -35,7 +38,7 @@ pytestmark = [
 
 
 def confined(container: dict[str, Any]) -> list[str]:
-    """Return `podman run`'s options for a container's security context."""
+    """Return `podman run` options that have the same effect as a container's security context."""
     context = container["securityContext"]
     assert context["readOnlyRootFilesystem"]
     assert context["allowPrivilegeEscalation"] is False
@@ -45,7 +48,7 @@ def confined(container: dict[str, Any]) -> list[str]:
 
 
 class Container(Sidecar):
-    """The gateway's container of a manifest."""
+    """The container of the gateway in a manifest, run by podman."""
 
     def __init__(
         self, place: Place, podman: Podman, container: dict[str, Any], variables: Sequence[str]

@@ -1,4 +1,4 @@
-"""The systemd units in use: sockets that outlive the gateway, in every mode."""
+"""Tests of the systemd units, in every mode. The sockets stay open when the gateway ends."""
 
 import fcntl
 import json
@@ -55,7 +55,7 @@ for place, number in enumerate(map(int, numbers), 3):
 os.environ |= {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": str(len(numbers))}
 os.execvp(sys.argv[2], sys.argv[2:])
 """
-"""Starts a program like systemd with socket activation."""
+"""A Python script that starts a program as systemd does with socket activation."""
 
 
 class Activated(Sidecar):

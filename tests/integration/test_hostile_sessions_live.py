@@ -1,6 +1,7 @@
-"""Hostile clients with sessions, at a gateway before a broker with 0 slots. Their resources are limited.
+"""Tests of hostile clients with sessions, at a gateway before a broker with 0 slots.
 
-A kafka-python consumer continues beside them. Work is counted in fetches and bytes toward the broker.
+The attackers' resources are limited. Meanwhile, a kafka-python consumer continues. Work is counted in fetches
+and bytes toward the broker.
 """
 
 import random
@@ -34,7 +35,7 @@ VERSION = 12
 ENTRY_BYTES = 37
 """The size in bytes of an entry without records, in a response of v12."""
 LAST_ID = 8 * 268_435_455 - 1
-"""Ids above it are in no shard, and a broker throws (case 96)."""
+"""The highest session id of a shard. For a higher id, a broker fails with an exception (case 96)."""
 ROUNDS = 10
 """How many records the reader gets, one after the other. They show that the reader is not disturbed."""
 
@@ -74,7 +75,7 @@ class Reader:
         self._process.communicate()
 
     def reads_on(self) -> None:
-        """Write records, and check that each of them is read, in order."""
+        """Write records, and check that the reader gets each of them, in order."""
         assert self._process.stdout is not None
         for _ in range(ROUNDS):
             self._producer.produce(self._topic, str(self._written), partition=self._written % 3)
@@ -130,9 +131,9 @@ class Client(Requests):
 
 
 def listing(session: tuple[int, int], topics: list[str], partitions: int, *, forgotten: int = 0) -> bytes:
-    """Build a fetch v12 of this many partitions of each topic.
+    """Build a fetch v12 with this many partitions of each topic.
 
-    The usual functions take long for a million.
+    For a million partitions, the test client's own function would take too long.
     """
     out = Writer()
     for number in (-1, 0, 1, 1 << 20):
@@ -159,7 +160,7 @@ def listing(session: tuple[int, int], topics: list[str], partitions: int, *, for
 
 @dataclass
 class Stage:
-    """A gateway under attack."""
+    """A gateway that a test attacks, and a reader that must not be disturbed."""
 
     gateway: GatewayProcess
     reader: Reader

@@ -181,7 +181,10 @@ class Walk:
             self.pairs.remove(pair)
 
     def both(self, request: FetchRequest, pair: Pair | None) -> tuple[FetchResponse, FetchResponse]:
-        """Send a request to both with their own session ids. Compare the responses, except the ids."""
+        """Send a request to both brokers, with their own session ids. Check that the responses are equal.
+
+        Only the session ids may differ.
+        """
         asked = [replace(request, session_id=i) for i in ((pair.live_id, pair.model_id) if pair else (0, 0))]
         live = self.mirror.live.fetch(asked[0])
         model = decode_response(self.mirror.model.handle(encode_request(asked[1]), 0.0), self.version)

@@ -211,7 +211,7 @@ class ModelBroker:
         return Pending(request, list(session.partitions.values()), session=session)
 
     def response(self, pending: Pending, now: float) -> FetchResponse:
-        """Read, and answer a received fetch."""
+        """Read the partitions of a received fetch, and return the response."""
         request, session = pending.request, pending.session
         if self.failure:
             return self._failed(request, self.failure)

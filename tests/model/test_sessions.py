@@ -223,7 +223,7 @@ def test_a_freed_slot_goes_to_whoever_asks_that_shard_next() -> None:
 
 
 def test_up_to_2_4_a_session_in_use_looks_stale() -> None:
-    """Up to 2.4, a session in use is evicted as if it were stale (KAFKA-9137)."""
+    """Up to Kafka 2.4, a session in use is evicted two minutes after its creation (KAFKA-9137)."""
     broker = ModelBroker(release="2.4.1", slots=1)
     broker.create_topic("t", 2)
     asker = Asker(broker=broker)

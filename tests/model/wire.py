@@ -220,7 +220,7 @@ def decode_request(frame: bytes) -> FetchRequest:
 
 
 def encode_request(request: FetchRequest) -> bytes:
-    """Encode a request with its header. Fields that the version does not have are left out."""
+    """Encode a request with its header, without the fields that the version does not have."""
     version = request.version
     w = Writer()
     w.number("h", FETCH)

@@ -365,9 +365,9 @@ def test_bootstrap_addresses_are_tried_in_turn_and_the_one_that_answers_is_kept(
 
 
 def test_a_broker_is_reachable_again_once_it_has_said_something() -> None:
-    """A broker counts as reachable again only after it has sent bytes.
+    """After a failure, a broker counts as reachable again only when it has sent bytes.
 
-    An open connection proves nothing. The broker's process may hang, or refuse the gateway after the TLS
+    An open connection is not enough. The broker's process may hang, or refuse the gateway after the TLS
     handshake.
     """
 

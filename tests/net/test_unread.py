@@ -1,5 +1,6 @@
-"""Bytes that clients do not read are limited per client and counted for all. Only clients that do not read
-are slowed down.
+"""Tests that bytes which clients do not read are limited for each client, and counted for all.
+
+Only clients that do not read are slowed down.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Responses completed from a session have the same bytes as a broker's responses without a session.
+"""Tests that responses completed from a session have the same bytes as responses without a session.
 
 Another codec writes both the broker's response and the expected one. The broker leaves out each partition
 that did not change since an earlier response.
@@ -294,7 +294,7 @@ LISTED = st.lists(
 
 @pytest.mark.parametrize("version", [4, 5, 7, 10, 11, 12, 13, 18])
 def test_expanded_is_direct_whatever_the_order_and_the_news(version: int) -> None:
-    """Trap 23: for any order of the list and any changes, the response equals that without a session."""
+    """Trap 23: for any order of partitions and any changes, the response equals one without a session."""
 
     @examples(25)
     @given(LISTED, st.integers(0, 1), st.data(), st.integers(1, 200))

@@ -402,7 +402,7 @@ def test_the_far_gateway_is_reached_at_each_port_that_it_names() -> None:
 def test_the_far_gateway_is_kept_as_the_sidecar_is() -> None:
     """The far gateway has the same image, probes, rights and memory as the sidecar.
 
-    Its pod has enough time to drain before it is killed.
+    Kubernetes gives its pod enough time to drain before the pod is killed.
     """
     pod = pod_of(far_end()["Deployment"])
     (gateway,) = pod["containers"]

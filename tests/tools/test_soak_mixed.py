@@ -12,7 +12,7 @@ LOG = {(TOPIC, 0, offset): b"k" for offset in range(3)}
 
 
 def life(name: str, *did: tuple[float, int], killed_at: float = 0.0) -> SeenLife:
-    """Build a member that processed these (time, offset) pairs."""
+    """Build a member that processed records: a time and an offset for each."""
     return SeenLife(name, [(at, (TOPIC, 0, offset), b"k") for at, offset in did], killed_at=killed_at)
 
 

@@ -1,10 +1,10 @@
-"""A client that shows how other clients slow down its gateway.
+"""A client that shows how much other clients slow down its gateway.
 
     python -m tools.bench.bystander ADDRESS [CLIENT_ID]
 
-It sends a heartbeat, waits for the response, waits `EVERY_SECONDS`, and repeats. If its proxy is busy with
-other clients, its responses take longer. The client begins at a line on stdin, and stops at the next line.
-Then it prints its figures since it began. This repeats until stdin is closed.
+The client sends a heartbeat, waits for the response, waits `EVERY_SECONDS`, and repeats. If its proxy is busy
+with other clients, its responses take longer. The client begins at a line on stdin, and stops at the next
+line. Then it prints its figures since it began. This repeats until stdin is closed.
 """
 
 import asyncio

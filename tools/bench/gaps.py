@@ -98,7 +98,7 @@ def gaps(exchanges: Iterable[Exchange], api_key: ApiKey) -> list[float]:
 
 
 def _events(exchange: Exchange) -> Iterator[_LeaderEvent]:
-    """Yield the request and the response of an exchange, as far as they were captured."""
+    """Yield the request and the response of an exchange as events, if they were captured."""
     is_fetch = exchange.api_key == ApiKey.FETCH
     if not exchange.request or exchange.request_missing:
         return

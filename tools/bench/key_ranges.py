@@ -1,7 +1,7 @@
-"""Filtering in cooperative consuming: records a second on one processor, in batches like those of producers.
+"""Measures the filtering of cooperative consuming, in records a second on one processor.
 
-1,000 records of 200 bytes with 5,000 keys; a quarter of the hashes is kept. "8 lanes" splits the same batches
-for eight members at once.
+The batches are like those of producers: 1,000 records of 200 bytes with 5,000 keys. A quarter of the hashes
+is kept. "8 lanes" splits the same batches for eight members at once.
 """
 
 import math
@@ -38,7 +38,7 @@ _EIGHTH: Final = SPACE // 8
 
 
 def run(stage: BenchStage) -> list[FigureTable]:
-    """Measure all codecs."""
+    """Measure the filtering with each codec."""
     stage.report("filter: records of a quarter of the hashes ...")
     batches = 10 if stage.quick else 50
     quarter = Split([((0, _QUARTER - 1),)])

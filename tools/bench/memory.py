@@ -20,12 +20,12 @@ IDLE: Final = 200
 BUSY: Final = 500
 DRAINED: Final = 250_000
 QUICK_DRAINED: Final = 50_000
-"""Records of 1 KB that one client has read before its gateway is measured."""
+"""How many records of 1 KB one client reads before the memory of its gateway is measured."""
 SESSION: Final = 10_000
 """The number of partitions in the session that is measured."""
 SETTLE_SECONDS: Final = 3.0
 FLAT: Final = 3
-"""The number of windows to measure growth over."""
+"""In how many windows, one after the other, the growth of memory is measured."""
 RESIDENT_LIMIT, CONNECTION_LIMIT, PARTITION_LIMIT = 60.0, 20.0, 150.0
 """The limits for memory: 60 MB with one client, 20 KB for a connection, 150 bytes for a partition."""
 GROWTH_LIMIT: Final = 2.0

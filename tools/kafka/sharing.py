@@ -30,7 +30,7 @@ def sharing(version: str) -> list[str]:
 
 
 def listing(classes: Path) -> list[str]:
-    """Return Java's options for a broker that writes the names of the classes that it loads."""
+    """Return Java's options with which a broker writes a list of the classes that it loads."""
     return [f"-XX:DumpLoadedClassList={classes}"]
 
 

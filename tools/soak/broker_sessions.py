@@ -18,7 +18,7 @@ def broker_sessions(broker: Broker) -> int:
     """Return the number of fetch sessions of a broker, including those of its followers.
 
     Raises:
-        RuntimeError: JMX did not report it.
+        RuntimeError: JMX did not report the number.
     """
     jcmd = [str(Path(java()).parent / "jcmd"), str(broker.pid)]
     _run([*jcmd, "ManagementAgent.start_local"])

@@ -68,7 +68,8 @@ class Disturbances:
     done: Counter[str] = field(default_factory=Counter)
     problems: list[str] = field(default_factory=list)
     late: set[str] = field(default_factory=set)
-    """Consumers that had not received all of the churning topic after a long time without disturbances."""
+    """The consumers that had not received all records of the topic with disturbances after a long quiet
+    time."""
     now: dict[str, str] = field(default_factory=dict)
     """What each thread does at present, in words."""
     _calm: threading.Lock = field(default_factory=threading.Lock)
@@ -105,7 +106,7 @@ class Disturbances:
         return all(self.done[kind] for kind in (self.only or {*self.broker_kinds, *self.gateway_kinds}))
 
     def end(self) -> None:
-        """Make both threads return once their present disturbance is undone."""
+        """Let both threads end when their present disturbance is undone."""
         self._ended.set()
 
     def brokers(self) -> None:
@@ -171,7 +172,7 @@ class Disturbances:
                 admin.move_leader(self.topics.steady, partition, leader % len(self.cluster.brokers) + 1)
 
     def _recreate(self, _choose: random.Random) -> None:
-        """Delete a topic when all consumers have received all of it, and make it again."""
+        """Delete a topic and create it again, after all consumers have received all of its records."""
         topics = self.topics
         with self._calm:
             topics.churn_open = False

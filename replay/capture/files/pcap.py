@@ -22,7 +22,7 @@ class _Chain:
     position: int
     """The end of the last record."""
     broken: bool
-    """Whether there is no record at `position`."""
+    """Whether there is no valid record at `position`."""
 
 
 class PcapRecords:

@@ -58,7 +58,7 @@ class Source:
     number: int = 0
     """Position in the input: files are ordered by the time of their first packet."""
     size: int = -1
-    """Bytes as stored; -1 if unknown."""
+    """The size of the file as stored, in bytes. -1 if unknown."""
     modified: int = 0
     """When a regular local file was last changed, in ns since 1970; 0 for all other inputs."""
     form: Format | None = None
@@ -76,7 +76,8 @@ class Source:
     problem: str = ""
     """The reason why no part of the file can be read; "" if it can be read."""
     unopened: bool = False
-    """Whether the system could not open or read the file. Then `problem` says nothing about its contents."""
+    """Whether the system could not open or read the file. If so, `problem` has the system's error, and says
+    nothing about the contents."""
     located: str = ""
     """The absolute path of a local file, since Spark's workers run in other folders. For a pipe: the path
     of its copy. "" if the name itself is opened."""
@@ -334,7 +335,10 @@ def _pieces(source: Source, share_bytes: int) -> list[FilePiece]:
 
 
 def _next_record(source: Source, form: Format, place: int) -> int | None:
-    """Return the offset of the first record from `place` on, or None if there is none within a megabyte."""
+    """Return the offset of the first record that begins at `place` or later.
+
+    Return None if no record begins within a megabyte.
+    """
     window = FileWindow(place)
     stream, _ = open_stream(source.path, place)
     with stream:

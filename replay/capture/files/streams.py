@@ -36,7 +36,7 @@ def open_pipe(name: str) -> BinaryIO:
 
 
 def filesystem(name: str) -> tuple[fs.FileSystem, str]:
-    """Return the file system of a URI, and the path in it.
+    """Return the file system for a URI, and the path in this file system.
 
     Raises:
         OSError: this pyarrow has no such file system.
@@ -51,7 +51,7 @@ def filesystem(name: str) -> tuple[fs.FileSystem, str]:
 
 
 def first_line(error: BaseException) -> str:
-    """Describe an error in one line, without Arrow's own details."""
+    """Return a description of an error in one line, without Arrow's own details."""
     text = (str(error) or type(error).__name__).splitlines()[0]
     if isinstance(error, OSError) and error.strerror:
         text = error.strerror

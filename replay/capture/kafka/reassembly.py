@@ -119,7 +119,7 @@ class Reassembly:
         return bool(self._waiting)
 
     def syn(self, sequence: int) -> bool:
-        """Note a SYN. Return False if it begins another connection."""
+        """Note a SYN with this sequence number. Return False if it begins another connection."""
         first = sequence + 1 & _MASK
         if self._isn >= 0 or self._settled:
             return sequence == self._isn or (self._isn < 0 and first == self._origin)
@@ -295,5 +295,5 @@ def _start(run: PayloadRun) -> int:
 
 
 def distance(sequence: int, reference: int) -> int:
-    """Return how far a sequence number is after another one. Numbers wrap around."""
+    """Return how far a sequence number is after `reference`. Sequence numbers wrap around."""
     return (sequence - reference + _HALF & _MASK) - _HALF

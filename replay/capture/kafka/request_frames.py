@@ -17,7 +17,7 @@ from replay.capture.kafka.plausible import (
 from replay.capture.kafka.resync import Plausibility, Search
 
 _NO_CLIENT_ID: Final = 2
-"""Size of an empty or null client id."""
+"""The size of an empty or null client id, in bytes."""
 
 
 class RequestFraming(Framing):

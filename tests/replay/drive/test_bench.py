@@ -1,4 +1,4 @@
-"""The stub broker of the benchmark responds like a broker, to all that `drive` sends."""
+"""Tests that the benchmark's stub broker responds like a broker to each request of `drive`."""
 
 import sys
 

@@ -13,7 +13,7 @@ from replay.drive.pacing import WINDOW, Ceiling, Pace, window
 
 
 class _NoWait(selectors.DefaultSelector):
-    """A selector that does not wait. It advances the loop's time instead."""
+    """A selector that never waits. Instead, it advances the event loop's time."""
 
     passed = 0.0
 

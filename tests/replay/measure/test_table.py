@@ -1,4 +1,7 @@
-"""The table: each column has a description, and frames and ends of connections can be read back."""
+"""Tests that each column of the table has a description.
+
+They also check that frames and ends of connections can be read back.
+"""
 
 import dataclasses
 from collections.abc import Iterator

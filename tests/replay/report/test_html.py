@@ -1,4 +1,4 @@
-"""The report as one HTML file, checked by a parser. (test_browser checks it in a browser.)"""
+"""Tests of the report as one HTML file, read by a parser. (test_browser opens it in a browser.)"""
 
 import io
 import re

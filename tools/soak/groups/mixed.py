@@ -67,7 +67,7 @@ class Plan:
     partitions: int = 2
     seed: int = 1
     seconds: float = 200.0
-    """How long members are killed."""
+    """How long members are killed and restarted, in seconds."""
     rate: int = 150
     """Records a second."""
     kills: bool = True
@@ -105,7 +105,7 @@ class MixedOutcome:
 
 
 def programs(libraries: Sequence[str]) -> tuple[list[Program], list[str]]:
-    """Return the programs of libraries, and the libraries without a toolchain here."""
+    """Return the programs of these libraries, and the libraries whose toolchain is not installed here."""
     found, left_out = [], []
     for name in libraries:
         missing = [tool for tool in TOOLCHAINS.get(name, ()) if shutil.which(tool) is None]
@@ -247,7 +247,7 @@ class MixedGroup:
 
 
 class _CommittedPositions:
-    """The committed positions of a group over time."""
+    """Reads the committed positions of a group repeatedly, and stores their changes."""
 
     def __init__(self, broker: str, group: str, places: Sequence[tuple[str, int]]) -> None:
         self._asks = Consumer({"bootstrap.servers": broker, "group.id": group, "log_level": 0})
@@ -292,7 +292,7 @@ class _Producing:
         self.number = 0
 
     def run(self, ended: threading.Event) -> None:
-        """Write until the end."""
+        """Write records until `ended` is set."""
         began = time.monotonic()
         while not ended.wait(BATCH_SECONDS):
             due = int((time.monotonic() - began) * self._plan.rate) - self.number
@@ -462,7 +462,7 @@ def _keep(folder: Path, lives: Sequence[SeenLife], moved: Sequence[Moved], log: 
 
 
 def main() -> int:
-    """Run from the command line. The exit code is 0 if no record was lost."""
+    """Run from the command line. Return 0 if no record was lost."""
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser("tools.soak.groups.mixed", description=__doc__, formatter_class=raw)
     parser.add_argument("--direct", action="store_true", help="without a gateway: a plain group")

@@ -105,7 +105,7 @@ def test_what_runs_on_this_machine_alone_is_local() -> None:
 
 
 STAGES = r"Starting Spark \.\.\.\nMeasuring [\d.]+ MB \.\.\.\nSpark started in [^\n]+\n"
-"""The expected stderr without a terminal."""
+"""The expected text on stderr, if stderr is not a terminal."""
 
 
 def measure(master: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
