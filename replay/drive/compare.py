@@ -377,8 +377,8 @@ class Comparison:
         total = sum(values[0] for _, values in has.values() if values[0] > 0)
         for entry in dict.fromkeys((*was, *has)):
             old, new = was.get(entry), has.get(entry)
-            if new is None:
-                new = self._unsaid(one, entry, after)
+            if old is not None and new is None:
+                new = self._unsaid(one, entry, old[0], after)
             if old is None and (not captured_full or _lists(before, entry)):
                 old = 0, NO_VALUES
             if old is None or new is None:
@@ -386,17 +386,21 @@ class Comparison:
             self._entry(one, entry, old, new, total)
 
     def _unsaid(
-        self, one: _Sent, entry: tuple[str, int], after: Listed
+        self, one: _Sent, entry: tuple[str, int], error: int, after: Listed
     ) -> tuple[int, tuple[int, ...]] | None:
-        """Return the values of an entry that the response has no row for, or None if they are not known."""
+        """Return the values of an entry that the response has no row for, or None if they are not known.
+
+        `error` is the captured error of the entry.
+        """
         if _lists(after, entry):
             return 0, NO_VALUES
-        if one.full:
+        if one.full and one.step.session_epoch <= 0:
             return None  # `_listings` has compared it
-        if self._lacks(entry):
-            self._note(one, Difference.MISSING, _named(entry), "there", "missing")
-            return None
         if self._is_elsewhere(one, entry):
+            return None
+        if one.full or self._lacks(entry):
+            if not error:
+                self._note(one, Difference.MISSING, _named(entry), "there", "missing")
             return None
         return 0, NO_VALUES
 

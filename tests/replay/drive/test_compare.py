@@ -331,6 +331,33 @@ def test_a_session_that_is_made_again_has_full_responses() -> None:
     assert figures["apis"] == [{"api": "Fetch", "compared": 2, "same": 2, "allowed": 0, "not_allowed": 0}]
 
 
+def test_a_partition_is_missing_in_a_session_that_is_made_again() -> None:
+    created = fetch(11, ("t", 0, 5), ("t", 1, 7), session=(0, 0))
+    first = fetch_response(11, ("t", [entry(0, 5), entry(1, 7)]), session_id=9)
+    data = fetch_response(11, ("t", [entry(1, 9, records=batch(7))]), session_id=9)
+    played = Played([(created, first), (fetch(11, session=(9, 1)), data)])
+    without = fetch_response(11, ("t", [entry(0, 5)]), session_id=9)
+
+    figures = played.now(first, without, sent=[created, created])
+
+    assert told(figures) == [("Fetch", "missing", 1, "t-1", "there", "missing")]
+
+
+@pytest.mark.parametrize(("captured", "differences"), [(0, ["missing"]), (3, [])])
+def test_a_session_has_a_partition_that_the_target_lacks(captured: int, differences: list[str]) -> None:
+    """If the captured broker did not have it, either, nothing differs."""
+    created = fetch(11, ("t", 0, 5), session=(0, 0))
+    first = fetch_response(11, ("t", [entry(0, 5)]), session_id=9)
+    frame = fetch(11, ("gone", 0, 5), session=(9, 1))
+    records = b"" if captured else batch(5)
+    added = fetch_response(11, ("gone", [entry(0, 9, error=captured, records=records)]), session_id=9)
+    played = Played([(created, first), (frame, added)])
+
+    figures = played.now(first, fetch_response(11, session_id=9))
+
+    assert [row["difference"] for row in figures["differences"]] == differences
+
+
 def test_a_topic_that_the_target_lacks_is_missing() -> None:
     """The request can't be sent."""
     frame = fetch(11, ("gone", 0, 5), ("gone", 1, 5))

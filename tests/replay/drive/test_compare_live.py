@@ -119,6 +119,14 @@ def test_nothing_differs_at_the_captured_broker(compare: Compare, broker: Broker
     assert {"Metadata", "ApiVersions", "FindCoordinator"} <= apis.keys()
 
 
+def test_nothing_differs_with_a_gateway_in_front(compare: Compare, gateway: GatewayProcess) -> None:
+    code, found = compare(gateway.address)
+
+    assert (code, [row for row in found["differences"] if not row["allowed"]]) == (0, [])
+    (fetches,) = [row for row in found["apis"] if row["api"] == "Fetch"]
+    assert fetches["same"] == fetches["compared"] > 0
+
+
 def test_nothing_differs_at_a_new_broker_with_the_same_records(compare: Compare, other: Broker) -> None:
     code, found = compare(other.address)
 
