@@ -40,7 +40,7 @@ def live() -> Iterator[Live]:
 
 @pytest.fixture(scope="module")
 def sessionless() -> Iterator[Live]:
-    """The same broker as in `live`, but with 0 slots for sessions."""
+    """Another broker with the same topic as in `live`, but with 0 slots for sessions."""
     properties = {**LIVE_PROPERTIES, "max.incremental.fetch.session.cache.slots": 0}
     with Broker("4.3.0", properties=properties) as broker, Live(broker) as live:
         fill(live)
