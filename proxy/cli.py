@@ -98,7 +98,7 @@ class _Parser(argparse.ArgumentParser):
     """An argument parser that prints an error in one line."""
 
     def error(self, message: str) -> NoReturn:
-        """Print the error, and exit with code 2."""
+        """Print a usage error, and exit with code 2."""
         if found := _NO_CHOICE.match(message):
             message += did_you_mean(found[1], found[2].replace("'", "").split(", "))
         self.exit(EXIT_USAGE, usage(self.prog, message))

@@ -1,7 +1,6 @@
-"""Builds complete fetch frames (with length prefix) for tests, and reads captured exchanges with live
-brokers.
+"""Builds complete fetch frames (with length prefix), and reads captured exchanges with real brokers.
 
-The bytes come from the codec of the test model (`tests.model.wire`). This codec was checked against live
+The bytes come from the codec of the test model (`tests.model.wire`). This codec was checked against real
 brokers, kio and Kafka's schemas, and shares no code with fetchgate.
 """
 

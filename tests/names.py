@@ -1,4 +1,4 @@
-"""Fakes the name server in tests. Some domains are answered, others are not."""
+"""Replaces the name server in tests. Some domains are answered, others are not."""
 
 import socket
 from collections import Counter

@@ -52,9 +52,10 @@ RECORD_BYTES = 200
 SETTLE_SECONDS = 1.0
 """Seconds for both consumers to fetch once before the first record is written."""
 CATCH_UP_SECONDS = 15.0
-"""Seconds for the last record to arrive after it was written."""
+"""How many seconds the last record may take to arrive after it was written."""
 PARKED_SECONDS = 1.0
-"""Seconds for the response to the last fetch: librdkafka lets brokers wait half a second at most."""
+"""How many seconds to wait for the response to the last fetch. librdkafka lets a broker wait half a second at
+most."""
 MEASURE_SECONDS = 180.0
 """The time limit for `fetchgate replay measure`, in seconds. Most of this time is the start of Spark."""
 
@@ -320,13 +321,13 @@ def top(gateway: GatewayProcess) -> str:
 
 
 def predict(captures: Path, ports: Sequence[int]) -> tuple[Prediction, str]:
-    """Predict the broker's side from a capture of the client's side, with `fetchgate replay measure`.
+    """Predict the traffic at the broker from a capture of the clients' side, with `fetchgate replay measure`.
 
     Returns:
-        the prediction, and the first lines of the report.
+        The prediction, and the first lines of the report.
 
     Raises:
-        RuntimeError: it failed. The message has its output.
+        RuntimeError: the command failed. The message has its output.
     """
     command = [sys.executable, "-m", "proxy", "replay", "measure", str(captures), "--json"]
     command += [word for port in ports for word in ("--port", str(port))]
@@ -441,7 +442,10 @@ def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
 
 
 def perform(act: Callable[[Console], bool]) -> int:
-    """Run a demo until it ends or Ctrl-C is pressed. Return the exit code: 0 if all promises are kept."""
+    """Run a demo until it ends or Ctrl-C is pressed.
+
+    Return the exit code, which is 0 if no check of the demo failed.
+    """
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
     console = Console()
@@ -458,7 +462,7 @@ def perform(act: Callable[[Console], bool]) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the demo. The exit code is 0 if the records are the same and enough was saved, else 1."""
+    """Run the demo. Return 0 if the records are the same and enough was saved, else 1."""
     parser = argparse.ArgumentParser(
         prog="python -m tools.demo",
         description="Compare a client without the gateway and one with it, on a real broker.",

@@ -22,7 +22,7 @@ class LinkOutcome:
     near: SideCounts
     """The counts between the two gateways, as counted by the gateway beside the client."""
     far: SideCounts
-    """On the link, as counted by the gateway beside the broker."""
+    """The counts between the two gateways, as counted by the gateway beside the broker."""
     native: SideCounts
     """The counts between one gateway and a broker that gives it a session."""
     produced: int
@@ -58,7 +58,7 @@ class LinkOutcome:
 
 
 def bytes_of(side: SideCounts) -> float:
-    """Return the bytes of one fetch, request and response."""
+    """Return the average bytes of one fetch: request and response together."""
     return side.per_fetch(side.bytes)
 
 

@@ -12,7 +12,8 @@ from replay.report.model import Report
 from replay.report.wording import decided, how_sure
 
 MIN_SAVED = 0.9
-"""The demo fails if sessions save a smaller part of all fetch bytes, records included."""
+"""The smallest part of all fetch bytes, records included, that sessions must save. The demo fails below
+it."""
 MAX_DIFFERENCES = 5
 """The most differences that the report describes."""
 
@@ -27,7 +28,7 @@ class DemoRecord:
     key: bytes | None
     value: bytes | None
     timestamp: tuple[int, int]
-    """Type and milliseconds."""
+    """The timestamp's type, and its value in milliseconds."""
     headers: tuple[tuple[str, bytes | None], ...]
 
 
@@ -129,7 +130,7 @@ class DemoOutcome:
     picture: str
     """The screen that `fetchgate top --once` printed."""
     first_lines: str
-    """The start of the report of `fetchgate replay measure`."""
+    """The first lines of the report of `fetchgate replay measure`."""
 
     @property
     def saved(self) -> float:
@@ -206,7 +207,10 @@ def first_lines(report: Report) -> str:
 
 
 def _by_partition(records: Sequence[DemoRecord]) -> list[DemoRecord]:
-    """Sort records by partition only. Within a partition they stay in the order that Kafka guarantees."""
+    """Sort records by partition only.
+
+    Within a partition, the records stay in the order in which they were read.
+    """
     return sorted(records, key=lambda record: (record.topic, record.partition))
 
 

@@ -61,7 +61,7 @@ def build(source: Path, into: Path, python: Path, epoch: int) -> dict[str, bytes
 
 
 def _plain_tar(packed: bytes, epoch: int) -> bytes:
-    """Return an archive without traces of the machine: owners, times, the order of folders."""
+    """Return an archive without traces of the machine: owners, times and the order of folders are fixed."""
     plain = io.BytesIO()
     with (
         tarfile.open(fileobj=io.BytesIO(packed)) as before,

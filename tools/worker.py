@@ -66,7 +66,7 @@ class LoggedWorker:
         return last(self.entries, ASSIGNED)
 
     def go(self) -> None:
-        """Write the line to its stdin that a member with `--gate` waits for."""
+        """Let a member with `--gate` get records: write the line to its stdin for which it waits."""
         stdin = self._started().stdin
         if stdin is not None:
             stdin.write(b"go\n")

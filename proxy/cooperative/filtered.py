@@ -57,8 +57,8 @@ class Filtered:
     records: int = 0
     """The number of records in the complete batches."""
     alone: bytes = b""
-    """The header of an incomplete batch, if the response has no other. The client sees from it that its limit
-    is too small."""
+    """The header of an incomplete batch, if the response has no other batch. It shows the client that its
+    limit is too small."""
 
     def of(self, lane: LaneRecords) -> "Filtered":
         """Return a copy that has only one of the lanes."""

@@ -54,7 +54,7 @@ class Wants(NamedTuple):
     limits: tuple[int, int, int]
     """The fields min_bytes, max_bytes and isolation_level of the fetch."""
     wait_until: float
-    """When the client needs a response, in seconds."""
+    """The time at which the client must get a response, in seconds."""
 
 
 class Key(NamedTuple):
@@ -139,8 +139,9 @@ class SharedFetches:
         self.buffered = 0
         """How many bytes of shares are stored at present."""
         self.detached: Counter[str] = Counter()
-        """How often stored shares of a member were dropped, so that the member has to fetch for itself. By
-        reason: ``full`` if there was no room, ``wait`` if the member did not request them in time."""
+        """How often the stored shares of a member were dropped, so that the member has to fetch for itself.
+        The key is the reason: ``full`` if the buffer had no room, ``wait`` if the member did not fetch them
+        in time."""
 
     def __repr__(self) -> str:
         return f"<SharedFetches {len(self._registry)} buffered={self.buffered}>"
@@ -208,7 +209,7 @@ class SharedFetch:
         return f"<SharedFetch {self.key.place} lanes={len(self._subscriptions)} buffered={self.buffered}>"
 
     def ask(self, subscriber: "Subscriber", member: Member, offset: int, now: float) -> Share | None:
-        """Return the stored share for an offset, or None. Drop the shares before this offset."""
+        """Return the stored share that begins at an offset, or None. Drop the shares before this offset."""
         place = self.key.place
         lane = self._subscriptions.get(subscriber)
         if lane is None or not lane.is_of(member, place):
@@ -461,7 +462,7 @@ class Subscriber:
     def state(self, place: TopicPartition) -> State:
         """Return the last known watermarks of a partition.
 
-        It must be in the fetch that was given to `find`.
+        The partition must be in the fetch that was given to `find`.
         """
         return self._at[place].state or b""
 
@@ -473,7 +474,7 @@ class Subscriber:
         return [shared.key.place for shared in self._fetching]
 
     def note(self, place: TopicPartition, state: State) -> None:
-        """Note the watermarks of a partition. Its entry in the response has no error."""
+        """Store the watermarks from a partition's entry in the response. The entry has no error."""
         if (shared := self._under_way(place)) is not None:
             shared.note(state)
 
@@ -504,7 +505,8 @@ class Subscriber:
     def arrived(self) -> list["Subscriber"]:
         """Note that the response to this member's fetch has arrived.
 
-        Return the subscribers that have waited for it. The caller has to `wake` them.
+        Return the subscribers that have waited for the response. The caller has to call `wake` for each of
+        them.
         """
         waiting: dict[Subscriber, None] = {}
         for shared in self._fetching:
@@ -516,7 +518,7 @@ class Subscriber:
     # Waiting
 
     def wake(self, now: float) -> None:
-        """Continue the parked fetch if its records have arrived, or if no fetch will bring them any more."""
+        """Continue the parked fetch if its records have arrived, or if no other fetch will bring them."""
         if any(shared.has(self) or not shared.comes(self, at, now) for shared, at in self._parked.items()):
             self._wake(now)
 

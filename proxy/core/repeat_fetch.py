@@ -45,8 +45,8 @@ class FetchRepeat:
     name = "fetch"
     seconds = HOLD_SECONDS
     beyond = MAX_SECONDS - HOLD_SECONDS
-    """The client's own fetch at the new leader may block the retry for this many seconds, but seldom does
-    while records arrive."""
+    """For how many seconds the client's own fetch at the new leader may block the retry. While records
+    arrive, it seldom blocks."""
 
     def __init__(self, fetch: FetchRequest, frame: bytes) -> None:
         self.frame = frame
@@ -116,7 +116,10 @@ class FetchRepeat:
         return told
 
     def settle(self) -> None:
-        """Remove answers with which the response would exceed max_bytes (KIP-74 excepts a first batch)."""
+        """Remove the new leaders' entries with which the response would exceed max_bytes.
+
+        The first batch may exceed it (KIP-74).
+        """
         most = self._fetch.max_bytes
         got = self._record_bytes
         for each in self.failed.values():
@@ -126,7 +129,7 @@ class FetchRepeat:
 
 
 def against(fetching: FetchHandler) -> NotFollowed | None:
-    """Return why the failed partitions of a fetch can't be retried, or None if they can."""
+    """Return the reason why the failed partitions of a fetch can't be retried, or None if they can."""
     response = fetching.response
     if not fetching.direct:
         return NotFollowed.SESSION

@@ -36,7 +36,7 @@ class Stage:
         return 0.0
 
     def reads_on(self, _waiting: int) -> bool:
-        """Whether to read more from the client while this many bytes of its requests wait."""
+        """Return whether to read more from the client while this many bytes of its requests wait."""
         return False
 
     def on_frame(self, _data: bytes, _size: int, _api_key: int, _version: int) -> bool | None:

@@ -32,7 +32,7 @@ class Endpoint:
 
     def __init__(self, holds: int = 0) -> None:
         self.transport: asyncio.Transport | None = None
-        """None before the socket is connected and after it is closed."""
+        """The connected socket's transport. None before the socket is connected and after it is closed."""
         self.holds = holds
         """The reasons why the socket is not read: a sum of the bits in `proxy.net.link.HOLDS`. 0 if it is
         read."""
@@ -81,7 +81,7 @@ class Endpoint:
 def set_options(sock: socket.socket) -> None:
     """Make the system detect a vanished peer within two minutes, and buffer little for a slow peer.
 
-    If they are set for a listener, its accepted connections inherit them.
+    Connections that a listener accepts have the options of the listener.
     """
     # What is on its way to the peer is not limited by this: a long link is as fast as before.
     if (unsent := getattr(socket, "TCP_NOTSENT_LOWAT", None)) is not None:
@@ -127,8 +127,8 @@ def _queued(transport: asyncio.Transport, queue: int) -> int:
 def is_gone(transport: asyncio.Transport) -> bool:
     """Return whether the peer has reset the connection, or False if the system does not report it.
 
-    If the peer's stream has ended and there is nothing to write, the event loop does not watch the socket. So
-    it would not notice a reset.
+    If the peer's stream has ended and there is nothing to write, the event loop does not watch the socket,
+    and would not notice a reset.
     """
     return _tcp_state(transport) == _TCP_CLOSE
 

@@ -61,7 +61,7 @@ def narrow_entries(entries: Entries, layout: FetchLayout) -> Entries:
 
 
 def narrowed_bytes(layout: FetchLayout) -> int:
-    """Return by how many bytes an entry of a session's response is larger than in the client's layout."""
+    """Return by how many bytes an entry in the session's layout is larger than one in the client's layout."""
     return 0 if layout.version > 4 else LOG_START_OFFSET.stop - LOG_START_OFFSET.start
 
 

@@ -35,8 +35,8 @@ broker takes less time."""
 REFRESH_SECONDS: Final = 60.0
 """How long after a response the gateway asks the cluster for its brokers again, in seconds."""
 RETRY_SECONDS: Final = (1.0, 30.0)
-"""How long to wait after the cluster did not respond, in seconds: the first wait, and the longest. The wait
-doubles each time."""
+"""The first and the longest wait after the cluster did not respond, in seconds. The wait doubles each
+time."""
 TICK_SECONDS: Final = 5.0
 """How often the gateway tries again to bind listeners that could not be bound, in seconds."""
 OPEN_SECONDS: Final = 2.0
@@ -111,7 +111,7 @@ class KnownBrokers(ABC):
             await asyncio.wait(opening, timeout=OPEN_SECONDS)
 
     def _is_open(self, node_id: int) -> None:
-        """End all waits for a broker, because its opening has ended."""
+        """End all waits for the listener of a broker, because it is no longer being opened."""
         opening = self._openings.pop(node_id, None)
         if opening is not None and not opening.done():
             opening.set_result(None)
@@ -203,7 +203,7 @@ class BrokerRegistry(KnownBrokers):
         self._on_change()
 
     def learn(self, node_id: int, address: Address) -> Broker | None:
-        """Note the address of a broker, and open a listener if the broker is new."""
+        """Store the address of a broker. If the broker is new, open a listener for it."""
         broker = self.known.get(node_id)
         if broker is None:
             if len(self.known) >= MAX_BROKERS:
@@ -316,7 +316,10 @@ class BrokerRegistry(KnownBrokers):
             self._at_once = AT_ONCE
 
     async def _resolve_and_open(self, broker: Broker, host: str) -> None:
-        """Look up a host name, then open the listener. A fresh look-up is needed if older IPs have failed."""
+        """Look up a host name, then open the listener.
+
+        If older IPs have failed, the look-up must be a new one.
+        """
         broker.problem = broker.problem or f"broker {broker.node_id}: the name {host} is being looked up"
         late = asyncio.get_running_loop().call_later(OPEN_SECONDS, self._leave_out, broker)
         try:
@@ -344,15 +347,18 @@ class BrokerRegistry(KnownBrokers):
         return self.known.get(broker.node_id) is broker
 
     def _host_of(self, broker: Broker) -> str:
-        """Return the host at which to bind a broker's listener. "" if it needs no listener of its own."""
+        """Return the host at which to bind a broker's listener.
+
+        Return "" if the broker needs no own listener.
+        """
         if broker.listener is None or (self._by_name(broker) and self._shared_at):
             return ""
         return self.listen.host if self._by_name(broker) else broker.listener.host
 
     def _by_name(self, broker: Broker) -> bool:
-        """Return whether a broker shares its listener with others.
+        """Return whether a broker shares its listener with other brokers.
 
-        It does not if its listener is at the host of `listen`.
+        A broker whose listener is at the host of `listen` does not share it.
         """
         return self._shares and broker.listener is not None and broker.listener.host != self.listen.host
 
@@ -424,7 +430,7 @@ class BrokerRegistry(KnownBrokers):
             self.retry()
 
     async def _poll(self, reach: Reachability, tls: BrokerTls, in_use: Callable[[], set[int]]) -> None:
-        """Ask the cluster for its brokers, forever. While it does not respond, the waits get longer."""
+        """Ask the cluster for its brokers, forever. If the cluster does not respond, the waits get longer."""
         wait = RETRY_SECONDS[0]
         plain: set[Address] = set()  # bootstrap addresses that have responded in plain text
         while True:

@@ -19,7 +19,8 @@ MAX_LOOKUP: Final = 1 << 17
 """The limit of slots in the look-up, in addition to eight slots for each partition. A topic needs one slot of
 8 bytes for each partition number from 0 to its highest."""
 MAX_FORGOTTEN: Final = 8192
-"""A table with more topics than this plus 1,024 is created again. Names of forgotten topics count, too."""
+"""A table is created again if it has more topics than this plus 1,024. Names of forgotten topics are counted,
+too."""
 
 _KEY_BYTES: Final = 200
 """The memory for a topic in bytes, without its key: an entry of a dict, an entry of a list, and a span."""
@@ -318,7 +319,7 @@ class PartitionTable:
             self._weigh_row(row)
 
     def _learn_end(self, entry: PartitionResponse, row: int, *, first: bool) -> None:
-        """Learn from an entry how the broker ends an empty entry of this partition."""
+        """Learn from an entry which bytes the broker writes at the end of an empty entry."""
         if entry.redirects:  # made without a read
             return
         layout, aborted = self.layout, entry.aborted
@@ -470,7 +471,7 @@ class PartitionTable:
         self.position = extended(self.position, size, _NO_PLACE)
 
     def _span(self, keys: Sequence[bytes], needs: Sequence[int], partitions: int) -> bool:
-        """Make room in the lookup for more partitions.
+        """Make room in the look-up for more partitions.
 
         Args:
             keys: the key of each topic element to add.
@@ -478,7 +479,8 @@ class PartitionTable:
             partitions: the number of partitions to add.
 
         Returns:
-            False, with nothing changed, if the lookup would exceed its limit.
+            Whether there is enough room. If the look-up would exceed its limit, False, and nothing is
+                changed.
         """
         short = [
             (key, need)

@@ -57,9 +57,11 @@ class UnreachableBrokers:
         return before != ""
 
     def forget(self, before: float) -> list[NodeId]:
-        """Forget the unreachable brokers to which nobody has tried to connect since `before`. Return them.
+        """Forget the unreachable brokers to which nobody has tried to connect since `before`.
 
-        The bootstrap is never forgotten, because the gateway itself always tries again.
+        Return their ids.
+
+        The bootstrap is never forgotten, because the gateway itself always tries to reach it again.
         """
         old: list[NodeId] = [
             node_id
@@ -120,7 +122,8 @@ class Status:
     client_sessions: int = 0
     """How many fetch sessions the gateway keeps for clients."""
     client_session_partitions: int = 0
-    """How many partitions these sessions have. Each session is counted as it was when it was last used."""
+    """How many partitions the clients' sessions have together. Each session is counted with the partitions at
+    its last fetch."""
     client_session_evictions: dict[bool, int] = field(default_factory=lambda: {False: 0, True: 0})
     """How many fetch sessions of clients were evicted. The key is True for sessions of followers, False for
     those of consumers."""

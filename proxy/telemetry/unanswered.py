@@ -41,9 +41,9 @@ class Debt:
     """The last time at which the broker had a request without a response, in seconds."""
 
     def settle(self) -> None:
-        """Clear `since` if the broker has responded after it.
+        """Clear `since` if the broker has responded after this time.
 
-        A response that is still outstanding sets it again.
+        If another response is outstanding, it sets `since` again.
         """
         if self.since is not None and self.owed.responded_at > self.since:
             self.since = None

@@ -19,7 +19,7 @@ from replay.report.wording import duration, number, percent, plural, shown, size
 
 CAPTURE: Final = "capture"
 ALL: Final = "all"
-"""Instead of an API's name: all APIs together."""
+"""Stands in place of an API's name: all APIs together."""
 FETCH: Final = "Fetch"
 
 
@@ -37,7 +37,7 @@ class ApiFigures(TypedDict):
     record_bytes: int
     partitions_answered: int
     failed: int
-    """Responses with an error, either of the whole response or of an entry."""
+    """How many responses have an error, either for the whole response or in an entry."""
     errors: dict[str, int]
     """The number of responses with each error code. Only errors of whole responses are counted."""
     partition_errors: dict[str, int]
@@ -46,7 +46,8 @@ class ApiFigures(TypedDict):
     unreadable: int
     """How many responses could not be parsed."""
     latency_ms: dict[str, float]
-    """p50, p90, p99, max. For a capture, as measured at the place of the capture."""
+    """The latencies p50, p90, p99 and max in ms. In the side "capture", they were measured at the place of
+    the capture."""
 
 
 Cell: TypeAlias = Callable[[ApiFigures], str]
@@ -80,7 +81,7 @@ class Settings(TypedDict):
 
     target: str
     against: str
-    """The address, or "" without --against."""
+    """The address of the second target, or "" without --against."""
     speed: str
     """The speed as a factor of the captured speed, or "max"."""
     rate: float | None
@@ -100,13 +101,14 @@ class DriveReport(TypedDict):
     connections: int
     """How many captured connections have at least one played request."""
     captured_seconds: float
-    """From the first to the last played request of the capture, with waits shortened by --longest-wait."""
+    """The time from the first to the last played request of the capture, in seconds. Waits are shortened by
+    --longest-wait."""
     seconds: float
     planned: int
     sent: int
     """How many requests were sent."""
     lost: dict[str, int]
-    """Requests without a response, by side."""
+    """The number of requests without a response, by side."""
     interrupted: bool
     behind_seconds: float
     """The longest delay of a request after the time at which it was due, in seconds."""
@@ -114,17 +116,17 @@ class DriveReport(TypedDict):
     created_topics: dict[str, int]
     """The topics that were created, and how many partitions they got."""
     missing_topics: dict[str, int]
-    """Entries that were left out of distinct fetches, because the target lacks the topic or some
-    partitions of it. By topic."""
+    """For each topic, how many entries were left out of distinct fetches, because the target does not have
+    the topic or the partition."""
     led_elsewhere: dict[str, int]
-    """Entries that were left out of distinct fetches, because other brokers of the target lead them. By
-    topic."""
+    """For each topic, how many entries were left out of distinct fetches, because another broker of the
+    target leads the partition."""
     timed_out: bool
     """Whether a broker did not respond in time."""
     connection_errors: dict[str, int]
     figures: list[ApiFigures]
     saving: SavingFigures | None
-    """None without --against, or if no fetch got a response."""
+    """The fetch bytes with and without the gateway. None without --against, or if no fetch got a response."""
     compare: CompareFigures | None
     """None without --compare."""
     problems: list[str]

@@ -1,4 +1,4 @@
-"""One run: asks the targets what they have, translates the script for them, plays it, makes the report."""
+"""Plays a script: asks the targets for their brokers and topics, sends the requests, makes the report."""
 
 import asyncio
 import signal
@@ -43,7 +43,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlayOptions:
-    """The command-line options that decide how to play. Fields are named like the options."""
+    """The command-line options that decide how to play. Each field has the name of its option."""
 
     target: Address | None
     against: Address | None = None
@@ -59,7 +59,7 @@ class PlayOptions:
     loop: int = 1
     """How many times the capture is played."""
     duration: float | None = None
-    """Stop sending after this many seconds."""
+    """After this many seconds, the replay sends no more requests. None for no limit."""
     offsets: OffsetPolicy = OffsetPolicy.LATEST
     max_wait: int | None = None
     min_bytes: int | None = None

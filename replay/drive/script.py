@@ -90,7 +90,7 @@ class Step:
     in_flight: int
     """How many earlier requests on the connection had no response when the client sent this one."""
     has_response: bool = True
-    """False if a broker never responds to it (Produce with acks=0)."""
+    """Whether the broker responds to the request. False for Produce with acks=0."""
     session_id: int = 0
     """The captured session id of a fetch."""
     session_epoch: int = -1

@@ -97,7 +97,7 @@ class TopicTotals(TopicShare):
 
     topic: str | None = None
     topic_id: bytes | None = None
-    """Replaces `topic` for fetches with topic ids (v13 and later)."""
+    """The topic id, in place of `topic`, if the fetches have topic ids (v13 and later)."""
     eligible_request_bytes: int = 0
     eligible_response_bytes: int = 0
     eligible_record_bytes: int = 0
@@ -184,7 +184,7 @@ class Digest:
         self.limits.repeat(outcome, times)
 
     def close(self, closing: Outcome) -> None:
-        """Add the close of the gateway's session for the connection."""
+        """Add the closing fetch with which the gateway ends its session for the connection."""
         predicted = closing.session_request_bytes + closing.session_response_bytes
         self.timeline.add(closing.exchange.request_time, 0, predicted)
         self.log.close(closing.exchange.request_time, self._connection)

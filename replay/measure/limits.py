@@ -32,8 +32,8 @@ _THROTTLED: Final = 1
 _MAX_BYTES_AT: Final = 12
 """Offset of max_bytes in the body of a request of v3."""
 _RECORDS_AT: Final = 14
-"""Offset of records in an entry of a response up to v3. Partition, error code and high watermark come
-first."""
+"""The offset of the records in an entry of a response up to v3, after partition, error code and high
+watermark."""
 
 
 @dataclass(slots=True)
@@ -78,9 +78,10 @@ class Starved:
     version: int
     """The Fetch version."""
     until: int = 0
-    """The time when it got records or had no more. If neither happened, the time of the last response."""
+    """The time when the partition got records or had no more. If neither happened, the time of the last
+    response."""
     responses: int = 0
-    """How many responses brought records of other partitions only."""
+    """How many responses had records of other partitions, but none of this one."""
     behind: int = 0
     """How far the client was behind at most: the number of offsets from its fetch offset to the last one that
     it may read."""
@@ -147,7 +148,10 @@ class LimitLog:
         self._counted[outcome.exchange.api_version].responses += times - 1
 
     def by_version(self) -> dict[int, VersionFigures]:
-        """Return the figures by Fetch version. Partitions that still starve count until the last response."""
+        """Return the figures by Fetch version.
+
+        A partition that still starves is counted until the last response.
+        """
         counted = {version: copy(one) for version, one in self._counted.items()}
         for starved in self._starving.values():
             counted[starved.version].starved_ns += starved.lasted

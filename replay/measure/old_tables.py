@@ -19,7 +19,7 @@ from replay.simulate.session_cache import CacheEvent
 
 DETAIL: Final = "detail"
 OLD: Final = pa.schema([*(one for one in EXCHANGES_RAW if one.name not in CODECS), (DETAIL, pa.string())])
-"""The columns of such a table."""
+"""The columns of a table of version 0.2.0 or earlier."""
 
 
 def typed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

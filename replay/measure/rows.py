@@ -28,13 +28,13 @@ class RowFilter:
 
     policy: Policy = "gateway"
     raw: bool = False
-    """Also write the frames into the table."""
+    """Whether the frames are also written into the table."""
     clients: frozenset[str] = frozenset()
     """The chosen client ids. Empty for all clients."""
     topics: frozenset[TopicKey] = frozenset()
-    """Names and ids of topics. Empty for all."""
+    """The names and ids of the chosen topics. Empty for all topics."""
     max_fetch_bytes: int = 0
-    """See `LimitLog`."""
+    """The response limit to compute with, see `LimitLog`."""
     members: int = 0
     """The number of members over which the keys of records are spread. 0 if keys are not counted."""
     plain: bool = False

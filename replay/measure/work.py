@@ -15,7 +15,8 @@ class Work:
     keep: Filter
     choice: RowFilter
     topics: frozenset[str]
-    """Names of topics. If requests have ids instead, these are looked up in the table."""
+    """The names of the topics to measure. If requests have topic ids, the names are looked up in the
+    table."""
     sources: tuple[Source, ...] = field(default=())
     table: str | None = None
     """A directory with a table, to measure instead of sources."""

@@ -1,4 +1,4 @@
-"""A gateway before one cluster of a test in another language.
+"""A gateway for one cluster, for a test in another language.
 
 Run as ``python -m tests.clients.before BOOTSTRAP``. The program prints the gateway's address, and ends when
 its stdin is closed. Then it appends the gateway's counts to the file in $FETCHGATE_COUNTED, as a JSON object

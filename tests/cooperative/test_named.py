@@ -1,4 +1,4 @@
-"""Lanes (sets of key ranges) that the operator has named in a file."""
+"""Tests of lanes (sets of key ranges) that the operator has named in a file."""
 
 import json
 

@@ -157,7 +157,7 @@ def test_a_damaged_map_is_none_or_of_its_offset(place: int, value: int) -> None:
 
 @given(MAPS, st.integers(30, 120), st.integers(0, TOP))
 def test_what_does_not_fit_gets_lower_and_never_higher(positions: Positions, most: int, hashed: int) -> None:
-    """Case 28: if a map is too long, positions in it get lower, and never higher."""
+    """Case 28: if a map is too long, it is shortened. Its positions may get lower, but never higher."""
     fitted = positions.fitted(most)
     assert fitted.at(hashed) <= positions.at(hashed)
     assert fitted.base == positions.base

@@ -91,7 +91,7 @@ class AnyClientAnyBroker(RuleBasedStateMachine):
         self.now = 1.0
         self.correlation = 0
         self.others: set[int] = set()
-        """Ids of sessions that other clients hold."""
+        """The ids of sessions that other clients have."""
         self.wanted: list[tuple[str, int]] = [
             (name, i) for name in TOPICS[:topics] for i in range(PARTITIONS)
         ]
@@ -292,7 +292,10 @@ class AnyClientAnyBroker(RuleBasedStateMachine):
 
     @rule(wanted=st.lists(st.tuples(names, st.integers(0, PARTITIONS)), max_size=14))
     def choose(self, wanted: list[tuple[str, int]]) -> None:
-        """Choose any list: empty, with a topic listed in parts, or with duplicate or invalid partitions."""
+        """Choose any list of partitions.
+
+        It may be empty, have a topic in several parts, or have duplicate or invalid partitions.
+        """
         self.wanted = wanted
 
     @rule(name=names)
@@ -365,7 +368,10 @@ class AnyClientAnyBroker(RuleBasedStateMachine):
 
     @rule(times=st.integers(1, 4), follows=st.booleans())
     def poll(self, times: int, follows: bool) -> None:
-        """Fetch repeatedly. With `follows`, each fetch begins after the records read before."""
+        """Fetch several times.
+
+        If `follows` is True, each fetch begins after the records that were read before.
+        """
         for _ in range(times):
             self.ask([self.request()])
             if follows:

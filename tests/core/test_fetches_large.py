@@ -78,8 +78,9 @@ def test_the_last_byte_has_little_to_do(version: int, topics: int, read: int, st
 
 @pytest.mark.parametrize("read", [100, 1_448])
 def test_long_tags_that_drip_in_are_copied_a_few_times(read: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Long tags that come in small reads are not copied again with each read. Bytes that can't be sent yet
-    are kept, and joined once.
+    """Long tags that arrive in small reads are not copied again with each read.
+
+    Bytes that can't be sent yet are kept, and joined once.
     """
     kept: list[int] = []
     up_to = FetchResponses._up_to

@@ -45,7 +45,7 @@ def test_session_errors_are_not_for_the_client(version: int, code: int) -> None:
 
 @pytest.mark.parametrize("second", [70, 71, 106, -1])
 def test_a_second_failure_goes_without_a_session(second: int) -> None:
-    """Trap 6: if the repeated fetch fails too, it is sent again without a session."""
+    """Trap 6: if a fetch fails twice in a session, it is sent a third time without a session."""
     play = Playbook().established(16, T)
     play.client(fetch(16, *T, correlation=4)).to_broker(asks(16, [], (SESSION_ID, 1), correlation=4))
     play.broker(fetch_response(16, error_code=71, correlation_id=4))
@@ -69,8 +69,9 @@ def test_a_slot_is_given_back_after_a_response_that_repeats_the_last() -> None:
 
 @pytest.mark.parametrize("code", [-1, 2, 42])
 def test_another_error_is_told_as_without_a_session(code: int) -> None:
-    """Traps 11 and 4: after another top-level error, the fetch is repeated without a session. The client gets
-    that response.
+    """Traps 11 and 4: after another top-level error in a session, the fetch is sent again without a session.
+
+    The client gets the second response.
     """
     play = Playbook().established(11, T)
     play.client(fetch(11, *T, correlation=4)).to_broker(asks(11, [], (SESSION_ID, 1), correlation=4))
@@ -82,7 +83,7 @@ def test_another_error_is_told_as_without_a_session(code: int) -> None:
 
 
 def test_an_id_outside_the_shards() -> None:
-    """Case 96: after an id outside the ranges of the shards, the next fetch begins with (0, 0)."""
+    """Case 96: after an error for a session id outside all shards, the next session begins with (0, 0)."""
     play = Playbook().established(16, T, session_id=2147483640)
     play.client(fetch(16, *T, correlation=4)).to_broker(asks(16, [], (2147483640, 1), correlation=4))
     play.broker(fetch_response(16, error_code=-1, session_id=2147483640, correlation_id=4))
@@ -130,8 +131,9 @@ def test_a_negative_id_is_a_refusal(version: int, session_id: int) -> None:
 
 
 def test_a_negative_id_for_a_fetch_of_the_clients_own() -> None:
-    """A client's own fetch (0, 0) gets a negative id. The gateway does not close a session, since there is
-    none.
+    """If a client's own fetch (0, 0) gets a negative session id, the gateway closes no session.
+
+    The negative id means that there is no session.
     """
     play = Playbook().knows()
     for correlation in range(1, 5):
@@ -141,8 +143,9 @@ def test_a_negative_id_for_a_fetch_of_the_clients_own() -> None:
 
 
 def test_a_negative_id_continues_a_session() -> None:
-    """A negative id in a response continues the session with its known id (section 3.2). Java checks only for
-    id 0.
+    """Section 3.2: if a response in a session has a negative id, the session continues with its known id.
+
+    Java ends a session only for id 0.
     """
     play = Playbook().established(16, T)
     play.client(fetch(16, *T, correlation=4)).to_broker(asks(16, [], (SESSION_ID, 1), correlation=4))
@@ -155,8 +158,9 @@ def test_a_negative_id_continues_a_session() -> None:
 @pytest.mark.parametrize("version", [4, 11, 16])
 @pytest.mark.parametrize("what", ["others", "not understood"])
 def test_a_session_that_can_not_be_used_is_not_left_behind(version: int, what: str) -> None:
-    """Case 53, trap 21: the response that created a session is unusable. The gateway still closes or replaces
-    the broker's session.
+    """Case 53, trap 21: if the response that created a session is unusable, the gateway ends this session.
+
+    It closes the session, or replaces it with a new one.
     """
     spoken = max(version, 7)
     told = full(spoken, T[:2], correlation_id=3, session_id=SESSION_ID)
@@ -205,8 +209,9 @@ def test_a_response_with_id_0_ends_the_session() -> None:
 @pytest.mark.parametrize("code", [0, 70, 71, -1])
 @pytest.mark.parametrize("version", [0, 1])
 def test_a_fetch_that_is_sent_again_does_not_come_amid_an_authentication(code: int, version: int) -> None:
-    """KIP-368, trap 33: a fetch is not sent again between SaslHandshake and SaslAuthenticate. There a broker
-    refuses all other requests (error 34).
+    """KIP-368, trap 33: a fetch is not sent again between SaslHandshake and SaslAuthenticate.
+
+    Between these requests, a broker refuses all other requests (error 34).
     """
     play = Playbook().established(16, T)
     handshake = request(17, version, 5, b"\0\5PLAIN")
@@ -283,7 +288,10 @@ def test_errors_that_a_session_forgets_end_sessions_for_good(code: int) -> None:
 
 @pytest.mark.parametrize("version", [8, 11, 12, 16])
 def test_a_throttled_response_is_handed_on_empty(version: int) -> None:
-    """Case 81, trap 13, case 97: a throttled empty response is forwarded as it is, any number of times."""
+    """Case 81, trap 13, case 97: throttled responses without entries are forwarded unchanged.
+
+    This may happen any number of times.
+    """
     play = Playbook().established(version, T)
     for number in (1, 2, 3):
         turn(
@@ -399,8 +407,9 @@ def test_unknown_tags_in_the_response_that_makes_a_session() -> None:
 
 
 def test_a_response_that_ends_too_early_is_not_kept() -> None:
-    """A response that is too short for its contents is dropped at once. Otherwise its bytes would count for
-    ``--max-inflight-bytes`` until the client leaves.
+    """A response that is too short for its contents is dropped at once.
+
+    If it were kept, its bytes would count for ``--max-inflight-bytes`` until the client leaves.
     """
     play = Playbook().established(16, T)
     play.client(fetch(16, *T, correlation=4)).takes_broker()
@@ -416,8 +425,9 @@ def test_a_response_that_ends_too_early_is_not_kept() -> None:
 def test_lasting_errors_stay_on_the_short_way(
     version: int, error: int, ill: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Errors that last do not slow the gateway down. A broker sends them with each response, after all
-    entries that it read (section 2.4).
+    """Errors that last do not slow the gateway down.
+
+    A broker sends these errors with each response, after all entries that it read (section 2.4).
     """
     count = 40
     ways: list[str] = []

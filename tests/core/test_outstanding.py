@@ -1,4 +1,4 @@
-"""The number of requests that a broker has not answered, and the time at which the first response is due."""
+"""Tests of the number of requests that a broker has not answered, and of the time when a response is due."""
 
 import pytest
 

@@ -163,8 +163,9 @@ LISTS: dict[str, list[Want]] = {
 @pytest.mark.parametrize("wants", LISTS.values(), ids=LISTS)
 @pytest.mark.parametrize("version", [4, 12])
 def test_what_fetches_list_is_remembered_within_a_budget(version: int, wants: list[Want]) -> None:
-    """The memory for the partition lists of all connections has one limit. Beyond it, fetches are forwarded
-    unchanged.
+    """The memory for the partition lists of all connections together has a limit.
+
+    Beyond the limit, fetches are forwarded unchanged.
     """
     budget = RequestBudget(1_500_000)
     connections: list[Connection] = []

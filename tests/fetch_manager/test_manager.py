@@ -129,7 +129,7 @@ def test_divergence_is_told_each_time() -> None:
 
 
 def test_epochs_go_on_with_1_after_the_last() -> None:
-    """Case 17: the epoch after 2^31-1 is 1."""
+    """Case 17: in a session, epoch 2^31-1 is followed by epoch 1."""
     client = Client()
     made = client.session(("foo", 0))
     client.held(made).epoch = 2**31 - 1
@@ -140,8 +140,9 @@ def test_epochs_go_on_with_1_after_the_last() -> None:
 
 
 def test_evicted_while_parked() -> None:
-    """Case 41: a session is evicted while its fetch waits. The response to this fetch is normal, and the next
-    fetch gets error 70.
+    """Case 41: if a session is evicted while its fetch waits, the response to this fetch is normal.
+
+    The next fetch of the session gets error 70.
     """
     client = Client()
     made = client.session(("foo", 0))
@@ -205,8 +206,9 @@ def test_a_deleted_topic_is_unknown_again() -> None:
 
 
 def test_a_session_error_does_not_go_to_the_broker() -> None:
-    """Different from case 49: fetches with a session error are answered without the broker, so they are not
-    throttled. The same holds for closing a session (trap 42).
+    """Different from case 49: a fetch with a session error is answered without asking the broker.
+
+    So this fetch is never throttled. The same is true for a fetch that closes a session (trap 42).
     """
     client = Client()
     made = client.session(("foo", 0))
@@ -341,14 +343,14 @@ def test_a_session_is_with_one_broker() -> None:
 
 
 def test_who_is_refused_is_served_without_a_session() -> None:
-    """Case 12: a client that gets no slot is served without a session."""
+    """Case 12: a client gets no session if there is no slot. Its fetches are answered without a session."""
     client = Client(slots=0)
 
     assert summary(client.fetch(*FOO, session=(0, 0))) == (0, 0, 3)
 
 
 def test_a_follower_is_left_alone() -> None:
-    """Trap 2: a follower's fetch is forwarded unchanged."""
+    """Trap 2: a fetch of a follower (a broker that replicates) is forwarded unchanged."""
     client = Client(11)
     request = client.request(("foo", 0), session=(5, 3), replica_id=2)
 
@@ -542,9 +544,7 @@ def test_endpoints_of_leaders_stay() -> None:
 
 
 def test_the_same_response_again_has_nothing_to_tell_either() -> None:
-    """Case 21: a response with the same bytes as the last one, which had nothing new, has nothing new
-    either.
-    """
+    """Case 21: if a response without news is repeated with the same bytes, it is again without news."""
     client = Client()
     made = client.session(*FOO)
     for epoch in range(1, 4):
@@ -748,8 +748,9 @@ def test_mixed_topics_that_are_listed_one_after_the_other_are_served(
 
 
 def test_a_session_has_no_more_topics_than_a_fetch_that_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A session with more topics than the gateway reads in a fetch ends like an evicted one, and the client
-    starts again.
+    """A session with more topics than the gateway reads in one fetch is ended, as if it were evicted.
+
+    The client creates a new session.
     """
     client = Client()
     monkeypatch.setattr("proxy.fetch_manager.requests.MAX_TOPICS", 1)

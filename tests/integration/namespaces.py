@@ -1,6 +1,6 @@
-"""Namespaces for transparent mode: client and gateway share one, brokers are in another.
+"""Network namespaces to test transparent mode. Client and gateway are in one, brokers in another.
 
-nftables counts the bytes between the two, independently of the gateway's counts.
+nftables counts the bytes between the two namespaces, independently of the gateway's counts.
 """
 
 from collections.abc import Iterator
@@ -42,7 +42,7 @@ ROUNDS: Final = 5
 
 @dataclass(slots=True)
 class Round:
-    """The bytes of one round, to and from the broker."""
+    """The bytes to and from the broker in one round."""
 
     crossed: tuple[int, int] = (0, 0)
     """The bytes to and from the broker, as the packet counters count them, without headers."""
@@ -61,7 +61,7 @@ class Place:
     far: Namespace
     """The namespace of the brokers."""
     wire: Counters
-    """Counts the traffic between the two."""
+    """The counters of the traffic between the two namespaces."""
     inner: Counters
     """Counts the traffic between client and gateway."""
 

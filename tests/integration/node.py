@@ -17,7 +17,8 @@ from tools.netns import Namespace
 
 ETCD, API, SCHEDULER, CONTROLLERS, KUBELET = 23790, 23800, 23801, 23802, 23803
 HOST: Final = "10.88.0.1"
-"""The node's address for pods. It answers for `KAFKA`, the name of the brokers in the manifests."""
+"""The node's address for pods. A name server at this address knows `KAFKA`, the name of the brokers in the
+manifests."""
 KAFKA: Final = "kafka"
 PLUGINS: Final = next(filter(os.path.isdir, ("/opt/cni/bin", "/usr/lib/cni")), "")
 NEEDED: Final = (

@@ -167,7 +167,10 @@ def test_names_and_ids_do_not_mix(asker: LiveAsker) -> None:
 
 
 def test_versions_may_change_within_names_or_ids(asker: LiveAsker) -> None:
-    """Case 20."""
+    """Case 20: a session continues if the Fetch version changes.
+
+    It must not change between versions with topic names and versions with topic ids.
+    """
     session = asker.session(("foo", 0))
 
     for version in (7, 12, 9) if asker.version <= 12 else (17, 13, 18):
@@ -176,7 +179,7 @@ def test_versions_may_change_within_names_or_ids(asker: LiveAsker) -> None:
 
 
 def test_no_change_no_entries(asker: LiveAsker) -> None:
-    """Case 21."""
+    """Case 21: if nothing changed, an incremental fetch gets no entries, and the same session id."""
     session = asker.session(*ALL_FOO)
 
     assert asker.names(session.first) == [*ALL_FOO]
@@ -327,7 +330,10 @@ def test_forgetting_some_all_but_one_and_all(asker: LiveAsker) -> None:
 
 
 def test_an_empty_session(asker: LiveAsker) -> None:
-    """Case 40."""
+    """Case 40: a full fetch without partitions creates a session.
+
+    An incremental fetch without partitions ends it.
+    """
     session = asker.session()
 
     assert session.id > 0

@@ -1,4 +1,4 @@
-"""A consumer with a lane at a real broker: cases 16 to 21, 33, 44, 46 and 53 with librdkafka."""
+"""Tests of a consumer with a lane at a real broker: cases 16 to 21, 33, 44, 46 and 53 with librdkafka."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -117,7 +117,10 @@ OTHER: Final = next(key for at, key in enumerate(KEYS) if at not in of_quarter(K
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_a_quarter_of_the_keys(broker: Broker, gateway: GatewayProcess, topic: str, codec: str) -> None:
-    """Case 16: the exact offsets, and the values as they were produced."""
+    """Case 16: a consumer with a quarter of the keys gets exactly the records of these keys.
+
+    Their offsets and values are unchanged.
+    """
     produce(broker, topic, KEYS, {"compression.type": codec})
     with consuming(gateway.address, topic) as consumer:
         records, end = to_the_end(consumer)
@@ -127,7 +130,10 @@ def test_a_quarter_of_the_keys(broker: Broker, gateway: GatewayProcess, topic: s
 
 
 def test_one_match_in_many_small_batches(broker: Broker, gateway: GatewayProcess, topic: str) -> None:
-    """The only record of a lane is found, with at most three times a plain consumer's bytes (case 17)."""
+    """Case 17: a consumer gets the only record of its lane among many small batches.
+
+    It receives at most three times as many bytes as a plain consumer.
+    """
     keys = [OTHER] * (SINGLE - 1) + [MINE]
     produce(broker, topic, keys, {"batch.num.messages": 1, "linger.ms": 0})
     fetched = []
@@ -161,7 +167,7 @@ def test_a_lane_without_a_record_is_no_busy_loop(broker: Broker, gateway: Gatewa
 
 
 def test_reading_again(broker: Broker, gateway: GatewayProcess, topic: str) -> None:
-    """A consumer can seek back, also to before its first offset (case 20)."""
+    """Case 20: a consumer can seek back, also to an offset before its first one."""
     produce(broker, topic, KEYS)
     with consuming(gateway.address, topic, 1_000) as consumer:
         later, _ = to_the_end(consumer)

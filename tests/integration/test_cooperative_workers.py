@@ -164,7 +164,10 @@ def test_a_gateway_that_is_restarted_in_good_order_delivers_each_record_once(
 def test_a_client_of_another_name_makes_it_a_plain_group(
     program: Program, broker: Broker, gateway: GatewayProcess, topic: str, group: str, place: str
 ) -> None:
-    """Case 36, within one gateway: such a client stays at the worker that accepted it."""
+    """Case 36: within one gateway, a client with another kind of client.id makes the group a plain one.
+
+    This client stays at the worker that accepted it.
+    """
     with Members(program, topic, group, place) as members:
         one = members.join(gateway.address)
         members.settle(one)

@@ -158,7 +158,10 @@ class Started(Sidecar):
 
 @pytest.mark.skipif(shutil.which("systemd-socket-activate") is None, reason="no systemd-socket-activate here")
 def test_the_sockets_and_the_environment_of_the_units_make_a_gateway(place: Place) -> None:
-    """systemd's program listens at each address. If the gateway bound one itself, it would be in use."""
+    """The program that systemd starts gets sockets for each address of the units.
+
+    If the gateway bound an address itself, it would fail, because the address is in use.
+    """
     with Started(place.near, address_of("IPv4")) as gate:
         with place.near.inside(), Fetcher("127.0.0.1:19094", TOPIC, PARTITIONS) as client:
             client.hello().fetches()
@@ -221,7 +224,7 @@ def has_session(client: Fetcher) -> bool:
 
 INSTALL, START, TRANSPARENTLY, LEAVE = blocks("systemd")
 UNPACK: Final = 2
-"""This many commands of the page run before the machine boots, because they need a package index."""
+"""How many commands of the documentation run before the machine boots, because they need a package index."""
 ENVIRONMENT: Final = "/etc/fetchgate/fetchgate.env"
 SWITCHES: Final = environment_file()["FETCHGATE_CONFIG"]
 JOURNAL: Final = "journalctl --unit fetchgate.service --output cat"

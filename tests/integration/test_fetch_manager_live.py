@@ -54,7 +54,7 @@ class Connections:
 
 @dataclass
 class LiveWorld:
-    """A live broker's topics. Each script gets new ones."""
+    """The topics of a script on a real broker. Each script gets new topics."""
 
     live: Live
     clients: tuple[str, ...]

@@ -259,7 +259,10 @@ def test_sessions_made_in_a_loop(stage: Stage) -> None:
 
 
 def test_ten_thousand_ids_and_wrong_epochs(stage: Stage) -> None:
-    """Case 16: nothing is created, and the session in the middle continues."""
+    """Case 16: fetches with ten thousand wrong ids or epochs create no session.
+
+    The reader's session continues.
+    """
     chance = random.Random(1)
     with stage.connect() as victim, stage.connect() as client:
         made = victim.fetch(*FOO, session=(0, 0)).session_id

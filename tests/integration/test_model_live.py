@@ -139,7 +139,7 @@ class Walk:
         return {"topic": name} if self.version <= 12 else {"topic_id": self.ids[name]}
 
     def ask(self) -> None:
-        """Send one request to both. Their responses must agree."""
+        """Send one request to both brokers. Their responses must be equal."""
         self.correlation += 1
         base = FetchRequest(
             version=self.version,

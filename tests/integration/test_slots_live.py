@@ -27,9 +27,11 @@ from tools.kafka.jars import fetch
 pytestmark = [pytest.mark.integration, pytest.mark.soak, pytest.mark.timeout(1200)]
 
 MARGIN_MS: Final = 3000
-"""A busy broker may take this long for a step, and the clocks may differ by it."""
+"""The longest time that a busy broker may need for a step, and the largest difference of the clocks, in
+ms."""
 LAST: Final = (a_consumer_never_evicts_a_follower_in_use, anyone_evicts_a_stale_follower)
-"""They take three times two minutes. The other cases with one slot take four."""
+"""The cases that take three times two minutes. All other cases with one slot take four times two minutes
+together."""
 ROWS: Final[list[list[Case]]] = [
     *(
         [case for case in CASES if CASES[case] == slots and case not in LAST]

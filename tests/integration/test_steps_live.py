@@ -1,5 +1,6 @@
-"""Random steps of clients with sessions: a gateway before a broker with 0 slots, compared with a broker with
-slots.
+"""Compares a gateway before a broker with 0 slots with a broker that has slots.
+
+Clients with sessions send the same random requests to both.
 """
 
 import logging
@@ -23,7 +24,10 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(120 + STEPS // 5)]
 
 
 def test_any_steps_are_those_of_a_broker_with_sessions() -> None:
-    """Cases 2 to 48 in any order. With more than two minutes, also section 2.7 with real ages."""
+    """Cases 2 to 48, in random order, give the same responses as a broker with sessions.
+
+    If the test runs for more than two minutes, it also covers section 2.7 with real ages of sessions.
+    """
     slots = "max.incremental.fetch.session.cache.slots"
     with (
         Broker(properties=LIVE_PROPERTIES | {slots: SLOTS}) as native,

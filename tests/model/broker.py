@@ -96,7 +96,8 @@ class ModelBroker:
     """If above 0, every consumer's fetch is treated as above its quota, with this throttle time in ms. Set by
     tests."""
     failure: int = 0
-    """Injected: if not 0, every fetch fails unexpectedly with this code, after its delta was applied."""
+    """If not 0, every fetch fails with this error code, after its changes to the session were applied. Set by
+    tests."""
 
     dialect: str = ""
     """How brokers other than Kafka write entries without error.
@@ -321,9 +322,9 @@ class ModelBroker:
         return 0, False
 
     def _changed(self, session: FetchSession, results: list[Result]) -> list[Result]:
-        """Return KIP-227's incremental response: the changes since the last one.
+        """Return the entries that have changed since the last response, as in KIP-227.
 
-        A partition with records moves to the end.
+        A partition with records moves to the end of the session.
         """
         included = [result for result in results if self._news(result.partition, result.data)]
         for result in included:

@@ -55,7 +55,7 @@ def _kept(link: Link) -> int:
 
 @asynccontextmanager
 async def _not_reading(gate: Gateway, count: int) -> AsyncIterator[list[socket.socket]]:
-    """Connect clients that request much and read nothing of it."""
+    """Connect clients that request much, and read none of the responses."""
     socks = []
     for _ in range(count):
         sock = socket.socket()

@@ -1,4 +1,4 @@
-"""Fetch v4 to v6 in a session: requests are raised to v7, and responses of v7 are converted back."""
+"""Tests of Fetch v4 to v6 in a session: requests are raised to v7, and responses of v7 are converted back."""
 
 from dataclasses import replace
 
@@ -17,7 +17,7 @@ from tests.protocol.test_fetch_request import merged, requests
 
 @pytest.mark.parametrize("version", [4, 5, 6])
 def test_a_fetch_raised_to_v7_says_the_same(version: int) -> None:
-    """Trap 4: a v4 to v6 fetch that is raised to v7 keeps its values."""
+    """Trap 4: a fetch of v4 to v6 keeps all its values when it is raised to v7."""
 
     @examples(15)
     @given(requests(version))

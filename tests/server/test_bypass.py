@@ -1,4 +1,4 @@
-"""Processes of the gateway's own user, whose traffic transparent mode does not redirect."""
+"""Tests of processes of the gateway's own user, whose traffic transparent mode does not redirect."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Several processes work as one gateway.
+"""Tests that several processes work as one gateway.
 
 The tests run real processes, as `--workers` starts them, behind one admin endpoint.
 """

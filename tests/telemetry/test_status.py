@@ -1,4 +1,4 @@
-"""The statuses of several processes are added up to one."""
+"""Tests that the statuses of several processes are added up to one."""
 
 from collections import Counter
 

@@ -706,7 +706,7 @@ def test_gateways_in_a_row_of_compose_follow_each_other_over_the_link() -> None:
 
 
 def blocks(section: str = "") -> list[list[str]]:
-    """Return the commands of each code block of the page, or of the section with this heading."""
+    """Return the commands of each code block of the documentation, or of one section."""
     text = DOCS.read_text()
     if section:
         text = text.split(f"\n## {section}\n", 1)[1].split("\n## ", 1)[0]
@@ -718,9 +718,8 @@ def commands(section: str = "") -> list[str]:
 
 
 ELSEWHERE: Final = ("podman build", "kubectl apply", "docker compose")
-"""Commands that need a cluster, a daemon or a registry. They are run by
-tests/integration/test_deploy_*.py.
-"""
+"""The beginnings of commands that need a cluster, a daemon or a registry. tests/integration/test_deploy_*.py
+runs these commands."""
 HERE: Final = ("kubectl kustomize", "systemd-analyze", "helm")
 
 

@@ -1,4 +1,4 @@
-"""A small mutator, for machines without a fuzzer and for quick tests."""
+"""A small mutator of inputs for fuzzing. It is for machines without a fuzzer, and for quick tests."""
 
 import random
 from collections.abc import Sequence

@@ -23,7 +23,7 @@ from tools.soak.producers import CHURN_PARTITIONS, PARTITIONS, SoakTopics
 SUSPENDED_SECONDS: Final = (5.0, 60.0)
 DOWN_SECONDS: Final = (1.0, 8.0)
 BAD_SECONDS: Final = (5.0, 20.0)
-"""How long the network is bad, or an option is changed."""
+"""The shortest and the longest time for which the network is bad or an option is changed, in seconds."""
 CUT_SECONDS: Final = (3.0, 30.0)
 PAUSE_SECONDS: Final = (1.0, 4.0)
 """The shortest and the longest pause between two disturbances, in seconds."""
@@ -110,7 +110,7 @@ class Disturbances:
         self._ended.set()
 
     def brokers(self) -> None:
-        """Disturb brokers and topics until the end. All brokers run when this returns."""
+        """Disturb brokers and topics until the run ends. At the end, all brokers run."""
         with self.network.far():
             for kind, choose in self._turns("brokers", self.broker_kinds):
                 self.broker_kinds[kind](choose)

@@ -179,7 +179,8 @@ Together the records must also be longer than the longest possible record.
 """
 _SCAN = 1 << 16
 _MAX_WIRE_LENGTH = 1 << 20
-"""The maximum of bytes on the wire. If a header claims more, it is not the header of a record."""
+"""The largest number of bytes that a packet may have on the wire. A header with a higher number is not the
+header of a record."""
 _MAX_PACKET = 66_000
 """The largest size of an IP packet with its link layer header, in bytes."""
 _DAY = 86_400

@@ -28,7 +28,12 @@ class Sink(Protocol):
     """Receives the bytes of a TCP stream in order."""
 
     def begin(self, sequence: int, *, whole: bool) -> None:
-        """Note the sequence number of the first byte. `whole` means that its SYN was captured."""
+        """Note the sequence number of the first byte.
+
+        Args:
+            sequence: the sequence number.
+            whole: whether the SYN before this byte was captured.
+        """
 
     def data(self, view: memoryview, time: int, end_time: int, ack: int, end: int) -> None:
         """Read the next bytes.
@@ -101,7 +106,7 @@ class Reassembly:
         self._next = -1
         """The sequence number of the byte at `_position`. -1 while it is unknown."""
         self._origin = -1
-        """Sequence number of position 0."""
+        """The sequence number of the stream's byte 0."""
         self._position = 0
         self._settled = False
         self._limit = START_TURNS

@@ -41,7 +41,7 @@ class RequestFraming(Framing):
         return True
 
     def close(self, pieces: list[Buffer], size: int, missing: int) -> None:
-        """See `Framing`."""
+        """Process the end of a request, see `Framing.close`."""
         frame = bytes(pieces[0]) if len(pieces) == 1 else b"".join(pieces)
         self.conversation.request_seen(frame, size, missing, self._time)
         self.ignored = self.conversation.opaque_from_client

@@ -1,4 +1,4 @@
-"""Text can't break the structure of elements."""
+"""Tests that text in HTML can't break the structure of elements."""
 
 from html.parser import HTMLParser
 

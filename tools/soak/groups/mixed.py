@@ -63,7 +63,7 @@ class Plan:
 
     libraries: Sequence[str] = LIBRARIES
     direct: bool = False
-    """Without a gateway: a plain group."""
+    """Whether the members use the broker without a gateway, as a plain group."""
     partitions: int = 2
     seed: int = 1
     seconds: float = 200.0
@@ -256,7 +256,7 @@ class _CommittedPositions:
         self.moved: list[Moved] = []
 
     def look(self) -> None:
-        """Request the committed positions once."""
+        """Request the group's committed positions once."""
         asked = [TopicPartition(*place) for place in self._places]
         for each in self._asks.committed(asked, timeout=10):
             if each.error is not None or each.offset < 0:

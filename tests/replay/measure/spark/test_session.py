@@ -1,4 +1,4 @@
-"""The start of Spark: its Java, the files that remain, and the same report on any master."""
+"""Tests of the start of Spark: its Java, the files that remain, and the same report on any master."""
 
 import json
 import logging
