@@ -15,6 +15,7 @@ from rich.table import Table
 
 from tools.kafka import Cluster
 from tools.kafka.admin import Admin
+from tools.kafka.jars import classpath
 from tools.soak.broker_sessions import broker_sessions
 from tools.soak.consumers import DIRECT, GATEWAY, SoakConsumer, readers
 from tools.soak.disturbances import PRODUCERS, Disturbances, create
@@ -183,6 +184,7 @@ def soak(seconds: float, seed: int, say: Say, only: frozenset[str] = frozenset()
             cluster = Cluster(nodes=NODES, heap="320m")
             slots = {"max.incremental.fetch.session.cache.slots": FEW_SLOTS}
             cluster.brokers[-1].configure(slots)
+            classpath(cluster.brokers[-1].version, tools=True)  # of the last look; now, not after an hour
             via = ",".join(configure(between, broker) for broker in cluster.brokers)
             say("starting three brokers ...")
             stack.enter_context(cluster)
