@@ -79,7 +79,7 @@ class BrokerInfo:
     name: str = ""
     """Identifies the broker among all brokers, because a session belongs to one broker."""
     versions: BrokerVersions | None = None
-    """The features that other connections have learned. None if nothing is shared."""
+    """The broker's features, shared by all connections to its address. None if nothing is shared."""
     measured: Measured | None = None
     """The measurements of all connections to this broker. None if nobody reads them."""
     opening: Callable[[int], bool] = _none_opening

@@ -234,7 +234,9 @@ class FastPath:
         return at, out
 
     def _rest_of_response(self, data: bytes) -> tuple[int, bytes]:
-        """Forward bytes of a response that need not be parsed, but never its last byte.
+        """Forward `data` unchanged if it belongs to a response that need not be parsed.
+
+        Forward nothing if `data` contains the last byte of the response.
 
         Returns:
             The number of forwarded bytes, and the bytes for the client.

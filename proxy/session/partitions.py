@@ -532,7 +532,7 @@ def is_rotation(numbers: Rows | Column32) -> bool:
 
 
 def extended(column: npt.NDArray[_T], size: int, blank: int = 0) -> npt.NDArray[_T]:
-    """Return a copy of a column, made longer up to `size` elements with the value `blank`."""
+    """Return a copy of a column with `size` elements. The new ones at the end have the value `blank`."""
     have = len(column)
     longer = np.zeros(size, column.dtype)
     longer[:have] = column

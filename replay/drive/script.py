@@ -69,8 +69,7 @@ class Original:
     response: FetchSummary | None = None
     """The response of a fetch, if it was captured completely and parses."""
     errors: Errors | None = None
-    """The errors in the response, if the request was not a fetch and the response was captured completely and
-    parses."""
+    """The errors in the response. None for a fetch, and if the response is incomplete or can't be parsed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -173,7 +173,7 @@ class _ConnectionRows:
             self._add_saved(outcome, 1)
 
     def _add_saved(self, outcome: Outcome, times: int) -> None:
-        """Add what the other policy saved in fetches that all have the same outcome."""
+        """Add the bytes that the policy not chosen would save, in `times` fetches with one outcome."""
         exchange = outcome.exchange
         closes = not exchange.request_bytes  # the gateway's close, when the client is gone
         if self._counted if closes else self._choice.counts(outcome):

@@ -84,7 +84,7 @@ class Client:
         return sent(self.connection)
 
     def answered(self, frame: bytes, now: float = 1.0) -> bytes:
-        """Send the broker's response. Return the frame that the gateway sends to the client."""
+        """Give the gateway a response of the broker. Return the frame that the client then gets."""
         self.connection.receive_broker(frame, now)
         (found,) = got(self.connection)
         return found

@@ -333,7 +333,7 @@ def test_what_others_have_done_does_not_come_to_a_client_that_keeps_its_position
 
 
 def test_heartbeats_on_another_connection_count(shared: Shared, coordinator: Coordinator) -> None:
-    """A client's heartbeats count on each of its connections. franz-go joins on a separate connection.
+    """A heartbeat on one connection of a client is valid for all of them. franz-go joins on its own one.
 
     Before the fix, franz-go never got records, and the group rebalanced forever.
     """

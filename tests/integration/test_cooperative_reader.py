@@ -155,9 +155,9 @@ class Consumers:
             time.sleep(0.02)
 
     def assert_exact(self, number: int) -> None:
-        """Check that the consumers have received all records together.
+        """Check that exactly one consumer has received each of the first `number` records, once.
 
-        Each consumer must have the records of its lane, each once, in the order of their offsets.
+        Each consumer must have only records of its own lane, in the order of their offsets.
         """
         assert Counter(offset for seen in self.seen for offset, _ in seen) == Counter(range(number))
         for (low, high), seen in zip(lanes(len(self.seen)), self.seen, strict=True):

@@ -77,7 +77,8 @@ class Exchange:
     answer_due: bool = True
     """False for Produce with acks=0, to which brokers send no response."""
     group: str = ""
-    """The consumer group that the request names, if so configured."""
+    """The consumer group that the request names. Empty if it names none, or if groups are not read
+    (`groups` in `read_exchanges`)."""
 
 
 @dataclass(slots=True, kw_only=True)
