@@ -17,10 +17,10 @@ class Figures:
     __slots__ = ()
 
     def add(self, other: Self) -> None:
-        """Add the figures of `other`, which does not change.
+        """Add the figures of `other` to this object. `other` does not change.
 
         Numbers are added. Dicts are added key by key, and lists of numbers position by position. Other lists
-        are joined. Other objects must have an ``add`` method. None is skipped.
+        are joined. Other objects must have an ``add`` method. If a value is None, it is skipped.
         """
         numbers, sums = _fields_of(type(self))  # type: ignore[arg-type] # a class can be hashed
         for name in numbers:

@@ -1,4 +1,4 @@
-"""``fetchgate replay``: the command line of captures.
+"""``fetchgate replay``: the command line for captures.
 
 Exit codes:
 
@@ -183,7 +183,7 @@ def _left(run: Callable[[], int], program: str) -> int:
 
 
 def _overview(argv: Sequence[str]) -> int:
-    """Print the commands. Return 0 for --help, otherwise 2."""
+    """Print the list of commands. Return the exit code: 0 for --help, otherwise 2."""
     _overview_parser().parse_args(argv)
     return EXIT_USAGE
 

@@ -54,7 +54,7 @@ class Client:
         return decode_response(response, request.version)
 
     def fetch(self, *wants: Want, **fields: Any) -> FetchResponse:
-        """Fetch through the gateway, and do not compare with a direct fetch."""
+        """Send a fetch through the gateway. Do not compare the response with a direct fetch."""
         return self.through(self.asker.request(*wants, **fields))
 
     def same(self, *wants: Want, **fields: Any) -> FetchResponse:
@@ -87,7 +87,7 @@ def all_of(partitions: int = 5, offset: int = 0, size: int = 1 << 20) -> list[Wa
 
 
 IDLE: list[Want] = [("u", index) for index in range(5)]
-"""Idle partitions: enough of them that an incremental fetch is smaller than a full fetch."""
+"""Idle partitions. There are enough of them to make an incremental fetch smaller than a full fetch."""
 
 
 def filled(batches: list[int], *, version: int = 16, partitions: int = 5) -> Client:

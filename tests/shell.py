@@ -1,5 +1,6 @@
-"""Shared parts for tests of sockets: a gateway in this process, a stub broker, and a core that only forwards
-bytes.
+"""Shared helpers for tests with sockets.
+
+They are a gateway in this process, a stub broker, and a core that only forwards bytes.
 """
 
 import asyncio
@@ -31,7 +32,7 @@ from proxy.server.registry import BrokerRegistry
 from tools.kafka.ports import free_ports
 
 WAIT_SECONDS = 30.0
-"""Time limit of a step, in seconds. It is long because the machine may be very busy."""
+"""The time limit of a test step, in seconds. It is long because the machine may be very busy."""
 BROKERS = 12
 """Number of brokers. The ports for node ids below this number are free."""
 CHUNK = 65_536
@@ -85,7 +86,7 @@ def metadata(*brokers: tuple[int, str, int]) -> bytes:
 
 
 async def frame(reader: asyncio.StreamReader) -> bytes:
-    """Read one frame, and return it without its length."""
+    """Read one frame, and return it without its length field."""
     size = int.from_bytes(await reader.readexactly(4))
     return await reader.readexactly(size)
 
@@ -106,8 +107,7 @@ async def asks_until(told: bytes, reader: asyncio.StreamReader, writer: asyncio.
 def expire_once_connected(
     monkeypatch: pytest.MonkeyPatch, reached: Callable[[], object] = lambda: True
 ) -> None:
-    """Let the timeout of a bootstrap request expire as soon as the connection exists and `reached` returns
-    true.
+    """Let a bootstrap request time out as soon as it has connected and `reached` returns true.
 
     A short timeout would not work, because connecting may take longer on a busy machine.
     """
@@ -358,7 +358,7 @@ class WireGateway(Gateway):
         return cast("Connection", Wire(closing=self.closing))
 
     def open(self) -> None:
-        """Send no request to the brokers, because an echo stub cannot answer Metadata."""
+        """Open the gateway without a request to the brokers. An echo stub can't answer a Metadata request."""
         if isinstance(self.brokers, BrokerRegistry):
             self.brokers.begin = lambda *_: None  # type: ignore[method-assign]
         super().open()
@@ -407,9 +407,10 @@ def link_of(gate: Gateway) -> Link:
 
 
 def overdue_later(gate: Gateway) -> set[str]:
-    """Return the reasons for which the gateway would close its only link after some idle hours.
+    """Return the reasons for which the gateway would close its only link after one to five idle hours.
 
-    Bytes that the client took since the last check count as activity. So a single hour is not enough.
+    Several hours are tried because the first check counts bytes that the client has received since the last
+    check as activity.
     """
     idle, handshake = gate.process.config.idle_timeout, gate.process.config.handshake_timeout
     hours = [monotonic() + 3600 * hour for hour in range(1, 6)]

@@ -180,7 +180,7 @@ def show(count: int, outcome: CooperativeOutcome, console: Console) -> None:
 
 
 def _count(text: str) -> int:
-    """Read the option --records.
+    """Convert the value of the option --records to a number.
 
     Raises:
         argparse.ArgumentTypeError: the value is out of range.

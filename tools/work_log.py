@@ -57,7 +57,7 @@ def read(path: Path) -> Entries:
 
 
 def records(entries: Entries) -> Entries:
-    """Return only the entries of records."""
+    """Return only the entries of records, without the entries of events."""
     return entries[entries["key"] >= 0]
 
 
@@ -74,7 +74,8 @@ class Handled:
     records: int
     """The number of different records handled."""
     again: tuple[int, ...]
-    """Offsets of records handled again. An offset is listed once for each repetition."""
+    """The offsets of records that were handled more than once. An offset is listed once for each
+    repetition."""
     disordered: int
     """The number of records that were first handled after a record with the same key and a higher offset."""
     together: int
@@ -116,7 +117,13 @@ def rewound(entries: Entries) -> int:
 
 
 def rate(members: Sequence[Entries], began: int, ended: int) -> float:
-    """Return how many records per second were finished in a span of time (ns)."""
+    """Return the number of records per second that the members finished in a time span.
+
+    Args:
+        members: the entries of each member.
+        began: the begin of the time span in ns.
+        ended: the end of the time span in ns.
+    """
     done = sum(
         int(((each["ended"] > began) & (each["ended"] <= ended)).sum()) for each in map(records, members)
     )

@@ -1,7 +1,8 @@
-"""Remove other members' records from a record batch (magic 2, KIP-98), as Kafka's log cleaner would do.
+"""Removes other members' records from a record batch (magic 2, KIP-98), as Kafka's log cleaner would do.
 
-Base offset, last offset delta, timestamps, attributes, producer and leader epoch do not change. Kept records
-do not change either, because their deltas refer to the header. Count, length and CRC change.
+Base offset, last offset delta, timestamps, attributes, producer and leader epoch do not change. The kept
+records do not change either, because their deltas refer to the batch header. The number of records, the
+length and the CRC change.
 """
 
 from bisect import bisect_right
@@ -18,8 +19,8 @@ from proxy.protocol.primitives import Buffer, encode_uvarint
 
 HEADER_BYTES: Final = 61
 LENGTH_END: Final = 12
-"""The offset of the first byte after base_offset and batch_length. batch_length counts the bytes from here
-on."""
+"""The offset of the first byte after base_offset and batch_length. The value of batch_length counts the bytes
+from this offset on."""
 MAGIC_AT: Final = 16
 """The offset of the magic byte. It is the same in messages of magic 0 and 1."""
 _HEADER: Final = Struct(">qiibIhiqqqhii")
@@ -40,7 +41,7 @@ ControlRecordTypeSchema (version 0, type COMMIT). The value is an EndTxnMarker (
 
 
 class BatchError(ValueError):
-    """A batch can't be split. The message is one line."""
+    """A batch can't be split by key. The message is one line."""
 
 
 class Header(NamedTuple):

@@ -67,7 +67,7 @@ class MemberIdentity:
         self.bound = found is None and self._members.is_bound(client_id)
 
     def denied(self, places: Iterable[TopicPartition], *, claims: bool) -> int:
-        """Return the error code if the client can't have its declared lane, else 0.
+        """Return an error code if the client can't have its declared lane, or 0 if it can.
 
         Args:
             places: the requested partitions.

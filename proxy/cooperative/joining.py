@@ -1,6 +1,6 @@
-"""How a member joins its group, receives its lanes, and leaves.
+"""Joining a group: how a member joins its group, gets its lanes, and leaves the group.
 
-Requests of the client are changed for the broker, and responses for the client.
+The client's requests are changed for the broker. The broker's responses are changed for the client.
 
 Only the coordinator decides who is in the group. If the gateway loses its state, the members join again.
 """
@@ -73,7 +73,8 @@ class Joining:
         self._owned: frozenset[TopicPartition] = frozenset()
         """The partitions that the client listed as its own when it joined (`plan.Joined.owned`)."""
         self._offers: dict[bytes, Offer] = {}
-        """If the client is the leader of its group: the offer of each member, by member id."""
+        """The offers of all members of the group, by member id. Empty unless the client is the leader of its
+        group."""
         self._given = b""
         """The member id that the coordinator gave to a client without one. Empty after the client has
         received its lanes."""
@@ -83,7 +84,7 @@ class Joining:
         """Whether the client had no partitions before its last SyncGroup. If this client drops the SyncGroup
         response, it still has no partitions."""
         self._unknown = False
-        """The value of `Joined.unknown` when the client joined."""
+        """Whether, when the client joined, this process did not know its lanes (`Joined.unknown`)."""
         self._sharing = False
         """Whether the coordinator has chosen the gateway's protocol, `PROTOCOL`."""
 
@@ -258,13 +259,13 @@ class Joining:
             member.heartbeat()
 
     def beat(self, member_id: bytes, version: int, sent: float, frame: bytes, _now: float) -> bytes:
-        """Note the coordinator's response to a heartbeat, and return it.
+        """Process the coordinator's response to a heartbeat, and return it.
 
         Args:
             member_id: the member id in the heartbeat. If another client with the same client.id has joined
-                since, the response says nothing about the present member.
+                since then, the response is not about the present member, so it is only returned.
             version: the version of the request.
-            sent: when the heartbeat was sent, in seconds.
+            sent: the time at which the heartbeat was sent, in seconds.
             frame: the response.
 
         Raises:
@@ -287,7 +288,7 @@ class Joining:
         self.member_id = b""
 
     def end(self) -> None:
-        """Note that the connection has ended."""
+        """Process the end of the connection."""
         self._members.left(self._host, self)
 
     @property

@@ -40,5 +40,5 @@ def murmur2_of(keys: Collection[bytes]) -> dict[bytes, int]:
 
 
 def offset_hash(offset: int) -> int:
-    """Return the hash of a record without a key. It only has to be the same each time, and evenly spread."""
+    """Return the hash of a record without a key. The hash is always the same, and evenly distributed."""
     return offset * _SPREAD & MASK

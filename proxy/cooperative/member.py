@@ -101,10 +101,11 @@ class Member:
         """When the member's session timeout is over, in seconds."""
         # What its group gave it
         self.lanes: Lanes = {}
-        """The lanes that the group assigned to the member, or the lanes of its declared name."""
+        """The lanes of the member. Its group has assigned them, or they belong to the name that its client.id
+        declares."""
         self.plain = False
-        """Whether the group shared no partition at the last SyncGroup. Then the member has whole partitions
-        and no lanes."""
+        """Whether the group shared no partition at the last SyncGroup. In this case, the member has whole
+        partitions and no lanes."""
         self.planned: Lanes = {}
         """The lanes that the group plans for the member. If they differ from `lanes`, the member has to join
         again (`plan.at_once`)."""
@@ -115,14 +116,16 @@ class Member:
         """A number that changes whenever the member's lanes change. If a request was sent in an earlier
         epoch, its response is dropped."""
         self.syncs = 0
-        """How often this process has given the member an assignment of its group."""
+        """The number of times that this process has given the member an assignment of its group."""
         self.heartbeats = 0
-        """How many heartbeats the member has sent since its last assignment, on any connection."""
+        """The number of heartbeats that the member has sent since its last assignment, on all its
+        connections."""
         # Whether it begins where the group has committed
         self.unasked: set[TopicPartition] = set()
-        """Partitions without records for the member until it requests their committed offsets. A client that
-        does not request them keeps its earlier position. Then nobody would read the records before that
-        position in its new ranges. (kafka-python drops an assignment that arrives just as a poll ends.)"""
+        """The partitions in which the member gets no records until its client requests their committed
+        offsets. A client that does not request them continues from its earlier position. Then no member would
+        read the records before that position in the new key ranges. (kafka-python drops an assignment that
+        arrives just as a poll ends.)"""
         self._given: Lanes = {}
         """The member's last assignment, with whole partitions too."""
         self._has_shared = False
@@ -188,7 +191,7 @@ class Member:
 
     @property
     def frozen(self) -> bool:
-        """Whether the member gets no records until its next SyncGroup."""
+        """Whether the member gets no records until it has an assignment from its next SyncGroup."""
         return self.state in _GET_NOTHING
 
     @property
@@ -278,7 +281,7 @@ class Member:
         return False
 
     def assigned(self, now: float) -> None:
-        """Note that a broker assigns whole partitions to the member (KIP-848)."""
+        """Give the member whole partitions, because its broker assigns them (KIP-848)."""
         if self.frozen or not self.plain:
             self.synced(None, {}, now)
 
@@ -287,7 +290,7 @@ class Member:
         self.expires_at = max(self.expires_at, now + self.session_seconds)
 
     def lives(self, now: float) -> bool:
-        """Return whether the member is still in the group, as far as the gateway can tell."""
+        """Return whether the member is still in the group at time `now`, as far as the gateway can tell."""
         return not self.frozen and now <= self.expires_at
 
     def gets(self, epoch: int, now: float) -> bool:
@@ -344,7 +347,7 @@ class Member:
         return self.scans.setdefault(topic, {}).setdefault(partition, Scan())
 
     def fetches(self, place: TopicPartition, offset: int) -> None:
-        """Note the offset from which the member fetches a partition.
+        """Record the offset from which the member fetches a partition.
 
         Raises:
             TooMany: the member has fetched from too many partitions.
@@ -358,11 +361,13 @@ class Member:
             self.start(place, None)  # the application reads processed records again
 
     def start(self, place: TopicPartition, positions: Positions | None) -> None:
-        """Note the committed offset of each hash of a partition.
+        """Set the committed offset of each hash of a partition.
 
         The member gets no records before these offsets.
 
-        If `positions` is None, the member gets all records from its fetch offset on.
+        Args:
+            place: the partition.
+            positions: the committed offsets. If None, the member gets all records from its fetch offset on.
         """
         self._splits.pop(place, None)
         before, ranges = self.started.pop(place, None), self.ranges(place)
@@ -374,7 +379,7 @@ class Member:
             self.forget(*place)  # the scan skips records that others had processed
 
     def lane(self, place: TopicPartition, offset: int) -> tuple[Split, list[int]] | None:
-        """Return the split of a partition, and the lowest offset to keep for each step.
+        """Return the split of a partition, and for each step of the split the lowest offset to keep.
 
         Return None if the member gets all records unchanged.
         """
@@ -390,7 +395,7 @@ class Member:
         return split, [max(offset, started.at(start)) for start in split.starts]
 
     def skips(self, place: TopicPartition, offset: int) -> int:
-        """Return the next offset, from a given offset on, that may have a record for the member."""
+        """Return the next offset that may have a record for the member. It is at least `offset`."""
         scan = self.scans.get(place[0], {}).get(place[1])
         return offset if scan is None else scan.after(offset)
 

@@ -7,7 +7,7 @@ from proxy.protocol.primitives import Buffer
 
 
 class Reply(NamedTuple):
-    """A response for the client, with its length."""
+    """A response for the client. Its bytes include the length field."""
 
     pieces: list[Buffer]
     due_at: float = 0.0
@@ -19,5 +19,5 @@ Take: TypeAlias = Callable[[bytes, float], Reply | None]
 client. It returns None if the client has to wait for a response to another request, or for another member. It
 raises ProtocolError if the broker's response can't be read."""
 Send: TypeAlias = Callable[[bytes, Take | None], None]
-"""Sends a request to the broker. The second argument processes the response. If it is None, the response is
-forwarded unchanged."""
+"""A function that sends a request to the broker. Its second argument is the function that processes the
+response. If the second argument is None, the response is forwarded unchanged."""

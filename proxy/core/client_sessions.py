@@ -267,7 +267,7 @@ class ClientSessions(Stage):
         return sent
 
     def end(self) -> None:
-        """Forget the fetch in flight, because the connection has ended. The client's session continues."""
+        """Forget the fetch in flight, because the connection has ended. The client's session is kept."""
         self.holds, self._made = False, None
 
     @property

@@ -44,7 +44,7 @@ class RequestFramer(Framer):
     """Cuts the client's bytes into frames. It can keep the beginning of a request until more bytes arrive.
 
     Args:
-        budget: memory for incomplete fetches of all connections of the process.
+        budget: the budget for incomplete fetches. All connections of the process share it.
     """
 
     __slots__ = ("_budget", "_reserved", "held")
@@ -162,7 +162,8 @@ class ConnectionState:
         self.phase = Phase.NEW
         self.stream = Stream.FRAMES
         self.foreign = foreign
-        """Whether the protocol may still turn out not to be Kafka, because no request was answered yet."""
+        """Whether the protocol may still turn out not to be Kafka. It may until a request has been
+        answered."""
         self.stages: list[Stage] = []
         """The stages of the options, in order from the client to the broker."""
         self.fault: Fault | None = None
@@ -174,7 +175,8 @@ class ConnectionState:
         arrives."""
         self.from_broker = Framer()
         self.forwarding: InFlight | None = None
-        """The request that is being forwarded as it arrives. None if the broker will not answer it."""
+        """The request that is being forwarded while it arrives. None if there is none, or if the broker will
+        not respond to it."""
         self.delayed: list[tuple[InFlight, bytes]] = []
         """The gateway's own requests that wait until the request in `forwarding` has ended."""
         self.queue = ResponseQueue()
@@ -184,7 +186,10 @@ class ConnectionState:
     # Requests to the broker
 
     def send(self, request: InFlight, frame: bytes) -> None:
-        """Send a frame to the broker. If a request is being forwarded, send the frame after that request."""
+        """Send a frame of the gateway to the broker.
+
+        If a client's request is being forwarded, wait for its end.
+        """
         if self.from_client.left:
             self.delayed.append((request, frame))
             return
@@ -216,7 +221,7 @@ class ConnectionState:
             self.fail(side, reason)
 
     def be_wire(self, data: bytes = b"") -> None:
-        """From now on, forward everything, because the protocol is not Kafka.
+        """From now on, forward all bytes unchanged, because the protocol is not Kafka.
 
         Args:
             data: the client's latest bytes.
@@ -245,7 +250,7 @@ class ConnectionState:
         self.from_client.rest()  # no more is read of it
 
     def end(self) -> None:
-        """Forget all requests in flight and all bytes."""
+        """Forget all requests in flight and all buffered bytes."""
         self.stages.clear()
         self.plans.end()
         self.from_client.rest()

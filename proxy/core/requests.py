@@ -11,21 +11,24 @@ TLS_HANDSHAKE: Final = b"\x16\x03"
 _HTTP: Final = (b"GET ", b"HEAD", b"POST", b"PUT ", b"DELE", b"OPTI", b"PATC", b"CONN", b"TRAC", b"PRI ")
 """The first bytes of HTTP requests: their methods (RFC 9110), and the preface of HTTP/2 (RFC 9113)."""
 _HTTP_BYTES: Final = 8
-"""How many bytes of an HTTP request are shown in the log. Later bytes may contain a secret."""
+"""The number of bytes of an HTTP request that are shown in the log. Later bytes may contain a secret."""
 _MAX_NAME: Final = 256
 """The maximum number of bytes that are kept of a client's name."""
 GROUP_SECONDS: Final = 300.0
 """How long a group is assumed to wait for its members if the client's own value is unknown: Kafka's
 default of max.poll.interval.ms, which clients send as the rebalance timeout."""
 MAX_FETCH_REQUEST: Final = 1 << 20
-"""A larger fetch request is forwarded unread. This size is enough for some 31,000 partitions."""
+"""The size in bytes above which a fetch request is forwarded unread. It is enough for some 31,000
+partitions."""
 _EPOCH_BYTES: Final = 4
 """share_session_epoch of a ShareFetch."""
 _SESSION_TIMEOUT_BYTES: Final = 4
 
 
 def decisive(frame: bytes) -> bytes:
-    """Return the bytes after the correlation id that decide whether a broker responds to a request.
+    """Return the part of a request that decides whether a broker responds to it.
+
+    It begins after the correlation id, and ends with the header, or with the field acks of a Produce request.
 
     Raises:
         ProtocolError: the request can't be read.
@@ -37,10 +40,11 @@ def decisive(frame: bytes) -> bytes:
 
 
 def read_wait(frame: bytes) -> float:
-    """Return how many seconds a broker may wait before it responds to a JoinGroup or ShareFetch request.
+    """Return the longest time in seconds for which a broker may delay its response to a request.
 
-    A broker answers JoinGroup when all members have joined, or after the rebalance timeout (KIP-62). In v0
-    the session timeout is used instead. A ShareFetch has max_wait_ms, like a fetch (KIP-932).
+    The request is JoinGroup or ShareFetch. A broker answers JoinGroup when all members have joined, or after
+    the rebalance timeout (KIP-62). In v0 it uses the session timeout instead. A ShareFetch has max_wait_ms,
+    like a fetch (KIP-932).
 
     Args:
         frame: the request, or its first bytes.
@@ -61,7 +65,13 @@ def read_wait(frame: bytes) -> float:
 
 
 def describe_length(data: bytes, length: int, most: int) -> str:
-    """Return a description of an invalid request length."""
+    """Describe an invalid request length in words.
+
+    Args:
+        data: the received bytes.
+        length: the length.
+        most: the maximum length that is allowed.
+    """
     if data[:2] == TLS_HANDSHAKE:
         return "TLS on a plaintext listener"
     if data.startswith(_HTTP):

@@ -144,7 +144,7 @@ def _keys() -> Iterator[None]:
 
 @contextmanager
 def _wheel(console: Console) -> Iterator[None]:
-    """Turn on mouse reports of the terminal (xterm's modes 1000 and 1006), if stdin is a terminal."""
+    """Make the terminal report the mouse wheel (xterm's modes 1000 and 1006), if stdin is a terminal."""
     if not sys.stdin.isatty():
         yield
         return
@@ -171,7 +171,7 @@ class _Top:
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="ignore")
 
     async def run(self) -> None:
-        """Draw until the user quits or a signal comes."""
+        """Draw screens until the user quits or the process gets a signal."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, self._quit.set)

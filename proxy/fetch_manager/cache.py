@@ -18,10 +18,10 @@ IDS_PER_SHARD: Final = (2**31 - 1) // SHARDS
 DEFAULT_SLOTS: Final = 1000
 """Kafka's default for max.incremental.fetch.session.cache.slots."""
 EVICTION_MS: Final = 120_000
-"""How long a session is protected from eviction, in milliseconds. In KIP-227 it is called
-min.incremental.fetch.session.eviction.ms. In Kafka it is a constant."""
+"""The time for which a session is protected from eviction, in milliseconds. KIP-227 calls it
+min.incremental.fetch.session.eviction.ms, but in Kafka it is a constant."""
 MAX_PARTITIONS: Final = 1 << 17
-"""The limit of partitions in all sessions of a cache: about 13 MB."""
+"""The limit for the number of partitions in all sessions of a cache. They take about 13 MB of memory."""
 
 MAX_LEFT: Final = 1 << 14
 """How many of the latest ids of brokers' own sessions are remembered: about 1.5 MB. By default a broker has
@@ -200,7 +200,8 @@ class FetchSessionCacheShard:
         self._weight = 0
         """The sum of `SessionPartitions.weight`, counted at the last use of each session."""
         self.partitions = 0
-        """The number of partitions, counted at the last use of each session."""
+        """The number of partitions in all sessions. Each session counts with the number that it had at its
+        last use."""
         self.evictions = {False: 0, True: 0}
         """The number of evictions of privileged sessions (True) and of all other sessions (False)."""
 
@@ -233,7 +234,10 @@ class FetchSessionCacheShard:
         return session_id
 
     def touch(self, session: FetchSession, now_ms: int) -> None:
-        """Note that a session is used now. Its present size and age are stored."""
+        """Record that a session is used now.
+
+        Store its present size, and whether it can be evicted because of its age.
+        """
         if self._sessions.get(session.session_id) is not session:
             return
         aged = now_ms - session.created_ms > self._eviction_ms
@@ -295,7 +299,7 @@ class FetchSessionCacheShard:
         return oldest if now_ms - oldest.last_used_ms > self._eviction_ms else None
 
     def _smaller(self, newcomer: FetchSession) -> FetchSession | None:
-        """Return the session with the least value, if a new session may evict it, otherwise None."""
+        """Return the session with the least value if the new session may evict it, otherwise None."""
         pool = self._evictable_by_privileged if newcomer.privileged else self._evictable_by_all
         # Ids are above 0, so with equal privilege the newcomer must be larger.
         if not pool or (newcomer.privileged << _BITS | len(newcomer.partitions)) << _BITS < pool[0]:

@@ -27,10 +27,10 @@ from proxy.protocol.fetch_response import Received
 from proxy.protocol.primitives import NO_TAGS, Buffer, ProtocolError
 
 STREAM_FROM: Final = 1 << 20
-"""If a response to an incremental fetch has this many bytes of records, it is streamed with all its entries.
-The unchanged entries add little, and streaming saves memory."""
+"""If the response to an incremental fetch has at least this many bytes of records, all its entries are
+streamed to the client. The unchanged entries add little to its size, and streaming saves memory."""
 COPIED: Final = 1 << 13
-"""Pieces below this many bytes are joined."""
+"""The size in bytes below which pieces are joined."""
 
 _HEAD: Final = Struct(">ihi")  # throttle_time_ms, error_code, session_id
 _NARROW_HEAD: Final = Struct(">iii")  # length, correlation_id, throttle_time_ms
@@ -116,7 +116,7 @@ class _WalkedResponse:
 
     def __init__(self, fetch: FetchRequest, request: bytes, version: int) -> None:
         self.request = request
-        """The fetch to send toward the broker."""
+        """The fetch to send toward the broker, as bytes."""
         self._fetch = fetch
         self._walk = OrderedWalk(LAYOUTS[version], fetch.isolation_level)
         self._understood = True
@@ -129,7 +129,7 @@ class _WalkedResponse:
 
     @property
     def buffered(self) -> int:
-        """How many bytes of the response are buffered."""
+        """The number of bytes of the response that are buffered."""
         return self._held.size if self._held is not None else 0
 
     def drop(self) -> None:
@@ -177,9 +177,10 @@ class _WalkedResponse:
 class FullFetchContext(_WalkedResponse):
     """A full fetch that requests a session (epoch 0).
 
-    The session is created when the response begins, so that the response can be streamed. Its order and
-    offsets are stored when the response ends. If the response does not list the requested partitions, the
-    session is removed. The client's next fetch then gets error 70 and requests a new session.
+    The session is created when the response begins, so that the response can be streamed. When the response
+    ends, its order and its offsets are stored in the session. If the response does not list exactly the
+    requested partitions, the session is removed. The client's next fetch then gets error 70 and requests a
+    new session.
     """
 
     __slots__ = ("_broker", "_cache", "_session")
@@ -252,14 +253,16 @@ class FullFetchContext(_WalkedResponse):
 
 
 class IncrementalFetchContext(_WalkedResponse):
-    """An incremental fetch.
+    """An incremental fetch of the client.
 
     Args:
-        fetch: the client's fetch. It has been applied to the session, and has advanced the epoch.
-        session: the client's session. If it is evicted before the response arrives, the response is the same.
+        fetch: the client's fetch. It was already applied to the session, and has advanced the session's
+            epoch.
+        session: the client's session. If it is evicted before the response arrives, the client still gets the
+            same response.
         request: the full fetch to send toward the broker.
         version: the version of `request`.
-        cache: the cache of sessions. The session is removed from it if the response can't be read.
+        cache: the cache of sessions. If the response can't be read, the session is removed from this cache.
     """
 
     __slots__ = ("_cache", "_repeats", "_session")
@@ -276,7 +279,7 @@ class IncrementalFetchContext(_WalkedResponse):
         self._session = session
         self._cache = cache
         self._repeats = bool(session.silent)
-        """Whether the response so far equals the last response without changes."""
+        """Whether the response so far equals the session's last response without changes."""
 
     def __repr__(self) -> str:
         return f"<IncrementalFetchContext {self._session!r}>"
@@ -453,9 +456,9 @@ _Element: TypeAlias = tuple[bytes, int, list[Buffer]]
 """A topic element of a response: key, number of entries, entries as the broker sent them."""
 
 FetchContext: TypeAlias = FullFetchContext | SessionlessFetchContext | IncrementalFetchContext
-"""A fetch that is sent on toward the broker."""
+"""The context of a fetch that is sent toward the broker."""
 FinalContext: TypeAlias = SessionErrorContext | SessionClosedContext
-"""A fetch whose response is known."""
+"""The context of a fetch whose response is already known, so that no fetch is sent to the broker."""
 
 
 def _widened(head: bytes, session_id: int) -> bytes:

@@ -27,7 +27,7 @@ class OrderedWalk(FetchResponseWalk):
         super().__init__(layout, isolation_level, keep=True)
         self._list_at = layout.aborted  # how a run's entries end does not matter here
         self.run_places: list[int] = []
-        """The position in the response of each run's first entry."""
+        """The position of each run's first entry in the response."""
 
     def _run(self, buffer: bytes, at: int, base: int) -> int:
         place = self.partitions
@@ -53,7 +53,7 @@ class ResponseColumns:
         runs = [run.entries for run in walk.runs]
         nothing = np.zeros(0, walk.layout.response_item)
         self.items: Entries = runs[0] if len(runs) == 1 else np.concatenate(runs or [nothing])
-        """The entries in runs."""
+        """The entries of all runs of empty entries."""
         fields = self.items.view(walk.layout.response_fields)
         self.partitions: Partitions = fields["partition"]
         self.high_watermarks: Offsets = fields["high_watermark"]

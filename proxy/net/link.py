@@ -33,8 +33,8 @@ from proxy.net.endpoint import Endpoint, has_ended, is_gone, set_options_of, una
 from proxy.net.tls import server_name_of, subject_of
 
 CLOSE_SECONDS: Final = 10.0
-"""The time limit for closing a session at the broker, in seconds. It is also the time limit without progress
-for a peer that still has to read its last bytes."""
+"""The time limit for closing a session at the broker, in seconds. A peer that still has to read its last
+bytes is closed after the same time without progress."""
 HALF_CLOSED_SECONDS: Final = 30.0
 """A client that has sent its end is closed if no byte arrives for this many seconds, in addition to the wait
 that its requests allow.
@@ -105,7 +105,7 @@ class LinkPhase(IntEnum):
     CLOSING = 1
     """No more requests are read. The link finishes the requests in flight, and closes the session."""
     FINISHED = 2
-    """Both sockets are closing."""
+    """Both sockets are about to be closed."""
     CLOSED = 3
     """Both sockets are closed."""
 
@@ -113,7 +113,7 @@ class LinkPhase(IntEnum):
 class Host(Protocol):
     """The methods of the server that a link calls.
 
-    A protocol, because this package must not import `proxy.server`.
+    This is a `Protocol` because this package must not import `proxy.server`.
     """
 
     loop: asyncio.AbstractEventLoop
@@ -149,7 +149,7 @@ class Host(Protocol):
 
 
 class Link:
-    """A client connection, its broker connection and the core between the two."""
+    """A client connection, its broker connection, and the core between the two connections."""
 
     __slots__ = (
         "_acknowledged",
@@ -465,7 +465,11 @@ class Link:
                 break
 
     def brokers_opened(self, node_ids: frozenset[int]) -> None:
-        """Send the responses that waited for the listeners of these brokers."""
+        """Send the responses that waited until the listeners of these brokers were open.
+
+        Args:
+            node_ids: the node ids of the brokers.
+        """
         self._run_core(partial(self.core.brokers_opened, node_ids))
 
     def _wake(self) -> None:
@@ -550,10 +554,10 @@ class Link:
     def finish(self) -> None:
         """Close both sockets after everything is written. Close them earlier if a peer stops reading.
 
-        If the gateway closed a socket with unread bytes, the system would reset the connection, and the
-        client would lose bytes that it has not read yet. So only the writing half is closed. The client's
-        bytes are read and dropped until the client closes, too. A TLS close does the same: it sends its end
-        and waits for the client's end.
+        At first, only the writing half of the client's connection is closed. If the gateway closed a socket
+        with unread bytes, the system would reset the connection, and the client would lose bytes that it has
+        not read yet. So the client's bytes are read and dropped until the client closes, too. A TLS close
+        works the same way: it sends its end and waits for the client's end.
         """
         if self.phase >= LinkPhase.FINISHED:
             return
@@ -834,7 +838,7 @@ class BrokerProtocol(asyncio.Protocol):
         self._link.broker_connected(cast("asyncio.Transport", transport))
 
     def eof_received(self) -> bool:
-        """Close the link. A broker that has closed its half sends no more responses."""
+        """Close the link. A broker that has closed its side of the connection sends no more responses."""
         return False
 
     def pause_writing(self) -> None:

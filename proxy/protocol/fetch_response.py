@@ -88,7 +88,8 @@ class Received:
         self.size = 0
         """The number of bytes so far."""
         self.settled = 0
-        """How many of the bytes are in pieces that do not change any more."""
+        """The number of received bytes that are in finished pieces. Finished pieces do not change any
+        more."""
         for chunk in chunks:
             self.append(chunk)
 
@@ -153,7 +154,7 @@ class _Short(Exception):  # noqa: N818 - not an error: the unit continues in the
 
 @dataclass(slots=True, eq=False)
 class PartitionResponse:
-    """An entry of a response that is not part of an `EmptyRun`."""
+    """An entry of a fetch response that is not part of an `EmptyRun`."""
 
     key: bytes
     partition: int
@@ -196,14 +197,14 @@ class EmptyRun:
 
 
 class FetchResponseWalk:
-    """A walk over one response. `feed` gets the chunks of the frame, from the length field on.
+    """A walk over one fetch response. `feed` gets the chunks of the frame, from the length field on.
 
     Args:
         layout: the layout of the request's version.
         isolation_level: the isolation level of the request. It decides which bytes end an empty entry. It is
-            only used with `keep`. Without `keep`, either form is accepted for each run, because the request
-            may not have been read.
-        keep: whether to collect `entries`, `runs` and `elements`. Otherwise entries are only counted.
+            only used with `keep`. Without `keep`, the bytes of both isolation levels are accepted in each
+            run, because the request may not have been read.
+        keep: whether to collect `entries`, `runs` and `elements`. If False, entries are only counted.
         spans: whether to collect `record_spans`.
     """
 
@@ -577,9 +578,14 @@ class FetchResponseWalk:
         return at + count * layout.response_entry
 
     def _long_run(self, buffer: bytes, at: int, left: int) -> int:
-        """Return how many consecutive entries are empty.
+        """Return the number of consecutive entries that are empty.
 
-        Comparing columns is the fastest way for many entries.
+        For many entries, comparing whole columns is the fastest way.
+
+        Args:
+            buffer: the received bytes.
+            at: the offset of the first entry.
+            left: the number of entries that are left.
         """
         layout = self.layout
         limit = min((len(buffer) - at) // layout.response_entry, left)

@@ -151,9 +151,9 @@ class Addressed(NamedTuple):
 
     schema: str
     first: int
-    """The first version with addresses."""
+    """The first version of the response that contains addresses."""
     last: int
-    """The last version that is understood."""
+    """The last version of the response that the gateway understands."""
     where: frozenset[str]
     """The fields with addresses, in the form of `only` in `messages.read`."""
     oldest: int = 0

@@ -109,8 +109,8 @@ def respond(end: socket.socket, find: Callable[..., object]) -> None:
     """Receive one `Question` of a worker, and send the response.
 
     Args:
-        end: the supervisor's end of the pair. It must not block.
-        find: returns the response to a question. Its arguments are those of the question.
+        end: the supervisor's end of the socket pair. It must not block.
+        find: the function that returns the response. It gets the arguments of the question.
 
     Raises:
         OSError: the worker has ended.

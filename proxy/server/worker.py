@@ -86,7 +86,10 @@ class AskedBrokers(KnownBrokers):
         self._untold = {}
 
     def is_opening(self, node_id: int) -> bool:
-        """Return whether a broker is opening. It is, as long as the supervisor has not confirmed it."""
+        """Return whether the listener of a broker is still being opened.
+
+        It is, until the supervisor has confirmed the listener.
+        """
         return (node_id in self._asked and node_id not in self.known) or super().is_opening(node_id)
 
     def replace(self, known: dict[int, Broker]) -> None:
@@ -122,7 +125,7 @@ class AskedDestinations(Destinations):
         self.known = known
 
     def number(self, address: Address) -> int:
-        """Return the number of a destination. The supervisor is asked for a new one."""
+        """Return the number of a destination. If it has none yet, ask the supervisor for a number."""
         number = self._numbers.get(address, OTHERS)
         if number == OTHERS and len(self._numbers) < MAX_DESTINATIONS:
             with suppress(OSError):  # without a response, the destination is counted under `OTHERS`
@@ -254,7 +257,12 @@ class Worker:
     # -- what the supervisor asks --------------------------------------------------------------------------
 
     def received(self, name: str, *what: Any) -> None:
-        """Handle a message of the supervisor."""
+        """Handle a message from the supervisor.
+
+        Args:
+            name: the kind of the message.
+            what: the values of the message.
+        """
         if name == "brokers":
             self.brokers.replace(*what)
         elif name == "ask":
@@ -298,7 +306,7 @@ class Worker:
 
 
 class _Main:
-    """The main loop of a worker process. It handles the supervisor's messages until the end."""
+    """The main loop of a worker process. It handles the supervisor's messages until the worker ends."""
 
     def __init__(self, clients: socket.socket, asks: socket.socket, shared: Shared) -> None:
         self._clients = clients

@@ -77,7 +77,10 @@ class Rotation:
         """The row of the last fetch's first entry."""
 
     def suspect(self, rows: Sequence[int]) -> None:
-        """Note the rows for which the broker sent entries. The next fetch will probably change them."""
+        """Store the rows for which the broker sent entries.
+
+        The client's next fetch will probably change these rows.
+        """
         self._suspects = sorted(rows) if len(rows) <= _MAX_SUSPECTS else []
 
     def first(self, frame: bytes) -> int:
@@ -145,7 +148,7 @@ class Rotation:
         return len(content).to_bytes(LENGTH_BYTES) + content
 
     def apply(self, altered: Sequence[tuple[int, bytes]]) -> None:
-        """Apply changed entries of a fetch to the table."""
+        """Apply the changed entries of a fetch to the table."""
         for row, entry in altered:
             self.table.alter_row(row, entry)
 

@@ -35,7 +35,7 @@ from proxy.telemetry.status import health_of
 MAX_HEAD_BYTES: Final = 8192
 MAX_CONNECTIONS: Final = 32
 REQUEST_SECONDS: Final = 5.0
-"""How long a peer may take to send a request, and then to receive the response, in seconds."""
+"""The time limit for a peer to send a request, in seconds. Receiving the response has the same limit."""
 _MAX_DIGITS: Final = 18
 """The maximum number of digits of a number in a query."""
 
@@ -164,7 +164,7 @@ class AdminEndpoint:
         return self._tls.context
 
     def _handshake_failed(self, error: OSError) -> None:
-        """Log the error of a TLS handshake, unless it is the same as the last one."""
+        """Log the error of a TLS handshake, unless the last error that was logged is the same."""
         reason = short(error) if isinstance(error, ssl.SSLError) else reason_of(error)
         if self._tls is not None and reason != self._failed:
             self._failed = reason
@@ -224,7 +224,7 @@ class AdminEndpoint:
         return HTTPStatus.OK, CONTENT_TYPE_LATEST, exposition(await self._gateway.collect_account())
 
     async def _state(self, query: str) -> Response:
-        """Respond with the state; ``?connections=N`` lists at most N connections."""
+        """Respond with the state as JSON. The query ``connections=N`` limits the list of connections to N."""
         wanted = dict(parse_qsl(query)).get("connections", str(MAX_LISTED))
         if not wanted.isascii() or not wanted.isdecimal() or len(wanted) > _MAX_DIGITS:
             return _text(HTTPStatus.BAD_REQUEST)
@@ -248,9 +248,9 @@ def _text(status: HTTPStatus) -> Response:
 
 
 def _host(fields: Iterable[bytes]) -> str:
-    """Return the host in a request's Host header, in lower case and without the port.
+    """Return the host in the Host header of a request, in lower case and without the port.
 
-    Without such a header, the host is localhost.
+    If the request has no Host header, the host is localhost.
     """
     if (host := _field(fields, b"host")) is None:
         return _LOCAL

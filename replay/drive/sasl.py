@@ -32,7 +32,7 @@ class SaslCredentials:
     """A user's name and password, and the SASL mechanism that uses them."""
 
     mechanism: str
-    """One of `MECHANISMS`."""
+    """The SASL mechanism, one of `MECHANISMS`."""
     username: str
     password: str = field(repr=False)
     _salted: dict[tuple[bytes, int], bytes] = field(default_factory=dict, repr=False, compare=False)
@@ -40,13 +40,13 @@ class SaslCredentials:
     milliseconds."""
 
     def exchange(self, nonce: str) -> Exchange:
-        """Yield the client's messages. Each response of the target is sent into the generator.
+        """Yield the client's SASL messages. Send each response of the target into the generator.
 
         Args:
-            nonce: for SCRAM. It must be printable, without a comma, and different each time.
+            nonce: a random string for SCRAM. It must be printable, without a comma, and different each time.
 
         Raises:
-            SaslError: from the generator, if a message of the target is wrong.
+            SaslError: the generator raises it if a message of the target is wrong.
         """
         if self.mechanism in HASHES:
             yield from self._scram(HASHES[self.mechanism], nonce)

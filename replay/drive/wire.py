@@ -75,7 +75,8 @@ class TargetConnection(asyncio.Protocol):
         self.on_silence: Callable[[float], None] | None = None
         """Called if a response is late, with the time (perf_counter) at which the request was sent."""
         self.expires_at = inf
-        """When the connection must be replaced (perf_counter): brokers limit the lifetime of a login."""
+        """The time (perf_counter) at which the connection must be replaced, because brokers limit the
+        lifetime of a login."""
         self.responses = 0
         """The number of responses that arrived."""
         self._loop = asyncio.get_running_loop()
@@ -134,8 +135,8 @@ class TargetConnection(asyncio.Protocol):
         """Raise the error that closed the connection.
 
         Raises:
-            SilentError: a response did not come in time.
-            TargetError: any other reason.
+            SilentError: a response did not arrive in time.
+            TargetError: the connection was closed for another reason.
         """
         text = f"{self.address}: {self.error or 'closed'}"
         raise SilentError(text) if self.silent else TargetError(text)

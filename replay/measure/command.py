@@ -76,8 +76,8 @@ class NothingReadableError(Exception):
     def __init__(self, sources: Sequence[Source]) -> None:
         super().__init__("; ".join(printable(f"{source.name}: {source.problem}") for source in sources))
         self.code = EXIT_FAILED if any(source.unopened for source in sources) else EXIT_PARTLY
-        """The exit code. It is EXIT_FAILED only if a file could not be opened or read, not if a file is no
-        capture."""
+        """The exit code. It is EXIT_FAILED if any file could not be opened or read. It is EXIT_PARTLY if the
+        files could be read, but are no captures."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -208,7 +208,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 @contextmanager
 def _ended_by_sigterm() -> Iterator[threading.Event]:
-    """Let SIGTERM end the command as Ctrl-C does, so that its temporary folders are removed."""
+    """Let SIGTERM end the command as Ctrl-C does, so that the command's temporary folders are removed."""
     ended = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield ended
@@ -289,7 +289,10 @@ def _here(work: Work, console: Console) -> Collected | None:
 
 
 def _absent(found: Collected, result: Report) -> Iterator[str]:
-    """Yield a line for each chosen client or topic that is in no fetch. It lists those of the capture."""
+    """Yield a message for each chosen client or topic that is in no fetch.
+
+    The message lists the clients or topics that the capture has.
+    """
     clients = {row["client_id"] for row in result["by_client"]}
     topics = {row["topic"] for row in result["by_topic"]}
     for option, noun, chosen, there, known in (
@@ -306,7 +309,7 @@ def _absent(found: Collected, result: Report) -> Iterator[str]:
 
 
 def _work(arguments: argparse.Namespace, scratch: str) -> Work:
-    """Check the inputs and outputs, before Spark is started."""
+    """Check the inputs and outputs of the command before Spark is started."""
     for option in ("csv", "html"):
         if file := getattr(arguments, option):
             _check_file(option, Path(file))

@@ -19,7 +19,8 @@ from replay.report.model import CooperativeRow, HottestKey, SpreadShare
 MEMBERS: Final = range(2, 65)
 """The allowed numbers of members."""
 MOST_KEYS: Final = 1024
-"""How many keys of a topic are counted separately. With more keys, some counts include several keys."""
+"""The maximum number of keys of a topic that are counted separately. With more keys, some counts include
+several keys."""
 _APART: Final = 0x9E3779B1
 """Makes hashes differ by partition. The same key in two partitions may belong to two members."""
 
@@ -57,7 +58,14 @@ class KeyCounts:
         return f"<KeyCounts keys={len(self.counts)} shift={self.shift}>"
 
     def add(self, partition: int, hashed: int, records: int, size: int) -> None:
-        """Add records of one key."""
+        """Add the records of one key.
+
+        Args:
+            partition: the partition of the records.
+            hashed: the hash of the key.
+            records: the number of records.
+            size: the size of the records in bytes.
+        """
         self._add((hashed ^ partition * _APART & MASK) >> self.shift, records, size)
         self._fit()
 
@@ -93,9 +101,9 @@ class TopicCounts:
     partitions: set[int] = field(default_factory=set)
     """The numbers of all partitions in the responses, including partitions without records."""
     records: dict[int, list[int]] = field(default_factory=dict)
-    """Records by partition, and by interval of hashes."""
+    """The numbers of records. For each partition there is one number for each interval of hashes."""
     sizes: dict[int, list[int]] = field(default_factory=dict)
-    """Uncompressed bytes of these records."""
+    """The uncompressed sizes in bytes of the records in `records`, in the same form."""
     keys: KeyCounts = field(default_factory=KeyCounts)
     """The records that have a key."""
 
@@ -124,7 +132,7 @@ class Delivered:
         return self.topics.setdefault(name, TopicCounts())
 
     def merge(self, other: "Delivered") -> None:
-        """Add records that were sent to other clients."""
+        """Add the counts of `other`, which are for records that were sent to other clients."""
         self.groups |= other.groups
         for name, counts in other.topics.items():
             self.topic(name).merge(counts)
@@ -189,10 +197,10 @@ def _hottest(topics: Iterable[KeyCounts], records: int, size: int) -> HottestKey
 
 
 def _lanes(members: int, topics: Mapping[str, Iterable[int]]) -> list[Lanes]:
-    """Return the ranges that the gateway's plan gives to each member.
+    """Return the ranges that the gateway's plan would give to each member.
 
-    Topics with fewer partitions than members are shared by key. Other topics are assigned by the client: it
-    is assumed to use Kafka's RangeAssignor.
+    Topics with fewer partitions than members are shared by key. The partitions of other topics are assigned
+    by the leading client. This client is assumed to use Kafka's RangeAssignor.
     """
     names = [b"%02d" % number for number in range(members)]
     assigned: dict[bytes, list[TopicPartition]] = {name: [] for name in names}

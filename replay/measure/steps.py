@@ -84,9 +84,9 @@ def restored(batches: Batches) -> Batches:
 
 
 def _connections(batches: Batches) -> Iterator[tuple[Any, Batches]]:
-    """Yield each connection and its batches. They are slices, not copies.
+    """Yield each connection and its batches. The batches are slices of the input, not copies.
 
-    Spark could group rows, too, but would need 4 ms of CPU for each group.
+    Spark could group the rows, too, but it would need 4 ms of CPU for each group.
     """
     for key, runs in groupby(_runs(batches), key=itemgetter(0)):
         yield key, (run for _, run in runs)
@@ -102,9 +102,9 @@ def _runs(batches: Batches) -> Iterator[tuple[Any, pa.RecordBatch]]:
 
 
 def _used(own: Batches) -> tuple[int, Batches]:
-    """Remove the row of `uses_of_ports` from a connection's rows.
+    """Take the row with `uses_of_ports` out of a connection's rows.
 
-    Return the number in it (0 if there is no such row), and the other rows.
+    Return the number in this row (0 if there is no such row), and the other rows.
     """
     first = next(own)
     if first.column("order")[0].as_py() != BEFORE:

@@ -1,9 +1,9 @@
-"""The table of exchanges, with a row for each exchange. Reports are made from it. Sans-IO.
+"""The table of exchanges, with a row for each exchange. Reports are made from this table. Sans-IO.
 
-`COLUMNS` describes each column. `measure --parquet` writes this table, with `STORED_COLUMNS`. The row of a
-fetch also holds its cost through the session engine. The last row of a connection, of the kind `connection`,
-holds the figures of the whole connection (`Summary`). Rows of the kind `file` hold the counts of a capture
-file (`FileCounts`). The columns for both have the fields of these dataclasses.
+`COLUMNS` describes each column. `measure --parquet` writes this table, with the columns `STORED_COLUMNS`. The
+row of a fetch also has its cost with the session engine. The last row of a connection has the kind
+`connection` and the figures of the whole connection (`Summary`). A row of the kind `file` has the counts of a
+capture file (`FileCounts`). The columns for these two kinds have the fields of `Summary` and `FileCounts`.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -135,7 +135,7 @@ _DETAIL_COLUMNS: Final = (
     TableColumn("delivered", CODECS["delivered"].type, "a connection's records by key, in `keys` rows"),
 )
 UNSTORED: Final = frozenset({"delivered"})
-"""Columns that are not written to files."""
+"""The columns that are not written to files."""
 RAW_COLUMNS: Final = (
     TableColumn("request", pa.binary(), "the frame, of Fetch, Metadata and ApiVersions"),
     TableColumn("response", pa.binary(), "the frame without contents of records, which were cut"),
@@ -195,7 +195,7 @@ class RowWriter:
         return len(self._rows) >= self._ROWS or self._bytes >= self._BYTES
 
     def drain(self) -> pa.RecordBatch:
-        """Return the collected rows as a batch, and forget them."""
+        """Return the collected rows as a batch, and empty the writer."""
         rows, self._rows, self._bytes = self._rows, [], 0
         columns = list(zip(*rows, strict=True)) or [()] * len(self.schema)
         arrays = [

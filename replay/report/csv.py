@@ -41,7 +41,8 @@ NAMES: Final = (
     "connection",
     "connections",
 )
-"""The names that a row describes. The topic row without a topic has the rest of each frame."""
+"""The columns with the names that identify a row. If the row of kind `topic` has no topic, it has the bytes
+of frames that belong to no topic."""
 FIELDS: Final = tuple(
     (group, field)
     for group, fields in (("actual", Actual), ("eligible", Eligible), ("sessions", SessionsReport))
@@ -59,7 +60,7 @@ FIGURES: Final = (
 means that half of the bytes are saved.
 """
 _FORMULA: Final = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
-"""The first characters of a formula, plain or full-width."""
+"""The characters with which a formula can begin, in plain and in full-width form."""
 MORE: Final = (
     "captured_seconds",
     "saved_bytes_per_day",
@@ -69,20 +70,20 @@ MORE: Final = (
     "passed_exchanges",
     "passed_bytes",
 )
-"""`captured_seconds` is only in the row `total`, the next three columns also in the rows `client`. The other
-columns have the reasons why fetches passed."""
+"""The last columns. Only the row `total` has `captured_seconds`. The rows `total` and `client` have the next
+three columns. The other columns are the reasons why fetches could not use a session."""
 COLUMNS: Final = (*NAMES, *FIGURES, *MORE)
 
 
 def render(report: Report) -> str:
-    """Build the table.
+    """Return the report as CSV text.
 
     Args:
         report: the report object.
 
     Returns:
-        text, to be written as UTF-8 without translation of line ends. Names from clients and brokers are
-        printable. A name that a spreadsheet would take for a formula gets an apostrophe before it.
+        The text. Write it as UTF-8 without translation of line ends. Names from clients and brokers are
+            printable. If a spreadsheet would take a name for a formula, an apostrophe is put before the name.
     """
     lines = [ReportLine(values=[row.get(name) for name in COLUMNS]) for row in _rows(report)]
     return table(ReportTable(title="", columns=[ReportColumn(title=name) for name in COLUMNS], lines=lines))

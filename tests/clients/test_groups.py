@@ -117,7 +117,7 @@ class Group:
         return number
 
     def _told(self) -> list[tuple[str, int, str]]:
-        """Return the lines that each member has printed so far."""
+        """Return the name, the number of records and the last error output of each member's program."""
         return [(run.program.name, len(run.of("record")), run.told_on_stderr()[-800:]) for run in self.runs]
 
     def wait(self, number: int) -> None:
@@ -163,7 +163,7 @@ def test_two_members_share_a_partition(name: str, broker: Broker) -> None:
 
 @pytest.mark.parametrize("name", ["sarama", "kafkajs", "kafka-python"])
 def test_nothing_is_lost_among_transactions(name: str, broker: Broker) -> None:
-    """Each member gets all transaction markers, and skips the records of other members between them."""
+    """Each member gets all transaction markers, and skips the other members' records between the markers."""
     program = program_of(name)
     with Group(broker, [program]) as group:
         group.join(program)

@@ -88,7 +88,10 @@ class Reader:
         self.records: list[tuple[str, int]] = []
 
     def read(self, number: int, log: Path) -> None:
-        """Read until this many records in total were received."""
+        """Read until a total of `number` records were received.
+
+        If it takes too long, fail with the text in `log`.
+        """
         deadline = time.monotonic() + PATIENCE
         while len(self.records) < number:
             assert time.monotonic() < deadline, (len(self.records), number, log.read_text()[-2_000:])

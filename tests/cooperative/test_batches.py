@@ -149,9 +149,7 @@ def test_all_pass_and_none_pass(codec: int) -> None:
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("record", TALKATIVE, ids=lambda record: str(record.offset))
 def test_one_record_alone(codec: int, record: Record) -> None:
-    """Cases 6, 7 and 10: if one record is left, the batch keeps its offsets and the fields of its
-    producer.
-    """
+    """Cases 6, 7 and 10: if one record of a batch is left, the batch's offsets and producer do not change."""
     data = batch(TALKATIVE, codec, producer=(9, 8, 7), transactional=1)
     (share,) = split(data, only(hash_of(record)))
     assert share is not None

@@ -1,4 +1,7 @@
-"""A group message with an unknown part is refused, because encoding it again would lose this part."""
+"""A group message with an unknown field is refused, because the gateway would lose this field.
+
+The gateway encodes group messages again.
+"""
 
 import pytest
 

@@ -72,7 +72,7 @@ def test_recovered_at_the_same_high_watermark(version: int) -> None:
 
 @pytest.mark.parametrize("version", [7, 12, 16])
 def test_an_added_partition(version: int) -> None:
-    """Case 26: a partition is added to the list, and the session continues."""
+    """Case 26: if a partition is added to the client's list, the session continues."""
     client = Client(version).established(*all_of(3))
     for _ in range(3):
         client.same(*all_of(4))
@@ -81,7 +81,7 @@ def test_an_added_partition(version: int) -> None:
 
 @pytest.mark.parametrize("version", [7, 12, 16])
 def test_a_high_watermark_that_goes_back(version: int) -> None:
-    """Case 28: a high watermark that decreases reaches the client."""
+    """Case 28: if a high watermark decreases, the client gets the lower value."""
     client = Client(version)
     client.part().append(b"x", count=9)
     client.established(("t", 0, 9), ("t", 1))
@@ -147,9 +147,9 @@ def test_partitions_fill_the_response_in_order() -> None:
 
 
 def test_starvation_ends_by_the_sessions_own_order() -> None:
-    """Case 58, trap 25a: under a response limit, each partition gets its turn.
+    """Case 58, trap 25a: even if a response limit is too small for all partitions, each gets its turn.
 
-    A partition that got records moves to the end of the session's order.
+    The reason: a partition that got records moves to the end of the session's order.
     """
     client = Client()
     for index in range(5):
@@ -169,7 +169,7 @@ def test_a_first_batch_comes_whole(size: int, limit: int) -> None:
 
 
 def test_the_same_batch_later_is_left_out() -> None:
-    """Case 60: a batch over the partition's limit is left out, if another partition already has records."""
+    """Case 60: a batch over the partition's limit is left out if an earlier partition already has records."""
     client = Client()
     client.part("t", 0).append(bytes(10))
     client.part("t", 1).append(bytes(500))
@@ -181,7 +181,7 @@ def test_the_same_batch_later_is_left_out() -> None:
 
 @pytest.mark.parametrize(("offset", "size"), [(0, 1024), (2, 1040), (3, 550)])
 def test_the_brokers_own_limit(offset: int, size: int) -> None:
-    """Case 61: the broker's own `fetch.max.bytes` limits the records."""
+    """Case 61: the setting `fetch.max.bytes` of the broker limits the records in a response."""
     client = filled([100, 1400, 1040, 500, 50], partitions=2)
     client.broker.fetch_max_bytes = 1024
     assert sizes(client.same(("t", 0, offset), ("t", 1, 5), *IDLE))[:2] == [size, 0]
@@ -229,8 +229,9 @@ def test_leaders_and_endpoints_through_a_session(version: int) -> None:
 
 
 def test_no_leader_a_dead_one_and_one_not_yet_missed() -> None:
-    """Case 65: the client gets what a broker says about a leader that is unknown, dead, or dead but not yet
-    noticed.
+    """Case 65: the client gets the broker's data about a leader that is unknown, dead or just died.
+
+    The broker has not yet noticed that the last of these leaders died.
     """
     client = Client(16).established(*all_of())
     for index, (leader, epoch) in enumerate([(-1, -1), (-1, 4), (2, 4)]):
@@ -410,8 +411,9 @@ def test_a_topic_deleted_and_made_anew_by_name(version: int) -> None:
 
 @pytest.mark.parametrize("version", [13, 16, 18])
 def test_a_topic_deleted_and_made_anew_by_id(version: int) -> None:
-    """Case 80, trap 8: a topic is deleted and made again, with a client that uses topic ids. The client gets
-    error 100, as without a session, and never 103.
+    """Case 80, trap 8: a topic is deleted and created again. The client uses topic ids.
+
+    The client gets error 100, as without a session, and never error 103.
     """
     client = Client(version).established(("t", 0), ("u", 0))
     client.broker.delete_topic("u")
@@ -503,7 +505,10 @@ def test_an_id_that_the_new_shards_do_not_have() -> None:
 
 @pytest.mark.parametrize("version", [4, 9, 11, 12])
 def test_null_records_pass_as_they_are_and_are_never_made_up(version: int) -> None:
-    """Case 93: null records in an error entry are forwarded unchanged, and are never filled in."""
+    """Case 93: if an entry with an error has null records, they are forwarded unchanged.
+
+    The gateway never puts null records into an entry itself.
+    """
     play = Playbook().established(version, [("t", 0), ("t", 1)], release="3.9")
     play.client(fetch(version, ("t", 0), ("t", 1), correlation=4))
     play.to_broker(asks(version, [], (SESSION_ID, 1), correlation=4))
@@ -517,8 +522,9 @@ def test_null_records_pass_as_they_are_and_are_never_made_up(version: int) -> No
 
 @pytest.mark.parametrize("release", ["3.7", "3.9", "4.3"])
 def test_a_full_cache_means_no_session_and_no_loop(release: str) -> None:
-    """Case 95, trap 22: the broker's session slots are full. The gateway goes on without a session, and does
-    not repeat fetches in a loop.
+    """Case 95, trap 22: the broker's session slots are full. The gateway then goes on without a session.
+
+    It does not repeat fetches in a loop.
     """
     client = Client(16 if release != "3.7" else 12, release, slots=8)
     for shard in client.broker.cache.shards:

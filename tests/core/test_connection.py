@@ -40,7 +40,7 @@ HALVES = {
 
 
 def seen(connection: Connection) -> tuple[bool, bool]:
-    """Return whether a first request was received, and whether the client waits for a response."""
+    """Return whether the client has sent a first request, and whether the client waits for a response."""
     return connection.status().begun, connection.status().busy
 
 
@@ -136,8 +136,9 @@ PASSING = set(ApiKey) - {ApiKey.API_VERSIONS, ApiKey.CONTROLLED_SHUTDOWN}
 
 @pytest.mark.parametrize("api_key", sorted(PASSING | {93, 500, 0x7FFF}))
 def test_what_is_not_understood_passes_byte_for_byte(api_key: int) -> None:
-    """Requests that the gateway does not read are forwarded unchanged: share groups (trap 35), telemetry
-    (trap 36).
+    """Requests that the gateway does not read are forwarded unchanged.
+
+    The test uses requests of share groups (trap 35) and of telemetry (trap 36).
     """
     asked = request(api_key, 99, 7, b"anything at all, whatever")
     Playbook().exchange(asked, response(7, b"as it came"))
@@ -363,7 +364,7 @@ def test_noise_from_the_client_ends_at_worst_the_connection(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_noise_from_the_broker_ends_at_worst_the_connection(seed: int) -> None:
-    """A fetch response with five damaged bytes causes no crash. At worst it ends the connection."""
+    """A fetch response with five damaged bytes never crashes the gateway. It can only end the connection."""
     chance = random.Random(seed)
     play = Playbook().established(16, T)
     if seed % 3 == 0:
@@ -482,8 +483,9 @@ def test_a_brokers_own_refusal_passes() -> None:
 
 
 def test_a_refusal_keeps_its_place() -> None:
-    """Case 85, trap 31: the gateway's own refusal of ApiVersions waits for the responses to earlier
-    requests.
+    """Case 85, trap 31: if the gateway itself refuses ApiVersions, its response waits for its turn.
+
+    The responses to earlier requests are sent first.
     """
     first = request(METADATA, 1, 1)
     play = Playbook().client(first, request(18, 9, 2, b"\0\x01\x01\0")).to_broker(first)
@@ -639,8 +641,9 @@ def test_closing_with_a_fetch_parked() -> None:
 
 
 def test_closing_while_a_session_is_asked_for() -> None:
-    """Trap 21: the client leaves while a session is being requested. The session is closed when the response
-    comes.
+    """Trap 21: if the client leaves while the gateway requests a session, the session is closed at once.
+
+    It is closed when the broker's response with the session arrives.
     """
     play = Playbook().knows()
     for number in (1, 2):
@@ -680,8 +683,9 @@ def test_closing_with_a_full_fetch_parked_that_fails() -> None:
 
 
 def test_closing_in_the_middle_of_a_request_says_nothing() -> None:
-    """On closing within a request, the gateway does not close the session. The broker would read the closing
-    fetch as the rest of the request.
+    """If the connection is closed in the middle of a request, no fetch to close the session is sent.
+
+    The broker would read this fetch as the rest of the request.
     """
     play = Playbook().established(16, T)
     whole = produce(9, -1)
@@ -710,8 +714,10 @@ def test_closing_in_the_middle_of_a_produce_without_acks_waits_for_earlier_respo
 
 
 def test_closing_in_the_middle_of_a_fetch_that_has_not_been_sent() -> None:
-    """On closing within a fetch, the received part is dropped, and the session is closed. A fetch is sent
-    only when it is complete.
+    """If the connection is closed in the middle of a fetch, the session is closed at the broker.
+
+    The received part of the fetch is dropped. The broker got nothing of it, because a fetch is sent only when
+    it is complete.
     """
     play = Playbook().established(16, T)
     play.client(fetch(16, *T, correlation=9)[:50]).nothing()

@@ -129,8 +129,9 @@ def test_a_client_with_few_requests_is_not_counted() -> None:
 
 
 def test_what_the_gateway_answers_itself_is_answered_in_steps() -> None:
-    """Requests that the gateway answers itself are processed in steps. Before the fix, those of one read
-    blocked the event loop for 0.2 s.
+    """Requests that the gateway answers itself are processed in steps, so they do not block the event loop.
+
+    Before the fix, the requests of one read blocked the event loop for 0.2 s.
     """
     connection, asked = core(), one_read(API_VERSIONS, UNKNOWN)
     connection.receive_client(b"".join(asked), 0.0)
@@ -192,8 +193,9 @@ def test_a_fetch_that_waits_goes_through_the_session() -> None:
 
 
 def test_what_waits_behind_the_end_of_framing_is_forwarded() -> None:
-    """SASL tokens that follow waiting requests are forwarded. After a handshake v0 they have no Kafka
-    header.
+    """SASL tokens that arrive after waiting requests are forwarded.
+
+    After SaslHandshake v0, the tokens have no Kafka header.
     """
     asked = one_read()[:AT_ONCE]
     handshake = request(SASL_HANDSHAKE, 0, 3, b"\0\5PLAIN")
@@ -205,8 +207,9 @@ def test_what_waits_behind_the_end_of_framing_is_forwarded() -> None:
 
 @pytest.mark.parametrize("fast", [True, False])
 def test_tokens_behind_many_responses_go_to_a_client_that_sends_no_more(fast: bool) -> None:
-    """The broker's SASL tokens behind many responses reach a client that sends nothing more. After a
-    handshake v0 they have no Kafka header (KIP-43).
+    """The broker's SASL tokens reach the client, even after many responses and if the client sends no more.
+
+    After SaslHandshake v0, SASL tokens have no Kafka header (KIP-43).
     """
     asked = one_read()[: 2 * AT_ONCE - 1]
     handshake = request(SASL_HANDSHAKE, 0, 99, b"\0\5PLAIN")

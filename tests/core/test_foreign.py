@@ -151,8 +151,9 @@ def test_a_broker_that_closes_without_a_word_tells_nothing() -> None:
 
 
 def test_a_response_cut_short_by_its_end_is_none() -> None:
-    """An incomplete response at the end of a Kafka connection is dropped, because its bytes may belong to a
-    response for the gateway itself.
+    """If a Kafka connection ends in the middle of a response, the received part is dropped.
+
+    Its bytes may belong to a response for the gateway itself, so the client must not get them.
     """
     connection = foreign()
     connection.receive_client(request(3, 1, 7) + request(3, 1, 8), 0.0)

@@ -14,7 +14,7 @@ _LIVE: Final = Path(__file__).parent / "state.json"
 
 
 def live() -> Any:
-    """Return the recorded state."""
+    """Return the recorded state of a real gateway."""
     return json.loads(_LIVE.read_text(encoding="utf-8"))
 
 
@@ -170,7 +170,7 @@ SCENES: Final = {
 
 
 def seen(name: str) -> Snapshot | GatewayUnreachable:
-    """Return a scene in the form that the dashboard draws."""
+    """Return a scene as the object that the dashboard draws."""
     if name == "unreachable":
         reason = "Connection refused"
         return GatewayUnreachable(address="127.0.0.1:9464", reason=reason, seconds=12.3, last=parse(live()))

@@ -23,12 +23,13 @@ SETTLE_SECONDS = 0.5
 """Enough time for several fetches of a client without new records."""
 
 QUOTA = 35_000
-"""Bytes a second. A broker averages over at least ten seconds, so even one reader of 400 kB is slowed."""
+"""The consumer quota in bytes per second. A broker averages over at least ten seconds, so a consumer is
+slowed down as soon as it reads 400 kB."""
 
 
 @pytest.fixture
 def topic(admin: Admin, program: Program) -> Iterator[str]:
-    """A new topic of four partitions, each with a replica on all three brokers."""
+    """Create a topic of four partitions, each with a replica on all three brokers. Return its name."""
     name = f"{program.name}-{uuid.uuid4().hex[:8]}"
     admin.create_topic(name, partitions=4, replication=3, config=KEEP)
     yield name

@@ -28,7 +28,7 @@ def relay() -> Iterator[Relay]:
 
 @pytest.fixture(scope="module")
 def stage(relay: Relay) -> Iterator[Scene]:
-    """The gateway reaches the broker only through the relay."""
+    """Start a gateway that can reach the broker only through the relay."""
     with Broker(listeners={"VIA": ("127.0.0.1", relay.port)}) as broker:
         relay.target = (broker.host, broker.port_of("VIA"))
         with Admin(broker.address) as admin, closing(Producer(broker.host, broker.port)) as producer:
@@ -50,7 +50,10 @@ def victim(stage: Scene) -> Fetcher:
 
 
 def fetch_until_cut(stage: Scene, *, timeout: float = 30.0) -> Responses:
-    """Fetch some times, or until the gateway closes. Return the complete responses."""
+    """Fetch `FETCHES` times, or until the connection is closed.
+
+    Return the contents of the complete responses.
+    """
     responses: Responses = []
     with victim(stage) as client:
         client.socket.settimeout(timeout)
@@ -142,7 +145,10 @@ def test_a_negative_length_from_the_broker_ends_the_connection_and_is_said_once(
 
 
 def test_any_byte_of_what_a_session_answers_may_be_wrong(stage: Scene, relay: Relay) -> None:
-    """The client may get the changed bytes, or be closed. The gateway is not affected."""
+    """If a byte of a session's response is wrong, the client may get it or be closed.
+
+    The gateway is unharmed.
+    """
     size = bytes_of_responses(stage, relay)
     with stage.unharmed():
         for at in range(size - 200, size, 4):

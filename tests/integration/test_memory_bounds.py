@@ -53,7 +53,7 @@ def grown(broker: Broker, requests: list[bytes], *options: str) -> int:
 
 
 def test_idle_clients_whose_requests_had_large_headers(broker: Broker) -> None:
-    """Idle clients need little memory after requests with large headers (7 of 200 kB each)."""
+    """Idle clients need little memory, even after 7 requests with large headers (200 kB each)."""
     assert grown(broker, [*split(remembered())]) < CLIENTS * CONNECTION_BYTES + SPARE
 
 

@@ -1,4 +1,7 @@
-"""TLS toward a real broker and toward clients, SASL through the gateway: every mechanism, with sessions."""
+"""TLS to a real broker and to clients, and SASL through the gateway with every mechanism.
+
+Fetches through the gateway use sessions.
+"""
 
 import asyncio
 import base64
@@ -419,7 +422,10 @@ def _handshakes_v0(gateway: GatewayProcess) -> float:
 
 
 def _authenticate_bare(connection: RawConnection, mechanism: str) -> None:
-    """Authenticate after handshake v0. Tokens have a length but no header (KIP-43)."""
+    """Authenticate after a SaslHandshake v0.
+
+    The SASL tokens have a length field but no Kafka header (KIP-43).
+    """
 
     def say(token: bytes) -> bytes:
         connection.socket.sendall(frame(token))

@@ -85,7 +85,7 @@ class Gate:
         self._left = b""
 
     def exchange(self, requests: list[bytes], now: float) -> list[bytes]:
-        """Send requests together. Return the responses. Neither has a 4-byte length.
+        """Send several requests at once, and return the responses. Neither have a 4-byte length field.
 
         Raises:
             GateError: the connection failed, keeps bytes back, or sent an invalid frame.
@@ -109,7 +109,7 @@ class Gate:
         return out
 
     def close(self, now: float) -> None:
-        """Close the connection as the gateway's server does after the client has closed it."""
+        """Close the connection, as the gateway's server does after the client has closed its side."""
         self.connection.close_session(now)
         self.settle(now)
         if not self.connection.done:
@@ -120,7 +120,7 @@ class Gate:
         """Compare the connection's counts of fetches with the counts of this gate.
 
         Raises:
-            GateError: a number differs.
+            GateError: a count differs.
         """
         for name, ours in (("client", self.counted.client), ("broker", self.counted.broker)):
             theirs = replace(getattr(self.connection.tally, name), bytes_in=0, bytes_out=0)

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 
 INDEX_INTERVAL = 4096
-"""Bytes between two entries of a segment's sparse offset index (``index.interval.bytes``)."""
+"""The number of bytes between two entries of a segment's sparse offset index (``index.interval.bytes``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +16,7 @@ class Batch:
 
 @dataclass(slots=True)
 class Segment:
-    """Consecutive batches of a log. A read never continues into the next segment."""
+    """Consecutive batches of a log. A read ends at the end of a segment."""
 
     base_offset: int
     batches: list[Batch] = field(default_factory=list)
@@ -42,7 +42,10 @@ class Segment:
 
 @dataclass(slots=True)
 class Partition:
-    """A replica on the modelled broker, or only the metadata of a replica on another broker."""
+    """A partition of the modelled broker.
+
+    It is a replica, or only the metadata of a replica on another broker.
+    """
 
     leader: int
     leader_epoch: int = 0
@@ -94,7 +97,10 @@ class Partition:
         self.segments.append(Segment(self.log_end))
 
     def delete_records(self, before: int) -> None:
-        """Move the log start offset, like a DeleteRecords request. -1 stands for the high watermark."""
+        """Move the log start offset up to `before`, like a DeleteRecords request.
+
+        -1 means the high watermark.
+        """
         self.log_start = max(self.log_start, self.high_watermark if before < 0 else before)
 
     def move_leader(self, leader: int, epoch: int) -> None:
@@ -120,4 +126,4 @@ class Topic:
     topic_id: bytes
     partitions: dict[int, Partition]
     zstd: bool = False
-    """``compression.type`` is zstd."""
+    """Whether ``compression.type`` of the topic is zstd."""

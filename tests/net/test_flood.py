@@ -69,8 +69,10 @@ def _requests(api_key: int, version: int) -> bytes:
 def test_what_the_gateway_answers_itself_leaves_turns_to_others(
     plain: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Requests that the gateway answers itself do not delay other clients. Before the fix, one client at 1.7
-    MB/s raised the heartbeat latency of another client from 0.3 to 220 ms.
+    """Requests that the gateway answers itself do not delay other clients.
+
+    Before the fix, one client with 1.7 MB/s of such requests raised the heartbeat latency of another client
+    from 0.3 to 220 ms.
     """
     monkeypatch.setattr(transports, "STEP_SECONDS", 0.0)
 
@@ -265,8 +267,9 @@ def test_one_with_a_long_wait_and_too_much_in_flight_waits_for_twice_as_long(
 def test_one_whose_broker_does_not_read_waits_until_it_sends_no_more(
     plain: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If the broker does not read, the client is not closed until it sends no more. A broker does not read a
-    client that exceeds its quota.
+    """A client whose broker does not read is closed only after the client has sent its end.
+
+    A broker does not read a client that exceeds its quota, so the waiting client must not be closed earlier.
     """
 
     async def scene() -> None:

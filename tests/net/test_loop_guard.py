@@ -1,4 +1,4 @@
-"""The gateway does not connect to a broker whose address leads back to its own listeners."""
+"""The gateway does not connect to a broker address that leads back to one of its own listeners."""
 
 import asyncio
 import socket

@@ -121,7 +121,7 @@ def test_the_right_that_tproxy_lacks_is_named(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.fixture
 def unprivileged(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the system refuse to make a socket transparent."""
+    """Let the system refuse to make a socket transparent, as it does for a process without privileges."""
     own = socket.socket.setsockopt
 
     def refuse(sock: socket.socket, level: int, option: int, value: int) -> None:

@@ -1,4 +1,4 @@
-"""The known facts of the captures (their truths). Other programs counted them, see `captures/README.md`."""
+"""The known facts about the captures. Other programs counted them, see `captures/README.md`."""
 
 import json
 from pathlib import Path

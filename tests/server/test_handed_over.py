@@ -1,5 +1,6 @@
-"""A client of a cooperative group is passed to the worker that owns the group, whichever worker accepted the
-client.
+"""A worker hands a client of a cooperative group over to the worker that owns the group.
+
+It does not matter which worker has accepted the client.
 """
 
 import asyncio
@@ -23,7 +24,7 @@ from tests.shell import StubCluster, client, frame, response, run, stub_cluster,
 from tools.certificates import Authority
 
 OWNER = 2
-"""The number of the worker that owns the group "a": the second of two."""
+"""The number of the worker that owns the group "a". There are two workers."""
 LIST_OFFSETS = 2
 
 

@@ -51,7 +51,7 @@ def test_a_full_fetch_that_fails_names_no_session_any_more(code: int) -> None:
 
 
 def test_a_full_response_thrown_away_by_a_quota() -> None:
-    """Case 55: a throttled, empty full response creates no session."""
+    """Case 55: a full response that a quota made empty (it is throttled) creates no session."""
     handler = asked()
     result = give(handler, 16, throttle_time_ms=100)
     assert (result.action, result.reason) == (Action.EMPTY, "")
@@ -72,10 +72,9 @@ def test_a_full_response_thrown_away_by_a_quota() -> None:
 )
 @pytest.mark.parametrize("version", [7, 12, 16])
 def test_a_full_response_with_other_partitions(version: int, elements: Any) -> None:
-    """Case 53, trap 24: a full response with other partitions than requested is forwarded, and creates no
-    session.
+    """Case 53, trap 24: if a full response has other partitions than the fetch, no session is created.
 
-    The handler only remembers the session id, to have the session dropped.
+    The response is forwarded. The handler remembers the broker's session id only to have this session closed.
     """
     handler = asked(version)
     result = give(handler, version, *elements, session_id=77)
@@ -132,7 +131,7 @@ def test_the_id_is_kept_as_it_was(answered_id: int) -> None:
 
 
 def test_epochs_begin_with_one_and_go_round() -> None:
-    """Case 17: epochs begin with 1, and 1 follows 2^31-1."""
+    """Case 17: the first epoch of a session is 1. After 2^31-1, the next epoch is 1 again."""
     handler = established()
     assert handler.pair == (77, 1)
     handler.epoch = MAX_EPOCH
@@ -169,7 +168,7 @@ def test_a_partition_outside_the_session(elements: Any) -> None:
 
 
 def test_a_session_that_is_not_found_is_asked_for_anew() -> None:
-    """Case 52: after error 70, the next fetch requests a new session."""
+    """Case 52: after error 70 (the session is not found), the next fetch requests a new session."""
     handler = established()
     again(handler)
     kept = Kept.of(handler)
@@ -214,9 +213,10 @@ def test_an_id_that_is_in_no_shard(session_id: int, kept_id: int) -> None:
 
 @pytest.mark.parametrize(("answered_id", "after"), [(77, (77, 2)), (0, (77, 0))])
 def test_an_incremental_response_thrown_away_by_a_quota(answered_id: int, after: tuple[int, int]) -> None:
-    """A throttled, empty incremental response is forwarded. With id 0 it may hide a session error.
+    """If a quota makes an incremental response empty (it is throttled), it is forwarded.
 
-    Then the next fetch is full, and names the session that may still exist.
+    With the session id 0, such a response may hide a session error. Then the next fetch is full, and has the
+    id of the session that may still exist.
     """
     handler = established()
     again(handler)
@@ -318,7 +318,7 @@ def test_a_watermark_of_an_error_is_not_remembered() -> None:
 @pytest.mark.parametrize("code", [3, 103])
 @pytest.mark.parametrize("version", [13, 16, 18])
 def test_a_topic_gone_or_made_anew_is_had_again_in_full(version: int, code: int) -> None:
-    """Trap 8: after error 3 or 103 in a session of topic ids, the fetch is repeated in full."""
+    """Trap 8: after error 3 or 103 in a session that uses topic ids, the fetch is repeated in full."""
     handler = established(version)
     again(handler, version)
     kept = Kept.of(handler)

@@ -1,4 +1,4 @@
-"""TLS to clients and to brokers: bytes, back-pressure and the ends of connections."""
+"""TLS to clients and to brokers: tests of the bytes, the back-pressure and the ends of connections."""
 
 import asyncio
 import socket

@@ -548,10 +548,12 @@ class TestOracle:
     BARE = 70
 
     def exchanged(self, offsets: list[int], high: list[int]) -> oracle.Exchanged:
-        """Return a fetch of a topic and its response.
+        """Return a fetch of a topic with its response.
 
-        An offset of -1 means that the partition is not listed. The records between offset and high watermark
-        have 100 bytes each.
+        Args:
+            offsets: the fetch offset of each partition. -1 means that the fetch does not list the partition.
+            high: the high watermark of each partition. Each record from the fetch offset to the high
+                watermark has 100 bytes.
         """
         position = np.array(offsets)
         order = np.array([number for number, offset in enumerate(offsets) if offset >= 0])

@@ -1,4 +1,4 @@
-"""The benchmark of cooperative groups prints the correct table and notes for given measurements."""
+"""Given fixed measurements, the benchmark of cooperative groups prints the correct table and notes."""
 
 from collections.abc import Mapping, Sequence
 

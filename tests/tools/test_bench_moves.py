@@ -1,4 +1,4 @@
-"""The benchmark of moving leaders finds the gaps in captured frames, and judges them correctly."""
+"""The benchmark of moving leaders finds the gaps in captured frames, and rates them correctly."""
 
 import struct
 from pathlib import Path
@@ -82,7 +82,7 @@ def fetch_response(version: int, errors: dict[int, int]) -> bytes:
 def exchange(
     broker: str, asked: bytes, told: bytes, *, begins: float, ends: float, missing: int = 0
 ) -> Exchange:
-    """Build an exchange of a request and its response. Its times are in ms."""
+    """Build an exchange from the bytes of a request and a response. The times are in ms."""
     return Exchange(
         connection=f"me > {broker}",
         client="me",

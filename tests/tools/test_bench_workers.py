@@ -1,4 +1,7 @@
-"""The benchmark of workers: its figures for each window, and its judgement on machines with few cores."""
+"""The benchmark of workers computes correct figures for each window.
+
+It also judges machines with few cores correctly.
+"""
 
 import pytest
 

@@ -49,7 +49,7 @@ def ran(command: str, *values: str, bootstrap: str = "kafka:9092") -> subprocess
 
 
 def documents(*values: str) -> dict[str, dict[str, Any]]:
-    """Render the chart with these values. Return its documents by kind."""
+    """Render the Helm chart with the given values. Return its documents by kind."""
     done = ran("template", *values)
     assert done.returncode == 0, done.stderr
     return {document["kind"]: document for document in yaml.safe_load_all(done.stdout) if document}
@@ -114,7 +114,7 @@ def test_all_that_the_chart_makes_is_valid_by_the_schema_of_kubernetes(mode: str
 
 @needs_helm
 def test_the_alerts_know_the_job_of_the_pod_monitor() -> None:
-    """The alerts match the job name that the Prometheus operator builds from namespace and name."""
+    """The alerts use the job name that the Prometheus operator makes from the namespace and the name."""
     made = documents(*EVERYTHING)
     job = f"default/{made['PodMonitor']['metadata']['name']}"
     jobs = re.findall(r'job=~"([^"]+)"', (DEPLOY / "alerts.yml").read_text())

@@ -233,9 +233,7 @@ def choose_java(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], Path]]
 
 
 def play_java(folder: Path, version: str, otherwise: str = "") -> Path:
-    """Make a fake `java` that prints this version for `-version`. For other arguments, it runs
-    `otherwise`.
-    """
+    """Make a fake `java` program. With `-version` it prints `version`. Otherwise it runs `otherwise`."""
     program = folder / "bin" / "java"
     program.parent.mkdir()
     told = f"""echo 'openjdk version "{version}" 2025-01-01' >&2"""

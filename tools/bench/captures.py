@@ -144,7 +144,10 @@ def _batch(size: int, chance: np.random.Generator) -> bytes:
 
 
 def _fetches(real: _Real, shape: Shape) -> list["_ExchangeTemplate"]:
-    """Make an exchange for each rotation: a v16 fetch without a session, of 100 partitions."""
+    """Make a template of an exchange for each rotation of the list: a v16 fetch of 100 partitions.
+
+    The fetches use no session.
+    """
     chance = np.random.default_rng(0)
     first = real.fetch.index(real.topic) + 17
     end = first + _PARTITIONS * _REQUEST_ENTRY.size
@@ -163,7 +166,14 @@ def _fetches(real: _Real, shape: Shape) -> list["_ExchangeTemplate"]:
 
 
 def _response_entry(partition: int, end: int, shape: Shape, chance: np.random.Generator) -> bytes:
-    """Make a partition's entry of a response; `end` is the end offset of its log."""
+    """Make the entry of a partition in a fetch response.
+
+    Args:
+        partition: the number of the partition.
+        end: the end offset of the partition's log.
+        shape: the form of the capture.
+        chance: the source of random numbers.
+    """
     records = _batch(shape.records, chance) if partition in shape.busy else b""
     head = _RESPONSE_ENTRY.pack(partition, 0, end, end, 0, 1, -1)
     return head + _compact(len(records)) + records + b"\0"
@@ -184,7 +194,7 @@ class _Segment:
 
 
 class _ExchangeTemplate:
-    """The packets of one exchange. Numbers and addresses are filled in later."""
+    """The packets of one exchange, as a template. Its numbers and addresses are filled in later."""
 
     def __init__(self, request: bytes, response: bytes) -> None:
         self.request = request
@@ -299,7 +309,7 @@ def _offsets(fetch: _ExchangeTemplate, real: _Real, shape: Shape, turned: int) -
 def _write_numbers(
     fetches: list[_ExchangeTemplate], offsets: list[list[tuple[int, bool]]], table: Table, turn: Table
 ) -> None:
-    """Write the correlation ids, and the offsets. Both grow with each turn."""
+    """Write the correlation ids and the offsets into the frames. Both grow with each turn."""
     correlation = turn + _PREAMBLE + 1
     fetches[0].write(table, 8, correlation, 4, broker=False)
     fetches[0].write(table, 4, correlation, 4, broker=True)

@@ -1,7 +1,7 @@
-"""Law 6, never dearer than the wire: workloads for which sessions save little or nothing.
+"""Law 6, never dearer than the wire: measures workloads for which sessions save little or nothing.
 
-The client's side of the same run shows the bytes of direct traffic: requests from the client, and responses
-to it.
+The bytes on the client's side of the same run are the bytes of direct traffic, because the client has no
+session with the gateway.
 """
 
 import time
@@ -16,9 +16,9 @@ from tools.bench.processes import BenchGateway, Load
 from tools.bench.stage import BenchStage
 
 WINDOWS: Final = 3
-"""The number of windows in the run: a minute by default."""
+"""The number of time windows in a run. A window takes a minute by default."""
 LOOKS: Final = 5
-"""Samples in a second. One of them is used."""
+"""The number of samples that are taken in a second. Only one of them is used."""
 NARROW, WIDE = 10, 60
 """The widths of two time windows, in seconds. In each window, the bytes on the broker's side are compared
 with the bytes on the client's side."""
@@ -51,7 +51,7 @@ class Running:
 
 
 def run(stage: BenchStage) -> list[FigureTable]:
-    """Run all workloads at the same time."""
+    """Run all workloads at the same time. Return the table of the benchmark."""
     seconds = round(WINDOWS * stage.seconds)
     stage.report(f"law6: five clients for whom sessions hardly pay, {seconds} s ...")
     with ExitStack() as stack:

@@ -18,7 +18,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 STAMP: Final = struct.Struct(">qi")
 WARM_UP: Final = -1
-"""The window number of records that are not measured."""
+"""The window number of records that were sent during the warm-up. These records are not measured."""
 POLL: Final = 0.1
 ERRORS: Final = 3
 """librdkafka's log level. Below it, librdkafka warns of topics that were just created."""
@@ -149,7 +149,7 @@ def single(options: argparse.Namespace) -> Result:
 
 
 def drain(options: argparse.Namespace) -> Result:
-    """Consume a number of records from the start. Return their bytes, and the seconds they took."""
+    """Consume a number of records from the start. Return the bytes of the records and the time in seconds."""
     consumer = _consumer(options)
     _print_ready()
     seen = size = 0
@@ -183,7 +183,7 @@ def _settings(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _given(options: argparse.Namespace) -> dict[str, str]:
-    """Return the settings of the command line."""
+    """Return the client settings that were given on the command line."""
     return dict(pair.split("=", 1) for pair in options.set)
 
 

@@ -1,9 +1,10 @@
-"""Computes the lowest cost of fetches if the future was known. Policies of sessions are measured against it.
+"""Computes the lowest cost of fetches that is possible if the future is known, as a standard for policies.
 
-Before each exchange there is no session, or one with the list and the offsets of an earlier exchange. The
-exchange is sent without the session (which does not change), as a delta, or in full for a new session. The
-cheapest way through all of them is found step by step. Fetches that the gateway has to forward (the response
-is large, or the session busy) count like others, so the true minimum is a little higher.
+Before each exchange there is no session, or a session with the list and the offsets of an earlier exchange.
+There are three choices: the exchange is sent without the session (which then does not change), as a delta, or
+in full for a new session. The cheapest sequence of choices is found step by step. Some fetches must be
+forwarded by the gateway (the response is large, or the session is busy). They count like all other fetches,
+so the true minimum is a little higher.
 """
 
 from collections.abc import Iterable
@@ -47,13 +48,13 @@ class Exchanged:
 
 
 def least(exchanges: Iterable[Exchanged], narrow: FetchLayout, owner: npt.NDArray[np.intp], key: int) -> int:
-    """Return the lowest possible cost of exchanges, requests and responses, in bytes.
+    """Return the lowest possible cost of the exchanges: the bytes of all requests and responses.
 
     Args:
-        exchanges: of one connection.
-        narrow: the client's layout.
-        owner: the number of each partition's topic.
-        key: bytes of a topic's name or id.
+        exchanges: the exchanges of one connection.
+        narrow: the layout of the client's fetches.
+        owner: for each partition, the number of its topic.
+        key: the size of a topic's name or id in bytes.
     """
     wide = session_layout(narrow.version)
     entry, answer = wide.request_entry, wide.response_entry

@@ -20,7 +20,7 @@ _FOR_EVER: Final = 1 << 62
 
 
 def main() -> int:
-    """Run from the command line. The exit code is 0 if nothing was found."""
+    """Run the fuzzer from the command line. The exit code is 0 if it found nothing."""
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(
         "python -m tools.fuzz", description=tools.fuzz.__doc__, formatter_class=raw

@@ -44,9 +44,11 @@ _EVICTION_MS: Final = 1000
 _MODEL_ANSWERS: Final = 16
 """The limit of consecutive responses by the model."""
 _PIECES: Final = 200
-"""After this many pieces, an input's bytes are no longer cut. A piece takes 20 to 40 µs."""
+"""The number of pieces after which the rest of an input's bytes is no longer cut. Each piece takes 20 to 40
+µs."""
 _CPU_PER_BYTE: Final = 100e-6
-"""Four bytes of a script send a fetch, which takes 200 µs to be looked into and answered."""
+"""The CPU time in seconds that is allowed for each byte of a script. Four bytes can send a fetch, which takes
+200 µs."""
 _MOST_ANSWERS: Final = 4096
 """The limit of remembered responses."""
 _FETCH_KEY: Final = b"\0\1"
@@ -56,13 +58,14 @@ _RELEASES: Final = ("4.3", "3.9", "2.8", "1.1", "1.0")
 
 
 _Step = tuple[bytes, float]
-"""A fetch and the time it comes, or b"" to append a record."""
+"""A fetch and its time in seconds. Instead of a fetch, b"" means that a record is appended."""
 
 
 class _Model:
-    """A broker with one topic. It repeats remembered responses after the same beginning.
+    """A model broker with one topic. It remembers its responses to the first steps of a script.
 
-    Most inputs begin alike, and without this memory the model would take as long as the gateway.
+    Most scripts begin with the same steps. Without the remembered responses, the model would take as much
+    time as the gateway.
     """
 
     _known: ClassVar[dict[tuple[object, _Step], tuple[object, bytes]]] = {}
@@ -109,7 +112,7 @@ class _Model:
 
 
 class _ConnectionScript:
-    """One connection, and the actions of an input on it."""
+    """A script for one connection. The bytes of a fuzzer's input choose the actions on the connection."""
 
     def __init__(self, data: bytes, steps: tuple[int, ...], *, answered: bool, serves: bool) -> None:
         self._data, self._at = data, 0
@@ -208,7 +211,7 @@ class _ConnectionScript:
         self._feed(self._receive_client, data)
 
     def _receive_client(self, data: bytes, now: float) -> None:
-        """Receive bytes from the client, like a link."""
+        """Give the connection bytes from the client, as a link does."""
         done, out = self._connection.fast_path.request(data, now)
         self._asked += out
         if done < len(data):
@@ -332,7 +335,7 @@ class _ConnectionScript:
         self._look()
 
     def _look(self) -> None:
-        """Call the connection's methods that the shell uses to read its state."""
+        """Use all methods and attributes of the connection with which the shell reads its state."""
         connection = self._connection
         repr(connection)
         status = connection.status()
@@ -392,7 +395,7 @@ def _model_broker(release: str, slots: int) -> ModelBroker:
 
 @lru_cache(maxsize=256)
 def _api_versions(release: str, version: int) -> bytes:
-    """Return the response to ApiVersions, after its correlation id."""
+    """Return the body of a response to ApiVersions. It follows the correlation id."""
     return ModelBroker(release).handle(bytes((0, 18, 0, version, 0, 0, 0, 0)), 0.0)[4:]
 
 

@@ -33,7 +33,8 @@ class Watch:
     def __init__(self, target: FuzzTarget, *, slower: float = 1.0) -> None:
         self.inputs = 0
         self.suspects: dict[str, bytes] = {}
-        """An input for each finding, by its identity. `findings.keep` checks them again."""
+        """The inputs that showed a defect, one for each finding. The key identifies the finding.
+        `findings.keep` checks the inputs again."""
         self._target = target
         self._slower = slower
         self._process = psutil.Process()

@@ -49,7 +49,13 @@ class _Say:
         )
 
     def done(self, inputs: int, taken: float, found: int) -> None:
-        """Print the result."""
+        """Print the result of the run.
+
+        Args:
+            inputs: the number of inputs.
+            taken: the time that the run has taken, in seconds.
+            found: the number of findings.
+        """
         self(inputs, taken)
         print(f"{self._name}: {found or 'no'} findings", flush=True)
 

@@ -43,7 +43,7 @@ class AdminError(RuntimeError):
 
 
 class Admin:
-    """Sends each request to the broker that handles it. `with` closes the connections.
+    """Sends administrative requests, each to the broker that handles it. `with` closes the connections.
 
     Args:
         bootstrap: "host:port", or several separated by commas.
@@ -204,7 +204,10 @@ class Admin:
         return quotas
 
     def move_leader(self, name: str, partition: int, node_id: int) -> None:
-        """Make a broker the leader; add it as a replica if necessary. Wait until every broker knows it."""
+        """Make a broker the leader of a partition. If necessary, first make the broker a replica.
+
+        Wait until every broker knows the new leader.
+        """
         replicas = self.state(name).topics[name].replicas[partition]
         order = [node_id, *(other for other in replicas if other != node_id)]
         if node_id not in replicas:
@@ -234,10 +237,10 @@ class Admin:
         self._await(f"{name} is on {orders}", holds, name)
 
     def elect(self, name: str, leaders: Mapping[int, int]) -> None:
-        """Make the first replica of each partition its leader. Wait until every broker knows it.
+        """Make the first replica of each partition its leader. Wait until every broker knows the new leaders.
 
         Args:
-            name: of the topic.
+            name: the name of the topic.
             leaders: the node id of the first replica, by partition.
         """
         places = [struct.pack(">i", partition) for partition in leaders]
@@ -276,7 +279,13 @@ class Admin:
         return UUID(bytes=reader.read(16))
 
     def offsets(self, name: str, *, timestamp: int = -1) -> dict[int, int]:
-        """Return an offset by partition: the end (-1), the start (-2), or the first since a time (ms)."""
+        """Return one offset of each partition, by partition number.
+
+        Args:
+            name: the name of the topic.
+            timestamp: -1 for the end offset, -2 for the start offset, or a time in ms. For a time, the offset
+                is that of the first record from this time on.
+        """
         found = {}
         for partition in self.leaders(name):
             topic = string(name) + array([struct.pack(">iq", partition, timestamp)])

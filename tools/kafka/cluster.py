@@ -1,4 +1,4 @@
-"""Several KRaft nodes on loopback, each a broker and a controller."""
+"""Several KRaft nodes on loopback. Each node is both a broker and a controller."""
 
 from concurrent.futures import ThreadPoolExecutor
 from typing import Self

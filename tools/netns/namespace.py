@@ -61,18 +61,19 @@ class Namespace:
         return done
 
     def close(self) -> None:
-        """Close it. Processes that are still in it keep it."""
+        """Close the namespace. It continues to exist as long as processes run in it."""
         os.close(self._fd)
 
 
 def veth(near: Namespace, far: Namespace, name: str, addresses: Sequence[tuple[str, str]]) -> None:
-    """Connect two namespaces. The device has the same name in both.
+    """Connect two namespaces with a pair of devices. Both devices have the same name.
 
     Args:
-        near: one of them.
-        far: the other.
-        name: of the device.
-        addresses: pairs of addresses with prefix, one for each end, as in ``10.0.0.1/24``.
+        near: the first namespace.
+        far: the second namespace.
+        name: the name of the devices.
+        addresses: pairs of addresses with a prefix length, for example ``10.0.0.1/24``. The first address of
+            a pair is for the device in `near`, the second for the device in `far`.
     """
     near.run("ip", "link", "add", name, "type", "veth", "peer", "name", name, "netns", far.path)
     for side, place in enumerate((near, far)):

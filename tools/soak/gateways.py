@@ -1,4 +1,7 @@
-"""The gateway of a soak and its successors, with the resources that each of them used."""
+"""The gateway of a soak test, and the gateways that replace it.
+
+It also measures the resources of each gateway.
+"""
 
 import os
 import re
@@ -20,12 +23,12 @@ from tools.kafka import reaper
 WORKERS: Final = 2
 DRAIN_SECONDS: Final = 10
 MOST_BYTES: Final = 512 << 20
-"""The memory limit of all processes of a gateway: the limit in the deployment files."""
+"""The maximum memory of all processes of a gateway. It is the limit in the deployment files."""
 SPARE_DESCRIPTORS: Final = 12
 """How many more descriptors than at its start it may have after its clients have left: the admin endpoint is
 in use."""
 QUIET_SECONDS: Final = 60.0
-"""How long after its clients have left the gateway may still have connections."""
+"""The time in seconds for which a gateway may still have connections after all its clients have left."""
 READY_SECONDS: Final = 120.0
 """The time limit for a new gateway to be ready. All clients compete with it for the processor."""
 TROUBLE: Final = re.compile(r"defect|Traceback|MemoryError|never retrieved")
@@ -62,7 +65,7 @@ class Gateways:
     slowest: float = 0.0
     """The longest time until a new gateway was ready, in seconds."""
     saved: int = 0
-    """Bytes saved by all gateways so far."""
+    """The number of bytes that all gateways have saved so far."""
     fetches: dict[str, int] = field(default_factory=dict)
     _current: GatewayProcess | None = None
     _folder: Path = Path()
@@ -102,7 +105,7 @@ class Gateways:
         return self.current.address
 
     def configure(self, **options: object) -> None:
-        """Write the file of options that apply at run time."""
+        """Write the file with the options that can be changed at run time."""
         lines = {"max_sessions": 500, "sessions": True} | options
         words = {True: "true", False: "false"}
         text = "".join(
@@ -112,7 +115,7 @@ class Gateways:
         (self._folder / "gate.toml").write_text(text)
 
     def reload(self, **options: object) -> None:
-        """Change options that apply at run time, with SIGHUP."""
+        """Change options that apply at run time. The gateway reads them when it gets SIGHUP."""
         self.configure(**options)
         self.current.reload()
 
@@ -169,7 +172,7 @@ class Gateways:
         return True
 
     def state(self) -> dict[str, Any]:
-        """Return /state of the present gateway, empty if it does not respond."""
+        """Return /state of the running gateway. The result is empty if the gateway does not respond."""
         with self.near(), suppress(OSError):
             return self.current.state()
         return {}

@@ -20,10 +20,10 @@ minutes (metadata.max.age.ms), and consumers fetch continuously."""
 
 @dataclass(slots=True, kw_only=True)
 class FileCounts:
-    """Counts of one file, or of a part of it. The parts of a file add up to the whole.
+    """Counts of one file, or of a part of it. The counts of a file's parts add up to the counts of the file.
 
     Nothing in a file is left out silently: `packets` counts every packet. If the bytes of a packet did not
-    become segments, the packet is also counted under the reason.
+    become segments, the packet is also counted with the reason.
     """
 
     file: str
@@ -71,11 +71,11 @@ class FileCounts:
     unknown_link: int = 0
     """Packets of link types that are not supported."""
     bad_records: int = 0
-    """How often there was no record where the previous record ended."""
+    """The number of places where a record had to begin, but no valid record was found."""
     skipped_bytes: int = 0
     """Bytes skipped in search of the next record."""
     trailing_bytes: int = 0
-    """Bytes after the last whole record."""
+    """The number of bytes after the last complete record of the file."""
     problems: list[str] = field(default_factory=list)
     """Parts that could not be read: one line for each problem, without the name of the file."""
 
@@ -117,9 +117,11 @@ class FileCounts:
         self.other_ports = dict(counted.most_common(MOST_PORTS))
 
     def add_times(self, first: int, last: int) -> None:
-        """Add the interval from `first` to `last` to the captured time.
+        """Add the time from `first` to `last` to the captured time, as one interval.
 
-        Its packets have no pause longer than `PAUSE` between them.
+        Args:
+            first: the time of the first packet in ns.
+            last: the time of the last packet in ns. No pause between the packets is longer than `PAUSE`.
         """
         self.first_time = min(self.first_time or first, first)
         self.last_time = max(self.last_time, last)

@@ -24,10 +24,11 @@ READ: Final = frozenset({ApiKey.FETCH, ApiKey.METADATA, ApiKey.API_VERSIONS})
 """The API keys whose frames are kept. Others are only counted."""
 
 UNSEEN: Final = -1
-"""API key, version and correlation id of a request that was not captured."""
+"""The value of API key, version and correlation id if the request was not captured."""
 
 CUT: Final = memoryview(bytes(1 << 20))
-"""Zeros. Slices of them, of the same length, replace the contents of records that were cut."""
+"""A block of zeros. If contents of records were cut, a slice of this block with the same length replaces
+them."""
 
 
 def is_cut(piece: Buffer) -> bool:
@@ -37,7 +38,10 @@ def is_cut(piece: Buffer) -> bool:
 
 @dataclass(slots=True)
 class Exchange:
-    """A request and its response. One of them may not have been captured. Sizes are of whole frames."""
+    """A request and its response. One of the two may be missing in the capture.
+
+    Sizes are those of whole frames.
+    """
 
     connection: str
     """``client host:port > broker host:port #n``. n numbers the connections between these ports, from 0."""
@@ -46,8 +50,8 @@ class Exchange:
     broker: str
     """host:port"""
     number: int
-    """The position in the connection, in the order of requests. A response without a request gets its number
-    when it is read."""
+    """The position of the exchange in its connection, in the order of the requests. A response whose request
+    was not captured gets the next position when it is read."""
     client_id: str
     software: str
     """Name and version from the client's ApiVersions (v3 and later), or ""."""
@@ -64,8 +68,8 @@ class Exchange:
     response_bytes: int
     """The size of the response in bytes. 0 if the response was not captured."""
     request: bytes = b""
-    """The request frame, if its API key is in `READ` or all requests are kept. If bytes are missing, only its
-    start."""
+    """The request frame, if its API key is in `READ` or all requests are kept. If bytes of the request are
+    missing, only the bytes before the first gap."""
     response: list[Buffer] = field(default_factory=list)
     """The response frame in pieces, if its API key is kept: those in `READ`, and any that were asked for. If
     bytes are missing, only its start."""
@@ -75,7 +79,8 @@ class Exchange:
     """Bytes of the response that were not captured. Contents of records do not count, because `CUT` replaces
     them."""
     answer_due: bool = True
-    """False for Produce with acks=0, to which brokers send no response."""
+    """Whether a response is expected. False for Produce with acks=0, because brokers send no response to
+    it."""
     group: str = ""
     """The consumer group that the request names. Empty if it names none, or if groups are not read
     (`groups` in `read_exchanges`)."""
@@ -83,12 +88,12 @@ class Exchange:
 
 @dataclass(slots=True, kw_only=True)
 class ConnectionEnd:
-    """The counts of a whole connection. Each connection has one, as its last event."""
+    """The counts of a complete connection. This is the last event of each connection."""
 
     connection: str
     client: str
-    """The client's end. If there is a `reason`, it is the end that sent the SYN, or else the end with the
-    higher port."""
+    """The client's address. If `reason` is set, it is the address that sent the SYN, or else the address with
+    the higher port."""
     broker: str
     client_id: str = ""
     software: str = ""
@@ -96,7 +101,7 @@ class ConnectionEnd:
     last_time: int = 0
     syn_seen: bool = False
     closed: bool = False
-    """The client's FIN or RST was captured."""
+    """Whether the client's FIN or RST was captured."""
     closed_time: int = 0
     clocks_apart: int = 0
     """The two directions may be captured with different clocks. The clock of the lower port's direction is
@@ -111,7 +116,7 @@ class ConnectionEnd:
     cut_bytes: int = 0
     """The part of `gap_bytes` that is missing because of the capture's snap length."""
     frame_gap_bytes: int = 0
-    """The part of `gap_bytes` in frames that are counted as whole."""
+    """The part of `gap_bytes` that is inside frames. These frames still count with all their bytes."""
     left_out_bytes: int = 0
     """The part of `cut_bytes` that does not change any figure: contents of records in fetch responses and in
     Produce requests."""
@@ -128,13 +133,13 @@ class ConnectionEnd:
     headerless_bytes: int = 0
     """Captured bytes of headerless frames."""
     resyncs: int = 0
-    """How often the start of the next frame was lost."""
+    """The number of times that the reader had lost the start of the next frame."""
     repeated_segments: int = 0
     repeated_bytes: int = 0
     """Payload that was captured before: retransmitted, or captured twice."""
     reordered_segments: int = 0
     reason: str = ""
-    """The reason why the connection, or its last part, was not read as Kafka; "" if all of it was read."""
+    """The reason why the connection, or its last part, was not read as Kafka. "" if everything was read."""
     tls_bytes: int = 0
     """Captured bytes of TLS itself, in a decrypted connection: handshake, headers and tags of records, and
     incomplete records. All other counts are of decrypted bytes."""
@@ -194,7 +199,7 @@ def without_records(response: Sequence[Buffer], version: int) -> list[Buffer]:
 
 
 def cuts_in(response: Iterable[Buffer]) -> int:
-    """Return the number of cuts in a response."""
+    """Return the number of places in a response at which bytes were cut."""
     return sum(cut for cut, _ in groupby(map(is_cut, response)))
 
 

@@ -106,7 +106,7 @@ class Connections:
         self._before = uses
 
     def feed(self, batch: pa.RecordBatch) -> Iterator[Event]:
-        """Read the next rows. Rows with FileCounts are skipped."""
+        """Read the next rows of connections, and yield their events. Rows with FileCounts are skipped."""
         for key, payload, *row in _rows(batch):
             if key:
                 yield from self._add(key, payload, row)

@@ -49,7 +49,7 @@ from replay.capture.kafka.pairs import Pairs, Turns
 from replay.capture.kafka.plausible import is_fetch_response
 
 _CLIENT_ID_AT: Final = REQUEST_START_BYTES + 2
-"""Offset of the client id in a request, after its length."""
+"""The offset of the client id in a request. The client id's length comes before it."""
 _MAX_WAITING: Final = 4096
 _MAX_WAITING_BYTES: Final = 16 << 20
 _MAX_EARLY: Final = 4096
@@ -81,7 +81,7 @@ class Pairing:
         self.confirmed = False
         """Whether the bytes are certainly Kafka: a request and its response were found."""
         self.contradicted = False
-        """Whether the bytes turned out not to be Kafka."""
+        """Whether the bytes of the connection turned out not to be Kafka."""
         self.opaque_from_client = False
         """Whether no more requests come: after a SASL handshake v0, other bytes than Kafka frames follow."""
         self.opaque_from_broker = False
@@ -89,7 +89,7 @@ class Pairing:
         """Whether some requests of the connection may be missing."""
         self.response_broken = False
         self.left_out_bytes = 0
-        """Contents of records that were not captured."""
+        """The size of the contents of records that were not captured, in bytes."""
         self.left_out_gaps = 0
         self.client: Framing | None = None
         self._keeps_all = keep.requests
@@ -200,7 +200,7 @@ class Pairing:
         )
 
     def request_seen(self, frame: bytes, size: int, missing: int, time: int) -> None:
-        """See `framing.FrameOwner`."""
+        """Record a request that was found in the captured bytes. See `framing.FrameOwner`."""
         _, api_key, version, correlation_id = REQUEST_START.unpack_from(frame)
         exchange = Exchange(
             connection=self.end.connection,

@@ -29,7 +29,7 @@ from proxy.protocol.primitives import (
 
 MAX_FRAME: Final = 1 << 30
 HEAD: Final = 2048
-"""A request's header is shorter than this, with any likely client id."""
+"""The maximum size of a request's header, in bytes. Only an unlikely client id would make it larger."""
 _MAX_VERSION: Final = 24
 """A request with a higher version is not accepted. No API has such a version yet (Fetch has 18)."""
 _MAX_CLIENT_ID: Final = 1024
@@ -40,7 +40,7 @@ _SMALLEST_REQUEST: Final = _CLIENT_ID_LENGTH.stop - LENGTH_BYTES
 
 NO: Final = 0
 MORE: Final = -1
-"""More bytes are needed."""
+"""The answer "more bytes are needed to decide"."""
 
 
 def is_request_start(length: int, api_key: int, version: int) -> bool:
@@ -136,18 +136,19 @@ def request_candidates(
 
 
 def is_fetch_response(frame: Buffer, *, whole: bool, version: int, request: bytes, body: int) -> bool | None:
-    """Return whether bytes are the response to a certain fetch, by their contents.
+    """Judge by their contents whether bytes are the response to a certain fetch.
 
     Args:
-        frame: a response from its length on, or the start of one.
-        whole: `frame` is all of it.
-        version: that of the fetch.
+        frame: a response, or the start of a response, with its length field.
+        whole: whether `frame` is the complete response.
+        version: the version of the fetch.
         request: the fetch.
-        body: where its body starts.
+        body: the offset of the body in the fetch.
 
     Returns:
-        True if its first topic is in the request, False if it is no fetch response. None if it has no topic,
-        or a topic that is not in the request (it may be in the session).
+        True if the first topic of the response is in the fetch. False if the bytes are no fetch response.
+            None if the response has no topic, or if its first topic is not in the fetch (the topic may be in
+            the session).
     """
     layout = LAYOUTS.get(version)
     if layout is None:

@@ -63,7 +63,10 @@ class Opener(ABC):
 
     @abstractmethod
     def updated(self) -> "Opener | None":
-        """Return the keys after a KeyUpdate. TLS 1.2 has no KeyUpdate, so the result is None."""
+        """Return the opener with the new keys after a KeyUpdate.
+
+        TLS 1.2 has no KeyUpdate, so the result is None.
+        """
 
 
 class _Opener13(Opener):

@@ -51,12 +51,12 @@ _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
 @contextmanager
 def session(master: str | None = None, settings: Mapping[str, str] = _NOTHING) -> Iterator[SparkSession]:
-    """Start Spark. At the end, stop it and remove its files.
+    """Start Spark. At the end, stop Spark and remove its files.
 
     Args:
-        master: like Spark's own --master. If None, the master of spark-submit or of Spark's own files, else
-            local[*].
-        settings: like Spark's own --conf. They override the settings that are made here.
+        master: the master, like Spark's own --master. If None, the master of spark-submit or of Spark's own
+            files is used. If there is none, local[*] is used.
+        settings: settings, like Spark's own --conf. They override the settings that are made here.
 
     Raises:
         NoJavaError: there is no Java for Spark.
@@ -137,9 +137,9 @@ def check_reachable(master: str) -> None:
 
 
 def _ends(master: str) -> list[tuple[str, int]]:
-    """Return the addresses in a URL such as spark://a:7077,b:7077.
+    """Return the addresses in the URL of a Spark master, for example spark://a:7077,b:7077.
 
-    Return an empty list for a URL with which Spark finds the addresses itself.
+    If the URL has a form that only Spark can resolve, return an empty list.
     """
     scheme, _, rest = master.partition("://")
     if scheme == "spark":
@@ -273,7 +273,7 @@ def _completed(conf: SparkConf, master: str | None, chosen: Mapping[str, str]) -
 
 
 def _reason(error: Exception, output: Path) -> str:
-    """Return the reason in one line: the first error that Java printed, or else the exception."""
+    """Return why Spark failed, in one line: the first error that Java printed, or else the exception."""
     with suppress(OSError):
         lines = [line.strip() for line in output.read_text(errors="replace").splitlines()]
         errors = [line for line in lines if "Exception" in line or "Error" in line]
@@ -292,7 +292,7 @@ def _stop(context: SparkContext) -> None:
 
 
 def _stop_java(gateway: Any) -> None:
-    """Stop the Java process, unless it belongs to spark-submit. It exits when its standard input closes."""
+    """Stop the Java process by closing its standard input, unless the process belongs to spark-submit."""
     process = gateway.proc if gateway else None
     if process is None:
         return

@@ -27,7 +27,7 @@ from tools.kafka import raw
 
 
 def model(*, partitions: int = 4, seed: int = 0) -> ModelBroker:
-    """Make a model of a broker. With another seed, it has other topic ids and session ids."""
+    """Make a model of a broker. Its topic ids and session ids depend on `seed`."""
     broker = ModelBroker(seed=seed)
     for name in ("t", "u"):
         broker.create_topic(name, partitions)

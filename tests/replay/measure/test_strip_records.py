@@ -40,7 +40,12 @@ def framed(content: bytes) -> bytes:
 
 
 def batch(*rows: tuple[bool, bytes], connections: Iterable[bytes] = ()) -> pa.RecordBatch:
-    """Return rows, given by sender and payload. Without `connections`, all rows are of one connection."""
+    """Return rows of a table of segments.
+
+    Args:
+        rows: for each row, whether the client sent it, and its payload.
+        connections: for each row, its connection. Without it, all rows belong to one connection.
+    """
     named = [*connections] or [b"c"] * len(rows)
     return pa.RecordBatch.from_pylist(
         [

@@ -1,4 +1,4 @@
-"""A made-up but realistic report whose columns add up, and checks of sums that hold for every report."""
+"""Makes a realistic report whose columns add up. Also checks the sums that hold for every report."""
 
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
@@ -38,7 +38,7 @@ BY_FRAME = frozenset(
         "repair_bytes",
     }
 )
-"""The fields that a topic's row does not have."""
+"""The fields that a topic's row does not have, because they belong to whole frames."""
 
 BEGIN = datetime(2026, 11, 20, 22, 30, tzinfo=UTC)
 CLIENTS = (
@@ -52,7 +52,7 @@ CLIENTS = (
 REASONS = {"fraud-scorer": "native session", "audit-archiver": "one partition"}
 BROKERS = ("10.20.0.11:9092", "10.20.0.12:9092", "[fd00:20::13]:9092")
 TOPICS = {"events": 70, "orders": 20, "payments.settled": 8, "AAAAAAAAAAAAAAAAAAAAAg": 1}
-"""Names (the last one is an id without a name) and the shares of the bytes."""
+"""The topics, each with its share of the bytes. The last key is a topic id whose name is unknown."""
 
 
 def _passed(fetch: FetchReport, reason: str) -> dict[str, Passed]:
@@ -312,7 +312,7 @@ def added(fetches: Iterable[FetchReport]) -> FetchReport:
 
 
 def assert_adds_up(report: Report) -> None:
-    """Check the sums that the model defines for any report without a filter by topic."""
+    """Check the sums that hold by definition for any report without a filter by topic."""
     whole = report["fetch"]
     if report["by_client"]:
         assert added(row["fetch"] for row in report["by_client"]) == whole

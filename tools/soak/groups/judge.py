@@ -65,20 +65,20 @@ BEYOND: Final = "fetched by a zombie"
 PROBLEMS: Final = (LOST, WRONG, UNORDERED, TWICE_COMMITTED, TWICE, BEYOND)
 EXCUSED: Final = "twice after a crash"
 FENCED: Final = "twice after a fenced commit"
-"""A record came twice after a fenced commit. The client was already in another generation, so its member
-could not commit. This can happen without a gateway, too."""
+"""A record was processed twice because the commit after the first time was rejected (fenced). The client was
+already in a newer generation, so its member could not commit. This can also happen without a gateway."""
 IN_HAND: Final = "in hand of a zombie"
 
 
 def judge(
     log: Log, lives: Sequence[MemberLife], gateway_down: Sequence[Span], verdict: GroupsVerdict
 ) -> None:
-    """Judge the actions of one group on one topic.
+    """Judge what the members of one group did with the records of one topic.
 
     Args:
         log: the records of the topic.
         lives: all processes of members.
-        gateway_down: when the gateway was down, in nanoseconds.
+        gateway_down: the time spans in which the gateway was not running, in nanoseconds.
         verdict: receives the result.
     """
     processed = [each for life in lives for each in _processed(life, gateway_down, verdict)]

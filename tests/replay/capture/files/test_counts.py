@@ -1,4 +1,4 @@
-"""Counts of the parts of one file add up."""
+"""The counts of the parts of a file add up to the counts of the file."""
 
 from itertools import permutations
 
