@@ -50,7 +50,8 @@ _EXTRAS: Final = {
     **dict.fromkeys(("cramjam", "google_crc32c", "lz4"), "cooperative"),
     "cryptography": "tls",
 }
-"""For each package that may be missing, the extra of fetchgate that installs it."""
+"""The packages that may be missing. The value is the optional extra of fetchgate that installs the
+package."""
 _EXAMPLES: Final = """\
 examples:
   tcpdump -i any -w fetches.pcap tcp port 9092
@@ -155,9 +156,9 @@ def _parser(name: str) -> tuple[Any, ReplayParser]:
 
 
 def parsers() -> dict[str, argparse.ArgumentParser]:
-    """Return the parsers of all commands by the words before their options, for `fetchgate completion`.
+    """Return the parsers of all commands, for `fetchgate completion`. A key is the words before the options.
 
-    If the libraries of a command are not installed, the command has no parser in the result.
+    If the libraries of a command are not installed, the result does not have this command.
     """
     found: dict[str, argparse.ArgumentParser] = {"replay": _overview_parser()}
     for name in COMMANDS:

@@ -58,7 +58,7 @@ class Client:
         return self.through(self.asker.request(*wants, **fields))
 
     def same(self, *wants: Want, **fields: Any) -> FetchResponse:
-        """Fetch through the gateway and directly, and check that both responses have the same bytes."""
+        """Send a fetch both through the gateway and directly, and check that the responses are equal."""
         request = self.asker.request(*wants, **fields)
         direct = self.broker.handle(encode_request(request), self.now)
         (got,) = self.gate.exchange([encode_request(request)], self.now)

@@ -240,7 +240,10 @@ class Wire:
 
 
 class StubBroker:
-    """A TCP server that keeps the received bytes. The test gives its responses. With `tls`, it uses TLS."""
+    """A TCP server that stores the received bytes. The test itself sends the responses.
+
+    With `tls`, it uses TLS.
+    """
 
     def __init__(
         self, responses: Callable[[bytes], bytes] = bytes, tls: ssl.SSLContext | None = None
@@ -304,9 +307,7 @@ async def stub_broker(
 
 
 class StubCluster(StubBroker):
-    """A stub cluster that answers ApiVersions and Metadata v1. The test gives the responses to other
-    requests.
-    """
+    """A stub cluster. It answers ApiVersions and Metadata v1. The test itself answers all other requests."""
 
     def __init__(self, *brokers: tuple[int, str, int], tls: ssl.SSLContext | None = None) -> None:
         super().__init__(self._response, tls)
@@ -418,7 +419,7 @@ def overdue_later(gate: Gateway) -> set[str]:
 
 
 def socket_of(writer: asyncio.StreamWriter) -> asyncio.Transport:
-    """Return the transport of a writer with its real type. typeshed declares only the writing half."""
+    """Return the transport of a writer. It can also read, but typeshed declares only the writing part."""
     return cast("asyncio.Transport", writer.transport)
 
 

@@ -1,4 +1,4 @@
-"""Figures of every class are added up field by field."""
+"""The counts of every class are added up field by field."""
 
 from collections import Counter
 from dataclasses import dataclass, field

@@ -75,7 +75,7 @@ def test_each_name_of_the_code_on_the_page_for_contributors_is_there() -> None:
 
 
 def test_the_supported_brokers_are_those_that_tests_run() -> None:
-    """The upgrade page, the README and the broker tests name the same releases."""
+    """The upgrade page, the README and the broker tests list the same Kafka releases."""
     page = (ROOT / "docs" / "upgrade.md").read_text(encoding="utf-8")
     (told,) = re.findall(r"^\| Kafka brokers \| ([\d., ]+);", page, re.MULTILINE)
     readme = (ROOT / "README.md").read_text(encoding="utf-8")

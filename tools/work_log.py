@@ -27,11 +27,11 @@ Entries: TypeAlias = npt.NDArray[Any]
 
 
 class WorkLog:
-    """A log to write to.
+    """A log file that can be written to.
 
     Args:
-        path: the file, which is created.
-        entries: the limit of entries.
+        path: the path of the file. The file is created.
+        entries: the maximum number of entries.
     """
 
     def __init__(self, path: Path, entries: int) -> None:
@@ -62,7 +62,12 @@ def records(entries: Entries) -> Entries:
 
 
 def last(entries: Entries, kind: int) -> int | None:
-    """Return the offset of the last entry of a kind: `COMMITTED` or `ASSIGNED`."""
+    """Return the `offset` of the last entry of a kind, or None if there is no such entry.
+
+    Args:
+        entries: the entries of a log.
+        kind: `COMMITTED` or `ASSIGNED`.
+    """
     found = entries[entries["key"] == kind]
     return int(found["offset"][-1]) if len(found) else None
 

@@ -145,14 +145,17 @@ def split_batch(
 
 
 def read_keys(batch: Buffer, header: Header, split: Split) -> tuple[bytes, int, list[bytes | int], list[int]]:
-    """Return the decompressed records, the offset of the first one, the keys, and the end of each record.
-
-    If a record is hashed by its offset, the list of keys has the record's step instead of a key.
+    """Decompress a batch, and return its records and their keys.
 
     Args:
         batch: the complete batch.
         header: the header of the batch.
-        split: the steps.
+        split: the split of the hashes into steps.
+
+    Returns:
+        The decompressed bytes, the position of the first record in these bytes, the keys, and the position of
+            the end of each record. If a record is hashed by its offset, the list of keys has the record's
+            step instead of a key.
 
     Raises:
         BatchError: the batch is damaged, or its decompressed size exceeds the limit.
@@ -262,7 +265,7 @@ def _walk(body: bytes, at: int, header: Header, split: Split) -> tuple[list[byte
 
 
 def _offset(body: bytes, at: int, header: Header) -> int:
-    """Return the offset of the record that begins at byte `at`."""
+    """Return the offset in the log of the record that begins at byte `at` of `body`."""
     _, at = _varint(body, at)
     at += 1  # attributes
     while body[at] >= 0x80:  # timestamp_delta

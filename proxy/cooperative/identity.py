@@ -24,7 +24,7 @@ class MemberIdentity:
         self.client_id = b""
         """The client.id in the client's requests."""
         self.own_id = b""
-        """The client.id for the broker, without the suffix that declares a lane."""
+        """The client.id that is sent to the broker. It does not have the suffix that declares a lane."""
         self._declared: Member | None = None
         self._denied = False
         """Whether the log already says that the declared lane is refused."""
@@ -82,9 +82,9 @@ class MemberIdentity:
         return 0 if found is None else found.code
 
     def may_commit(self, group: bytes) -> bool:
-        """Return whether this process may commit for the client in a group.
+        """Return whether this process may send commits for the client in a group.
 
-        Another process may own the group.
+        It must not if another process owns the group.
         """
         return self._declared is None or self._members.owns(group)
 

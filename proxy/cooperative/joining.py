@@ -71,7 +71,7 @@ class Joining:
         self.saw_join = False
         """Whether a JoinGroup request was received on this connection."""
         self._owned: frozenset[TopicPartition] = frozenset()
-        """The partitions that the client listed as its own when it joined (`plan.Joined.owned`)."""
+        """The partitions that the client listed as owned when it joined (`plan.Joined.owned`)."""
         self._offers: dict[bytes, Offer] = {}
         """The offers of all members of the group, by member id. Empty unless the client is the leader of its
         group."""
@@ -238,10 +238,11 @@ class Joining:
         return frame if given == said.assignment else said.renamed(said.protocol, given)
 
     def _plain(self, member: Member, given: bytes) -> tuple[Lanes, Lanes, bytes]:
-        """Return the lanes, the planned lanes and the assignment of a member whose group shares no partition.
+        """Return the lanes, planned lanes and assignment of a member whose group shares no partition.
 
-        If the member had only a part of a partition, it may keep its position there (`plan.at_once`). So it
-        gets the whole partition only after it has joined again.
+        If the member had only a part of a partition, it may keep its position in this partition
+        (`plan.at_once`). So the assignment leaves this partition out. The member gets the whole partition
+        after it has joined again.
 
         Raises:
             ProtocolError: the assignment is not a consumer's.
@@ -293,6 +294,9 @@ class Joining:
 
     @property
     def _member(self) -> Member | None:
-        """The member. None if the client.id is not bound to a group: such a client gets whole partitions."""
+        """The member of this client. None if the client.id is not bound to a group.
+
+        Such a client gets whole partitions.
+        """
         bound = self._members.is_bound(self.client_id)
         return self._members.bound(self._host, self.client_id) if bound else None

@@ -1,4 +1,4 @@
-"""The hash of a record, which decides its lane: murmur2 of the key, as in Kafka's partitioner."""
+"""The hash of a record: murmur2 of its key, as in Kafka's partitioner. The hash decides the record's lane."""
 
 from collections.abc import Collection
 from typing import Final

@@ -26,10 +26,10 @@ class State(Enum):
     """
 
     DECLARED = "declared"
-    """The client.id declares the lane. No group assigns lanes to this member."""
+    """The member's lane is declared in its client.id. No group assigns lanes to this member."""
     UNKNOWN = "unknown"
-    """The member joined its group before this process knew the member. It gets no records until it has joined
-    again."""
+    """The member joined its group before this process knew the member. The member gets no records until it
+    has joined again."""
     FROZEN = "frozen"
     """The member is joining, or its group may have continued without it. It gets no records until its next
     SyncGroup."""
@@ -162,7 +162,7 @@ class Member:
     # Its group
 
     def joins(self, group: bytes, session_seconds: float) -> None:
-        """Note that the member joins a group."""
+        """Record that the member joins a group."""
         self.group = group
         self.session_seconds = session_seconds
         self.freeze()
@@ -196,9 +196,9 @@ class Member:
 
     @property
     def keeps_position(self) -> bool:
-        """Whether the member's position is unknown.
+        """Whether the client keeps an earlier position, or possibly keeps it.
 
-        Then the member has to release everything and join again.
+        Then the member has to release all its partitions and join again.
         """
         return self._kept_position
 
@@ -302,10 +302,10 @@ class Member:
     def seen(
         self, positions: Mapping[TopicPartition, Positions], ends: Mapping[TopicPartition, int]
     ) -> tuple[str, list[LaneSeen]]:
-        """Return the member's state (`MemberSeen.state`) and its lanes, for the figures.
+        """Return the member's state (`MemberSeen.state`) and its lanes, for the reports.
 
         Args:
-            positions: the known offsets of its group.
+            positions: the known committed offsets of the member's group.
             ends: the known high watermarks.
         """
         places = self.lanes or dict.fromkeys(self.first, self.declared or ())

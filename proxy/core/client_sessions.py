@@ -1,12 +1,13 @@
-"""Sessions that the gateway gives to clients: handles fetches that request or use one. Sans-IO.
+"""Sessions that the gateway gives to clients: handles fetches that request or use such a session. Sans-IO.
 
-The gateway turns such a fetch into a full one, and handles it like a full fetch of any client (`Fetches`). So
-the full fetch may use a session with the broker. Its response is turned into the response of the client's
-session. `proxy.fetch_manager` has the rules.
+The gateway turns such a fetch into a full fetch, and handles it like a full fetch of any client (`Fetches`).
+So the full fetch may use a session with the broker. The response to the full fetch is turned into the
+response of the client's session. `proxy.fetch_manager` has the rules for this.
 
-With ``--client-sessions auto``, the client's request for a session goes to the broker first. If the broker
-gives a session, it is forwarded unchanged. If not, the gateway gives one. So the client never sees a refusal.
-After a refusal, franz-go would never request a session again (fetch-semantics 6.7).
+With ``--client-sessions auto``, the client's request for a session is first sent to the broker. If the broker
+gives a session, the response is forwarded unchanged. If not, the gateway gives the client a session. So the
+client never sees a refusal. After a refusal, franz-go would never request a session again (fetch-semantics
+6.7).
 """
 
 from contextlib import suppress
@@ -112,9 +113,9 @@ class ClientSessions(Stage):
         self._unused = 0
         """The number of sessions in a row that the client got but did not use."""
         self.holds = False
-        """Whether the next fetch has to wait, because a fetch in a session with the gateway is unanswered. A
-        broker handles one request of a connection at a time (fetch-semantics, trap 16). The next fetch may
-        name the next epoch."""
+        """Whether the client's next fetch has to wait, because an earlier fetch in a session with the gateway
+        has no response yet. A broker handles the requests of a connection one after the other
+        (fetch-semantics, trap 16), so the next fetch may already have the next epoch."""
 
     def on_versions(self) -> None:
         """Note that the client is offered Fetch v7, even if the broker supports only earlier versions."""
@@ -275,10 +276,10 @@ class ClientSessions(Stage):
         return round(self._state.now * 1000)
 
     def _floods(self, fetch: FetchRequest) -> bool:
-        """Return whether the client requests a session with each fetch and uses none (fetch-semantics 6.7).
+        """Return whether the client requests a session with each fetch but uses none (fetch-semantics 6.7).
 
-        An unused session is removed from the cache. A session that the client has closed does not count as
-        unused.
+        If the client's last session was unused, remove it from the cache. A session that the client has
+        closed does not count as unused.
         """
         if fetch.session_id or fetch.session_epoch != INITIAL_EPOCH:
             return False

@@ -37,7 +37,8 @@ class Stream(Enum):
     """The client's bytes are SASL tokens without Kafka's framing, and are forwarded as they arrive. Responses
     to earlier requests are still frames."""
     WIRE = "wire"
-    """The protocol is not Kafka: everything is forwarded, including the end of either side."""
+    """The protocol is not Kafka. Everything is forwarded, including the end of the client's or the broker's
+    stream."""
 
 
 class RequestFramer(Framer):
@@ -171,7 +172,7 @@ class ConnectionState:
         `to_client`."""
         self.request_budget = request_budget or RequestBudget()
         self.from_client = RequestFramer(self.request_budget)
-        """The framer of the client's bytes. While its `left` is above 0, a request is forwarded as it
+        """The framer of the client's bytes. If its `left` is above 0, a request is being forwarded while it
         arrives."""
         self.from_broker = Framer()
         self.forwarding: InFlight | None = None
@@ -206,12 +207,12 @@ class ConnectionState:
         self.events.append(Passthrough(reason=reason))
 
     def unread(self, side: str, reason: str, data: bytes = b"") -> None:
-        """Process bytes that no Kafka peer sends: end the connection with a fault.
+        """Process bytes that no Kafka peer sends. Usually, end the connection with a fault.
 
-        If the protocol may still be other than Kafka, forward everything instead.
+        If it is still possible that the protocol is not Kafka, forward everything instead.
 
         Args:
-            side: the side that sent these bytes, ``client`` or ``broker``.
+            side: the side that sent the bytes, ``client`` or ``broker``.
             reason: the fault, in words.
             data: the client's latest bytes.
         """

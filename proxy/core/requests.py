@@ -21,7 +21,7 @@ MAX_FETCH_REQUEST: Final = 1 << 20
 """The size in bytes above which a fetch request is forwarded unread. It is enough for some 31,000
 partitions."""
 _EPOCH_BYTES: Final = 4
-"""share_session_epoch of a ShareFetch."""
+"""The size of share_session_epoch in a ShareFetch request, in bytes."""
 _SESSION_TIMEOUT_BYTES: Final = 4
 
 

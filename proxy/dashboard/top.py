@@ -29,7 +29,7 @@ from proxy.error_text import reason_of
 RESPONSE_SECONDS: Final = 3.0
 """If a gateway does not respond within this many seconds, it counts as unreachable."""
 MAX_CONNECTIONS: Final = 500
-"""How many connections are requested: those with the most bytes."""
+"""The maximum number of connections in the requested state. The gateway sends those with the most bytes."""
 MAX_RESPONSE_BYTES: Final = 1 << 24
 _REQUEST: Final = (
     "GET /state?connections={most} HTTP/1.1\r\nHost: {address}\r\nUser-Agent: fetchgate-top\r\n"

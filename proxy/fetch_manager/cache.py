@@ -102,10 +102,10 @@ class FetchSessionCache:
         }
 
     def shard_of(self, session_id: int) -> int:
-        """Return the number of the shard whose range has an id, or -1 if no shard has it.
+        """Return the number of the shard whose range contains an id, or -1 if no range contains it.
 
-        If a client uses an id without a shard, a broker throws an exception (fetch-semantics 2.2). The
-        gateway handles it like an unknown id.
+        If a client uses an id outside all ranges, a broker throws an exception (fetch-semantics 2.2). The
+        gateway handles such an id like an unknown id.
         """
         return session_id // IDS_PER_SHARD if 0 < session_id < SHARDS * IDS_PER_SHARD else -1
 
@@ -127,13 +127,12 @@ class FetchSessionCache:
         return self._shards[self.shard_of(session.session_id)].room_for(session)
 
     def leave(self, session_id: int) -> None:
-        """Remember the id of a broker's own session, so that no session here gets it.
+        """Remember the id of a broker's own session, so that no session of the gateway gets this id.
 
-        If a session of the gateway has this id already, it is removed.
+        If a session of the gateway has this id already, remove this session.
 
-
-        A client sends only the id. If two sessions had the same id, a client could get another client's
-        session.
+        The reason: a client sends only the id. If two sessions had the same id, a client could get another
+        client's session.
         """
         if session_id in self._left:
             del self._left[session_id]

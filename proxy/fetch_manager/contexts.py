@@ -86,8 +86,8 @@ class SessionlessFetchContext:
     def __init__(self, request: bytes, version: int) -> None:
         self.request = request
         self._head = b"" if version < SESSION_VERSION else None
-        """The first bytes of a v5 or v6 response, buffered until they can be converted to v7. None for other
-        versions."""
+        """The first bytes of a v5 or v6 response. They are buffered until they can be converted to v7. None
+        if the response has another version."""
 
     def __repr__(self) -> str:
         return "<SessionlessFetchContext>"
@@ -121,7 +121,8 @@ class _WalkedResponse:
         self._walk = OrderedWalk(LAYOUTS[version], fetch.isolation_level)
         self._understood = True
         self._held: Received | None = Received()
-        """The response received so far. None after its first bytes have been sent to the client."""
+        """The bytes of the response that were received so far. None after the first bytes of the response
+        have been sent to the client."""
         self.partitions = 0
         """The number of partitions in the client's response, after that is complete."""
         self.record_bytes = 0
@@ -133,7 +134,7 @@ class _WalkedResponse:
         return self._held.size if self._held is not None else 0
 
     def drop(self) -> None:
-        """Drop the bytes that are buffered. The client does not get them."""
+        """Drop the bytes of the response that are buffered. The client does not get them."""
         self._held = None
 
     def _read(self, piece: Buffer) -> None:
@@ -339,7 +340,7 @@ class IncrementalFetchContext(_WalkedResponse):
         return self._session.epoch != next_epoch(self._fetch.session_epoch)
 
     def _respond(self) -> list[Buffer]:
-        """Return the client's response, made from the complete full response."""
+        """Make the response for the client from the broker's full response, which is complete."""
         walk, session = self._walk, self._session
         if not self._complete():
             # What the client has been sent is unknown: it must begin a new session (fetch-semantics 3.2).
@@ -407,7 +408,12 @@ class IncrementalFetchContext(_WalkedResponse):
         return elements
 
     def _elements(self, reported: ResponseColumns, places: Rows) -> "list[_Element]":
-        """Return the entries at these positions of the response, as topic elements."""
+        """Return the entries at some positions of the response, grouped into topic elements.
+
+        Args:
+            reported: the columns of the response.
+            places: the positions of the entries.
+        """
         elements: list[_Element] = []
         topics = np.repeat(np.arange(len(reported.topics)), [count for _, count in reported.topics])[places]
         before = np.searchsorted(reported.entry_places, places)
@@ -433,7 +439,7 @@ class IncrementalFetchContext(_WalkedResponse):
         return elements
 
     def _changed(self, elements: "list[_Element]") -> list[Buffer]:
-        """Return the client's response with these topic elements."""
+        """Return the response for the client. It has only the given topic elements."""
         held, walk, layout = self._held, self._walk, self._fetch.layout
         if held is None:
             raise RuntimeError("the response has left")
@@ -453,7 +459,8 @@ class IncrementalFetchContext(_WalkedResponse):
 
 
 _Element: TypeAlias = tuple[bytes, int, list[Buffer]]
-"""A topic element of a response: key, number of entries, entries as the broker sent them."""
+"""A topic element of a response: the topic key, the number of entries, and the bytes of the entries as the
+broker sent them."""
 
 FetchContext: TypeAlias = FullFetchContext | SessionlessFetchContext | IncrementalFetchContext
 """The context of a fetch that is sent toward the broker."""

@@ -1,4 +1,4 @@
-"""Reads a full fetch response as columns, for a client's session. Sans-IO."""
+"""Reads a full fetch response as columns of numbers. They are used for a client's session. Sans-IO."""
 
 from collections.abc import Sequence
 from struct import Struct

@@ -355,7 +355,7 @@ class Link:
             self.client_received(b"")
 
     def broker_connected(self, transport: asyncio.Transport) -> None:
-        """Store the broker's socket. If the client has already left, close the socket instead."""
+        """Store the broker's socket. If the client has already left, close the broker's socket instead."""
         if self.phase >= LinkPhase.FINISHED:
             transport.abort()
             return
@@ -473,9 +473,9 @@ class Link:
         self._run_core(partial(self.core.brokers_opened, node_ids))
 
     def _wake(self) -> None:
-        """Write the core's output, because another link has caused it.
+        """Send the core's output, which was caused by another link.
 
-        Later bytes of the fast path must not overtake it.
+        It must be sent before any later bytes of the fast path.
         """
         self._run_core(self.report_buffered)
 
@@ -490,7 +490,7 @@ class Link:
         self._run_core(partial(self.core.tick, max(at, monotonic())))
 
     def _run_core(self, call: Callable[[], None]) -> None:
-        """Tell the core about an event other than received bytes, and act on the result.
+        """Call a function that changes the core's state, and act on the result. Not used for received bytes.
 
         If both sockets are closing already, do nothing.
         """

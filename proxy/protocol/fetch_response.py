@@ -46,7 +46,7 @@ _ENTRY = Struct(">ih")  # partition_index, error_code
 _LEADER = Struct(">ii")  # leader_id, leader_epoch
 _NOBODY: Final = b"\xff\xff\xff\xff"
 _BRIDGE: Final = 512
-"""How many bytes of the next chunk are joined to a unit that began in an earlier chunk."""
+"""If a unit began in an earlier chunk, this number of bytes of the next chunk is joined to it."""
 _MAX_UNIT: Final = 1 << 24
 _RUN_WORTH: Final = 4
 """A run has at least this many entries."""
@@ -118,7 +118,7 @@ class Received:
         self._add(piece)
 
     def span(self, start: int, end: int) -> list[memoryview]:
-        """Return the bytes of a span as views. The cost depends only on the number of pieces in the span."""
+        """Return the bytes from `start` to `end` as views. The cost depends only on the number of pieces."""
         if end > self.settled:
             self._settle()
         starts, views = self._starts, self._views
@@ -285,10 +285,10 @@ class FetchResponseWalk:
         """The newer leaders in the response's entries. Only versions with topic ids have them (v13 and
         later)."""
         self.moved = 0
-        """The number of entries with error 6 or 74: the leader has moved, or the client's leader epoch is too
-        old."""
+        """The number of entries with error 6 or 74: the partition's leader has moved, or the client's leader
+        epoch is too old."""
         self.tagged = False
-        """Whether the header or a topic element has tags. No schema defines tags there."""
+        """Whether the response header or a topic element has tags. No schema of Fetch defines tags there."""
         self.tags: list[TagSpan] = []
         """The body's tags. Their offsets count from `tags_at`."""
         self.tags_at = -1
@@ -555,7 +555,7 @@ class FetchResponseWalk:
         return end
 
     def _run(self, buffer: bytes, at: int, base: int) -> int:
-        """Walk the next run of empty entries. Return the offset after it, or 0 if the run would be short."""
+        """Walk the next run of empty entries. Return the offset after it, or 0 if it would be too short."""
         layout, left = self.layout, self._left
         if self._list_at >= 0:
             # Learn the form of the list: not null if it starts with compact length 1, or with the first byte

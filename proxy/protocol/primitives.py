@@ -154,7 +154,7 @@ def encode_string(value: bytes | None) -> bytes:
 
 
 def encode_compact_string(value: bytes | None) -> bytes:
-    """Write a string with a uvarint length; None is null."""
+    """Encode a string with a uvarint length. None is encoded as null."""
     return b"\x00" if value is None else encode_uvarint(len(value) + 1) + value
 
 

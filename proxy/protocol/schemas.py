@@ -157,7 +157,7 @@ class Addressed(NamedTuple):
     where: frozenset[str]
     """The fields with addresses, in the form of `only` in `messages.read`."""
     oldest: int = 0
-    """The first version that is understood."""
+    """The first version of the response that the gateway understands."""
 
 
 _IN_ENDPOINTS: Final = frozenset({"node_endpoints"})

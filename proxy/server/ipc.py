@@ -30,8 +30,8 @@ class Channel(asyncio.Protocol):
     """Exchanges messages with the other process. A message is a name and its arguments.
 
     Args:
-        received: called for each message that arrives.
-        lost: called when the other process has closed the channel.
+        received: the function to call for each message that arrives.
+        lost: the function to call when the other process has closed the channel.
     """
 
     def __init__(self, received: Callable[..., None], lost: Callable[[], None]) -> None:
@@ -170,7 +170,7 @@ def send_connection(
 
 
 def receive_connection(end: socket.socket) -> ReceivedConnection | None:
-    """Receive a connection from `send_connection`. Return None if the other process has ended.
+    """Receive a connection that was sent by `send_connection`. Return None if the other process has ended.
 
     Raises:
         BlockingIOError: there is no connection to receive now.

@@ -67,7 +67,7 @@ class AskedBrokers(KnownBrokers):
     def learn(self, node_id: int, address: Address) -> Broker | None:
         """Ask the supervisor to open a listener for a new broker.
 
-        The broker is opening until the supervisor confirms it.
+        Until the supervisor confirms the listener, `is_opening` is true for the broker.
         """
         broker = self.known.get(node_id)
         if broker is not None and broker.address == address:
@@ -172,8 +172,8 @@ class Worker:
         self._channel = channel
         self._clients = clients
         self._listener_of: dict[Link | Relay, NodeId] = {}
-        """The listener of each client whose socket this process has, even if another worker serves the
-        client."""
+        """The broker of the listener that accepted a client. It has each client whose socket is in this
+        process, even if another worker serves the client."""
         self._relays: set[Relay] = set()
         self._none_relayed = asyncio.Event()
 

@@ -103,7 +103,10 @@ class AdminEndpoint:
             task.cancel()
 
     async def _accept(self, listener: socket) -> None:
-        """Accept peers forever. Unlike in asyncio's servers, a TLS handshake counts as a connection."""
+        """Accept peers forever. Connections in their TLS handshake count toward the limit of connections.
+
+        In asyncio's own servers they would not count.
+        """
         loop = asyncio.get_running_loop()
         while True:
             try:

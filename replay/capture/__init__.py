@@ -1,4 +1,4 @@
-"""Captures: turns files into Kafka exchanges, step by step. Each step reads the results of the one before.
+"""Captures: turns files into Kafka exchanges, step by step. Each step reads the results of the last one.
 
 - ``files``: the inputs that the user named become *sources* (files). Sources become *shares*, one for each
   task. A share is read window by window. The packets in a *window* become columns. Only ``sources``,
@@ -9,5 +9,6 @@
 - ``kafka``: the runs of a connection become two streams of bytes with gaps. Streams become frames. A request
   frame and its response frame become an *exchange*.
 
-Nothing is left out silently: each packet and each byte is used, or counted under a reason.
+Nothing is left out silently: each packet and each byte is used, or is counted with the
+reason why it is not used.
 """

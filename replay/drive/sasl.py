@@ -20,11 +20,12 @@ _ITERATIONS: Final = range(4096, 1_000_001)
 time."""
 
 Exchange: TypeAlias = Generator[bytes, bytes, None]
-"""Yields messages to send, and receives each response. It ends when nothing more is to be sent."""
+"""A generator of SASL messages. It yields each message to send, and then receives the response. It ends when
+there is nothing more to send."""
 
 
 class SaslError(ValueError):
-    """A message of the target is wrong. The text contains no secret."""
+    """A message of the target is wrong. The text of the error contains no secret."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

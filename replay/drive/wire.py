@@ -218,7 +218,7 @@ class TargetConnection(asyncio.Protocol):
         self._fail(f"no response to {name_of(api_key)} v{version} in {self.timeout:g} s")
 
     def _response(self, frame: bytes) -> bool:
-        """Take a response from the received bytes. Return False if it is incomplete."""
+        """Process the next response in the received bytes. Return False if it is incomplete."""
         if len(frame) < LENGTH_BYTES:
             self._received.need = LENGTH_BYTES
             return False

@@ -1,4 +1,4 @@
-"""``fetchgate replay measure``: computes from captures how much fetch sessions would have saved.
+"""``fetchgate replay measure``: computes from captures how many bytes fetch sessions would have saved.
 
 Small captures are measured in this process, larger ones on Spark.
 """

@@ -122,7 +122,7 @@ class Delivered:
     """The records that brokers sent to clients."""
 
     groups: set[str] = field(default_factory=set)
-    """The groups that the clients named in requests."""
+    """The names of the consumer groups in the clients' requests."""
     topics: dict[TopicName, TopicCounts] = field(default_factory=dict)
     unread: int = 0
     """Bytes of responses and batches that could not be read."""

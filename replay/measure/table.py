@@ -310,7 +310,7 @@ def exchanges(batch: pa.RecordBatch) -> Iterator[Exchange | ConnectionEnd]:
 
 
 def _restored(kept: bytes, cuts: Sequence[int]) -> Iterator[memoryview]:
-    """Yield the pieces of a frame. Slices of `CUT` replace its cut contents."""
+    """Yield the pieces of a frame. For contents that were cut, yield slices of `CUT`."""
     view, used, at = memoryview(kept), 0, 0
     for place, length in zip(cuts[::2], cuts[1::2], strict=True):
         if place > at:

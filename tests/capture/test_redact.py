@@ -107,9 +107,9 @@ def test_from_where_a_response_is_not_understood_it_is_left_out() -> None:
 
 
 def _has_its_head_alone(redactor: Redactor) -> None:
-    """Check that only the head of the next response is kept.
+    """Check that only the header of the next response is kept, and its body is replaced by zeros.
 
-    Its bytes look like a Metadata response, but may belong to the previous response.
+    The bytes look like a Metadata response, but they may be the contents of the previous response.
     """
     following = response(2, SECRET)
     _whole(CLIENT, request(ApiKey.METADATA, 1, 2), redactor)

@@ -298,7 +298,7 @@ def test_an_unknown_codec_is_refused(codec: int) -> None:
 
 @pytest.mark.parametrize("magic", [0, 1])
 def test_an_old_message_set_is_refused(magic: int) -> None:
-    """Case 15: a message set older than Kafka 0.11 is refused."""
+    """Case 15: a message set in the format of before Kafka 0.11 is refused."""
     data = bytearray(VECTOR)
     data[16] = magic
     with pytest.raises(BatchError, match=f"^magic {magic} is older than Kafka 0.11$"):

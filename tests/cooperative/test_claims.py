@@ -1,4 +1,4 @@
-"""The owners of key ranges over time, compared with a model that checks all owners at each step."""
+"""Tests of the owners of key ranges over time, against a model that checks all owners at each step."""
 
 from hypothesis import given
 from hypothesis import strategies as st

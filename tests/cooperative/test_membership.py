@@ -12,8 +12,9 @@ SUBSCRIPTION = b"\0\0" + b"\0\0\0\1\0\1t" + b"\xff\xff\xff\xff"
 
 
 def test_what_a_member_offers_is_read_as_it_was() -> None:
-    """A member's offer is read with the values that were written. All numbers in it differ, so that a mix-up
-    of two fields would be found.
+    """When a member's offer is written and read again, all values are the same.
+
+    All numbers in the offer differ, so that a mix-up of two fields would be found.
     """
     planned = {(b"t", 1): 0, (b"t", 2): 0x8000_0000, (b"u", 0): 7}
     offer = Offer(b"gateway", b"host", planned, {(b"t", 3): FULL}, True, False, SUBSCRIPTION)

@@ -27,7 +27,7 @@ class Opening:
         self.play.broker(response(correlation, metadata(*((each, "kafka", 9092) for each in brokers))))
 
     def opened(self, *node_ids: int) -> Playbook:
-        """Report that these brokers have listeners now."""
+        """Report to the core that these brokers have listeners now."""
         self.node_ids -= set(node_ids)
         return self.waited_for(*node_ids)
 

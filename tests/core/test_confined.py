@@ -123,8 +123,9 @@ def test_one_that_is_too_large_to_be_kept() -> None:
 
 
 def test_a_client_agrees_on_no_version_that_is_refused() -> None:
-    """ApiVersions offers no version that the gateway refuses. Tried: the share groups of 4.0, and for each
-    API the version after the last known one.
+    """The ApiVersions response for the client lists no version that the gateway refuses.
+
+    The test uses the share groups of 4.0, and for each API the version after the last known version.
     """
     ranges = {key: (0, last + 1) for key, (_, last) in CONFINED.items()} | {78: (0, 0), 79: (0, 1)}
     body = b"\0\0" + len(ranges).to_bytes(4)

@@ -162,7 +162,7 @@ def test_starvation_ends_by_the_sessions_own_order() -> None:
 
 @pytest.mark.parametrize(("size", "limit"), [(100, 800), (900, 100), (0, 0)])
 def test_a_first_batch_comes_whole(size: int, limit: int) -> None:
-    """Case 59: the first batch of a response is complete, even if it is larger than a limit."""
+    """Case 59: the first batch of a response is returned completely, even if it is larger than a limit."""
     client = filled([500, 20])
     assert sizes(client.same(*all_of(size=size), *IDLE, max_bytes=limit))[:5] == [500, 0, 0, 0, 0]
     assert client.incremental == 1
@@ -189,7 +189,7 @@ def test_the_brokers_own_limit(offset: int, size: int) -> None:
 
 
 def test_caught_up_partitions_leave_the_first_batch_to_others() -> None:
-    """Case 62: a partition without new records does not use up the exception for the first batch."""
+    """Case 62: the first batch is returned completely, even if partitions before it have no new records."""
     client = filled([500], partitions=3)
     wants: list[Want] = [("t", 0, 1, 100), ("t", 1, 0, 100), ("t", 2, 0, 100)]
     assert sizes(client.same(*wants, *IDLE[:3]))[:3] == [0, 500, 0]
@@ -296,8 +296,9 @@ def test_an_idle_client_gets_what_it_always_got(release: str, version: int, isol
 
 
 def test_isolation_changes_fill_in_no_old_last_stable_offset() -> None:
-    """Case 98, trap 26: up to 2.0, read_uncommitted gets a last stable offset of -1. This value is not filled
-    in after a change to read_committed.
+    """Case 98, trap 26: brokers up to 2.0 send the last stable offset -1 for read_uncommitted.
+
+    If the client changes to read_committed, the gateway does not fill in this value.
     """
     client = Client(8, "2.0").established(*all_of())
     for isolation in (1, 1, 1, 1, 0, 0, 0, 0):
@@ -349,7 +350,7 @@ def test_transactions_under_read_committed(version: int) -> None:
 
 @pytest.mark.parametrize("version", [7, 12, 16])
 def test_seek_back_on_an_idle_partition(version: int) -> None:
-    """Case 78: a client that seeks back in an idle partition gets the old records at once."""
+    """Case 78: if a client seeks back in an idle partition, it gets the old records at once."""
     client = Client(version)
     client.part().append(b"first")
     client.part().append(b"second")

@@ -200,7 +200,10 @@ def test_acks_are_found_however_the_bytes_come(version: int, chunk: int) -> None
 
 
 def test_a_transactional_id_that_never_ends_is_not_waited_for() -> None:
-    """Case 86: acks is read from the first 128 KiB of a Produce. Without it there, a response is expected."""
+    """Case 86: the gateway looks for acks in the first 128 KiB of a Produce request.
+
+    If acks is not there, the gateway expects a response.
+    """
     head = request(0, 3, 1, b"\x7f\xff" + bytes(40_000))[4:]
     play = Playbook().client(framed(head), chunk=1000)
     assert play.takes_broker() == framed(head)
@@ -524,9 +527,9 @@ def test_a_client_that_does_not_ask_for_versions_is_asked_for() -> None:
 
 
 def test_handshake_v0_goes_opaque() -> None:
-    """Case 87, trap 33: after SaslHandshake v0, tokens without Kafka's header follow in both directions.
+    """Case 87, trap 33: after SaslHandshake v0, SASL tokens without Kafka's header follow.
 
-    Everything is then forwarded unchanged, even a later fetch.
+    They follow in both directions. Then everything is forwarded unchanged, even a later fetch.
     """
     asked = request(SASL_HANDSHAKE, 0, 1, b"\0\x05PLAIN")
     play = Playbook().client(asked).to_broker(asked)
@@ -552,8 +555,9 @@ def test_tokens_in_the_same_bytes_as_the_handshake(chunk: int) -> None:
 
 
 def test_handshake_v1_keeps_its_frames() -> None:
-    """Case 87, trap 33: after SaslHandshake v1, requests are still read. A client may authenticate again
-    later, with Java's reserved correlation ids.
+    """Case 87, trap 33: after SaslHandshake v1, the gateway still reads the client's requests.
+
+    A client may authenticate again later, with the correlation ids that Java reserves for this.
     """
     play = Playbook()
     for base in (1, 2**31 - 8):

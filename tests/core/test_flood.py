@@ -1,4 +1,7 @@
-"""A client sends thousands of requests at once. The number in flight and the work of one call are limited."""
+"""A client sends thousands of requests at once. Two limits still hold.
+
+They are the limits of the requests in flight and of the work in one call.
+"""
 
 import struct
 
@@ -40,8 +43,9 @@ def goes_on(connection: Connection) -> None:
 
 @pytest.mark.parametrize("fast", [True, False])
 def test_of_one_read_no_more_are_in_flight_than_of_many(fast: bool) -> None:
-    """The limit for requests in flight also holds if all come in one read. Before the fix, 18,700 requests in
-    one read took 13.5 MB of memory.
+    """The limit of requests in flight also holds if all requests come in one read.
+
+    Before the fix, 18,700 requests in one read took 13.5 MB of memory.
     """
     connection, asked = core(fast=fast), one_read()
     connection.receive_client(b"".join(asked), 0.0)

@@ -1,6 +1,6 @@
-"""Conformance cases 14 to 49: the gateway's session server, compared with a model broker that has sessions.
+"""Conformance cases 14 to 49: the gateway as a server of sessions, against a model broker with sessions.
 
-The broker behind the session server has no slots. Both brokers have the same topics.
+The broker behind the gateway has no session slots. Both brokers have the same topics.
 `tests/integration/test_fetch_manager_live.py` runs the same scripts with a live broker.
 """
 
@@ -81,7 +81,7 @@ def script(version: int, *, broker_max: int = 18, chance: random.Random | None =
 
 @every_case()
 def test_responses_are_those_of_a_broker_with_sessions(case: Case, version: int) -> None:
-    """Cases 14 to 27, 30 to 43, and 45 to 48: all responses are those of a broker with sessions."""
+    """Cases 14 to 27, 30 to 43, and 45 to 48: the gateway responds like a broker with sessions."""
     case(script(version))
 
 

@@ -68,7 +68,7 @@ EVERY_CASE = pytest.mark.parametrize(("case", "slots"), CASES.items(), ids=[case
 
 @EVERY_CASE
 def test_our_slots(case: Case, slots: int) -> None:
-    """Cases 1 to 13 with the gateway's cache."""
+    """Cases 1 to 13: the session slots of the gateway's cache behave like a broker's."""
     ours = OurSlots(slots)
     case(ours)
     assert len(ours.cache) == 0

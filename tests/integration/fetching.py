@@ -23,9 +23,9 @@ class Fetcher:
     """Fetches all partitions of one topic repeatedly, by default from offset 0.
 
     Args:
-        address: "host:port".
+        address: the broker's or the gateway's address, "host:port".
         topic: the name of the topic.
-        partitions: the number of fetched partitions.
+        partitions: the number of partitions to fetch.
         client_id: the client id in every request.
         version: the version of Fetch, up to 12 (with topic names).
     """
@@ -80,7 +80,7 @@ class Fetcher:
         return request
 
     def receive(self) -> FetchResponse:
-        """Receive the next response."""
+        """Receive the next response to a fetch."""
         return decode_response(self.connection.receive(), self.template.version)
 
     def fetch(self, **changes: object) -> FetchResponse:

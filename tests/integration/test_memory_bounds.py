@@ -58,7 +58,10 @@ def test_idle_clients_whose_requests_had_large_headers(broker: Broker) -> None:
 
 
 def test_partitions_of_fetches(broker: Broker) -> None:
-    """The partitions of one client took 3 MB, with or without a session."""
+    """A fetch with 30,000 partitions needs limited memory, which is released after its response.
+
+    The partitions of one client took 3 MB, with or without a session.
+    """
     wants: list[Want] = [("t", number) for number in range(30_000)]
     asked = [fetch(12, *wants, correlation=number, max_wait_ms=1) for number in (1, 2)]
     most = (32 << 20) // REQUESTS_PART

@@ -134,7 +134,7 @@ class Traffic(threading.Thread):
 
 
 def librdkafka(bootstrap: str, group: str) -> None:
-    """Two members of a group: one joins, pauses and resumes, the other comes and goes."""
+    """Run two librdkafka members of one group. One joins, pauses and resumes, the other comes and goes."""
 
     def member() -> Consumer:
         consumer = Consumer(

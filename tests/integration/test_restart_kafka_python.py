@@ -69,7 +69,10 @@ class Member:
 
 
 class Activated(GatewayProcess):
-    """A gateway whose listening sockets another process keeps open, like systemd."""
+    """A gateway that gets its listening sockets from another process, as from systemd.
+
+    The other process keeps the sockets open while the gateway restarts.
+    """
 
     def __init__(self, bootstrap: str, stack: ExitStack) -> None:
         super().__init__(bootstrap)

@@ -52,7 +52,8 @@ PLAIN_PASSWORD: Final = "plain-Wm8Qv3zK1xTn"
 SCRAM_PASSWORD: Final = "scram-Jd5Rb7yH2cFp"
 OAUTH_USER: Final = "oauth-Zq4Ls9uG6eVk"
 REAUTH_MS: Final = 3000
-"""If a busy machine delays a client's re-authentication for longer than this, the client is disconnected."""
+"""The session lifetime of a login in ms. If a busy machine delays a client's re-authentication for longer,
+the client is disconnected."""
 SASL_HANDSHAKE, SASL_AUTHENTICATE = 17, 36
 EXPIRED, ELSEWHERE = "EXPIRED-SSL", "ELSEWHERE-SSL"
 """Listeners with invalid certificates."""
@@ -64,7 +65,7 @@ def _base64(data: dict[str, object]) -> str:
 
 
 def _token() -> str:
-    """Return an unsecured token (RFC 7515, A.5), which the broker's own handler accepts."""
+    """Return an OAuth token without a signature (RFC 7515, A.5). The broker's own handler accepts it."""
     now = int(time.time())
     return f"{_base64({'alg': 'none'})}.{_base64({'sub': OAUTH_USER, 'iat': now, 'exp': now + 3600})}."
 

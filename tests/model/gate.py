@@ -46,7 +46,7 @@ def cut(data: bytes, chance: random.Random | None) -> Iterable[bytes]:
 
 
 def count(side: SideTally, request: bytes, response: bytes) -> None:
-    """Add a request and its response to a tally if they are a fetch."""
+    """If a request is a fetch, add the request and its response to a tally."""
     if request[:2] != FETCH.to_bytes(2, "big"):
         return
     asked = decode_request(request)
@@ -70,7 +70,7 @@ def kind(session_id: int, epoch: int) -> FetchKind:
 
 
 class Gate:
-    """Forwards bytes between client and broker until no bytes are left. The broker answers at once."""
+    """Forwards bytes between a client and a model broker until none are left. The broker answers at once."""
 
     def __init__(
         self, connection: Connection | Twin, broker: ModelBroker, chance: random.Random | None = None

@@ -72,10 +72,12 @@ class Partition:
     def append(
         self, data: bytes, *, count: int = 1, producer: int | None = None, replicated: bool = True
     ) -> int:
-        """Append a batch of `count` records, as part of a transaction if `producer` is given.
+        """Append a batch of `count` records.
+
+        If `producer` is given, the batch belongs to this producer's transaction.
 
         Returns:
-            The batch's base offset.
+            The base offset of the batch.
         """
         base = self.log_end
         self.segments[-1].append(Batch(base, base + count - 1, data))

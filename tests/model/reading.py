@@ -119,7 +119,10 @@ class Reading:
         return partition.preferred.get(self.request.rack_id, -1)
 
     def _divergence(self, partition: Partition, entry: FetchPartition) -> tuple[int, int] | None:
-        """Return the epoch and end offset at which the reader's log begins to differ, or None (KIP-595)."""
+        """Return the epoch and end offset where the reader's log begins to differ.
+
+        None if it does not (KIP-595).
+        """
         end = partition.end_of_epoch(entry.last_fetched_epoch) if entry.last_fetched_epoch >= 0 else None
         if end is None or entry.fetch_offset < partition.log_start:
             return None

@@ -186,8 +186,12 @@ def test_all_is_answered_that_came_with_the_clients_end_before_the_broker_was_co
 async def _held(
     monkeypatch: pytest.MonkeyPatch, *, reads: bool
 ) -> AsyncIterator[tuple[Gateway, StubCluster, asyncio.StreamWriter, Link]]:
-    """Run a gateway that does not read its client. Either too many requests are in flight, or the broker does
-    not read.
+    """Run a gateway that has stopped reading its client.
+
+    Args:
+        monkeypatch: the fixture of pytest.
+        reads: whether the broker reads. If it does, the reason is that too many requests are in flight. If it
+            does not, the reason is the broker.
     """
     monkeypatch.setattr(transports, "CLOSE_SECONDS", 0.1)
     monkeypatch.setattr(Link.close_session, "__defaults__", (0.1,))

@@ -25,7 +25,7 @@ def base() -> int:
 
 @pytest.fixture
 def kept() -> Iterator[ExitStack]:
-    """Return a stack that closes the sockets at the end of the test."""
+    """Yield a stack. It closes the sockets at the end of the test."""
     with ExitStack() as stack:
         yield stack
 

@@ -61,7 +61,7 @@ def test_a_listener_at_another_port_is_no_matter() -> None:
 
 @pytest.fixture
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Close clients of unreachable brokers after a short time."""
+    """Use a short time limit after which clients of unreachable brokers are closed."""
     monkeypatch.setattr(upstream, "UNREACHABLE_SECONDS", 0.05)
 
 

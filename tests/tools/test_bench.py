@@ -1,6 +1,4 @@
-"""The benchmarks count correctly, and judge figures correctly. The tests do not check the speed that is
-measured.
-"""
+"""The benchmarks count and judge figures correctly. The measured speed itself is not tested."""
 
 import json
 import os

@@ -127,7 +127,7 @@ def _real() -> _Real:
 
 
 def _compact(size: int) -> bytes:
-    """Encode a length like Kafka's compact types: the length plus one, as a varint."""
+    """Encode a length as in Kafka's compact types: the length plus one, as a varint."""
     value, written = size + 1, bytearray()
     while value > 127:
         written.append(value & 127 | 128)

@@ -39,7 +39,7 @@ class Spent:
 
 
 def run(stage: BenchStage) -> list[FigureTable]:
-    """Measure all routes in turn, several rounds."""
+    """Measure all routes in turn, in several rounds. Return the tables of the results."""
     rounds = stage.rounds(quick=1, usual=4, long=8)
     with ExitStack() as stack:
         topic = stack.enter_context(stage.topic(PARTITIONS))
@@ -66,7 +66,7 @@ def run(stage: BenchStage) -> list[FigureTable]:
 
 
 def _incremental(gateway: BenchGateway) -> int:
-    """Return how many incremental fetches a gateway has sent."""
+    """Return the number of incremental fetches that a gateway has sent."""
     return int(gateway.state()["totals"]["broker"]["fetches"]["incremental"])
 
 

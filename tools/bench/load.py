@@ -1,7 +1,9 @@
-"""Loads for the benchmarks, each a process of its own: `python -m tools.bench.load KIND ADDRESS TOPICS`.
+"""Loads for the benchmarks.
 
-Each prints `ready`, runs until it is done or its stdin is closed, and prints one JSON object. Records contain
-the time at which they were produced (monotonic, ns) and the number of their window.
+Each load is a separate process: `python -m tools.bench.load KIND ADDRESS TOPICS`.
+
+The process prints `ready`, runs until it is done or its stdin is closed, and prints one JSON object. Records
+contain the time at which they were produced (monotonic, ns) and the number of their time window.
 """
 
 import argparse
@@ -21,7 +23,8 @@ WARM_UP: Final = -1
 """The window number of records that were sent during the warm-up. These records are not measured."""
 POLL: Final = 0.1
 ERRORS: Final = 3
-"""librdkafka's log level. Below it, librdkafka warns of topics that were just created."""
+"""The log level of librdkafka: only errors. With warnings, librdkafka would warn of topics that were just
+created."""
 
 Result = dict[str, Any]
 
@@ -79,7 +82,7 @@ def fill(options: argparse.Namespace) -> Result:
 
 
 def consume(options: argparse.Namespace) -> Result:
-    """Consume all partitions until stopped. Measure latencies by window."""
+    """Consume all partitions until stopped. Measure the latencies in each time window."""
     consumer = _consumer(options)
     if not options.first:
         _print_ready()
@@ -106,7 +109,7 @@ def consume(options: argparse.Namespace) -> Result:
 
 
 def subscribe(options: argparse.Namespace) -> Result:
-    """Consume topics as a member of a group, from the earliest record on, until stopped."""
+    """Consume topics as a member of a group until stopped. Begin with the earliest records."""
     consumer = Consumer(_settings(options))
     consumer.subscribe(options.topics)
     _print_ready()
@@ -118,7 +121,10 @@ def subscribe(options: argparse.Namespace) -> Result:
 
 
 def slow(options: argparse.Namespace) -> Result:
-    """Consume from the start, slower than records are produced. With a small queue, lists change often."""
+    """Consume from the start, more slowly than records are produced, and with a small queue.
+
+    Because the queue is small, the client often changes the list of partitions in its fetches.
+    """
     consumer = _consumer(options)
     _print_ready()
     seen = 0

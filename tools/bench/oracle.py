@@ -34,9 +34,9 @@ class Exchanged:
     position: Column
     """The fetch offset of each partition, or `ABSENT` if the fetch does not list the partition."""
     order: npt.NDArray[np.intp]
-    """The partitions in the order of the fetch."""
+    """The partitions that the fetch lists, in its order."""
     high: Column
-    """High watermarks of listed partitions."""
+    """The high watermarks of the partitions that the fetch lists."""
     records: Column
     """The size of the records in the response, in bytes."""
     request: int

@@ -42,7 +42,7 @@ _LITTLE_ROOM: Final = 8
 """The limit of partitions in each shard of a small session cache."""
 _EVICTION_MS: Final = 1000
 _MODEL_ANSWERS: Final = 16
-"""The limit of consecutive responses by the model."""
+"""The maximum number of responses that the model gives in a row."""
 _PIECES: Final = 200
 """The number of pieces after which the rest of an input's bytes is no longer cut. Each piece takes 20 to 40
 µs."""
@@ -69,7 +69,8 @@ class _Model:
     """
 
     _known: ClassVar[dict[tuple[object, _Step], tuple[object, bytes]]] = {}
-    """By state and step: the next state and the response. A state is the broker's start, or a bare object."""
+    """The remembered responses: for each state and step, the next state and the response. A state is the
+    settings of the broker at its start, or an object without contents."""
 
     def __init__(self, release: str, slots: int) -> None:
         self._began = (release, slots)
@@ -258,7 +259,12 @@ class _ConnectionScript:
         return len(content).to_bytes(4) + content
 
     def _answer(self, where: int, mask: int) -> bool:
-        """Let the model answer the next request; `mask` spoils one byte of the response."""
+        """Let the model answer the connection's next request. Return False if there is no complete request.
+
+        Args:
+            where: the position of the byte to change in the response.
+            mask: the bits to change in this byte. 0 to leave the response correct.
+        """
         if len(self._asked) < 4:
             return False
         size = int.from_bytes(self._asked[:4])
@@ -374,7 +380,10 @@ def _check(cache: FetchSessionCache) -> None:
 
 
 def _wants(subset: int, offset: int) -> tuple[tuple[str, int, int], ...]:
-    """List some of the partitions, the first one at an offset. Two bits of `subset` set the order."""
+    """Return some of the partitions, as `subset` says. Two more bits of `subset` set their order.
+
+    The first partition has the given offset, all others have offset 0.
+    """
     wants = [
         (_TOPIC, index, offset if index == 0 else 0) for index in range(_PARTITIONS) if subset >> index & 1
     ]

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any, Final
 
 SLOWER: Final = 4.0
-"""Traced code takes this many times as long. Suspects are checked again without tracing."""
+"""The factor by which traced code is slower. Suspicious inputs are checked again without tracing."""
 _SAY_SECONDS: Final = 5.0
 
 
 def available() -> bool:
-    """Whether atheris is installed."""
+    """Return whether atheris is installed."""
     return find_spec("atheris") is not None
 
 

@@ -110,9 +110,9 @@ class Admin:
         )
 
     def _creatable(self, name: str) -> bool:
-        """Return whether the name is free.
+        """Return whether a topic with this name can be created.
 
-        With ZooKeeper, a deleted topic leaves the metadata before its name is free.
+        With ZooKeeper, a deleted topic disappears from the metadata before its name can be used again.
         """
         topic = string(name) + struct.pack(">ih", 1, 1) + array([]) + array([])
         reader = self._controller_call(CREATE_TOPICS, 2, array([topic]) + struct.pack(">i?", 20_000, True))
@@ -187,7 +187,12 @@ class Admin:
         self._await_each(f"{client_id} has {dict(quota)}", holds)
 
     def _quotas(self, client_id: str | None, node_id: int) -> dict[str | None, float]:
-        """Return the quotas of a client id (None for all), as one broker knows them."""
+        """Return the quotas of a client id, as one broker knows them.
+
+        Args:
+            client_id: the client id. None for the default of all clients.
+            node_id: the broker to ask.
+        """
         match = b"\1" if client_id is None else b"\0"  # 1: the default, 0: by name
         component = string("client-id") + match + string(client_id)
         body = array([component]) + b"\1"  # strict: of no users
@@ -333,7 +338,12 @@ class Admin:
         self._await_each(what, lambda node_id: holds(self.state(*topics, node_id=node_id)))
 
     def _await_each(self, what: str, holds: Callable[[int], bool]) -> None:
-        """Wait until a condition is true of every broker of the cluster, by its node id."""
+        """Wait until a condition is true for every broker of the cluster.
+
+        Args:
+            what: the condition in words, for the error message.
+            holds: returns whether the condition is true for the broker with this node id.
+        """
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
             if all(holds(node_id) for node_id in self.state().brokers):
@@ -364,7 +374,10 @@ class Admin:
         raise refused or OSError("no bootstrap address")
 
     def _connection(self, address: tuple[str, int]) -> RawConnection:
-        """Return a working connection. If the broker closed it (a restart), make a new one."""
+        """Return a working connection to an address.
+
+        If the broker has closed the old one (by a restart), reconnect.
+        """
         connection = self._connections.pop(address, None)
         if connection is not None:
             try:

@@ -1,4 +1,7 @@
-"""A network namespace without a name. It ends with the last process in it, and its file descriptor."""
+"""A network namespace without a name.
+
+It ends when its file descriptor is closed and its last process has ended.
+"""
 
 import ctypes
 import os

@@ -10,7 +10,7 @@ from typing import Self
 MOST_PROBLEMS = 10
 """How many problems of one file are kept."""
 MOST_PORTS = 64
-"""The maximum of excluded ports that are counted."""
+"""The maximum number of excluded ports whose packets are counted."""
 _MORE = "and more of this kind"
 PAUSE = 300 * 1_000_000_000
 """A time without a packet that is longer than this, in ns, counts as a gap in the capture. Two captures that
@@ -73,11 +73,11 @@ class FileCounts:
     bad_records: int = 0
     """The number of places where a record had to begin, but no valid record was found."""
     skipped_bytes: int = 0
-    """Bytes skipped in search of the next record."""
+    """The number of bytes that were skipped while the reader searched for the next record."""
     trailing_bytes: int = 0
     """The number of bytes after the last complete record of the file."""
     problems: list[str] = field(default_factory=list)
-    """Parts that could not be read: one line for each problem, without the name of the file."""
+    """One line for each part of the file that could not be read. The name of the file is not in the line."""
 
     def __post_init__(self) -> None:
         """If the captured intervals are unknown, take the whole time as captured.

@@ -44,7 +44,8 @@ class Exchange:
     """
 
     connection: str
-    """``client host:port > broker host:port #n``. n numbers the connections between these ports, from 0."""
+    """The name of the connection: ``client host:port > broker host:port #n``. The number n counts the
+    connections between these two ports, from 0."""
     client: str
     """host:port"""
     broker: str
@@ -71,8 +72,8 @@ class Exchange:
     """The request frame, if its API key is in `READ` or all requests are kept. If bytes of the request are
     missing, only the bytes before the first gap."""
     response: list[Buffer] = field(default_factory=list)
-    """The response frame in pieces, if its API key is kept: those in `READ`, and any that were asked for. If
-    bytes are missing, only its start."""
+    """The response frame in pieces, if its API key is in `READ` or was chosen to be kept. If bytes of the
+    response are missing, only the bytes before the first gap."""
     request_missing: int = 0
     """Bytes of the request that were not captured. Its length and header were captured."""
     response_missing: int = 0
@@ -136,7 +137,7 @@ class ConnectionEnd:
     """The number of times that the reader had lost the start of the next frame."""
     repeated_segments: int = 0
     repeated_bytes: int = 0
-    """Payload that was captured before: retransmitted, or captured twice."""
+    """The number of payload bytes that were captured before. They were retransmitted, or captured twice."""
     reordered_segments: int = 0
     reason: str = ""
     """The reason why the connection, or its last part, was not read as Kafka. "" if everything was read."""

@@ -44,14 +44,15 @@ def read_exchanges(
     Args:
         batches: SEGMENTS rows. The rows of a connection are in capture order.
         ports: the ports of brokers. If empty, Kafka is recognised by its bytes alone.
-        keep_requests: keep the frames of all requests. Otherwise only those with an API key in `READ`.
-        groups: set the consumer group of each exchange.
+        keep_requests: whether to keep the frames of all requests. If False, only requests with an API key in
+            `READ` are kept.
+        groups: whether to set the consumer group of each exchange.
         uses: the number of earlier connections between the same ports.
-        secrets: decrypt TLS connections with these.
+        secrets: the TLS secrets for decrypting connections.
 
     Yields:
         The exchanges of each connection in the order of their requests, each as soon as it is complete. The
-        last event of a connection is its ConnectionEnd.
+            last event of a connection is its ConnectionEnd.
     """
     connections = Connections(
         ports=ports, keep_requests=keep_requests, groups=groups, uses=uses, secrets=secrets

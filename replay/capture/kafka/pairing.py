@@ -266,10 +266,10 @@ class Pairing:
         self._out.append(request)
 
     def _is_ambiguous(self) -> bool:
-        """Return whether a response may belong to any of several requests with the same id.
+        """Return whether a response may belong to several requests, because their correlation ids are equal.
 
-        A client may give each request the same id. Then responses can only be paired in a stream without
-        gaps.
+        A client may give each request the same correlation id. Then responses can only be paired with
+        requests in a stream without gaps.
         """
         return self._repeats_ids and self.response_broken and len(self._waiting) > 1
 

@@ -165,7 +165,7 @@ def is_fetch_response(frame: Buffer, *, whole: bool, version: int, request: byte
 
 
 def first_topic(frame: Buffer, version: int) -> bytes | None:
-    """Return the first topic of a fetch response with its encoded length, or None if there is none."""
+    """Return the first topic of a fetch response, with its encoded length. None if there is no topic."""
     layout = LAYOUTS[version]
     at = RESPONSE_START_BYTES + (1 if layout.flexible else 0) + layout.response_head
     try:

@@ -81,10 +81,7 @@ def session(master: str | None = None, settings: Mapping[str, str] = _NOTHING) -
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Add a handler to the root logger.
-
-    Without a handler, py4j prints a stack trace when Ctrl-C ends a call.
-    """
+    """Add a handler to the root logger, so that py4j prints no stack trace when Ctrl-C ends a call."""
     handler = logging.NullHandler()
     logging.getLogger().addHandler(handler)
     try:
@@ -110,7 +107,7 @@ def _own_handlers() -> Iterator[None]:
 
 
 def is_local(master: str | None) -> bool:
-    """Whether Spark runs only on this machine."""
+    """Return whether Spark runs only on this machine."""
     return (master or "").startswith("local")
 
 

@@ -1,4 +1,4 @@
-"""Captures made with a model of a broker are played with another model, over real sockets."""
+"""Captures are played to a model of a broker, over real sockets. Another model has made these captures."""
 
 import asyncio
 import os
@@ -277,9 +277,9 @@ async def test_connections_that_followed_each_other_do_so_again() -> None:
 
 
 async def test_a_connection_waits_for_those_that_had_ended_and_for_no_others() -> None:
-    """The third connection waits for the end of the first one, but not for the second one.
+    """The third connection waits for the end of the first one, but not for the end of the second one.
 
-    In the capture, the third one began after the first one had ended, while the second one was still open.
+    In the capture, the third connection began after the first had ended, while the second was still open.
     """
     here = model()
     first, second, third = (Capture(here, f"10.0.0.1:{n} > 10.0.0.2:9092 #0") for n in range(3))

@@ -410,7 +410,7 @@ def _connection(
 
 
 def _over_time(total: FetchReport) -> list[Bucket]:
-    """Divide the bytes over an hour. There are more in the middle, and a pause of half a minute."""
+    """Divide the bytes over an hour. The middle has more bytes, and there is a pause of half a minute."""
     weights = {place: 60 - abs(60 - place) + place % 7 for place in range(120) if place != 100}
     whole = sum(weights.values())
     shares = {

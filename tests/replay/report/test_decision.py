@@ -1,4 +1,4 @@
-"""Advice from a report: the saving over the captured time, and one sentence for each client."""
+"""Advice that is given with a report: the saving over the captured time, and a sentence for each client."""
 
 from typing import Any
 

@@ -54,7 +54,7 @@ def values(events: Iterable[Event]) -> list[dict[str, Any]]:
 
 
 def exchanges(events: Iterable[Event]) -> set[tuple[Any, ...]]:
-    """Return exchanges without their numbers. The numbers depend on when a loss was noticed."""
+    """Return the values of exchanges without their numbers, which depend on when a loss was noticed."""
     found = [one for one in values(events) if "api_key" in one]
     return {tuple(one[name] for name in sorted(one) if name != "number") for one in found}
 

@@ -87,10 +87,9 @@ def test_a_worker_that_is_killed_changes_nothing(
 
 
 def tasks(page: str) -> int:
-    """Return how many tasks are done.
+    """Return the number of tasks that are done.
 
-    If the page does not answer, the result is 0. On a busy machine one request may fail, and the next one
-    succeed.
+    If the page does not answer, return 0. On a busy machine one request may fail, and the next one succeed.
     """
     try:
         [application] = asked(f"{page}/api/v1/applications")
