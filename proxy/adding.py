@@ -33,17 +33,14 @@ class Figures:
 
 @cache
 def _fields_of(kind: Any) -> tuple[tuple[str, ...], tuple[tuple[str, Callable[[Any, Any], Any]], ...]]:
-    """Return the names of plain integer fields.
-
-    Also return each other field, with the function that adds it.
-    """
+    """Return the names of the plain integer fields, and all other fields with the functions to add them."""
     numbers = tuple(one.name for one in fields(kind) if one.type is int and not one.metadata)
     others = (one for one in fields(kind) if one.name not in numbers)
     return numbers, tuple((one.name, one.metadata.get(ADDS, _sum)) for one in others)
 
 
 def _sum(mine: Any, more: Any) -> Any:
-    """Return the sum of two values of the same type."""
+    """Return the sum of two values that have the same type."""
     if isinstance(more, Figures):
         mine = type(more)() if mine is None else mine
         mine.add(more)

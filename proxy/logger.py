@@ -1,4 +1,4 @@
-"""structlog's logger, for all modules that log. `proxy.telemetry.logs` sets it up."""
+"""The logger of structlog, for all modules that log. `proxy.telemetry.logs` configures it."""
 
 import sys
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def _without(name: str) -> Iterator[None]:
-    """Make imports of an optional dependency fail for a while, if it is not imported yet."""
+    """While the block runs, let imports of an optional dependency fail. Not if it is already imported."""
     if name in sys.modules:
         yield
         return

@@ -65,14 +65,14 @@ examples:
 
 
 class ReplayParser(argparse.ArgumentParser):
-    """Reports errors in one line, and also reads options from the environment and a file."""
+    """Reads options from the command line, the environment and a file. Reports errors in one line."""
 
     def __init__(self, prog: str) -> None:
         self._own: dict[str, argparse.Action] = {}
         super().__init__(prog=prog, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
 
     def add_argument(self, *names: Any, **kwargs: Any) -> argparse.Action:
-        """Add an argument. If it is an option, remember it."""
+        """Add an argument. If it is an option, remember it for reading the environment and --config."""
         action = super().add_argument(*names, **kwargs)
         if names[0].startswith("--"):
             self._own[action.dest] = action

@@ -24,7 +24,7 @@ UNTIL_A_SESSION = 3
 
 @dataclass
 class Client:
-    """A client without sessions, the gateway's core, and a model broker of a chosen release."""
+    """A test setup: a client without sessions, the gateway's core, and a model broker of a chosen release."""
 
     version: int = 16
     release: str = "4.3"
@@ -40,7 +40,7 @@ class Client:
         self.connect()
 
     def connect(self) -> None:
-        """Open a new connection of the same client."""
+        """Open a new connection for the same client."""
         self.connection = Connection(sessions=self.sessions, resolve=None)
         self.gate = Gate(self.connection, self.broker)
         self.gate.exchange([API_VERSIONS], self.now)

@@ -40,14 +40,14 @@ BOTH_LOOPS = pytest.mark.parametrize("plain", [False, True], ids=["uvloop", "asy
 
 
 def run(work: Coroutine[Any, Any, None], *, plain: bool = False) -> None:
-    """Run a test on uvloop, or on asyncio's own loop."""
+    """Run a test on uvloop. If `plain` is true, run it on asyncio's own event loop."""
     factory = asyncio.new_event_loop if plain else uvloop.new_event_loop
     with asyncio.Runner(loop_factory=factory) as runner:
         runner.run(asyncio.wait_for(work, 4 * WAIT_SECONDS))
 
 
 def config(**options: str) -> Config:
-    """Configure a gateway on a free port. The ports after it are free too, for the brokers.
+    """Return options for a gateway on a free port. The next ports are also free, for the brokers.
 
     Environment variables are not read.
     """
@@ -66,7 +66,7 @@ def response(correlation_id: int, body: bytes) -> bytes:
 
 
 def api_versions(*ranges: tuple[int, int, int], error: int = 0) -> bytes:
-    """Write the body of an ApiVersions v0 response.
+    """Encode the body of an ApiVersions v0 response.
 
     Each entry is an API key with its lowest and highest version.
     """
@@ -92,7 +92,7 @@ async def frame(reader: asyncio.StreamReader) -> bytes:
 
 
 async def asks_until(told: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Ask for metadata until the response is `told`.
+    """Request metadata until the response is `told`.
 
     On a busy machine the gateway may answer the first request too early, with other content.
     """
@@ -375,7 +375,7 @@ class ClosingGateway(WireGateway):
 async def gateway(
     bootstrap: Sequence[str] | str, kind: type[Gateway] = WireGateway, **options: str
 ) -> AsyncIterator[Gateway]:
-    """Run a gateway in front of a bootstrap address."""
+    """Run a gateway whose broker is at a bootstrap address."""
     addresses = bootstrap if isinstance(bootstrap, str) else ",".join(bootstrap)
     asked = config(bootstrap=addresses, **options)
     gate = kind(Process.of(asked, asyncio.get_running_loop(), structlog.get_logger()))

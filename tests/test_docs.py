@@ -1,4 +1,4 @@
-"""The Markdown pages have short lines, working links, and names that exist."""
+"""The Markdown pages have short lines and working links. The names of code in them exist."""
 
 import re
 from pathlib import Path
@@ -96,8 +96,9 @@ OTHER_TEXTS: Final = frozenset({"Makefile", "Containerfile"})
 
 
 def test_no_text_names_another_projects_distribution() -> None:
-    """No text names `fetchgate` of the public index, which is another project. Our distribution is
-    `kafka-fetchgate`.
+    """No text tells users to install `fetchgate` from the public index, which is another project.
+
+    Our distribution is called `kafka-fetchgate`.
     """
     files = [*ROOT.glob("*"), *(path for name in (*FOLDERS, *CODE) for path in (ROOT / name).rglob("*"))]
     texts = [path for path in files if path.suffix in TEXTS or path.name in OTHER_TEXTS]

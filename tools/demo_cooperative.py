@@ -1,9 +1,9 @@
-"""`make demo-cooperative`: four members on one partition, once as a plain group and once cooperative.
+"""`make demo-cooperative`: four members on one partition, first as a plain, then as a cooperative group.
 
-A producer writes records with keys into a topic of one partition. Four consumers of confluent-kafka work for
-5 ms on each record. Both groups read the same records, each from a topic of its own, through one gateway. Its
-`--cooperative` names only the second group. When half of the records are done, the busiest member is killed
-(SIGKILL). Each member logs each record, so all of them are checked at the end.
+A producer writes records with keys into topics of one partition. Four consumers of confluent-kafka work for 5
+ms on each record. Both groups get the same records through one gateway, each group from its own topic. The
+gateway's option `--cooperative` names only the second group. When half of the records are done, the busiest
+member is killed (SIGKILL). Each member logs each record, so all records are checked at the end.
 """
 
 import argparse
@@ -36,10 +36,11 @@ RECORDS: Final = 6_000
 WORK_MS: Final = 5.0
 VALUE_BYTES: Final = 200
 STEADY_SECONDS: Final = 2.0
-"""A group is stable this long after its last rebalance. Members notice one within half a second."""
+"""The time in seconds after the last rebalance from which a group is stable. Members notice a rebalance
+within half a second."""
 JOIN_SECONDS: Final = 60.0
 ERRORS: Final = 3
-"""librdkafka's log level: errors, without a warning for each retry."""
+"""The log level of librdkafka: only errors. With warnings, there would be a line for each retry."""
 STALLED_SECONDS: Final = 45.0
 """The time in seconds without a handled record after which the demo gives up. The group notices a killed
 member after 6 s."""
@@ -95,15 +96,15 @@ def watch(workers: Sequence[LoggedWorker], until: int, step: RunningStep) -> Non
 
 
 def work(bootstrap: str, gateway: str, group: str, count: int, folder: Path, steps: Steps) -> GroupOutcome:
-    """Let four members of a group work on all records, and kill one halfway.
+    """Let four members of a group work on all records. When half of the records are handled, kill a member.
 
     Args:
-        bootstrap: address of the broker, to write to.
-        gateway: address for the members.
+        bootstrap: the address of the broker. Records are produced there.
+        gateway: the gateway's address. Members connect there.
         group: the name of the group and of its topic.
         count: the number of records.
-        folder: for the members' logs.
-        steps: shows the progress.
+        folder: the folder for the members' logs.
+        steps: the object that shows the progress.
 
     Raises:
         DemoError: a member or the broker failed.
@@ -192,7 +193,7 @@ def _count(text: str) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the demo. The exit code is 0 if the records are as promised and the group is fast, else 1."""
+    """Run the demo. Return the exit code: 0 if no record is wrong and the group is fast enough, else 1."""
     parser = argparse.ArgumentParser(
         prog="python -m tools.demo_cooperative",
         description="Four members on one partition: as a plain group, and as a cooperative one.",

@@ -48,7 +48,7 @@ class WorkLog:
 
 
 def read(path: Path) -> Entries:
-    """Return the entries of a log so far. The log may still be written to."""
+    """Return the entries that a log has so far. The member may still be writing to the log."""
     if not path.exists() or not path.stat().st_size:
         return np.empty(0, _DTYPE)
     entries = np.fromfile(path, _DTYPE)
@@ -77,7 +77,7 @@ class Handled:
     """The work of all members of a group."""
 
     records: int
-    """The number of different records handled."""
+    """The number of different records that were handled."""
     again: tuple[int, ...]
     """The offsets of records that were handled more than once. An offset is listed once for each
     repetition."""
@@ -107,7 +107,7 @@ def handled(members: Sequence[Entries]) -> Handled:
 
 
 def _disordered(first: Entries) -> int:
-    """Count the entries that come after an entry of the same key with a higher offset."""
+    """Count the entries whose offset is lower than that of an earlier entry with the same key."""
     by_key = first[np.argsort(first["key"], kind="stable")]
     starts = np.flatnonzero(np.r_[True, by_key["key"][1:] != by_key["key"][:-1]])
     return sum(
@@ -117,7 +117,7 @@ def _disordered(first: Entries) -> int:
 
 
 def rewound(entries: Entries) -> int:
-    """Count the records that one member handled after a later record of the same key."""
+    """Count the records that a member handled after it had handled a later record of the same key."""
     return _disordered(records(entries))
 
 

@@ -22,7 +22,8 @@ LENGTH_END: Final = 12
 """The offset of the first byte after base_offset and batch_length. The value of batch_length counts the bytes
 from this offset on."""
 MAGIC_AT: Final = 16
-"""The offset of the magic byte. It is the same in messages of magic 0 and 1."""
+"""The offset of the magic byte in a batch. Messages of magic 0 and 1 have their magic byte at the same
+offset."""
 _HEADER: Final = Struct(">qiibIhiqqqhii")
 """The fields of a batch header: base_offset, batch_length, partition_leader_epoch, magic, crc, attributes,
 last_offset_delta, base_timestamp, max_timestamp, producer_id, producer_epoch, base_sequence, number of
@@ -70,9 +71,9 @@ class Header(NamedTuple):
 
 
 def read_header(records: Buffer, at: int) -> Header:
-    """Read the header of the batch that begins at offset `at` of the bytes.
+    """Read the header of the batch that begins at offset `at` of `records`.
 
-    At least `HEADER_BYTES` must follow.
+    At least `HEADER_BYTES` bytes must follow this offset.
 
     Raises:
         BatchError: the magic is not 2, or the batch is shorter than its header.
@@ -104,10 +105,10 @@ def check_magic(magic: int) -> None:
 def split_batch(
     batch: Buffer, header: Header, split: Split, least: Sequence[int], *, recompress: bool = True
 ) -> list[tuple[bytes | None, int]]:
-    """Split a batch by lane. For each lane, return its part and the offset of its last record.
+    """Split a batch by lane. For each lane, return its part and the offset of the part's last record.
 
-    If a lane has no record, the part is None and the offset -1. If a lane has all records, its part is the
-    unchanged batch. All lanes get an empty batch or a control batch unchanged.
+    If a lane has no record, its part is None and the offset is -1. If a lane has all records, its part is the
+    unchanged batch. If the batch is empty or a control batch, every lane gets it unchanged.
 
     Args:
         batch: the complete batch.
@@ -177,16 +178,16 @@ def read_keys(batch: Buffer, header: Header, split: Split) -> tuple[bytes, int, 
 
 
 def placeholder(first: int, last: int, like: Header) -> bytes:
-    """Return a batch without data that moves a client past offset `last`.
+    """Return a batch without data that moves a client past the offset `last`.
 
-    The batch has one record at that offset: a commit marker, which clients skip. An empty batch does not
+    The batch has one record at this offset: a commit marker, which clients skip. An empty batch does not
     work: librdkafka takes the response for incomplete, doubles its limit each time, and finally reports that
     a message may be too large.
 
     Args:
         first: the first offset without a record for this client.
         last: the last offset without a record for this client.
-        like: the header of a batch in this range. The new batch has its timestamps and leader epoch.
+        like: the header of a batch in this range. The new batch has the same timestamps and leader epoch.
     """
     first = max(first, last - 0x7FFF_FFFF)
     # The attributes of the record, timestamp delta, offset delta, then key and value with their lengths.
@@ -211,9 +212,9 @@ def _with_records(batch: Buffer, header: Header, records: list[bytes], codec: in
 
 
 def _walk(body: bytes, at: int, header: Header, split: Split) -> tuple[list[bytes | int], list[int]]:
-    """Return the key and the end of each record.
+    """Return the key of each record, and the position of each record's end.
 
-    If a record is hashed by its offset, return its step, not its key.
+    If a record is hashed by its offset, return the record's step of the split instead of its key.
 
     This function runs for every record. So it reads varints of one and two bytes inline, with comparisons,
     sums and products. In CPython these are faster than bit operations.

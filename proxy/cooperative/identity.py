@@ -10,10 +10,10 @@ from proxy.cooperative.tally import GroupNotice
 
 
 class MemberIdentity:
-    """The client of one connection.
+    """The identity of the client of one connection.
 
-    The client has a lane in two cases. Its client.id declares a lane, or begins with the name of a group and
-    a dot.
+    The client has a lane in two cases: its client.id declares a lane, or its client.id begins with the name
+    of a group and a dot.
     """
 
     __slots__ = ("_declared", "_denied", "_members", "bound", "client_id", "host", "own_id", "refused")
@@ -27,11 +27,12 @@ class MemberIdentity:
         """The client.id that is sent to the broker. It does not have the suffix that declares a lane."""
         self._declared: Member | None = None
         self._denied = False
-        """Whether the log already says that the declared lane is refused."""
+        """Whether it is already in the log that the declared lane is refused."""
         self.bound = False
         """Whether the client.id begins with the name of a cooperative group and a dot."""
         self.refused = ""
-        """Why the declared lane is invalid, in words. Empty if it is valid, or if none is declared."""
+        """The reason why the declared lane is invalid, in words. Empty if the lane is valid, or if no lane is
+        declared."""
 
     def __repr__(self) -> str:
         return f"<Identity {self.client_id!r} bound={self.bound} declares={self.declares}>"
@@ -48,11 +49,11 @@ class MemberIdentity:
 
     @property
     def member(self) -> Member | None:
-        """The member, or None if the client has no lane."""
+        """The member that this client is, or None if the client has no lane."""
         return self._members.bound(self.host, self.client_id) if self.bound else self._declared
 
     def named(self, client_id: bytes) -> None:
-        """Note the client.id, and read its declaration."""
+        """Store the client.id, and read the lane that it declares, if any."""
         self.client_id = self.own_id = client_id
         try:
             found = self._members.declared(self.host, client_id)
@@ -89,9 +90,9 @@ class MemberIdentity:
         return self._declared is None or self._members.owns(group)
 
     def is_of(self, group: bytes) -> bool:
-        """Return whether the declared lane belongs to this cooperative group.
+        """Return whether the declared lane belongs to a cooperative group.
 
-        If the lane has no group yet, it belongs to this group from now on.
+        If the lane has no group yet, `group` becomes its group.
         """
         member = self._declared
         if member is None or self._members.group(group) is None:
@@ -100,7 +101,7 @@ class MemberIdentity:
         return member.group == group
 
     def end(self) -> None:
-        """Note that the connection has ended."""
+        """React to the end of the client's connection."""
         if self._declared is not None:
             self._members.claims.closed((self.host, self.client_id))
             self._declared = None

@@ -34,11 +34,12 @@ from proxy.cooperative.ranges import FULL
 from proxy.protocol.primitives import ProtocolError
 
 _GONE: Final = frozenset({22, 25, 82})
-"""ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID and FENCED_INSTANCE_ID: the member is no longer in the group."""
+"""The errors ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID and FENCED_INSTANCE_ID. They mean that the member is no
+longer in the group."""
 _BETWEEN: Final = b"\0"
 _NOWHERE: Final[TopicPartition] = b"", 0
-"""A partition that does not exist. If a member's planned lanes have it, they differ from its present lanes,
-so it joins again."""
+"""A partition that does not exist. If it is added to a member's planned lanes, they differ from the member's
+present lanes, so the member joins again."""
 
 
 class Joining:
@@ -133,7 +134,7 @@ class Joining:
         return member.syncs > 0 and (here or member.has_heard)
 
     def joined(self, frame: bytes, _now: float) -> bytes:
-        """Return the JoinGroup response for the client.
+        """Process the broker's JoinGroup response. Return the response for the client.
 
         Raises:
             ProtocolError: the frame can't be read.
@@ -164,11 +165,11 @@ class Joining:
     def sync(self, sync: Sync) -> bytes | None:
         """Return the SyncGroup request for the broker, or None if the client must join again.
 
-        To plan the lanes, the leader's gateway needs the offers of all members. They are in the JoinGroup
-        response. That response may have come on another connection, or through a gateway that has since
-        stopped. Without the offers, the leader's own assignment would be forwarded: whole partitions, each
-        from its lowest committed offset on. Then members would get again some records that are already
-        processed.
+        If the client is the leader of its group, the gateway plans the lanes, and needs the offers of all
+        members. The offers are in the JoinGroup response. This response may have arrived on another
+        connection, or through a gateway that has since stopped. Without the offers, only the leader's own
+        assignment could be forwarded: whole partitions, each from its lowest committed offset on. Then
+        members would get some records again that are already processed.
         """
         if not self.saw_join:
             return None
@@ -254,7 +255,7 @@ class Joining:
         return {}, dict.fromkeys(again, FULL), given
 
     def beats(self) -> None:
-        """Note that the client has sent a heartbeat."""
+        """React to a heartbeat that the client has sent."""
         member = self._member
         if member is not None:
             member.heartbeat()

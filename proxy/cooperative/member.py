@@ -1,4 +1,4 @@
-"""The state of a member of a cooperative group: its lanes, and which records were sent to it."""
+"""The state of a member of a cooperative group: its lanes, and the records that it got."""
 
 from collections.abc import Collection, Iterable, Mapping
 from enum import Enum
@@ -31,8 +31,8 @@ class State(Enum):
     """The member joined its group before this process knew the member. The member gets no records until it
     has joined again."""
     FROZEN = "frozen"
-    """The member is joining, or its group may have continued without it. It gets no records until its next
-    SyncGroup."""
+    """The member is joining, or its group may have continued without the member. The member gets no records
+    until its next SyncGroup."""
     ASSIGNED = "assigned"
     """The member has its assignment (SyncGroup), and gets the records of its lanes."""
 
@@ -98,7 +98,7 @@ class Member:
         assigned again (`plan.Joined.keeps`)."""
         self.session_seconds = 0.0
         self.expires_at = 0.0
-        """When the member's session timeout is over, in seconds."""
+        """The time at which the member's session timeout is over, in seconds."""
         # What its group gave it
         self.lanes: Lanes = {}
         """The lanes of the member. Its group has assigned them, or they belong to the name that its client.id
@@ -110,8 +110,8 @@ class Member:
         """The lanes that the group plans for the member. If they differ from `lanes`, the member has to join
         again (`plan.at_once`)."""
         self.released: Lanes = {}
-        """Earlier lanes for which the member may still commit. Its client releases them only after the
-        rebalance."""
+        """Lanes that the member had before and for which it may still commit. Its client releases them only
+        after the rebalance."""
         self.epoch = 0
         """A number that changes whenever the member's lanes change. If a request was sent in an earlier
         epoch, its response is dropped."""
@@ -127,10 +127,10 @@ class Member:
         read the records before that position in the new key ranges. (kafka-python drops an assignment that
         arrives just as a poll ends.)"""
         self._given: Lanes = {}
-        """The member's last assignment, with whole partitions too."""
+        """The member's last assignment. It also has the partitions that the member has as a whole."""
         self._has_shared = False
-        """Whether the group has ever assigned lanes to the member. Before that, all hashes have the same
-        offset."""
+        """Whether the group has ever assigned lanes to the member. If not, all hashes of a partition have the
+        same committed offset."""
         self._kept_position = False
         """Whether the client keeps an earlier position, or possibly keeps it. Then the member has to release
         all its partitions and join again."""
@@ -145,9 +145,9 @@ class Member:
         self.first: dict[TopicPartition, int] = {}
         """The lowest offset from which the member has fetched each partition."""
         self.delivered: dict[TopicPartition, int] = {}
-        """The offset of the last record that was sent to the member, by partition."""
+        """For each partition, the offset of the last record that was sent to the member."""
         self.ends: dict[TopicPartition, int] = {}
-        """The high watermark in the last response with records, by partition."""
+        """For each partition, the high watermark in the last response that had records."""
         self.started: dict[TopicPartition, Positions] = {}
         """The committed offset of each hash when the member received its own committed offset. For some
         hashes, another member may have got further. This member does not get the records before that
@@ -168,10 +168,10 @@ class Member:
         self.freeze()
 
     def moves(self) -> None:
-        """Note that the member joins on a new connection, so it may not know its last assignment.
+        """Record that the member joins on a new connection. Possibly it does not know its last assignment.
 
-        kafka-go uses a new connection for each generation. If it were told to join again at its first
-        heartbeat, it would join forever. At the second heartbeat it knows its assignment.
+        kafka-go uses a new connection for each generation. If the gateway made it join again at its first
+        heartbeat, it would join again and again. At the second heartbeat it knows its assignment.
         """
         self._kept_position = self.syncs > 0
 
@@ -186,7 +186,7 @@ class Member:
 
     @property
     def has_heard(self) -> bool:
-        """Whether the client is certain to have read its last assignment."""
+        """Whether the client has certainly read its last assignment."""
         return self.syncs > 0 and self.heartbeats >= _HEARTBEATS
 
     @property
@@ -294,7 +294,7 @@ class Member:
         return not self.frozen and now <= self.expires_at
 
     def gets(self, epoch: int, now: float) -> bool:
-        """Return whether the member still gets the records that it requested in this epoch."""
+        """Return whether the member still gets the records that it requested when its epoch was `epoch`."""
         if self.declared is None and not self.plain and now > self.expires_at:
             return False  # its lanes may already belong to other members
         return not self.frozen and epoch == self.epoch
@@ -328,9 +328,9 @@ class Member:
     # Its lanes
 
     def has(self, place: TopicPartition) -> bool:
-        """Return whether the member has a partition, in whole or in part.
+        """Return whether the member has a partition, as a whole or only some key ranges of it.
 
-        This is true for all partitions if the member has no lanes from a group.
+        If no group has assigned lanes to the member, the result is True for all partitions.
         """
         return self.declared is not None or self.plain or place in self.lanes
 

@@ -1,9 +1,9 @@
-"""Assign lanes to members: a pure function of the members, their earlier lanes, and the partitions.
+"""Assigns lanes to members. The result depends only on the members, their earlier lanes, and the partitions.
 
 If a topic has at most as many subscribers as partitions, the assignment of the leading client does not
-change. If it has more, each subscriber gets one partition, and the numbers of members per partition differ by
-at most one. The hashes of a partition are cut into equal parts. The members keep the order of their earlier
-parts.
+change. If it has more subscribers, each subscriber gets one partition. The numbers of members per partition
+differ by at most one. The hashes of a partition are divided into equal parts. The members keep the order of
+their earlier parts.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,19 +21,19 @@ Lanes: TypeAlias = dict[TopicPartition, KeyRanges]
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """A member of the group, with the data that the leader needs for the plan."""
+    """A member that has joined its group, with the data that the leader needs for the plan."""
 
     member_id: bytes
     topics: frozenset[bytes]
     """The topics to which the member subscribes."""
     planned: Mapping[TopicPartition, int] = field(default_factory=dict)
-    """The first hash that was planned for the member last time, by partition."""
+    """For each partition, the first hash that was planned for the member last time."""
     held: Mapping[TopicPartition, KeyRanges] = field(default_factory=dict)
     """The lanes that the member has now. In these partitions, its client possibly keeps its position."""
     owned: frozenset[TopicPartition] = frozenset()
     """The partitions that the client continues to process during a rebalance (incremental rebalancing)."""
     unknown: bool = False
-    """Whether the process does not know the member's lanes."""
+    """Whether the process does not know which lanes the member has."""
     keeps: bool = False
     """Whether the client keeps its position and unprocessed records in a partition that is taken and assigned
     again."""
@@ -74,17 +74,17 @@ def plan(
 
 
 def at_once(member: Joined, lanes: Lanes, members: Sequence[Joined]) -> Lanes:
-    """Return the lanes that a member may have now. It has to join again to get its other lanes.
+    """Return the lanes that a member may have now. To get its other planned lanes, it has to join again.
 
-    A client may keep its position in a partition that is taken and assigned again. With incremental
-    rebalancing it does, and some clients always do. In new ranges it would never read the records before that
-    position. So the member first loses such a partition. Then it gets the partition with the new ranges, and
-    begins from the committed offset.
+    A partition can be taken from a client and assigned again. The client may then continue from its earlier
+    position. With incremental rebalancing it does, and some clients always do. If its key ranges are new, it
+    would never read the records before this position. So the member first loses the partition. Then it gets
+    the partition with the new ranges, and begins from the committed offset.
 
-    With incremental rebalancing, a client also continues to process records of ranges that it has lost, and
-    commits them later. So it keeps a partition only if the ranges are the same. Nobody gets ranges that
-    another member still has. This also holds for a client that `keeps` unprocessed records, but such a client
-    processes nothing while it joins.
+    With incremental rebalancing, a client also continues to process records of key ranges that it has lost,
+    and commits them later. So it keeps a partition only if the ranges are the same. No member gets ranges
+    that another member still has. This is also true for a client that `keeps` unprocessed records, but such a
+    client processes nothing while it joins.
     """
     if member.unknown:
         return {}
@@ -113,7 +113,10 @@ def cut(parts: int) -> list[KeyRange]:
 
 
 def _spread(topic: bytes, numbers: Sequence[int], members: Sequence[Joined]) -> dict[int, list[Joined]]:
-    """Give each member one partition: its earlier one, if partitions then have equally many members."""
+    """Give each member one partition. If possible, it is the partition that the member had before.
+
+    It is not possible if the numbers of members per partition would then differ by more than one.
+    """
     least, more = divmod(len(members), len(numbers))
     found: dict[int, list[Joined]] = {number: [] for number in numbers}
     left: list[Joined] = []

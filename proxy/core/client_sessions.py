@@ -42,8 +42,8 @@ _FLOODS: Final = 3
 """After this many consecutive unused sessions, a client gets no more sessions."""
 _FETCH: Final = int(ApiKey.FETCH)
 _MAX_FETCH_HEAD: Final = 1 << 16
-"""The limit of bytes to buffer until a fetch's session id and epoch have arrived. Headers of clients are
-shorter."""
+"""The maximum number of bytes that are buffered until the session id and epoch of a fetch have arrived. Real
+clients have shorter headers."""
 _REPLICA_ID: Final = Struct(">i")
 _CONSUMER: Final = -1
 
@@ -80,7 +80,10 @@ class Serve(Around):
         return self._sessions.receive(self._context, pieces, last=last)
 
     def end(self, request: InFlight) -> bool:
-        """End the response, and allow the client's next fetch. If the fetch is sent again, do nothing."""
+        """End the response. Return False if it does not end, because the fetch is sent to the broker again.
+
+        At the end, the client's next fetch is allowed.
+        """
         ended = self._fetching.end(request)
         if ended and not isinstance(self._context, SessionlessFetchContext):
             self._sessions.holds = False
@@ -107,9 +110,10 @@ class ClientSessions(Stage):
         self._eligibility = eligibility
         self._broker = broker
         self._context: FetchContext | None = None
-        """Makes the response of the client's session for the fetch in flight."""
+        """The context that makes the client's response for the fetch in flight."""
         self._made: FetchSession | None = None
-        """The last session that the client got, if the gateway gave it."""
+        """The session that the gateway last gave to the client. None if the client got no session, or got one
+        from the broker."""
         self._unused = 0
         """The number of sessions in a row that the client got but did not use."""
         self.holds = False
@@ -118,7 +122,7 @@ class ClientSessions(Stage):
         (fetch-semantics, trap 16), so the next fetch may already have the next epoch."""
 
     def on_versions(self) -> None:
-        """Note that the client is offered Fetch v7, even if the broker supports only earlier versions."""
+        """If the gateway offers clients Fetch v7 for a broker with earlier versions only, remember this."""
         features = self._eligibility.features
         if features is not None and features.is_raised:
             self._manager.raised = True
@@ -144,7 +148,10 @@ class ClientSessions(Stage):
         return frame, version
 
     def on_request(self, data: bytes, size: int, api_key: int, version: int) -> bytes | None:
-        """Remove the gateway's session from a fetch that is forwarded unread."""
+        """If a forwarded, unread fetch uses the gateway's session, remove the session from the fetch.
+
+        Return the bytes to send, or None to send nothing.
+        """
         if api_key != _FETCH or not SESSION_VERSION <= version <= MAX_VERSION:
             return data
         if self._lacks_sessions(version):
@@ -159,7 +166,7 @@ class ClientSessions(Stage):
             return None
 
     def around_fetch(self, request: InFlight, fetching: FetchHandler) -> Handler:
-        """Return the handler of a full fetch that `before_fetch` has made."""
+        """Return the handler for a full fetch that was made by `before_fetch`."""
         context, self._context = self._context, None
         if context is None:
             return request.handler

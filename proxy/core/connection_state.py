@@ -1,7 +1,7 @@
-"""The state shared by both sides of a connection: framing, requests in flight, bytes to send. Sans-IO.
+"""The state that both sides of a connection share: framing, requests in flight, bytes to send. Sans-IO.
 
 `ClientSide` and `BrokerSide` process the bytes of their sides. Both can detect that the protocol is not
-Kafka. Both send requests: the broker's side sends a fetch again after an unusable response.
+Kafka. Both send requests, because the broker's side sends a fetch again after an unusable response.
 """
 
 from enum import Enum
@@ -20,10 +20,13 @@ from proxy.session.decision import Reason
 
 
 class Phase(Enum):
-    """The phase of a connection. It only moves down this list. `Connection.fault` can end any phase."""
+    """The phase of a connection. The order of the list is also the order of the phases.
+
+    A connection never goes back to an earlier phase. `Connection.fault` can end any phase.
+    """
 
     NEW = "new"
-    """No complete request was received."""
+    """No complete request was received yet."""
     OPEN = "open"
     CLOSING = "closing"
     """No more bytes are accepted from the client. Requests in flight are finished."""
@@ -34,8 +37,8 @@ class Stream(Enum):
 
     FRAMES = "frames"
     OPAQUE = "opaque"
-    """The client's bytes are SASL tokens without Kafka's framing, and are forwarded as they arrive. Responses
-    to earlier requests are still frames."""
+    """The client's bytes are SASL tokens without Kafka's framing. They are forwarded as they arrive.
+    Responses to earlier requests are still Kafka frames."""
     WIRE = "wire"
     """The protocol is not Kafka. Everything is forwarded, including the end of the client's or the broker's
     stream."""
@@ -70,7 +73,7 @@ class RequestFramer(Framer):
         return True
 
     def next(self) -> bytes:
-        """Like `Framer.next`. It also releases the bytes that were reserved for the request."""
+        """Return the next frame, as `Framer.next` does. Release the bytes reserved for the request."""
         self._release()
         return super().next()
 
@@ -91,11 +94,13 @@ class ConnectionState:
 
     Args:
         limits: the switches for sessions.
-        measured: gets the measurements.
+        measured: the object that collects the measurements.
         foreign: whether the client may use TLS, or a protocol other than Kafka.
-        request_budget: memory for incomplete fetches of all connections of the process. None for no limit.
+        request_budget: the memory budget for incomplete fetches of all connections of the process. None for
+            no limit.
         host: the client's host.
-        broker: identifies the broker. It is empty, or has a comma, if the broker is not known exactly.
+        broker: the name that identifies the broker. It is empty, or has a comma, if the broker is not known
+            exactly.
     """
 
     __slots__ = (
@@ -146,7 +151,7 @@ class ConnectionState:
         """The counts of the connection. `Plans.count` later adds the exchanges that used the fast path."""
         self.meter = Meter(measured, self.tally)
         self.plans = Plans(limits, measured, self.tally, self.meter)
-        """The plans for the fast path, made from the requests and responses so far."""
+        """The plans for the fast path. They are made from the requests and responses so far."""
         self.events: list[Event] = []
         """Events that the shell has not taken yet."""
         self.to_client: list[Buffer] = []
@@ -182,7 +187,7 @@ class ConnectionState:
         """The gateway's own requests that wait until the request in `forwarding` has ended."""
         self.queue = ResponseQueue()
         self.response_size = 0
-        """The size of the response that is arriving."""
+        """The size of the response that is now arriving, in bytes."""
 
     # Requests to the broker
 
@@ -240,12 +245,17 @@ class ConnectionState:
     # The connection's end
 
     def refuse_response(self, refusal: Refusal, reason: str) -> None:
-        """End the connection, because the client must not get the rest of this response."""
+        """End the connection, because the client must not get the rest of the current response."""
         self.tally.refused[refusal] += 1
         self.fail("broker", reason)
 
     def fail(self, side: str, reason: str) -> None:
-        """End the connection with a fault of one side, ``client`` or ``broker``."""
+        """End the connection because of a fault.
+
+        Args:
+            side: the side that caused the fault, ``client`` or ``broker``.
+            reason: the fault, in words.
+        """
         self.fault = Fault(side=side, reason=reason)
         self.events.append(self.fault)
         self.from_client.rest()  # no more is read of it

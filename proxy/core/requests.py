@@ -99,6 +99,6 @@ def read_client_names(frame: bytes, version: int) -> tuple[str, ClientSoftware |
 
 
 def readable(name: bytes | None) -> str:
-    """Return a client's name without control characters, because a terminal could interpret them."""
+    """Return a client's name without control characters. A terminal could interpret such characters."""
     text = (name or b"")[:_MAX_NAME].decode(errors="replace")
     return text if text.isprintable() else "".join(c if c.isprintable() else "\ufffd" for c in text)

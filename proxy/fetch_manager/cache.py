@@ -1,9 +1,9 @@
-"""The cache of sessions with clients: slots, ids, shards, and evictions. Sans-IO.
+"""The cache of the sessions that clients have with the gateway: slots, ids, shards, evictions. Sans-IO.
 
 All times are milliseconds of a monotonic clock. The rules are those of Kafka 3.8 and later
-(FetchSession.scala; fetch-semantics 2.7), with one addition: a shard has an upper limit of partitions, to
+(FetchSession.scala; fetch-semantics 2.7), with one addition: a shard has a maximum number of partitions, to
 limit the memory. Long topic names count as additional partitions. If a new session would exceed this limit,
-only sessions that were unused for a while are evicted.
+only sessions that were unused for some time are evicted.
 """
 
 from bisect import bisect_left, insort
@@ -24,11 +24,12 @@ MAX_PARTITIONS: Final = 1 << 17
 """The limit for the number of partitions in all sessions of a cache. They take about 13 MB of memory."""
 
 MAX_LEFT: Final = 1 << 14
-"""How many of the latest ids of brokers' own sessions are remembered: about 1.5 MB. By default a broker has
-1,000 sessions."""
+"""The maximum number of ids of brokers' own sessions that are remembered. The latest ids are kept. They take
+about 1.5 MB. By default a broker has 1,000 sessions."""
 
 NewId: TypeAlias = Callable[[int, int], int]
-"""A function that returns a random number between two numbers, both included."""
+"""A function that returns a random number in a range. Its arguments are the smallest and the largest
+number."""
 
 _BITS: Final = 31
 """The number of bits in a sort key for a session id or for a session's size."""
@@ -57,7 +58,7 @@ class FetchSessionCache:
         max_partitions: int = MAX_PARTITIONS,
     ) -> None:
         self._left: dict[int, None] = {}
-        """Ids of brokers' own sessions. The id that was seen last is at the end."""
+        """The ids of brokers' own sessions, as the keys. The id that was seen last is at the end."""
         self._shards = [
             FetchSessionCacheShard(
                 new_id,
@@ -84,9 +85,9 @@ class FetchSessionCache:
 
     @property
     def partitions(self) -> int:
-        """The number of partitions in all sessions, counted at the last use of each session.
+        """The number of partitions in all sessions. Each session counts with its number at its last use.
 
-        Kafka calls it NumIncrementalFetchPartitionsCached.
+        Kafka calls this number NumIncrementalFetchPartitionsCached.
         """
         return sum(shard.partitions for shard in self._shards)
 
@@ -123,7 +124,7 @@ class FetchSessionCache:
         self._shards[self.shard_of(session.session_id)].remove(session)
 
     def room_for(self, session: FetchSession) -> bool:
-        """Return whether a session's shard has room for its present partitions."""
+        """Return whether the shard of a session has room for all partitions that the session has now."""
         return self._shards[self.shard_of(session.session_id)].room_for(session)
 
     def leave(self, session_id: int) -> None:
@@ -143,7 +144,7 @@ class FetchSessionCache:
             self.remove(session)
 
     def create(self, session: FetchSession, now_ms: int) -> int:
-        """Put a new session into the next shard in turn. Return its id, or 0 if there is no slot."""
+        """Put a new session into the next shard in turn. Return its id, or 0 if the shard has no slot."""
         shard = self._shards[self._turn % SHARDS]
         self._turn += 1
         return shard.create(session, now_ms)
@@ -197,7 +198,8 @@ class FetchSessionCacheShard:
         self._evictable_by_privileged: list[int] = []
         self._evictable_by_all: list[int] = []
         self._weight = 0
-        """The sum of `SessionPartitions.weight`, counted at the last use of each session."""
+        """The sum of `SessionPartitions.weight` of all sessions. Each session counts with its weight at its
+        last use."""
         self.partitions = 0
         """The number of partitions in all sessions. Each session counts with the number that it had at its
         last use."""
@@ -290,7 +292,7 @@ class FetchSessionCacheShard:
     def _stale(self, now_ms: int) -> FetchSession | None:
         """Return the least recently used session if it was unused for `eviction_ms`, otherwise None.
 
-        Any new session may evict a session that was unused for so long.
+        Any new session may evict this session.
         """
         if not self._by_use:
             return None

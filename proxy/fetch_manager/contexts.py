@@ -1,8 +1,8 @@
-"""The contexts of a client's fetch, if the gateway gives sessions to clients. Sans-IO.
+"""The contexts for fetches of a client that gets its sessions from the gateway. Sans-IO.
 
 Some contexts have the client's response at once. The others have the full fetch to send toward the broker,
-and make the client's response from the full response as it arrives. Names are those of FetchSession.scala.
-The rules are in fetch-semantics 2.5 and 2.8.
+and make the client's response while the full response arrives. Names are those of FetchSession.scala. The
+rules are in fetch-semantics 2.5 and 2.8.
 """
 
 from collections.abc import Sequence
@@ -54,7 +54,10 @@ def empty_response(
 
 
 class SessionErrorContext:
-    """A fetch whose session does not exist or does not match: error 70, 71 or 106 (fetch-semantics 2.2)."""
+    """The context of a fetch whose session does not exist or does not match. Its response is known.
+
+    The response has error 70, 71 or 106 (fetch-semantics 2.2).
+    """
 
     __slots__ = ("error", "response")
 
@@ -79,7 +82,10 @@ class SessionClosedContext:
 
 
 class SessionlessFetchContext:
-    """A fetch without a session. `request` is the fetch to send toward the broker, in version `version`."""
+    """The context of a fetch without a session.
+
+    The attribute `request` is the fetch to send toward the broker, in the version `version`.
+    """
 
     __slots__ = ("_head", "request")
 
@@ -156,7 +162,7 @@ class _WalkedResponse:
                 self._understood = False
 
     def _released(self, session_id: int) -> list[Buffer]:
-        """Return the response received so far, with another session id. Stop buffering."""
+        """Stop buffering. Return the buffered part of the response, with another session id."""
         held, walk = self._held, self._walk
         if held is None:
             return []
@@ -199,7 +205,7 @@ class FullFetchContext(_WalkedResponse):
 
     @property
     def session(self) -> FetchSession | None:
-        """The created session, or None."""
+        """The session that was created for the client, or None."""
         return self._session
 
     def receive(self, piece: Buffer, now_ms: int, *, last: bool) -> list[Buffer]:
@@ -286,7 +292,10 @@ class IncrementalFetchContext(_WalkedResponse):
         return f"<IncrementalFetchContext {self._session!r}>"
 
     def receive(self, piece: Buffer, _now_ms: int, *, last: bool) -> list[Buffer]:
-        """Like `SessionlessFetchContext.receive`."""
+        """Return the client's bytes for the next bytes of the broker's response.
+
+        See `SessionlessFetchContext.receive`.
+        """
         if self._repeats and self._held is not None:
             if self._is_repeated(piece, last=last):
                 self._keep(piece)
@@ -336,7 +345,7 @@ class IncrementalFetchContext(_WalkedResponse):
 
     @property
     def _overtaken(self) -> bool:
-        """Whether a later fetch has advanced the session (fetch-semantics 2.5, case 42)."""
+        """Return whether a later fetch has already advanced the session (fetch-semantics 2.5, case 42)."""
         return self._session.epoch != next_epoch(self._fetch.session_epoch)
 
     def _respond(self) -> list[Buffer]:
@@ -469,7 +478,7 @@ FinalContext: TypeAlias = SessionErrorContext | SessionClosedContext
 
 
 def _widened(head: bytes, session_id: int) -> bytes:
-    """Return the first bytes of a v5 or v6 response in the form of v7."""
+    """Convert the first bytes of a v5 or v6 response to v7, with a session id."""
     length, correlation_id, throttle = _NARROW_HEAD.unpack_from(head)
     more = _WIDE_HEAD.size - _NARROW_HEAD.size
     return _WIDE_HEAD.pack(length + more, correlation_id, throttle, 0, session_id)

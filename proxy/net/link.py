@@ -45,24 +45,24 @@ received. It also applies to a client that is not read because it has too many r
 client may wait up to twice as long, because its end may come after bytes that the system could not buffer.
 """
 STEP_SECONDS: Final = 0.001
-"""How many seconds a link processes received bytes before other links have their turn."""
+"""The time in seconds for which a link processes received bytes before other links have their turn."""
 LATE_SECONDS: Final = 0.002
 """The delay of a timer, in seconds, from which the event loop counts as busy."""
 READ_SECONDS: Final = 0.001
 """After such a late timer, wait this many seconds, so that the event loop reads its sockets first."""
 LINGER_SECONDS: Final = 1.0
-"""How many seconds a client that has read all its bytes may take to close its side."""
+"""The time in seconds in which a client that has read all its bytes has to close its side."""
 
 # Why a side is not read: one bit each. They are plain integers because every frame tests them.
 CONNECTING: Final = 1
 """Reason not to read the client: its broker is not connected yet."""
 CORE: Final = 2
-"""Reason not to read the client: too many of its requests are in flight. Reason not to read either side: the
-core has not processed all its bytes."""
+"""Two reasons. Do not read the client: too many of its requests are in flight. Do not read either side: the
+core has not yet processed all bytes of that side."""
 PEER_FULL: Final = 4
-"""Reason not to read either side: the other side does not read its bytes."""
+"""Reason not to read the client or the broker: the other one of the two does not read its bytes."""
 BUDGET: Final = 8
-"""Reason not to read the broker: the process has too many bytes of incomplete responses."""
+"""Reason not to read the broker: the process has too many bytes of incomplete responses in memory."""
 OWN_FULL: Final = 32
 """Reason not to read the client: the client itself does not read the bytes sent to it."""
 CLOSING: Final = 16
@@ -210,20 +210,20 @@ class Link:
         self.core: Connection
         self._fast_path: FastPath
         self.node_id = node_id
-        """The broker whose listener the client connected to, or None for the bootstrap listener. In
-        transparent mode, the gateway's own number of the client's destination."""
+        """The node id of the broker whose listener the client connected to. None for the bootstrap listener.
+        In transparent mode, it is the gateway's own number of the client's destination."""
         self.outbound: tuple[int, Address] | None = None
         """In transparent mode, two values of the broker connection: its local port, and its destination."""
         self.handed_over = False
         """Whether another process accepted the client, and sent the client's address to this link."""
         self.client_address = ""
         self.client_subject = ""
-        """The subject of the client's certificate, or "" (``--client-ca``)."""
+        """The subject of the client's certificate. "" if it has none, or without ``--client-ca``."""
         self.broker_address: Address | None = None
         self.buffered_changed_at = 0.0
         self.last_event = ""
         self.last_error = ""
-        """The last error, in words."""
+        """The last error of the link, in words."""
         self.measured: Measured
         self.opened_at = self.active_at = monotonic()
         """`opened_at` is the time at which the client connected. `active_at` is the last time at which a byte
@@ -279,7 +279,7 @@ class Link:
         self.measured.requests.append(monotonic() - now)
 
     def client_ended(self) -> None:
-        """Process the end of the client's stream. The client may still get responses."""
+        """Process the end of the client's stream. The client may still receive responses."""
         self._client_ended = True
         if self._core_holds and self.phase is LinkPhase.OPEN:
             return  # `pump` calls this again: what came before the end has not been processed
@@ -313,7 +313,9 @@ class Link:
         self._finish_closed()
 
     def give_away(self) -> asyncio.Transport | None:
-        """Give away the client's connection, and close the link. The client must not have got any response.
+        """Give the client's connection away, and close the link.
+
+        The client must not have received a response.
 
         Returns:
             The client's connection, or None if the client has left.
@@ -387,13 +389,14 @@ class Link:
         self.measured.responses.append(monotonic() - now)
 
     def broker_lost(self, error: Exception | None) -> None:
-        """Process the close of the broker's socket.
+        """React to the closing of the broker's socket.
 
         The client gets its remaining bytes, and is then disconnected.
 
         Args:
-            error: the reason, if it was not a normal close. With TLS 1.3 it can be a refused client
-                certificate, because the broker refuses it only after the gateway's side of the handshake.
+            error: the error that closed the socket. None if it was closed normally. With TLS 1.3, the broker
+                may have refused the gateway's certificate. It does this only after the gateway's side of the
+                handshake.
         """
         self.broker.transport = None
         self._run_core(self.core.broker_ended)
@@ -405,14 +408,20 @@ class Link:
         self._finish_closed()
 
     def broker_full(self, full: bool) -> None:
-        """Process a report that the broker's write buffer exceeds its high-water mark, or no longer does."""
+        """Stop or resume reading, because the write buffer toward the broker became full or has room again.
+
+        The buffer is full above its high-water mark.
+
+        Args:
+            full: whether the buffer is full.
+        """
         (self.client.hold if full else self.client.release)(PEER_FULL)
         self._continue()
 
     # -- both ----------------------------------------------------------------------------------------------
 
     def pump(self) -> None:
-        """Write the core's output, report its events, and act on its state.
+        """Write the core's output, report the core's events, and act on its state.
 
         Call this after each call of the core.
         """
@@ -485,7 +494,7 @@ class Link:
     def _tick(self, at: float) -> None:
         """Call the core's `tick` with the time for which the timer was set.
 
-        The clock may show an earlier time, because timers may be early by a fraction of a millisecond.
+        The clock may still show an earlier time, because timers can be early by a fraction of a millisecond.
         """
         self._run_core(partial(self.core.tick, max(at, monotonic())))
 
@@ -548,7 +557,10 @@ class Link:
 
     @property
     def _half_closed(self) -> bool:
-        """Whether the client sends no more but may wait for responses. Only `overdue` limits its time."""
+        """Return whether the client has sent its end, but may still wait for responses.
+
+        Only `overdue` limits the time of such a client.
+        """
         return self.phase is LinkPhase.CLOSING and self._deadline is None
 
     def finish(self) -> None:
@@ -611,14 +623,14 @@ class Link:
     def overdue(self, now: float, *, idle: float, handshake: float) -> str:
         """Return the reason to close the client, or "" if there is none.
 
-        A client is not idle while it waits for a response, or while the gateway does not read it. Exception:
-        it has too many requests in flight. A client that reads its bytes, even slowly, is not idle either.
-        Call this every few seconds, because it measures the client's progress.
+        A client is not idle while it waits for a response, or while it reads its bytes, even slowly. It is
+        also not idle while the gateway does not read it, except if it has too many requests in flight. Call
+        this method every few seconds, because it measures the client's progress.
 
         Args:
             now: the time in seconds.
-            idle: the limit of seconds without a byte from either side, or 0 for no limit.
-            handshake: the limit of seconds until the first request, or 0 for no limit.
+            idle: the time limit in seconds without a byte from either side. 0 for no limit.
+            handshake: the time limit in seconds until the first request. 0 for no limit.
         """
         if self.phase is not LinkPhase.OPEN and not self._half_closed:
             return ""
@@ -665,7 +677,7 @@ class Link:
 
     @property
     def half_closes(self) -> bool:
-        """Whether one direction of the client's connection can end before the other direction.
+        """Whether the client's connection can be closed in one direction while the other stays open.
 
         With TLS it can't.
         """
@@ -704,7 +716,7 @@ class Link:
 
     @property
     def log_fields(self) -> dict[str, object]:
-        """The fields of log lines that identify the connection."""
+        """The fields that identify the connection in log lines."""
         fields: dict[str, object] = {
             "client": self.client_address,
             "broker": str(self.broker_address or ""),
@@ -730,7 +742,10 @@ class Link:
             self._host.sessions.crowded = self._host.budget.over
 
     def _unread_bytes(self, now: float) -> int:
-        """Return how many bytes the process and the system buffer, because the client does not read them."""
+        """Return the number of bytes that are buffered for the client, because the client does not read them.
+
+        Bytes in the process and in the system count.
+        """
         client, broker = self.client.transport, self.broker.transport
         if client is None or not (size := client.get_write_buffer_size()):
             return 0

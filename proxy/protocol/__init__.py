@@ -4,12 +4,12 @@
 - `api`: API keys, error codes, flexible versions, and headers.
 - `fetch_layout`: offsets and sizes of the fields of Fetch (v4 to v18).
 - `fetch_request`, `fetch_response`: read and build fetch frames.
-- `versions`: converts Fetch v4 to v6 to v7 for a session, and back.
+- `versions`: converts Fetch v4, v5 and v6 to v7 for a session, and back.
 - `messages`, `schemas`: read and replace fields of messages. One line of text describes each message.
-- `addresses`: replace hosts and ports in responses that name brokers.
+- `addresses`: replaces hosts and ports in responses that contain brokers.
 - `metadata`, `leader_requests`: the leaders of partitions.
 - `api_versions`: limits a broker's version ranges to versions that the gateway understands.
-- `produce`: reads acks, which decides whether there is a response, and batches to retry.
+- `produce`: reads acks, which decides whether there is a response, and reads batches to retry.
 
-Every reader has one contract: `(buffer, offset) -> (value, next_offset)`.
+Every reader has the same form: `(buffer, offset) -> (value, next_offset)`.
 """

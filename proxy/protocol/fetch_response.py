@@ -1,8 +1,8 @@
-"""Walks fetch responses v4 to v18 as they arrive, and builds the first bytes of a response.
+"""Walks fetch responses v4 to v18 while they arrive, and builds the first bytes of a response.
 
 To *walk* means to read the structure without the records. A response can be too large for memory, so it is
 walked chunk by chunk. Records are skipped by their length and never copied. If a response has to be buffered,
-`Received` keeps it in few pieces.
+`Received` stores it in few pieces.
 """
 
 import struct
@@ -49,7 +49,7 @@ _BRIDGE: Final = 512
 """If a unit began in an earlier chunk, this number of bytes of the next chunk is joined to it."""
 _MAX_UNIT: Final = 1 << 24
 _RUN_WORTH: Final = 4
-"""A run has at least this many entries."""
+"""The minimum number of entries in a run."""
 
 
 NULL: Final = 0
@@ -65,8 +65,8 @@ _TOPIC_TAGS: Final = 4
 _BODY_TAGS: Final = 5
 _END: Final = 6
 _SMALL: Final = 1 << 14
-"""Reads below this many bytes are joined, because each piece costs Python objects and an item of a vectored
-write."""
+"""The size in bytes below which reads are joined. The reason: each piece costs Python objects and an item of
+a vectored write."""
 _JOINED: Final = 1 << 16
 """Small reads are joined into pieces of this size, in bytes."""
 
@@ -86,7 +86,7 @@ class Received:
         self._small: list[bytes] = []
         self._small_size = 0
         self.size = 0
-        """The number of bytes so far."""
+        """The number of bytes that were received so far."""
         self.settled = 0
         """The number of received bytes that are in finished pieces. Finished pieces do not change any
         more."""
@@ -111,7 +111,7 @@ class Received:
         self._add(chunk)
 
     def keep(self, piece: Buffer) -> None:
-        """Add the next bytes as a separate piece, whatever its size."""
+        """Add the next bytes as a separate piece, even if they are few."""
         if self._small:
             self._settle()
         self.size += len(piece)
@@ -162,10 +162,10 @@ class PartitionResponse:
     start: int
     """Offset of the entry in the frame."""
     end: int
-    """Offset after the entry, with its tags."""
+    """The offset of the first byte after the entry. The entry includes its tags."""
     fixed: bytes
-    """The entry up to ``aborted_transactions``: partition, error, high watermark, last stable offset and,
-    from v5 on, log start offset."""
+    """The bytes of the entry before ``aborted_transactions``: partition, error, high watermark, last stable
+    offset and, from v5 on, log start offset."""
     ends_empty: bool
     """Whether the entry ends with one of `FetchLayout.empty_ends`: no records, no preferred replica and no
     tags."""
@@ -178,7 +178,7 @@ class PartitionResponse:
     """The aborted transactions: `NULL`, `NO_ABORTED` (an empty list), or a higher number if there are any."""
     null_records: bool = False
     views: Sequence[memoryview] = ()
-    """The entry's bytes. They are stored here when `sent` is called first."""
+    """The bytes of the entry. They are stored here by the first call of `sent`."""
 
     def sent(self, frame: Received) -> Sequence[memoryview]:
         """Return the bytes of the entry exactly as the broker sent them."""
@@ -191,7 +191,7 @@ class EmptyRun:
 
     key: bytes
     entries: Entries
-    """Items of ``layout.response_item``, copied from the frame."""
+    """The entries as items of ``layout.response_item``. They are copied from the frame."""
     start: int = -1
     """Offset of the first entry in the frame, or -1 if the entries are not from a frame."""
 
@@ -269,7 +269,7 @@ class FetchResponseWalk:
         self.error_code = 0
         self.session_id = 0
         self.session_id_at = 0
-        """Offset of the session id in the frame, or 0 below v7."""
+        """The offset of the session id in the frame. 0 in versions below v7, which have no session id."""
         self.partitions = 0
         self.with_records = 0
         """The number of entries with records."""
@@ -280,7 +280,8 @@ class FetchResponseWalk:
         self.entries: list[PartitionResponse] = []
         self.runs: list[EmptyRun] = []
         self.elements: list[tuple[bytes, int]] = []
-        """The topic elements: key, number of entries. Only with `keep`."""
+        """The topic elements, each with the topic key and the number of entries. Collected only with
+        `keep`."""
         self.leaders: list[LeaderHint] = []
         """The newer leaders in the response's entries. Only versions with topic ids have them (v13 and
         later)."""
@@ -306,7 +307,7 @@ class FetchResponseWalk:
 
     @property
     def repeatable(self) -> bool:
-        """Whether the top-level fields have no other content than a session id."""
+        """Whether the top-level fields of the response contain nothing but a session id."""
         return (
             not (self.throttle_time_ms or self.error_code or self.tags or self.tagged)
             and self.session_id != 0
@@ -355,10 +356,12 @@ class FetchResponseWalk:
             self._tail = chunk[at:]
 
     def _gathered(self, chunk: bytes) -> bytes:
-        """Collect the chunks of an incomplete unit. Return them when it is time to try again, otherwise b"".
+        """Collect the chunks of an incomplete unit.
 
-        A unit is tried again each time its collected size has doubled, and at the end of the frame. So the
-        cost is proportional to the size of the unit, whatever the size of the chunks.
+        Return them if it is time to walk the unit, otherwise b"".
+
+        The walk of a unit is tried again each time its collected size has doubled, and at the end of the
+        frame. So the cost is proportional to the size of the unit, for chunks of any size.
         """
         self._waiting.append(chunk)
         self._waiting_size += len(chunk)
@@ -373,7 +376,7 @@ class FetchResponseWalk:
     def _bridge(self, chunk: bytes) -> int:
         """Walk a unit that began in an earlier chunk.
 
-        Return the offset after the unit in this chunk, or -1 if the unit is still incomplete.
+        Return the offset in this chunk after the unit, or -1 if the unit is still incomplete.
         """
         window = max(_BRIDGE, len(self._tail))
         while True:
@@ -403,9 +406,9 @@ class FetchResponseWalk:
             window *= 4
 
     def _walk(self, buffer: bytes, at: int) -> int:
-        """Walk complete units.
+        """Walk the complete units in the buffer. Return the offset of the next unit.
 
-        Return the offset of the next unit. It is beyond the buffer if the buffer ends within records.
+        If the buffer ends within records, the returned offset is after the end of the buffer.
         """
         base = self.offset - at
         size = len(buffer)
@@ -667,7 +670,10 @@ class FetchResponseWalk:
 def response_head(
     layout: FetchLayout, correlation_id: bytes, throttle_time_ms: int, session_id: int = 0
 ) -> bytes:
-    """Return the start of a response without an error: from the correlation id up to ``responses``."""
+    """Return the first bytes of a response without an error. They end before the field ``responses``.
+
+    They begin with the correlation id.
+    """
     tags = b"\x00" if layout.flexible else b""
     if layout.version < SESSION_VERSION:
         return correlation_id + _THROTTLE.pack(throttle_time_ms)

@@ -28,7 +28,7 @@ MAX_UVARINT: Final = 0xFFFF_FFFF
 MAX_UVARINT_BYTES: Final = 5
 MAX_STRING: Final = 0x7FFF
 MAX_TAGS: Final = 1024
-"""The limit of tags in one buffer. Each tag costs time, and no schema has ten tags."""
+"""The maximum number of tags in one tag buffer. Each tag costs time, and no schema has even ten tags."""
 UUID_BYTES: Final = 16
 
 NO_TAGS: Final = b"\x00"
@@ -79,11 +79,11 @@ read_int32 = _integer_reader("int32", ">i")
 
 
 def read_uvarint(buffer: Buffer, offset: int) -> tuple[int, int]:
-    """Read an unsigned varint: 7 bits per byte, the low ones first, at most 32 bits.
+    """Read an unsigned varint: 7 bits per byte, the low bits first, at most 32 bits.
 
     Raises:
-        Malformed: more than five bytes, or more than 32 bits.
-        Truncated: the last byte is missing.
+        Malformed: the varint has more than five bytes, or more than 32 bits.
+        Truncated: the last byte of the varint is missing.
     """
     size = len(buffer)
     if offset < size and (byte := buffer[offset]) < 0x80:
@@ -106,7 +106,7 @@ _SHORT_UVARINTS: Final = [bytes((value,)) for value in range(0x80)]
 
 
 def encode_uvarint(value: int) -> bytes:
-    """Write a value from 0 to 2^32-1 in as few bytes as possible."""
+    """Encode a value from 0 to 2^32-1 as a varint with as few bytes as possible."""
     if 0 <= value < 0x80:
         return _SHORT_UVARINTS[value]
     if not 0 <= value <= MAX_UVARINT:
@@ -145,7 +145,7 @@ def read_compact_string(buffer: Buffer, offset: int) -> tuple[bytes | None, int]
 
 
 def encode_string(value: bytes | None) -> bytes:
-    """Write a string with an int16 length; None is null."""
+    """Encode a string with an int16 length. None is encoded as null."""
     if value is None:
         return b"\xff\xff"
     if len(value) > MAX_STRING:
@@ -189,12 +189,12 @@ def read_compact_count(buffer: Buffer, offset: int) -> tuple[int | None, int]:
 
 
 def encode_count(count: int | None) -> bytes:
-    """Write the number of elements of an array; None is null."""
+    """Encode the number of elements of an array. None is encoded as null."""
     return b"\xff\xff\xff\xff" if count is None else count.to_bytes(4)
 
 
 def encode_compact_count(count: int | None) -> bytes:
-    """Write the number of elements of a compact array; None is null."""
+    """Encode the number of elements of a compact array. None is encoded as null."""
     return b"\x00" if count is None else encode_uvarint(count + 1)
 
 

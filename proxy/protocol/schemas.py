@@ -41,7 +41,8 @@ OFFSET_FOR_LEADER_EPOCH: Final = (
 )
 
 NODE_ENDPOINTS: Final = "node_endpoints:[node_id:int32 host:string port:int32 rack:string]"
-"""A field of ShareFetch and ShareAcknowledge, and a tagged field of Fetch and Produce (KIP-951)."""
+"""The schema of a field of ShareFetch and ShareAcknowledge. Fetch and Produce have it as a tagged field
+(KIP-951)."""
 _LEADER: Final = "current_leader:(leader_id:int32 leader_epoch:int32)"
 
 PRODUCE: Final = (
@@ -155,7 +156,8 @@ class Addressed(NamedTuple):
     last: int
     """The last version of the response that the gateway understands."""
     where: frozenset[str]
-    """The fields with addresses, in the form of `only` in `messages.read`."""
+    """The fields of the response that have addresses, in the form of the argument `only` of
+    `messages.read`."""
     oldest: int = 0
     """The first version of the response that the gateway understands."""
 
@@ -177,7 +179,8 @@ ADDRESSED: Final[dict[int, Addressed]] = {
 """The responses in which `addresses.rewrite` can replace addresses, by API key."""
 
 REWRITTEN: Final[dict[int, int]] = {int(key): message.last for key, message in ADDRESSED.items()}
-"""API key -> the highest version whose addresses can be rewritten. Clients are offered no higher version."""
+"""The highest version in which the gateway can rewrite addresses, by API key. Clients are not offered higher
+versions."""
 
 CONFINED: Final[dict[int, tuple[int, int]]] = {
     int(key): (message.oldest, message.last) for key, message in ADDRESSED.items()
@@ -190,6 +193,9 @@ CONFINED: Final[dict[int, tuple[int, int]]] = {
     int(ApiKey.FETCH_SNAPSHOT): (0, 0),
     int(ApiKey.UPDATE_RAFT_VOTER): (0, -1),
 }
-"""API key -> the lowest and highest version that clients may use in explicit mode, where addresses are
-rewritten. It has each API key with addresses in some version. In these versions the gateway knows all
-addresses. Other versions are not offered, and requests of other versions are refused."""
+"""The lowest and highest version that clients may use in explicit mode, by API key. It has each API key that
+has addresses in some version.
+
+In explicit mode addresses are rewritten, and in these versions the gateway knows all addresses. Other
+versions are not offered to clients, and requests of other versions are refused.
+"""

@@ -1,7 +1,7 @@
 """How the supervisor and a worker communicate: messages, blocking questions, and client connections.
 
-Each of the three uses its own socket pair. Only these two processes can write to it, so pickled data is
-trusted.
+Each of these three uses its own pair of sockets. Only the supervisor and the worker can write to it, so
+pickled data is trusted.
 """
 
 import asyncio
@@ -17,11 +17,11 @@ from proxy.addresses import Address
 from proxy.telemetry.totals import NodeId
 
 RESPONSE_SECONDS: Final = 5.0
-"""How long a worker waits for the response to a blocking question, in seconds."""
+"""The time limit for a worker to get the response to a blocking question, in seconds."""
 _LENGTH: Final = struct.Struct("<I")
 _LISTENER: Final = struct.Struct("<q")
 _BOOTSTRAP: Final = -(2**40)
-"""The number that is sent for the bootstrap's listener, whose id is None."""
+"""The number that is sent instead of a broker's node id for the bootstrap listener, whose node id is None."""
 _MAX_QUESTION: Final = 65_536
 _MAX_PACKET: Final = 4096
 
@@ -41,7 +41,7 @@ class Channel(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
 
     async def connect(self, loop: asyncio.AbstractEventLoop, end: socket.socket) -> None:
-        """Attach to one end of a pair of stream sockets."""
+        """Connect the channel to one end of a pair of stream sockets."""
         await loop.create_unix_connection(lambda: self, sock=end)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -77,10 +77,10 @@ class Channel(asyncio.Protocol):
 
 
 class Question:
-    """Asks the supervisor from a worker, and blocks the worker's event loop until the response arrives.
+    """Sends a worker's questions to the supervisor. Each blocks the worker until the response arrives.
 
     Args:
-        end: one end of a pair of SOCK_SEQPACKET sockets.
+        end: the worker's end of a pair of SOCK_SEQPACKET sockets.
     """
 
     def __init__(self, end: socket.socket) -> None:
@@ -155,10 +155,10 @@ def send_connection(
     """Send a connection to another process of the gateway.
 
     Args:
-        end: one end of a pair of SOCK_SEQPACKET sockets, not blocking.
-        client: the socket to send, see `ReceivedConnection`. The caller may close it afterwards.
-        node_id: see `ReceivedConnection`.
-        handed: see `ReceivedConnection`.
+        end: one end of a pair of SOCK_SEQPACKET sockets. It must not block.
+        client: the client's socket (`ReceivedConnection.client`). The caller may close it afterwards.
+        node_id: the broker of the listener (`ReceivedConnection.node_id`).
+        handed: the data of a client from another worker (`ReceivedConnection.handed`).
 
     Raises:
         OSError: the other process has ended, or has not received earlier connections yet.

@@ -51,10 +51,11 @@ class AskedBrokers(KnownBrokers):
         self._tell = tell
         self._ask = ask
         self._asked: dict[int, Address] = {}
-        """The addresses that were sent to the supervisor. It has not confirmed them yet."""
+        """The addresses of brokers that the supervisor was asked to open listeners for. The supervisor has
+        not confirmed them yet."""
         self._untold: dict[int, Address] = {}
-        """The addresses in `_asked` that are sent in the next step of the event loop. They are collected,
-        because one response can name many brokers."""
+        """The addresses in `_asked` that are not yet sent to the supervisor. They are sent together in the
+        next step of the event loop, because one response can contain many brokers."""
 
     def knows(self, node_id: int) -> bool:
         """Return whether this worker or the supervisor knows a broker.
@@ -93,7 +94,7 @@ class AskedBrokers(KnownBrokers):
         return (node_id in self._asked and node_id not in self.known) or super().is_opening(node_id)
 
     def replace(self, known: dict[int, Broker]) -> None:
-        """Replace the known brokers with the supervisor's."""
+        """Replace the known brokers with those that the supervisor has sent."""
         self.known = known
         # This message may be older than the answer to `_asked`, so unknown brokers stay in `_asked`.
         # The supervisor only refuses brokers if there are too many.
@@ -104,12 +105,12 @@ class AskedBrokers(KnownBrokers):
 
 
 class AskedDestinations(Destinations):
-    """The known destinations of a worker, in transparent mode. The supervisor numbers them.
+    """The destinations that a worker knows, in transparent mode. The supervisor gives them their numbers.
 
     Args:
         config: the options.
         listen: the address of the listener.
-        ask: asks the supervisor, and blocks until it responds.
+        ask: sends a question to the supervisor, and blocks until it responds.
     """
 
     def __init__(self, config: Config, listen: Address, ask: Question) -> None:
@@ -117,7 +118,7 @@ class AskedDestinations(Destinations):
         self._ask = ask
 
     def knows(self, node_id: int) -> bool:
-        """Return whether a number belongs to a destination, here or at the supervisor."""
+        """Return whether this worker or the supervisor has a destination with this number."""
         return _knows(self, self._ask, node_id)
 
     def replace(self, known: dict[int, Broker]) -> None:
@@ -221,7 +222,7 @@ class Worker:
     # -- clients of groups that another worker owns --------------------------------------------------------
 
     def _hand_over(self, link: Link, number: int) -> None:
-        """Let another worker serve a client. This worker forwards the client's bytes to it."""
+        """Let another worker serve a client. This worker forwards the client's bytes to the other worker."""
         node_id = self._listener_of.pop(link)
         data, client = link.core.hand_over(), link.give_away()
         if client is None:

@@ -1,8 +1,8 @@
-"""A fast path for fetches of one topic that list the table's rows in order, from any row on.
+"""A fast path for fetches of one topic that list the table's rows in order, starting at any row.
 
-librdkafka rotates its list: each fetch starts one partition later and wraps around at the end. Such a fetch
-is compared as bytes, and its response is copied in two pieces, without reordering columns. The result equals
-that of `handler` and `expand`, which work for any list.
+librdkafka rotates its list: each fetch starts one partition later, and continues with the first partition
+after the last one. Such a fetch is compared as bytes, and its response is copied in two pieces, without
+reordering columns. The result is the same as that of `handler` and `expand`, which work for any list.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ from proxy.session.partitions import PartitionTable
 
 _CORRELATION_ID_BYTES: Final = RESPONSE_START_BYTES - LENGTH_BYTES
 _MAX_SUSPECTS: Final = 16
-"""With more suspected rows than this, comparing columns is faster."""
+"""The maximum number of suspected rows for the fast path. With more rows, comparing columns is faster."""
 
 
 class Rotation:
@@ -56,7 +56,7 @@ class Rotation:
         frame, layout = request.frame, request.layout
         self.table = table
         self.topics = request.topics
-        """The spans of the entries. Every matching fetch has this same object."""
+        """The spans of the entries in the template. All fetches that match the template share this object."""
         self._key = request.topics.keys[0]
         self._at = request.topics.blocks[0][0]
         self._start = frame[API_KEY_AND_VERSION]
@@ -64,14 +64,14 @@ class Rotation:
         self._rest = layout.count(0) + frame[request.tail :]
         self._element = layout.count(1) + layout.prefix(self._key, table.size)
         self._bare = layout.count(0) + self._rest
-        """The bytes that end an incremental fetch without changes."""
+        """The last bytes of an incremental fetch that changes nothing."""
         size = len(self._start) + _CORRELATION_ID_BYTES + len(self._limits) + SESSION.size + len(self._bare)
         self._bare_kind = size.to_bytes(LENGTH_BYTES) + self._start
         self._full = response_head(layout, b"", 0) + self._element
-        """The bytes that start an unthrottled response, after the correlation id."""
+        """The first bytes of a full response that is not throttled. They follow the correlation id."""
         self._end = b"\0\0" if layout.flexible else b""
         self._full_bytes = _CORRELATION_ID_BYTES + len(self._full) + len(self._end)
-        """The size of an unthrottled response without its length field and entries."""
+        """The size in bytes of a response that is not throttled, without its length field and its entries."""
         self._suspects: list[int] = []
         self._first = 0
         """The row of the last fetch's first entry."""
@@ -98,10 +98,14 @@ class Rotation:
         return row
 
     def altered(self, frame: bytes, first: int) -> list[tuple[int, bytes]] | None:
-        """Return row and bytes of each changed entry, in the order of the fetch.
+        """Return the changed entries of a fetch, each with its row and its bytes, in the order of the fetch.
 
-        Return None if an entry has changed whose row was not passed to `suspect`, or if the fetch is not a
-        rotation. `first` is the row of its first entry.
+        Return None if the fetch is not a rotation, or if an entry has changed that is not in the rows given
+        to `suspect`.
+
+        Args:
+            frame: the fetch.
+            first: the row of the fetch's first entry.
         """
         requested, item = self.table.request_bytes, self.table.layout.request_entry
         found: list[tuple[int, bytes]] = []
@@ -127,7 +131,13 @@ class Rotation:
         return found
 
     def delta(self, frame: bytes, altered: Sequence[tuple[int, bytes]], session: tuple[int, int]) -> bytes:
-        """Build the incremental fetch for changed entries, which `altered` has returned."""
+        """Build the incremental fetch with the changed entries.
+
+        Args:
+            frame: the client's fetch.
+            altered: the changed entries, as the method `altered` has returned them.
+            session: the session id and epoch.
+        """
         correlation_id, pair = frame[REQUEST_CORRELATION_ID], SESSION.pack(*session)
         if not altered:
             return b"".join((self._bare_kind, correlation_id, self._limits, pair, self._bare))
@@ -163,7 +173,7 @@ class Rotation:
         throttle_time_ms: int,
         tags: bytes,
     ) -> tuple[list[Buffer], int]:
-        """Return the full response to a fetch in pieces, and its size. Like `expand.expand`.
+        """Return the full response to a fetch in pieces, and the size of the response. See `expand.expand`.
 
         Args:
             first: the row of the fetch's first entry.
@@ -172,7 +182,7 @@ class Rotation:
             entry_bytes: the size of `entries` in bytes.
             correlation_id: the correlation id of the response.
             throttle_time_ms: the throttle time of the response.
-            tags: the body's tag buffer. Empty below v12.
+            tags: the tag buffer of the body. Empty below v12.
         """
         layout, count = self.table.layout, self.table.size
         head = response_head(layout, correlation_id, throttle_time_ms) + self._element
@@ -208,9 +218,15 @@ class Rotation:
         return pieces, size
 
     def full(self, first: int, row: int, sent: bytes, correlation_id: bytes) -> bytes:
-        """Like `expand`, but only for an unthrottled response with at most one entry, without an error.
+        """Return the full response for the client, like `expand`, but for a simple response of the broker.
 
-        `row` is the row of that entry, or -1 without an entry. `sent` is the bytes of the entry.
+        A simple response is not throttled, and has at most one entry, without an error.
+
+        Args:
+            first: the row of the fetch's first entry.
+            row: the row of the response's entry. -1 if the response has no entry.
+            sent: the bytes of the entry.
+            correlation_id: the correlation id of the response.
         """
         table = self.table
         cached, item = table.cached_bytes, table.layout.response_entry

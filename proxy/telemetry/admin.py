@@ -1,15 +1,15 @@
-"""The admin endpoint: reports of the gateway about itself, by GET or HEAD. Each connection gets one response.
+"""The admin endpoint: the gateway's reports about itself, by GET or HEAD. Each connection gets one response.
 
-The endpoint is small on purpose. The size of a request, its time and the number of peers are limited. TLS
-handshakes count as peers. If there are too many peers, the oldest connection is closed. By default the
-endpoint binds loopback. It serves only the paths below.
+The endpoint is small on purpose. The size of a request, its time and the number of peers are limited. Peers
+in a TLS handshake also count. If there are too many peers, the oldest connection is closed. By default the
+endpoint binds loopback. It serves only a few fixed paths.
 
 With ``--admin-token-file`` a peer needs the token, except for the probes /livez and /readyz. ``--metrics``
 opens a second endpoint with fewer paths, without token and TLS.
 
 A web page could let its own host name resolve to the gateway's address (DNS rebinding), and so read these
-reports. The Host header of its requests has the page's host name. So Host must be a name of the gateway, or
-an IP address, for which there is no rebinding.
+reports. In its requests, the Host header has the web page's host name. So the Host header must have a name of
+the gateway, or an IP address. For IP addresses there is no rebinding.
 """
 
 import asyncio
@@ -58,8 +58,9 @@ class AdminEndpoint:
 
     Args:
         gateway: the gateway whose reports are served.
-        names: the names allowed in Host, beside ``localhost`` and all IP addresses.
-        token: required for all paths except probes. None if no token is required.
+        names: the names that are allowed in the Host header, in addition to ``localhost`` and all IP
+            addresses.
+        token: the token that all paths except probes require. None if no token is required.
         tls: the certificate and key. None for plain text.
         only: the paths to serve. Empty for all paths.
     """

@@ -37,7 +37,7 @@ class SaslCredentials:
     username: str
     password: str = field(repr=False)
     _salted: dict[tuple[bytes, int], bytes] = field(default_factory=dict, repr=False, compare=False)
-    """The last salted password by salt and iterations. It is kept because computing one takes
+    """The last salted password, by salt and iterations. It is stored because its computation takes
     milliseconds."""
 
     def exchange(self, nonce: str) -> Exchange:

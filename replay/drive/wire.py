@@ -1,4 +1,4 @@
-"""A connection to a target: frames out, responses in, in the order of their requests.
+"""A connection to a target: sends frames, and receives responses in the order of the requests.
 
 Exceptions
   TargetError            a target can't be reached, or does not respond as a Kafka broker does
@@ -69,11 +69,13 @@ class TargetConnection(asyncio.Protocol):
         self.address = address
         self.timeout = timeout
         self.error: str = ""
-        """Why the connection is closed, if the peer closed it or a response was wrong."""
+        """The reason why the connection is closed. Empty unless the peer closed it or a response was
+        wrong."""
         self.silent = False
         """Whether the connection was closed because a response did not arrive in time."""
         self.on_silence: Callable[[float], None] | None = None
-        """Called if a response is late, with the time (perf_counter) at which the request was sent."""
+        """The function to call if a response is late. Its argument is the time (perf_counter) at which the
+        request was sent."""
         self.expires_at = inf
         """The time (perf_counter) at which the connection must be replaced, because brokers limit the
         lifetime of a login."""
@@ -115,10 +117,10 @@ class TargetConnection(asyncio.Protocol):
                 self._timer = self._loop.call_later(self.timeout, self._check_time)
 
     async def until(self, most: int) -> None:
-        """Wait until at most `most` requests have no response yet.
+        """Wait until at most `most` requests are waiting for a response.
 
         Raises:
-            SilentError: a response did not come in time.
+            SilentError: a response did not arrive in time.
             TargetError: the connection was closed.
         """
         if len(self._waiting) > most and not self.error:
@@ -142,10 +144,10 @@ class TargetConnection(asyncio.Protocol):
         raise SilentError(text) if self.silent else TargetError(text)
 
     async def ask(self, api_key: int, version: int, body: bytes) -> bytes:
-        """Send a request and return the body of its response.
+        """Send a request and return the body of the response.
 
         Raises:
-            TargetError: as in `until`.
+            TargetError: a response did not arrive in time, or the connection was closed.
         """
         responses: list[bytes] = []
         tags = b"\x00" if is_flexible(api_key, version) else b""
@@ -247,7 +249,7 @@ class TargetConnection(asyncio.Protocol):
 
 
 def _longest_wait(frame: bytes) -> float:
-    """Return how long a broker may delay its response, in seconds: for a fetch, its max_wait_ms."""
+    """Return how long a broker may delay its response, in seconds. For a fetch, this is its max_wait_ms."""
     api_key, version = _KEY.unpack_from(frame, 4)
     if api_key != ApiKey.FETCH:
         return 0.0

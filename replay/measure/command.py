@@ -59,7 +59,7 @@ is no Kafka in it, or so much of the fetches is missing that the saving can't be
 """
 
 _LISTED: Final = 10
-"""The maximum of names to list if a chosen name is in no fetch."""
+"""The maximum number of names in the message about a chosen name that is in no fetch."""
 
 
 class UsageError(Exception):
@@ -391,10 +391,12 @@ def _readable(source: Source, scratch: str) -> Source:
 
 
 def _write(arguments: argparse.Namespace, result: Report) -> list[str]:
-    """Write the files of the options, then print the report. If one file fails, the others are still written.
+    """Write the report to the files in the options, then print it.
+
+    If writing one file fails, the other files are still written.
 
     Returns:
-        A line for each failed file, with its name and the cause.
+        A line for each file that failed, with its name and the cause.
     """
     failed = []
     for option, render in (("csv", csv.render), ("html", html.render)):

@@ -1,4 +1,4 @@
-"""Computes the figures that are modelled, not counted: headers of TCP and IP, and money. Sans-IO."""
+"""Computes the figures that are estimated by a model, not counted: TCP and IP headers, and money. Sans-IO."""
 
 from typing import Final
 

@@ -22,7 +22,8 @@ MOST_KEYS: Final = 1024
 """The maximum number of keys of a topic that are counted separately. With more keys, some counts include
 several keys."""
 _APART: Final = 0x9E3779B1
-"""Makes hashes differ by partition. The same key in two partitions may belong to two members."""
+"""A factor that makes the hashes of a key differ by partition. The same key in two partitions may belong to
+two members."""
 
 TopicName: TypeAlias = tuple[str, str]
 """A topic in one of two forms: `("topic", name)` or `("id", hexadecimal digits of the topic id)`."""
@@ -52,7 +53,7 @@ class KeyCounts:
     counts: dict[int, list[int]] = field(default_factory=dict)
     """The number of records and of their bytes, by the leading bits of the key's hash."""
     shift: int = 0
-    """How many trailing bits of the hash are ignored."""
+    """The number of trailing bits of the hash that are ignored."""
 
     def __repr__(self) -> str:
         return f"<KeyCounts keys={len(self.counts)} shift={self.shift}>"
@@ -142,7 +143,7 @@ class Delivered:
 def spread_row(
     members: int, delivered: Delivered, *, group: str | None = None, client_id: str | None = None
 ) -> CooperativeRow:
-    """Return how evenly the keys of a group, or of a client id, would spread over its members."""
+    """Return how evenly the keys of a group, or of a client id, would be distributed over its members."""
     topics = {f"{kind}:{name}": counts for (kind, name), counts in delivered.topics.items()}
     lanes = _lanes(members, {name: counts.partitions for name, counts in topics.items()})
     partitions = [counts.partitions for counts in topics.values()]

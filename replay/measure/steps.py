@@ -21,8 +21,8 @@ from replay.measure.strip_records import restore_records
 from replay.measure.table import CODECS, EXCHANGES, EXCHANGES_RAW, connection_ends, exchanges
 
 BEFORE: Final = -1
-"""The `order` of the row that has the number of earlier connections on these ports. Such a row sorts before
-all others."""
+"""The `order` of a row that has the number of earlier connections between the same ports. This row comes
+before all other rows of the connection."""
 
 Batches: TypeAlias = Iterator[pa.RecordBatch]
 
@@ -51,7 +51,7 @@ def measure(ports: frozenset[int], choice: RowFilter, secrets: Secrets | None, b
 
 
 def measure_again(keep: Filter, choice: RowFilter, batches: Batches) -> Batches:
-    """Yield new rows for a table that has the raw columns, with another filter."""
+    """Measure a table that has the raw columns again, with another filter, and yield the new rows."""
 
     def events(connection: str, own: Batches) -> Iterable[Event]:
         return (event for run in own for event in exchanges(run)) if _wanted(keep, connection) else ()

@@ -141,7 +141,7 @@ RAW_COLUMNS: Final = (
     TableColumn("response", pa.binary(), "the frame without contents of records, which were cut"),
     TableColumn("cuts", pa.list_(pa.int64()), "place in the frame and length of each stretch cut, in turn"),
 )
-"""Columns that are only written with --parquet. With them a table can be measured again."""
+"""The columns that are only written with --parquet. A table with these columns can be measured again."""
 _COLUMNS: Final = (*_EXCHANGE_COLUMNS, *FETCH_COLUMNS, _COUNTED, *_DETAIL_COLUMNS)
 COLUMNS: Final = (*_COLUMNS, *RAW_COLUMNS)
 STORED_COLUMNS: Final = (
@@ -153,8 +153,9 @@ STORED_COLUMNS: Final = (
         "rows of the last packet; null if there is none",
     ),
 )
-"""Columns that are only in files, which are partitioned by day and broker. In files, `broker` is null in rows
-of capture files and of connections that are not Kafka. Otherwise each captured host would get a partition."""
+"""The columns that are only in files. Files are partitioned by day and broker. In the rows of capture files
+and of connections that are not Kafka, `broker` is null. Otherwise each captured host would get a
+partition."""
 
 
 def schema(columns: Iterable[TableColumn]) -> pa.Schema:

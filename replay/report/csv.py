@@ -1,12 +1,12 @@
 """The report as one CSV table: a row for the total, and for each client, topic, broker and connection.
 
-The column `by` names the kind of a row: total, client, topic, broker, connection or passed. A row of the kind
-passed has the fetches of a client that went through no session, for one reason.
+The column `by` has the kind of the row: total, client, topic, broker, connection or passed. A row of the kind
+passed has those fetches of a client that could not use a session for a certain reason.
 
-Add up rows of one kind only, because the rows of each kind together have all the bytes. (There is one
-exception: connection rows exist only for the largest connections.) The other columns are named after the
-fields of the report object: `actual_request_bytes` is `fetch.actual.request_bytes`. A column that does not
-apply is empty. The format is RFC 4180: UTF-8, comma, CRLF, names in the first row.
+Add up only rows of the same kind, because the rows of each kind together have all the bytes. (There is one
+exception: connection rows exist only for the largest connections.) The names of the other columns come from
+the fields of the report object: `actual_request_bytes` is `fetch.actual.request_bytes`. A column that does
+not apply is empty. The format is RFC 4180: UTF-8, comma, CRLF, names in the first row.
 """
 
 import csv
@@ -105,7 +105,7 @@ class _Lines(list[str]):
 
 
 def _plain(value: object) -> object:
-    """Return a value in a form that no spreadsheet takes for a formula (OWASP: CSV injection)."""
+    """Return a value in a form that a spreadsheet does not take for a formula (OWASP: CSV injection)."""
     if not isinstance(value, str):
         return value
     return "'" + printable(value) if value.startswith(_FORMULA) else printable(value)

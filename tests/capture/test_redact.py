@@ -20,7 +20,7 @@ SECRET = b"\xc3SECRET\xc3"
 
 
 def _redacted(redactor: Redactor, by: int, chunks: Iterable[bytes]) -> bytes:
-    """Return the capture of some chunks as its reader sees it, with zeros in place of omitted bytes."""
+    """Return the captured form of some chunks as its reader sees it. Omitted bytes are zeros."""
     pieces: list[Piece] = [piece for chunk in chunks for piece in redactor.redact(by, chunk)]
     return b"".join(bytes(kept) + bytes(cut) for kept, cut in pieces)
 
@@ -118,9 +118,9 @@ def _has_its_head_alone(redactor: Redactor) -> None:
 
 @pytest.mark.parametrize(("api_key", "version"), [(ApiKey.FETCH, 3), (ApiKey.FETCH, 19), (9_999, 0)])
 def test_behind_a_response_that_nobody_can_read_there_are_no_bodies(api_key: int, version: int) -> None:
-    """After an unreadable response, no body of a response is kept.
+    """After an unreadable response, the bodies of later responses are not kept in the capture.
 
-    The length of the unreadable response may be too small. Then its records come where the next body is
+    The length field of the unreadable response may be too small. Then its records are where the next body is
     expected.
     """
     redactor = Redactor()

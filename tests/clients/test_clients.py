@@ -14,7 +14,7 @@ pytest_plugins = ["tests.clients.fixtures"]
 
 @pytest.fixture(scope="module", params=PROGRAMS)
 def foreign(request: pytest.FixtureRequest) -> Program:
-    """The program of each client in another language than Python, in turn."""
+    """Return the consumer program of a client in another language than Python. Each has its turn."""
     return PROGRAMS[request.param]()
 
 

@@ -101,7 +101,7 @@ class Group:
         """Produce until each member has received a record. Then wait until no more records arrive.
 
         Returns:
-            The number of records produced.
+            The number of records that were produced.
         """
         number = 0
         deadline = time.monotonic() + PATIENCE
@@ -131,8 +131,9 @@ class Group:
             time.sleep(0.2)
 
     def check(self, first: int, number: int) -> None:
-        """Check the records from an offset on: each went to one member, and all records of a key to the same
-        member in order.
+        """Check the records from offset `first` on. Each record went to only one member.
+
+        All records with the same key went to the same member, in order.
         """
         offsets: list[int] = []
         owners: list[set[str]] = []
@@ -176,7 +177,7 @@ def test_nothing_is_lost_among_transactions(name: str, broker: Broker) -> None:
 
 
 def test_many_libraries_share_a_partition(broker: Broker) -> None:
-    """Case 35: members of different libraries, which have no common assignor, share a partition."""
+    """Case 35: members with different client libraries share a partition. They have no common assignor."""
     names = [
         "java",
         "sarama",

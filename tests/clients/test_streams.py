@@ -29,7 +29,7 @@ PATIENCE: Final = 120.0
 
 @pytest.fixture(scope="module")
 def streams_jars() -> str:
-    """The class path of Kafka Streams."""
+    """Return the Java class path of Kafka Streams."""
     return f"{fetch_as(f'streams-{LATEST}', [f'org.apache.kafka:kafka-streams:{LATEST}', LOGGER])}/*"
 
 
@@ -98,7 +98,7 @@ class Reader:
             self.look(0.2)
 
     def look(self, seconds: float) -> None:
-        """Read the records that arrive within some seconds."""
+        """Read the records that arrive within the given time in seconds."""
         for message in self._consumer.consume(500, seconds):
             assert message.error() is None, message.error()
             self.records.append(((message.key() or b"").decode(), int(message.value() or b"")))

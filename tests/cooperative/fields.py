@@ -103,10 +103,10 @@ class Reader:
 
 
 class Writer:
-    """Writes the fields of a body, one after the other.
+    """Writes the fields of a message body, one after the other.
 
     Args:
-        api_key: as in `Reader`.
+        api_key: the API key. With the version, it decides whether lengths are compact and tags exist.
         version: the version of the body.
     """
 

@@ -87,7 +87,7 @@ def hash_of(record: Record) -> int:
     ],
 )
 def test_vectors(hashed: int, least: int, expected: bytes) -> None:
-    """Case 2: split batches equal the vectors in appendix A of the specification."""
+    """Case 2: split batches equal the byte vectors in appendix A of the specification."""
     assert split(VECTOR, only(hashed), least=least) == [expected]
 
 
@@ -118,7 +118,7 @@ def test_a_placeholder_reaches_as_far_as_its_field() -> None:
 def test_lanes_are_together_what_came(
     codec: int, keys: list[bytes | None], gaps: list[int], bounds: list[int]
 ) -> None:
-    """Case 3: the parts of a batch for key ranges that cover all keys hold each record exactly once."""
+    """Case 3: a batch is split for key ranges that cover all keys. Each record is in exactly one part."""
     offset, records = 500, []
     for key, gap in zip(keys, gaps, strict=False):
         records.append(Record(offset, key, b"%d" % offset))
@@ -221,7 +221,7 @@ def test_markers_and_empty_batches_are_untouched(changed: dict[str, int]) -> Non
 
 
 def test_lz4_blocks_are_independent() -> None:
-    """Case 11: LZ4 blocks do not depend on each other. The Java client can't read other blocks."""
+    """Case 11: the LZ4 blocks of a batch are independent of each other, because Java can't read others."""
     (share,) = split(batch(TALKATIVE, LZ4), only(hash_of(TALKATIVE[0])))
     assert share is not None
     assert share[61 + 4] & 0x20
@@ -248,9 +248,9 @@ def test_a_wrong_crc_is_refused(codec: int) -> None:
     ],
 )
 def test_what_expands_to_too_much_is_refused(codec: int, payload: bytes) -> None:
-    """Case 14: a few bytes that would decompress to 256 MiB are refused.
+    """Case 14: a few bytes that would decompress to 256 MiB are refused before they use much memory.
 
-    The limit is twice the allowed size, because some codecs copy the last block when they shorten it.
+    The test accepts twice the size limit, because some codecs copy the last block when they shorten it.
     """
     with at_most_allocated(2 * MOST_BYTES), pytest.raises(CodecError, match="it expands to too much"):
         decompress(codec, payload)

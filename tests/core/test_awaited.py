@@ -22,7 +22,7 @@ class Opening:
         return None if node_id in self.node_ids else ("gate", 19093 + node_id)
 
     def asked(self, correlation: int, *brokers: int) -> None:
-        """Let the client ask for Metadata, and let the response name these brokers."""
+        """Let the client request Metadata. The broker's response contains the given brokers."""
         self.play.client(asks := request(ApiKey.METADATA, 1, correlation)).to_broker(asks)
         self.play.broker(response(correlation, metadata(*((each, "kafka", 9092) for each in brokers))))
 
@@ -32,7 +32,7 @@ class Opening:
         return self.waited_for(*node_ids)
 
     def waited_for(self, *node_ids: int) -> Playbook:
-        """Report that the gateway no longer waits for listeners of these brokers."""
+        """Report to the core that the gateway no longer waits for the listeners of these brokers."""
         self.play.connection.brokers_opened(frozenset(node_ids))
         return self.play
 

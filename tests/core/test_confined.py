@@ -62,8 +62,9 @@ def asked(play: Playbook, api_key: int, version: int) -> Playbook:
 
 @pytest.mark.parametrize("api_key", OFFERED_TO_4_3, ids=lambda key: key.name)
 def test_a_version_whose_addresses_may_not_be_found_is_refused(api_key: ApiKey) -> None:
-    """Trap 5: the gateway closes the connection for a version whose addresses it may not find. A broker does
-    the same for a version that it does not offer (fetch-semantics 1.7).
+    """Trap 5: if a version may have addresses that the gateway can't find, the gateway closes the connection.
+
+    A broker does the same for a version that it does not offer (fetch-semantics 1.7).
     """
     for version in (-1, *range(25)):
         frame = request(api_key, version & 0xFFFF, 5, b"\0\0\0\1" * 4)

@@ -1,7 +1,7 @@
-"""Conformance cases (fetch-semantics 7) through the connection core, against the model broker.
+"""Conformance cases (fetch-semantics 7) for the connection core, with the model broker.
 
 A client without sessions fetches through the gateway. Each response is compared, byte for byte, with the
-broker's direct response to the same fetch at that moment.
+broker's direct response to the same fetch at the same moment.
 """
 
 import random
@@ -27,7 +27,7 @@ from tests.sessionless import B2, IDLE, Client, all_of, filled
 
 @pytest.mark.parametrize("version", [4, 7, 11, 12, 16])
 def test_each_change_alone(version: int) -> None:
-    """Case 22: new records, a new high watermark and a new log start each reach the client."""
+    """Case 22: the client gets a change of the high watermark, of the log start or of records on its own."""
     client = Client(version).established(*all_of())
     part = client.part("t", 2)
     part.append(b"records", replicated=False)
@@ -43,7 +43,10 @@ def test_each_change_alone(version: int) -> None:
 
 @pytest.mark.parametrize("version", [7, 11, 12, 16])
 def test_what_the_client_alone_changes(version: int) -> None:
-    """Case 23: a new offset or size limit of the client is used, although the broker has nothing new."""
+    """Case 23: if the client changes an offset or a size limit, the broker's response follows the change.
+
+    This is also true if the broker has nothing new.
+    """
     client = Client(version)
     for size in (5, 6, 7):
         client.part().append(bytes(size))
@@ -214,7 +217,7 @@ def test_errors_cost_nothing() -> None:
 
 @pytest.mark.parametrize("version", [11, 12, 15, 16, 18])
 def test_leaders_and_endpoints_through_a_session(version: int) -> None:
-    """Case 64: the new leader and its endpoint reach the client through a session."""
+    """Case 64: with a session, the client gets the new leader and its endpoint, as without a session."""
     client = Client(version)
     values = {"current_leader_epoch": 0}
     client.established(*all_of(), values=values)
@@ -247,7 +250,9 @@ def test_no_leader_a_dead_one_and_one_not_yet_missed() -> None:
 
 @pytest.mark.parametrize("release", ["2.4", "2.5", "4.3"])
 def test_fencing_in_a_session_and_without_on_old_brokers(release: str) -> None:
-    """Case 68: leader epochs are checked in a session. Brokers before 2.5 get no session, so they check them
+    """Case 68: leader epochs are checked in fetches of a session, as without a session.
+
+    Brokers before 2.5 would not check them in a session. So they get no session, and check the leader epochs,
     too.
     """
     version = 11
@@ -446,9 +451,7 @@ def test_access_withdrawn_and_restored(version: int) -> None:
 
 @pytest.mark.parametrize("version", [11, 12, 16, 18])
 def test_a_preferred_replica_is_passed_and_the_partition_forgotten(version: int) -> None:
-    """Case 83, trap 29: a preferred read replica reaches the client. The session then forgets the
-    partition.
-    """
+    """Case 83, trap 29: the client gets a preferred read replica, and the session forgets the partition."""
     client = Client(version)
     client.part().append(b"here")
     client.established(*all_of(), rack_id="r")
@@ -467,10 +470,10 @@ def test_a_preferred_replica_is_passed_and_the_partition_forgotten(version: int)
 
 @pytest.mark.parametrize(("before", "after"), [("3.7", "3.9"), ("4.3", "4.3"), ("3.9", "2.8")])
 def test_a_broker_that_comes_back_without_its_sessions(before: str, after: str) -> None:
-    """Case 92: the client does not notice that the broker restarts without its sessions, in another release
-    that numbers sessions differently.
+    """Case 92: the client does not notice that the broker restarts and has lost its sessions.
 
-    The connection stays open, as behind a load balancer.
+    After the restart, the broker has another release that numbers sessions differently. The connection stays
+    open, as behind a load balancer.
     """
     client = Client(12, before).established(*all_of())
     renewed = ModelBroker(release=after, seed=5)

@@ -146,7 +146,10 @@ def test_what_is_not_understood_passes_byte_for_byte(api_key: int) -> None:
 
 @pytest.mark.parametrize("correlation", [0, 1, -1, 2**31 - 1, 2**31 - 8, -(2**31)])
 def test_correlation_ids_stay(correlation: int) -> None:
-    """Trap 17: correlation ids are not changed. Java uses ids from 2^31-8 on for re-authentication."""
+    """Trap 17: the gateway does not change correlation ids.
+
+    Java uses ids from 2^31-8 on for re-authentication.
+    """
     Playbook().exchange(request(METADATA, 9, correlation), response(correlation, b"x"))
 
 
@@ -171,7 +174,7 @@ def test_responses_come_in_the_order_of_the_requests() -> None:
 
 
 def test_produce_without_acks_is_not_waited_for() -> None:
-    """Case 86, trap 32: a Produce with acks=0 has no response, so nothing waits for one."""
+    """Case 86, trap 32: a Produce with acks=0 has no response. So no other response has to wait for it."""
     play = Playbook()
     frames = [produce(1, 0), produce(2, 1), produce(3, 0), produce(4, 0), produce(5, -1)]
     play.client(*frames).to_broker(*frames)
@@ -244,8 +247,9 @@ def test_metadata_behind_a_fetch_that_is_resent(code: int) -> None:
 
 
 def test_a_repeated_response_streams_past_what_waits() -> None:
-    """The response to the repeated fetch is forwarded chunk by chunk. The later response, already received,
-    follows.
+    """The response to a fetch that was sent again is forwarded chunk by chunk.
+
+    A later response that was already received follows it.
     """
     play = Playbook().established(16, T)
     play.client(fetch(16, *T, correlation=10), request(METADATA, 8, 11)).takes_broker()
@@ -568,7 +572,7 @@ def test_handshake_v1_keeps_its_frames() -> None:
 
 
 def test_a_bare_gssapi_token_goes_opaque() -> None:
-    """Trap 33: a GSSAPI token as the first bytes of a connection is forwarded, with all that follows."""
+    """Trap 33: if a connection begins with a GSSAPI token, the token and all later bytes are forwarded."""
     token = framed(bytes.fromhex("6082011006092a864886f71201020201006e"))
     play = Playbook().client(token).to_broker(token)
     play.broker(framed(b"\x60reply")).to_client(framed(b"\x60reply"))
@@ -664,7 +668,10 @@ def test_closing_while_a_session_is_asked_for() -> None:
 
 @pytest.mark.parametrize("code", [70, 71, 106])
 def test_closing_with_a_fetch_parked_that_fails(code: int) -> None:
-    """On closing, a fetch whose session is lost still gets its response, without a new session."""
+    """If a connection is closed while a fetch waits, the client gets a response even if the session is lost.
+
+    The fetch is sent again without a session.
+    """
     play = Playbook().established(16, T)
     play.client(fetch(16, *T, correlation=9)).to_broker(asks(16, [], (SESSION_ID, 1), correlation=9))
     play.close().to_broker(asks(16, [], (SESSION_ID, -1), correlation=3))

@@ -79,8 +79,9 @@ def test_all_of_one_read_are_answered_in_order(fast: bool, at_once: int) -> None
 
 
 def test_responses_are_processed_in_steps_too() -> None:
-    """Responses are processed in steps too. Before the fix, hundreds of them in one read blocked the event
-    loop for 40 ms.
+    """Responses are also processed in steps, so that they do not block the event loop.
+
+    Before the fix, hundreds of responses in one read blocked it for 40 ms.
     """
     connection, asked = core(fast=False), one_read()[:100]
     connection.receive_client(b"".join(asked), 0.0)

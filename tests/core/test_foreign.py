@@ -1,4 +1,7 @@
-"""In transparent mode, connections that are not Kafka are forwarded unchanged, whichever side sends first."""
+"""In transparent mode, connections that are not Kafka are forwarded unchanged.
+
+Either the client or the server may send first.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -32,9 +35,8 @@ Serve: TypeAlias = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaita
 TLS = bytes.fromhex("160301020001000001fc0303") + bytes(40)
 HTTP = b"GET / HTTP/1.1\r\nHost: example\r\n\r\n"
 SSL_REQUEST = bytes.fromhex("0000000804d2162f")
-"""PostgreSQL's request for TLS: a length that includes itself, and a code. The server answers with one byte,
-then TLS begins.
-"""
+"""PostgreSQL's request for TLS. It has a length that includes itself, and a code. The server answers with one
+byte, then TLS begins."""
 
 
 def foreign() -> Connection:
@@ -91,8 +93,9 @@ def test_an_encrypted_postgresql_connection_begins() -> None:
 
 @pytest.mark.parametrize("length", [8, 9])
 def test_in_explicit_mode_a_request_too_short_for_its_header_is_a_fault(length: int) -> None:
-    """In explicit mode, a request too short for its header is an error. A broker also closes the connection
-    then.
+    """In explicit mode, a request that is too short for its header is a fault and ends the connection.
+
+    A broker also closes the connection in this case.
     """
     play = Playbook().client(length.to_bytes(4)).nothing()
     assert play.connection.fault == Fault(side="client", reason=f"a request of {length} bytes")
@@ -129,8 +132,9 @@ def test_a_server_that_speaks_first_passes(said: bytes) -> None:
 
 @pytest.mark.parametrize("size", range(1, 8))
 def test_what_a_broker_says_before_it_closes_reaches_the_client(size: int) -> None:
-    """The last bytes of a closing broker reach the client, even if they are no response. For example, a TLS
-    port answers a plaintext request with an alert of seven bytes.
+    """The last bytes of a closing broker reach the client, even if they are not a Kafka response.
+
+    For example, a TLS port answers a plaintext request with an alert of seven bytes.
     """
     alert = bytes.fromhex("15030300020246")[:size]
     connection = foreign()
@@ -222,7 +226,7 @@ class ForeignGateway(WireGateway):
 
 @asynccontextmanager
 async def before_server(serve: Serve, **options: str) -> AsyncIterator[Gateway]:
-    """Run a gateway in front of a server that `serve` implements."""
+    """Run a gateway in front of a server whose behaviour is the function `serve`."""
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     at = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
     async with server, gateway(at, ForeignGateway, **options) as gate:
@@ -233,7 +237,7 @@ async def before_server(serve: Serve, **options: str) -> AsyncIterator[Gateway]:
 async def through_gateway(
     serve: Serve, **options: str
 ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    """Connect a client through a gateway to a server that `serve` implements."""
+    """Connect a client through a gateway to a server whose behaviour is the function `serve`."""
     async with before_server(serve, **options) as gate, client(gate.listen.port) as ends:
         yield ends
 
@@ -296,8 +300,9 @@ def test_a_client_that_half_closes_still_gets_its_response(said: bytes, plain: b
 
 
 def test_nobody_is_idle_once_both_have_spoken() -> None:
-    """A foreign connection is never idle once both sides have sent something. The gateway can't know whether
-    one side waits for the other, and TCP finds out if a side is dead.
+    """A connection that is not Kafka is never idle once both sides have sent something.
+
+    The gateway can't know whether one side waits for the other. TCP finds out if a side is dead.
     """
     asked, late = asyncio.Event(), asyncio.Event()
 

@@ -1,4 +1,4 @@
-"""The histograms of fetches, whose sums equal the counters."""
+"""Tests of the histograms of fetches: their sums equal the counters."""
 
 from math import inf
 

@@ -18,7 +18,7 @@ from tests.model.wire import decode_request, encode_response
 
 
 class Modelled:
-    """Two model brokers with the same topics: one with sessions, one without."""
+    """Two model brokers that share their topics. The first has sessions, the second has none."""
 
     def __init__(self, release: str = "4.3") -> None:
         self.native = ModelBroker(release=release)
@@ -93,6 +93,6 @@ def test_pieces_may_have_any_size(case: Case, version: int) -> None:
 @pytest.mark.parametrize("broker_max", [5, 6])
 @every_case(7)
 def test_a_broker_without_sessions_gets_what_it_knows(case: Case, version: int, broker_max: int) -> None:
-    """Trap 4: the client uses v7, and the broker v5 or v6."""
+    """Trap 4: the gateway converts fetches if the client uses v7 and the broker supports only v5 or v6."""
     if case.__name__ not in ("names_and_ids_do_not_mix", "versions_may_change_within_names_or_ids"):
         case(script(version, broker_max=broker_max))

@@ -14,7 +14,7 @@ from tests.model.wire import FetchRequest, FetchResponse, decode_response, encod
 
 
 class OurSlots(Slots):
-    """The slots of the gateway's cache."""
+    """The session slots of the gateway's cache, in the form that the cases need."""
 
     def __init__(self, slots: int) -> None:
         super().__init__(SHARDS)
@@ -77,5 +77,8 @@ def test_our_slots(case: Case, slots: int) -> None:
 @EVERY_CASE
 @pytest.mark.parametrize("release", ["2.8", "4.3"])
 def test_a_models_slots(case: Case, slots: int, release: str) -> None:
-    """Cases 1 to 13 with a model broker, which is used through fetches as in the live test."""
+    """Cases 1 to 13: the session slots of a model broker, which the test uses through fetches.
+
+    The live test uses a real broker's slots in the same way.
+    """
     case(modelled(release, slots))

@@ -1,4 +1,4 @@
-"""Golden files of outputs that scripts depend on. Changing such a file changes the contract with users.
+"""Golden files: expected outputs on which users' scripts depend. A changed file is a change for users.
 
 `python -m tests.golden` writes the files again.
 """

@@ -16,7 +16,7 @@ from tests.model.wire import (
 from tools.kafka.raw import API_VERSIONS, RawConnection, frame
 
 FETCHES_TO_SESSION = 4
-"""The number of equal fetches after which a gateway uses a session."""
+"""The number of equal fetches in a row after which a gateway uses a session."""
 
 
 class Fetcher:
@@ -48,11 +48,11 @@ class Fetcher:
 
     @property
     def socket(self) -> socket.socket:
-        """Its socket."""
+        """The socket of the connection."""
         return self.connection.socket
 
     def seek(self, offsets: Sequence[int]) -> None:
-        """Fetch from these offsets, one for each partition, from now on."""
+        """From now on, fetch from these offsets. There is one offset for each partition."""
         self.template = replace(self.template, topics=_topics(self.template.topics[0].topic, offsets))
 
     def close(self) -> None:
@@ -65,7 +65,7 @@ class Fetcher:
         return self
 
     def request(self, **changes: object) -> FetchRequest:
-        """Return the next request."""
+        """Return the next fetch, without sending it."""
         self._correlation_id += 1
         return replace(self.template, correlation_id=self._correlation_id, **changes)  # type: ignore[arg-type]  # the fields of FetchRequest
 

@@ -53,10 +53,10 @@ class Podman:
         }
 
     def run(self, *command: str) -> str:
-        """Run podman with these arguments, and return its output.
+        """Run a command, and return its output. The environment has the settings of podman.
 
         Raises:
-            RuntimeError: it failed. The message has its output.
+            RuntimeError: the command failed. The message has its output.
         """
         done = subprocess.run(
             command, cwd=ROOT, env=self.environment, capture_output=True, text=True, check=False, timeout=600

@@ -38,7 +38,7 @@ def topic(admin: Admin, program: Program) -> Iterator[str]:
 
 @pytest.fixture
 def quota_topic(admin: Admin) -> Iterator[str]:
-    """A new topic of four partitions on one broker, because quotas count by broker."""
+    """Create a topic of four partitions on one broker, because quotas count by broker. Return its name."""
     name = f"quota-{uuid.uuid4().hex[:8]}"
     admin.create_topic(name, assignment={partition: [1] for partition in range(4)})
     yield name
@@ -86,7 +86,7 @@ def test_new_records_arrive_in_order_with_each_end_told(program: Program, ways: 
 
 
 def test_seek_back_delivers_again(program: Program, ways: Ways, topic: str) -> None:
-    """After a seek back, records are delivered again (case 78)."""
+    """After a client seeks back, it gets the same records again (case 78)."""
     put(ways, topic, 4, 10)
     with side_by_side(program, ways, topic) as runs:
         for run in runs:
@@ -102,7 +102,10 @@ def test_seek_back_delivers_again(program: Program, ways: Ways, topic: str) -> N
 
 
 def test_seek_to_the_end_skips_and_tells_the_end(program: Program, ways: Ways, topic: str) -> None:
-    """After a seek to the end, records are skipped and the end is reported (case 77)."""
+    """After a client seeks to the end of a partition, it skips the records before the end (case 77).
+
+    The client also reports the end of the partition.
+    """
     with side_by_side(program, ways, topic) as runs:
         for run in runs:
             run.wait_ends({(topic, partition): 0 for partition in range(4)})
@@ -159,7 +162,10 @@ def test_the_log_start_moves_under_a_reader(program: Program, ways: Ways, topic:
 
 
 def wait_low(run: Run, topic: str, partition: int, low: int) -> None:
-    """Wait until a client that shows the low watermark of its fetch responses shows this one."""
+    """Wait until a client reports `low` as the low watermark of a partition.
+
+    The client must show the low watermark of its fetch responses.
+    """
     for _ in range(100):
         shown = run.ask("watermarks", topic=topic, partition=partition)
         if shown["low"] in (None, low):
@@ -263,13 +269,13 @@ def test_members_share_a_group_and_one_takes_over(program: Program, ways: Ways, 
 
 
 def held(run: Run) -> int:
-    """Return how many partitions a member was last assigned."""
+    """Return the number of partitions in a member's last assignment."""
     given = run.of("assigned")
     return len(given[-1]["partitions"]) if given else 0
 
 
 def wait_in_all(members: tuple[Run, Run], count: int) -> None:
-    """Wait until two members of a group have got ``count`` records together."""
+    """Wait until the two members of a group have received ``count`` records in total."""
     members[1].wait(
         lambda _: sum(len(run.of("record")) for run in members) >= count, f"{count} records between two"
     )

@@ -1,4 +1,4 @@
-"""Brokers that are disconnected, stall, send nonsense, die and return."""
+"""Brokers that close connections, stop responding, send damaged bytes, are killed, and return."""
 
 import time
 from collections.abc import Iterator
@@ -40,7 +40,10 @@ def stage(relay: Relay) -> Iterator[Scene]:
 
 @pytest.fixture
 def expected(stage: Scene) -> Responses:
-    """The response to every fetch, because nothing changes meanwhile."""
+    """The contents of the response to every fetch.
+
+    They are always the same, because the topic does not change.
+    """
     with Fetcher(stage.broker.address, TOPIC, PARTITIONS) as direct:
         return contents([direct.fetch()])
 
@@ -67,7 +70,7 @@ def fetch_until_cut(stage: Scene, *, timeout: float = 30.0) -> Responses:
 
 
 def bytes_of_responses(stage: Scene, relay: Relay) -> int:
-    """Return the number of response bytes of the broker, without the response to the session's close."""
+    """Return how many bytes the broker sends for the fetches, without the response to the session's close."""
     relay.fault = Fault()
     with victim(stage) as client:
         client.hello().fetches(FETCHES)
@@ -81,7 +84,10 @@ def gone(stage: Scene) -> bool:
 def test_the_broker_connection_may_be_cut_at_any_byte_of_its_responses(
     stage: Scene, relay: Relay, expected: Responses
 ) -> None:
-    """Case 72: complete responses are right, incomplete ones are not made up, and the client is closed."""
+    """Case 72: the broker's connection is cut at any byte. The client gets only complete, correct responses.
+
+    Then the client is disconnected.
+    """
     relay.fault = Fault()
     assert fetch_until_cut(stage) == expected * FETCHES
     size = bytes_of_responses(stage, relay)
@@ -167,15 +173,22 @@ def test_any_byte_of_what_a_session_answers_may_be_wrong(stage: Scene, relay: Re
 
 
 def again(log: str, what: str) -> int:
-    """Count the log lines about a recovery."""
+    """Count the log lines which say that a broker is reachable again.
+
+    Args:
+        log: the text of the log.
+        what: the text that the lines also contain.
+    """
     return sum("reachable again" in line and what in line for line in log.splitlines())
 
 
 def test_a_broker_killed_and_started_again_costs_no_record_and_is_said_once(
     stage: Scene, relay: Relay
 ) -> None:
-    """Case 92, twice: behind the relay, where open connections are reset, and with nobody listening
-    meanwhile.
+    """Case 92: a broker that is killed and started again loses no record, and is reported once.
+
+    The test does it twice: behind the relay, where open connections are reset, and with nobody listening in
+    the meantime.
     """
     relay.fault = Fault()
     with Admin(stage.broker.address) as admin:

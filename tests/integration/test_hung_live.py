@@ -24,7 +24,8 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 
 TOPIC: Final = "hung"
 WITHIN: Final = 13.0
-"""Ten seconds until a response is too late, and a check every two seconds."""
+"""The time limit in seconds for all reports. A response is too late after ten seconds, and the check runs
+every two seconds."""
 OLDEST: Final = "fetchgate_broker_oldest_request_seconds"
 OUTSTANDING: Final = "fetchgate_broker_outstanding_requests"
 

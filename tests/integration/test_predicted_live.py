@@ -35,7 +35,8 @@ from tools.kafka.admin import Admin
 
 SECONDS = float(os.environ.get("PREDICTED_SECONDS", "6"))
 PARKED_SECONDS = 1.0
-"""The time for an outstanding fetch to be answered. Both clients let brokers wait half a second at most."""
+"""The time in seconds after which an outstanding fetch is answered. Both clients let brokers wait at most
+half a second."""
 TOPICS = ("predicted-a", "predicted-b")
 PARTITIONS = 24
 FETCH = ApiKey.FETCH

@@ -1,6 +1,7 @@
-"""A restart for a client that gives up early: with a gap, with two gateways, with systemd's sockets.
+"""A restart of the gateway with kafka-python: with a gap, with two gateways, with systemd's sockets.
 
-kafka-python 3.0.12 ends a commit with an error if every address refuses. Other clients wait and retry.
+This client gives up early: kafka-python 3.0.12 ends a commit with an error if every address refuses the
+connection. Other clients wait and retry.
 """
 
 import fcntl

@@ -1,4 +1,4 @@
-"""The soak (`make soak`), for seconds and with a few kinds of disturbances."""
+"""A short version of the soak test (`make soak`): it runs for seconds, with a few kinds of disturbances."""
 
 import pytest
 

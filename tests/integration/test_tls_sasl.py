@@ -56,7 +56,7 @@ REAUTH_MS: Final = 3000
 the client is disconnected."""
 SASL_HANDSHAKE, SASL_AUTHENTICATE = 17, 36
 EXPIRED, ELSEWHERE = "EXPIRED-SSL", "ELSEWHERE-SSL"
-"""Listeners with invalid certificates."""
+"""The names of two listeners whose certificates are invalid: one expired, one for another host."""
 MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 
 
@@ -204,7 +204,7 @@ def _consumer(config: dict[str, Any], **more: Any) -> Consumer:
 
 
 def _read_until(consumer: Consumer, wanted: set[str], *, seconds: float = 40) -> list[str]:
-    """Consume until all of these values were received."""
+    """Consume until all wanted values were received, or the time in seconds is over. Return the values."""
     seen: list[str] = []
     deadline = time.monotonic() + seconds
     while not wanted <= set(seen) and time.monotonic() < deadline:
@@ -331,9 +331,9 @@ async def _aiokafka(
 async def _stop(consumer: AIOKafkaConsumer) -> None:
     """Stop an aiokafka consumer, and close the connections that it would leave open.
 
-    It does not support KIP-368, so the broker disconnects it repeatedly. If that has just happened, its
-    fetcher raises its own cancellation, and it closes nothing. A connection that is being opened would stay
-    as well. The lock waits for it, and prevents new ones.
+    aiokafka does not support KIP-368, so the broker disconnects the consumer repeatedly. If this has just
+    happened, the consumer's fetcher raises its own cancellation, and closes nothing. A connection that is
+    being opened would also stay open. The lock waits for this connection, and prevents new ones.
     """
     async with consumer._client._get_conn_lock:
         with suppress(asyncio.CancelledError):
@@ -541,7 +541,7 @@ def test_a_client_certificate_opens_a_listener_that_wants_one(secured: Secured) 
 
 
 def _reason(gateway: GatewayProcess) -> str:
-    """Wait for the only reason why a gateway is not ready."""
+    """Wait until a gateway has the only reason why it is not ready, and return this reason."""
     deadline = time.monotonic() + 20
     reasons = ["the bootstrap has not been asked yet"]
     while reasons == ["the bootstrap has not been asked yet"] and time.monotonic() < deadline:
@@ -588,7 +588,10 @@ def test_tls_at_a_plaintext_port_is_one_clear_line(secured: Secured) -> None:
 
 
 def test_a_new_certificate_comes_into_use_under_traffic(secured: Secured, tmp_path: Path) -> None:
-    """Records flow both ways all the time, on connections that stay open and re-authenticate."""
+    """A new certificate is used while records flow in both directions.
+
+    Connections stay open, and clients re-authenticate on them.
+    """
     cert, key = tmp_path / "own.pem", tmp_path / "own.key"
     cert.write_text(secured.own.chain)
     key.write_text(secured.own.private)

@@ -1,4 +1,4 @@
-"""Connects a test's client to a model broker through the gateway's code, without sockets."""
+"""Connects a test's client through the gateway's code to a model broker, without sockets."""
 
 import random
 from collections.abc import Callable, Iterable
@@ -20,7 +20,7 @@ def framed(message: bytes) -> bytes:
 
 
 def unframed(data: bytes) -> list[bytes]:
-    """Split bytes into frames, and remove the length of each.
+    """Split bytes into frames, and remove the length field of each frame.
 
     Raises:
         GateError: the bytes end within a frame.
@@ -79,7 +79,8 @@ class Gate:
         self.broker = broker
         self.chance = chance
         self.counted = Tally()
-        """The fetches of the client's and the broker's side, counted independently of the connection."""
+        """The fetches on the client's and on the broker's side. The gate itself counts them, without the
+        connection."""
         self.before: Callable[[bytes], None] = lambda _: None
         """Called with each request frame before the broker answers it."""
         self._left = b""

@@ -1,4 +1,4 @@
-"""Topics and partitions with their logs. The model never looks into the batches."""
+"""Topics and partitions with their logs. The model never reads the contents of batches."""
 
 from dataclasses import dataclass, field
 from itertools import takewhile
@@ -21,7 +21,7 @@ class Segment:
     base_offset: int
     batches: list[Batch] = field(default_factory=list)
     index: list[tuple[int, int]] = field(default_factory=list)
-    """(last offset of a batch, position of that batch), for some batches."""
+    """The offset index: for some batches, the last offset of the batch and the position of the batch."""
     unindexed: int = 0
 
     @property
@@ -55,15 +55,16 @@ class Partition:
     log_end: int = 0
     high_watermark: int = 0
     open: dict[int, int] = field(default_factory=dict)
-    """Open transactions: producer id -> first offset."""
+    """The first offset of each open transaction, by producer id."""
     aborted: list[tuple[int, int, int]] = field(default_factory=list)
-    """(producer id, first offset, offset of the abort marker)."""
+    """The aborted transactions. Each has the producer id, the first offset, and the offset of the abort
+    marker."""
     epochs: list[tuple[int, int]] = field(default_factory=lambda: [(0, 0)])
     """(leader epoch, its first offset), ascending."""
     preferred: dict[str, int] = field(default_factory=dict)
     """Rack of a consumer -> its preferred replica."""
     error: int = 0
-    """For tests: every read fails with this error."""
+    """The error code with which every read fails, set by tests. 0 for no error."""
 
     @property
     def last_stable_offset(self) -> int:

@@ -20,7 +20,7 @@ NOT_LEADER_OR_FOLLOWER = 6
 FENCED_LEADER_EPOCH = 74
 UNKNOWN_LEADER_EPOCH = 75
 HINTED = (NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH)
-"""The errors whose entries name the new leader (KIP-951)."""
+"""If an entry has one of these errors, it also has the new leader (KIP-951)."""
 
 
 @dataclass(slots=True)
@@ -95,7 +95,7 @@ class Reading:
         )
 
     def _refusal(self, partition: Partition, entry: FetchPartition, allowance: Allowance) -> int:
-        """Return the error with which this read fails, or 0."""
+        """Return the error code with which the read of this partition fails, or 0 if it does not fail."""
         if partition.error:
             return partition.error
         fenced = self.release.fences_in_sessions or not self.in_session
@@ -154,9 +154,9 @@ class Reading:
     def _aborted(
         partition: Partition, entry: FetchPartition, segment: Segment, end_position: int
     ) -> tuple[AbortedTransaction, ...]:
-        """Return the aborted transactions that may overlap the records read.
+        """Return the aborted transactions that may overlap the records that were read.
 
-        The end of the records is known only roughly, because the offset index is sparse.
+        The end offset of these records is known only roughly, because the offset index is sparse.
         """
         later = [other.base_offset for other in partition.segments if other.base_offset > segment.base_offset]
         indexed = [offset for offset, position in segment.index if position >= end_position]

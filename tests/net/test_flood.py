@@ -213,8 +213,9 @@ async def _held(
 def test_one_that_is_not_read_and_resets_is_let_go(
     plain: bool, reads: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A client that is not being read, and resets its connection, is closed. Before the fix, ten such clients
-    kept 20 file descriptors and 99 MB, as long as the broker waited.
+    """A client that is not being read and resets its connection is closed.
+
+    Before the fix, ten such clients kept 20 file descriptors and 99 MB for as long as the broker waited.
     """
 
     async def scene() -> None:

@@ -35,7 +35,7 @@ def _bind(kept: ExitStack, binding: Binding, address: Address) -> list[socket.so
 
 
 def _listening(kept: ExitStack, port: int, host: str = "127.0.0.1") -> socket.socket:
-    """Open a listening socket as systemd does."""
+    """Open a listening socket, as systemd would do before it starts a service."""
     sock = kept.enter_context(closing(socket.create_server((host, port))))
     assert sock.getblocking()
     return sock

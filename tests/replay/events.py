@@ -8,6 +8,6 @@ from replay.capture.packets import segments
 
 
 def captured_events(*inputs: Path) -> list[Event]:
-    """Return the exchanges and ends of all connections in captures, or in folders of captures."""
+    """Return the exchanges and the ends of all connections in some captures, or in folders of captures."""
     shares = sources.plan(sources.expand([str(path) for path in inputs]), 1 << 30)
     return list(read_exchanges(batch for share in shares for batch in segments.read(share)))

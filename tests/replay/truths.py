@@ -15,7 +15,7 @@ _INTERLEAVED = "many-clients-any"
 
 
 def truth(name: str) -> dict[str, Any]:
-    """Return the truth of a capture."""
+    """Return the truth of a capture: the facts that other programs counted."""
     found: dict[str, Any] = json.loads((CAPTURES / f"{name}.truth.json").read_text())
     return found
 
@@ -44,10 +44,15 @@ def assert_true(report: Report, name: str) -> None:
 
 
 def _assert_sessions(fetch: FetchReport, if_: dict[str, Any] | None, *, interleaved: bool) -> None:
-    """Check the cost of sessions. If a capture has only the client's own sessions, `if_` is None.
+    """Check the cost of sessions.
 
-    The truth lists entries in captured order, a broker in the order of the session. If topics interleave, the
-    bytes of topic elements may differ by 0.5 % at most.
+    The truth lists entries in captured order, but a broker lists them in the order of the session. If topics
+    interleave, the bytes of topic elements may differ by up to 0.5 %.
+
+    Args:
+        fetch: the report to check.
+        if_: the true cost. None if the capture has only the client's own sessions.
+        interleaved: whether the topics of the capture interleave.
     """
     if if_ is None:
         assert fetch["eligible"]["exchanges"] == fetch["saved_bytes"] == 0

@@ -1,5 +1,6 @@
-"""A broker that does not respond any more is reported once, counts as hung until it responds, and is still
-used.
+"""A broker that stops responding is reported once, and counts as hung until it responds again.
+
+The gateway continues to use the broker.
 """
 
 from time import monotonic
@@ -61,8 +62,9 @@ def test_a_broker_that_nobody_asks_any_more_is_forgotten_and_not_said_to_respond
 
 
 def test_a_gateway_tells_of_it_everywhere() -> None:
-    """A hung broker is reported in the log, in health and in state. The checks use a clock that is ahead,
-    with a real client and a silent broker.
+    """A hung broker is reported in the log, in the health and in the state of the gateway.
+
+    The test uses a real client and a silent broker. The checks run with a clock that is ahead.
     """
 
     async def scene() -> None:

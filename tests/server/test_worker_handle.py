@@ -13,13 +13,17 @@ from proxy.server.worker_handle import WorkerHandle
 from tests.shell import WAIT_SECONDS, config, run, until
 
 _CLOSES_ITS_CHANNEL: Final = "import os, sys; os.close(int(sys.argv[1])); sys.exit(int(sys.stdin.readline()))"
-"""A program that closes the channel to the supervisor first. Later it exits with the code that it reads from
-stdin.
-"""
+"""A program that first closes the channel to the supervisor. Later it exits with the code that it reads from
+stdin."""
 
 
 def _start(monkeypatch: pytest.MonkeyPatch, ends: list[int | None]) -> WorkerHandle:
-    """Start a process instead of a worker. `ends` gets the exit codes that are reported."""
+    """Start a process in place of a worker. It closes its channel first and ends later.
+
+    Args:
+        monkeypatch: the fixture of pytest.
+        ends: the list to which the reported exit codes are added.
+    """
     start = subprocess.Popen
 
     def instead(command: list[str], **options: Any) -> subprocess.Popen[bytes]:

@@ -1,8 +1,7 @@
-"""FetchSessionHandler follows each row of the table in its docstring (fetch-semantics 3.2), and cases 50 to
-57.
+"""FetchSessionHandler follows each row of the table in its docstring (fetch-semantics 3.2).
 
-Each bad response has entries that would change the table. The tests check that the table does not change: an
-error only changes the next fetch.
+The tests also cover cases 50 to 57. Each bad response has entries that would change the partition table. The
+tests check that the table does not change: an error only changes the next fetch.
 """
 
 from typing import Any
@@ -121,8 +120,9 @@ def test_a_response_with_nothing_in_it() -> None:
 
 @pytest.mark.parametrize("answered_id", [77, 78, 1])
 def test_the_id_is_kept_as_it_was(answered_id: int) -> None:
-    """Section 3.2: the session id in an incremental response is not compared. Java does not compare it
-    either.
+    """Section 3.2: the session id in an incremental response is not compared with the session's id.
+
+    Java's client does not compare it either.
     """
     handler = established()
     again(handler)
@@ -191,8 +191,9 @@ def test_a_wrong_epoch_or_ids_that_come_and_go(code: int) -> None:
 
 @pytest.mark.parametrize("code", [-1, 2, 42])
 def test_another_error_asks_without_a_session(code: int) -> None:
-    """Case 52, trap 11: after any other error, the fetch is repeated without a session. The client gets that
-    response.
+    """Case 52, trap 11: after any other error, the fetch is repeated without a session.
+
+    The client gets the response to this repeated fetch.
     """
     handler = established()
     again(handler)
@@ -204,7 +205,7 @@ def test_another_error_asks_without_a_session(code: int) -> None:
 
 @pytest.mark.parametrize(("session_id", "kept_id"), [(UNSHARDED_ID - 1, UNSHARDED_ID - 1), (UNSHARDED_ID, 0)])
 def test_an_id_that_is_in_no_shard(session_id: int, kept_id: int) -> None:
-    """Case 96: an id outside all shards is not named again."""
+    """Case 96: a session id that is in no shard's range is not used again."""
     handler = established(session_id=session_id)
     again(handler)
     give(handler, 16, error_code=-1, session_id=session_id)
@@ -291,9 +292,10 @@ def test_an_error_while_it_lasts_and_the_recovery_after_it(version: int) -> None
 
 
 def test_an_error_that_goes_silent_is_not_filled_in() -> None:
-    """Trap 7: after error 76 or 35, a missing entry is not filled in, and the fetch is repeated in full.
+    """Trap 7: if an entry with error 76 or 35 is missing in the next response, it is not filled in.
 
-    Up to 3.9, a session leaves these errors out. The values from before the error are not valid any more.
+    The fetch is repeated in full. The reason: up to release 3.9, a broker's session leaves these errors out,
+    and the values from before the error are not valid any more.
     """
     handler = established()
     again(handler)
@@ -363,7 +365,7 @@ def test_an_error_that_was_mended_and_comes_back_is_new() -> None:
 
 @pytest.mark.parametrize("version", [7, 12])
 def test_by_name_3_is_what_a_full_fetch_says(version: int) -> None:
-    """Trap 9: with topic names, error 3 is what a full fetch gets too, so the client gets it."""
+    """Trap 9: with topic names, a full fetch would get error 3, too. So the client gets this error."""
     handler = established(version)
     again(handler, version)
     result = give(handler, version, ("t", [entry(1, error=3)]), session_id=77)

@@ -198,8 +198,9 @@ def test_a_response_of_many_pieces_is_one_record(keys: Keys) -> None:
 def _shake(
     sock: socket.socket, shaken: ssl.SSLObject, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO
 ) -> None:
-    """Do the TLS handshake. Then read the two session tickets that a server sends unasked (RFC 8446,
-    4.6.1).
+    """Do the TLS handshake.
+
+    Then read the two session tickets that the server sends after it (RFC 8446, 4.6.1).
     """
     while True:
         try:

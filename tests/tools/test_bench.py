@@ -540,7 +540,7 @@ class TestLive:
 
 
 class TestOracle:
-    """The lowest possible cost of fetches, with which policies of sessions are compared."""
+    """Tests of the oracle. It computes the lowest possible cost of fetches, as a standard for policies."""
 
     LAYOUT = LAYOUTS[11]
     BARE = 70

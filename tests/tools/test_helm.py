@@ -185,8 +185,9 @@ def test_a_mesh_leaves_the_brokers_and_the_metrics_port_alone(mesh: str, outboun
     ],
 )
 def test_a_wrong_value_is_refused_and_named(value: str, named: tuple[str, ...]) -> None:
-    """A wrong value is refused, and the error names it. The checked words are the same in all versions of
-    helm.
+    """The Helm chart refuses a wrong value, and the error contains the name of the value.
+
+    The test checks words that all versions of helm use in this error.
     """
     done = ran("template", value)
     assert done.returncode == 1
@@ -215,9 +216,7 @@ def test_rules_that_fail_open_are_watched_beside_the_gateway(mode: str) -> None:
 
 @needs_helm
 def test_a_budget_for_one_replica_is_left_out() -> None:
-    """A single replica gets no PodDisruptionBudget, because such a budget prevents its node from being
-    drained.
-    """
+    """A single replica gets no PodDisruptionBudget, because it would prevent draining the node."""
     assert "PodDisruptionBudget" not in documents("podDisruptionBudget.enabled=true")
 
 

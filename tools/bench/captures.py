@@ -1,12 +1,12 @@
 """Makes large captures for benchmarks, fast, with known contents: `python -m tools.bench.captures FILE`.
 
 Each connection begins like the connection in `captures/librdkafka-100p.pcap`. Then it repeats a real fetch of
-100 partitions. The list is rotated by one each time, as librdkafka does. In the responses, some partitions
-have random records, and the offsets of these partitions grow.
+100 partitions. The list of partitions is rotated by one each time, as librdkafka does. In the responses, some
+partitions have random records, and the offsets of these partitions grow.
 
 Packets are Ethernet and IPv4 with segments of at most 1,448 bytes. Every eighth segment is acknowledged. For
-each rotation, one exchange is built with all headers. numpy copies it, and writes changing numbers into the
-copies.
+each rotation, one exchange is built with all headers. numpy copies this exchange, and writes the numbers that
+change into the copies.
 """
 
 import argparse
@@ -32,7 +32,8 @@ BROKER_PORT = 9092
 _REAL = Path(__file__).parents[2] / "captures" / "librdkafka-100p.pcap"
 _FETCH = 1
 _PREAMBLE = 5
-"""The number of exchanges before the first fetch: ApiVersions, Metadata, FindCoordinator."""
+"""The number of exchanges before the first fetch. Their requests are ApiVersions, Metadata and
+FindCoordinator."""
 _START = 1_800_000_000
 _MICROSECONDS = 200
 """The time from one packet to the next, in µs."""
@@ -46,14 +47,13 @@ _PARTITIONS = 100
 _RECORDS = 20
 """The number of records in a batch. The offset of the next batch is higher by this number."""
 _REQUEST_ENTRY = struct.Struct(">iiqiqib")
-"""An entry of a request: partition, leader epoch, fetch offset, last fetched epoch, log start offset, max
-bytes, tags.
-"""
+"""The fields of an entry in a fetch request: partition, leader epoch, fetch offset, last fetched epoch, log
+start offset, max bytes, tags."""
 
 
 @dataclass(slots=True)
 class Truth:
-    """The correct figures of a generated capture. Frames include their 4-byte length."""
+    """The figures that a correct measurement of a generated capture has. Frames include their length."""
 
     connections: int = 0
     packets: int = 0
@@ -70,16 +70,16 @@ class Truth:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """The traffic in a capture."""
+    """The form of the traffic in a generated capture."""
 
     connections: int = 20
     skew: float = 0.0
     """The first connection's share of all exchanges. The other connections have equal shares of the rest. 0
     if all connections have equal shares."""
     filled: int = 2
-    """The number of partitions with records in each response, of 100."""
+    """The number of partitions that have records in each response. A response has 100 partitions."""
     records: int = 8_000
-    """Bytes of records in each partition that has records."""
+    """The size in bytes of the records of a partition, if it has records in the response."""
 
     @property
     def busy(self) -> range:
@@ -188,7 +188,7 @@ class _Segment:
     place: int
     """The offset of the packet in the file bytes of its exchange."""
     begin: int
-    """The position of the packet's payload in the request or in the response."""
+    """The offset of the packet's payload in the request or in the response."""
     size: int
     broker: bool
 
@@ -294,7 +294,10 @@ def _write(table: Table, place: int, values: Table, dtype: str, rows: Rows = sli
 
 
 def _offsets(fetch: _ExchangeTemplate, real: _Real, shape: Shape, turned: int) -> list[tuple[int, bool]]:
-    """Return where the offsets of partitions with records are: (position, whether it is in the response)."""
+    """Return the positions of the offsets of partitions that have records, to fill them in later.
+
+    Each position comes with whether it is in the response (True) or in the request.
+    """
     first, second = fetch.request.index(real.topic) + 17, fetch.response.index(real.topic) + 17
     more = len(_compact(shape.records)) + shape.records - len(_compact(0))
     found = []

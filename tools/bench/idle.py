@@ -17,9 +17,11 @@ from tools.bench.wire import consumer
 PARTITIONS: Final = 1000
 RATE: Final = 100
 SHARE: Final = 2
-"""Windows are this many times shorter than in other parts: ten seconds."""
+"""The factor by which time windows are shorter than in other parts of the benchmark. They last ten
+seconds."""
 CPU_LIMIT, BOTH_LIMIT = 1.8, 0.8
-"""CPU limits: the gateway's relative to the floor's, and gateway with broker relative to the broker alone."""
+"""Two limits of CPU time, as factors: the gateway's compared with the bare proxy's, and the sum of gateway
+and broker compared with the broker without a proxy."""
 SETTLE_SECONDS: Final = 3.0
 """The time in seconds from a consumer's first record until it has read from all partitions and the session
 exists."""

@@ -33,7 +33,7 @@ SMALL_QUEUE: Final = (
 SINGLES: Final = 20
 
 Sample = tuple[int, int]
-"""Fetch bytes so far, on the client's side and on the broker's."""
+"""The fetch bytes that a gateway has exchanged so far: first with the client, then with the broker."""
 
 
 @dataclass(slots=True)
@@ -45,7 +45,7 @@ class Running:
     samples: list[Sample]
 
     def look(self) -> Sample:
-        """Return the bytes of both sides so far."""
+        """Return the number of fetch bytes so far, on the client's and on the broker's side."""
         state = self.gateway.state()
         return CountedFetches.of(state, "client").total, CountedFetches.of(state, "broker").total
 

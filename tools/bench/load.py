@@ -30,7 +30,7 @@ Result = dict[str, Any]
 
 
 def produce(options: argparse.Namespace) -> Result:
-    """Produce at a constant rate with linger 0, for some seconds or until stopped."""
+    """Produce at a constant rate with linger 0, for a number of seconds or until stopped."""
     settings = {"linger.ms": 0, **_given(options)}
     producer = Producer({"bootstrap.servers": options.bootstrap, "log_level": ERRORS, **settings})
     chance = random.Random(options.partitions)  # noqa: S311 - the same order on every run

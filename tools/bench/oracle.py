@@ -29,7 +29,7 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(slots=True)
 class Exchanged:
-    """One fetch and its response, in columns over all partitions of a client."""
+    """One fetch and its response. Its columns have one item for each partition of the client."""
 
     position: Column
     """The fetch offset of each partition, or `ABSENT` if the fetch does not list the partition."""
@@ -40,7 +40,7 @@ class Exchanged:
     records: Column
     """The size of the records in the response, in bytes."""
     request: int
-    """Bytes of the client's request."""
+    """The size of the client's request in bytes."""
     response: int
     """The size of the full response in bytes."""
     bare: int
@@ -94,7 +94,10 @@ def _delta(
     answer: int,
     prefix: int,
 ) -> Column:
-    """Return the bytes listed in a delta and its response, against each earlier exchange."""
+    """Return the size of a delta's list and of the entries in its response, for each earlier exchange.
+
+    The delta is against that earlier exchange. Sizes are in bytes.
+    """
     listed = each.position >= 0
     then = np.stack([one.position for one in done])
     high = np.stack([one.high for one in done])

@@ -1,10 +1,11 @@
-"""Targets `client`, `broker`, `core` and `sessions`: one connection of the gateway, without sockets.
+"""The fuzzer's targets `client`, `broker`, `core` and `sessions`: one connection of the gateway, no sockets.
 
 An input is a list of steps: a byte for the action, then its arguments. Frames get a correct length, and
-responses the expected correlation id, so that most are read beyond these fields. In raw steps, both come from
-the input. `ModelBroker` gives correct responses.
+responses get the expected correlation id. So most frames are read beyond these two fields. In raw steps, the
+length and the correlation id come from the input. `ModelBroker` gives correct responses.
 
-In target `sessions` clients have sessions with the gateway, and can continue them on their next connection.
+In the target `sessions`, clients have sessions with the gateway, and can continue them on their next
+connection.
 """
 
 import random
@@ -39,7 +40,7 @@ _PARTITIONS: Final = 6
 _BUDGET: Final = 1 << 16
 _BROKER_SLOTS: Final = 1000
 _LITTLE_ROOM: Final = 8
-"""The limit of partitions in each shard of a small session cache."""
+"""The maximum number of partitions in each shard of a small session cache."""
 _EVICTION_MS: Final = 1000
 _MODEL_ANSWERS: Final = 16
 """The maximum number of responses that the model gives in a row."""
@@ -84,7 +85,7 @@ class _Model:
         return self._take((request, now))
 
     def append(self) -> None:
-        """Append a record."""
+        """Append a record to the model broker's log."""
         self._take((b"", 0.0))
 
     def _take(self, step: _Step) -> bytes:
@@ -141,7 +142,7 @@ class _ConnectionScript:
         self._release = _RELEASES[(options >> 6) % len(_RELEASES)]
         self._model: _Model | None = None
         self._asked = bytearray()
-        """Bytes sent to the broker that the model has not answered yet."""
+        """Bytes that were sent to the broker. The model has not answered them yet."""
         self._now = 0.0
         self._chunk = 0
         """The size of the pieces that the gateway reads, in bytes. 0 if it reads all at once."""
@@ -293,7 +294,14 @@ class _ConnectionScript:
         self._client(_fetch_frame(version, _wants(subset, offset), kind))
 
     def _session(self, kind: int, which: int, subset: int, forgets: int) -> None:
-        """Send a fetch like a client with sessions: with an id and an epoch that match, or do not."""
+        """Send a fetch as a client with sessions does. Its id and its epoch are right or wrong.
+
+        Args:
+            kind: the choice of the version and of the epoch.
+            which: the choice of the session.
+            subset: the choice of the partitions.
+            forgets: the choice of the partitions to forget.
+        """
         version = _SESSION_VERSIONS[kind % len(_SESSION_VERSIONS)]
         held: list[FetchSession] = list(self._manager.cache) if self._manager is not None else []
         session = held[which % len(held)] if held and which & 32 else None
@@ -307,7 +315,7 @@ class _ConnectionScript:
         self._client(_session_frame(version, wants, kind, (session_id, epoch), forget))
 
     def _reconnect(self) -> None:
-        """End the connection and begin another one. Clients' sessions survive that."""
+        """End the connection and begin another one. The clients' sessions survive the end of a connection."""
         self._end()
         self._asked.clear()
         self._connection = self._connect()

@@ -16,10 +16,12 @@ EXAMINE_EVERY: Final = 2000
 as much as the input."""
 LOOK_EVERY: Final = 20_000
 MOST_GROWTH: Final = 64 << 20
-"""The limit of growth of the process while it feeds inputs, after the first `LOOK_EVERY`."""
+"""The maximum growth of the process in bytes while it runs inputs. Growth during the first `LOOK_EVERY`
+inputs does not count."""
 
 Say = Callable[[int, float], None]
-"""Called now and then with the number of inputs and the seconds so far."""
+"""A function that shows the progress. It is called now and then with the number of inputs and the seconds so
+far."""
 
 
 class Watch:
@@ -41,7 +43,7 @@ class Watch:
         self._memory = 0
 
     def feed(self, data: bytes) -> None:
-        """Feed one input."""
+        """Run the target with one input."""
         self.inputs += 1
         found, taken = run_once(self._target, data)
         if found is not None:
@@ -80,7 +82,7 @@ def inputs(target: FuzzTarget, seed: int) -> Iterator[bytes]:
 
 
 def plain(target: FuzzTarget, count: int, seconds: float, seed: int, say: Say) -> Watch:
-    """Feed `count` inputs, at most for `seconds`."""
+    """Run the target with `count` inputs, but not longer than `seconds`."""
     watch = Watch(target)
     target.seeds()  # read the files first
     began = said = time.monotonic()

@@ -1,4 +1,4 @@
-"""One target, fuzzed in this process or, with atheris, in a child process."""
+"""Fuzzes one target, in this process or, with atheris, in a child process."""
 
 import json
 import os
@@ -63,11 +63,11 @@ class _Say:
 def _guided(
     target: FuzzTarget, count: int, seconds: float, seed: int, say: _Say
 ) -> tuple[int, float, list[bytes], bool]:
-    """Fuzz in a child process. If an input ends that process, its file is one of the suspects.
+    """Fuzz in a child process. If an input ends this process, the input is one of the suspects.
 
     Returns:
-        The number of inputs, the seconds, the suspects among the inputs, and whether the process ended
-        without a suspect.
+        The number of inputs, the time in seconds, the suspects (inputs that may show a defect), and whether
+            the process ended without a suspect.
     """
     folder = _WORK / target.name
     folder.mkdir(parents=True, exist_ok=True)

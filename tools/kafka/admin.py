@@ -130,7 +130,12 @@ class Admin:
         self._await(f"{name} has {total} leaders", lambda state: _led(state, name) == total, name)
 
     def delete_records(self, name: str, before: Mapping[int, int]) -> dict[int, int]:
-        """Delete records before these offsets (-1: all). Return the log start offsets, by partition."""
+        """Delete records before some offsets. Return the new log start offsets, by partition.
+
+        Args:
+            name: the name of the topic.
+            before: the offset before which records are deleted, by partition. -1 deletes all records.
+        """
         starts = {}
         for partition, offset in before.items():
             topic = string(name) + array([struct.pack(">iq", partition, offset)])
@@ -225,9 +230,9 @@ class Admin:
         self.reorder_all(name, {partition: replicas})
 
     def reorder_all(self, name: str, replicas: Mapping[int, Sequence[int]]) -> None:
-        """Set the replicas of partitions. Wait until every broker knows them and first replicas are in sync.
+        """Set the replicas of partitions. The leaders do not change until the next election.
 
-        The leaders do not change until the next election.
+        Wait until every broker knows the replicas, and each first replica is in sync.
         """
         orders = {partition: list(order) for partition, order in replicas.items()}
         self._reassign(name, orders)
@@ -266,11 +271,14 @@ class Admin:
         self._await(f"{name} is led by {leaders}", holds, name)
 
     def leaders(self, name: str) -> dict[int, int]:
-        """Return the leader's node id by partition; -1 if there is none."""
+        """Return the node id of each partition's leader, by partition. -1 if it has no leader."""
         return self.state(name).topics[name].leaders
 
     def topic_id(self, name: str) -> UUID:
-        """Return a topic's id; all zeros if the broker has no ids. It needs a broker of 2.8 or later."""
+        """Return the id of a topic, or all zeros if brokers have no topic ids.
+
+        The broker must be 2.8 or later.
+        """
         version = 10
         body = compact_array([bytes(16) + compact_string(name) + b"\0"]) + b"\0\0\0\0"
         reader = BodyReader(self._any().call(METADATA, version, body))
@@ -334,7 +342,13 @@ class Admin:
             reader.tags()
 
     def _await(self, what: str, holds: Callable[[ClusterState], bool], *topics: str) -> None:
-        """Wait until a condition is true in the metadata of every broker of the cluster."""
+        """Wait until a condition is true for the metadata of every broker of the cluster.
+
+        Args:
+            what: the condition in words, for the error message.
+            holds: returns whether the condition is true for a broker's metadata.
+            topics: the topics whose metadata are requested.
+        """
         self._await_each(what, lambda node_id: holds(self.state(*topics, node_id=node_id)))
 
     def _await_each(self, what: str, holds: Callable[[int], bool]) -> None:

@@ -10,15 +10,15 @@ from tools.kafka.settings import Properties
 
 
 class Cluster:
-    """Nodes 1 to N. `with` starts them together, ends them, and removes their files.
+    """A cluster of nodes 1 to N. `with` starts the nodes together, ends them, and removes their files.
 
     Kafka's own topics (offsets, transactions) are on every node, so that consumers survive a restart.
 
     Args:
         version: Kafka's release, 3.5 or later.
-        nodes: how many.
-        properties: settings for all of them.
-        heap: of each, as in -Xmx.
+        nodes: the number of nodes.
+        properties: settings for all nodes.
+        heap: the heap of each node, as in -Xmx.
     """
 
     def __init__(

@@ -46,7 +46,10 @@ class Namespace:
 
     @contextmanager
     def inside(self) -> Iterator[None]:
-        """Move this thread into the namespace. Its new threads and processes start there, too."""
+        """Move this thread into the namespace for the block.
+
+        Threads and processes that it starts are there, too.
+        """
         with _returning():
             _check(_libc.setns(self._fd, CLONE_NEWNET))
             yield

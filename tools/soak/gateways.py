@@ -25,18 +25,19 @@ DRAIN_SECONDS: Final = 10
 MOST_BYTES: Final = 512 << 20
 """The maximum memory of all processes of a gateway. It is the limit in the deployment files."""
 SPARE_DESCRIPTORS: Final = 12
-"""How many more descriptors than at its start it may have after its clients have left: the admin endpoint is
-in use."""
+"""The number of descriptors that a gateway may have more than at its start, after its clients have left. Its
+admin endpoint is in use then."""
 QUIET_SECONDS: Final = 60.0
 """The time in seconds for which a gateway may still have connections after all its clients have left."""
 READY_SECONDS: Final = 120.0
-"""The time limit for a new gateway to be ready. All clients compete with it for the processor."""
+"""The time limit in seconds for a new gateway to be ready. It is long because all clients compete for the
+processor."""
 TROUBLE: Final = re.compile(r"defect|Traceback|MemoryError|never retrieved")
 
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """The resources of all processes of a gateway."""
+    """The resources that all processes of a gateway use."""
 
     memory: int
     descriptors: int
@@ -57,13 +58,13 @@ class Gateways:
     bootstrap: str
     near: Callable[[], AbstractContextManager[None]]
     most: int = 0
-    """The peak of memory so far, in bytes."""
+    """The highest memory use so far, in bytes."""
     problems: list[str] = field(default_factory=list)
     first: Used = Used(0, 0)
-    """The resources of the present gateway just after its start."""
+    """The resources of the running gateway just after its start."""
     takeovers: int = 0
     slowest: float = 0.0
-    """The longest time until a new gateway was ready, in seconds."""
+    """The longest time that a new gateway needed to become ready, in seconds."""
     saved: int = 0
     """The number of bytes that all gateways have saved so far."""
     fetches: dict[str, int] = field(default_factory=dict)
@@ -190,7 +191,7 @@ class Gateways:
         return Used(memory, descriptors)
 
     def _leave(self, gateway: GatewayProcess) -> None:
-        """End a gateway with SIGTERM. Check its log, and keep its counts."""
+        """End a gateway with SIGTERM. Check its log, and add its counts to the counts so far."""
         with suppress(OSError):
             totals = gateway.state()["totals"]
             self.saved += totals["saved_bytes"]

@@ -1,4 +1,4 @@
-"""Counts of the contents of one capture file: of the used and of the unused ones."""
+"""Counts of the contents of one capture file: of the packets that are used and of all others."""
 
 import json
 import re
@@ -27,13 +27,13 @@ class FileCounts:
     """
 
     file: str
-    """The name under which the user knows the file; `-` is standard input."""
+    """The name of the file, as the user gave it. `-` is standard input."""
     number: int = 0
-    """The file's position in the input."""
+    """The position of the file among the input files."""
     fingerprint: str = ""
     """See `Source.fingerprint`."""
     format: str = ""
-    """`pcap` or `pcapng`; empty when the file is neither."""
+    """The format of the file, `pcap` or `pcapng`. Empty if the file has another format."""
     file_bytes: int = 0
     """Bytes of the capture that were read, decompressed."""
     packets: int = 0
@@ -48,15 +48,15 @@ class FileCounts:
     """The time of the first packet, in nanoseconds since 1970. 0 if there is no packet."""
     last_time: int = 0
     stretches: list[list[int]] = field(default_factory=list)
-    """The captured intervals of time, in order: first and last packet of each. They are more than `PAUSE`
-    apart."""
+    """The captured intervals of time, in order. Each has the time of its first and of its last packet. The
+    pauses between intervals are longer than `PAUSE`."""
     not_ip: int = 0
     not_tcp: int = 0
     tunnelled: int = 0
     """The number of tunnels (VXLAN, Geneve, GRE) that were removed to read the inner packet. A packet in two
     nested tunnels counts twice."""
     fragments: int = 0
-    """Fragments of IP packets. They are not reassembled, so their contents are missing."""
+    """The number of fragments of IP packets. They are not reassembled, so their contents are missing."""
     cut_packets: int = 0
     """Packets that were only captured in part."""
     cut_headers: int = 0
@@ -66,8 +66,8 @@ class FileCounts:
     filtered: int = 0
     """TCP packets of hosts or ports that the filter excludes."""
     other_ports: dict[int, int] = field(default_factory=dict)
-    """Packets that the filter by ports excludes, by port. Each packet counts for both of its ports. Only the
-    busiest ports are kept."""
+    """The numbers of packets that the filter by ports excludes, by port. Each packet counts for both of its
+    ports. Only the ports with the most packets are kept."""
     unknown_link: int = 0
     """Packets of link types that are not supported."""
     bad_records: int = 0
@@ -102,9 +102,9 @@ class FileCounts:
         self.problems = lines[:MOST_PROBLEMS] + [_MORE] * more
 
     def add_problem(self, problem: str) -> None:
-        """Add a line to the problems, once.
+        """Add a line to the problems, unless it is there already.
 
-        After `MOST_PROBLEMS` lines, add one last line which says that there are more.
+        After `MOST_PROBLEMS` lines, add one last line which says that there are more problems.
         """
         line = problem if len(self.problems) < MOST_PROBLEMS else _MORE
         if line not in self.problems:

@@ -83,7 +83,8 @@ class Pairing:
         self.contradicted = False
         """Whether the bytes of the connection turned out not to be Kafka."""
         self.opaque_from_client = False
-        """Whether no more requests come: after a SASL handshake v0, other bytes than Kafka frames follow."""
+        """Whether the client sends no more Kafka frames, because other bytes follow after a SaslHandshake
+        v0."""
         self.opaque_from_broker = False
         self.request_broken = False
         """Whether some requests of the connection may be missing."""
@@ -149,7 +150,7 @@ class Pairing:
         return pairs
 
     def finish(self) -> list[Exchange]:
-        """End the connection; return the remaining exchanges."""
+        """End the connection. Return the exchanges that remain."""
         for response in self._early:
             self._unpaired(response)
         self._out += self._waiting
@@ -167,7 +168,7 @@ class Pairing:
     # The methods of `framing.FrameOwner`.
 
     def requests_found(self, framing: Framing) -> None:
-        """See `framing.FrameOwner`."""
+        """Record that requests were found in the captured bytes. See `framing.FrameOwner`."""
         if self.client is None:
             self.client = framing
             self.on_client(framing)
@@ -177,7 +178,7 @@ class Pairing:
         return self._keeps_all or api_key in READ
 
     def wants_response(self, correlation_id: int) -> bool | None:
-        """See `framing.FrameOwner`."""
+        """Return whether the contents of the response are needed. See `framing.FrameOwner`."""
         waiting = self._waiting
         if waiting and waiting[0].correlation_id == correlation_id:
             return waiting[0].api_key in self._read
@@ -186,11 +187,11 @@ class Pairing:
         )
 
     def awaited(self) -> Iterator[int]:
-        """See `framing.FrameOwner`."""
+        """Yield the correlation ids of the responses that are expected. See `framing.FrameOwner`."""
         return (one.correlation_id for one in self._waiting if one.answer_due)
 
     def is_response(self, frame: Buffer, correlation_id: int, *, whole: bool) -> bool | None:
-        """See `framing.FrameOwner`."""
+        """Return whether bytes are a response with this correlation id. See `framing.FrameOwner`."""
         request = next((one for one in self._waiting if one.correlation_id == correlation_id), None)
         if request is None or request.api_key != ApiKey.FETCH or request.request_missing:
             return None
@@ -233,7 +234,7 @@ class Pairing:
     def response_seen(
         self, correlation_id: int, pieces: list[Buffer], size: int, missing: int, end_time: int
     ) -> None:
-        """See `framing.FrameOwner`."""
+        """Record a response that was found in the captured bytes. See `framing.FrameOwner`."""
         waiting = self._waiting
         if waiting and waiting[0].correlation_id == correlation_id and not self._is_ambiguous():
             request = waiting.popleft()
@@ -338,9 +339,9 @@ class Pairing:
             self._report_early()
 
     def _answered_early(self, request: Exchange) -> bool:
-        """Pair a request with a response that was read before it. Return False if there is none.
+        """Pair a request with a response that was read earlier. Return False if there is no such response.
 
-        After a gap, requests are found later than they were sent (see `resync`).
+        After a gap in the capture, requests are found later than they were sent (see `resync`).
         """
         ids = [one.correlation_id for one in self._early]
         if request.correlation_id not in ids or self._repeats_ids:
@@ -446,12 +447,12 @@ _LAST: Final = 13
 
 
 def learn_topics(frame: Buffer, version: int, topics: dict[bytes, str]) -> None:
-    """Add topic id -> name from a Metadata response, v10 to v13. Other responses add nothing.
+    """Add the names of topics from a Metadata response (v10 to v13). Other versions have no topic ids.
 
     Args:
-        frame: the response from its length on.
+        frame: the response, with its length field.
         version: the version of the request.
-        topics: the known names, to which this adds.
+        topics: the known names by topic id. The new names are added to it.
     """
     if _FIRST_WITH_IDS <= version <= _LAST:
         topics |= _topics_of(bytes(frame[RESPONSE_START_BYTES:]))
@@ -459,9 +460,12 @@ def learn_topics(frame: Buffer, version: int, topics: dict[bytes, str]) -> None:
 
 @lru_cache(maxsize=8)
 def _topics_of(frame: bytes) -> dict[bytes, str]:
-    """Return topic id -> name. `frame` is a Metadata response without the bytes up to its correlation id.
+    """Return the names of the topics in a Metadata response, by topic id.
 
     Results are cached, because all clients of a cluster get the same response.
+
+    Args:
+        frame: the response, without its length and correlation id.
     """
     topics: dict[bytes, str] = {}
     try:

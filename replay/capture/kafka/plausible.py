@@ -31,7 +31,7 @@ MAX_FRAME: Final = 1 << 30
 HEAD: Final = 2048
 """The maximum size of a request's header, in bytes. Only an unlikely client id would make it larger."""
 _MAX_VERSION: Final = 24
-"""A request with a higher version is not accepted. No API has such a version yet (Fetch has 18)."""
+"""The highest version that is accepted in a request. No API has such a version yet (Fetch has 18)."""
 _MAX_CLIENT_ID: Final = 1024
 _MAX_CANDIDATES: Final = 4096
 _LONGEST_KEY: Final = max(ApiKey)
@@ -57,14 +57,14 @@ def is_response_start(length: int) -> bool:
 
 
 def request_size(head: bytes, *, cut: bool) -> int:
-    """Return the size of the request that begins with these bytes, if they are a request.
+    """Return the size of the request that begins with certain bytes, if the bytes are a request.
 
     Args:
-        head: the first `HEAD` bytes from the length on, or fewer if fewer are known.
-        cut: the bytes after `head` were not captured.
+        head: the first `HEAD` bytes, including the length field. Fewer if fewer bytes are known.
+        cut: whether the bytes after `head` were not captured.
 
     Returns:
-        The size of the whole frame. `NO` if the bytes are no request, `MORE` if more bytes are needed.
+        The size of the whole frame. `NO` if the bytes are no request. `MORE` if more bytes are needed.
     """
     if len(head) < _CLIENT_ID_LENGTH.stop:
         return NO if cut else MORE
@@ -105,14 +105,14 @@ def _is_name(client_id: bytes) -> bool:
 def request_candidates(
     buffer: bytearray, start: int, client_id: bytes | None, *, nameless: bool
 ) -> Iterator[int]:
-    """Yield the places from `start` on at which a request may begin.
+    """Yield the offsets at which a request may begin, from `start` on.
 
     Args:
-        buffer: a stretch of the client's stream.
-        start: the first place.
-        client_id: the client id of earlier requests of the connection. None or empty means unknown.
-        nameless: while the client id is unknown, also accept headers without a client id. Zeros in a row look
-            like such a header, too.
+        buffer: a part of the client's stream.
+        start: the first offset.
+        client_id: the client id of earlier requests of the connection. None or empty if it is unknown.
+        nameless: whether to accept headers without a client id while the client id is unknown. A row of zeros
+            also looks like such a header.
     """
     if client_id:
         pattern = len(client_id).to_bytes(2) + client_id

@@ -58,7 +58,7 @@ class Opener(ABC):
     def open(self, number: int, record: memoryview) -> tuple[int, memoryview, int] | None:
         """Return the type of a record, its contents, and the number of its padding bytes.
 
-        Return None if the record has another number or other keys.
+        Return None if the record can't be decrypted: its number is not `number`, or its keys are others.
         """
 
     @abstractmethod
@@ -91,7 +91,7 @@ class _Opener13(Opener):
         return _Opener13(self._cipher, self._expand(b"traffic upd", len(self._secret)))
 
     def _expand(self, label: bytes, size: int) -> bytes:
-        """HKDF-Expand-Label (RFC 8446, 7.1). No key is longer than one hash."""
+        """Derive a key with HKDF-Expand-Label (RFC 8446, 7.1). No key is longer than one hash."""
         label = b"tls13 " + label
         info = size.to_bytes(2) + bytes([len(label)]) + label + b"\0"
         return hmac.digest(self._secret, info + b"\1", self._cipher.digest)[:size]
@@ -134,7 +134,7 @@ def _opened(
 
 
 def is_known(hello: ServerHello) -> bool:
-    """Return whether the server's choice of version and cipher is supported."""
+    """Return whether fetchgate supports the TLS version and the cipher that the server has chosen."""
     return hello.cipher in _CIPHERS.get(hello.version, {})
 
 

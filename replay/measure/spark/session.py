@@ -1,4 +1,4 @@
-"""A Spark session: a new one, or the one that spark-submit prepared.
+"""A Spark session: a new one, or the session that spark-submit prepared.
 
 A new session prints nothing, uses only loopback unless a cluster is named, and removes its folder at the end.
 """
@@ -30,7 +30,7 @@ from replay.measure.spark.errors import SparkFailedError
 from replay.measure.spark.java import SUBMITTED, java_home
 
 BATCH_BYTES: Final = 4 << 20
-"""The size of Arrow batches. A worker has a few of them in memory, however large the capture is."""
+"""The size of Arrow batches, in bytes. A worker has a few of them in memory, for a capture of any size."""
 _LOG4J: Final = """\
 rootLogger.level = error
 rootLogger.appenderRef.file.ref = err
@@ -218,7 +218,7 @@ def _signals_later() -> Iterator[None]:
 
 
 def interrupted(error: BaseException | None) -> bool:
-    """Return whether the user pressed Ctrl-C. PySpark may raise another exception then."""
+    """Return whether the user pressed Ctrl-C, even if PySpark has raised another exception for it."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__context__
     return error is not None
@@ -238,7 +238,7 @@ _LOOPBACK: Final = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress"
 
 
 def _of_java(scratch: Path, options: str) -> dict[str, str]:
-    """Return the settings for a Java process that is started here."""
+    """Return the settings for a new Java process."""
     ours = (
         f"-Dlog4j2.configurationFile=file:{scratch}/log4j2.properties -Djava.io.tmpdir={scratch} "
         "-XX:+UseParallelGC -XX:TieredStopAtLevel=1 -Xshare:auto"

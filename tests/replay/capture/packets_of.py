@@ -1,4 +1,4 @@
-"""The packets of captures, each as a row of SEGMENTS, for tests that lose, repeat and shuffle packets."""
+"""Packets of captures as rows of SEGMENTS. Tests lose, repeat and reorder these packets."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace

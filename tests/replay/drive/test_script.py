@@ -1,4 +1,4 @@
-"""The requests of a capture that are played: their order, their times, how many are in flight before each."""
+"""Which requests of a capture are played: their order, their times, the number in flight before each."""
 
 from proxy.protocol.api import ApiKey
 from replay.drive.script import LeftOut, ScriptMaker, captured

@@ -29,7 +29,7 @@ def sampled(connection: str, exchanges: list[tuple[int, int, int]], client_id: s
 
 
 def polling(count: int, *, begin: int = SECOND, first: int = 1) -> list[tuple[int, int, int]]:
-    """Return the exchanges of a consumer that fetches twice a second."""
+    """Return the exchanges of a consumer that sends two fetches per second."""
     return [
         (place, begin + place * SECOND // 2, begin + place * SECOND // 2 + 490_000_000)
         for place in range(first, first + count)
@@ -64,9 +64,9 @@ def test_few_exchanges_prove_nothing() -> None:
 
 @pytest.mark.parametrize("seed", range(50))
 def test_consumers_in_lockstep_are_two(seed: int) -> None:
-    """Two consumers that a process starts at once are not taken for a gateway.
+    """Two consumers that are started at the same time are not taken for the two sides of a gateway.
 
-    The broker answers them in any order.
+    The broker answers the two consumers in any order.
     """
     chance = random.Random(seed)
     both = [

@@ -1,4 +1,4 @@
-"""Records are cut out of segments only if they are certain to be records. Nothing else changes."""
+"""Records are cut out of segments only if the bytes are certainly records. Nothing else changes."""
 
 import struct
 from collections.abc import Iterable, Iterator
@@ -27,7 +27,7 @@ def request(version: int = 11, correlation_id: int = 7, api_key: int = 1) -> byt
 
 
 def response(*records: bytes, correlation_id: int = 7) -> bytes:
-    """Return a v11 response with one topic, which has a partition for each of `records`."""
+    """Return a v11 fetch response with one topic. The topic has one partition for each item of `records`."""
     entries = b"".join(
         struct.pack(">ihqqqiii", at, 0, 100, 100, 0, 0, -1, len(one)) + one for at, one in enumerate(records)
     )

@@ -64,7 +64,7 @@ def _passed(fetch: FetchReport, reason: str) -> dict[str, Passed]:
 
 
 def report() -> Report:
-    """Make a report of an hour of five clients at three brokers."""
+    """Make a report of one hour. It has five clients at three brokers."""
     cells = {(client, broker): _cell(client, broker) for client in CLIENTS for broker in BROKERS}
     total = added(cells.values())
     clients = {client: added(cells[client, broker] for broker in BROKERS) for client in CLIENTS}
@@ -287,7 +287,11 @@ def empty() -> Report:
 
 
 def combined(value: Callable[[str, str], int]) -> FetchReport:
-    """Make a FetchReport whose figures are value(group, field). Savings are computed from the figures."""
+    """Make a FetchReport. Its savings are computed from its figures.
+
+    Args:
+        value: returns a figure by its group and its field.
+    """
     groups = {
         group: {field: value(group, field) for field in fields.__annotations__}
         for group, fields in GROUPS.items()
@@ -306,7 +310,7 @@ def figure(fetch: FetchReport, group: str, field: str) -> int:
 
 
 def added(fetches: Iterable[FetchReport]) -> FetchReport:
-    """Add up rows."""
+    """Return the sum of rows, field by field."""
     rows = list(fetches)
     return combined(lambda group, field: sum(figure(row, group, field) for row in rows))
 
@@ -336,7 +340,7 @@ def _names() -> list[tuple[str, str]]:
 
 
 def _cell(client: tuple[str, str, int, int, int, int, bool], broker: str) -> FetchReport:
-    """Make one client's fetches at one broker."""
+    """Return the figures for the fetches of one client at one broker."""
     _, _, version, _, fetches, partitions, native = client
     count = fetches // (2 + BROKERS.index(broker))
     took = 0 if native else count

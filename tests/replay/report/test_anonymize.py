@@ -1,4 +1,4 @@
-"""Pseudonyms: stable, keyed, complete."""
+"""Pseudonyms in reports do not change, depend on a key, and replace all names."""
 
 import json
 import re

@@ -14,7 +14,7 @@ EXAMPLES: Final = 5
 BEFORE_NS: Final = 10**9
 """The events in this time before a record was first processed are part of its story, in nanoseconds."""
 REJOINED_SECONDS: Final = 10
-"""How long after a gateway's restart its members have joined again."""
+"""The time in seconds after a gateway's restart within which its members have joined again."""
 
 Span = tuple[int, int]
 """Begin and end, in nanoseconds."""
@@ -25,7 +25,7 @@ Log = Mapping[tuple[int, int], str]
 
 @dataclass(slots=True)
 class GroupsVerdict:
-    """Counts over some groups, and examples of forbidden events."""
+    """The counts of events in several groups, and examples of the forbidden events."""
 
     counts: Counter[str] = field(default_factory=Counter)
     problems: list[str] = field(default_factory=list)
@@ -52,8 +52,8 @@ class _Processed:
     """The number of the assignment in which the record was processed. Each process of the member counts from
     0."""
     in_hand: bool
-    """The group may have continued without the member. Records that the member already had then do not
-    matter."""
+    """Whether the group may have continued without the member. If so, records that the member had received
+    before are not judged."""
 
 
 LOST: Final = "lost"
@@ -159,7 +159,10 @@ def _judge_key(
 def _story(
     before: _Processed, again: _Processed, lives: Sequence[MemberLife], gateway_down: Sequence[Span]
 ) -> str:
-    """Describe the events in the group before a record came twice, to find the reason."""
+    """Describe the events in a group from shortly before a record was processed until it was processed again.
+
+    They help to find the reason.
+    """
     low, high = before.did.at - BEFORE_NS, again.did.at
     lines = [(at, f"gateway gone until {back / 1e9:.3f}") for at, back in gateway_down]
     for life in lives:
@@ -175,7 +178,7 @@ def _story(
 
 
 def _of_same(before: _Processed, commit: Did) -> bool:
-    """Whether a commit belongs to the assignment in which a record was processed."""
+    """Return whether a commit belongs to the assignment in which a record was processed."""
     ends = [each.at for each in before.life.did if each.kind == "assigned" and each.at > before.did.at]
     return not ends or commit.at < ends[0]
 
@@ -211,7 +214,7 @@ def _crashes(life: MemberLife, gateway_down: Iterable[Span]) -> list[Span]:
 def _processed(
     life: MemberLife, gateway_down: Sequence[Span], verdict: GroupsVerdict
 ) -> Iterable[_Processed]:
-    """Yield the records that a process of a member processed."""
+    """Yield the records that one process of a member processed."""
     for number, assignment in enumerate(_assignments(life.did)):
         verdict.counts["assignments"] += bool(number)
         began, ended = assignment[0].at, assignment[-1].at
@@ -239,7 +242,7 @@ def _processed(
 
 
 def _assignments(all_did: Iterable[Did]) -> list[list[Did]]:
-    """Return the actions by assignment. Before the first one there is only the process's start."""
+    """Return a member's actions, grouped by assignment. The first group has only the start of the process."""
     found: list[list[Did]] = [[Did(0, "started")]]
     for did in all_did:
         if did.kind == "assigned":

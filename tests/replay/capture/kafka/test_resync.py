@@ -4,7 +4,7 @@ from replay.capture.kafka.resync import LIMIT, Plausibility, Search
 
 
 class Marks:
-    """A judge for tests: a frame begins at each "F", and is accepted once the buffered bytes end with "."."""
+    """Finds frames for tests. Each "F" begins a frame, which is accepted if the buffer ends with "."."""
 
     overlap = 0
 

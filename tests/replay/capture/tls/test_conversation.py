@@ -41,7 +41,7 @@ def plain(name: str) -> list[Row]:
 
 
 def values(events: Iterable[Event]) -> list[dict[str, Any]]:
-    """Return events as values, without the figures of TLS itself."""
+    """Return the fields of events as dicts, without the figures that only TLS has."""
     found = []
     for event in events:
         each = {field.name: getattr(event, field.name) for field in dataclasses.fields(event)}
@@ -208,7 +208,8 @@ def test_what_is_decrypted_need_not_be_kafka(both: Ends) -> None:
 def test_lost_packets_cost_what_they_cost_in_plain_text(folder: Path, name: str, cipher: str | None) -> None:
     """If packets are lost, at least 99 % of the exchanges are the same as in plain text.
 
-    Each packet here has complete TLS records, so the same bytes of Kafka are missing.
+    In this test each packet has complete TLS records, so the same Kafka bytes are missing with and without
+    TLS.
     """
     configured = ends(folder / f"lost-{name}-{cipher}", cipher)
     chance = random.Random(7)

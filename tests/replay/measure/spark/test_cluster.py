@@ -1,4 +1,4 @@
-"""A real cluster gives the report of a single machine, byte for byte, even if a worker is killed."""
+"""A real cluster makes the same report as a single machine, byte for byte, even if a worker is killed."""
 
 import http.client
 import json
