@@ -16,15 +16,15 @@ from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from replay.capture.files.sources import TaskInput, check_seen
+from replay.capture.files.spans import SpanReader
 from replay.capture.packets import segments
-from replay.capture.packets.segments import connection_key
+from replay.capture.packets.segments import REFERENCES, connection_key
 from replay.capture.packets.tcp import Filter
 from replay.capture.tls.keylog import Secrets
 from replay.measure import steps
 from replay.measure.collected import GROUPED, SUMMED, Collected, collect_part, groups_in
 from replay.measure.rows import RowFilter
 from replay.measure.steps import BEFORE, Batches, table_schema
-from replay.measure.strip_records import STRIPPED, strip_records
 from replay.measure.table import DETAILS, EXCHANGES_RAW
 from replay.measure.typed import codec
 from replay.simulate.session_cache import CacheEvent, SlotsUse, simulate
@@ -69,16 +69,19 @@ def from_captures(
         choice: determines how exchanges become rows.
         partitions: the number of tasks for the connections.
         secrets: the secrets for decrypting TLS connections. Only tasks get them.
-        elsewhere: whether tasks run on other machines. The job fails if these machines do not have the files.
+        elsewhere: whether tasks run on other machines. The job fails if one of them does not have the files.
         uses: how often the existing table has each pair of ports, see `uses_of_ports`.
     """
     found = _spread(spark, shares).mapInArrow(
-        partial(_read, keep, elsewhere, choice.members > 0), from_arrow_schema(STRIPPED)
+        partial(_read, keep, elsewhere, choice.plain), from_arrow_schema(REFERENCES)
     )
     if uses is not None:
         found = found.union(uses)
     spread = found.repartition(partitions, "connection").sortWithinPartitions("connection", "order")
-    return TaskRows(spread, partial(_measure, keep.ports, choice, secrets), table_schema(choice))
+    sources = {piece.source.number: piece.source for share in shares for piece in share.pieces}
+    read_again = [source for source in sources.values() if source.at_offsets]
+    reader = partial(SpanReader, read_again, elsewhere=elsewhere)
+    return TaskRows(spread, partial(_measure, keep.ports, choice, secrets, reader), table_schema(choice))
 
 
 def uses_of_ports(table: DataFrame) -> DataFrame:
@@ -89,7 +92,7 @@ def uses_of_ports(table: DataFrame) -> DataFrame:
     """
     names = f.substring_index("connection", " #", 1), f.substring_index("connection", " #", -1).cast("int")
     used = table.where("row = 'connection'").select(names[0].alias("ends"), names[1].alias("number"))
-    return used.groupBy("ends").agg(f.max("number") + 1).mapInArrow(_uses, from_arrow_schema(STRIPPED))
+    return used.groupBy("ends").agg(f.max("number") + 1).mapInArrow(_uses, from_arrow_schema(REFERENCES))
 
 
 def from_table(table: DataFrame, keep: Filter, choice: RowFilter, partitions: int) -> "TaskRows":
@@ -171,17 +174,23 @@ def _spread(spark: SparkSession, shares: list[TaskInput]) -> DataFrame:
     return spark.createDataFrame(tasks).repartitionById(len(shares), "task")
 
 
-def _read(keep: Filter, elsewhere: bool, records: bool, batches: Batches) -> Batches:
+def _read(keep: Filter, elsewhere: bool, plain: bool, batches: Batches) -> Batches:
     for batch in batches:
         for share in _SHARE.read(batch.column("share")):
             if elsewhere:
                 check_seen(piece.source for piece in share.pieces)
-            for found in segments.read(share, keep):
-                yield strip_records(found, keep=records)
+            yield from segments.read_references(share, keep, plain=plain)
 
 
-def _measure(ports: frozenset[int], choice: RowFilter, secrets: Secrets | None, batches: Batches) -> Batches:
-    return steps.measure(ports, choice, secrets, steps.restored(batches))
+def _measure(
+    ports: frozenset[int],
+    choice: RowFilter,
+    secrets: Secrets | None,
+    reader: Callable[[], SpanReader],
+    batches: Batches,
+) -> Batches:
+    with reader() as opened:
+        yield from steps.measure(ports, choice, secrets, segments.with_payload(batches, opened))
 
 
 def _uses(batches: Batches) -> Batches:
@@ -189,9 +198,11 @@ def _uses(batches: Batches) -> Batches:
         ends, uses = (column.to_pylist() for column in batch.columns)
         keys = [connection_key(*text.split(" > ")) for text in ends]
         empty: dict[pa.DataType, Any] = {pa.binary(): b"", pa.bool_(): False}
-        columns = {one.name: [empty.get(one.type, 0)] * len(keys) for one in STRIPPED}
+        columns = {one.name: [empty.get(one.type, 0)] * len(keys) for one in REFERENCES}
         columns |= {"connection": keys, "order": [BEFORE] * len(keys), "sequence": uses}
-        yield pa.record_batch([pa.array(columns[one.name], one.type) for one in STRIPPED], schema=STRIPPED)
+        yield pa.record_batch(
+            [pa.array(columns[one.name], one.type) for one in REFERENCES], schema=REFERENCES
+        )
 
 
 def _make_and_collect(make: Callable[[Batches], Batches], batches: Batches) -> Batches:

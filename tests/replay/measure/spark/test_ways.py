@@ -2,6 +2,8 @@
 
 import gzip
 import json
+import os
+import shutil
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -9,9 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from replay.capture.packets.tcp import Filter
 from replay.measure.here import measure_here
+from replay.measure.spark import jobs, run
+from replay.measure.spark.errors import SparkFailedError
 from replay.measure.work import Work
 from tests.replay.capture.crafting import (
     RAW,
@@ -27,7 +32,7 @@ from tests.replay.capture.crafting import (
 )
 from tests.replay.capture.encrypting import begun, encrypted, ends, frames
 from tests.replay.capture.packets_of import packets
-from tests.replay.measure.spark.measuring import CAPTURES, reported, work
+from tests.replay.measure.spark.measuring import CAPTURES, measured, reported, work
 from tests.replay.measure.spark.test_jobs import split
 
 MANY = "many-clients-any"
@@ -109,3 +114,61 @@ def test_here_references_change_nothing(tmp_path: Path, name: str) -> None:
 
     assert json.loads(expected)["input"]["packets"]
     assert here(asked) == expected
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("name", INPUTS)
+def test_on_spark_references_change_nothing(spark: SparkSession, tmp_path: Path, name: str) -> None:
+    asked = INPUTS[name](tmp_path)
+
+    assert json.dumps(measured(spark, asked)) == here(asked)
+
+
+@pytest.mark.integration
+def test_on_spark_the_payload_itself_changes_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    asked = several(tmp_path)
+
+    assert json.dumps(measured(spark, plain(asked))) == here(asked)
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("name", ["several", "damaged"])
+def test_the_stored_table_is_the_same(spark: SparkSession, tmp_path: Path, name: str) -> None:
+    asked = INPUTS[name](tmp_path)
+    tables = [str(tmp_path / "references"), str(tmp_path / "plain")]
+    reports = [
+        json.dumps(measured(spark, replace(one, parquet=table)))
+        for one, table in zip((asked, plain(asked)), tables, strict=True)
+    ]
+    rows = [
+        spark.read.parquet(table).orderBy("row", "connection", "place", "correlation_id").toArrow()
+        for table in tables
+    ]
+
+    assert reports == [here(asked)] * 2
+    assert rows[0].num_rows
+    assert rows[0].equals(rows[1])
+
+
+@pytest.mark.integration
+def test_a_file_that_shrinks_fails_the_job_with_its_name(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copy(CAPTURES / f"{MANY}.pcap", file := tmp_path / "x.pcap")
+    asked = work(file)
+    make = jobs.from_captures
+
+    def shrinks(*given: Any, **more: Any) -> jobs.TaskRows:
+        rows = make(*given, **more)
+        read = rows.spread.localCheckpoint()  # the first stage is over
+        os.truncate(file, asked.size // 2)
+        return replace(rows, spread=read)
+
+    monkeypatch.setattr(run, "from_captures", shrinks)
+    with pytest.raises(SparkFailedError) as failed, run._failures_in_one_line():
+        run.measure(spark, asked)
+
+    assert str(failed.value) == (
+        f"Spark failed: OSError: {file}: shrank while it was measured; measure a copy, or measure it when "
+        "nothing writes to it"
+    )
