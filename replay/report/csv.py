@@ -71,7 +71,7 @@ MORE: Final = (
     "passed_bytes",
 )
 """The last columns. Only the row `total` has `captured_seconds`. The rows `total` and `client` have the next
-three columns. The other columns are the reasons why fetches could not use a session."""
+three columns. The other columns have the reasons why fetches could not use a session."""
 COLUMNS: Final = (*NAMES, *FIGURES, *MORE)
 
 
