@@ -2,7 +2,7 @@ import pytest
 
 from tests.test_imports import REPLAY, WORLD, _imports
 
-SHELL = {f"replay.capture.files.{name}" for name in ("sources", "streams", "reading", "secrets")}
+SHELL = {f"replay.capture.files.{name}" for name in ("sources", "spans", "streams", "reading", "secrets")}
 CAPTURE = sorted(name for name in REPLAY if name.startswith("replay.capture."))
 
 
