@@ -4,12 +4,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from unittest.mock import patch
 
 import dpkt
 import pyarrow as pa
 
-from replay.capture.kafka.exchange import READ
-from replay.capture.kafka.exchanges import Connections, Event
+from replay.capture.kafka import exchanges
+from replay.capture.kafka.exchange import READ, Exchange
+from replay.capture.kafka.exchanges import Connections, Event, Pairs
 from replay.capture.packets.segments import SEGMENTS
 from replay.capture.tls.keylog import Secrets
 
@@ -109,8 +111,21 @@ def read(
     responses: frozenset[int] = READ,
     secrets: Secrets | None = None,
 ) -> list[Event]:
+    """Return the events of rows. They must be the same if exchanges are found in columns."""
+    found = batch(rows)
     connections = Connections(ports=ports, responses=responses, secrets=secrets)
-    return [*connections.feed(batch(rows)), *connections.end()]
+    events = [*connections.feed(found), *connections.end()]
+    connections = Connections(ports=ports, responses=responses, secrets=secrets)
+    with patch.object(exchanges, "WORTH", 1):
+        in_bulk = [*connections.feed_in_bulk(found), *connections.end()]
+    single = (one for event in in_bulk for one in (event if isinstance(event, Pairs) else [event]))
+    assert [*map(joined, single)] == [*map(joined, events)]
+    return events
+
+
+def joined(event: Event) -> Event:
+    """Return an event whose response has one piece."""
+    return replace(event, response=[b"".join(event.response)]) if isinstance(event, Exchange) else event
 
 
 def resized(rows: Iterable[Row], size: int) -> Iterator[Row]:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any, get_args
@@ -78,6 +79,15 @@ def test_any_capture_gives_the_same_report(
     frames = two_clocks(crafting.repeat(frames, changes["again"], seed), changes["apart"] * MS)
     frames = late(frames, changes["late"], seed)
     assert_same(tmp_path, crafting.cut(frames, changes["cut"]) if changes["cut"] else frames, policy)
+
+
+@pytest.mark.parametrize("choice", [RowFilter(raw=True), RowFilter(members=3)])
+def test_frames_and_records_by_key_are_the_same(
+    choice: RowFilter, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.getbasetemp()
+    captures = written(folder, idle(folder)), crafting.CAPTURES / "librdkafka-midstream.pcap"
+    assert table(choice, *captures) == table(replace(choice, plain=True), *captures)
 
 
 @pytest.mark.parametrize(("value", "plain"), [("plain", True), ("", False)])
