@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from itertools import count
+from struct import pack
 
 from proxy.protocol.api import request_header
 from replay.capture.kafka.exchange import ConnectionEnd, Exchange
@@ -80,3 +81,9 @@ def one(*frames: bytes) -> Script:
     for number, frame in enumerate(frames):
         capture.say(frame, number)
     return script(capture)
+
+
+def batch(offset: int, crc: int = 7, size: int = 70, magic: int = 2) -> bytes:
+    """Return records: one batch with this base offset."""
+    head = pack(">qiibI", offset, size - 12, 0, magic, crc)
+    return head + bytes(size - len(head))

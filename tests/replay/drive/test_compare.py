@@ -15,6 +15,7 @@ from proxy.protocol.api import ApiKey
 from replay.capture.kafka.exchange import CUT, ConnectionEnd
 from replay.drive.asked import asked
 from replay.drive.compare import (
+    COORDINATED,
     CUT_RESPONSE,
     ELSEWHERE,
     LOST,
@@ -40,9 +41,8 @@ from replay.drive.side import TargetSide, playable
 from replay.drive.target import Destination, Target
 from tests.frames import entry, fetch, fetch_response, framed
 from tests.model.broker import ModelBroker
-from tests.replay.drive.captured import CONNECTION, Capture, request
+from tests.replay.drive.captured import CONNECTION, Capture, batch, request
 from tests.replay.drive.serving import Served, serving
-from tests.replay.drive.test_summaries import batch
 from tools.kafka import raw
 
 Pair = tuple[bytes, bytes]
@@ -75,6 +75,8 @@ class Played:
     policy: OffsetPolicy = OffsetPolicy.KEEP
     missing: int = 0
     """How many bytes of each response were not captured."""
+    brokers: int = 1
+    """How many brokers the target has."""
     versions: dict[int, tuple[int, int]] = field(default_factory=lambda: dict(VERSIONS))
 
     def __post_init__(self) -> None:
@@ -93,7 +95,12 @@ class Played:
         self.script = maker.finish()
         side = TargetSide(
             "target",
-            Target(address=HERE, versions=self.versions, topics=self.topics),
+            Target(
+                address=HERE,
+                versions=self.versions,
+                topics=self.topics,
+                brokers=dict.fromkeys(range(self.brokers), HERE),
+            ),
             names=self.script.topics,
             asked=asked(self.script, self.script.topics),
             policy=self.policy,
@@ -577,6 +584,18 @@ def test_other_apis_differ_in_errors_and_size() -> None:
     assert told(compared(frame, none, framed(bytes(8)))) == [
         ("Heartbeat", "another size", 1, "", "10 bytes", "12 bytes")
     ]
+
+
+@pytest.mark.parametrize(("brokers", "differences"), [(1, ["another error"]), (2, [])])
+def test_a_group_of_another_broker_is_not_compared(brokers: int, differences: list[str]) -> None:
+    """Requests go to the broker that leads the partitions of their connection, whatever their group."""
+    frame = request(ApiKey.HEARTBEAT, 0, raw.string("g") + bytes(4) + raw.string("m"))
+    played = Played([(frame, framed(bytes(6)))], brokers=brokers)
+
+    figures = played.now(framed(bytes(4) + b"\0\x10"))
+
+    assert [row["difference"] for row in figures["differences"]] == differences
+    assert reasons(figures) == ([] if differences else [("Heartbeat", COORDINATED, 1)])
 
 
 def test_it_is_shown_as_tables() -> None:

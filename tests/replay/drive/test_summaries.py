@@ -2,7 +2,6 @@
 
 import io
 import itertools
-from struct import pack
 from typing import Any
 
 import pytest
@@ -13,17 +12,12 @@ from proxy.protocol.api import ApiKey, response_header
 from replay.capture.kafka.exchange import CUT
 from replay.drive.summaries import UNKNOWN, WHOLE, Summaries, Summary, numbers
 from tests.frames import entry, fetch_response
+from tests.replay.drive.captured import batch
 from tests.replay.protocol.kio_entities import classes, made
 from tools.kafka import raw
 
 RESPONSES = classes("response")
 IN_DETAIL = {ApiKey.PRODUCE, ApiKey.LIST_OFFSETS, ApiKey.METADATA, ApiKey.API_VERSIONS}
-
-
-def batch(offset: int, crc: int = 7, size: int = 70, magic: int = 2) -> bytes:
-    """Return records: one batch with this base offset."""
-    head = pack(">qiibI", offset, size - 12, 0, magic, crc)
-    return head + bytes(size - len(head))
 
 
 def read(api_key: int, version: int, *pieces: bytes | memoryview) -> Summary:
