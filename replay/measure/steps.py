@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from replay.capture.files.counts import FileCounts
 from replay.capture.kafka.exchanges import BulkEvent, Event, read_exchanges, read_in_bulk
+from replay.capture.packets.segments import SEGMENTS
 from replay.capture.packets.tcp import Filter
 from replay.capture.tls.keylog import Secrets
 from replay.measure.rows import RowFilter, file_rows, rows
@@ -70,17 +71,21 @@ def topic_ids(topics: frozenset[str], batches: Iterable[pa.RecordBatch]) -> froz
     return frozenset(topic_id for end in ends for topic_id, name in end.topics.items() if name in topics)
 
 
-def restored(batches: Batches) -> Batches:
+def restored(batches: Batches, schema: pa.Schema = SEGMENTS) -> Batches:
     """Yield batches in which zeros replace the contents of records that were cut.
 
     The zeros may need much more memory than the other bytes. So a batch with zeros has the rows of only one
     connection.
+
+    Args:
+        batches: stripped rows.
+        schema: the schema that the rows had before.
     """
     for batch in batches:
         if pc.sum(pc.binary_length(batch.column("cuts"))).as_py():
-            yield from (restore_records(run) for _, run in _runs(iter([batch])))
+            yield from (restore_records(run, schema) for _, run in _runs(iter([batch])))
         elif batch.num_rows:
-            yield restore_records(batch)
+            yield restore_records(batch, schema)
 
 
 def _connections(batches: Batches) -> Iterator[tuple[Any, Batches]]:

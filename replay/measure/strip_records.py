@@ -31,13 +31,18 @@ from replay.capture.packets.segments import SEGMENTS
 
 _SIGNED: Final = {pa.uint8(): pa.int16(), pa.uint32(): pa.int64()}
 """For each unsigned type, the signed type that is used instead, because Spark has no unsigned numbers."""
-STRIPPED: Final = pa.schema(
-    [
-        *(pa.field(one.name, _SIGNED.get(one.type, one.type), nullable=False) for one in SEGMENTS),
-        # For each cut: its offset in the payload and its length, as int32. Empty if nothing is cut.
-        pa.field("cuts", pa.binary(), nullable=False),
-    ]
-)
+
+
+def stripped(schema: pa.Schema) -> pa.Schema:
+    """Return the schema of rows that are stripped: with signed types, and with the column `cuts`.
+
+    That column has for each cut its offset in the payload and its length, as int32. Empty if nothing is cut.
+    """
+    columns = [pa.field(one.name, _SIGNED.get(one.type, one.type), nullable=False) for one in schema]
+    return pa.schema([*columns, pa.field("cuts", pa.binary(), nullable=False)])
+
+
+STRIPPED: Final = stripped(SEGMENTS)
 _WORTH: Final = 4096
 """The smallest first run of a response that is examined, in bytes. It is not worth while to cut smaller
 ones."""
@@ -65,27 +70,32 @@ class _BatchPayloads:
 
 
 def strip_records(batch: pa.RecordBatch, *, keep: bool = False) -> pa.RecordBatch:
-    """Remove the contents of records from a batch of SEGMENTS. With `keep`, only the schema is changed."""
+    """Remove the contents of records from the payload of a batch of SEGMENTS or REFERENCES.
+
+    The schema of the result is `stripped`. With `keep`, nothing else is changed.
+    """
     payload = batch.column("payload")
     found = _BatchPayloads(*_bytes_of(payload))
     if not keep:
         sides = _sides(batch)
         for row in _requests(found, sides):
             _look_into(found, row, sides)
-    columns = [batch.column(name).cast(STRIPPED.field(name).type) for name in SEGMENTS.names]
+    schema = stripped(batch.schema)
+    columns = [column.cast(field.type) for column, field in zip(batch.columns, schema, strict=False)]
     cuts = pa.array([b""] * batch.num_rows, pa.binary())
     if found.spans:
-        columns[-1], cuts = _without(found, batch.num_rows)
-    return pa.RecordBatch.from_arrays([*columns, cuts], schema=STRIPPED)
+        columns[schema.get_field_index("payload")], cuts = _without(found, batch.num_rows)
+    return pa.RecordBatch.from_arrays([*columns, cuts], schema=schema)
 
 
-def restore_records(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return a batch with the schema STRIPPED in the schema SEGMENTS. Cut contents are replaced by zeros."""
-    columns = [batch.column(name).cast(SEGMENTS.field(name).type) for name in SEGMENTS.names]
+def restore_records(batch: pa.RecordBatch, schema: pa.Schema = SEGMENTS) -> pa.RecordBatch:
+    """Return a stripped batch in the schema that it had before. Cut contents are replaced by zeros."""
+    columns = [batch.column(field.name).cast(field.type) for field in schema]
     lengths = pc.binary_length(batch.column("cuts"))
     if pc.sum(lengths).as_py():
-        columns[-1] = _with_zeros(batch.column("payload"), batch.column("cuts").to_pylist())
-    return pa.RecordBatch.from_arrays(columns, schema=SEGMENTS)
+        zeroed = _with_zeros(batch.column("payload"), batch.column("cuts").to_pylist())
+        columns[schema.get_field_index("payload")] = zeroed
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def _bytes_of(column: pa.Array) -> tuple[memoryview, _Numbers]:

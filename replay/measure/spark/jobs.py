@@ -25,6 +25,7 @@ from replay.measure import steps
 from replay.measure.collected import GROUPED, SUMMED, Collected, collect_part, groups_in
 from replay.measure.rows import RowFilter
 from replay.measure.steps import BEFORE, Batches, table_schema
+from replay.measure.strip_records import strip_records, stripped
 from replay.measure.table import DETAILS, EXCHANGES_RAW
 from replay.measure.typed import codec
 from replay.simulate.session_cache import CacheEvent, SlotsUse, simulate
@@ -41,6 +42,8 @@ _PARTS: Final = pa.schema(
 results of the task."""
 _COLLECTED: Final = pa.schema([("part", _PART.type)])
 _SLOTS: Final = pa.schema([("broker", pa.string()), ("use", _USE.type)])
+_SHUFFLED: Final = stripped(REFERENCES)
+"""The rows of segments between two tasks. Payload that can't be referred to is stripped of records."""
 _MOST_PARTS: Final = 200
 """The maximum number of task results that one task merges. If there are more, several tasks merge them
 first."""
@@ -73,7 +76,7 @@ def from_captures(
         uses: how often the existing table has each pair of ports, see `uses_of_ports`.
     """
     found = _spread(spark, shares).mapInArrow(
-        partial(_read, keep, elsewhere, choice.plain), from_arrow_schema(REFERENCES)
+        partial(_read, keep, elsewhere, choice), from_arrow_schema(_SHUFFLED)
     )
     if uses is not None:
         found = found.union(uses)
@@ -92,7 +95,7 @@ def uses_of_ports(table: DataFrame) -> DataFrame:
     """
     names = f.substring_index("connection", " #", 1), f.substring_index("connection", " #", -1).cast("int")
     used = table.where("row = 'connection'").select(names[0].alias("ends"), names[1].alias("number"))
-    return used.groupBy("ends").agg(f.max("number") + 1).mapInArrow(_uses, from_arrow_schema(REFERENCES))
+    return used.groupBy("ends").agg(f.max("number") + 1).mapInArrow(_uses, from_arrow_schema(_SHUFFLED))
 
 
 def from_table(table: DataFrame, keep: Filter, choice: RowFilter, partitions: int) -> "TaskRows":
@@ -174,12 +177,13 @@ def _spread(spark: SparkSession, shares: list[TaskInput]) -> DataFrame:
     return spark.createDataFrame(tasks).repartitionById(len(shares), "task")
 
 
-def _read(keep: Filter, elsewhere: bool, plain: bool, batches: Batches) -> Batches:
+def _read(keep: Filter, elsewhere: bool, choice: RowFilter, batches: Batches) -> Batches:
     for batch in batches:
         for share in _SHARE.read(batch.column("share")):
             if elsewhere:
                 check_seen(piece.source for piece in share.pieces)
-            yield from segments.read_references(share, keep, plain=plain)
+            for found in segments.read_references(share, keep, plain=choice.plain):
+                yield strip_records(found, keep=choice.members > 0)
 
 
 def _measure(
@@ -190,7 +194,8 @@ def _measure(
     batches: Batches,
 ) -> Batches:
     with reader() as opened:
-        yield from steps.measure(ports, choice, secrets, segments.with_payload(batches, opened))
+        found = segments.with_payload(steps.restored(batches, REFERENCES), opened)
+        yield from steps.measure(ports, choice, secrets, found)
 
 
 def _uses(batches: Batches) -> Batches:
@@ -198,11 +203,10 @@ def _uses(batches: Batches) -> Batches:
         ends, uses = (column.to_pylist() for column in batch.columns)
         keys = [connection_key(*text.split(" > ")) for text in ends]
         empty: dict[pa.DataType, Any] = {pa.binary(): b"", pa.bool_(): False}
-        columns = {one.name: [empty.get(one.type, 0)] * len(keys) for one in REFERENCES}
+        columns = {one.name: [empty.get(one.type, 0)] * len(keys) for one in _SHUFFLED}
         columns |= {"connection": keys, "order": [BEFORE] * len(keys), "sequence": uses}
-        yield pa.record_batch(
-            [pa.array(columns[one.name], one.type) for one in REFERENCES], schema=REFERENCES
-        )
+        arrays = [pa.array(columns[one.name], one.type) for one in _SHUFFLED]
+        yield pa.record_batch(arrays, schema=_SHUFFLED)
 
 
 def _make_and_collect(make: Callable[[Batches], Batches], batches: Batches) -> Batches:

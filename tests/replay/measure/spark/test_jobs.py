@@ -8,11 +8,14 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
 
 from replay.capture.files.sources import expand, plan
 from replay.capture.kafka.exchanges import payloads
 from replay.capture.packets import segments
-from replay.capture.packets.tcp import Filter
+from replay.capture.packets.tcp import EVERYTHING, Filter
+from replay.measure.rows import RowFilter
+from replay.measure.spark.jobs import from_captures
 from replay.measure.steps import restored
 from replay.measure.strip_records import strip_records
 from replay.report.model import Report
@@ -65,6 +68,24 @@ def test_records_are_put_back_for_one_connection_at_a_time(tmp_path: Path) -> No
     assert sum(len(payload) for batch in put_back for payload in payloads(batch)) == sum(
         len(payload) for batch in found for payload in payloads(batch)
     )
+
+
+def test_records_of_a_file_that_is_read_only_once_stay_out_of_the_shuffle(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """A compressed file can't be read at offsets, so its payload is in the rows, but not its records."""
+    make(tmp_path / "made.pcap", 600_000, Shape(connections=3))
+    (tmp_path / "made.pcap.gz").write_bytes(gzip.compress((tmp_path / "made.pcap").read_bytes()))
+    shares = plan(expand([str(tmp_path / "made.pcap.gz")]), 1 << 30)
+
+    rows = from_captures(spark, shares, EVERYTHING, RowFilter(), 1).spread
+    kept, all_bytes = (
+        rows.select(f.sum(f.length("payload"))).first(),
+        sum(len(payload) for batch in segments.read(shares[0]) for payload in payloads(batch)),
+    )
+
+    assert kept is not None
+    assert 0 < kept[0] < all_bytes / 2
 
 
 def test_one_connection_over_fifty_files_of_any_kind(spark: SparkSession, tmp_path: Path) -> None:
