@@ -61,11 +61,9 @@ SEGMENTS = pa.schema(
     ]
 )
 
-_SIGNED = {pa.uint8(): pa.int16(), pa.uint32(): pa.int64()}
-"""The signed types to use for references, because Spark has no unsigned numbers."""
 REFERENCES = pa.schema(
     [
-        *(pa.field(one.name, _SIGNED.get(one.type, one.type), nullable=False) for one in SEGMENTS),
+        *SEGMENTS,
         # Where the payload is in the file, a _SPAN for each packet. If there is any, `payload` is empty.
         pa.field("spans", pa.binary(), nullable=False),
     ]
@@ -206,8 +204,7 @@ def references(window: FileWindow, packets: Packets, base: int) -> pa.RecordBatc
         _binary(np.zeros(len(first) + 1, np.int32), b""),
         _binary(edges, spans),
     ]
-    typed = [column.cast(field.type) for column, field in zip(columns, REFERENCES, strict=True)]
-    return pa.RecordBatch.from_arrays(typed, schema=REFERENCES)
+    return pa.RecordBatch.from_arrays(columns, schema=REFERENCES)
 
 
 def _columns(packets: Packets, sort: Column, first: Column, base: int) -> list[pa.Array]:
@@ -252,8 +249,7 @@ def _edges_of_rows(sizes: Column, first: Column) -> Column:
 def _carried(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Turn SEGMENTS into REFERENCES without spans."""
     columns = [*batch.columns, _binary(np.zeros(batch.num_rows + 1, np.int32), b"")]
-    typed = [column.cast(field.type) for column, field in zip(columns, REFERENCES, strict=True)]
-    return pa.RecordBatch.from_arrays(typed, schema=REFERENCES)
+    return pa.RecordBatch.from_arrays(columns, schema=REFERENCES)
 
 
 def _spans_of(batch: pa.RecordBatch) -> tuple[Spans, Column]:
@@ -272,7 +268,7 @@ def _spans_of(batch: pa.RecordBatch) -> tuple[Spans, Column]:
 
 def _segments(batch: pa.RecordBatch, read: pa.Array) -> pa.RecordBatch:
     """Return REFERENCES as SEGMENTS. `read` has the payload of rows with spans."""
-    columns = [batch.column(field.name).cast(field.type) for field in SEGMENTS]
+    columns = [batch.column(name) for name in SEGMENTS.names]
     carried = pc.greater(pc.binary_length(columns[-1]), 0)
     if not pc.all(carried).as_py():
         columns[-1] = pc.if_else(carried, columns[-1], read) if pc.any(carried).as_py() else read
