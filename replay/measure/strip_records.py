@@ -27,7 +27,7 @@ from proxy.protocol.api import (
 from proxy.protocol.fetch_layout import LAYOUTS
 from proxy.protocol.fetch_response import FetchResponseWalk
 from proxy.protocol.primitives import ProtocolError, Span
-from replay.capture.packets.segments import SEGMENTS
+from replay.capture.packets.segments import SEGMENTS, bytes_of
 
 _SIGNED: Final = {pa.uint8(): pa.int16(), pa.uint32(): pa.int64()}
 """For each unsigned type, the signed type that is used instead, because Spark has no unsigned numbers."""
@@ -75,7 +75,7 @@ def strip_records(batch: pa.RecordBatch, *, keep: bool = False) -> pa.RecordBatc
     The schema of the result is `stripped`. With `keep`, nothing else is changed.
     """
     payload = batch.column("payload")
-    found = _BatchPayloads(*_bytes_of(payload))
+    found = _BatchPayloads(*bytes_of(payload))
     if not keep:
         sides = _sides(batch)
         for row in _requests(found, sides):
@@ -96,13 +96,6 @@ def restore_records(batch: pa.RecordBatch, schema: pa.Schema = SEGMENTS) -> pa.R
         zeroed = _with_zeros(batch.column("payload"), batch.column("cuts").to_pylist())
         columns[schema.get_field_index("payload")] = zeroed
     return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def _bytes_of(column: pa.Array) -> tuple[memoryview, _Numbers]:
-    """Return the concatenated values of a binary column, and the offsets at which they begin and end."""
-    _, offsets, data = column.buffers()
-    edges = np.frombuffer(offsets, np.int32)[column.offset : column.offset + len(column) + 1]
-    return memoryview(data or b"").cast("B"), edges.astype(np.int64)
 
 
 def _sides(batch: pa.RecordBatch) -> _Numbers:
@@ -207,7 +200,7 @@ def _without(found: _BatchPayloads, rows: int) -> tuple[pa.Array, pa.Array]:
 
 def _with_zeros(payload: pa.Array, cuts: Sequence[bytes]) -> pa.Array:
     """Return the payloads with zeros in place of the cut contents."""
-    data, edges = _bytes_of(payload)
+    data, edges = bytes_of(payload)
     pieces: list[memoryview] = []
     sizes = np.diff(edges)
     at = int(edges[0])

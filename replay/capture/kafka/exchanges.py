@@ -10,7 +10,7 @@ from replay.capture.kafka.connection import CapturedConnection
 from replay.capture.kafka.exchange import READ, ConnectionEnd, Exchange
 from replay.capture.kafka.pairing import Keep
 from replay.capture.kafka.pairs import LEAST, WORTH, Pairs, Stretches
-from replay.capture.packets.segments import endpoints
+from replay.capture.packets.segments import bytes_of, endpoints
 from replay.capture.tls.keylog import Secrets
 
 __all__ = [
@@ -172,8 +172,5 @@ def _rows(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
 
 def payloads(batch: pa.RecordBatch) -> Iterator[memoryview]:
     """Return each row's payload, as a view of the batch's memory."""
-    column: Any = batch.column("payload")
-    _, offsets, data = column.buffers()
-    places = memoryview(offsets).cast("i")[column.offset : column.offset + len(column) + 1].tolist()
-    view = memoryview(data if data is not None else b"").cast("B")  # Arrow's bytes are signed
-    return (view[start:stop] for start, stop in pairwise(places))
+    view, edges = bytes_of(batch.column("payload"))
+    return (view[start:stop] for start, stop in pairwise(edges.tolist()))

@@ -7,7 +7,7 @@ in its state is open (`connection.CapturedConnection.take`). All other rows are 
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +16,7 @@ from proxy.protocol.api import LENGTH_BYTES, REQUEST_START_BYTES, RESPONSE_START
 from replay.capture.files.window import Column
 from replay.capture.kafka.exchange import Exchange
 from replay.capture.kafka.plausible import MAX_FRAME
-from replay.capture.packets.segments import MAX_RUN
+from replay.capture.packets.segments import MAX_RUN, bytes_of
 
 WORTH: Final = 32
 """A batch of fewer rows is read row by row, which takes less time."""
@@ -140,10 +140,7 @@ class Stretches:
     """
 
     def __init__(self, batch: pa.RecordBatch) -> None:
-        column: Any = batch.column("payload")
-        _, offsets, data = column.buffers()
-        self._payload = memoryview(data if data is not None else b"").cast("B")  # Arrow's bytes are signed
-        edges = np.frombuffer(offsets, np.int32)[column.offset : column.offset + len(column) + 1]
+        self._payload, edges = bytes_of(batch.column("payload"))
         self._rows = rows = {
             name: batch.column(name).to_numpy(zero_copy_only=False)
             for name in ("from_low", "time", "end_time", "sequence", "ack", "flags", "missing", "packets")
@@ -157,7 +154,7 @@ class Stretches:
         self._first = np.flatnonzero(new)
         """The first row of each turn. One more value is the number of rows."""
         self._first = np.append(self._first, len(new))
-        self._edges = edges[self._first].astype(np.int64)
+        self._edges = edges[self._first]
         self._heads = self._read_heads()
         whole = np.logical_and.reduceat(self._continues(np.diff(edges), new), self._first[:-1])
         pair, link = self._linked(side[self._first[:-1]], whole)

@@ -134,7 +134,7 @@ def with_payload(batches: Iterable[pa.RecordBatch], reader: SpanReader) -> Itera
             continue
         spans, places = _spans_of(batch)
         before = np.append(0, np.cumsum(spans.size))
-        for begin, end in _parts(_edges(batch.column("payload")) + spans.bytes_read()[places]):
+        for begin, end in _parts(bytes_of(batch.column("payload"))[1] + spans.bytes_read()[places]):
             own = places[begin : end + 1]
             data = reader.read(spans[own[0] : own[-1]])
             edges = (before[own] - before[own[0]]).astype(np.int32)
@@ -154,7 +154,7 @@ def _read(
 
 def split(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """Split a batch into batches of at most MAX_BATCH bytes of payload."""
-    for begin, end in _parts(_edges(batch.column("payload"))):
+    for begin, end in _parts(bytes_of(batch.column("payload"))[1]):
         yield batch.slice(begin, end - begin)
 
 
@@ -257,8 +257,8 @@ def _spans_of(batch: pa.RecordBatch) -> tuple[Spans, Column]:
 
     After the places of the rows comes the number of all spans.
     """
-    edges = _edges(batch.column("spans"))
-    found = np.frombuffer(batch.column("spans").buffers()[2] or b"", _SPAN)
+    data, edges = bytes_of(batch.column("spans"))
+    found = np.frombuffer(data, _SPAN)
     places = edges // _SPAN.itemsize
     order = np.repeat(batch.column("order").to_numpy(), np.diff(places))
     found = found[places[0] : places[-1]]
@@ -275,10 +275,11 @@ def _segments(batch: pa.RecordBatch, read: pa.Array) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=SEGMENTS)
 
 
-def _edges(column: pa.Array) -> Column:
-    """Return the offsets at which the values of a binary column begin, and the end of the last value."""
-    found: Column = np.frombuffer(column.buffers()[1], np.int32)[column.offset :][: len(column) + 1]
-    return found
+def bytes_of(column: pa.Array) -> tuple[memoryview, Column]:
+    """Return the concatenated values of a binary column, and where each begins, with the end of the last."""
+    _, offsets, data = column.buffers()
+    edges = np.frombuffer(offsets, np.int32)[column.offset : column.offset + len(column) + 1]
+    return memoryview(data if data is not None else b"").cast("B"), edges.astype(np.int64)
 
 
 def _binary(edges: Column, data: Any) -> pa.Array:
