@@ -18,7 +18,8 @@ from tools.kafka.java import java_home
 SPARK_HOME: Final = Path(pyspark.__path__[0])
 ROOT: Final = Path(__file__).parents[4]
 CODE: Final = "import sys; from replay.cli import main; sys.exit(main(sys.argv[1:]))"
-_PATIENCE: Final = 60
+# Seconds. A worker of a machine that is busy has taken 50 to begin to register.
+_PATIENCE: Final = 240
 _LOOPBACK: Final = (
     "spark.driver.host=127.0.0.1",
     "spark.driver.bindAddress=127.0.0.1",

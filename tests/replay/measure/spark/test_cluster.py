@@ -25,6 +25,9 @@ from tests.replay.measure.spark.test_session import STAGES
 
 NAME = "many-clients-any.pcap"
 
+# A master, two workers and a driver are Java programs that a busy machine starts one after the other.
+pytestmark = pytest.mark.timeout(900)
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
