@@ -32,7 +32,7 @@ class LinkOutcome:
 
     @property
     def saved(self) -> float:
-        """Return which part of the bytes of an idle fetch is saved between the two gateways."""
+        """Return the share of an idle fetch's bytes that is saved between the two gateways, from 0 to 1."""
         return saved(bytes_of(self.direct), bytes_of(self.near))
 
     @property

@@ -88,9 +88,10 @@ class Handled:
 
 
 def handled(members: Sequence[Entries]) -> Handled:
-    """Count the records that a group has handled, and those handled again, in the wrong order or together.
+    """Return how many records a group has handled, and which of them were handled in a way that is not exact.
 
-    The order is checked among records with the same key.
+    These are the records that were handled again, before an earlier record of their key, or at the same time
+    as another record of their key.
     """
     every = np.concatenate([records(each) for each in members])
     every = every[np.argsort(every["began"], kind="stable")]

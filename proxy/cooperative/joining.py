@@ -85,7 +85,7 @@ class Joining:
         """Whether the client had no partitions before its last SyncGroup. If this client drops the SyncGroup
         response, it still has no partitions."""
         self._unknown = False
-        """Whether, when the client joined, this process did not know its lanes (`Joined.unknown`)."""
+        """Whether this process did not know the client's lanes when the client joined (`Joined.unknown`)."""
         self._sharing = False
         """Whether the coordinator has chosen the gateway's protocol, `PROTOCOL`."""
 

@@ -82,7 +82,7 @@ class NotFollowed(StrEnum):
     TOO_LARGE = "response too large"
     """The response was too large to be buffered."""
     VERSION = "version"
-    """The fetch has such an old version that the broker may not support the requests that a retry needs."""
+    """The fetch has an old version, so the broker may be old too, and may not support what a retry needs."""
     NOT_UNDERSTOOD = "not understood"
 
 
@@ -128,8 +128,8 @@ class Tally(Figures):
     """Partitions that were retried successfully at their new leader, by the name of the request
     (``fetch``)."""
     leaders_not_followed: Counter[str] = field(default_factory=Counter)
-    """The numbers of partitions that were not retried successfully, so that the client got the error. The
-    keys are values of `NotFollowed`."""
+    """How many partitions were not retried successfully, so that the client got the error. The keys are
+    values of `NotFollowed`."""
 
 
 def saved_bytes(tally: Tally) -> int:

@@ -534,9 +534,9 @@ class FetchResponses:
             self._events.append(Passthrough(reason=_RESTS))
 
     def _note_throttle(self, walk: FetchResponseWalk) -> None:
-        """Note that this broker sends entries in throttled responses.
+        """If this throttled response has entries, remember that the broker sends them.
 
-        Kafka 2.0 and later send no entries then.
+        Kafka 2.0 and later send no entries in throttled responses.
         """
         if walk.throttle_time_ms > 0 and walk.partitions and not walk.error_code:
             self._eligibility.full_when_throttled = True

@@ -126,8 +126,8 @@ class BrokerFigures:
     outstanding: int
     """The number of requests without a response."""
     late: float
-    """By how many seconds the oldest missing response is late, after the longest wait that its request
-    allows."""
+    """The seconds since the oldest missing response was due. It is due when the longest wait that its request
+    allows is over."""
     problem: str
     problem_seconds: float | None
     """For how many seconds the broker has had its problem. None if unknown."""

@@ -58,7 +58,8 @@ class SessionPartitions:
 
     def __init__(self, layout: FetchLayout) -> None:
         self.layout = layout
-        """The layout of `requests`: the layout with the most fields of all requests so far."""
+        """The layout of `requests`. Of the layouts of all requests so far, this is the one with the most
+        fields."""
         self._numbers: dict[bytes, int] = {}
         """For each topic key, the number of the topic."""
         self._keys: list[bytes] = []

@@ -60,7 +60,7 @@ MAX_NAME: Final = 249
 """The longest topic name that Kafka allows. Longer names are not stored."""
 MAX_AROUND: Final = 512
 """The size limit for two parts of a fetch that gets a template: the bytes before the body, and the bytes from
-the rack on."""
+the rack to the end."""
 _MAX_BARE_TOPICS: Final = 256
 """The limit of listed topics without partitions. No client has a reason to list these."""
 _STRIDE_WORTH: Final = 8

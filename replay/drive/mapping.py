@@ -162,11 +162,11 @@ class FetchMapping:
         self._overrides = overrides
         self._mapped: dict[tuple[bytes, int | None], MappedFetch | None] = {}
         self.missing: Counter[str] = Counter()
-        """Entries that were left out of distinct fetches, because the target lacks the topic or some
-        partitions of it. By topic."""
+        """Entries that were left out, by topic, because the target lacks the topic or some of its partitions.
+        A fetch that is played several times counts once."""
         self.elsewhere: Counter[str] = Counter()
-        """Entries that were left out of distinct fetches, because another broker leads their partitions.
-        By topic."""
+        """Entries that were left out, by topic, because another broker leads their partitions. A fetch that
+        is played several times counts once."""
 
     def map(self, step: Step, node_id: int | None = None) -> MappedFetch | None:
         """Return a fetch translated for the target. Return None if the target has none of its partitions.

@@ -153,8 +153,8 @@ class Collected:
     )
     """By client id, software and version."""
     starving: list[Starving] = field(default_factory=list)
-    """The partitions that starved longest. If several are equal to the last one, all of them are kept,
-    because their order depends on topic names."""
+    """The partitions that starved longest. Those that are equal to the last one of the list are all kept,
+    because topic names, which are not known yet, decide between them."""
     saved_by_other: int = 0
     """The bytes saved by the policy that was not chosen."""
     clocks_apart: int = 0

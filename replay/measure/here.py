@@ -34,7 +34,7 @@ _EVENTS: Final = 10_000
 
 
 def measure_here(work: Work) -> Collected | None:
-    """Measure captures without Spark. The captures may have at most `MOST` bytes, compressed or not.
+    """Measure captures without Spark. Their size may be at most `MOST` bytes, before decompression.
 
     Returns:
         The figures of the report. None if Spark is needed, because the captures are larger, or because a

@@ -105,8 +105,8 @@ class _Optional:
         self.type = value.type
         self._value = value
         self._nulls = pa.nulls(self._ROWS, value.type)
-        """An array of nulls. Slices of this array share its memory, because an array of a struct with many
-        fields is large."""
+        """An array of nulls. `write` returns slices of it, which share its memory: a new array of a struct
+        with many fields would be large."""
 
     def write(self, values: Sequence[Any]) -> pa.Array:
         present = [value is not None for value in values]

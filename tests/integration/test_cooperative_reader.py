@@ -155,7 +155,7 @@ class Consumers:
             time.sleep(0.02)
 
     def assert_exact(self, number: int) -> None:
-        """Check that exactly one consumer has received each of the first `number` records, once.
+        """Check that each of the first `number` records was received once, by one of the consumers.
 
         Each consumer must have only records of its own lane, in the order of their offsets.
         """

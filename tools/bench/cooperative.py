@@ -36,8 +36,7 @@ KEYS: Final = 5_000
 BYTES: Final = 200
 WORK_MS: Final = 1
 TIMES: Final = 3.8
-"""With work for each record, four members must process at least this many times as many records as one
-member."""
+"""With work for each record, four members must process at least `TIMES` times the records of one member."""
 SHARE_OF_WINDOW, LEAST_SECONDS = 0.5, 4.0
 """The length of windows as a share of the usual length, and their minimum length in seconds."""
 IDLE_RATE: Final = 150_000
@@ -45,7 +44,7 @@ IDLE_RATE: Final = 150_000
 BUSY_RATE: Final = 4_500
 """The number of records to produce for each second of a window, if consumers work on each record.
 
-Four consumers process fewer records per second, so that some records are left for the kill.
+This is more than four consumers can process, so that some records are left when one of them is killed.
 """
 WARM_UP: Final = 5.0
 """The time at the start of a Java consumer that is not counted, in seconds. In this time the Java runtime

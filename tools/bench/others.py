@@ -21,7 +21,8 @@ from tools.kafka import LATEST, Cluster
 from tools.kafka.admin import Admin
 
 SHARE: Final = 4
-"""The factor by which windows are shorter than in other parts of the benchmark: they take five seconds."""
+"""Windows are shorter by this factor than in the other parts of the benchmark. So they take five seconds
+here."""
 SETTLE_SECONDS: Final = 1.0
 IDLE_CLIENTS: Final = 300
 """The number of idle clients. With fewer clients, their memory would not be visible, because the process

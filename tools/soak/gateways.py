@@ -155,7 +155,7 @@ class Gateways:
         return last
 
     def quiet(self) -> None:
-        """Wait until no client is connected."""
+        """Wait until no client is connected. If some still are after `QUIET_SECONDS`, that is a problem."""
         deadline = time.monotonic() + QUIET_SECONDS
         while (state := self.state()).get("connections_open") and time.monotonic() < deadline:
             time.sleep(0.5)

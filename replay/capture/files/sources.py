@@ -97,7 +97,7 @@ class Source:
 
     @property
     def at_offsets(self) -> bool:
-        """Whether parts of the file can be read again by their offsets, at the cost of reading memory.
+        """Whether parts of the file can be read again by their offsets, as cheaply as from memory.
 
         This is true for a regular local file that is not compressed. Each part of a remote file would cost a
         request, some 50 ms.

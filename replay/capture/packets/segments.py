@@ -267,7 +267,7 @@ def _spans_of(batch: pa.RecordBatch) -> tuple[Spans, Column]:
 
 
 def _segments(batch: pa.RecordBatch, read: pa.Array) -> pa.RecordBatch:
-    """Return REFERENCES as SEGMENTS. `read` has the payload of rows with spans."""
+    """Convert a batch from the schema REFERENCES to SEGMENTS. `read` has the payloads of rows with spans."""
     columns = [batch.column(name) for name in SEGMENTS.names]
     carried = pc.greater(pc.binary_length(columns[-1]), 0)
     if not pc.all(carried).as_py():

@@ -124,9 +124,9 @@ class TaskRows:
 
 
 def parts_of(table: DataFrame, partitions: int) -> DataFrame:
-    """Return the sums and details of a stored table's rows, as tasks collect them.
+    """Return the sums and details of a stored table, in parts. Each part has some of the connections.
 
-    The rows may be in any order.
+    The rows of the table may be in any order.
     """
     detailed = f.col("row").isin(*DETAILS)
     sums = [f.sum(name).alias(name) for name in SUMMED]
