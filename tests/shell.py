@@ -384,6 +384,8 @@ async def gateway(
     try:
         yield gate
     finally:
+        # A connection that is aborted in the turn in which uvloop accepted it stays among the links.
+        await asyncio.sleep(0.01)
         gate.close()
         with suppress(TimeoutError):
             await until(lambda: not gate.server.links)
