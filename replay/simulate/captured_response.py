@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 
 from proxy.protocol.fetch_layout import LAYOUTS, SESSION_VERSION, Entries
+from proxy.protocol.fetch_request import Listing
 from proxy.protocol.fetch_response import FetchResponseWalk, PartitionResponse, Received
 from proxy.protocol.primitives import Buffer, Malformed
 from replay.capture.kafka.exchange import is_cut
@@ -36,6 +37,9 @@ class CapturedResponse:
         self.isolation_level = isolation_level
         self.size = sum(map(len, pieces))
         self.walk = FetchResponseWalk(self.layout, isolation_level, keep=True)
+        self._compared: Listing | None = None
+        """The listing that `lists` got last."""
+        self._alike = False
         self._frame = Received()
         for piece in self.pieces:
             self._frame.keep(piece)
@@ -91,6 +95,27 @@ class CapturedResponse:
                 found.setdefault(entry.key, []).append(entry.fixed + end)
         item = self.layout.response_item
         return [(key, np.frombuffer(b"".join(entries), item)) for key, entries in found.items()]
+
+    @cached_property
+    def entries(self) -> Entries:
+        """All entries in the order of the response. Those with records or an error end like empty ones."""
+        end = self.layout.empty_ends[1 if self.isolation_level else 0]
+        found = [(run.start, run.entries.tobytes()) for run in self.walk.runs]
+        found += [(entry.start, entry.fixed + end) for entry in self.walk.entries]
+        return np.frombuffer(b"".join([each for _, each in sorted(found)]), self.layout.response_item)
+
+    def lists(self, listing: Listing) -> bool:
+        """Return whether the response has the partitions of a fetch, in the same order, and no others."""
+        if self._compared is not listing:
+            self._compared, self._alike = listing, self._is_like(listing)
+        return self._alike
+
+    def _is_like(self, listing: Listing) -> bool:
+        if self.walk.elements != [*zip(listing.keys, listing.counts, strict=True)]:
+            return False
+        listed = listing.entries.view(listing.layout.request_fields)["partition"]
+        answered = self.entries.view(self.layout.response_fields)["partition"]
+        return listed.tobytes() == answered.tobytes()
 
     def with_session(self, session_id: int) -> list[Buffer]:
         """Return the frame with its session id replaced by this one (v7 and later)."""

@@ -9,7 +9,8 @@ from proxy.protocol.api import ApiKey
 from proxy.protocol.primitives import ProtocolError
 from replay.capture.kafka.exchange import ConnectionEnd, Exchange
 from replay.capture.kafka.pairs import Pairs
-from replay.simulate.outcome import UNPAIRED, CapturedFetch, Outcome, TopicShare, read_fetch, share_captured
+from replay.simulate.following import Follower, for_other
+from replay.simulate.outcome import UNPAIRED, CapturedFetch, Outcome, read_fetch, share_captured
 from replay.simulate.policies import AlwaysPolicy, GatewayPolicy
 
 Policy: TypeAlias = Literal["gateway", "always"]
@@ -44,7 +45,8 @@ class Engine:
 
     Args:
         policy: the chosen policy. `add` and `end` return its outcomes.
-        plain: whether the policy ``always`` parses each fetch, also one that repeats the last fetch.
+        plain: whether each fetch goes through the policy ``always``, also one that costs the same as the last
+            one, or the same with both policies.
     """
 
     def __init__(self, policy: Policy, *, plain: bool = False) -> None:
@@ -55,6 +57,7 @@ class Engine:
         if policy == "always":
             self._policy, self._other = self._other, self._policy
         self._recognises = policy == "gateway" or not plain
+        self._follower = Follower(self._always) if policy == "gateway" and not plain else None
         self._number = -1
         """The number of the last exchange that the policies got."""
         self._of_other: list[Outcome] = []
@@ -69,7 +72,7 @@ class Engine:
         if exchange.api_key == ApiKey.API_VERSIONS:
             with suppress(ProtocolError):
                 self._of_other += self._other.versions(exchange)
-                return self._policy.versions(exchange)
+                return self._noted(self._policy.versions(exchange))
         if exchange.api_key != ApiKey.FETCH:
             return []
         settled = []
@@ -110,8 +113,8 @@ class Engine:
     def drain_other(self) -> list[Outcome]:
         """Return the final outcomes of the other policy since the last call, and forget them.
 
-        These outcomes have no figures for single topics. Fetches that repeat the previous fetch share its
-        outcome object.
+        Only their sizes in bytes, and the keys of their topics, are those of the other policy. Fetches that
+        repeat the previous fetch share its outcome object.
         """
         outcomes, self._of_other = self._of_other, []
         return outcomes
@@ -124,6 +127,9 @@ class Engine:
         for fetch in trailing:
             settled += self._take(fetch)
         outcomes, closing = self._policy.end(end)
+        self._noted(outcomes)
+        if self._follower is not None:
+            self._take_over(self._follower.part())
         others, other_closing = self._other.end(end)
         self._of_other += others
         if other_closing is not None:
@@ -133,12 +139,15 @@ class Engine:
 
     def _take(self, fetch: CapturedFetch) -> list[Outcome]:
         share_captured(fetch)
-        topics = dict.fromkeys(fetch.outcome.topics, TopicShare())
-        other = Outcome(fetch.outcome.exchange, topics=topics)
-        self._of_other += self._other.add(CapturedFetch(other, fetch.request, fetch.elements, fetch.response))
-        settled = self._policy.add(fetch)
+        settled = self._noted(self._policy.add(fetch))
         self._number = fetch.outcome.exchange.number
-        own = fetch.outcome if self._policy is self._always else other
+        if self._follower is not None:
+            self._unchanged = None
+            self._take_over(self._follower.add(fetch))
+            return settled
+        other = for_other(fetch)
+        self._of_other += self._other.add(other)
+        own = fetch.outcome if self._policy is self._always else other.outcome
         self._unchanged = own if _changes_nothing(own) else None
         return settled
 
@@ -147,6 +156,8 @@ class Engine:
         like = self._unchanged
         if like is not None:
             return [like if self._other is self._always else like.repeated_by(exchange)]
+        if self._follower is not None:
+            self._take_over(self._follower.part())
         outcome = Outcome(exchange)
         fetch, self._template = read_fetch(outcome, self._template)
         if fetch is not None:
@@ -158,9 +169,21 @@ class Engine:
     def _chosen(self, policy: AlwaysPolicy | GatewayPolicy, outcomes: list[Outcome]) -> list[Outcome]:
         """Return the outcomes of the chosen policy. Keep those of the other one for `drain_other`."""
         if policy is self._policy:
-            return outcomes
+            return self._noted(outcomes)
         self._of_other += outcomes
         return []
+
+    def _noted(self, outcomes: list[Outcome]) -> list[Outcome]:
+        """Return final outcomes of the chosen policy, after the other one has taken over what it may."""
+        if self._follower is not None:
+            self._take_over(self._follower.note(outcomes))
+        return outcomes
+
+    def _take_over(self, outcomes: list[Outcome]) -> None:
+        """Keep outcomes of ``always`` for `drain_other`."""
+        if outcomes:
+            self._of_other += outcomes
+            self._unchanged = outcomes[-1] if _changes_nothing(outcomes[-1]) else None
 
     def _left_out(self, fetch: CapturedFetch) -> Outcome:
         """Count a fetch without a captured response at its captured cost.

@@ -35,6 +35,13 @@ def idle(folder: Path) -> list[Frame]:
     return crafting.take_apart((folder / "idle.pcap").read_bytes())
 
 
+@cache
+def busy(folder: Path) -> list[Frame]:
+    """Return the packets of two connections whose fetches all bring records of two partitions."""
+    make(folder / "busy.pcap", 500_000, Shape(connections=2, records=1_000))
+    return crafting.take_apart((folder / "busy.pcap").read_bytes())
+
+
 def report(path: Path, policy: Policy, *, plain: bool) -> str:
     found = table(RowFilter(policy=policy, plain=plain), path)
     about = About(version="0", policy=policy, filters=NO_FILTERS)
@@ -49,7 +56,7 @@ def assert_same(folder: Path, frames: Sequence[Frame], policy: Policy) -> None:
 
 @examples(40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    name=st.sampled_from(["", "", "aiokafka-gateway", "librdkafka-midstream"]),
+    name=st.sampled_from(["idle", "busy", "aiokafka-gateway", "librdkafka-midstream"]),
     policy=st.sampled_from(get_args(Policy)),
     changes=st.fixed_dictionaries(
         {
@@ -73,7 +80,8 @@ def test_any_capture_gives_the_same_report(
     tmp_path: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    frames = frames_of(name) if name else idle(tmp_path_factory.getbasetemp())
+    made = {"idle": idle, "busy": busy}.get(name)
+    frames = frames_of(name) if made is None else made(tmp_path_factory.getbasetemp())
     frames = crafting.wrap(frames, changes["wrapped"])
     frames = crafting.swap(crafting.lose(frames, changes["lost"], seed), changes["swapped"], seed)
     frames = two_clocks(crafting.repeat(frames, changes["again"], seed), changes["apart"] * MS)
