@@ -198,9 +198,10 @@ class LimitLog:
         # Without records in the response no partition starves. A session's state changes nevertheless.
         if not response.walk.record_bytes and not in_session and not response.walk.session_id:
             return
-        if not self._follow(request, in_session=in_session):
+        listed = self._follow(request, in_session=in_session)
+        if listed is None:
             return
-        rows, behind = self._hungry(request, response)
+        rows, behind = self._hungry(request, response, listed)
         if not response.walk.record_bytes:
             return
         table, ids = self._handler.table, request.layout.topic_ids
@@ -232,22 +233,25 @@ class LimitLog:
         if len(self._worst) > 4 * WORST:
             self._worst = nlargest(WORST, self._worst, key=lambda one: one.lasted)
 
-    def _follow(self, request: FetchRequest, *, in_session: bool) -> bool:
-        """Store the partitions and offsets of a fetch. Return False if they are not known."""
+    def _follow(self, request: FetchRequest, *, in_session: bool) -> Rows | None:
+        """Store the partitions and offsets of a fetch.
+
+        Return the table's row for each entry of the fetch, or None if they are not known.
+        """
         listing = request.listing
         if listing is None:
-            return False
+            return None
         rows = self._session_rows(request, listing) if in_session else self._listed_rows(listing)
         if rows is None:
             self._handler.drop()
-            return False
+            return None
         if not in_session:
             self._isolation_level = request.isolation_level
             self._ends.fill(_UNKNOWN)
         self._offsets[rows] = listing.entries.view(listing.layout.request_fields)["offset"]
         if in_session:
             self._forget(request)
-        return True
+        return rows
 
     def _listed_rows(self, listing: Listing) -> Rows | None:
         """Return the table's row for each entry of a full fetch. Other rows are removed from the table."""
@@ -299,16 +303,23 @@ class LimitLog:
             table.forget(np.array(left, np.intp))
             self._ends[left] = _UNKNOWN
 
-    def _hungry(self, request: FetchRequest, response: CapturedResponse) -> tuple[Rows, Rows]:
+    def _hungry(self, request: FetchRequest, response: CapturedResponse, listed: Rows) -> tuple[Rows, Rows]:
         """Return the rows whose partitions had records but got none.
 
         Also return, for each of these rows, how many offsets of the log the client has not read.
+
+        Args:
+            request: the fetch.
+            response: its response.
+            listed: the row of each entry of the fetch.
         """
         table, walk, ends = self._handler.table, response.walk, self._ends
         if table is None or table.layout is not response.layout:
             return _NONE, _NONE
         end, span = _ENDS[request.isolation_level != 0]
-        if walk.runs:
+        if not request.forgotten and request.listing is not None and response.lists(request.listing):
+            ends[listed] = response.entries.view(table.layout.response_fields)[end]
+        elif walk.runs:
             run, rows = table.located(walk.runs)
             if rows.min() < 0:
                 self._handler.drop()

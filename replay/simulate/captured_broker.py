@@ -171,16 +171,17 @@ class CapturedBroker:
         self._size -= count
         return count
 
-    def response(self, response: CapturedResponse) -> tuple[list[Buffer], list[Element]]:
+    def response(self, response: CapturedResponse, listing: Listing) -> tuple[list[Buffer], list[Element]]:
         """Return the incremental response: the frame in pieces, and its topic elements.
 
         Args:
             response: the captured full response, of v7 or later.
+            listing: the partitions of the fetch, all of which are in the session.
         """
         layout, walk = response.layout, response.walk
         if walk.error_code:
             return list(response.pieces), []
-        included = sorted(self._included(response), key=_place)
+        included = sorted(self._included(response, listing), key=_place)
         for _, entry in included:
             if entry.records or self.moves_all:
                 self._to_the_end(entry.row)
@@ -205,16 +206,44 @@ class CapturedBroker:
             raise RuntimeError("no session was made")
         return self._table
 
-    def _included(self, response: CapturedResponse) -> Iterator[tuple[int, IncludedEntry]]:
+    def _included(self, response: CapturedResponse, listing: Listing) -> Iterator[tuple[int, IncludedEntry]]:
         """Yield the entries of a full response that a session would send, each with its rank.
 
         Their offsets are stored, for the comparison with the next response.
         """
+        if not response.errors and response.lists(listing):
+            rows = self._session_table().locate(listing)
+            if len(rows) and rows.min() >= 0:
+                yield from self._included_of_all(response, rows)
+                return
         for key, entries, rows, changed in self._note_empties(response):
             for at in changed.tolist():
                 row = int(rows[at])
                 yield int(self._rank[row]), IncludedEntry(row, key, [entries[at].tobytes()], 0)
         yield from self._others(response)
+
+    def _included_of_all(self, response: CapturedResponse, rows: Rows) -> Iterator[tuple[int, IncludedEntry]]:
+        """Do the same as `_included`, for a response without errors.
+
+        Args:
+            response: the captured full response.
+            rows: for each of its entries, the row in the table.
+        """
+        table, entries = self._session_table(), response.entries
+        fields = entries.view(_bounds(response.layout.response_entry))
+        high, start = fields["high"], fields["start"]
+        news = (self._high[rows] != high) | (self._start[rows] != start)
+        self._high[rows], self._start[rows], self._named[rows] = high, start, True
+        for at, entry in response.placed_entries:
+            row = int(rows[at])
+            if news[at] or entry.records or entry.redirects:
+                pieces = response.part(entry.start, entry.end)
+                yield int(self._rank[row]), IncludedEntry(row, entry.key, pieces, entry.records)
+            news[at] = False
+        for at in news.nonzero()[0].tolist():
+            row = int(rows[at])
+            key = table.key(int(table.topic[row]))
+            yield int(self._rank[row]), IncludedEntry(row, key, [entries[at].tobytes()], 0)
 
     def _note_empties(self, response: CapturedResponse) -> list[tuple[bytes, Entries, Rows, Rows]]:
         """Store the offsets of empty entries.

@@ -96,13 +96,36 @@ class CapturedResponse:
         item = self.layout.response_item
         return [(key, np.frombuffer(b"".join(entries), item)) for key, entries in found.items()]
 
-    @cached_property
+    @property
     def entries(self) -> Entries:
         """All entries in the order of the response. Those with records or an error end like empty ones."""
+        return self._ordered[0]
+
+    @property
+    def placed_entries(self) -> Iterator[tuple[int, PartitionResponse]]:
+        """Yield `other_entries`, each with its place in `entries`."""
+        for at, entry in zip(self._ordered[1], self.walk.entries, strict=True):
+            if not entry.ends_empty or entry.error_code:
+                yield at, entry
+
+    @cached_property
+    def _ordered(self) -> tuple[Entries, list[int]]:
+        """Return `entries`, and the place in it of each entry that is not part of a run."""
         end = self.layout.empty_ends[1 if self.isolation_level else 0]
-        found = [(run.start, run.entries.tobytes()) for run in self.walk.runs]
-        found += [(entry.start, entry.fixed + end) for entry in self.walk.entries]
-        return np.frombuffer(b"".join([each for _, each in sorted(found)]), self.layout.response_item)
+        found = [(run.start, run.entries.tobytes(), len(run.entries)) for run in self.walk.runs]
+        found += [(entry.start, entry.fixed + end, 0) for entry in self.walk.entries]
+        found.sort()
+        places, at = [], 0
+        for _, _, run in found:
+            if not run:
+                places.append(at)
+            at += run or 1
+        return np.frombuffer(b"".join([each for _, each, _ in found]), self.layout.response_item), places
+
+    @property
+    def errors(self) -> bool:
+        """Whether an entry has an error."""
+        return any(entry.error_code for entry in self.walk.entries)
 
     def lists(self, listing: Listing) -> bool:
         """Return whether the response has the partitions of a fetch, in the same order, and no others."""

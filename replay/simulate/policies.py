@@ -357,7 +357,7 @@ class GatewayPolicy:
         outcome = fetch.outcome
         kind = kind_of(sent.session_id, sent.session_epoch)
         if kind == "incremental" and outcome.eligible:
-            pieces, elements = self._broker.response(response.as_v7)
+            pieces, elements = self._broker.response(response.as_v7, fetch.listing)
             share_elements(outcome, sent.layout, elements)
             return pieces
         if sent.layout.version != response.layout.version:
@@ -469,7 +469,7 @@ class AlwaysPolicy:
             self._broker.forget()
         if outcome.added:
             self._broker.add(delta.rows[delta.added])
-        pieces, elements = self._broker.response(response.as_v7)
+        pieces, elements = self._broker.response(response.as_v7, listing)
         outcome.session_response_bytes = sum(map(len, pieces))
         share_elements(outcome, listing.layout, elements)
 

@@ -1,7 +1,10 @@
 """A captured response: its contents, the places of its bytes, and its v7 form."""
 
+import numpy as np
 import pytest
 
+from proxy.protocol.fetch_layout import LAYOUTS
+from proxy.protocol.fetch_request import Listing
 from proxy.protocol.primitives import Buffer, ProtocolError
 from replay.capture.kafka.exchange import CUT
 from replay.simulate.captured_response import CapturedResponse, joined
@@ -34,6 +37,40 @@ def test_entries_with_news_and_those_without_are_told_apart(version: int) -> Non
     assert quiet == {t: [0, 3], u: [*range(20)]}
     assert response.empty_entry_bytes == 22 * response.layout.response_entry
     assert response.entry_bytes == sum(each.end - each.start for each in response.other_entries) - 90
+
+
+def listing(version: int, *topics: tuple[str, list[int]]) -> Listing:
+    layout = LAYOUTS[version]
+    entries = np.zeros(sum(len(numbers) for _, numbers in topics), layout.request_item)
+    entries.view(layout.request_fields)["partition"] = [number for _, numbers in topics for number in numbers]
+    keys = [topic_id(name) if version >= 13 else name.encode() for name, _ in topics]
+    return Listing(layout, keys, [len(numbers) for _, numbers in topics], entries)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_all_entries_are_had_in_the_order_of_the_response(version: int) -> None:
+    response = captured(version)
+    fields = response.entries.view(response.layout.response_fields)
+
+    assert fields["partition"].tolist() == [*range(4), *range(20)]
+    assert fields["high_watermark"].tolist() == [5, 9, -1, 7, *[1] * 20]
+    assert [*response.placed_entries] == [*zip([1, 2], response.other_entries, strict=True)]
+    assert response.errors
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_it_lists_what_its_fetch_lists(version: int) -> None:
+    response, quiet = captured(version), [*range(20)]
+
+    assert response.lists(listing(version, ("t", [0, 1, 2, 3]), ("u", quiet)))
+    for other in (
+        [("t", [0, 1, 3, 2]), ("u", quiet)],
+        [("t", [0, 1, 2]), ("u", quiet)],
+        [("t", [0, 1, 2, 3]), ("v", quiet)],
+        [("u", quiet), ("t", [0, 1, 2, 3])],
+        [("t", [0, 1, 2, 3])],
+    ):
+        assert not response.lists(listing(version, *other))
 
 
 @pytest.mark.parametrize("version", VERSIONS)
