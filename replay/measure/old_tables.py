@@ -18,7 +18,8 @@ from replay.measure.table import CODECS, DETAILS, EXCHANGES_RAW
 from replay.simulate.session_cache import CacheEvent
 
 DETAIL: Final = "detail"
-OLD: Final = pa.schema([*(one for one in EXCHANGES_RAW if one.name not in CODECS), (DETAIL, pa.string())])
+_ADDED: Final = frozenset({*CODECS, "errors"})
+OLD: Final = pa.schema([*(one for one in EXCHANGES_RAW if one.name not in _ADDED), (DETAIL, pa.string())])
 """The columns of a table of version 0.2.0 or earlier."""
 
 
@@ -27,13 +28,18 @@ def typed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         rows, details = (batch.column(name).to_pylist() for name in ("row", DETAIL))
         found: dict[str, list[Any]] = {"delivered": [None] * len(rows)}
+        errors = pa.nulls(len(rows), EXCHANGES_RAW.field("errors").type)
         for kind, read in (("connection", _summary), ("file", FileCounts.from_json)):
             found[DETAILS[kind]] = [
                 read(detail) if row == kind else None for row, detail in zip(rows, details, strict=True)
             ]
         yield pa.record_batch(
             [
-                CODECS[name].write(found[name]) if name in found else batch.column(name)
+                CODECS[name].write(found[name])
+                if name in found
+                else errors
+                if name == "errors"
+                else batch.column(name)
                 for name in EXCHANGES_RAW.names
             ],
             schema=EXCHANGES_RAW,

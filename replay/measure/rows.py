@@ -14,7 +14,7 @@ from replay.capture.kafka.exchange import ConnectionEnd, Exchange
 from replay.capture.kafka.exchanges import BulkEvent, Pairs
 from replay.measure.both_sides import Sample
 from replay.measure.digest import Digest
-from replay.measure.table import FETCH, KEYS, LAST, RowWriter
+from replay.measure.table import FETCH, KEYS, RowWriter
 from replay.simulate.engine import Engine, Policy
 from replay.simulate.outcome import Outcome, TopicKey
 
@@ -29,6 +29,8 @@ class RowFilter:
     policy: Policy = "gateway"
     raw: bool = False
     """Whether the frames are also written into the table."""
+    errors: bool = False
+    """Whether the errors of responses are also written into the table. Only with `raw`."""
     clients: frozenset[str] = frozenset()
     """The chosen client ids. Empty for all clients."""
     topics: frozenset[TopicKey] = frozenset()
@@ -90,7 +92,7 @@ class _ConnectionRows:
         self._sample = Sample()
         self._keys = _key_log(choice.members) if choice.members else None
         self._in_bulk = not choice.raw and self._keys is None
-        self.writer = writer or RowWriter(raw=choice.raw)
+        self.writer = writer or RowWriter(raw=choice.raw, errors=choice.errors)
 
     def add(self, exchange: Exchange) -> None:
         """Add the next exchange. The row of a fetch is written when the outcome of the fetch is known."""
@@ -154,7 +156,7 @@ class _ConnectionRows:
         """
         closing.exchange.api_version = self._version
         digest.close(closing)
-        self.writer.exchange(closing.exchange, LAST - 1, closing, counted=True, row="closing")
+        self.writer.exchange(closing.exchange, self._exchanges, closing, counted=True, row="closing")
 
     def _settle(self, outcomes: list[Outcome]) -> None:
         for outcome in outcomes:

@@ -12,7 +12,9 @@ from typing import Any, Final, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from proxy.protocol.api import ApiKey
 from replay.capture.files.counts import FileCounts
+from replay.capture.kafka.exchange import READ
 from replay.capture.kafka.exchanges import BulkEvent, Event, read_exchanges, read_in_bulk
 from replay.capture.packets.segments import SEGMENTS
 from replay.capture.packets.tcp import Filter
@@ -24,6 +26,8 @@ from replay.measure.table import CODECS, EXCHANGES, EXCHANGES_RAW, connection_en
 BEFORE: Final = -1
 """The `order` of a row that has the number of earlier connections between the same ports. This row comes
 before all other rows of the connection."""
+
+_EVERY: Final = frozenset(ApiKey)
 
 Batches: TypeAlias = Iterator[pa.RecordBatch]
 
@@ -46,7 +50,14 @@ def measure(ports: frozenset[int], choice: RowFilter, secrets: Secrets | None, b
     def events(_: bytes, own: Batches) -> Iterable[BulkEvent]:
         uses, rest = _used(own)
         read = read_exchanges if choice.plain else read_in_bulk
-        return read(rest, ports=ports, groups=choice.members > 0, uses=uses, secrets=secrets)
+        return read(
+            rest,
+            ports=ports,
+            responses=_EVERY if choice.errors else READ,
+            groups=choice.members > 0,
+            uses=uses,
+            secrets=secrets,
+        )
 
     return _rows(choice, batches, _files_in_segments, events)
 

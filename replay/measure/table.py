@@ -1,11 +1,15 @@
 """The table of exchanges, with a row for each exchange. Reports are made from this table. Sans-IO.
 
-`COLUMNS` describes each column. `measure --parquet` writes this table, with the columns `STORED_COLUMNS`. The
-row of a fetch also has its cost with the session engine. The last row of a connection has the kind
-`connection` and the figures of the whole connection (`Summary`). A row of the kind `file` has the counts of a
-capture file (`FileCounts`). The columns for these two kinds have the fields of `Summary` and `FileCounts`.
+`COLUMNS` describes each column. The row of a fetch also has its cost with the session engine. The last row of
+a connection has the kind `connection` and the figures of the whole connection (`Summary`). A row of the kind
+`file` has the counts of a capture file (`FileCounts`). The columns for these two kinds have the fields of
+`Summary` and `FileCounts`. A row of the kind `keys` has a connection's records by the hashes of their keys.
+
+`measure --parquet` writes the table for people, with the columns `STORED_COLUMNS`: some have other names,
+some are added, and what is not known is null.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
@@ -15,11 +19,12 @@ import pyarrow as pa
 
 from proxy.protocol.primitives import Buffer
 from replay.capture.files.counts import FileCounts
-from replay.capture.kafka.exchange import CUT, ConnectionEnd, Exchange, is_cut, without_records
+from replay.capture.kafka.exchange import CUT, READ, ConnectionEnd, Exchange, is_cut, without_records
 from replay.measure import sums
 from replay.measure.digest import Summary
 from replay.measure.spread import Delivered
 from replay.measure.typed import Codec, codec, struct_field
+from replay.protocol.errors import SCHEMAS, bare_name, read_errors
 from replay.simulate.outcome import Outcome
 
 FETCH: Final = 1
@@ -37,84 +42,151 @@ class TableColumn:
     name: str
     type: pa.DataType
     meaning: str
+    unit: str = ""
+    nothing: int | str | None = None
+    """What the column has in place of null while a table is made. Files have null."""
+    stored_as: str = ""
+    """The name of the column in files. "" if this is `name`."""
+
+    @property
+    def stored_name(self) -> str:
+        """The name of the column in files."""
+        return self.stored_as or self.name
 
 
 _EXCHANGE_COLUMNS: Final = (
     TableColumn(
         "row",
         pa.string(),
-        "exchange (request and response), request (no response seen), response (its request was not seen), "
-        "closing (not captured: the close that the gateway sends when the client is gone), "
-        "connection (what is known of the whole connection), file (what was found in a capture file), "
-        "keys (with --cooperative, never written: a connection's records by the hashes of their keys)",
+        "what the row is: exchange, request (unanswered), response (alone), closing, connection or file",
     ),
-    TableColumn("connection", pa.string(), "client host:port > broker host:port #n; n counts port reuse"),
     TableColumn(
-        "place", pa.int32(), "place in the connection, by completion; 2147483647 in its `connection` row"
+        "connection", pa.string(), "client host:port > broker host:port #n; n counts port reuse", nothing=""
     ),
-    TableColumn("client", pa.string(), "host:port"),
-    TableColumn("broker", pa.string(), "host:port"),
-    TableColumn("number", pa.int32(), "place in the connection, by request"),
-    TableColumn("client_id", pa.string(), "as the request header has it"),
-    TableColumn("software", pa.string(), "name and version from ApiVersions v3 or later, else empty"),
-    TableColumn("api_key", pa.int16(), "-1 where the request was not seen"),
-    TableColumn("api_version", pa.int16(), "-1 where the request was not seen"),
-    TableColumn("correlation_id", pa.int32(), "-1 in rows that are no exchange"),
-    TableColumn("request_time", pa.int64(), "ns since 1970 of the request's first packet, 0 if unseen"),
-    TableColumn("response_time", pa.int64(), "ns since 1970 of the response's last packet, 0 if unseen"),
-    TableColumn("request_bytes", pa.int64(), "whole frame, its 4-byte length included; 0 if unseen"),
-    TableColumn("response_bytes", pa.int64(), "whole frame, its 4-byte length included; 0 if unseen"),
-    TableColumn("request_missing", pa.int64(), "of request_bytes, those that the capture lacks"),
-    TableColumn("response_missing", pa.int64(), "of response_bytes, those that the capture lacks"),
+    TableColumn("place", pa.int32(), "place in the connection, by completion", nothing=LAST),
+    TableColumn("client", pa.string(), "host:port", nothing=""),
+    TableColumn("broker", pa.string(), "host:port; null for connections that are not Kafka", nothing=""),
+    TableColumn("number", pa.int32(), "place in the connection, by request", nothing=-1),
+    TableColumn("client_id", pa.string(), "of the last request header; null if it has none", nothing=""),
+    TableColumn("software", pa.string(), "name and version from ApiVersions v3 or later", nothing=""),
+    TableColumn("api_key", pa.int16(), "null where the request was not seen", nothing=-1),
+    TableColumn("api_version", pa.int16(), "null where the request was not seen", nothing=-1),
+    TableColumn("correlation_id", pa.int32(), "in the request and in its response", nothing=-1),
+    TableColumn(
+        "request_time",
+        pa.int64(),
+        "the request's first packet; null where it was not seen",
+        "ns since 1970",
+        nothing=0,
+        stored_as="request_time_ns",
+    ),
+    TableColumn(
+        "response_time",
+        pa.int64(),
+        "the response's last packet; null where it was not seen",
+        "ns since 1970",
+        nothing=0,
+        stored_as="response_time_ns",
+    ),
+    TableColumn(
+        "request_bytes",
+        pa.int64(),
+        "whole frame, its 4-byte length included; 0 where it was not seen",
+        "bytes",
+    ),
+    TableColumn(
+        "response_bytes",
+        pa.int64(),
+        "whole frame, its 4-byte length included; 0 where it was not seen",
+        "bytes",
+    ),
+    TableColumn("request_missing", pa.int64(), "of request_bytes, those that the capture lacks", "bytes"),
+    TableColumn("response_missing", pa.int64(), "of response_bytes, those that the capture lacks", "bytes"),
     TableColumn("answer_due", pa.bool_(), "false if brokers send no response: Produce with acks=0"),
 )
 FETCH_COLUMNS: Final = (
     TableColumn("kind", pa.string(), "full (epoch 0), incremental, sessionless (0, -1), close (id, -1)"),
-    TableColumn("session_id", pa.int32(), "in the request"),
+    TableColumn("session_id", pa.int32(), "in the request; 0: none"),
     TableColumn("session_epoch", pa.int32(), "in the request"),
     TableColumn("answer_session_id", pa.int32(), "in the response; 0: no session"),
-    TableColumn("error_code", pa.int16(), "of the whole response"),
-    TableColumn("partitions_requested", pa.int64(), "entries listed; forgotten ones are not counted"),
-    TableColumn("partitions_answered", pa.int64(), "entries in the response"),
-    TableColumn("record_bytes", pa.int64(), "contents of the `records` fields"),
+    TableColumn("error_code", pa.int16(), "of the whole response; 0: none"),
     TableColumn(
-        "listing_bytes", pa.int64(), "request: partition entries, topic elements, forgotten ones included"
+        "partitions_requested", pa.int64(), "entries listed; forgotten ones are not counted", "partitions"
     ),
-    TableColumn("empty_entry_bytes", pa.int64(), "response: entries with nothing new"),
-    TableColumn("entry_bytes", pa.int64(), "response: the other entries, without their records"),
+    TableColumn("partitions_answered", pa.int64(), "entries in the response", "partitions"),
+    TableColumn("record_bytes", pa.int64(), "contents of the `records` fields", "bytes"),
+    TableColumn(
+        "listing_bytes",
+        pa.int64(),
+        "request: partition entries, topic elements, forgotten ones included",
+        "bytes",
+    ),
+    TableColumn("empty_entry_bytes", pa.int64(), "response: entries with nothing new", "bytes"),
+    TableColumn("entry_bytes", pa.int64(), "response: the other entries, without their records", "bytes"),
     TableColumn(
         "eligible",
         pa.bool_(),
-        "it went through the session engine; then the next columns are its cost, else 0",
+        "it went through the session engine; then the columns below are its cost, else 0 or null",
     ),
-    TableColumn("reason", pa.string(), "why it is not eligible, or why it was forwarded unchanged"),
-    TableColumn("session_kind", pa.string(), "what it was first sent as; null where it is not eligible"),
-    TableColumn("session_request_bytes", pa.int64(), "through the engine, closes and repairs included"),
-    TableColumn("session_response_bytes", pa.int64(), "through the engine, closes and repairs included"),
-    TableColumn("close_bytes", pa.int64(), "of both: what closing a session cost"),
-    TableColumn("repair_bytes", pa.int64(), "of both: what was fetched again after a session was lost"),
-    TableColumn("full", pa.int64(), "requests with epoch 0 that the engine sent"),
-    TableColumn("incremental", pa.int64(), "requests within a session that the engine sent"),
-    TableColumn("sessionless", pa.int64(), "requests without a session that the engine sent"),
-    TableColumn("closes", pa.int64(), "requests that close a session"),
-    TableColumn("added", pa.int64(), "partitions that deltas add"),
-    TableColumn("altered", pa.int64(), "partitions whose entries deltas change"),
-    TableColumn("forgotten", pa.int64(), "partitions that deltas drop"),
-    TableColumn("session_partitions_requested", pa.int64(), "entries in requests through the engine"),
-    TableColumn("session_partitions_answered", pa.int64(), "entries in responses through the engine"),
-    TableColumn("session_listing_bytes", pa.int64(), "part of session_request_bytes, as listing_bytes"),
     TableColumn(
-        "session_empty_entry_bytes", pa.int64(), "part of session_response_bytes, as empty_entry_bytes"
+        "reason", pa.string(), "why it is not eligible, or why it was forwarded unchanged", nothing=""
     ),
-    TableColumn("session_entry_bytes", pa.int64(), "part of session_response_bytes, as entry_bytes"),
-    TableColumn("session_record_bytes", pa.int64(), "part of session_response_bytes, as record_bytes"),
-    TableColumn("session_size", pa.int64(), "partitions in the session after the fetch"),
+    TableColumn("session_kind", pa.string(), "what it was first sent as; null where it is not eligible"),
+    TableColumn(
+        "session_request_bytes", pa.int64(), "through the engine, closes and repairs included", "bytes"
+    ),
+    TableColumn(
+        "session_response_bytes", pa.int64(), "through the engine, closes and repairs included", "bytes"
+    ),
+    TableColumn("close_bytes", pa.int64(), "of both: what closing a session cost", "bytes"),
+    TableColumn(
+        "repair_bytes", pa.int64(), "of both: what was fetched again after a session was lost", "bytes"
+    ),
+    TableColumn("full", pa.int64(), "that the engine sent with epoch 0", "requests", stored_as="sent_full"),
+    TableColumn(
+        "incremental",
+        pa.int64(),
+        "that the engine sent within a session",
+        "requests",
+        stored_as="sent_incremental",
+    ),
+    TableColumn(
+        "sessionless",
+        pa.int64(),
+        "that the engine sent without a session",
+        "requests",
+        stored_as="sent_sessionless",
+    ),
+    TableColumn(
+        "closes", pa.int64(), "that the engine sent to close a session", "requests", stored_as="sent_closes"
+    ),
+    TableColumn("added", pa.int64(), "that deltas add to the session", "partitions"),
+    TableColumn("altered", pa.int64(), "whose entries deltas change", "partitions"),
+    TableColumn("forgotten", pa.int64(), "that deltas drop from the session", "partitions"),
+    TableColumn(
+        "session_partitions_requested", pa.int64(), "entries in requests through the engine", "partitions"
+    ),
+    TableColumn(
+        "session_partitions_answered", pa.int64(), "entries in responses through the engine", "partitions"
+    ),
+    TableColumn(
+        "session_listing_bytes", pa.int64(), "part of session_request_bytes, as listing_bytes", "bytes"
+    ),
+    TableColumn(
+        "session_empty_entry_bytes",
+        pa.int64(),
+        "part of session_response_bytes, as empty_entry_bytes",
+        "bytes",
+    ),
+    TableColumn("session_entry_bytes", pa.int64(), "part of session_response_bytes, as entry_bytes", "bytes"),
+    TableColumn(
+        "session_record_bytes", pa.int64(), "part of session_response_bytes, as record_bytes", "bytes"
+    ),
+    TableColumn("session_size", pa.int64(), "in the session after the fetch", "partitions"),
 )
 """Attributes of `Outcome`; null in rows that are not fetches."""
 _COUNTED: Final = TableColumn(
-    "counted",
-    pa.bool_(),
-    "whether --client and --topic count this fetch; null in rows that are not fetches",
+    "counted", pa.bool_(), "whether --client and --topic count this fetch; null in rows that are not fetches"
 )
 Detail: TypeAlias = Summary | FileCounts | Delivered
 DETAILS: Final = {"connection": "summary", "file": "file_counts", KEYS: "delivered"}
@@ -136,26 +208,69 @@ _DETAIL_COLUMNS: Final = (
 )
 UNSTORED: Final = frozenset({"delivered"})
 """The columns that are not written to files."""
+_ERRORS: Final = TableColumn(
+    "errors",
+    pa.list_(pa.struct([("code", pa.int16()), ("error", pa.string()), ("count", pa.int32())])),
+    "of the response and its entries: code, Kafka's name, how often; empty: no error; null: not known",
+)
 RAW_COLUMNS: Final = (
     TableColumn("request", pa.binary(), "the frame, of Fetch, Metadata and ApiVersions"),
     TableColumn("response", pa.binary(), "the frame without contents of records, which were cut"),
-    TableColumn("cuts", pa.list_(pa.int64()), "place in the frame and length of each stretch cut, in turn"),
+    TableColumn(
+        "cuts", pa.list_(pa.int64()), "place in the frame and length of each stretch cut, in turn", "bytes"
+    ),
+    _ERRORS,
 )
 """The columns that are only written with --parquet. A table with these columns can be measured again."""
 _COLUMNS: Final = (*_EXCHANGE_COLUMNS, *FETCH_COLUMNS, _COUNTED, *_DETAIL_COLUMNS)
 COLUMNS: Final = (*_COLUMNS, *RAW_COLUMNS)
-STORED_COLUMNS: Final = (
-    TableColumn("run", pa.int32(), "which run of `measure --parquet` added the row, from 0"),
-    TableColumn(
-        "day",
-        pa.date32(),
-        "UTC, of the request, or of the response where the request was not seen; in `connection` and `file` "
-        "rows of the last packet; null if there is none",
-    ),
-)
+ADDED_COLUMNS: Final = {
+    one.name: one
+    for one in (
+        TableColumn(
+            "time",
+            pa.timestamp("us", tz="UTC"),
+            "the first packet; in `response` rows the last one",
+            "UTC",
+        ),
+        TableColumn(
+            "seconds",
+            pa.float64(),
+            "from the first packet to the last one; null in `request`, `response` and `closing` rows",
+            "s",
+        ),
+        TableColumn("api", pa.string(), "the name of api_key: Fetch, Produce ..."),
+        TableColumn(
+            "saved_bytes",
+            pa.int64(),
+            "what a session saves: both bytes, if eligible, less both session bytes; below 0: it costs more",
+            "bytes",
+        ),
+        TableColumn("run", pa.int32(), "which run of `measure --parquet` added the row, from 0"),
+        TableColumn(
+            "day",
+            pa.date32(),
+            "of `time`; in `connection` and `file` rows of the last packet",
+            "UTC",
+        ),
+    )
+}
 """The columns that are only in files. Files are partitioned by day and broker. In the rows of capture files
 and of connections that are not Kafka, `broker` is null. Otherwise each captured host would get a
 partition."""
+STORED_COLUMNS: Final = (
+    _EXCHANGE_COLUMNS[0],
+    *(ADDED_COLUMNS[name] for name in ("time", "seconds", "api")),
+    *_EXCHANGE_COLUMNS[1:],
+    _ERRORS,
+    *FETCH_COLUMNS,
+    ADDED_COLUMNS["saved_bytes"],
+    _COUNTED,
+    *(one for one in _DETAIL_COLUMNS if one.name not in UNSTORED),
+    *RAW_COLUMNS[:-1],
+    *(ADDED_COLUMNS[name] for name in ("run", "day")),
+)
+"""The columns of a table in files, under their `stored_name`."""
 
 
 def schema(columns: Iterable[TableColumn]) -> pa.Schema:
@@ -170,7 +285,7 @@ EXCHANGES: Final = schema(
 for several fetches that are alike: it has their sums in the columns that are added up, and the values of the
 first fetch in all others."""
 EXCHANGES_RAW: Final = schema(COLUMNS)
-STORED: Final = schema(one for one in (*COLUMNS, *STORED_COLUMNS) if one.name not in UNSTORED)
+STORED: Final = pa.schema([pa.field(one.stored_name, one.type) for one in STORED_COLUMNS])
 """The schema of a table in files."""
 
 
@@ -179,14 +294,16 @@ class RowWriter:
 
     Args:
         raw: whether to write the frames as well.
+        errors: whether to write the errors of responses as well. Only with `raw`.
     """
 
     _ROWS: Final = 4096
     _BYTES: Final = 4 << 20
 
-    def __init__(self, *, raw: bool) -> None:
+    def __init__(self, *, raw: bool, errors: bool = False) -> None:
         self.schema = EXCHANGES_RAW if raw else EXCHANGES
         self._raw = raw
+        self._errors = errors
         self._rows: list[tuple[Any, ...]] = []
         self._bytes = 0
 
@@ -231,7 +348,7 @@ class RowWriter:
         if times > 1:
             pairs = zip(values, _IS_SUMMED, strict=True)
             values = tuple(value * times if summed else value for value, summed in pairs)
-        self._append(values, exchange, times)
+        self._append(values, exchange, times, outcome)
 
     def detail(self, kind: str, detail: Detail, end: ConnectionEnd | None = None) -> None:
         """Add a row with a detail.
@@ -248,11 +365,14 @@ class RowWriter:
         details = (detail if name == DETAILS[kind] else None for name in CODECS)
         self._append((kind, connection, LAST, *ends, *_NO_EXCHANGE, *_NO_FETCH, None, *details), None, 1)
 
-    def _append(self, row: tuple[Any, ...], exchange: Exchange | None, times: int) -> None:
+    def _append(
+        self, row: tuple[Any, ...], exchange: Exchange | None, times: int, outcome: Outcome | None = None
+    ) -> None:
         if self._raw:
             frames = _frames(exchange) if exchange else (None, None, None)
             self._bytes += sum(map(len, filter(None, frames[:2])))
-            row = (*row, *frames)
+            errors = _errors_of(exchange, outcome) if exchange and self._errors else None
+            row = (*row, *frames, errors)
         else:
             row = (*row, times)
         self._rows.append(row)
@@ -265,13 +385,35 @@ _SUMMED: Final = sums.SUMMED | {"request_bytes", "response_bytes"}
 _IS_SUMMED: Final = tuple(column.name in _SUMMED for column in _COLUMNS)
 _NO_FETCH: Final = (None,) * len(FETCH_COLUMNS)
 _NO_DETAIL: Final = (None,) * len(CODECS)
-_NO_EXCHANGE: Final = (-1, -1, -1, 0, 0, 0, 0, 0, 0, False)
+_NO_EXCHANGE: Final = (None,) * 10
 
 
 def _kind(exchange: Exchange) -> str:
     if not exchange.request_bytes:
         return "response"
     return "exchange" if exchange.response_bytes else "request"
+
+
+def _errors_of(exchange: Exchange, outcome: Outcome | None) -> list[tuple[int, str, int]] | None:
+    """Return the error codes in a response, with their names and how often each is there.
+
+    Return None if they are not known.
+    """
+    if exchange.errors is not None:
+        codes = exchange.errors
+    elif outcome is not None:
+        if outcome.response is None:
+            return None
+        entries = (entry.error_code for entry in outcome.response.other_entries)
+        codes = Counter(filter(None, (outcome.error_code, *entries)))
+    elif exchange.response and not exchange.response_missing and exchange.api_key in SCHEMAS:
+        found = read_errors(exchange.api_key, exchange.api_version, exchange.response)
+        if found is None:
+            return None
+        codes = Counter((*found.whole, *found.entries))
+    else:
+        return None
+    return [(code, bare_name(code), codes[code]) for code in sorted(codes)]
 
 
 def _frames(exchange: Exchange) -> tuple[bytes, bytes, list[int]]:
@@ -282,7 +424,7 @@ def _frames(exchange: Exchange) -> tuple[bytes, bytes, list[int]]:
             size.
     """
     kept, cuts, at = [], [], 0
-    response = exchange.response
+    response = exchange.response if exchange.api_key in READ else []  # others may have secrets
     if exchange.api_key == FETCH:
         response = without_records(response, exchange.api_version)
     for piece in response:
@@ -305,8 +447,13 @@ def exchanges(batch: pa.RecordBatch) -> Iterator[Exchange | ConnectionEnd]:
         elif row["row"] in {"exchange", "request", "response"}:
             response: list[Buffer] = [*_restored(row["response"] or b"", row["cuts"] or [])]
             plain = {name: row[name] for name in _PLAIN}
+            errors = row["errors"]
             yield Exchange(
-                connection=row["connection"], **plain, request=row["request"] or b"", response=response
+                connection=row["connection"],
+                **plain,
+                request=row["request"] or b"",
+                response=response,
+                errors=None if errors is None else {one["code"]: one["count"] for one in errors},
             )
 
 

@@ -196,8 +196,14 @@ _FIRST_CODE: Final = -1
 
 def error_name(code: int) -> str:
     """Return an error code with Kafka's name for it, if the name is known."""
+    name = bare_name(code)
+    return name if name == str(code) else f"{code} {name}"
+
+
+def bare_name(code: int) -> str:
+    """Return Kafka's name for an error code, or the code if its name is not known."""
     place = code - _FIRST_CODE
-    return f"{code} {_NAMES[place]}" if 0 <= place < len(_NAMES) else str(code)
+    return _NAMES[place] if 0 <= place < len(_NAMES) else str(code)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from proxy.protocol.fetch_layout import LAYOUTS
 from proxy.protocol.fetch_request import parse_fetch_request
 from proxy.protocol.primitives import ProtocolError
 from replay.capture.kafka.exchange import ConnectionEnd, Exchange
-from replay.protocol.errors import error_name, read_errors
+from replay.protocol.errors import bare_name, read_errors
 from replay.protocol.fetches import read_fetch
 from replay.protocol.names import name_of
 from replay.protocol.naming import count_partitions
@@ -102,7 +102,7 @@ def _row(exchange: Exchange) -> tuple[Any, ...]:
         exchange.response_bytes or None,
         partitions,
         error,
-        error_name(error).partition(" ")[2] or str(error) if error else None,
+        bare_name(error) if error else None,
     )
 
 

@@ -10,7 +10,7 @@ If only contents of records are missing from a response, the response counts as 
 these contents.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, takewhile
 from typing import Final
@@ -85,6 +85,8 @@ class Exchange:
     group: str = ""
     """The consumer group that the request names. Empty if it names none, or if groups are not read
     (`groups` in `read_exchanges`)."""
+    errors: Mapping[int, int] | None = None
+    """How often the response has each error code. Only known if the exchange comes from a stored table."""
 
 
 @dataclass(slots=True, kw_only=True)

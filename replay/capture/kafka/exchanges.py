@@ -35,6 +35,7 @@ def read_exchanges(
     *,
     ports: frozenset[int] = frozenset(),
     keep_requests: bool = False,
+    responses: frozenset[int] = READ,
     groups: bool = False,
     uses: int = 0,
     secrets: Secrets | None = None,
@@ -46,6 +47,7 @@ def read_exchanges(
         ports: the ports of brokers. If empty, Kafka is recognised by its bytes alone.
         keep_requests: whether to keep the frames of all requests. If False, only requests with an API key in
             `READ` are kept.
+        responses: the API keys whose response frames are kept. Metadata responses are always kept.
         groups: whether to set the consumer group of each exchange.
         uses: the number of earlier connections between the same ports.
         secrets: the TLS secrets for decrypting connections.
@@ -55,7 +57,12 @@ def read_exchanges(
             last event of a connection is its ConnectionEnd.
     """
     connections = Connections(
-        ports=ports, keep_requests=keep_requests, groups=groups, uses=uses, secrets=secrets
+        ports=ports,
+        keep_requests=keep_requests,
+        responses=responses,
+        groups=groups,
+        uses=uses,
+        secrets=secrets,
     )
     for batch in batches:
         yield from connections.feed(batch)
@@ -66,12 +73,13 @@ def read_in_bulk(
     batches: Iterable[pa.RecordBatch],
     *,
     ports: frozenset[int] = frozenset(),
+    responses: frozenset[int] = READ,
     groups: bool = False,
     uses: int = 0,
     secrets: Secrets | None = None,
 ) -> Iterator[BulkEvent]:
     """Like `read_exchanges`, but yield `Pairs` in place of exchanges that were found in columns."""
-    connections = Connections(ports=ports, groups=groups, uses=uses, secrets=secrets)
+    connections = Connections(ports=ports, responses=responses, groups=groups, uses=uses, secrets=secrets)
     for batch in batches:
         yield from connections.feed_in_bulk(batch)
     yield from connections.end()
@@ -83,7 +91,7 @@ class Connections:
     Args:
         ports: see `read_exchanges`.
         keep_requests: see `read_exchanges`.
-        responses: API keys whose response frames are kept. Metadata responses are always kept.
+        responses: see `read_exchanges`.
         groups: see `read_exchanges`.
         uses: see `read_exchanges`.
         secrets: see `read_exchanges`.

@@ -102,7 +102,7 @@ def measure(spark: SparkSession, work: Work) -> Collected:
 def _measure(spark: SparkSession, work: Work) -> Collected:
     local = is_local(spark.sparkContext.master)
     cores = spark.sparkContext.defaultParallelism if local else None
-    choice = replace(work.choice, raw=bool(work.parquet or work.topics))
+    choice = replace(work.choice, raw=bool(work.parquet or work.topics), errors=bool(work.parquet))
     target = read_stored(spark, work.parquet) if work.parquet else None
     runs = 0
     if work.table is None:

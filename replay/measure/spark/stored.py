@@ -1,7 +1,8 @@
 """A table of exchanges in Parquet files. Runs write it, add to it, and read it.
 
-The files are in folders by day and broker. A run adds its rows with Spark's commit protocol: files appear in
-the table only when all of them are written. A failed run leaves the table unchanged.
+The files have the columns `STORED_COLUMNS`, for people. When they are read, they become the table of
+exchanges again. They are in folders by day and broker. A run adds its rows with Spark's commit protocol:
+files appear in the table only when all of them are written. A failed run leaves the table unchanged.
 """
 
 import fcntl
@@ -14,30 +15,42 @@ from pathlib import Path
 from typing import Final
 
 from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from replay.capture.files.sources import InputError, Source
 from replay.capture.files.streams import first_line, is_remote
 from replay.measure.old_tables import DETAIL, OLD, typed
-from replay.measure.table import EXCHANGES_RAW, STORED, STORED_COLUMNS, UNSTORED
+from replay.measure.table import ADDED_COLUMNS, COLUMNS, EXCHANGES_RAW, STORED, STORED_COLUMNS, UNSTORED
+from replay.protocol.names import NAMES
 
 _NOTHING: Final = frozenset({"PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA"})
 """Spark's errors if there is no table: the folder does not exist, or it has no files."""
-_ADDED: Final = frozenset(column.name for column in STORED_COLUMNS)
-_UNSTORED: Final = [one for one in from_arrow_schema(EXCHANGES_RAW) if one.name in UNSTORED]
-_DAY: Final = """
-date_from_unix_date(cast(nullif(
-    case row
-        when 'connection' then summary.end.last_time
-        when 'file' then file_counts.last_time
-        else coalesce(nullif(request_time, 0), response_time)
-    end, 0) div 86400000000000 as int))
+_FIRST: Final = """
+nullif(case row
+    when 'connection' then summary.end.first_time
+    when 'file' then file_counts.first_time
+    else coalesce(nullif(request_time, 0), response_time)
+end, 0)
 """
-_BROKER: Final = """
-case when row = 'file' or (row = 'connection' and summary.end.reason != '') then null else broker end
+_LAST: Final = """
+case row
+    when 'connection' then summary.end.last_time
+    when 'file' then file_counts.last_time
+    when 'exchange' then response_time
+end
 """
+_DAY: Final = f"if(row in ('connection', 'file'), {_LAST}, {_FIRST})"
+_EXPRESSIONS: Final = {
+    "time": f"timestamp_micros({_FIRST} div 1000)",
+    "seconds": f"({_LAST} - {_FIRST}) / 1e9d",
+    "saved_bytes": "if(eligible, request_bytes + response_bytes, 0L)"
+    " - session_request_bytes - session_response_bytes",
+    "day": f"date_from_unix_date(cast(nullif({_DAY}, 0) div 86400000000000 as int))",
+    "broker": "if(row = 'file' or (row = 'connection' and summary.end.reason != ''), null, broker)",
+}
+"""The values of columns in files that are not those of the table of exchanges."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,11 +102,9 @@ def read_stored(spark: SparkSession, path: str) -> DataFrame | None:
         raise InputError(f"{path}: not a table that --parquet wrote")
     # With the schema named, Spark does not guess the types of day and broker from the names of folders.
     table = spark.read.schema(from_arrow_schema(schema)).parquet(path)
-    table = table.withColumn("broker", f.coalesce("broker", f.lit("")))
     if old:
         return table.mapInArrow(typed, from_arrow_schema(EXCHANGES_RAW))
-    nulls = {one.name: f.lit(None).cast(one.dataType) for one in _UNSTORED}
-    return table.withColumns(nulls)
+    return table.select(*_read_columns(), *ADDED_COLUMNS)
 
 
 def earlier(table: DataFrame, path: str) -> Earlier:
@@ -102,7 +113,7 @@ def earlier(table: DataFrame, path: str) -> Earlier:
     Raises:
         InputError: no rows can be added to this table.
     """
-    if _ADDED - set(table.columns):
+    if ADDED_COLUMNS.keys() - set(table.columns):
         raise InputError(
             f"--parquet {path}: an earlier release wrote this table, with other columns, and nothing can be "
             f"added to it; make it anew with `measure {path} --parquet NEW`"
@@ -122,10 +133,8 @@ def write_stored(spark: SparkSession, table: DataFrame, path: str, run: int) -> 
 
     Return the rows of this run as they can be read from the table.
     """
-    stored = table.drop(*UNSTORED).withColumns(
-        {"run": f.lit(run), "day": f.expr(_DAY), "broker": f.expr(_BROKER)}
-    )
-    with _adaptive(spark):
+    stored = table.select(*_stored_columns(run))
+    with _settings(spark):
         # Tasks have connections to all brokers, each. This makes files of some 64 MB of them, not thousands.
         gathered = stored.hint("rebalance", f.col("day"), f.col("broker"))
         writer = gathered.write.mode("append").partitionBy("day", "broker")
@@ -176,16 +185,45 @@ def sole_writer(path: str) -> Iterator[None]:
                 folder.rmdir()
 
 
-@contextmanager
-def _adaptive(spark: SparkSession) -> Iterator[None]:
-    """Let Spark choose the number of tasks by the size of the data. `rebalance` needs this.
+def _stored_columns(run: int) -> Iterator[Column]:
+    """Yield the columns of files, computed from the table of exchanges."""
+    apis = f.create_map(*(f.lit(part) for key, name in NAMES.items() for part in (int(key), name)))
+    key = f.nullif(f.col("api_key").cast("int"), f.lit(-1))
+    api = f.coalesce(f.try_element_at(apis, key), f.concat(f.lit("ApiKey"), key))
+    made = {"run": f.lit(run), "api": api} | {name: f.expr(text) for name, text in _EXPRESSIONS.items()}
+    for one in STORED_COLUMNS:
+        value = made.get(one.name, f.col(one.name))
+        if one.nothing is not None:
+            value = f.nullif(value, f.lit(one.nothing))
+        yield value.alias(one.stored_name, metadata={"comment": one.meaning})
 
-    The setting is restored after the body.
-    """
-    name = "spark.sql.adaptive.enabled"
-    before = spark.conf.get(name)
-    spark.conf.set(name, "true")
+
+def _read_columns() -> Iterator[Column]:
+    """Yield the columns of the table of exchanges, computed from those of files."""
+    for one, kind in zip(COLUMNS, from_arrow_schema(EXCHANGES_RAW), strict=True):
+        if one.name in UNSTORED:
+            value = f.lit(None).cast(kind.dataType)
+        elif one.nothing is None:
+            value = f.col(one.stored_name)
+        else:
+            value = f.coalesce(f.col(one.stored_name), f.lit(one.nothing).cast(kind.dataType))
+        yield value.alias(one.name)
+
+
+_SETTINGS: Final = {
+    "spark.sql.adaptive.enabled": "true",  # `rebalance` needs it to choose the number of tasks
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # not INT96, which is deprecated
+}
+
+
+@contextmanager
+def _settings(spark: SparkSession) -> Iterator[None]:
+    """Set what writing needs. The settings are restored after the body."""
+    before = {name: str(spark.conf.get(name)) for name in _SETTINGS}
+    for name, value in _SETTINGS.items():
+        spark.conf.set(name, value)
     try:
         yield
     finally:
-        spark.conf.set(name, str(before))
+        for name, value in before.items():
+            spark.conf.set(name, value)

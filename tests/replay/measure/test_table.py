@@ -5,6 +5,7 @@ They also check that frames and ends of connections can be read back.
 
 import dataclasses
 from collections.abc import Iterator
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -89,6 +90,27 @@ def test_what_was_cut_is_not_stored_and_comes_back_as_zeros() -> None:
     assert isinstance(again, Exchange)
     assert b"".join(again.response) == b"head" + bytes(1_500_000 - 8) + b"tail"
     assert dataclasses.replace(again, response=[]) == dataclasses.replace(EXCHANGE, response=[])
+
+
+def test_errors_are_stored_and_frames_of_other_apis_are_not() -> None:
+    def written(exchange: Exchange) -> tuple[dict[str, Any], Exchange | ConnectionEnd]:
+        writer = RowWriter(raw=True, errors=True)
+        writer.exchange(exchange, 0)
+        batch = writer.drain()
+        (row,), (again,) = batch.to_pylist(), exchanges(batch)
+        return row, again
+
+    frame = bytes.fromhex("00000006 00000009 001b")
+    heartbeat = dataclasses.replace(EXCHANGE, api_key=12, api_version=0, response=[frame])
+    row, again = written(heartbeat)
+    assert isinstance(again, Exchange)
+    row_again, _ = written(again)
+
+    assert (row["request"], row["response"]) == (b"request", b"")
+    assert row["errors"] == row_again["errors"] == [{"code": 27, "error": "REBALANCE_IN_PROGRESS", "count": 1}]
+    for unknown in ({"api_key": 999}, {"response_missing": 1}, {"response": []}, {"response": [frame[:9]]}):
+        assert written(dataclasses.replace(heartbeat, **unknown))[0]["errors"] is None
+    assert written(dataclasses.replace(heartbeat, response=[frame[:-1] + b"\0"]))[0]["errors"] == []
 
 
 @pytest.mark.parametrize("size", [10, 5000])
