@@ -28,20 +28,14 @@ def typed(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         rows, details = (batch.column(name).to_pylist() for name in ("row", DETAIL))
         found: dict[str, list[Any]] = {"delivered": [None] * len(rows)}
-        errors = pa.nulls(len(rows), EXCHANGES_RAW.field("errors").type)
         for kind, read in (("connection", _summary), ("file", FileCounts.from_json)):
             found[DETAILS[kind]] = [
                 read(detail) if row == kind else None for row, detail in zip(rows, details, strict=True)
             ]
+        added = {name: CODECS[name].write(values) for name, values in found.items()}
+        added["errors"] = pa.nulls(len(rows), EXCHANGES_RAW.field("errors").type)
         yield pa.record_batch(
-            [
-                CODECS[name].write(found[name])
-                if name in found
-                else errors
-                if name == "errors"
-                else batch.column(name)
-                for name in EXCHANGES_RAW.names
-            ],
+            [added[name] if name in added else batch.column(name) for name in EXCHANGES_RAW.names],
             schema=EXCHANGES_RAW,
         )
 

@@ -107,9 +107,16 @@ def test_errors_are_stored_and_frames_of_other_apis_are_not() -> None:
     row_again, _ = written(again)
 
     assert (row["request"], row["response"]) == (b"request", b"")
-    assert row["errors"] == row_again["errors"] == [{"code": 27, "error": "REBALANCE_IN_PROGRESS", "count": 1}]
-    for unknown in ({"api_key": 999}, {"response_missing": 1}, {"response": []}, {"response": [frame[:9]]}):
-        assert written(dataclasses.replace(heartbeat, **unknown))[0]["errors"] is None
+    assert row["errors"] == [{"code": 27, "error": "REBALANCE_IN_PROGRESS", "count": 1}]
+    assert row_again["errors"] == row["errors"]
+    unknown: list[dict[str, Any]] = [
+        {"api_key": 999},
+        {"response_missing": 1},
+        {"response": []},
+        {"response": [frame[:9]]},
+    ]
+    for changed in unknown:
+        assert written(dataclasses.replace(heartbeat, **changed))[0]["errors"] is None
     assert written(dataclasses.replace(heartbeat, response=[frame[:-1] + b"\0"]))[0]["errors"] == []
 
 
