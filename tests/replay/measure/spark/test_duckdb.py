@@ -23,7 +23,7 @@ pytestmark = pytest.mark.integration
 
 FIRST, SECOND = CAPTURES / "many-clients-any.pcap", CAPTURES / "aiokafka-rebalance.pcap"
 PAGE: Final = (Path(__file__).parents[4] / "docs" / "duckdb.md").read_text(encoding="utf-8")
-VIEW, *QUESTIONS = re.findall(r"^```sql\n(.+?)^```\n(?:\n((?:\|.*\n)+))?", PAGE, re.MULTILINE | re.DOTALL)
+VIEW, *QUESTIONS = re.findall(r"^```sql\n([\s\S]+?)^```\n(?:\n((?:\|.*\n)+))?", PAGE, re.MULTILINE)
 NESTED: Final = {
     "summary": "field",
     "summary.end": "field of `summary.end`",
@@ -150,5 +150,5 @@ def test_what_is_not_known_is_null(asked: Any) -> None:
         assert count(name, "row = 'file'") == 0
     assert count("*", "request_time_ns = 0 OR response_time_ns = 0 OR api_key < 0 OR software = ''") == 0
     assert count("*", "row = 'closing' AND seconds IS NOT NULL") == 0
-    assert count("saved_bytes", "kind IS NULL") == 0
+    assert count("saved_bytes", "eligible IS NULL") == 0
     assert count("*", "row = 'exchange' AND errors IS NULL AND api = 'Fetch'") == 0
