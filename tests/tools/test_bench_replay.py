@@ -2,11 +2,13 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from proxy.protocol.api import ApiKey, request_header
-from proxy.protocol.fetch_request import parse_fetch_request
-from replay.capture.kafka.exchange import Exchange
+from proxy.protocol.fetch_request import Listing, parse_fetch_request
+from replay.capture.kafka.exchange import ConnectionEnd, Exchange
+from replay.simulate.captured_response import CapturedResponse
 from replay.simulate.engine import Engine
 from tests.replay.events import captured_events
 from tools.bench.captures import Shape, make
@@ -57,8 +59,44 @@ def test_a_connection_rotates_its_list_and_alters_what_had_records(tmp_path: Pat
     assert all(outcome.session_record_bytes == outcome.record_bytes for outcome in outcomes)
 
 
+def test_each_connection_has_lists_offsets_and_ids_of_its_own(tmp_path: Path) -> None:
+    connections = 1_002  # two of them have the first topic
+    make(tmp_path / "made.pcap", 22_000_000, Shape(filled=0, connections=connections))
+    lists: dict[str, tuple[bytes, bytes, bytes]] = {}
+    first_ids: dict[str, int] = {}
+    topics: list[dict[bytes, str]] = []
+
+    for event in captured_events(tmp_path / "made.pcap"):
+        if isinstance(event, ConnectionEnd):
+            topics.append(event.topics)
+            continue
+        first_ids.setdefault(event.connection, event.correlation_id)
+        if event.api_key == ApiKey.FETCH and event.connection not in lists:
+            listing = listing_of(event)
+            listed = listing.entries.view(listing.layout.request_fields)
+            answer = CapturedResponse(event.response, event.api_version, isolation_level=1)
+            [(key, entries)] = answer.empty_entries
+            ends = entries.view(listing.layout.response_fields)["high_watermark"]
+            assert ([key], ends.tolist()) == (listing.keys, listed["offset"].tolist())
+            partitions = np.sort(listed["partition"]).tobytes()
+            lists[event.connection] = key, partitions, listed["offset"].tobytes()
+
+    assert len(lists) > 800  # the others have no fetch
+    assert len({(key, partitions) for key, partitions, _ in lists.values()}) == len(lists)
+    assert len({offsets for _, _, offsets in lists.values()}) == len(lists)
+    assert len(set(first_ids.values())) == len(topics) == connections
+    assert len({name for names in topics for name in names.values()}) == 1_000
+    assert {len(names) for names in topics} == {1}
+    assert {key for key, _, _ in lists.values()} <= {key for names in topics for key in names}
+
+
 def first_partition(fetch: Exchange) -> int:
+    listing = listing_of(fetch)
+    return int(listing.entries.view(listing.layout.request_fields)["partition"][0])
+
+
+def listing_of(fetch: Exchange) -> Listing:
     body = request_header(fetch.request, 4)[4]
     listing = parse_fetch_request(fetch.request, fetch.api_version, body).listing
     assert listing is not None
-    return int(listing.entries.view(listing.layout.request_fields)["partition"][0])
+    return listing

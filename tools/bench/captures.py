@@ -2,7 +2,8 @@
 
 Each connection begins like the connection in `captures/librdkafka-100p.pcap`. Then it repeats a real fetch of
 100 partitions. The list of partitions is rotated by one each time, as librdkafka does. In the responses, some
-partitions have random records, and the offsets of these partitions grow.
+partitions have random records, and the offsets of these partitions grow. No two connections are alike: each
+has partitions, offsets and correlation ids of its own, as members of consumer groups have (`_Own`).
 
 Packets are Ethernet and IPv4 with segments of at most 1,448 bytes. Every eighth segment is acknowledged. For
 each rotation, one exchange is built with all headers. numpy copies this exchange, and writes the numbers that
@@ -25,7 +26,6 @@ from replay.capture.packets.segments import read
 
 Table: TypeAlias = npt.NDArray[Any]
 """An array of bytes with one row for each exchange."""
-Rows: TypeAlias = npt.NDArray[np.intp] | slice
 
 MSS = 1448
 BROKER_PORT = 9092
@@ -44,6 +44,9 @@ _RESPONSE_ENTRY = struct.Struct(">ihqqqBi")
 _BATCH = struct.Struct(">qiibIhiqqqhii")
 _ACK_EVERY = 8
 _PARTITIONS = 100
+_TOPICS = 1_000
+_TOPIC_NAME = b"events"
+_STRIDES = np.array([stride for stride in range(_PARTITIONS) if np.gcd(stride, _PARTITIONS) == 1])
 _RECORDS = 20
 """The number of records in a batch. The offset of the next batch is higher by this number."""
 _REQUEST_ENTRY = struct.Struct(">iiqiqib")
@@ -204,6 +207,7 @@ class _ExchangeTemplate:
         self._add(request, broker=False)
         self._add(b"", broker=True)
         self._add(response, broker=True)
+        self._columns = self._columns_of(broker=False), self._columns_of(broker=True)
         self.template = np.zeros(self.size, np.uint8)
         for segment in self.segments:
             self._write_packet(segment)
@@ -267,60 +271,104 @@ class _ExchangeTemplate:
         _write(table, tcp + 4, (mine + segment.begin) % 2**32, ">u4")
         _write(table, tcp + 8, theirs % 2**32, ">u4")
 
-    def write(
-        self,
-        table: Table,
-        place: int,
-        values: Table,
-        size: int,
-        *,
-        broker: bool,
-        rows: Rows = slice(None),
-    ) -> None:
-        """Write one number for each copy into a frame of that copy. Its bytes may span two segments."""
-        for byte in range(size):
-            segment = next(
-                one
-                for one in self.segments
-                if one.broker == broker and one.begin <= place + byte < one.begin + one.size
-            )
-            shifted = values >> 8 * (size - 1 - byte) & 255
-            _write(table, segment.place + _RECORD + place + byte - segment.begin, shifted, "u1", rows)
+    def write(self, table: Table, places: Table, values: Table, size: int, *, broker: bool) -> None:
+        """Write big-endian numbers of `size` bytes into a frame of each copy.
+
+        `places` has the offsets of the numbers in the frame. `places` and `values` have one row for each
+        copy, or one row for all copies.
+        """
+        places, values = np.broadcast_arrays(places, values.astype(">i8"))
+        written = np.ascontiguousarray(values)[..., None].view(np.uint8)[..., -size:]
+        columns = self._columns[broker][places[..., None] + np.arange(size)]
+        table[np.arange(len(table))[:, None, None], columns] = written
+
+    def _columns_of(self, *, broker: bool) -> Table:
+        """Return for each byte of the request or of the response its offset in the bytes of the exchange."""
+        parts = [one.place + _RECORD + np.arange(one.size) for one in self.segments if one.broker == broker]
+        return np.concatenate(parts)
 
 
-def _write(table: Table, place: int, values: Table, dtype: str, rows: Rows = slice(None)) -> None:
+def _write(table: Table, place: int, values: Table, dtype: str) -> None:
     size = np.dtype(dtype).itemsize
-    table[rows, place : place + size] = values.astype(dtype)[:, None].view(np.uint8).reshape(-1, size)
+    table[:, place : place + size] = values.astype(dtype)[:, None].view(np.uint8).reshape(-1, size)
 
 
-def _offsets(fetch: _ExchangeTemplate, real: _Real, shape: Shape, turned: int) -> list[tuple[int, bool]]:
-    """Return the positions of the offsets of partitions that have records, to fill them in later.
+class _Own:
+    """What connections have of their own. Each is a member of a group that shares the partitions of a topic.
 
-    Each position comes with whether it is in the response (True) or in the request.
+    Args:
+        connection: the numbers of the connections.
     """
-    first, second = fetch.request.index(real.topic) + 17, fetch.response.index(real.topic) + 17
-    more = len(_compact(shape.records)) + shape.records - len(_compact(0))
-    found = []
-    places = sorted((partition - turned) % _PARTITIONS for partition in shape.busy)
-    for before, place in enumerate(places):
-        found.append((first + place * _REQUEST_ENTRY.size + 8, False))
-        entry = second + place * (_RESPONSE_ENTRY.size + 2) + before * more
-        found += [(entry + at, True) for at in (6, 14)]
-    return found
+
+    def __init__(self, connection: Table) -> None:
+        row, place = connection[:, None], np.arange(_PARTITIONS)
+        self.topic = row % _TOPICS
+        self.first_id = row * 7919 % 1_000_000 + 1
+        """The correlation id of the first exchange."""
+        order = (row + _STRIDES[row % len(_STRIDES)] * place) % _PARTITIONS
+        self.partitions = row // _TOPICS * _PARTITIONS + order
+        """The partitions of each list, before it is rotated."""
+        self.offsets = (row * _PARTITIONS + place) * 2_654_435_761 % (1 << 32)
+        """The offsets from which the connection fetches first."""
 
 
-def _write_numbers(
-    fetches: list[_ExchangeTemplate], offsets: list[list[tuple[int, bool]]], table: Table, turn: Table
-) -> None:
-    """Write the correlation ids and the offsets into the frames. Both grow with each turn."""
-    correlation = turn + _PREAMBLE + 1
-    fetches[0].write(table, 8, correlation, 4, broker=False)
-    fetches[0].write(table, 4, correlation, 4, broker=True)
-    for turned, fetch in enumerate(fetches):
-        rows = np.flatnonzero(turn % _PARTITIONS == turned)
-        for place, broker in offsets[turned] if len(rows) else ():
-            values = 1_000_000 + (turn[rows] + broker) * _RECORDS
-            fetch.write(table, place, values, 8, broker=broker, rows=rows)
+def _write_opening(one: _ExchangeTemplate, place: int, table: Table, real: _Real, own: _Own) -> None:
+    """Write the correlation ids, the topic and its id into an exchange before the first fetch."""
+    _write_ids(one, table, own.first_id + place)
+    for broker, frame in enumerate((one.request, one.response)):
+        end = frame.find(_TOPIC_NAME) + len(_TOPIC_NAME)
+        for digit in range(3) if _TOPIC_NAME in frame else ():
+            values = ord("0") + own.topic // 10**digit % 10
+            one.write(table, np.array([end - 1 - digit]), values, 1, broker=bool(broker))
+    _write_topic_id(one, table, real, own)
+
+
+def _write_ids(one: _ExchangeTemplate, table: Table, ids: Table) -> None:
+    one.write(table, np.array([8]), ids, 4, broker=False)
+    one.write(table, np.array([4]), ids, 4, broker=True)
+
+
+def _write_topic_id(one: _ExchangeTemplate, table: Table, real: _Real, own: _Own) -> None:
+    """Write the last four bytes of the topic's id into those frames of an exchange that have it."""
+    for broker, frame in enumerate((one.request, one.response)):
+        if real.topic in frame:
+            place = np.array([frame.index(real.topic) + len(real.topic) - 4])
+            one.write(table, place, own.topic, 4, broker=bool(broker))
+
+
+class _FetchNumbers:
+    """Writes the numbers of fetches: correlation ids, topics, partitions and offsets."""
+
+    def __init__(self, fetch: _ExchangeTemplate, real: _Real, shape: Shape) -> None:
+        self._fetch, self._real = fetch, real
+        place = np.arange(_PARTITIONS)
+        self._busy = np.isin(place, shape.busy)
+        self._order = (place[:, None] + place) % _PARTITIONS
+        """For each rotation: the place in the list of each entry, before the list was rotated."""
+        busy = self._busy[self._order]
+        more = len(_compact(shape.records)) + shape.records - len(_compact(0))
+        first, second = (frame.index(real.topic) + 17 for frame in (fetch.request, fetch.response))
+        self._requested = first + place * _REQUEST_ENTRY.size
+        """Where each entry begins in a request."""
+        self._answered = second + place * (_RESPONSE_ENTRY.size + 2) + more * (np.cumsum(busy, axis=1) - busy)
+        """For each rotation: where each entry begins in a response."""
+
+    def write(self, table: Table, connection: Table, turn: Table) -> None:
+        """Write the numbers of some exchanges. Partitions with records have offsets that grow each turn."""
+        own, fetch, turned = _Own(connection), self._fetch, turn % _PARTITIONS
+        _write_ids(fetch, table, own.first_id + _PREAMBLE + turn[:, None])
+        _write_topic_id(fetch, table, self._real, own)
+        order = self._order[turned]
+        partitions = np.take_along_axis(own.partitions, order, axis=1)
+        offsets = np.take_along_axis(own.offsets, order, axis=1)
+        offsets = offsets + self._busy[order] * turn[:, None] * _RECORDS
+        fetch.write(table, self._requested, partitions, 4, broker=False)
+        fetch.write(table, self._requested + 8, offsets, 8, broker=False)
+        answered = self._answered[turned]
+        fetch.write(table, answered, partitions, 4, broker=True)
+        offsets += self._busy[order] * _RECORDS
+        for at in (6, 14):  # the high watermark and the last stable offset
+            fetch.write(table, answered + at, offsets, 8, broker=True)
 
 
 def _schedule(shape: Shape, exchanges: int) -> tuple[Table, Table]:
@@ -345,25 +393,27 @@ def make(path: Path, size: int, shape: Shape = Shape()) -> Truth:  # frozen, no 
     fetch, templates = fetches[0], np.stack([one.template for one in fetches])
     opening = [_ExchangeTemplate(*pair) for pair in zip(real.requests, real.responses, strict=True)]
     everyone = np.arange(shape.connections)
+    own = _Own(everyone)
     exchanges = max(size - sum(one.size for one in opening) * shape.connections, fetch.size) // fetch.size
     truth = _truth(shape, fetch, exchanges)
     with path.open("wb") as file:
         file.write(struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 262144, 1))
         before = (0, 0)
-        for one in opening:
+        for place, one in enumerate(opening):
             rows = one.rows(
                 one.template[None], everyone, np.zeros(shape.connections, np.int64), truth.packets, before
             )
+            _write_opening(one, place, rows, real, own)
             file.write(rows.data)
             truth.packets += len(one.segments) * shape.connections
             before = before[0] + len(one.request), before[1] + len(one.response)
         connection, turn = _schedule(shape, exchanges)
-        offsets = [_offsets(one, real, shape, turned) for turned, one in enumerate(fetches)]
+        numbers = _FetchNumbers(fetch, real, shape)
         step = max(_CHUNK // fetch.size, 1)
         for begin in range(0, exchanges, step):
             part = slice(begin, begin + step)
             table = fetch.rows(templates, connection[part], turn[part], truth.packets, before)
-            _write_numbers(fetches, offsets, table, turn[part])
+            numbers.write(table, connection[part], turn[part])
             file.write(table.data)
             truth.packets += len(table) * len(fetch.segments)
     truth.bytes = path.stat().st_size

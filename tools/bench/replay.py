@@ -98,7 +98,10 @@ def _listing(stage: BenchStage, folder: Path) -> FigureTable:
         cpu = min(each["cpu"] for each in of_file) / truths[file].bytes * _GB
         rows.append(_row("CPU of it, all cores", "s/GB", cpu))
     rows += _memory(measured)
-    notes = ["100 partitions, nothing new in any; else as above.", *notes]
+    notes = [
+        "100 partitions, nothing new in any. Each connection has partitions, offsets and ids of its own.",
+        *notes,
+    ]
     title = f"Replay: captures of {size // _MB:,} MB without records, {_CORES} cores"
     return FigureTable(part="replay", title=title, rows=rows, notes=notes)
 
