@@ -33,7 +33,8 @@ from proxy.session.partitions import memory_of
 from proxy.session.state import Loss, SessionState
 
 _UNUSED_FETCHES: Final = 64
-"""The number of consecutive fetches without any saving after which a session is closed."""
+"""The number of fetches that are forwarded without the session, and without a saving in between, after which
+it is closed."""
 CHECK_SECONDS: Final = 300.0
 """The time between two checks of a session that saves bytes, in seconds.
 
@@ -105,7 +106,8 @@ class Fetches:
         """The value of max_fetch_bytes at the decision on the last fetch. A reload may have replaced it
         since."""
         self.unused = 0
-        """The number of consecutive fetches for which the session saved no bytes."""
+        """The number of fetches that were forwarded without the session since it last saved bytes. The
+        reasons in `PASSING` do not count."""
         self._memory = 0
         """The number of bytes of the memory limit that are reserved for the table."""
         self._probed = False

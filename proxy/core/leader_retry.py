@@ -119,7 +119,8 @@ class FollowFetch(Around):
         """The client's bytes that are buffered until it is known whether the response is held back."""
         self._size = 0
         self.held = False
-        """Whether the response is complete, and waits for a response of a new leader."""
+        """Whether the response is complete but held back, until new leaders have answered or its time is
+        over."""
 
     @property
     def _kept(self) -> int:
@@ -164,7 +165,8 @@ class FollowProduce(Handler):
         self.buffered = 0
         self.forwards = False
         self.held = False
-        """Whether the response is complete, and waits for the answer of a new leader."""
+        """Whether the response is complete but held back, until the new leader has answered or its time is
+        over."""
 
     def feed(self, chunk: bytes, *, last: bool) -> list[Buffer]:
         """Return the client's bytes that are ready now."""

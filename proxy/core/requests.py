@@ -28,7 +28,8 @@ _SESSION_TIMEOUT_BYTES: Final = 4
 def decisive(frame: bytes) -> bytes:
     """Return the part of a request that decides whether a broker responds to it.
 
-    It begins after the correlation id, and ends with the header, or with the field acks of a Produce request.
+    It is the rest of the header after the correlation id. In a Produce request it goes on up to the field
+    acks, and includes it.
 
     Raises:
         ProtocolError: the request can't be read.

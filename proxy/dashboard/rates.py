@@ -73,9 +73,10 @@ class Rates:
         return max(0.0, last.cpu_seconds - before.cpu_seconds) / (last.time - before.time)
 
     def of(self, client: ClientConnection) -> TrafficRate:
-        """Return a connection's traffic in the last ten seconds.
+        """Return a connection's traffic in about the last ten seconds.
 
-        For a younger connection, return it since the start.
+        The rate is since the oldest snapshot that has the connection, if that is less. If only the newest
+        snapshot has the connection, the rate is since it began.
         """
         since = self._since(client)
         if since is None:

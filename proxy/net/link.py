@@ -139,7 +139,7 @@ class Host(Protocol):
         """Record that a broker responded at an address."""
 
     def unreachable(self, node_id: int | None, reason: str, error: Exception | None = None) -> None:
-        """Record that a broker can't be reached. `error` is the error at the last address that was tried."""
+        """Record that a broker has ended this connection with a TLS error, and so can't be reached."""
 
     def report(self, event: Event, link: "Link") -> None:
         """Log an event of a connection, and add it to the recent events. If it is a fault, count it."""

@@ -206,7 +206,7 @@ class Reachability:
             self._note("reachable again", f"{self._called(node_id)} is reachable again at {address}")
 
     def unreachable(self, node_id: NodeId, reason: str) -> None:
-        """Note that no address of a broker has responded."""
+        """Note that a broker did not respond at any address, or ended a connection with a TLS error."""
         if node_id == LOOPED:
             return
         self.failures[node_id] += 1

@@ -243,7 +243,13 @@ class Server:
         self.monitor.reach.connected(node_id, address)
 
     def unreachable(self, node_id: int | None, reason: str, error: Exception | None = None) -> None:
-        """Note that no address of a broker has responded. `error` is the error of the last address."""
+        """Note that a broker did not respond at any address, or ended a connection with a TLS error.
+
+        Args:
+            node_id: the id of the broker.
+            reason: what happened, in words for the log.
+            error: the error at the last address, if there was one.
+        """
         self.upstream.unreachable(node_id, reason, error)
 
     def report(self, event: Event, link: Link) -> None:

@@ -218,7 +218,13 @@ class Upstream:
     # -- results -------------------------------------------------------------------------------------------
 
     def unreachable(self, node_id: NodeId, reason: str, error: Exception | None = None) -> None:
-        """Note that no address of a broker has responded. `error` is the error of the last address."""
+        """Note that a broker did not respond at any address, or ended a connection with a TLS error.
+
+        Args:
+            node_id: the id of the broker.
+            reason: what happened, in words for the log.
+            error: the error at the last address, if there was one.
+        """
         self._monitor.reach.unreachable(node_id, reason)
         if error is not None and self.tls.reloading is not None:
             self.tls_failures += is_tls(error)

@@ -58,7 +58,8 @@ def memory_of(listing: Listing) -> int:
 class PartitionTable:
     """The partitions of a session, with the entries last requested and the entries last received.
 
-    The isolation level of the session's fetches decides which bytes end an empty entry.
+    A response entry without records ends as Kafka writes it for the isolation level of the session's
+    fetches, until the broker has shown that it writes it in another form.
     """
 
     __slots__ = (

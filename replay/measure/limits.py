@@ -78,8 +78,9 @@ class Starved:
     version: int
     """The Fetch version."""
     until: int = 0
-    """The time when the partition got records or had no more. If neither happened, the time of the last
-    response."""
+    """The time of the response with which the partition stopped starving: it got records, had no more, had an
+    error, or was no longer in the fetch. If it has not stopped, the time of the last response in which it
+    starved."""
     responses: int = 0
     """How many responses had records of other partitions, but none of this one."""
     behind: int = 0

@@ -202,7 +202,7 @@ def test_caught_up_partitions_leave_the_first_batch_to_others() -> None:
 def test_errors_cost_nothing() -> None:
     """Case 63: a partition with an error does not use up a byte limit.
 
-    It also does not use up the rule that the first batch is always returned completely.
+    It also does not count as the first batch, which is always returned completely.
     """
     client = filled([500], partitions=3)
     client.part("t", 1).error = 56

@@ -102,8 +102,8 @@ class ModelBroker:
     dialect: str = ""
     """How brokers other than Kafka write entries without error.
 
-    "null": no aborted transactions are null. "list": no aborted transactions are an empty list, also for
-    read_uncommitted. "null records": no records are null.
+    "null": null in place of an empty list of aborted transactions. "list": an empty list of aborted
+    transactions, also for read_uncommitted. "null records": null in place of empty records.
     """
     empties: bool = True
     """Whether a throttled response has no entries, as in releases that send throttled responses at once."""

@@ -55,7 +55,7 @@ def _kept(link: Link) -> int:
 
 @asynccontextmanager
 async def _not_reading(gate: Gateway, count: int) -> AsyncIterator[list[socket.socket]]:
-    """Connect clients that request much, and read none of the responses."""
+    """Connect clients. Each one causes a large response, and reads nothing of it."""
     socks = []
     for _ in range(count):
         sock = socket.socket()

@@ -53,9 +53,9 @@ class FrameOwner(Protocol):
         """Return the correlation ids of requests without a response so far, in order."""
 
     def is_response(self, frame: Buffer, correlation_id: int, *, whole: bool) -> bool | None:
-        """Return whether the contents of a frame show that it is the response to a known request.
+        """Return True if the contents of a frame show that it is the response to a known request.
 
-        None means that the contents do not show it.
+        Return False if they show that it is not, and None if they show neither.
         """
 
 
