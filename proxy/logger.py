@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def _without(name: str) -> Iterator[None]:
-    """While the block runs, let imports of an optional dependency fail. Not if it is already imported."""
+    """Make imports of an optional dependency fail while the block runs, unless it is already imported."""
     if name in sys.modules:
         yield
         return

@@ -57,16 +57,16 @@ class LoggedWorker:
 
     @property
     def done(self) -> int:
-        """The number of records that it has handled."""
+        """The number of records that the worker has handled."""
         return len(records(self.entries))
 
     @property
     def partitions(self) -> int | None:
-        """The number of partitions (or parts of them) that it has, None before its first assignment."""
+        """The number of partitions (or parts of them) that the worker has. None before its assignment."""
         return last(self.entries, ASSIGNED)
 
     def go(self) -> None:
-        """Let a member with `--gate` get records: write the line to its stdin for which it waits."""
+        """Let a member with `--gate` get records: write the line for which it waits to its stdin."""
         stdin = self._started().stdin
         if stdin is not None:
             stdin.write(b"go\n")
@@ -92,7 +92,7 @@ class LoggedWorker:
         _ = self.entries
 
     def kill(self) -> int:
-        """Kill it. Return the time of the kill (monotonic, ns)."""
+        """Kill the worker. Return the time of the kill (monotonic, ns)."""
         process = self._started()
         at = time.monotonic_ns()
         process.kill()

@@ -9,10 +9,10 @@ A response does not contain the API key, so each response is paired with a reque
 kept only if it is complete and matches its version.
 
 Two more rules protect against responses with a wrong length. If a response is shorter than its length says,
-bytes of the next response follow in it. So other bodies, and fetch responses with tagged fields, are kept
-only if no other open request can have records or credentials in its response. If a response is longer than
-its length says, its rest looks like the next response. So other bodies are kept only if every earlier
-response with possible contents could be read to its end.
+bytes of the next response follow in it. So bodies of other APIs, and fetch responses with tagged fields, are
+kept only if no other open request can have records or credentials in its response. If a response is longer
+than its length says, its rest looks like the next response. So bodies of other APIs are kept only if every
+earlier response with possible contents could be read to its end.
 """
 
 from collections import deque
@@ -246,7 +246,7 @@ class _RedactedDirection:
         """Cuts the stream into frames. Its `left` is the number of bytes of the body that have not arrived
         yet."""
         self._to_keep = 0
-        """The number of the next bytes of the body that are kept. The bytes after them are omitted."""
+        """How many of the next bytes of the body are kept. The bytes after them are omitted."""
         self._last = False
         """Whether the bytes after this frame can't be read as frames."""
         self._opaque = False

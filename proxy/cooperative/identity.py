@@ -27,7 +27,7 @@ class MemberIdentity:
         """The client.id that is sent to the broker. It does not have the suffix that declares a lane."""
         self._declared: Member | None = None
         self._denied = False
-        """Whether it is already in the log that the declared lane is refused."""
+        """Whether the log already says that the declared lane is refused."""
         self.bound = False
         """Whether the client.id begins with the name of a cooperative group and a dot."""
         self.refused = ""

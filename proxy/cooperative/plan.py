@@ -100,7 +100,10 @@ def at_once(member: Joined, lanes: Lanes, members: Sequence[Joined]) -> Lanes:
 
 
 def _goes_on(member: Joined, place: TopicPartition, ranges: KeyRanges) -> bool:
-    """Return whether a client may get these key ranges now, even if it keeps its position there."""
+    """Return whether a client may get these key ranges now, without losing the partition first.
+
+    See `at_once`.
+    """
     if place in member.owned or (member.keeps and place in member.held):
         return ranges == member.held.get(place)
     return place not in member.held or within(ranges, member.held[place])

@@ -302,7 +302,7 @@ class Kept:
         self.buffered = 0
         """How many bytes of the response are buffered."""
         self._cut = 0
-        """How many entries of the response have been looked up already."""
+        """The number of entries whose bytes were already found by `cut_entries`."""
 
     def keep(self, chunk: bytes) -> None:
         """Buffer the next bytes of the response."""

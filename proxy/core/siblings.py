@@ -30,7 +30,7 @@ _WHOLE: Final = frozenset({b"PLAIN", b"OAUTHBEARER"})
 token each time."""
 _SCRAM: Final = b"SCRAM-"
 _SCRAM_NONCE: Final = b",r="
-"""The bytes in SCRAM's first token that end the part which is the same each time (RFC 5802)."""
+"""The separator in SCRAM's first token. The part before it is the same each time (RFC 5802)."""
 MAX_LANES: Final = 1 << 17
 """The maximum number of producer sequences that are tracked. If there are more, the least recently
 acknowledged one is dropped first."""

@@ -7,7 +7,8 @@ in a few threads for all names. In this module each look-up has its own thread:
 - The last known IPs are kept. They are used while a look-up fails or takes long.
 - After a failed look-up, the name is not looked up again for a while (`RETRY_SECONDS`).
 - At most `MOST` look-ups run at a time, and at most half of them for names that failed before. So the names
-  of a silent server can't block the others. Only more than `MOST` new names can, until they have failed once.
+  of a silent server can't block the others. Only more than `MOST` new names at the same time can block them,
+  until these names have failed once.
 - The threads are daemons: the process exits without waiting for them.
 """
 
@@ -31,7 +32,7 @@ MOST_AGAIN: Final = MOST // 2
 FRESH_SECONDS: Final = 1.0
 """How many seconds IPs are used without another look-up. Often many clients connect at the same time."""
 STALE_SECONDS: Final = 1.0
-"""If an earlier look-up has found IPs, how many seconds to wait for a new one before the old IPs are used."""
+"""How many seconds a new look-up may take before the IPs of an earlier look-up are used instead."""
 LOOKUP_SECONDS: Final = 9.0
 """How many seconds to wait for a look-up, counted from its start. The time limit for connecting is longer, so
 an error shows that the look-up was the reason."""

@@ -99,7 +99,7 @@ _BATCH = Struct(">qiibIhiqqqhii")
 last_offset_delta, first and last timestamp, producer_id, producer_epoch, base_sequence, number of records
 (KIP-98)."""
 _BATCH_OVERHEAD: Final = 12
-"""The size of base_offset and batch_length, which batch_length does not count."""
+"""The size of base_offset and batch_length, in bytes. The value of batch_length does not include them."""
 _MAGIC: Final = 2
 _TRANSACTIONAL: Final = 0x10
 _OFFSETS = Struct(">qqq")

@@ -17,7 +17,7 @@ again."""
 ACCEPT_AGAIN_SECONDS: Final = 1.0
 """How long to wait before the next try after a failed accept, in seconds."""
 OFFER_AGAIN_SECONDS: Final = 0.01
-"""How long to wait before a client is offered again that could not be taken, in seconds."""
+"""How long to wait before a client is offered again if nobody could take it, in seconds."""
 
 
 class Acceptor:

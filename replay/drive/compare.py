@@ -55,7 +55,7 @@ class Difference(StrEnum):
     WIDER = "more versions"
     MORE = "more record bytes"
     FULL = "fewer record bytes, response full"
-    """The captured records are not in the response because it has reached max_bytes with others."""
+    """The captured records are not in the response, because other records fill it up to max_bytes."""
     CONTENTS = "other record contents"
     """The first batch has another CRC: other contents, timestamps, producer or compression."""
     OFFSETS = "other offsets"
@@ -64,7 +64,7 @@ class Difference(StrEnum):
 
     @property
     def allowed(self) -> bool:
-        """Whether a response may differ in this."""
+        """Whether a response is allowed to have this difference."""
         return self not in _NOT_ALLOWED
 
 
@@ -321,7 +321,10 @@ class Comparison:
         }
 
     def _left_out(self, connection: PlayedConnection, step: Step, place: Destination, reason: str) -> None:
-        """Compare a request that can't be sent: for its version, or because its partitions are missing."""
+        """Note the differences that arise because a request can't be sent.
+
+        The target does not support its version, or lacks its partitions. Other reasons give no difference.
+        """
         one = _sent(connection, step, place)
         if one is None:
             return
@@ -366,7 +369,7 @@ class Comparison:
         self._count(key)
 
     def _errors(self, one: _Sent, captured: Iterable[int], now: Iterable[int]) -> None:
-        """Compare error codes without a place: each code counts as often as it occurs."""
+        """Compare how often each error code occurs, no matter where in the response."""
         before, after = Counter(captured), Counter(now)
         gone, new = [*(before - after).elements()], [*(after - before).elements()]
         for place, code in enumerate(new):
@@ -542,7 +545,7 @@ class Comparison:
 def _sent(
     connection: PlayedConnection, step: Step, place: Destination, *, full: bool = True, max_bytes: int = 0
 ) -> _Sent | None:
-    """Return a request whose response can be compared, or None if the captured one can't be."""
+    """Return a request with its captured response. Return None if this response can't be compared."""
     kept = step.kept
     if not isinstance(kept, Kept) or kept.summary is None:
         return None
@@ -562,7 +565,10 @@ def _ignore(_: bytes) -> None:
 
 
 def _fetch_of(step: Step, frame: bytes) -> tuple[bool, int]:
-    """Return whether a response to a request as sent has all partitions, and the limit of its bytes."""
+    """Return whether the response to a sent request has all partitions, and its size limit in bytes.
+
+    The size limit is the fetch's max_bytes. It is 0 for other requests.
+    """
     if step.api_key != ApiKey.FETCH:
         return True, 0
     layout = LAYOUTS[step.version]
@@ -575,7 +581,7 @@ def _fetch_of(step: Step, frame: bytes) -> tuple[bool, int]:
 
 
 def _shifted(script: Script, side: TargetSide, policy: OffsetPolicy) -> dict[str, npt.NDArray[np.bool_]]:
-    """Return, by topic, for which partitions some fetch asks for another offset than captured."""
+    """Return for each topic which of its partitions some fetch reads from another offset than captured."""
     found: dict[str, npt.NDArray[np.bool_]] = {}
     for name, captured in asked(script, script.topics).items():
         topic = side.target.topics.get(name)
@@ -599,7 +605,7 @@ def _lists(listed: Listed, entry: tuple[str, int]) -> bool:
 
 
 def _first_if_whole(entries: npt.NDArray[np.int32]) -> list[int]:
-    """Return the numbers of entries; of a whole topic only its own one."""
+    """Return the numbers of entries. If the first number is `WHOLE`, return only this one."""
     found: list[int] = entries.tolist()
     return found[:1] if found[:1] == [WHOLE] else found
 

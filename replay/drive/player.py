@@ -103,7 +103,7 @@ class Player:
         self.sent = 0
         """The number of steps that were sent to every side."""
         self.left_out: Counter[LeftOut] = Counter()
-        """The number of steps, by reason, that were not playable. The reasons show only during the run."""
+        """The number of steps that could not be played, by reason. These reasons show only during the run."""
         self.errors: Counter[str] = Counter()
         """The error lines of failed connections, each with the number of times that it occurred."""
         self.timed_out = False

@@ -1,8 +1,8 @@
 """Reduces responses to the few values that are compared (`replay drive --compare`). Sans-IO.
 
-A summary has no payload. What it needs of memory depends on what is in the response: for a fetch, 42 bytes
-for each partition with records or an error. Partitions without both are only listed, and equal lists are one
-object (`Summaries`).
+A summary has no payload. The memory that it needs depends on the response: for a fetch, 42 bytes for each
+partition that has records or an error. All other partitions are only listed, and equal lists are one object
+(`Summaries`).
 """
 
 from bisect import bisect_left
@@ -41,7 +41,8 @@ _ROW: Final = Struct(">iih4q")
 _NUMBERS: Final = np.dtype("<i4")
 _BATCH: Final = Struct(">qiibI")  # baseOffset, batchLength, partitionLeaderEpoch, magic, crc
 _MAGIC: Final = 2
-"""In earlier formats the fields after the length have other places."""
+"""The format of record batches that is read. In earlier formats, the fields after the length have other
+places."""
 
 _PRODUCE: Final = (
     "topics:[topic:string@0-12 topic:uuid@13+ partitions:[number:int32 error_code:int16 offset:int64 "
@@ -99,7 +100,7 @@ def can_be_read(api_key: int) -> bool:
 
 
 class Summaries:
-    """Makes summaries. Equal ones, and equal listings, are one object."""
+    """Makes summaries. Equal summaries are one object, and so are equal listings."""
 
     def __init__(self) -> None:
         self._known: dict[Any, Any] = {}
@@ -195,7 +196,7 @@ def _fetched(entry: PartitionResponse, first_offset: int, crc: int) -> tuple[int
 
 
 class _Batches:
-    """The first batches of the records in a frame, of which parts may be cut."""
+    """Finds the first batch of records in parts of a frame. Some bytes of the frame may be cut."""
 
     def __init__(self, pieces: Sequence[Buffer]) -> None:
         self._frame = pieces[0] if len(pieces) == 1 else b"".join(pieces)

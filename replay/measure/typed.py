@@ -208,7 +208,7 @@ def _offsets(values: Sequence[Any]) -> pa.Array:
 
 
 def _places(array: pa.Array) -> list[int]:
-    """Return where each list of an array begins in its values.
+    """Return the index in the array's values at which each list begins, and the end of the last list.
 
     The first list begins at 0, even if the array is a slice.
     """

@@ -38,7 +38,7 @@ class CapturedResponse:
         self.size = sum(map(len, pieces))
         self.walk = FetchResponseWalk(self.layout, isolation_level, keep=True)
         self._compared: Listing | None = None
-        """The listing that `lists` got last."""
+        """The listing of the last call of `lists`."""
         self._alike = False
         self._frame = Received()
         for piece in self.pieces:
@@ -98,7 +98,10 @@ class CapturedResponse:
 
     @property
     def entries(self) -> Entries:
-        """All entries in the order of the response. Those with records or an error end like empty ones."""
+        """All entries in the order of the response, each in the form of an empty entry.
+
+        For an entry with records or an error, the fields at its end are replaced by those of an empty entry.
+        """
         return self._ordered[0]
 
     @property

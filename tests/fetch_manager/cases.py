@@ -20,7 +20,10 @@ UNKNOWN: Final = 77
 
 
 def sessionless_and_close(script: Script) -> None:
-    """Case 14: fetches without a session, and a session that is closed."""
+    """Case 14: fetches without a session get responses without a session.
+
+    A closed session is unknown from then on. The fetch that closes it still gets a response.
+    """
     assert summary(script.fetch(("foo", 0), session=(0, -1))) == (0, 0, 1)
     assert summary(script.fetch(("foo", 0), session=(-1, -1))) == (0, 0, 1)
     made = script.session(("foo", 0))
@@ -234,7 +237,10 @@ def new_values_keep_the_place_forgetting_loses_it(script: Script) -> None:
 
 
 def added_and_forgotten_at_once_and_listed_twice(script: Script) -> None:
-    """Case 35: a partition is added and forgotten in one fetch, or listed twice."""
+    """Case 35: a partition that is added and forgotten in one fetch is not in the session.
+
+    A partition that is listed twice keeps its first position, and gets its last values.
+    """
     script.world.produce("bar", 1)
     made = script.session(("foo", 0))
 
@@ -256,7 +262,7 @@ def only_neighbours_share_an_element(script: Script) -> None:
 
 
 def one_goes_one_comes(script: Script) -> None:
-    """Case 37: one partition is removed, and another one is added."""
+    """Case 37: one fetch removes a partition and adds another one. The removed one is not sent any more."""
     made = script.session(("foo", 0), ("foo", 1))
 
     assert made.names(("bar", 0), forget=[("foo", 0)]) == [("bar", 0)]
@@ -280,7 +286,7 @@ def forgetting_everything_closes(script: Script) -> None:
 
 
 def all_but_the_added_one(script: Script) -> None:
-    """Case 39: all partitions except the added one are forgotten."""
+    """Case 39: one fetch adds a partition and forgets all others. The response has only the added one."""
     made = script.session(*FOO)
 
     response = made.fetch(("bar", 0), forget=FOO)
@@ -300,7 +306,10 @@ def an_empty_session(script: Script) -> None:
 
 
 def closed_while_parked(script: Script) -> None:
-    """Case 41: a session is closed while its fetch waits at the broker."""
+    """Case 41: a session is closed while its fetch waits at the broker. This fetch still gets its records.
+
+    The next fetch of the session gets error 70.
+    """
     made = script.session(("foo", 0))
 
     finish = script.begin(session=(made, 1), max_wait_ms=20_000)

@@ -95,7 +95,7 @@ _ROOT: Final = Path(__file__).parents[2]
 
 
 def confined(user: int, rights: Iterable[str]) -> list[str]:
-    """Return the command line before a program that gives it only these rights, like in a container."""
+    """Return the words to put before a command, to run it with only these rights, like in a container."""
     if user:
         return as_user(user, [*rights])
     kept = [*rights] if _reaches(USER) else [*rights, "dac_read_search"]

@@ -61,7 +61,7 @@ class Client(Requests):
         return decode_response(self.through.exchange(encode_request(request)), request.version)
 
     def same(self, *wants: Want, **options: Any) -> FetchResponse:
-        """Fetch through the core. The broker must answer the same directly."""
+        """Fetch through the core. Check that the broker gives the same response directly."""
         request = self.request(*wants, **options)
         got = self.send(request)
         assert lines(got) == lines(self.live.fetch(request))
@@ -91,7 +91,7 @@ BROKER_LIMIT = 1024
 
 @pytest.fixture(scope="module")
 def small() -> Iterator[Live]:
-    """A broker that sends at most 1024 bytes, or a first batch."""
+    """A broker whose responses have at most 1024 bytes of records, or one larger first batch."""
     with Broker(properties={"fetch.max.bytes": BROKER_LIMIT}) as broker, Live(broker) as live:
         yield live
 
@@ -118,7 +118,10 @@ def seek(client: Client, batches: list[list[int]], *wants: Want, **options: Any)
 
 
 def test_partitions_fill_the_response_in_order(client: Client) -> None:
-    """Case 58: the first partitions in the list use up the limit of the response, as in a direct fetch."""
+    """Case 58: partitions fill the response in the order of the list, up to its limit.
+
+    A direct fetch gets the same response.
+    """
     wants: list[Want] = [("t", index, 0, 190) for index in range(5)]
     response = seek(client, [[10] * 10] * 5, *wants, max_bytes=800)
     assert batch(10) < 190
@@ -161,7 +164,10 @@ def test_the_brokers_own_limit(client: Client, offset: int, size: int) -> None:
 
 
 def test_caught_up_partitions_leave_the_first_batch_to_others(client: Client) -> None:
-    """Case 62."""
+    """Case 62: a partition without new records does not count as the first one of the response.
+
+    The first batch of the next partition is sent completely, although it exceeds the limit.
+    """
     wants: list[Want] = [("t", 0, 1, 100), ("t", 1, 0, 100), ("t", 2, 0, 100)]
     assert sizes(seek(client, [[500]] * 3, *wants))[:3] == [0, batch(500), 0]
 
@@ -174,9 +180,10 @@ def test_errors_cost_nothing(client: Client) -> None:
 
 
 def test_changes_through_a_session(client: Client) -> None:
-    """Cases 22 to 27: records, log start, offsets, an error and its end, one more partition.
+    """Cases 22 to 27: after one change, the response through a session equals the direct response.
 
-    Each alone, at all versions.
+    The changes come one at a time: records, log start, offsets, an error and its end, one more partition. The
+    test runs at all versions.
     """
     client.create("t", [[10]] * 3)
     client.create("idle", [[]] * len(IDLE))

@@ -283,7 +283,7 @@ class _ExchangeTemplate:
         table[np.arange(len(table))[:, None, None], columns] = written
 
     def _columns_of(self, *, broker: bool) -> Table:
-        """Return for each byte of the request or of the response its offset in the bytes of the exchange."""
+        """Return, for each byte of the request or of the response, its offset in the exchange's bytes."""
         parts = [one.place + _RECORD + np.arange(one.size) for one in self.segments if one.broker == broker]
         return np.concatenate(parts)
 
@@ -294,7 +294,9 @@ def _write(table: Table, place: int, values: Table, dtype: str) -> None:
 
 
 class _Own:
-    """What connections have of their own. Each is a member of a group that shares the partitions of a topic.
+    """The topic, the correlation id, the partitions and the offsets of each connection.
+
+    Each connection is a member of a group, and the members share the partitions of a topic.
 
     Args:
         connection: the numbers of the connections.
@@ -344,7 +346,7 @@ class _FetchNumbers:
         place = np.arange(_PARTITIONS)
         self._busy = np.isin(place, shape.busy)
         self._order = (place[:, None] + place) % _PARTITIONS
-        """For each rotation: the place in the list of each entry, before the list was rotated."""
+        """For each rotation: the index that each entry of the rotated list has in the original list."""
         busy = self._busy[self._order]
         more = len(_compact(shape.records)) + shape.records - len(_compact(0))
         first, second = (frame.index(real.topic) + 17 for frame in (fetch.request, fetch.response))

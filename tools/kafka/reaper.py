@@ -19,7 +19,7 @@ _child: subprocess.Popen[str] | None = None
 
 
 def watch(pid: int) -> None:
-    """Kill a process when this one has ended."""
+    """Kill a process when the calling process has ended."""
     _send(f"pid {pid}")
 
 

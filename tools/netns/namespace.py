@@ -55,7 +55,7 @@ class Namespace:
             yield
 
     def run(self, *command: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        """Run a program in it.
+        """Run a program in the namespace.
 
         Raises:
             RuntimeError: the program failed. The message has its output.

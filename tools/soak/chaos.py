@@ -130,7 +130,7 @@ class SoakOutcome:
 
 
 def missing(produced: ProducedRecords, log: RecordLog, reader: SoakConsumer) -> list[tuple[RecordPlace, int]]:
-    """Return the acknowledged records, and those in the log, that a consumer has not received."""
+    """Return the records that a consumer has not received, but that are acknowledged or in the log."""
     received = reader.received.log
     places = {*produced.acknowledged.missing_from(received), *log.missing_from(received)}
     return sorted(where for where in places if where[0].topic in reader.topics)
@@ -393,7 +393,10 @@ class _SoakRun:
         return followers
 
     def _readers_apart(self, some: list[SoakConsumer]) -> None:
-        """Run consumers for a while, with a takeover in the middle. Their records were judged before."""
+        """Run new consumers for a while, with a takeover in the middle, and let them leave.
+
+        Their records are not checked.
+        """
         try:
             for half in range(2):
                 until = time.monotonic() + CALM_SECONDS

@@ -88,7 +88,7 @@ def readers(
     *,
     without: str = "",
 ) -> Iterator[SoakConsumer]:
-    """Start the consumers of one way: all clients, except `without`."""
+    """Start the consumers that connect in one way (`way`): all clients, except `without`."""
     for program in python_programs().values():
         if program.name == without:
             continue

@@ -33,7 +33,7 @@ correlation id of a response."""
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Pairs:
-    """An event that stands for as many exchanges: fetches of one connection, with their responses.
+    """An event that stands for several exchanges: fetches of one connection, with their responses.
 
     Each request came after the response before it. Each list has one value for each exchange.
     """
@@ -119,7 +119,7 @@ class Turns:
         return len(self.time)
 
     def named(self, client_id: bytes) -> int:
-        """Return how many requests, from the first one on, have a client id."""
+        """Return how many of the first requests in a row have this client id."""
         name = np.frombuffer(len(client_id).to_bytes(2) + client_id, np.uint8)
         begin, end = self.edges[:-1:2] + REQUEST_START_BYTES, self.edges[1::2]
         data = np.frombuffer(self.payload, np.uint8)
@@ -169,7 +169,8 @@ class Stretches:
         lengths = np.zeros(len(new), np.int64)
         lengths[self._first[:-1]] = count
         self.lengths: list[int] = lengths.tolist()
-        """For each row: how many exchanges the stretch has that begins there, 0 if there is none."""
+        """For each row: the number of exchanges in the stretch that begins with this row, or 0 if none
+        begins."""
 
     def turns(self, row: int) -> Turns:
         """Return the turns of the stretch that begins at a row."""
@@ -201,7 +202,10 @@ class Stretches:
         return data[at[:, None] + np.arange(_HEAD)].view(">u4").astype(np.int64)
 
     def _continues(self, size: Column, new: Column) -> Column:
-        """Return for each row whether it is payload that continues the row before it in its turn."""
+        """Return for each row whether it is payload that directly follows the previous row of the same turn.
+
+        The first row of a turn only has to be payload.
+        """
         rows = self._rows
         sequence, ack, time, end_time = (rows[name] for name in ("sequence", "ack", "time", "end_time"))
         found: Column = (size > 0) & (rows["flags"] == 0) & (rows["missing"] == 0) & (end_time >= time)
@@ -210,7 +214,10 @@ class Stretches:
         return found
 
     def _linked(self, side: Column, whole: Column) -> tuple[Column, Column]:
-        """Return for each turn whether an exchange begins with it, and whether another one follows that."""
+        """Return for each turn whether an exchange begins with it, and whether the next exchange follows.
+
+        The next exchange follows if it begins two turns later, in the same direction and without a gap.
+        """
         first, (length, kind, correlation_id) = self._first[:-1], self._heads.T
         size, sequence, ack = np.diff(self._edges), self._rows["sequence"][first], self._rows["ack"][first]
         after = sequence + size & _MASK

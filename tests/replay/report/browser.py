@@ -33,7 +33,8 @@ spare = [os.dup(0), os.dup(0)]  # so that 3 and 4 are taken before the pipes go 
 os.dup2(ours, 3); os.dup2(theirs, 4)
 os.execv(sys.argv[3], sys.argv[3:])
 """
-"""The protocol is read from file descriptor 3 and written to 4."""
+"""A Python program that becomes the browser. The browser reads messages from file descriptor 3, and writes to
+4."""
 
 
 class Browser:

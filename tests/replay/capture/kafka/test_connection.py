@@ -194,7 +194,8 @@ def test_a_response_that_fits_nothing_shows_that_it_is_no_kafka() -> None:
 def test_responses_alone_are_not_taken_for_requests() -> None:
     """Responses without requests are not read as requests, even if they look like them.
 
-    A response to Produce looks like a Produce request: its id like the version, a topic like the client id.
+    A response to Produce can look like a Produce request: its correlation id like the API key and the
+    version, and its topic like the client id.
     """
     told = [response(place, b"\0\0\0\1" + encode_string(b"orders") + b"\0" * 30) for place in range(3, 9)]
     talk = Talk(syn=False)

@@ -66,7 +66,7 @@ def end_of(events: Sequence[Event]) -> ConnectionEnd:
 
 
 def assert_bytes_add_up(events: Sequence[Event], rows: Iterable[Row]) -> None:
-    """Check the equation of `replay.capture.kafka.exchange`. All other bytes must be in `tls_bytes`."""
+    """Check the equation of `replay.capture.kafka.exchange`. All other payload must be in `tls_bytes`."""
     ends_of = [event for event in events if isinstance(event, ConnectionEnd)]
     frames = sum(one.request_bytes + one.response_bytes for one in events if isinstance(one, Exchange))
     counted = sum(one.client_bytes + one.broker_bytes for one in ends_of)

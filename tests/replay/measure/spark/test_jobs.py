@@ -73,7 +73,7 @@ def test_records_are_put_back_for_one_connection_at_a_time(tmp_path: Path) -> No
 def test_records_of_a_file_that_is_read_only_once_stay_out_of_the_shuffle(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """A compressed file can't be read at offsets, so its payload is in the rows, but not its records."""
+    """A compressed file can't be read at offsets, so the rows have its payload, but without the records."""
     make(tmp_path / "made.pcap", 600_000, Shape(connections=3))
     (tmp_path / "made.pcap.gz").write_bytes(gzip.compress((tmp_path / "made.pcap").read_bytes()))
     shares = plan(expand([str(tmp_path / "made.pcap.gz")]), 1 << 30)
