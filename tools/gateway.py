@@ -181,7 +181,10 @@ class GatewayProcess:
         return totals
 
     def metrics(self) -> dict[str, float]:
-        """Return /metrics by name and sorted labels: `fetchgate_fetches_total{kind="full",side="broker"}`."""
+        """Return all values of /metrics, by name and sorted labels.
+
+        For example, a key is `fetchgate_fetches_total{kind="full",side="broker"}`.
+        """
         found = {}
         for family in text_string_to_metric_families(self._get("/metrics")):
             for sample in family.samples:

@@ -215,7 +215,7 @@ class _Tapped(asyncio.Protocol):
         self._inner.data_received(data)
 
     def eof_received(self) -> bool | None:
-        """Capture that the peer has stopped sending."""
+        """Write to the capture that the peer has stopped sending, then forward the call."""
         self._side.ended(1 - self._by)
         return self._inner.eof_received()
 
@@ -268,17 +268,17 @@ class _CapturedTransport:
         self._transport.writelines(data)
 
     def write_eof(self) -> None:
-        """Capture that the gateway stops sending."""
+        """Write to the capture that the gateway stops sending, then forward the call."""
         self.ended(self._by)
         self._transport.write_eof()
 
     def close(self) -> None:
-        """Capture that the gateway closes the connection."""
+        """Write to the capture that the gateway closes the connection, then close it."""
         self.ended(self._by)
         self._transport.close()
 
     def abort(self) -> None:
-        """Capture that the gateway resets the connection."""
+        """Write to the capture that the gateway resets the connection, then reset it."""
         self.broken(self._by)
         self._transport.abort()
 
@@ -289,7 +289,7 @@ class _CapturedTransport:
             self._capture.write(self._conversation.sent(by, pieces, time_ns()))
 
     def ended(self, by: int) -> None:
-        """Capture that one end has stopped sending, if this is not captured yet."""
+        """Write to the capture that one end has stopped sending, if this is not there yet."""
         if self._open[by]:
             self._open[by] = False
             self.release(by)
@@ -304,7 +304,7 @@ class _CapturedTransport:
             self._capture.write(self._conversation.reset(by, time_ns()))
 
     def release(self, by: int) -> None:
-        """Capture the buffered bytes of a direction that has ended."""
+        """Write the buffered bytes of a direction that has ended to the capture."""
         if self._redactor is not None:
             self._capture.write(self._conversation.sent(by, self._redactor.end(by), time_ns()))
 

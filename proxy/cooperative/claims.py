@@ -48,7 +48,7 @@ class Claims:
         self._connections[client] += 1
 
     def closed(self, client: Client) -> None:
-        """Note that a connection of a client is closed. After the last one, the client has no claims."""
+        """Record that a connection of a client is closed. After the last one, the client has no claims."""
         self._connections[client] -= 1
         if self._connections[client] > 0:
             return

@@ -133,7 +133,7 @@ class CommitRequest:
             self._leave(now)
 
     def end(self, now: float) -> None:
-        """Note that the connection has ended. It is unknown whether Kafka has accepted the commit."""
+        """End the commit, because the connection has ended. It is unknown whether Kafka has accepted it."""
         if self._group is not None and not self.waits:
             self._group.forget(self._commit.places)
         self._leave(now)

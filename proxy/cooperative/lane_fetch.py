@@ -38,8 +38,8 @@ _PLACEHOLDERS_SINCE: Final = 12
 """The lowest Fetch version whose responses get batches without data. Clients of older versions do not accept
 batches without data, or were not tested (cooperative.md)."""
 _SCANNED_LIMITS: Final = 8
-"""How many bytes may be read for one fetch without a record for the member, in multiples of max_bytes. After
-that, the member gets an empty response."""
+"""How many bytes the broker may send for one fetch, in multiples of max_bytes, while none of the records
+belongs to the member. After that, the member gets an empty response."""
 _LOG_STARTS_SINCE: Final = 5
 _EPOCHS_SINCE: Final = 9
 _REPLICAS_SINCE: Final = 11
@@ -236,7 +236,7 @@ class LaneFetch:
             self._send(self._request(self.wait_until), self.response)  # with a wait of 0 ms at the broker
 
     def end(self, now: float) -> None:
-        """Note that the connection has ended."""
+        """Do nothing when the connection has ended."""
 
     def _find(self, now: float) -> dict[TopicPartition, Share] | None:
         """Look for records in other members' fetches, see `Subscriber.find`."""
@@ -481,10 +481,10 @@ class LaneFetch:
         return len(body).to_bytes(4) + body
 
     def _forget_failed(self, entries: list[PartitionResponse]) -> bool:
-        """Note partitions that have an error or name another broker, and forget which offsets to skip.
+        """Note partitions that have an error or refer to another broker, and forget which offsets to skip.
 
-        Return whether to fetch again from the member's own offsets. An error may be about a later offset than
-        the member's own. The member would think that its own offset has this error.
+        Return whether to fetch again from the member's own offsets. This is so if the gateway had requested a
+        later offset than the member did: the error may concern only the later offset.
         """
         due = False
         for entry in entries:

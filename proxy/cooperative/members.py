@@ -322,7 +322,7 @@ class Members:
         return member
 
     def joins(self, host: str, client: Joins) -> bool:
-        """Note that a client joins a group.
+        """Record that a client joins a group.
 
         Return whether another client with the same client.id is in a group.
         """
@@ -333,7 +333,7 @@ class Members:
         )
 
     def left(self, host: str, client: Joins) -> None:
-        """Note that the connection has ended on which a client had joined a group."""
+        """Record that a connection has ended. On this connection, a client had joined a group."""
         key = host, client.client_id
         if (known := self._joining.get(key)) is not None:
             known.discard(client)

@@ -37,8 +37,8 @@ _OFFER_SCHEMA: Final = (
 )
 _GIVEN_SCHEMA: Final = f"{_LANES_SCHEMA} {_LANES_SCHEMA.replace('lanes', 'planned')}"
 _OLD: Final = (int(ApiKey.JOIN_GROUP), 0)
-"""An API key and a version whose strings have 2-byte lengths. The data inside group messages also have 2-byte
-lengths."""
+"""An API key and a version in which strings have 2-byte lengths. Data inside group messages also has
+such strings, so it is read and written with this API key and version."""
 
 
 # JoinGroup
@@ -104,7 +104,12 @@ class JoinedGroup:
     """If the client is the leader: member id, group_instance_id and metadata of each member. Else empty."""
 
     def renamed(self, protocol: bytes, members: Sequence[tuple[bytes, bytes | None, bytes]]) -> bytes:
-        """Return the response with the protocol name `protocol`, and with other metadata for the members."""
+        """Return the response with another protocol name and other members.
+
+        Args:
+            protocol: the protocol name.
+            members: member id, group_instance_id and metadata of each member.
+        """
         listed = [
             {"member_id": member_id, "group_instance_id": instance, "metadata": metadata}
             for member_id, instance, metadata in members
@@ -155,7 +160,10 @@ class Sync:
     assignments: tuple[tuple[bytes, bytes], ...]
 
     def with_assignments(self, assignments: Sequence[tuple[bytes, bytes]]) -> bytes:
-        """Return the request with other assignments, for the protocol `PROTOCOL`."""
+        """Return the request with the protocol name `PROTOCOL` and with new assignments.
+
+        These assignments replace the assignments in the request.
+        """
         listed = [{"member_id": member_id, "assignment": data} for member_id, data in assignments]
         return with_fields(self.frame, self.message, protocol_name=PROTOCOL, assignments=listed)
 
@@ -257,7 +265,7 @@ class Offer:
     unknown: bool
     keeps: bool
     """Whether the client keeps its position and its unprocessed records if a partition is taken from it and
-    assigned again. `planned`, `held` and `unknown` also have the same meaning as in `Joined`."""
+    assigned again. This field, `planned`, `held` and `unknown` have the same meaning as in `Joined`."""
     own: bytes
     """The metadata of the client's own first protocol."""
 

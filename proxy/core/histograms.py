@@ -78,11 +78,11 @@ class Distribution:
 
     @property
     def mean(self) -> float:
-        """The mean of all values, or 0 without values."""
+        """The mean of all values. 0 if there are no values."""
         return self.total / (self.count or 1)
 
     def below(self, share: float) -> float:
-        """Return the bound of the bucket that contains this quantile. Return 0 without values."""
+        """Return the upper bound of the bucket that contains this quantile, or 0 if there are no values."""
         wanted = share * self.count
         if not wanted:
             return 0
@@ -244,6 +244,6 @@ class Meter:
         self._sent += sent
 
     def note_other(self, api_key: int, sent_at: float) -> None:
-        """Note that the response to a request other than a fetch is complete."""
+        """Measure a request other than a fetch, whose response is complete."""
         if api_key not in NO_RESPONSE_TIME:
             self._measured.note_other(self.began - sent_at)

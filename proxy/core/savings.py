@@ -32,8 +32,7 @@ _CLOSES: Final = 8
 """A session is requested when the fetches so far, including the present one, have cost this many times the
 bytes of closing a session."""
 _ALIKE: Final = 2
-"""The number of consecutive fetches for which a session would have saved bytes, so that it is requested
-earlier."""
+"""A session is requested earlier if it would have saved bytes in this many consecutive fetches."""
 _CLOSE_RESPONSE: Final = 40
 """The approximate size of the response to the close of a session, in bytes."""
 _VERSIONS: Final = 500
@@ -260,16 +259,17 @@ class Savings:
         return not rested
 
     def failed(self) -> None:
-        """Note that the session or list of the last expense is not used any more.
+        """Record that the session or list of the last expense is not used any more.
 
-        If it has not paid for itself, the next expense must wait. Each time, the wait is twice as long.
+        If this expense has not paid for itself, the next expense must wait. Each time, the wait is twice as
+        long.
         """
         if self._owed > 0:
             self._patience = self._wait = min(2 * self._patience or FIRST_WAIT, LONGEST_WAIT)
             self._waited = True
 
     def closed(self, size: int) -> None:
-        """Note that the session is closed with a frame of `size` bytes."""
+        """Record that the session is closed with a frame of `size` bytes."""
         self._regret = self._away = 0.0
         self._alike = 0
         self.settle(-size - _CLOSE_RESPONSE)
@@ -295,7 +295,7 @@ class Savings:
         return full
 
     def _note_added(self, size: int) -> None:
-        """Note that partitions with `size` bytes were added to the session's list.
+        """Record that partitions with `size` bytes were added to the session's list.
 
         Some of them may have been dropped from the list before.
         """

@@ -49,7 +49,8 @@ STEP_SECONDS: Final = 0.001
 LATE_SECONDS: Final = 0.002
 """The delay of a timer, in seconds, from which the event loop counts as busy."""
 READ_SECONDS: Final = 0.001
-"""After such a late timer, wait this many seconds, so that the event loop reads its sockets first."""
+"""If a timer is late by `LATE_SECONDS` or more, its function is called this many seconds later. So the event
+loop reads its sockets first."""
 LINGER_SECONDS: Final = 1.0
 """The time in seconds in which a client that has read all its bytes has to close its side."""
 
@@ -197,8 +198,8 @@ class Link:
         this link wait."""
         self._kept = 0
         self._left = False
-        """Whether the client's end was received while the link did not read the client for other reasons.
-        Such a client has left, or only sends no more."""
+        """Whether the client's end was received while the link did not read the client, for example because a
+        buffer was full. Such a client has closed its connection, or only its sending half."""
         self._acknowledged = 0
         self._untested: Address | None = None
         """The broker's address until its first bytes arrive. Only these bytes show that the broker accepts

@@ -45,7 +45,7 @@ class Monitor:
         return self.connection_limit.admits(clients, self._process.config.max_connections, monotonic())
 
     def out_of_descriptors(self) -> None:
-        """Note that no file descriptor was left for the connection of a client or of its broker."""
+        """Record that no file descriptor was left for the connection of a client or of its broker."""
         self.descriptors.update(left=False, now=monotonic())
 
     def status(self, problems: list[str], *, slots_used: int, connections: int) -> Status:

@@ -89,7 +89,7 @@ class AskedBrokers(KnownBrokers):
     def is_opening(self, node_id: int) -> bool:
         """Return whether the listener of a broker is still being opened.
 
-        It is, until the supervisor has confirmed the listener.
+        This is true until the supervisor has confirmed the listener.
         """
         return (node_id in self._asked and node_id not in self.known) or super().is_opening(node_id)
 
@@ -173,8 +173,8 @@ class Worker:
         self._channel = channel
         self._clients = clients
         self._listener_of: dict[Link | Relay, NodeId] = {}
-        """The broker of the listener that accepted a client. It has each client whose socket is in this
-        process, even if another worker serves the client."""
+        """For each client, the broker of the listener that accepted it. The clients are those whose socket is
+        in this process, even if another worker serves them."""
         self._relays: set[Relay] = set()
         self._none_relayed = asyncio.Event()
 

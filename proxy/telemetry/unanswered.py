@@ -43,7 +43,7 @@ class Debt:
     def settle(self) -> None:
         """Clear `since` if the broker has responded after this time.
 
-        If another response is outstanding, it sets `since` again.
+        If a response is late now, set `since` to the time since which it is late, unless `since` is earlier.
         """
         if self.since is not None and self.owed.responded_at > self.since:
             self.since = None

@@ -405,7 +405,7 @@ def _nothing(script: Script, problems: list[str]) -> int:
 def _most(left_out: Sequence[LeftOutRow]) -> str:
     """Return the API and the reason that most left-out requests have.
 
-    If fetches were left out, only fetches are compared.
+    If fetches are among the left-out requests, consider only fetches.
     """
     fetches = [row for row in left_out if row["api"] == FETCH]
     most = max(fetches or left_out, key=lambda row: row["requests"])

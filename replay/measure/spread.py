@@ -31,7 +31,7 @@ TopicName: TypeAlias = tuple[str, str]
 
 @cache
 def stretches(members: int) -> Split:
-    """Return the intervals of hashes to count by, as the steps of a split.
+    """Return a split whose steps are the intervals of hashes for which records are counted.
 
     Any range that the gateway may assign, with this many members, consists of whole intervals.
     """

@@ -25,7 +25,8 @@ class Follower:
         self._follows = False
         """Whether both sessions are in the same state, before the fetch that waits."""
         self._missed: CapturedFetch | None = None
-        """The last fetch that the policy did not get, because it took over the gateway's outcome."""
+        """The last fetch that the policy did not process, because the gateway's outcome was used in place of
+        its own."""
         self._waiting: CapturedFetch | None = None
         """A fetch whose outcome the gateway does not know yet."""
         self._last: tuple[CapturedFetch, Outcome] | None = None
@@ -73,7 +74,7 @@ class Follower:
 
 
 def for_other(fetch: CapturedFetch) -> CapturedFetch:
-    """Return a fetch for the policy that was not chosen, with an outcome of its own."""
+    """Return a copy of a fetch, with a new outcome, for the policy that was not chosen."""
     topics = dict.fromkeys(fetch.outcome.topics, TopicShare())
     outcome = Outcome(fetch.outcome.exchange, topics=topics)
     return CapturedFetch(outcome, fetch.request, fetch.elements, fetch.response)

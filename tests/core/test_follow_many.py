@@ -28,7 +28,7 @@ from tests.playbook import Playbook, request, response
 
 PACE_SECONDS: Final = WAIT_MS / 1e3
 MOST_SECONDS: Final = 0.1
-"""The longest time that a request may be delayed by a retried fetch before it."""
+"""The longest delay, in seconds, that a retried fetch may cause for a request after it."""
 CLIENTS: Final = 100
 
 

@@ -63,7 +63,10 @@ class SansIO:
         return out[4:]
 
     def close(self) -> None:
-        """Close like the shell when a client has left: the session is closed at the broker."""
+        """Close the connection as the gateway does when a client has left.
+
+        The session at the broker is closed first.
+        """
         self.connection.close_session(self._now)
         self._flush()
         while not self.connection.done:

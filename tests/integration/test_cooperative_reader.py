@@ -106,8 +106,8 @@ class Consumers:
         self.seen: list[list[tuple[int, bytes]]] = [[] for _ in names]
         """For each consumer, the offset and key of each record that it received."""
         self.stopped: set[int] = set()
-        """The numbers of consumers that read no further records. When their local queue is full, they stop
-        fetching."""
+        """The indexes of the consumers that read no records at present. When their local queue is full, they
+        stop fetching."""
         for number, name in enumerate(names):
             settings: dict[str, str | int | bool] = {
                 "bootstrap.servers": address,

@@ -290,7 +290,7 @@ def old_offsets(topics: dict[str, list[int]], offsets: Sequence[int]) -> bytes:
 
 
 def old_records(response: bytes) -> Records:
-    """Return the complete messages by partition in a response of v2 or v3 to a fetch of one topic."""
+    """Return the complete messages in a fetch response (v2 or v3, with one topic), by partition."""
     name = int.from_bytes(response[12:14])
     at = 14 + name
     found: Records = {}

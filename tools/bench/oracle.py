@@ -62,8 +62,8 @@ def least(exchanges: Iterable[Exchanged], narrow: FetchLayout, owner: npt.NDArra
     raised_head = wide.response_head - narrow.response_head
     done: list[Exchanged] = []
     costs: list[float] = []
-    """For each exchange in `done`, the lowest cost so far of ending with the session that this exchange has
-    left."""
+    """For each exchange in `done`: the lowest cost so far if the connection now has the session with this
+    exchange's list and offsets."""
     none = 0.0
     bare = 0
     for each in exchanges:

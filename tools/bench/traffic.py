@@ -14,7 +14,7 @@ from tools.kafka.raw import compact_array, compact_string, frame, request, uvari
 SESSION_ID: Final = 77
 """The id of every session."""
 RECORDS: Final = bytes(290)
-"""The size of a record of 200 bytes on the wire."""
+"""Zeros in place of records. They have the size that a record of 200 bytes has on the wire."""
 DELTA_BYTES: Final = 200
 """The limit of a session's fetch that changes at most one partition, in bytes."""
 CLIENT_ID: Final = "rdkafka"
@@ -35,7 +35,7 @@ class Traffic:
     frames: Frames
     """Builds the request and the response with a correlation id."""
     session: bool = False
-    """Whether they use a session."""
+    """Whether the exchanges belong to a fetch session."""
     most: int = DELTA_BYTES
     """The limit of bytes that the gateway may send to the broker for one exchange."""
 
@@ -50,10 +50,10 @@ def fetches(topics: int, partitions: int, *, busy: bool = False, size: int = len
     """Fetch all partitions, rotated by one each time like librdkafka, with or without new records.
 
     Args:
-        topics: how many.
-        partitions: of each topic.
+        topics: the number of topics.
+        partitions: the number of partitions of each topic.
         busy: whether the first partition has records in every response.
-        size: bytes of these records.
+        size: the size of these records in bytes.
     """
     listed = listing(topics, partitions)
     hot: Key = (listed[0][0], 0)

@@ -294,7 +294,7 @@ class _ConnectionScript:
         self._client(_fetch_frame(version, _wants(subset, offset), kind))
 
     def _session(self, kind: int, which: int, subset: int, forgets: int) -> None:
-        """Send a fetch as a client with sessions does. Its id and its epoch are right or wrong.
+        """Send a fetch as a client with sessions does. Its session id and epoch may be wrong.
 
         Args:
             kind: the choice of the version and of the epoch.
@@ -349,7 +349,7 @@ class _ConnectionScript:
         self._look()
 
     def _look(self) -> None:
-        """Use all methods and attributes of the connection with which the shell reads its state."""
+        """Read the state of the connection with all methods and attributes that the gateway uses for this."""
         connection = self._connection
         repr(connection)
         status = connection.status()

@@ -15,12 +15,12 @@ class ZooKeeper:
     """A ZooKeeper that is started when it is made, and ended by `close`.
 
     Args:
-        class_path: of the Kafka release.
-        port: where it listens.
-        folder: for its files. The broker uses it too.
+        class_path: the class path of the Kafka release.
+        port: the port to listen on.
+        folder: a folder for ZooKeeper's files. The broker uses this folder, too.
 
     Raises:
-        RuntimeError: it did not start; the message ends with its log.
+        RuntimeError: ZooKeeper did not start. The message ends with its log.
     """
 
     def __init__(self, class_path: str, *, port: int, folder: Path) -> None:
@@ -36,7 +36,7 @@ class ZooKeeper:
         self._wait_ready(port)
 
     def close(self) -> None:
-        """Kill it."""
+        """Kill ZooKeeper."""
         self._process.end(kill=True)
 
     def _wait_ready(self, port: int) -> None:

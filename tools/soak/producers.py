@@ -108,7 +108,7 @@ class SoakProducer:
     def run(self, ended: threading.Event, place: AbstractContextManager[None]) -> None:
         """Produce until `ended` is set, then wait for the last acknowledgements.
 
-        `place` is entered meanwhile.
+        All of this is done within the context manager `place`.
         """
         with place:
             client = self._make(self._bootstrap)

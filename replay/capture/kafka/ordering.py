@@ -35,16 +35,16 @@ class OrderedReceiver(Protocol):
     """Receives one direction in pieces, in order with the pieces of the other direction."""
 
     def begin(self) -> None:
-        """Note that the stream was captured from its first byte on (its SYN was captured)."""
+        """Record that the stream was captured from its first byte on (its SYN was captured)."""
 
     def data(self, view: memoryview, time: int, end_time: int) -> None:
         """Read the next bytes.
 
-        `time` and `end_time` are those of the first and the last packet of the run, see `Clocks`.
+        `time` and `end_time` are the times of the first and the last packet of the run, see `Clocks`.
         """
 
     def gap(self, size: int, *, cut: bool) -> None:
-        """Note that the next `size` bytes are missing. `cut` means that the snap length cut them."""
+        """Record that the next `size` bytes are missing. `cut` means that the snap length cut them."""
 
 
 @dataclass(slots=True)
@@ -119,16 +119,16 @@ class Clocks:
     def tell_turns(self, stream: "OrderedDirection", begin: Column, end: Column) -> tuple[Column, Column]:
         """Do what `turn` and `tell` do, for turns of the two directions, as columns.
 
-        Stop before the first turn whose times have to be corrected, or before the turn before it, so that the
-        number of turns is even.
+        Stop before the first turn whose times have to be corrected, or one turn earlier, so that the number
+        of turns is even.
 
         Args:
             stream: the direction of the first turn. The other direction was the last to send.
             begin: captured time of the first packet of each turn, in ns since 1970.
-            end: captured time of its last packet.
+            end: captured time of the last packet of each turn, in ns since 1970.
 
         Returns:
-            The same times by the clock of the first direction, for as many turns.
+            The same times by the clock of the first direction, for the turns before the stop.
         """
         second = (np.arange(len(begin)) % 2 == 0) == stream.second
         before = np.append(stream.other.last_time, end[:-1])
@@ -203,7 +203,7 @@ class OrderedDirection:
 
     @property
     def idle(self) -> bool:
-        """Whether pieces are released at once, and only pieces are to come."""
+        """Whether a piece with an ACK number has come, no piece waits, and there was no FIN or RST."""
         return not (self.queue or self.closed_time) and self.closing < 0 and self.first_time > 0
 
     def skip(self, end: int, end_time: int) -> None:

@@ -50,7 +50,8 @@ _EXPRESSIONS: Final = {
     "day": f"date_from_unix_date(cast(nullif({_DAY}, 0) div 86400000000000 as int))",
     "broker": "if(row = 'file' or (row = 'connection' and summary.end.reason != ''), null, broker)",
 }
-"""The values of columns in files that are not those of the table of exchanges."""
+"""For each stored column that is not a plain copy of a column of the table of exchanges, a SQL expression for
+its values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +60,7 @@ class Earlier:
 
     runs: int
     files: int
-    """The lowest number that is higher than the numbers of all capture files in the table."""
+    """The next free number for a capture file. All files in the table have lower numbers."""
     captures: Mapping[str, str]
     """Names of capture files, by fingerprint."""
 
@@ -186,7 +187,7 @@ def sole_writer(path: str) -> Iterator[None]:
 
 
 def _stored_columns(run: int) -> Iterator[Column]:
-    """Yield the columns of files, computed from the table of exchanges."""
+    """Yield the columns of the stored files, computed from the columns of the table of exchanges."""
     apis = f.create_map(*(f.lit(part) for key, name in NAMES.items() for part in (int(key), name)))
     key = f.nullif(f.col("api_key").cast("int"), f.lit(-1))
     api = f.coalesce(f.try_element_at(apis, key), f.concat(f.lit("ApiKey"), key))
@@ -199,7 +200,7 @@ def _stored_columns(run: int) -> Iterator[Column]:
 
 
 def _read_columns() -> Iterator[Column]:
-    """Yield the columns of the table of exchanges, computed from those of files."""
+    """Yield the columns of the table of exchanges, computed from the columns of the stored files."""
     for one, kind in zip(COLUMNS, from_arrow_schema(EXCHANGES_RAW), strict=True):
         if one.name in UNSTORED:
             value = f.lit(None).cast(kind.dataType)

@@ -124,7 +124,8 @@ def test_errors_are_stored_and_frames_of_other_apis_are_not() -> None:
 def test_contents_of_records_are_not_stored(size: int) -> None:
     """The contents of records are not stored in a table.
 
-    In plain text they were cut before. Contents that were decrypted from TLS are cut only here.
+    Contents in plain text were already cut in an earlier step. Contents that were decrypted from TLS are cut
+    only here.
     """
     frame = response(b"SECRET" * size, b"", b"SECRET" * size, correlation_id=9)
     fetch = dataclasses.replace(

@@ -1,4 +1,7 @@
-"""The other policy costs the same, whether it gets each fetch or takes over the gateway's outcomes."""
+"""The policy `always` costs the same with and without the gateway's outcomes.
+
+It either processes each fetch itself, or takes over the gateway's outcome.
+"""
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -26,7 +29,7 @@ from tools.bench.captures import Shape, make
 _ERROR_AT = 13
 """The offset of the error code in a response of v16. The session id follows it."""
 _FIRST = 12
-"""An exchange after both policies have a session."""
+"""The number of exchanges after which both policies have a session."""
 
 Cost = tuple[int, bool, int, int, list[str]]
 
@@ -43,9 +46,11 @@ def busy() -> tuple[list[Exchange], ConnectionEnd]:
 
 
 def costs(exchanges: Sequence[Exchange], end: ConnectionEnd, *, plain: bool) -> tuple[list[Cost], list[int]]:
-    """Return the costs of fetches with ``always``, and the numbers of those that it got.
+    """Simulate the policy ``always``.
 
-    In the plain way, nothing is looked up together, either.
+    Return the costs of its fetches, and the numbers of the fetches that it processed.
+
+    If `plain`, the policy processes every fetch separately, and no partitions are looked up together.
     """
     got: list[int] = []
     found: list[Outcome] = []
@@ -87,7 +92,7 @@ def test_fetches_with_records_take_over_the_gateways_outcomes() -> None:
 
 
 def at(position: int, new: bytes) -> Callable[[Exchange], Exchange]:
-    """Return a change of some bytes of a response."""
+    """Return a function that replaces some bytes in the response of an exchange."""
 
     def change(one: Exchange) -> Exchange:
         frame = b"".join(one.response)
@@ -97,7 +102,7 @@ def at(position: int, new: bytes) -> Callable[[Exchange], Exchange]:
 
 
 def asked(position: int, new: bytes) -> Callable[[Exchange], Exchange]:
-    """Return a change of some bytes of a request's body."""
+    """Return a function that replaces some bytes in the body of an exchange's request."""
 
     def change(one: Exchange) -> Exchange:
         start = 15 + int.from_bytes(one.request[12:14]) + position

@@ -1,4 +1,7 @@
-"""Exchanges found in columns equal those read row by row. So does the state of the connection after them."""
+"""Reading rows in columns finds the same exchanges as reading them one by one.
+
+The state of the connection after the rows is also the same.
+"""
 
 import struct
 from collections import Counter, deque
@@ -63,7 +66,10 @@ def plain(event: Event) -> Any:
 
 
 def assert_same(rows: Sequence[Row], cuts: Iterable[int] = (), ports: frozenset[int] = frozenset()) -> int:
-    """Compare both ways. Return how many exchanges were found in columns."""
+    """Read the rows one by one and in columns. Check that both ways give the same exchanges and states.
+
+    Return how many exchanges were found in columns.
+    """
     one, other = Connections(ports=ports), Connections(ports=ports)
     count = 0
     with patch.object(module, "WORTH", 1):
@@ -224,7 +230,10 @@ def test_a_settled_connection_takes_all_that_is_whole(pieces: int) -> None:
 
 
 def test_with_clocks_apart_only_what_has_to_be_corrected_is_read_row_by_row() -> None:
-    """A response whose round trip is the shortest so far has to be corrected: here every tenth one."""
+    """If clocks differ, only responses whose times have to be corrected are read row by row.
+
+    These are the responses whose round trip is the shortest so far: here every tenth one.
+    """
     talk = Conversation()
     talk.ahead = -50 * MS
     talk.step("syn", 0)
