@@ -134,7 +134,7 @@ class PartitionTable:
         """For each row, whether the cached entry is usable: the broker sent it in this session, without an
         error."""
         self._described = 0
-        """The number of rows that are `known`."""
+        """The number of rows with a usable cached entry (see `known`)."""
         self.behind: set[int] = set()
         """The rows of partitions for which a read_committed fetch may get records: the fetch offset is below
         the last stable offset in the broker's latest entry."""
@@ -320,7 +320,7 @@ class PartitionTable:
             self._weigh_row(row)
 
     def _learn_end(self, entry: PartitionResponse, row: int, *, first: bool) -> None:
-        """Learn from an entry which bytes the broker writes at the end of an empty entry."""
+        """Learn which bytes the broker writes at the end of an entry without records."""
         if entry.redirects:  # made without a read
             return
         layout, aborted = self.layout, entry.aborted

@@ -27,7 +27,7 @@ from tests.sessionless import B2, IDLE, Client, all_of, filled
 
 @pytest.mark.parametrize("version", [4, 7, 11, 12, 16])
 def test_each_change_alone(version: int) -> None:
-    """Case 22: the client gets a change of the high watermark, of the log start or of records on its own."""
+    """Case 22: a change of only the high watermark, the log start or the records reaches the client."""
     client = Client(version).established(*all_of())
     part = client.part("t", 2)
     part.append(b"records", replicated=False)
@@ -95,7 +95,7 @@ def test_a_high_watermark_that_goes_back(version: int) -> None:
 
 @pytest.mark.parametrize("version", [12, 13, 16, 18])
 def test_divergence_each_time(version: int) -> None:
-    """Cases 29 and 69: the epoch in last_fetched_epoch ended in the log before the fetch offset.
+    """Cases 29 and 69: in the broker's log, the last fetched epoch ends before the fetch offset.
 
     Every response reports this divergence, although the high watermark does not change.
     """
@@ -250,10 +250,10 @@ def test_no_leader_a_dead_one_and_one_not_yet_missed() -> None:
 
 @pytest.mark.parametrize("release", ["2.4", "2.5", "4.3"])
 def test_fencing_in_a_session_and_without_on_old_brokers(release: str) -> None:
-    """Case 68: leader epochs are checked in fetches of a session, as without a session.
+    """Case 68: in a session, leader epochs are checked as in a fetch without a session.
 
-    Brokers before 2.5 would not check them in a session. So they get no session, and check the leader epochs,
-    too.
+    Brokers before 2.5 do not check leader epochs in a session. So the gateway requests no session from them,
+    and they check the epochs.
     """
     version = 11
     client = Client(version, release)
