@@ -204,7 +204,7 @@ class MemberStage(Stage):
         self._subscriber.end(self._state.now)
 
     def tick(self, now: float) -> None:
-        """Do what is due at this time: send a delayed response, or continue a parked fetch."""
+        """Do what is due now: send a delayed response, and continue a parked fetch or a waiting commit."""
         self._state.now = now
         if now >= self._alarmed_at:
             self._alarmed_at = inf

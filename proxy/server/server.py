@@ -243,13 +243,7 @@ class Server:
         self.monitor.reach.connected(node_id, address)
 
     def unreachable(self, node_id: int | None, reason: str, error: Exception | None = None) -> None:
-        """Note that a broker did not respond at any address, or ended a connection with a TLS error.
-
-        Args:
-            node_id: the id of the broker.
-            reason: what happened, in words for the log.
-            error: the error at the last address, if there was one.
-        """
+        """Note that a broker has ended a connection with a TLS error."""
         self.upstream.unreachable(node_id, reason, error)
 
     def report(self, event: Event, link: Link) -> None:

@@ -223,7 +223,7 @@ class Upstream:
         Args:
             node_id: the id of the broker.
             reason: what happened, in words for the log.
-            error: the error at the last address, if there was one.
+            error: the error at the last address, or the TLS error.
         """
         self._monitor.reach.unreachable(node_id, reason)
         if error is not None and self.tls.reloading is not None:

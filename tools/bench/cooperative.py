@@ -104,7 +104,7 @@ class Ran:
     """The number of records that the group processed per second."""
     disordered: int
     cpu: float
-    """The CPU time of the gateway, in percent of one core. 0 if the group uses no gateway."""
+    """The CPU time of the gateway, in percent of one core. If the group uses no gateway, one that is idle."""
     killed: Killed | None
 
 
