@@ -12,8 +12,7 @@ from replay.report.model import Report
 from replay.report.wording import decided, how_sure
 
 MIN_SAVED = 0.9
-"""The smallest part of all fetch bytes, records included, that sessions must save. The demo fails below
-it."""
+"""The smallest part of all fetch bytes except records that sessions must save. The demo fails below it."""
 MAX_DIFFERENCES = 5
 """The most differences that the report describes."""
 
@@ -139,7 +138,7 @@ class DemoOutcome:
 
     @property
     def listing_saved(self) -> float:
-        """Return which part of the bytes without records was saved.
+        """Return which part of all bytes except records was saved.
 
         The demo fails if it is below `MIN_SAVED`.
         """

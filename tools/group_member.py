@@ -67,7 +67,7 @@ class GroupMember:
             self._consumer.close()
 
     def _listen(self) -> None:
-        """Let the member get records after a line on stdin. Stop the member when stdin is closed."""
+        """After a line on stdin, let the member get records. Stop the member when stdin is closed."""
         for _ in sys.stdin:
             self._open.set()
         self._stopped.set()

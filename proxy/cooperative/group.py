@@ -106,8 +106,8 @@ class Group:
         Return False if the group is in a later generation.
 
         All members of other generations get no more records (`Member.freeze`), because their lanes may now
-        belong to others. A client that was stopped or disconnected does not notice this. A member with the
-        same group_instance_id gets no more records either, because this member replaces it.
+        belong to others. A client that was stopped or disconnected does not notice this. If another member
+        has the same group_instance_id, it gets no more records either, because `member` replaces it.
 
         Args:
             member: the member that has synced.

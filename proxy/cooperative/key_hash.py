@@ -12,7 +12,8 @@ __all__ = ["SPACE", "murmur2", "murmur2_of", "offset_hash"]
 _SPREAD: Final = 0x9E3779B1
 """2^32 divided by the golden ratio. The multiples of this number distribute any series of offsets evenly."""
 _MANY: Final = 64
-"""The number of keys from which their hashes are computed in NumPy arrays, because this is faster."""
+"""If at least this many keys are short (`_SHORT`), their hashes are computed in NumPy arrays, because this is
+faster."""
 _SHORT: Final = 64
 """The maximum size in bytes of a key that is hashed in an array. All rows of the array have the size of its
 longest key, so a long key would waste memory."""

@@ -136,8 +136,8 @@ class Member:
         all its partitions and join again."""
         self._gave_up_all = False
         """Whether the member's last assignment was empty, because `_kept_position` was True. The member joins
-        again after it has received this assignment. If it then requests no offsets either, its application
-        sets the positions."""
+        again after it has received this assignment. If it still requests no offsets after joining again, its
+        application sets the positions."""
         # What it was sent
         self.scans: dict[bytes, dict[int, Scan]] = {}
         """The `Scan` of each partition, with the offsets to skip. The keys are the topic (a name or an id, as

@@ -168,8 +168,8 @@ class ConnectionState:
         self.phase = Phase.NEW
         self.stream = Stream.FRAMES
         self.foreign = foreign
-        """Whether the protocol may still turn out not to be Kafka. It may until a request has been
-        answered."""
+        """Whether it is still possible that the protocol is not Kafka. When a request has been answered, this
+        is no longer possible."""
         self.stages: list[Stage] = []
         """The stages of the options, in order from the client to the broker."""
         self.fault: Fault | None = None

@@ -22,7 +22,7 @@ _LABEL: Final = "bold"
 _BAD: Final = "red"
 _BARS: Final = 24
 _MAX_BARS: Final = 31
-"""The largest number of bars. `Rates` has no more data."""
+"""The largest number of bars. The data in `Rates` are enough for this number, and no more."""
 _SHORTEST: Final = {"software": 16, "error": 10, "lately": 10}
 """The lowest width of each column that may shrink."""
 _NAME: Final = 26

@@ -31,14 +31,16 @@ days."""
 MAX_CLIENTS: Final = 1000
 """How many problems of clients are remembered. Above that, the oldest is forgotten."""
 MAX_WORDS: Final = 1000
-"""How many characters of a client's name and of a reason are kept. Clients choose parts of them."""
+"""How many characters of a client's name and of a reason are kept. Both texts can be long, because clients
+choose parts of them."""
 LINES: Final = BURST // 2
 """The most problems of clients that are logged in a window of `WINDOW` seconds. This is half of `BURST`,
 because an interval of `proxy.telemetry.logs.Throttle` can overlap two of these windows. So the throttle never
 drops a line that is remembered here as logged."""
 UNTRIED_SECONDS: Final = 180.0
 """If nobody has tried to reach an unreachable broker for this many seconds, the broker is forgotten: it may
-no longer exist. Clients that need a broker retry every few seconds. The alert waits longer than this."""
+no longer exist. Clients that need a broker retry every few seconds. The alert for unreachable brokers waits
+longer than these seconds."""
 
 
 class ConnectionLimit:

@@ -358,7 +358,7 @@ class BrokerRegistry(KnownBrokers):
     def _by_name(self, broker: Broker) -> bool:
         """Return whether a broker shares its listener with other brokers.
 
-        A broker whose listener is at the host of `listen` does not share it.
+        Brokers whose listener is at the host of `listen` do not share it.
         """
         return self._shares and broker.listener is not None and broker.listener.host != self.listen.host
 

@@ -416,8 +416,8 @@ class FetchSessionHandler:
 
         A session's response contains each partition that has changed since the broker last sent it
         (fetch-semantics 2.5). So the next response must contain each partition with a higher high watermark
-        in `walk`. If the next response has no records at all, it must also contain each partition that
-        `waits` has found, if `walk` has records of it. If a partition is missing, the broker has lost it.
+        in `walk`. A response without any records must also contain the partitions that `waits` has found and
+        of which `walk` has records. If a partition is missing, the broker has lost it.
         """
         table = self.table
         if table is None or not self.epoch:

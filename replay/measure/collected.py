@@ -146,15 +146,15 @@ class Collected:
     names: dict[bytes, str] = field(default_factory=dict)
     """Names of topics, by id."""
     topics: dict[tuple[str, str], FetchReport] = field(default_factory=partial(defaultdict, sums.empty))
-    """By `topic_name`."""
+    """The fetches of each topic, by `topic_name`."""
     timeline: Timeline = field(default_factory=Timeline)
     limits: dict[tuple[str, str, int], VersionFigures] = field(
         default_factory=partial(defaultdict, VersionFigures)
     )
-    """By client id, software and version."""
+    """The figures for response limits, by client id, software and version."""
     starving: list[Starving] = field(default_factory=list)
-    """The partitions that starved longest. Those that are equal to the last one of the list are all kept,
-    because topic names, which are not known yet, decide between them."""
+    """The partitions that starved longest. If more partitions have the same rank as the last one, all of them
+    are kept. Their order depends on topic names, which are not known yet."""
     saved_by_other: int = 0
     """The bytes saved by the policy that was not chosen."""
     clocks_apart: int = 0
@@ -235,7 +235,7 @@ class Collected:
         return nsmallest(TOP, self.connections, key=lambda one: one.rank)
 
     def stretches(self) -> list[tuple[int, int]]:
-        """Return the intervals in which packets were captured. Consecutive files have one interval."""
+        """Return the intervals in which packets were captured. Consecutive files form one interval."""
         of_files = [stretch for counts in self.files.values() for stretch in counts.stretches]
         return [(first, last) for first, last in joined_stretches(of_files, _BETWEEN_FILES)]
 

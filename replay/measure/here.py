@@ -26,8 +26,8 @@ from replay.simulate.session_cache import CacheEvent, simulate
 MOST: Final = 256 << 20
 """Above this many bytes of captures, Spark is faster."""
 _HELD: Final = 64 << 20
-"""The maximum of bytes in memory: of segments (references, or the payload of files that can't be read again),
-and of the table if it has frames."""
+"""The maximum size in bytes of the segments in memory, and of the table in memory if the table has frames.
+Segments have references to their payload, or the payload itself if the file can't be read again."""
 _ROWS: Final = 10_000
 """The maximum number of rows in a batch. It is the same as Spark's default."""
 _EVENTS: Final = 10_000

@@ -109,7 +109,11 @@ class _ConnectionRows:
         self._settle_other()
 
     def add_some(self, pairs: Pairs, at: int) -> int:
-        """Add exchanges from a place on: those that repeat the one before, or else one. Return how many."""
+        """Add exchanges from position `at` on. Return how many were added.
+
+        If they repeat the exchange before them, all these repeats are added. Otherwise only one exchange is
+        added.
+        """
         if self._in_bulk and (times := self._repeat(pairs, at)):
             return times
         self.add(pairs.exchange(at))

@@ -41,9 +41,9 @@ def measure(ports: frozenset[int], choice: RowFilter, secrets: Secrets | None, b
     """Yield the rows of the table for SEGMENTS.
 
     Args:
-        ports: of brokers. If empty, Kafka is recognised by its bytes.
+        ports: the ports of brokers. If empty, Kafka is recognised by its bytes.
         choice: how exchanges become rows.
-        secrets: decrypt TLS connections with these.
+        secrets: the secrets with which TLS connections are decrypted.
         batches: the segments of whole connections.
     """
 

@@ -434,8 +434,8 @@ class CooperativeRow(TypedDict):
     """The largest share multiplied by the number of members. The value 1 means that all shares are equal.
     None without records."""
     hottest_key: HottestKey | None
-    """The largest shares of one key. None if no record has a key. A key in two partitions counts as two
-    keys."""
+    """The shares of the key with the most records, and of the key with the most bytes. None if no record has
+    a key. A key in two partitions counts as two keys."""
     bound: float | None
     """The group is at most this many times as fast as one member, because two members never share a key. The
     value is 1 / `hottest_key.records`. If `hottest_key` is not exact, the true bound may be a little higher.
@@ -466,7 +466,7 @@ class Money(TypedDict):
     price_per_gb: float
     """The price of 10^9 bytes."""
     saved: float
-    """The saving in the time of the capture."""
+    """The money saved during the captured time."""
     saved_per_month: float
     """The saving in 30 days, if the traffic continued as in the capture."""
     how: str

@@ -551,7 +551,8 @@ def test_followers_keep_what_they_say_of_their_session() -> None:
 def test_with_on_who_floods_once_is_not_led_to_a_session_of_the_brokers() -> None:
     """Section 6.7: with `on`, a client that requests too many sessions gets none from the broker either.
 
-    The client sends (0, 0) each time. The gateway would refuse the fetches of a broker's session.
+    The client sends (0, 0) each time. If it got a session of the broker, the gateway would refuse the fetches
+    of that session.
     """
     gateway = Gateway(broker(slots=1000))
     client = Client(gateway)

@@ -22,9 +22,9 @@ fetches.
 MEAN = 0.015
 """The same limit as `OF_THE_BEST`, but for the average over all workloads."""
 RAISED = 0.07
-"""The same limit as `OF_THE_BEST`, but for v4 to v6 (sent as v7) and for short lists of partitions. Both get
-their session a little later. If dropped partitions come back soon, adding them again costs bytes; in 60
-exchanges this can happen four times."""
+"""The limit in place of `OF_THE_BEST` for v4 to v6 (sent as v7), and for short lists of partitions. It is
+higher, because both get their session a little later. Also, a dropped partition that soon comes back costs
+bytes to add again; in 60 exchanges this can happen four times."""
 
 
 def allowance(world: World) -> int:

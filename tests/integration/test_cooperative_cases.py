@@ -1,4 +1,4 @@
-"""Members that join, leave, stop, or share a group with plain ones, with a real broker."""
+"""Tests with a real broker: an idle lane causes no error, and a static member that returns has its lane."""
 
 import time
 from collections.abc import Iterator
@@ -25,7 +25,11 @@ def broker() -> Iterator[Broker]:
 
 
 def test_an_idle_lane_is_no_error(broker: Broker) -> None:
-    """librdkafka treats responses without a record as incomplete, requests more, and finally complains."""
+    """A librdkafka consumer whose lane has no record reaches the end of the partition without an error.
+
+    librdkafka treats a response without a record as incomplete, and requests more. After `DOUBLINGS` such
+    responses it would report an error.
+    """
     with Admin(broker.address) as admin:
         admin.create_topic("idle", partitions=1)
     low = murmur2(b"busy")

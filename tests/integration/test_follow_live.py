@@ -26,7 +26,7 @@ pytestmark = pytest.mark.timeout(300)
 """The time limit in seconds is high, because three brokers have to start."""
 
 FETCH_VERSION: Final = 11
-"""The last Fetch version that is not flexible. librdkafka before KIP-951 uses it, and Sarama."""
+"""The last Fetch version that is not flexible. Sarama uses it, and also librdkafka before KIP-951."""
 WAIT_MS: Final = 200
 MOVES: Final = 4
 EACH: Final = 20

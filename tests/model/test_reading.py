@@ -29,7 +29,7 @@ def of_all(size: int, *, offset: int = 0, partitions: int = 5) -> list[Want]:
 
 
 def test_the_leading_partitions_fill_the_response() -> None:
-    """Case 58: the first partitions use up the limit of the response. The others get no records."""
+    """Case 58: the first partitions fill the response up to its limit. The others get no records."""
     _, asker = filled([50] * 10)
     assert sizes(asker.fetch(*of_all(190), max_bytes=800)) == [190, 190, 190, 190, 0]
 
@@ -179,8 +179,9 @@ def test_a_follower_serves_from_v11_on(version: int) -> None:
 
 
 def test_no_leader_a_dead_one_and_one_not_yet_missed() -> None:
-    """Case 65: an entry names leader -1 if the epoch is known. The address is sent only for a known
-    broker.
+    """Case 65: a dead leader is reported as leader -1 if the epoch is known, otherwise not at all.
+
+    If the death has not been noticed yet, the response has the leader's address.
     """
     broker, asker = filled([10], 3)
     asker.version = 16

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="not g
 def _moves(how: str, **variables: str) -> tuple[int, int]:
     """Run a program that allocates memory.
 
-    Return how often its heap's end moved, and the bytes returned at the end.
+    Return how often the end of its heap moved, and by how many bytes `give_back` made the heap smaller.
     """
     own = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
     command = [sys.executable, "-c", _PROGRAM, how]

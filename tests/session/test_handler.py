@@ -275,7 +275,7 @@ def test_a_partition_that_the_broker_has_not_described_is_not_invented() -> None
 
 @pytest.mark.parametrize("version", [7, 11])
 def test_an_error_while_it_lasts_and_the_recovery_after_it(version: int) -> None:
-    """Case 24: every response has the error while it lasts.
+    """Case 24: as long as a partition has an error, every response contains it.
 
     After the recovery, one more response has the partition.
     """

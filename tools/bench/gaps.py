@@ -36,7 +36,10 @@ Place: TypeAlias = tuple[bytes, int]
 
 
 class _LeaderEvent(NamedTuple):
-    """A request for partitions, or its response. At the same time, responses are sorted before requests."""
+    """A request for partitions, or its response.
+
+    Of two events with the same time, a response is sorted first.
+    """
 
     time: int
     is_request: bool
@@ -48,7 +51,7 @@ class _LeaderEvent(NamedTuple):
 
 
 def read(file: Path, ports: frozenset[int], client_ids: frozenset[str]) -> list[Exchange]:
-    """Read the exchanges of some clients with brokers.
+    """Read the exchanges between some clients and the brokers.
 
     Args:
         file: a capture.

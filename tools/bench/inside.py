@@ -38,8 +38,8 @@ FIRST_FETCHES: Final = 10
 HEAD_BYTES, END_BYTES = 90, 3
 """The approximate bytes that a broker writes before and after the records of one partition."""
 RECORDS_BYTES: Final = 1 << 12
-"""The size in bytes up to which a response has records. A larger response lists all partitions, nearly all of
-them empty."""
+"""A response of at most this many bytes is written like a response with records: head, records and end one by
+one. A larger response lists all partitions, nearly all of them empty."""
 PAUSE_SECONDS: Final = 0.005
 _RECEIVE: Final = memoryview(bytearray(RECEIVE_BYTES))
 _TOUCHED: Final = np.zeros(32_000_000, np.uint8)

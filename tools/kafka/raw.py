@@ -157,7 +157,7 @@ def compact_string(text: str | None) -> bytes:
 
 
 def compact_array(items: list[bytes]) -> bytes:
-    """Encode an array of a flexible message, of encoded items."""
+    """Encode an array of a flexible message. `items` are the encoded elements."""
     return uvarint(len(items) + 1) + b"".join(items)
 
 

@@ -68,8 +68,7 @@ class Disturbances:
     done: Counter[str] = field(default_factory=Counter)
     problems: list[str] = field(default_factory=list)
     late: set[str] = field(default_factory=set)
-    """The consumers that had not received all records of the topic with disturbances after a long quiet
-    time."""
+    """The consumers that still lacked records of the topic with disturbances, after a long quiet time."""
     now: dict[str, str] = field(default_factory=dict)
     """What each thread does at present, in words."""
     _calm: threading.Lock = field(default_factory=threading.Lock)

@@ -124,9 +124,9 @@ class Pairing:
         """Note fetches that have this connection's client id, and their responses. Return them.
 
         Args:
-            turns: the fetches and their responses. There may be more of them.
-            begin: the time of each of them, as `ordering` tells it.
-            end: the time of its last packet.
+            turns: the fetches and their responses. There may be more of them than are noted.
+            begin: for each fetch and response to note, the time at which it began (see `ordering`).
+            end: for each of these, the time of its last packet.
         """
         ids = turns.correlation_id[: len(begin) : 2]
         pairs = Pairs(

@@ -13,7 +13,7 @@ from typing import Final, Protocol
 WINDOW: Final = 4 << 20
 TURNS: Final = 16
 LATE: Final = 250_000_000
-"""By how many ns a packet may be captured late, even by taps with other clocks."""
+"""The longest delay with which a packet is captured, in ns. It also covers taps with other clocks."""
 START_TURNS: Final = 2
 """Without a SYN, the start of a stream is unknown. After the other direction has sent this many runs, over
 `LATE`, the stream starts at the lowest sequence number captured until then."""
@@ -166,7 +166,10 @@ class Reassembly:
         return self._place(sequence, PayloadRun(0, payload, missing, time, end_time, ack, packets))
 
     def skip(self, size: int) -> None:
-        """Pass over the next bytes. They were captured in order, and nothing waits."""
+        """Move past the next `size` bytes.
+
+        Call this only if the bytes were captured in order, and no run is waiting.
+        """
         self._advance(size)
 
     @property

@@ -28,9 +28,9 @@ def _versions(kinds: Column, names: dict[int, int]) -> Column:
 
 
 def _with_ethertype(header: int, ethertype: int) -> _Layer:
-    """Return a reader of link layers: `header` is the size of the header, `ethertype` an offset in it.
+    """Return a reader of a link layer with an EtherType, which VLAN tags may follow.
 
-    VLAN tags may follow the EtherType.
+    `header` is the size of the link layer's header, and `ethertype` is the offset of the EtherType in it.
     """
 
     def layer(window: FileWindow, at: Column) -> tuple[Column, Column]:

@@ -452,7 +452,10 @@ def test_a_wrong_value_is_named(arguments: list[str], error: str, capsys: pytest
 def test_a_comparison_ends_with_5_if_something_differs_that_may_not(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The model has no records, so the captured offsets are out of range."""
+    """If the target's responses have differences that are not allowed, the exit code is 5.
+
+    The model has no records, so the captured offsets are out of range.
+    """
     with served() as target:
         code = drive(LIBRDKAFKA, "--target", str(target.address), "--speed", "max", "--json", "--compare")
 

@@ -50,7 +50,10 @@ def reader(address: str) -> Consumer:
 
 
 def has_coordinator(address: str) -> bool:
-    """Return whether the broker knows the group. It first makes the topic of committed offsets."""
+    """Return whether the group has a coordinator.
+
+    If not, make the broker create the topic of committed offsets.
+    """
     consumer = reader(address)
     try:
         consumer.committed([TopicPartition(TOPICS[0], 0)], timeout=30)

@@ -1,4 +1,4 @@
-"""Fetches that are added in bulk leave the state that they leave one by one."""
+"""Fetches that are added in bulk leave the same state as if they were added one by one."""
 
 from collections import deque
 from collections.abc import Mapping
@@ -26,7 +26,8 @@ from tools.bench.captures import Shape, make
 
 _SECOND = 1_000_000_000
 _BEFORE = 12
-"""Exchanges before those that are added in bulk. The last ones repeat already."""
+"""How many exchanges are added one by one before others are added in bulk. The last of these exchanges
+already repeat earlier ones."""
 
 
 @cache
@@ -41,7 +42,7 @@ def idle() -> tuple[list[Exchange], ConnectionEnd]:
 
 
 def contents(of: Any, seen: dict[int, int]) -> Any:
-    """Return what is in an object and in those that it refers to. Floats are exact."""
+    """Return the contents of an object, and of all objects that it refers to. Floats are exact."""
     if of is None or isinstance(of, int | float | str | bytes | Enum):
         return repr(of)
     if isinstance(of, memoryview | bytearray):

@@ -126,7 +126,7 @@ class PredictedEqualsMeasured(AnyClientAnyBroker):
     def predict(self, closed_time: int) -> list[Outcome]:
         """Return the engine's prediction from the client's side, with the end of the connection.
 
-        Check that both policies have the same results if each one gets each fetch.
+        Check that the results of both policies stay the same if each fetch is processed on its own (`plain`).
         """
         outcomes, by_always = self.play(closed_time)
         always, by_gateway = self.play(closed_time, "always")
@@ -145,7 +145,7 @@ class PredictedEqualsMeasured(AnyClientAnyBroker):
     def play(
         self, closed_time: int, policy: Policy = "gateway", *, plain: bool = False
     ) -> tuple[list[Outcome], tuple[int, int]]:
-        """Return the outcomes of a policy, and the bytes of requests and responses by the other one."""
+        """Return the outcomes of `policy`, and the bytes of requests and responses with the other policy."""
         engine = Engine(policy, plain=plain)
         outcomes = [outcome for exchange in self.captured for outcome in engine.add(exchange)]
         end = ConnectionEnd(connection="c", client="c:1", broker="b:1", closed=True, closed_time=closed_time)
