@@ -181,8 +181,8 @@ class ConnectionState:
         arrives."""
         self.from_broker = Framer()
         self.forwarding: InFlight | None = None
-        """The request that is being forwarded while it arrives. None if there is none, or if the broker will
-        not respond to it."""
+        """The request that is being forwarded while it arrives. None if no request is being forwarded, or if
+        the broker will send no response to the request."""
         self.delayed: list[tuple[InFlight, bytes]] = []
         """The gateway's own requests that wait until the request in `forwarding` has ended."""
         self.queue = ResponseQueue()

@@ -256,7 +256,7 @@ def kind_of(session_id: int, epoch: int) -> Kind:
 
 
 def share_captured(fetch: CapturedFetch) -> None:
-    """Add to the figures of each topic its share of the bytes of the captured request and response."""
+    """For each topic in the captured request and response, add its bytes and partitions to its figures."""
     outcome, layout = fetch.outcome, fetch.request.layout
     for key, count, size in fetch.elements:
         share = outcome.topic(key, layout)
@@ -271,7 +271,7 @@ def share_captured(fetch: CapturedFetch) -> None:
 
 
 def share_sent(outcome: Outcome, sent: FetchRequest) -> None:
-    """Add to the figures of each topic its share of the bytes of a request to the broker."""
+    """For each topic in a request to the broker, add its bytes and partitions to its figures."""
     for key, count, size in _request_topics(sent):
         outcome.session_listing_bytes += size
         share = outcome.topic(key, sent.layout)
@@ -280,7 +280,10 @@ def share_sent(outcome: Outcome, sent: FetchRequest) -> None:
 
 
 def share_elements(outcome: Outcome, layout: FetchLayout, elements: list[Element]) -> None:
-    """Add to the figures of each topic its share of the bytes of an incremental response."""
+    """For each topic in an incremental response, add its bytes and partitions to its figures.
+
+    Also add the bytes and partitions to the figures of the fetch.
+    """
     for element in elements:
         size = sum(map(len, element.pieces))
         outcome.session_partitions_answered += element.partitions
@@ -292,7 +295,10 @@ def share_elements(outcome: Outcome, layout: FetchLayout, elements: list[Element
 
 
 def share_whole(outcome: Outcome, response: CapturedResponse) -> None:
-    """Add to the figures of each topic its share of the bytes of a full response."""
+    """For each topic in a full response, add its bytes and partitions to its figures.
+
+    Also add the bytes and partitions to the figures of the fetch.
+    """
     outcome.session_partitions_answered += response.walk.partitions
     outcome.session_empty_entry_bytes += response.empty_entry_bytes
     outcome.session_entry_bytes += response.entry_bytes

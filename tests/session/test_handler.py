@@ -351,9 +351,9 @@ def test_what_the_full_fetch_said_too_is_genuine(code: int) -> None:
 
 
 def test_an_error_that_was_mended_and_comes_back_is_new() -> None:
-    """Trap 8: if an error goes away and comes back, the fetch is repeated in full again.
+    """Trap 8: if an error goes away and comes back, another full fetch is sent.
 
-    The gateway must not treat the second error as the first one.
+    The gateway must not take the second error for the first one.
     """
     handler = asked()
     give(handler, 16, ("t", [entry(0, 5)]), ("u", [entry(0, 5)]), ("t", [entry(1, error=3)]), session_id=77)

@@ -26,7 +26,10 @@ Compare = Callable[..., tuple[int, dict[str, Any]]]
 
 
 def fill(address: str) -> None:
-    """Create the topics, with the same batches at every broker: of one record each, with given times."""
+    """Create the topics, with the same batches at every broker.
+
+    Each batch has one record, with a given time.
+    """
     with Admin(address) as admin:
         for topic in TOPICS:
             admin.create_topic(topic, partitions=PARTITIONS)
