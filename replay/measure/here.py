@@ -45,31 +45,17 @@ def measure_here(work: Work) -> Collected | None:
     """
     if work.table or work.parquet or work.size > MOST:
         return None
-    found = _references(work)
+    found = references(work)
     if found is None:
         return None
     choice = replace(work.choice, raw=bool(work.topics))
     with SpanReader(work.sources) as reader:
-        batches = segments.with_payload(_sorted(found, segments.REFERENCES, "order"), reader)
+        batches = segments.with_payload(by_connection(found, segments.REFERENCES, "order"), reader)
         rows = steps.measure(work.keep.ports, choice, work.secrets, batches)
-        return _collected(rows) if not work.topics else _of_topics(work, choice, rows)
+        return collected(rows) if not work.topics else _of_topics(work, choice, rows)
 
 
-def _of_topics(work: Work, choice: RowFilter, measured: Batches) -> Collected | None:
-    """Measure the fetches of some topics, from the rows of all fetches."""
-    rows, size = [], 0
-    for batch in measured:
-        size += batch.nbytes
-        if size > _HELD:
-            return None
-        rows.append(batch)
-    choice = replace(choice, topics=work.topics | steps.topic_ids(work.topics, rows), members=0)
-    keys = [batch.filter(pc.equal(batch.column("row"), KEYS)) for batch in rows]
-    again = steps.measure_again(work.keep, choice, _sorted(rows, EXCHANGES_RAW, "place"))
-    return _collected(chain(keys, again))
-
-
-def _references(work: Work) -> list[pa.RecordBatch] | None:
+def references(work: Work) -> list[pa.RecordBatch] | None:
     """Read the segments, with references to their payload if possible.
 
     Return None if all this has more than `_HELD` bytes.
@@ -84,14 +70,14 @@ def _references(work: Work) -> list[pa.RecordBatch] | None:
     return found
 
 
-def _sorted(batches: list[pa.RecordBatch], schema: pa.Schema, within: str) -> Iterator[pa.RecordBatch]:
+def by_connection(batches: list[pa.RecordBatch], schema: pa.Schema, within: str) -> Iterator[pa.RecordBatch]:
     """Yield the rows sorted by connection. The rows of a connection are sorted by the column `within`."""
     keys = [("connection", "ascending"), (within, "ascending")]
     table = pa.Table.from_batches(batches, schema).sort_by(keys).combine_chunks()
     yield from table.to_batches(max_chunksize=_ROWS)
 
 
-def _collected(rows: Batches) -> Collected:
+def collected(rows: Batches) -> Collected:
     """Collect the figures of the report."""
     whole = Collected()
     sessions: defaultdict[str, list[CacheEvent]] = defaultdict(list)
@@ -104,3 +90,17 @@ def _collected(rows: Batches) -> Collected:
     whole.fit()
     whole.slots.update((broker, simulate(events)) for broker, events in sessions.items())
     return whole
+
+
+def _of_topics(work: Work, choice: RowFilter, measured: Batches) -> Collected | None:
+    """Measure the fetches of some topics, from the rows of all fetches."""
+    rows, size = [], 0
+    for batch in measured:
+        size += batch.nbytes
+        if size > _HELD:
+            return None
+        rows.append(batch)
+    choice = replace(choice, topics=work.topics | steps.topic_ids(work.topics, rows), members=0)
+    keys = [batch.filter(pc.equal(batch.column("row"), KEYS)) for batch in rows]
+    again = steps.measure_again(work.keep, choice, by_connection(rows, EXCHANGES_RAW, "place"))
+    return collected(chain(keys, again))

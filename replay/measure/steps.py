@@ -46,8 +46,23 @@ def measure(ports: frozenset[int], choice: RowFilter, secrets: Secrets | None, b
         secrets: the secrets with which TLS connections are decrypted.
         batches: the segments of whole connections.
     """
+    files: list[FileCounts] = []
+    return rows_of(choice, events(ports, choice, secrets, batches, files), files)
 
-    def events(_: bytes, own: Batches) -> Iterable[BulkEvent]:
+
+def events(
+    ports: frozenset[int],
+    choice: RowFilter,
+    secrets: Secrets | None,
+    batches: Batches,
+    files: list[FileCounts],
+) -> Iterator[BulkEvent]:
+    """Yield the events of connections for SEGMENTS. The arguments are those of `measure`.
+
+    The counts of files that are among the rows are added to `files`.
+    """
+
+    def of_connection(_: bytes, own: Batches) -> Iterable[BulkEvent]:
         uses, rest = _used(own)
         read = read_exchanges if choice.plain else read_in_bulk
         return read(
@@ -59,16 +74,23 @@ def measure(ports: frozenset[int], choice: RowFilter, secrets: Secrets | None, b
             secrets=secrets,
         )
 
-    return _rows(choice, batches, _files_in_segments, events)
+    return _events(batches, files, _files_in_segments, of_connection)
+
+
+def rows_of(choice: RowFilter, events: Iterable[BulkEvent], files: list[FileCounts]) -> Batches:
+    """Yield the rows of connections, and then those of the files that were found along with the events."""
+    yield from rows(events, choice)
+    yield file_rows(files, choice)
 
 
 def measure_again(keep: Filter, choice: RowFilter, batches: Batches) -> Batches:
     """Measure a table that has the raw columns again, with another filter, and yield the new rows."""
 
-    def events(connection: str, own: Batches) -> Iterable[Event]:
+    def of_connection(connection: str, own: Batches) -> Iterable[Event]:
         return (event for run in own for event in exchanges(run)) if _wanted(keep, connection) else ()
 
-    return _rows(choice, batches, _files_in_table, events)
+    files: list[FileCounts] = []
+    return rows_of(choice, _events(batches, files, _files_in_table, of_connection), files)
 
 
 def topic_ids(topics: frozenset[str], batches: Iterable[pa.RecordBatch]) -> frozenset[bytes]:
@@ -136,25 +158,19 @@ def _files_in_table(run: pa.RecordBatch) -> Iterable[FileCounts]:
     return filter(None, CODECS["file_counts"].read(run.column("file_counts")))
 
 
-def _rows(
-    choice: RowFilter,
+def _events(
     batches: Batches,
+    files: list[FileCounts],
     files_in: Callable[[pa.RecordBatch], Iterable[FileCounts]],
     events_of: Callable[[Any, Batches], Iterable[BulkEvent]],
-) -> Batches:
-    """Yield the rows of connections and of files."""
-    files: list[FileCounts] = []
-
-    def events() -> Iterator[BulkEvent]:
-        for key, own in _connections(batches):
-            if key:
-                yield from events_of(key, own)
-            else:
-                for run in own:
-                    files.extend(files_in(run))
-
-    yield from rows(events(), choice)
-    yield file_rows(files, choice)
+) -> Iterator[BulkEvent]:
+    """Yield the events of connections. Add the counts of files to `files`."""
+    for key, own in _connections(batches):
+        if key:
+            yield from events_of(key, own)
+        else:
+            for run in own:
+                files.extend(files_in(run))
 
 
 def _wanted(keep: Filter, connection: str) -> bool:

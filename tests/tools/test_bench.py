@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import socket
 import sys
@@ -481,6 +482,20 @@ class TestProgram:
         assert "| 5 |" in first
         assert "| 3 |" not in first
         assert "| 4 |" in second
+
+    def test_a_table_that_has_another_title_now_is_replaced(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        page = tmp_path / "page.md"
+        page.write_text(
+            "".join(f"**{title}**\n\nold\n\n" for title in ("Bulk: 1 MB", "Bulk: 2 MB", "TLS: 1 MB"))
+        )
+        monkeypatch.setattr(sys, "argv", ["bench", "--only", "micro", "--quick", "--markdown", str(page)])
+        table = FigureTable(part="micro", title="Bulk: 3 MB", rows=[row(3.0, 9.0)])
+        monkeypatch.setitem(program.PARTS, "micro", lambda _: [table])
+        program.main()
+
+        assert re.findall(r"\*\*(.+)\*\*", page.read_text()) == ["TLS: 1 MB", "Bulk: 3 MB"]
 
     def test_what_people_wrote_above_the_tables_stays(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -11,6 +11,7 @@ from replay.capture.kafka.exchange import ConnectionEnd, Exchange
 from replay.simulate.captured_response import CapturedResponse
 from replay.simulate.engine import Engine
 from tests.replay.events import captured_events
+from tools.bench import captures
 from tools.bench.captures import Shape, make
 
 SIZE = 600_000
@@ -26,6 +27,8 @@ def exchanges(path: Path) -> list[Exchange]:
         Shape(connections=3),
         Shape(connections=3, skew=0.8, filled=3, records=500),
         Shape(connections=3, filled=0),
+        Shape(connections=3, filled=0, partitions=1, opening=0, each=2),
+        Shape(connections=3, partitions=7, opening=1, each=4),
     ],
 )
 def test_what_is_told_of_a_capture_is_in_it(tmp_path: Path, shape: Shape) -> None:
@@ -40,6 +43,22 @@ def test_what_is_told_of_a_capture_is_in_it(tmp_path: Path, shape: Shape) -> Non
     assert truth.fetches == len(fetches)
     assert truth.fetch_request_bytes == sum(each.request_bytes for each in fetches)
     assert truth.fetch_response_bytes == sum(each.response_bytes for each in fetches)
+
+
+def test_a_capture_may_have_two_small_fetches_of_each_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(captures, "_PORTS", 100)
+    connections = 250
+    shape = Shape(filled=0, connections=connections, partitions=1, opening=0, each=2)
+
+    truth = make(tmp_path / "made.pcap", 0, shape)
+
+    found = [event for event in captured_events(tmp_path / "made.pcap") if isinstance(event, ConnectionEnd)]
+    assert len({end.client for end in found}) == len(found) == truth.connections == connections
+    assert {end.reason for end in found} == {""}
+    assert truth.fetches == 2 * connections
+    assert truth.bytes < 1_000 * connections
 
 
 def test_a_connection_rotates_its_list_and_alters_what_had_records(tmp_path: Path) -> None:

@@ -22,7 +22,8 @@ megabytes per second and milliseconds are not.
 - `transparent`: redirect and tproxy compared with explicit mode, with a stub broker in another network
   namespace.
 - `workers`: `--workers 2` compared with one worker, CPU of all processes, with the same stub broker.
-- `replay`: `measure` and `inspect` of large generated captures, compared with tshark; cold starts; `drive`.
+- `replay`: `measure` and `inspect` of large generated captures, compared with tshark; more bytes, more files,
+  a cluster, many connections; CPU by stage; cold starts; `drive`.
 
 `stage` has the broker and the routes to it. `load` has the programs that produce and consume, each in its own
 process. `windows` orders and compares the windows. `figures` prints tables. `floor` makes the table that

@@ -130,7 +130,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, help=f"length of a window (default: {SECONDS:.0f})")
     extent = parser.add_mutually_exclusive_group()
     extent.add_argument("--quick", action="store_true", help="small and short runs")
-    extent.add_argument("--long", action="store_true", help="also what takes minutes: a capture of 4 GB")
+    extent.add_argument("--long", action="store_true", help="also what takes minutes, such as large captures")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file too")
     parser.add_argument(
         "--markdown",

@@ -15,6 +15,8 @@ import json
 import struct
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from itertools import pairwise
+from mmap import mmap
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -31,9 +33,9 @@ MSS = 1448
 BROKER_PORT = 9092
 _REAL = Path(__file__).parents[2] / "captures" / "librdkafka-100p.pcap"
 _FETCH = 1
-_PREAMBLE = 5
-"""The number of exchanges before the first fetch. Their requests are ApiVersions, Metadata and
-FindCoordinator."""
+_OPENING = 5
+"""The number of exchanges in the real capture before the first fetch. Their requests are ApiVersions,
+Metadata and FindCoordinator."""
 _START = 1_800_000_000
 _MICROSECONDS = 200
 """The time from one packet to the next, in µs."""
@@ -44,9 +46,11 @@ _RESPONSE_ENTRY = struct.Struct(">ihqqqBi")
 _BATCH = struct.Struct(">qiibIhiqqqhii")
 _ACK_EVERY = 8
 _PARTITIONS = 100
+"""The number of partitions that the real capture's fetches list."""
+_PORTS = 50_000
+"""The number of ports of clients. Connections with the same port have different addresses."""
 _TOPICS = 1_000
 _TOPIC_NAME = b"events"
-_STRIDES = np.array([stride for stride in range(_PARTITIONS) if np.gcd(stride, _PARTITIONS) == 1])
 _RECORDS = 20
 """The number of records in a batch. The offset of the next batch is higher by this number."""
 _REQUEST_ENTRY = struct.Struct(">iiqiqib")
@@ -80,14 +84,21 @@ class Shape:
     """The first connection's share of all exchanges. The other connections have equal shares of the rest. 0
     if all connections have equal shares."""
     filled: int = 2
-    """The number of partitions that have records in each response. A response has 100 partitions."""
+    """The number of partitions that have records in each response."""
     records: int = 8_000
     """The size in bytes of the records of a partition, if it has records in the response."""
+    partitions: int = _PARTITIONS
+    """The number of partitions of each fetch, at most 100."""
+    opening: int = _OPENING
+    """The number of exchanges before the first fetch of a connection, at most 5."""
+    each: int = 0
+    """The number of fetches of each connection. 0 if size, skew and chance decide."""
 
     @property
     def busy(self) -> range:
         """Return the numbers of the partitions that have records. They are evenly distributed."""
-        return range(0, _PARTITIONS, _PARTITIONS // self.filled)[: self.filled] if self.filled else range(0)
+        count = self.partitions
+        return range(0, count, count // self.filled)[: self.filled] if self.filled else range(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +136,7 @@ def _real() -> _Real:
             place = 14 + int.from_bytes(fetches[0][12:14]) + 1 + 21
             fetch = max((frame for frame in fetches if frame[place : place + 1] == _compact(1)), key=len)
             topic = fetch[place + 1 : place + 17]
-            return _Real(requests[:_PREAMBLE], responses[:_PREAMBLE], fetch, topic)
+            return _Real(requests[:_OPENING], responses[:_OPENING], fetch, topic)
     raise ValueError(f"{_REAL} has no fetch")
 
 
@@ -147,7 +158,7 @@ def _batch(size: int, chance: np.random.Generator) -> bytes:
 
 
 def _fetches(real: _Real, shape: Shape) -> list["_ExchangeTemplate"]:
-    """Make a template of an exchange for each rotation of the list: a v16 fetch of 100 partitions.
+    """Make a template of an exchange for each rotation of the list: a v16 fetch of all partitions.
 
     The fetches use no session.
     """
@@ -156,13 +167,15 @@ def _fetches(real: _Real, shape: Shape) -> list["_ExchangeTemplate"]:
     end = first + _PARTITIONS * _REQUEST_ENTRY.size
     listed = sorted(
         real.fetch[at : at + _REQUEST_ENTRY.size] for at in range(first, end, _REQUEST_ENTRY.size)
-    )
+    )[: shape.partitions]
     ends = [_REQUEST_ENTRY.unpack(entry)[2] for entry in listed]  # who has read all fetches from the end
     entries = [_response_entry(partition, end, shape, chance) for partition, end in enumerate(ends)]
     fetches = []
-    for turned in range(_PARTITIONS):
-        request = real.fetch[:first] + b"".join(_rotated(listed, turned)) + real.fetch[end:]
-        topic = real.topic + _compact(_PARTITIONS) + b"".join(_rotated(entries, turned)) + b"\0"
+    head = real.fetch[4 : first - 1] + _compact(shape.partitions)
+    for turned in range(shape.partitions):
+        request = head + b"".join(_rotated(listed, turned)) + real.fetch[end:]
+        request = len(request).to_bytes(4) + request
+        topic = real.topic + _compact(shape.partitions) + b"".join(_rotated(entries, turned)) + b"\0"
         body = struct.pack(">ihi", 0, 0, 0) + _compact(1) + topic + b"\0"
         fetches.append(_ExchangeTemplate(request, struct.pack(">iiB", 5 + len(body), 0, 0) + body))
     return fetches
@@ -264,7 +277,7 @@ class _ExchangeTemplate:
         _write(table, segment.place, _START + stamp // 1_000_000, "<u4")
         _write(table, segment.place + 4, stamp % 1_000_000, "<u4")
         _write(table, ip + (16 if segment.broker else 12), 0x0A010000 + connection, ">u4")
-        _write(table, tcp + (2 if segment.broker else 0), 10_000 + connection, ">u2")
+        _write(table, tcp + (2 if segment.broker else 0), 10_000 + connection % _PORTS, ">u2")
         mine, theirs = (sent[1], sent[0]) if segment.broker else sent
         # A response acknowledges all bytes of the request.
         theirs = theirs + (len(self.request) if segment.broker else 0)
@@ -300,17 +313,19 @@ class _Own:
 
     Args:
         connection: the numbers of the connections.
+        partitions: the number of partitions of each.
     """
 
-    def __init__(self, connection: Table) -> None:
-        row, place = connection[:, None], np.arange(_PARTITIONS)
+    def __init__(self, connection: Table, partitions: int) -> None:
+        row, place = connection[:, None], np.arange(partitions)
+        strides = np.array([stride for stride in range(partitions) if np.gcd(stride, partitions) == 1])
         self.topic = row % _TOPICS
         self.first_id = row * 7919 % 1_000_000 + 1
         """The correlation id of the first exchange."""
-        order = (row + _STRIDES[row % len(_STRIDES)] * place) % _PARTITIONS
-        self.partitions = row // _TOPICS * _PARTITIONS + order
+        order = (row + strides[row % len(strides)] * place) % partitions
+        self.partitions = row // _TOPICS * partitions + order
         """The partitions of each list, before it is rotated."""
-        self.offsets = (row * _PARTITIONS + place) * 2_654_435_761 % (1 << 32)
+        self.offsets = (row * partitions + place) * 2_654_435_761 % (1 << 32)
         """The offsets from which the connection fetches first."""
 
 
@@ -342,10 +357,10 @@ class _FetchNumbers:
     """Writes the numbers of fetches: correlation ids, topics, partitions and offsets."""
 
     def __init__(self, fetch: _ExchangeTemplate, real: _Real, shape: Shape) -> None:
-        self._fetch, self._real = fetch, real
-        place = np.arange(_PARTITIONS)
+        self._fetch, self._real, self._shape = fetch, real, shape
+        place = np.arange(shape.partitions)
         self._busy = np.isin(place, shape.busy)
-        self._order = (place[:, None] + place) % _PARTITIONS
+        self._order = (place[:, None] + place) % shape.partitions
         """For each rotation: the index that each entry of the rotated list has in the original list."""
         busy = self._busy[self._order]
         more = len(_compact(shape.records)) + shape.records - len(_compact(0))
@@ -357,8 +372,9 @@ class _FetchNumbers:
 
     def write(self, table: Table, connection: Table, turn: Table) -> None:
         """Write the numbers of some exchanges. Partitions with records have offsets that grow each turn."""
-        own, fetch, turned = _Own(connection), self._fetch, turn % _PARTITIONS
-        _write_ids(fetch, table, own.first_id + _PREAMBLE + turn[:, None])
+        shape, fetch = self._shape, self._fetch
+        own, turned = _Own(connection, shape.partitions), turn % shape.partitions
+        _write_ids(fetch, table, own.first_id + shape.opening + turn[:, None])
         _write_topic_id(fetch, table, self._real, own)
         order = self._order[turned]
         partitions = np.take_along_axis(own.partitions, order, axis=1)
@@ -375,6 +391,9 @@ class _FetchNumbers:
 
 def _schedule(shape: Shape, exchanges: int) -> tuple[Table, Table]:
     """Return for each exchange its connection, and the number of earlier exchanges in this connection."""
+    if shape.each:
+        turn = np.repeat(np.arange(shape.each), shape.connections)
+        return np.tile(np.arange(shape.connections), shape.each), turn
     chance = np.random.default_rng(1)
     weights = np.ones(shape.connections) / shape.connections
     if shape.skew:
@@ -389,14 +408,22 @@ def _schedule(shape: Shape, exchanges: int) -> tuple[Table, Table]:
 
 
 def make(path: Path, size: int, shape: Shape = Shape()) -> Truth:  # frozen, no state
-    """Write a capture of about `size` bytes. Return the figures that a correct measurement of it has."""
+    """Write a capture, and return the figures that a correct measurement of it has.
+
+    Args:
+        path: the file.
+        size: the approximate size of the file in bytes. Ignored with `Shape.each`.
+        shape: the form of the traffic.
+    """
     real = _real()
     fetches = _fetches(real, shape)
     fetch, templates = fetches[0], np.stack([one.template for one in fetches])
     opening = [_ExchangeTemplate(*pair) for pair in zip(real.requests, real.responses, strict=True)]
+    opening = opening[: shape.opening]
     everyone = np.arange(shape.connections)
-    own = _Own(everyone)
-    exchanges = max(size - sum(one.size for one in opening) * shape.connections, fetch.size) // fetch.size
+    own = _Own(everyone, shape.partitions)
+    left = size - sum(one.size for one in opening) * shape.connections
+    exchanges = shape.each * shape.connections or max(left, fetch.size) // fetch.size
     truth = _truth(shape, fetch, exchanges)
     with path.open("wb") as file:
         file.write(struct.pack("<IHHiIII", 0xA1B2C3D4, 2, 4, 0, 0, 262144, 1))
@@ -425,14 +452,25 @@ def make(path: Path, size: int, shape: Shape = Shape()) -> Truth:  # frozen, no 
 def _truth(shape: Shape, fetch: _ExchangeTemplate, exchanges: int) -> Truth:
     return Truth(
         connections=shape.connections,
-        exchanges=exchanges + _PREAMBLE * shape.connections,
+        exchanges=exchanges + shape.opening * shape.connections,
         fetches=exchanges,
         fetch_request_bytes=len(fetch.request) * exchanges,
         fetch_response_bytes=len(fetch.response) * exchanges,
         record_bytes=shape.filled * shape.records * exchanges,
-        partitions_requested=_PARTITIONS * exchanges,
-        partitions_answered=_PARTITIONS * exchanges,
+        partitions_requested=shape.partitions * exchanges,
+        partitions_answered=shape.partitions * exchanges,
     )
+
+
+def split(data: bytes | mmap, files: int) -> Iterator[bytes]:
+    """Split a pcap file as `tcpdump -C` does: between records, and each part gets the file's header."""
+    places, at = [], 24
+    while at < len(data):
+        places.append(at)
+        at += 16 + struct.unpack_from("<I", data, at + 8)[0]
+    edges = [places[number * len(places) // files] for number in range(files)] + [len(data)]
+    for begin, end in pairwise(edges):
+        yield data[:24] + data[begin:end]
 
 
 def main() -> None:

@@ -26,10 +26,13 @@ ONE_MEMBER, FOUR_MEMBERS, PARALLEL, SHARE = "1 member", "4 members", "parallel-c
 """The columns of the table that compares cooperative consuming with other ways to consume."""
 MEMBER: Final = "member"
 """The column of a client that is a member of a cooperative group."""
+TRAFFICS: Final = ("records", "20 connections", "200 connections", "5,000 connections")
+"""The columns of the table of replay's CPU by stage."""
 COLUMNS: Final = (
     *(DIRECT, "Java", FLOOR, HAPROXY),
     *(GATEWAY, FOLLOW, EXPLICIT, *TRANSPARENT, ONE_WORKER, TWO_WORKERS),
     *(TSHARK, REPLAY),
+    *TRAFFICS,
     *(MEMBER, ONE_MEMBER, FOUR_MEMBERS, PARALLEL, SHARE),
 )
 """All routes between client and broker, in the order of the table's columns."""

@@ -1,7 +1,7 @@
 """`replay measure` of several captures in one session of Spark: `python -m tools.bench.measured FILE ...`.
 
 The first capture only warms up Spark and its Python workers. For each further capture, the program prints a
-line of JSON.
+line of JSON. A folder is measured as one capture.
 """
 
 import argparse
@@ -9,7 +9,7 @@ import json
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -24,34 +24,18 @@ from replay.measure.spark.run import measure
 from replay.measure.spark.session import session
 from replay.measure.work import Work
 from replay.report.model import Filters
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredCapture:
-    """The figures of one measured capture."""
-
-    file: str
-    seconds: float
-    """The seconds from reading the file to the report, with Spark already running."""
-    cpu: float
-    """The CPU time of Python workers and Java, on all cores, in seconds."""
-    worker_bytes: int
-    """The highest resident memory of a Python worker so far, in bytes."""
-    driver_bytes: int
-    """The peak of the resident bytes of the driver's Python process."""
-    java_bytes: int
-    """The peak of Java's resident bytes. Java is both driver and executor here."""
-    actual: dict[str, int]
-    """The part `fetch.actual` of the report."""
+from tools.bench.measured_capture import CORES, MeasuredCapture
 
 
 def main() -> None:
     """Measure each file on the command line. A file that is given twice is measured twice."""
     parser = argparse.ArgumentParser(description="Measure captures in one session of Spark.")
     parser.add_argument("files", nargs="+", help="the first one warms up")
-    parser.add_argument("--cores", type=int, default=2)
+    parser.add_argument("--master", default=f"local[{CORES}]", help="that of Spark")
+    parser.add_argument("--conf", action="append", default=[], metavar="KEY=VALUE", help="of Spark")
     options = parser.parse_args()
-    with session(f"local[{options.cores}]") as spark:
+    settings = dict(one.split("=", 1) for one in options.conf)
+    with session(options.master, settings) as spark:
         for place, file in enumerate(options.files):
             result = _measured(spark, file)
             if place:
@@ -66,9 +50,11 @@ def _measured(spark: SparkSession, file: str) -> MeasuredCapture:
     seconds = time.monotonic() - began
     return MeasuredCapture(
         file=file,
+        bytes=made_report["input"]["bytes"],
+        connections=made_report["input"]["connections"],
         seconds=seconds,
         cpu=_cpu() - before,
-        worker_bytes=max(map(peak, _children("python"))),
+        worker_bytes=max(map(peak, _children("python")), default=0),
         driver_bytes=peak(os.getpid()),
         java_bytes=max(map(peak, _children("java"))),
         actual=made_report["fetch"]["actual"],
@@ -80,7 +66,10 @@ def _cpu() -> float:
 
 
 def _children(program: str) -> Iterator[int]:
-    """Yield the ids of those Spark processes that run a program. The processes live as long as Spark."""
+    """Yield the ids of those Spark processes that run a program. They are children of this process.
+
+    The processes live as long as Spark.
+    """
     for child in psutil.Process().children(recursive=True):
         if child.name().startswith(program):
             yield child.pid

@@ -26,10 +26,16 @@ def page(
         before: the old page. Text written by people is kept; somebody may have to change it for the new
             figures.
         only: the parts that were measured, or None for all parts. Other parts are copied from the old page.
+            A table of a part that was measured is not copied, if the words before the colon in its title are
+            those of a new table.
     """
     kept, rows = {}, {}
     if only is not None:
-        stale = tuple(f"**{PROFILE}{part}," for part in only)
+        profiles = (f"{PROFILE}{part}," for part in only)
+        heads = (table.title.partition(": ") for table in tables if not table.title.startswith(PROFILE))
+        stale = tuple(
+            f"**{start}" for start in (*profiles, *(head + colon for head, colon, _ in heads if colon))
+        )
         kept = {title: text for title, text in sections(before).items() if not title.startswith(stale)}
         rows = _rows(before, summary.title)
     parts = kept | sections(markdown(tables))

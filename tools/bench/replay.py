@@ -1,10 +1,8 @@
 """Measures how long `fetchgate replay` takes for large captures, compared with tshark.
 
-tshark only finds the Kafka frames in the same file. The captures are generated (`tools.bench.captures`), so
-the correct figures for `measure` are known.
+tshark only finds the Kafka frames in the same file.
 """
 
-import json
 import os
 import re
 import shutil
@@ -12,23 +10,26 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from tools.bench import drive
+from tools.bench import by_stage, drive, slope
 from tools.bench.captures import Shape, Truth, make
-from tools.bench.figures import REPLAY, TSHARK, FigureRow, FigureTable
+from tools.bench.cluster import cluster, environment
+from tools.bench.figures import FigureRow, FigureTable
+from tools.bench.large import GB, RECORDS, LargeCaptures, Traffic, best, row, traffics
+from tools.bench.measured_capture import CORES, MB, MeasuredCapture
 from tools.bench.stage import BenchStage
 
-_MB: Final = 1_000_000
-_GB: Final = 1_000 * _MB
-_CORES: Final = 2
 _SKEW: Final = 0.8
 _ROUNDS: Final = 2
-_SMALL: Final = 3 * _MB
-_WARM: Final = 30 * _MB
+_MANY: Final = Shape(filled=0, connections=250_000, partitions=1, opening=0, each=2)
+"""Connections of two small fetches each. More of them would take more than 4 minutes."""
+_WORKER_MB: Final = 300
+_DRIVER_MB: Final = 200
+_SMALL: Final = 3 * MB
 _FRAMING: Final = (
     *("-o", "tcp.reassemble_out_of_order:TRUE", "-d", "tcp.port==9092,kafka"),
     *("-Y", "kafka", "-T", "fields", "-e", "kafka.len"),
@@ -41,118 +42,138 @@ def run(stage: BenchStage) -> list[FigureTable]:
     """Measure replay with large captures, with a small capture (cold start), and with the command `drive`."""
     with tempfile.TemporaryDirectory(prefix="fetchgate-bench-") as scratch:
         folder = Path(scratch)
-        tables = [_large(stage, folder), _listing(stage, folder), _cold(stage, folder)]
+        tables = [*_large(stage, LargeCaptures(stage, folder)), _cold(stage, folder)]
     return [*tables, *drive.run(stage)]
 
 
-def _large(stage: BenchStage, folder: Path) -> FigureTable:
-    """Measure a capture whose connections have equal sizes, and a capture with one very large connection."""
-    size = _GB // 10 if stage.quick else _GB
-    shape = Shape()
-    stage.report(f"replay: making captures of {size // _MB:,} MB ...")
-    even, skewed, long = folder / "even.pcap", folder / "skewed.pcap", folder / "long.pcap"
-    truths = {str(even): make(even, size, shape), str(skewed): make(skewed, size, Shape(skew=_SKEW))}
-    files = [even, skewed] * (1 if stage.quick else _ROUNDS)
-    if stage.long:
-        truths[str(long)] = make(long, 4 * size, shape)
-        files.append(long)
-    measured = _measured(stage, folder, files, truths)
-    best = {file: min(each["seconds"] for each in measured if each["file"] == file) for file in truths}
-    rows = [*_measure_rows(measured, best, truths, even, skewed)]
-    if stage.long:
-        times = best[str(long)] / best[str(even)]
-        rows.append(_row("four times as large", "times", times, limit=4.2))
-    tshark, notes = _tshark(stage, even)
-    rows += _beside(tshark, "measure", rows[0].values[REPLAY], 2.5)
-    inspect = size / _MB / _inspected(stage, even, rounds=_ROUNDS)
-    rows.append(_row("inspect, one core", "MB/s", inspect, limit=250, least=True, tshark=tshark))
-    rows += _beside(tshark, "inspect", inspect, 4)
-    title = f"Replay: captures of {size // _MB:,} MB, {_CORES} cores"
-    notes = [
-        *_mix(truths[str(even)], shape),
-        "The best of some rounds. measure: from the file to the report, Spark and its workers are up.",
-        *notes,
+def _large(stage: BenchStage, captures: LargeCaptures) -> list[FigureTable]:
+    """Measure captures of each kind of traffic, and several of the traffic with records."""
+    part = 10 if stage.quick else 1
+    rounds = 1 if stage.quick else _ROUNDS
+    size, kinds = GB // part, traffics(part)
+    files = {kind.name: captures.make(kind.name, size, kind.shape) for kind in kinds}
+    records = files[RECORDS]
+    skewed = captures.make("one connection with most", size, Shape(skew=_SKEW))
+    measured = captures.measure([*files.values(), skewed] * rounds)
+    on_cluster = _on_cluster(captures, records, rounds)
+    speeds = {name: best(measured, file).speed for name, file in files.items()}
+    tshark = {name: _tshark(stage, file) for name, file in files.items()}
+    inspect = size / MB / _inspected(stage, records, rounds=_ROUNDS)
+    rows = [
+        *speed_rows(kinds, speeds, tshark),
+        *skew_rows(speeds[RECORDS], best(measured, skewed).speed),
+        *cluster_rows(speeds[RECORDS], on_cluster.speed),
     ]
-    return FigureTable(part="replay", title=title, rows=rows, notes=notes)
-
-
-def _listing(stage: BenchStage, folder: Path) -> FigureTable:
-    """Measure captures of fetches without records. Sessions save the most bytes in such traffic."""
-    size = _GB // 10 if stage.quick else _GB
-    stage.report(f"replay: making captures of {size // _MB:,} MB without records ...")
-    counts = [(20, 150), (2_000, 100), (5_000 if stage.quick else 50_000, 60)]
-    shapes = {
-        str(folder / f"listing-{count}.pcap"): Shape(filled=0, connections=count) for count, _ in counts
-    }
-    truths = {file: make(Path(file), size, shape) for file, shape in shapes.items()}
-    files = [Path(file) for file in truths]
-    measured = _measured(stage, folder, files * (1 if stage.quick else _ROUNDS), truths)
-    rows = []
-    for file, (count, limit) in zip(truths, counts, strict=True):
-        of_file = [each for each in measured if each["file"] == file]
-        speed = truths[file].bytes / _MB / min(each["seconds"] for each in of_file)
-        tshark, notes = _tshark(stage, Path(file))
-        name = f"measure, {count:,} connections"
-        rows.append(_row(name, "MB/s", speed, limit=limit, least=True, tshark=tshark))
-        rows += _beside(tshark, "it", speed, 2.5)
-        cpu = min(each["cpu"] for each in of_file) / truths[file].bytes * _GB
-        rows.append(_row("CPU of it, all cores", "s/GB", cpu))
-    rows += _memory(measured)
+    steep, of_slope = slope.measure(stage, captures, records)
+    rows += memory_rows([*measured, *of_slope])
+    rows += _many_rows(captures) if stage.long else []
+    rows += cpu_rows(measured, files)
+    rows += inspect_rows(inspect, tshark[RECORDS])
     notes = [
-        "100 partitions, nothing new in any. Each connection has partitions, offsets and ids of its own.",
-        *notes,
+        *_mix(captures.truth(records), kinds[0].shape),
+        "Without records, 100 partitions have nothing new. Each connection has partitions, offsets and ids",
+        "of its own. The best of some rounds, from the file to the report; Spark and its workers are up.",
+        "Cluster: a Master and its Workers on this machine, with the same capture.",
+        *_tshark_notes(tshark),
     ]
-    title = f"Replay: captures of {size // _MB:,} MB without records, {_CORES} cores"
-    return FigureTable(part="replay", title=title, rows=rows, notes=notes)
+    title = f"Replay: captures of {size // MB:,} MB, {CORES} cores"
+    table = FigureTable(part="replay", title=title, rows=rows, notes=notes)
+    return [table, steep, by_stage.measure(stage, captures)]
 
 
-def _measure_rows(
-    measured: list[dict[str, Any]], best: dict[str, float], truths: dict[str, Truth], even: Path, skewed: Path
+def speed_rows(
+    kinds: Sequence[Traffic], speeds: Mapping[str, float], tshark: Mapping[str, float | None]
 ) -> Iterator[FigureRow]:
-    speed = {file: truths[file].bytes / _MB / seconds for file, seconds in best.items()}
-    cpu = min(each["cpu"] / truths[each["file"]].bytes for each in measured) * _GB
-    share = speed[str(skewed)] / speed[str(even)]
-    yield _row("measure", "MB/s", speed[str(even)], limit=180, least=True)
-    yield _row("measure, one connection with 80 %", "MB/s", speed[str(skewed)])
-    yield _row("in that of 20 alike", "times", share, limit=0.9, least=True)
-    yield _row("CPU of measure, all cores", "s/GB", cpu)
-    yield from _memory(measured)
+    """Yield the speed of each kind of traffic in MB/s, and its ratio to the speed of tshark if there is one.
+
+    Args:
+        kinds: the kinds of traffic.
+        speeds: the speed of `measure` by kind.
+        tshark: the speed of tshark by kind.
+    """
+    for kind in kinds:
+        name, beside = kind.name, tshark[kind.name]
+        yield row(name, "MB/s", speeds[name], limit=kind.least, least=True, tshark=beside)
+        if beside is not None:
+            yield row(f"{name}, in tshark's", "times", speeds[name] / beside)
 
 
-def _memory(measured: list[dict[str, Any]]) -> Iterator[FigureRow]:
-    """Yield rows with the peak memory of each kind of process, in MB."""
-    peaks = {name: max(each[name] for each in measured) / _MB for name in measured[0] if name in _PROCESSES}
-    for name, (process, limit) in _PROCESSES.items():
-        yield _row(f"{process}, peak memory", "MB", peaks[name], limit=limit)
+def skew_rows(even: float, skewed: float) -> Iterator[FigureRow]:
+    """Yield rows that compare a capture in which one connection is large with one of equal connections.
+
+    Args:
+        even: the speed in MB/s for equal connections.
+        skewed: the other one.
+    """
+    yield row("records, one connection with 80 %", "MB/s", skewed)
+    yield row("in that of 20 alike", "times", skewed / even, limit=0.9, least=True)
 
 
-_PROCESSES: Final = {
-    "driver_bytes": ("the driver's Python", 512),
-    "worker_bytes": ("a worker's Python", 600),
-    "java_bytes": ("Java", None),
-}
-"""For each figure of `tools.bench.measured` on memory: the name of the process, and the limit in MB or
-None."""
+def cluster_rows(local: float, on_cluster: float) -> Iterator[FigureRow]:
+    """Yield rows that compare a cluster with a single machine.
+
+    Args:
+        local: the speed in MB/s of one machine.
+        on_cluster: the speed of a cluster with as many cores.
+    """
+    yield row(f"records, cluster of {CORES} workers of one core", "MB/s", on_cluster)
+    yield row(f"in local[{CORES}]'s", "times", on_cluster / local, limit=0.9, least=True)
 
 
-def _beside(tshark: float | None, name: str, speed: float, limit: float) -> list[FigureRow]:
-    """Return a row that compares a speed with the speed of tshark, or no row if tshark was not measured."""
-    if tshark is None:
-        return []
-    return [_row(f"{name} in tshark's", "times", speed / tshark, limit=limit, least=True)]
+def memory_rows(measured: Sequence[MeasuredCapture]) -> Iterator[FigureRow]:
+    """Yield rows with the peak memory of each kind of process."""
+    worker, driver, java = (
+        max(values) / MB
+        for values in zip(
+            *((one.worker_bytes, one.driver_bytes, one.java_bytes) for one in measured), strict=True
+        )
+    )
+    yield row("a worker's Python, peak memory", "MB", worker, limit=_WORKER_MB)
+    yield row("the driver's Python, peak memory", "MB", driver, limit=_DRIVER_MB)
+    yield row("Java, peak memory", "MB", java)
 
 
-def _row(
-    name: str,
-    unit: str,
-    value: float,
-    *,
-    limit: float | None = None,
-    least: bool = False,
-    tshark: float | None = None,
-) -> FigureRow:
-    values = {REPLAY: value} if tshark is None else {TSHARK: tshark, REPLAY: value}
-    return FigureRow(name=name, unit=unit, values=values, limit=limit, least=least)
+def many_rows(found: MeasuredCapture) -> Iterator[FigureRow]:
+    """Yield rows with the peak memory for very many connections."""
+    with_them = f"with {found.connections:,} connections"
+    yield row(f"a worker's Python {with_them}", "MB", found.worker_bytes / MB, limit=_WORKER_MB)
+    yield row(f"the driver's Python {with_them}", "MB", found.driver_bytes / MB, limit=_DRIVER_MB)
+
+
+def cpu_rows(measured: Iterable[MeasuredCapture], files: Mapping[str, Path]) -> Iterator[FigureRow]:
+    """Yield the CPU time of each kind of traffic.
+
+    Args:
+        measured: the measurements.
+        files: the capture of each kind.
+    """
+    measured = [*measured]
+    for name, file in files.items():
+        cpu = min(one.cpu / (one.bytes / GB) for one in measured if one.file == str(file))
+        yield row(f"{name}, CPU of all cores", "s/GB", cpu)
+
+
+def inspect_rows(inspect: float, tshark: float | None) -> Iterator[FigureRow]:
+    """Yield the speed of the command `inspect` in MB/s, and its ratio to the speed of tshark."""
+    yield row("inspect, one core", "MB/s", inspect, limit=250, least=True, tshark=tshark)
+    if tshark is not None:
+        yield row("inspect, in tshark's", "times", inspect / tshark, limit=4, least=True)
+
+
+def _on_cluster(captures: LargeCaptures, file: Path, rounds: int) -> MeasuredCapture:
+    """Measure a capture on a cluster of workers with one core each. Return the best round."""
+    folder = captures.folder / "cluster"
+    folder.mkdir()
+    with cluster(folder, CORES) as started:
+        variables = environment(folder)
+        found = captures.measure([file] * rounds, *started.options(), warm=file, environment=variables)
+    return best(found, file)
+
+
+def _many_rows(captures: LargeCaptures) -> list[FigureRow]:
+    """Measure a capture with very many connections, in a Spark session of its own."""
+    [found] = captures.measure([captures.make("very many connections", 0, _MANY)])
+    return [*many_rows(found)]
 
 
 def _mix(truth: Truth, shape: Shape) -> list[str]:
@@ -166,34 +187,6 @@ def _mix(truth: Truth, shape: Shape) -> list[str]:
         f"bytes of records, the others with nothing new. {truth.packets:,} packets, of up to",
         "1,448 bytes, acknowledgments among them.",
     ]
-
-
-def _measured(
-    stage: BenchStage, folder: Path, files: Sequence[Path], truths: dict[str, Truth]
-) -> list[dict[str, Any]]:
-    """Measure capture files, and compare the results with the known figures of the generated captures.
-
-    Raises:
-        RuntimeError: the results differ from the known figures, or a measurement has failed.
-    """
-    warm = folder / "warm.pcap"
-    make(warm, _WARM, Shape())
-    stage.report("replay: measure, first a small one to warm up ...")
-    command = [sys.executable, "-m", "tools.bench.measured", f"--cores={_CORES}", str(warm), *map(str, files)]
-    results: list[dict[str, Any]] = []
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as running:
-        for line in running.stdout or ():
-            results.append(each := json.loads(line))
-            stage.report(f"replay: {Path(each['file']).name} took {each['seconds']:.1f} s")
-    if running.returncode:
-        raise RuntimeError(f"measure ended with {running.returncode}")
-    for each in results:
-        truth, actual = truths[each["file"]], each["actual"]
-        wanted = truth.fetches, truth.fetch_request_bytes, truth.fetch_response_bytes, truth.record_bytes
-        names = "requests", "request_bytes", "response_bytes", "record_bytes"
-        if tuple(actual[name] for name in names) != wanted:
-            raise RuntimeError(f"measure finds other fetches than were generated: {actual}, {truth}")
-    return results
 
 
 def _inspected(stage: BenchStage, file: Path, *, rounds: int) -> float:
@@ -227,19 +220,22 @@ def _one_core() -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
-def _tshark(stage: BenchStage, file: Path) -> tuple[float | None, list[str]]:
-    """Return how fast tshark finds Kafka frames in a file, in MB/s, and notes about the measurement.
-
-    The speed is None if tshark is not installed.
-    """
+def _tshark(stage: BenchStage, file: Path) -> float | None:
+    """Return how fast tshark finds Kafka frames in a file, in MB/s. None if tshark is not there."""
     program = shutil.which("tshark")
     if program is None:
-        return None, ["tshark is not installed here."]
-    stage.report("replay: tshark, framing alone ...")
+        return None
+    stage.report(f"replay: tshark, framing alone: {file.stem} ...")
     began = time.monotonic()
     command = [program, "-r", str(file), *_FRAMING]
     subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
-    return file.stat().st_size / _MB / (time.monotonic() - began), [f"tshark: {' '.join(_FRAMING)}"]
+    return file.stat().st_size / MB / (time.monotonic() - began)
+
+
+def _tshark_notes(tshark: Mapping[str, float | None]) -> list[str]:
+    if None in tshark.values():
+        return ["tshark is not there: `python -m tools.debian` fetches it."]
+    return [f"tshark: {' '.join(_FRAMING)}"]
 
 
 def _cold(stage: BenchStage, folder: Path) -> FigureTable:
@@ -247,15 +243,15 @@ def _cold(stage: BenchStage, folder: Path) -> FigureTable:
     file = folder / "small.pcap"
     make(file, _SMALL, Shape(connections=2))
     stage.report("replay: cold starts ...")
-    rows = [_row("measure", "s", min(_seconds("measure", file)[0] for _ in range(_ROUNDS)), limit=8)]
+    rows = [row("measure", "s", min(_seconds("measure", file)[0] for _ in range(_ROUNDS)), limit=8)]
     took, output = _seconds("measure", file, "--master", "local[*]")
-    rows.append(_row("measure on Spark (--master)", "s", took))
+    rows.append(row("measure on Spark (--master)", "s", took))
     if (found := _SPARK_STARTED.search(output)) is not None:
-        rows.append(_row("Spark's own of it", "s", float(found[1])))
-    rows.append(_row("inspect", "s", min(_seconds("inspect", file)[0] for _ in range(_ROUNDS)), limit=0.5))
+        rows.append(row("Spark's own of it", "s", float(found[1])))
+    rows.append(row("inspect", "s", min(_seconds("inspect", file)[0] for _ in range(_ROUNDS)), limit=0.5))
     notes = [
         "Whole commands, from their start to their end. measure needs no Spark for so small a capture.",
         "Spark's own: until its session is up.",
     ]
-    title = f"Replay: a capture of {_SMALL // _MB} MB, from a cold start"
+    title = f"Replay: a capture of {_SMALL // MB} MB, from a cold start"
     return FigureTable(part="replay", title=title, rows=rows, notes=notes)

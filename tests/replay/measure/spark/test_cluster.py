@@ -18,10 +18,10 @@ from pyspark.sql import SparkSession
 
 from replay.capture.files.sources import check_seen, expand
 from replay.measure.spark import run
-from tests.replay.measure.spark.cluster import Cluster, cluster, environment
 from tests.replay.measure.spark.measuring import CAPTURES, measured, work
-from tests.replay.measure.spark.test_jobs import split
 from tests.replay.measure.spark.test_session import STAGES
+from tools.bench.captures import split
+from tools.bench.cluster import Cluster, cluster, environment
 
 NAME = "many-clients-any.pcap"
 

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.replay.measure.spark.cluster import cluster, environment
 from tests.replay.measure.spark.test_cluster import tasks
 from tools.bench.captures import Shape, make
+from tools.bench.cluster import cluster, environment
 from tools.bench.measured import peak
 
 pytestmark = [pytest.mark.integration, pytest.mark.soak, pytest.mark.timeout(3600)]

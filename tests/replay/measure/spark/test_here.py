@@ -82,14 +82,14 @@ def test_a_file_that_changes_while_it_is_measured_is_an_error_that_names_it(
     change: Callable[[Path, int], object],
 ) -> None:
     shutil.copy(CAPTURES / "librdkafka-100p.pcap", file := tmp_path / "x.pcap")
-    found = here._references
+    found = here.references
 
     def changed(work: Work) -> list[pa.RecordBatch] | None:
         read = found(work)
         change(file, file.stat().st_size // 2)
         return read
 
-    monkeypatch.setattr(here, "_references", changed)
+    monkeypatch.setattr(here, "references", changed)
     code = cli.main(["measure", str(file)])
     told = capsys.readouterr()
 

@@ -1,9 +1,6 @@
 """Spark gives the known true figures of real captures, for any master and any split."""
 
 import gzip
-import struct
-from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -25,7 +22,7 @@ from tests.replay.capture.packets_of import packets
 from tests.replay.measure.spark.measuring import CAPTURES, measured, work
 from tests.replay.report.sample import assert_adds_up
 from tests.replay.truths import assert_true, truth
-from tools.bench.captures import Shape, make
+from tools.bench.captures import Shape, make, split
 
 pytestmark = pytest.mark.integration
 
@@ -158,17 +155,6 @@ def test_what_can_not_be_read_is_told_beside_the_rest(spark: SparkSession, tmp_p
 
     assert [problem["file"] for problem in report["input"]["problems"]] == [str(tmp_path / "broken.pcap")]
     assert report["fetch"] == measured(spark, work(good))["fetch"]
-
-
-def split(data: bytes, files: int) -> Iterator[bytes]:
-    """Split a pcap file as `tcpdump -C` does: between records, and each part gets the file's header."""
-    places, at = [], 24
-    while at < len(data):
-        places.append(at)
-        at += 16 + struct.unpack_from("<I", data, at + 8)[0]
-    edges = [places[number * len(places) // files] for number in range(files)] + [len(data)]
-    for begin, end in pairwise(edges):
-        yield data[:24] + data[begin:end]
 
 
 @pytest.mark.parametrize("name", ["many-clients-any", "librdkafka-100p"])

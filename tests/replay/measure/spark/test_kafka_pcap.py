@@ -16,8 +16,8 @@ from tests.replay.capture.crafting import RAW, pcap
 from tests.replay.capture.encrypting import begun, encrypted, ends, frames
 from tests.replay.capture.packets_of import packets
 from tests.replay.measure.spark.measuring import CAPTURES
-from tests.replay.measure.spark.test_jobs import split
 from tests.replay.source.test_columns import rows
+from tools.bench.captures import split
 
 pytestmark = pytest.mark.integration
 

@@ -15,8 +15,8 @@ from replay.measure.spark.stored import read_stored, sole_writer, write_stored
 from replay.measure.table import EXCHANGES_RAW, FETCH
 from replay.report.model import Report, actual_bytes
 from tests.replay.measure.spark.measuring import CAPTURES, measured, work
-from tests.replay.measure.spark.test_jobs import split
 from tests.replay.tables import measured as at_once
+from tools.bench.captures import split
 
 pytestmark = pytest.mark.integration
 

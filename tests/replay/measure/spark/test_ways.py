@@ -33,7 +33,7 @@ from tests.replay.capture.crafting import (
 from tests.replay.capture.encrypting import begun, encrypted, ends, frames
 from tests.replay.capture.packets_of import packets
 from tests.replay.measure.spark.measuring import CAPTURES, measured, reported, work
-from tests.replay.measure.spark.test_jobs import split
+from tools.bench.captures import split
 
 MANY = "many-clients-any"
 REAL = {name: take_apart(capture(name)) for name in ("librdkafka-midstream", MANY)}

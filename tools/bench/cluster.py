@@ -1,4 +1,4 @@
-"""A standalone cluster on loopback: a Master and Workers, from the pyspark package."""
+"""A standalone cluster of Spark on loopback: a Master and Workers, from the pyspark package."""
 
 import os
 import re
@@ -8,18 +8,16 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-import pyspark
-
 from tools.kafka.java import java_home
 
-SPARK_HOME: Final = Path(pyspark.__path__[0])
-ROOT: Final = Path(__file__).parents[4]
+ROOT: Final = Path(__file__).parents[2]
 CODE: Final = "import sys; from replay.cli import main; sys.exit(main(sys.argv[1:]))"
-# Seconds. A worker of a machine that is busy has taken 50 to begin to register.
 _PATIENCE: Final = 240
+"""The time limit in seconds for each process. On a busy machine a worker took 50 s to begin to register."""
 _LOOPBACK: Final = (
     "spark.driver.host=127.0.0.1",
     "spark.driver.bindAddress=127.0.0.1",
@@ -35,15 +33,21 @@ class Cluster:
     url: str
     workers: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
+    def options(self, *conf: str) -> list[str]:
+        """Return the options with which a driver uses the cluster.
+
+        Args:
+            conf: more settings of Spark, as KEY=VALUE.
+        """
+        return ["--master", self.url, *(part for one in (*_LOOPBACK, *conf) for part in ("--conf", one))]
+
     def measure(self, *arguments: str, conf: tuple[str, ...] = ()) -> list[str]:
         """Return the command line that runs a measurement on the cluster."""
-        settings = [part for one in (*_LOOPBACK, *conf) for part in ("--conf", one)]
-        command = [sys.executable, "-c", CODE, "measure", *arguments, "--master", self.url, "--json"]
-        return [*command, *settings]
+        return [sys.executable, "-c", CODE, "measure", *arguments, *self.options(*conf), "--json"]
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """Return the environment of a driver: the Java of all tests, and a scratch folder of its own."""
+    """Return the environment of a driver: the Java of brokers, and a scratch folder of its own."""
     return {
         **os.environ,
         "JAVA_HOME": str(folder / "java"),
@@ -54,7 +58,15 @@ def environment(folder: Path) -> dict[str, str]:
 
 @contextmanager
 def cluster(folder: Path, workers: int = 2) -> Iterator[Cluster]:
-    """Start a master, and workers with one core each. Stop them at the end."""
+    """Start a master, and workers with one core each. Stop them at the end.
+
+    Args:
+        folder: for logs, and for scratch files.
+        workers: the number of workers.
+
+    Raises:
+        RuntimeError: one of them does not start.
+    """
     (folder / "tmp").mkdir()
     java_home(folder)
     with ExitStack() as stack:
@@ -76,10 +88,11 @@ def _start(
     stack: ExitStack, folder: Path, name: str, *arguments: str
 ) -> tuple[subprocess.Popen[bytes], Path]:
     log = folder / f"{name}.{len(list(folder.glob('*.log')))}.log"
-    command = [str(SPARK_HOME / "bin/spark-class"), f"org.apache.spark.deploy.{name}", "--host", "127.0.0.1"]
+    home = _spark_home()
+    command = [str(home / "bin/spark-class"), f"org.apache.spark.deploy.{name}", "--host", "127.0.0.1"]
     variables = {
         **environment(folder),
-        "SPARK_HOME": str(SPARK_HOME),
+        "SPARK_HOME": str(home),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_LOCAL_DIRS": str(folder / "tmp"),
         "SPARK_DAEMON_MEMORY": "256m",
@@ -89,6 +102,14 @@ def _start(
         process = subprocess.Popen([*command, *arguments], stdout=output, stderr=output, env=variables)
     stack.callback(_stop, process)
     return process, log
+
+
+def _spark_home() -> Path:
+    """Return the folder of the pyspark package, without importing it."""
+    found = find_spec("pyspark")
+    if found is None or not found.submodule_search_locations:
+        raise RuntimeError("pyspark is not installed")
+    return Path(found.submodule_search_locations[0])
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
@@ -104,6 +125,7 @@ def _line(log: Path, pattern: str) -> str:
     """Wait until a log has a line that matches a pattern."""
     until = time.monotonic() + _PATIENCE
     while not (found := re.search(pattern, log.read_text(errors="replace"))):
-        assert time.monotonic() < until, f"{log.name}: {log.read_text(errors='replace')[-2000:]}"
+        if time.monotonic() > until:
+            raise RuntimeError(f"{log.name}: {log.read_text(errors='replace')[-2000:]}")
         time.sleep(0.1)
     return found[1]

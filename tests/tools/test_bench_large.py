@@ -1,0 +1,222 @@
+"""Tests the tables of the benchmark of `replay measure`, and what it does with captures."""
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from tools.bench import by_stage, replay, slope
+from tools.bench.by_stage import STAGES, seconds_by_stage, stage_table
+from tools.bench.captures import Shape, Truth
+from tools.bench.figures import REPLAY, TRAFFICS, TSHARK, FigureRow
+from tools.bench.large import GB, RECORDS, LargeCaptures, best, check, traffics
+from tools.bench.measured_capture import MB, MeasuredCapture
+from tools.bench.stage import BenchStage
+
+ACTUAL = {"requests": 4, "request_bytes": 5, "response_bytes": 6, "record_bytes": 7}
+TRUTH = Truth(connections=3, fetches=4, fetch_request_bytes=5, fetch_response_bytes=6, record_bytes=7)
+FOUND = MeasuredCapture(
+    file="a.pcap",
+    bytes=GB,
+    connections=3,
+    seconds=8.0,
+    cpu=15.0,
+    worker_bytes=250 * MB,
+    driver_bytes=150 * MB,
+    java_bytes=900 * MB,
+    actual=ACTUAL,
+)
+
+
+def shown(rows: list[FigureRow]) -> list[tuple[str, float, bool | None]]:
+    return [(row.name, row.values[REPLAY], row.met) for row in rows]
+
+
+def stage(*, quick: bool = True, long: bool = False) -> BenchStage:
+    return BenchStage(seconds=1, quick=quick, long=long, console=Console(quiet=True))
+
+
+class FakeCaptures(LargeCaptures):
+    """Makes empty captures, and says that all of them are equally fast."""
+
+    def make(self, name: str, size: int, shape: Shape) -> Path:
+        path = self.folder / f"{name}.pcap"
+        path.write_bytes(b"")
+        self._truths[str(path)] = Truth(bytes=size)
+        return path
+
+    def split(self, path: Path, files: int) -> Path:
+        folder = self.folder / str(files)
+        folder.mkdir()
+        return folder
+
+    def measure(self, files: list[Path], *_: str, **__: object) -> list[MeasuredCapture]:  # type: ignore[override]
+        return [replace(FOUND, file=str(file)) for file in files]
+
+
+def test_the_targets_of_traffic_are_those_for_a_gigabyte() -> None:
+    assert {kind.name: kind.least for kind in traffics()} == {
+        "records": 120,
+        "20 connections": 350,
+        "2,000 connections": 180,
+        "50,000 connections": 40,
+    }
+    assert tuple(kind.name for kind in traffics(10)) == TRAFFICS
+
+
+def test_speeds_stand_beside_those_of_tshark() -> None:
+    kinds = traffics()
+    speeds = {kind.name: kind.least for kind in kinds}
+    rows = [*replay.speed_rows(kinds, speeds, dict.fromkeys(speeds, 40.0))]
+
+    assert [row.name for row in rows[:2]] == ["records", "records, in tshark's"]
+    assert rows[0].values == {TSHARK: 40.0, REPLAY: 120}
+    assert rows[1].values == {REPLAY: 3.0}
+    assert [row.met for row in rows] == [True, None] * 4
+
+
+def test_without_tshark_there_is_no_ratio_and_a_note() -> None:
+    kinds = traffics()
+    speeds = {kind.name: 39.0 for kind in kinds}
+    missing: Mapping[str, None] = dict.fromkeys(speeds)
+
+    assert shown([*replay.speed_rows(kinds, speeds, missing)]) == [(kind.name, 39.0, False) for kind in kinds]
+    assert [row.name for row in replay.inspect_rows(400.0, None)] == ["inspect, one core"]
+    assert replay._tshark_notes(missing) == ["tshark is not there: `python -m tools.debian` fetches it."]
+
+
+def test_tshark_is_not_run_if_it_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert replay._tshark(stage(), tmp_path / "none.pcap") is None
+
+
+def test_the_other_rows_of_the_table_are_judged() -> None:
+    large = replace(FOUND, file="b.pcap", cpu=30.0, worker_bytes=301 * MB, driver_bytes=201 * MB)
+    files = {"records": Path("a.pcap"), "20 connections": Path("b.pcap")}
+
+    assert shown([*replay.skew_rows(100, 89)]) == [
+        ("records, one connection with 80 %", 89, None),
+        ("in that of 20 alike", 0.89, False),
+    ]
+    assert shown([*replay.cluster_rows(100, 90)]) == [
+        ("records, cluster of 2 workers of one core", 90, None),
+        ("in local[2]'s", 0.9, True),
+    ]
+    assert shown([*replay.memory_rows([FOUND, large])]) == [
+        ("a worker's Python, peak memory", 301, False),
+        ("the driver's Python, peak memory", 201, False),
+        ("Java, peak memory", 900, None),
+    ]
+    assert shown([*replay.many_rows(replace(FOUND, connections=250_000))]) == [
+        ("a worker's Python with 250,000 connections", 250, True),
+        ("the driver's Python with 250,000 connections", 150, True),
+    ]
+    assert shown([*replay.cpu_rows([FOUND, large], files)]) == [
+        ("records, CPU of all cores", 15.0, None),
+        ("20 connections, CPU of all cores", 30.0, None),
+    ]
+
+
+def test_the_best_round_of_a_capture_counts() -> None:
+    slow, other = replace(FOUND, seconds=10.0), replace(FOUND, file="b.pcap", seconds=1.0)
+    assert best([slow, FOUND, other], Path("a.pcap")) is FOUND
+    assert FOUND.speed == 125
+
+
+@pytest.mark.parametrize("wrong", [{"connections": 2}, {"actual": ACTUAL | {"requests": 3}}])
+def test_a_result_that_is_not_true_is_an_error(wrong: dict[str, Any]) -> None:
+    check(FOUND, TRUTH)
+    with pytest.raises(RuntimeError, match="something else than was generated"):
+        check(replace(FOUND, **wrong), TRUTH)
+
+
+class TestSlope:
+    def test_the_slowest_is_held_against_the_fastest(self) -> None:
+        table = slope.slope_table({GB: 100, 4 * GB: 110, 16 * GB: 89}, {1: 100, 2: 95, 4: 90}, ["a note"])
+
+        assert shown([*table.rows]) == [
+            ("1 GB", 100, None),
+            ("4 GB", 110, None),
+            ("16 GB", 89, None),
+            ("the slowest of these in the fastest", 89 / 110, False),
+            ("1 GB in 2 files", 95, None),
+            ("1 GB in 4 files", 90, None),
+            ("the slowest of 1, 2 and 4 files in the fastest", 0.9, True),
+        ]
+        assert table.notes[-1] == "a note"
+
+    @pytest.mark.parametrize(
+        ("long", "free", "rows", "notes"),
+        [
+            (False, 0, ["0.1 GB", "0.4 GB"], []),
+            (True, 41 * GB, ["0.1 GB", "0.4 GB", "1.6 GB"], []),
+            (True, 39 * GB, ["0.1 GB", "0.4 GB"], ["1.6 GB left out: 39 GB of disk are free."]),
+        ],
+    )
+    def test_the_largest_capture_needs_a_long_run_and_a_free_disk(
+        self,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        long: bool,
+        free: int,
+        rows: list[str],
+        notes: list[str],
+    ) -> None:
+        usage = shutil.disk_usage(tmp_path)._replace(free=free)
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+        captures = FakeCaptures(stage(), tmp_path)
+        file = captures.make(RECORDS, GB // 10, Shape())
+
+        table, measured = slope.measure(stage(long=long), captures, file)
+
+        names = [row.name for row in table.rows]
+        assert names[: names.index("the slowest of these in the fastest")] == rows
+        assert table.notes[1:] == notes
+        assert len({one.file for one in measured}) == len(rows) + 2
+        assert [*tmp_path.iterdir()] == [file]
+
+
+class TestByStage:
+    def test_each_stage_is_measured(self) -> None:
+        file = Path(__file__).parents[2] / "captures" / "librdkafka-100p.pcap"
+        seconds = seconds_by_stage(str(file))
+        assert tuple(seconds) == STAGES
+        assert all(spent >= 0 for spent in seconds.values())
+
+    def test_a_column_is_a_kind_of_traffic(self) -> None:
+        seconds = {part: number for number, part in enumerate(STAGES, 1)}
+        table = stage_table(dict.fromkeys(TRAFFICS, seconds))
+
+        assert table.columns == [*TRAFFICS]
+        assert [row.name for row in table.rows] == [*STAGES, "all stages"]
+        assert [row.values[RECORDS] for row in table.rows] == [1, 2, 3, 4, 5, 6, 21]
+        assert table.title == "Replay: CPU by stage, captures of 100 MB"
+
+    def test_seconds_are_those_for_a_gigabyte(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(by_stage, "_SIZE", 300_000)
+        monkeypatch.setattr(by_stage, "traffics", lambda _: traffics()[:2])
+        table = by_stage.measure(stage(), LargeCaptures(stage(), tmp_path))
+
+        assert table.columns == [*TRAFFICS[:2]]
+        assert all(row.values[RECORDS] >= 0 for row in table.rows)
+        assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.integration
+def test_captures_are_measured_and_compared_with_what_is_in_them(tmp_path: Path) -> None:
+    captures = LargeCaptures(stage(), tmp_path)
+    file = captures.make("a few, small", 600_000, Shape(connections=3))
+    many = captures.make("many", 0, Shape(filled=0, connections=500, partitions=1, opening=0, each=2))
+    halves = captures.split(file, 2)
+
+    whole, parts, each = captures.measure([file, halves, many], warm=file)
+
+    assert file.name == "a-few-small.pcap"
+    assert whole.bytes == file.stat().st_size
+    assert parts.bytes == whole.bytes + 24
+    assert each.connections == 500
+    assert min(each.worker_bytes, each.driver_bytes, each.java_bytes) > 10 * MB

@@ -1,0 +1,158 @@
+"""Makes large captures, and measures them on Spark with `replay measure` (`tools.bench.measured`).
+
+The captures are generated (`tools.bench.captures`), so the correct figures for `measure` are known.
+"""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from mmap import ACCESS_READ, mmap
+from pathlib import Path
+from typing import Any, Final
+
+from tools.bench.captures import Shape, Truth, make, split
+from tools.bench.figures import REPLAY, TSHARK, FigureRow
+from tools.bench.measured_capture import CORES, MB, MeasuredCapture
+from tools.bench.stage import BenchStage
+
+GB: Final = 1_000 * MB
+RECORDS: Final = "records"
+"""The name of the traffic with records."""
+_WARM: Final = 30 * MB
+_FEW: Final = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traffic:
+    """A kind of traffic for which the benchmark has a target."""
+
+    shape: Shape
+    least: float
+    """The target: the minimum speed in MB/s."""
+
+    @property
+    def name(self) -> str:
+        """The name in tables: what this traffic has many of."""
+        return RECORDS if self.shape.filled else f"{self.shape.connections:,} connections"
+
+
+def traffics(part: int = 1) -> list[Traffic]:
+    """Return the kinds of traffic, for captures of 1 GB.
+
+    Args:
+        part: the captures are smaller by this factor. If a kind has many connections, their number is, too.
+            So each has as many fetches as in a capture of 1 GB.
+    """
+    kinds = [(20, 350), (2_000, 180), (50_000, 40)]
+    return [
+        Traffic(shape=Shape(), least=120),
+        *(
+            Traffic(shape=Shape(filled=0, connections=max(count // part, _FEW)), least=least)
+            for count, least in kinds
+        ),
+    ]
+
+
+class LargeCaptures:
+    """Generated captures in a folder, with what is known about them.
+
+    Args:
+        stage: shows the progress.
+        folder: the folder. It may become very large.
+    """
+
+    def __init__(self, stage: BenchStage, folder: Path) -> None:
+        self.folder = folder
+        self._stage = stage
+        self._truths: dict[str, Truth] = {}
+
+    def truth(self, file: Path) -> Truth:
+        """Return what is known about a capture."""
+        return self._truths[str(file)]
+
+    def make(self, name: str, size: int, shape: Shape) -> Path:
+        """Make a capture. The arguments are those of `tools.bench.captures.make`."""
+        path = self.folder / f"{name.replace(' ', '-').replace(',', '')}.pcap"
+        about = f" of {size // MB:,} MB" if size else ""
+        self._stage.report(f"replay: making a capture{about}: {name} ...")
+        self._truths[str(path)] = make(path, size, shape)
+        return path
+
+    def split(self, path: Path, files: int) -> Path:
+        """Split a capture into several files. Return their folder."""
+        folder = self.folder / f"{path.stem}-in-{files}"
+        folder.mkdir()
+        with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as data:
+            for number, part in enumerate(split(data, files)):
+                (folder / f"{number}.pcap").write_bytes(part)
+        self._truths[str(folder)] = self.truth(path)
+        return folder
+
+    def measure(
+        self,
+        files: Sequence[Path],
+        *options: str,
+        warm: Path | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> list[MeasuredCapture]:
+        """Measure captures one after the other, and compare the results with what is known about them.
+
+        Args:
+            files: captures, or folders of captures. One may be there several times.
+            options: of `tools.bench.measured`. By default, Spark runs on this machine alone.
+            warm: the capture that is measured first, without a result. By default a small one.
+            environment: the environment variables, if they differ from those of this process.
+
+        Raises:
+            RuntimeError: the results differ from the known figures, or a measurement has failed.
+        """
+        if warm is None:
+            warm = self.folder / "warm.pcap"
+            if not warm.exists():
+                make(warm, _WARM, Shape())
+        self._stage.report("replay: measure, first once to warm up ...")
+        options = options or (f"--master=local[{CORES}]",)
+        command = [sys.executable, "-m", "tools.bench.measured", *options, str(warm), *map(str, files)]
+        results = []
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as running:
+            for line in running.stdout or ():
+                results.append(each := MeasuredCapture(**json.loads(line)))
+                self._stage.report(f"replay: {Path(each.file).stem} took {each.seconds:.1f} s")
+        if running.returncode:
+            raise RuntimeError(f"measure ended with {running.returncode}")
+        for each in results:
+            check(each, self._truths[each.file])
+        return results
+
+
+def check(found: MeasuredCapture, truth: Truth) -> None:
+    """Compare a result with the known figures of its capture.
+
+    Raises:
+        RuntimeError: they differ.
+    """
+    names = "requests", "request_bytes", "response_bytes", "record_bytes"
+    wanted = truth.fetches, truth.fetch_request_bytes, truth.fetch_response_bytes, truth.record_bytes
+    if (found.connections, *(found.actual[name] for name in names)) != (truth.connections, *wanted):
+        raise RuntimeError(f"measure finds something else than was generated: {found}, {truth}")
+
+
+def best(measured: Iterable[MeasuredCapture], file: Path) -> MeasuredCapture:
+    """Return the fastest measurement of a capture."""
+    return min((one for one in measured if one.file == str(file)), key=lambda one: one.seconds)
+
+
+def row(name: str, unit: str, value: float, *, tshark: float | None = None, **more: Any) -> FigureRow:
+    """Return a row with a value of replay, and with one of tshark if there is any.
+
+    Args:
+        name: the name of the row.
+        unit: the unit of the values.
+        value: the value of replay.
+        tshark: the value of tshark.
+        more: other fields of the row.
+    """
+    values = {REPLAY: value} if tshark is None else {TSHARK: tshark, REPLAY: value}
+    return FigureRow(name=name, unit=unit, values=values, **more)

@@ -1,0 +1,40 @@
+"""What `tools.bench.measured` prints about a capture.
+
+That program imports nothing else of the benchmarks, because its memory is measured.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+MB: Final = 1_000_000
+CORES: Final = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredCapture:
+    """The figures of one measured capture."""
+
+    file: str
+    """The capture, or a folder of captures."""
+    bytes: int
+    """The size of the capture in bytes."""
+    connections: int
+    """The number of connections in the report."""
+    seconds: float
+    """The seconds from reading the file to the report, with Spark already running."""
+    cpu: float
+    """The CPU time of Python workers and Java, on all cores, in seconds. On a cluster, only the driver's."""
+    worker_bytes: int
+    """The highest resident memory of a Python worker so far, in bytes. 0 on a cluster."""
+    driver_bytes: int
+    """The peak of the resident bytes of the driver's Python process."""
+    java_bytes: int
+    """The peak of Java's resident bytes. In local mode, Java is both driver and executor."""
+    actual: Mapping[str, int]
+    """The part `fetch.actual` of the report."""
+
+    @property
+    def speed(self) -> float:
+        """The speed in MB/s."""
+        return self.bytes / MB / self.seconds
