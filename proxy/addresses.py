@@ -77,8 +77,8 @@ class Broker:
     """
 
     node_id: int
-    """The id of the broker in Kafka. A destination has a number of the gateway instead, from 0 on, because
-    its Kafka id is unknown."""
+    """The id of the broker in Kafka. For a destination, whose Kafka id is unknown, this is a number that the
+    gateway has given to it, from 0 on."""
     address: Address
     listener: Address | None = None
     """The address of the broker's listener. None if the rule gives no valid port, or no listener is

@@ -7,8 +7,8 @@ from rich.table import Table
 from tools.demo_report import SideCounts, saved
 
 MIN_SAVED = 0.9
-"""The smallest part of idle fetches' bytes between the two gateways that sessions must save. The demo fails
-below it."""
+"""The demo fails if sessions save less than this share of the bytes of idle fetches between the two
+gateways."""
 MAX_ABOVE_NATIVE = 0.02
 """The demo fails if a fetch between the two gateways is over 2 % larger than in a broker's native session."""
 
@@ -18,7 +18,8 @@ class LinkOutcome:
     """The result of one demo. Only idle fetches are counted: their responses had no records."""
 
     direct: SideCounts
-    """The counts between the broker without sessions and the client that uses no gateways in a row."""
+    """The counts at the broker without sessions, for the client that does not use the two gateways in a
+    row."""
     near: SideCounts
     """The counts between the two gateways, as counted by the gateway beside the client."""
     far: SideCounts

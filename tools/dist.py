@@ -78,7 +78,7 @@ def _plain_tar(packed: bytes, epoch: int) -> bytes:
 
 
 def differing(first: dict[str, bytes], second: dict[str, bytes]) -> list[str]:
-    """Return the names of files that are not in both builds with the same bytes."""
+    """Return the names of files that are missing in one of the builds, or have other bytes there."""
     return sorted(name for name in first.keys() | second.keys() if first.get(name) != second.get(name))
 
 

@@ -64,7 +64,8 @@ class Budget:
         self._released: set[Holder] = set()
         """The connections that have stopped waiting since the last call of `stalled`."""
         self._reads_on = False
-        """Whether the clients that hold bytes read slowly. It is false if bytes of clients that read nothing
+        """Whether clients that read nothing (for `SILENT_SECONDS`) hold fewer bytes than the limit, at the
+        last call of `stalled`. If so, one connection continues even if the bytes that clients have not read
         reach the limit."""
 
     def __repr__(self) -> str:

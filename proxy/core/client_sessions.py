@@ -148,7 +148,7 @@ class ClientSessions(Stage):
         return frame, version
 
     def on_request(self, data: bytes, size: int, api_key: int, version: int) -> bytes | None:
-        """If a forwarded, unread fetch uses the gateway's session, remove the session from the fetch.
+        """Remove the gateway's session from a fetch that is forwarded without being parsed.
 
         Return the bytes to send, or None to send nothing.
         """

@@ -447,10 +447,7 @@ class FetchResponses:
     def _learn_plan(
         self, fetching: FetchHandler, response: Kept, walk: FetchResponseWalk, result: SessionResult
     ) -> None:
-        """Make a plan from a fetch of the session.
-
-        The conditions are that its list was only rotated, and that its response is small.
-        """
+        """Make a plan from a fetch of the session, if its list was only rotated and its response is small."""
         fetch, template, frame = fetching.fetch, self._plans.template, response.frame
         rotation = self._session.rotation
         if (
@@ -534,7 +531,7 @@ class FetchResponses:
             self._events.append(Passthrough(reason=_RESTS))
 
     def _note_throttle(self, walk: FetchResponseWalk) -> None:
-        """If this throttled response has entries, remember that the broker sends them.
+        """If a throttled response has entries, remember that this broker sends entries when it throttles.
 
         Kafka 2.0 and later send no entries in throttled responses.
         """

@@ -267,8 +267,8 @@ class Plan(Handler):
         self.prefix = prefix
         self.answered = answered
         self.response: Template | None = None
-        """The template of responses that can be forwarded unchanged, although the handler may rewrite
-        responses. None if the handler rewrites no responses, or before a template is known."""
+        """The template of responses that need no rewriting, for a handler that may rewrite responses. None if
+        the handler rewrites no responses, or before a template is known."""
         self.wait = request.handler.wait
         self._handler = request.handler
         self._rewrites = not request.handler.forwards
@@ -278,7 +278,7 @@ class Plan(Handler):
         self._plans = plans
 
     def begin(self, _request: InFlight) -> Handler:
-        """Return a new handler for a request. It has the kind of the handler of the plan's first request."""
+        """Return a new handler for a request, of the same type as the handler of the plan's first request."""
         return self._handler.fresh()
 
     def recall(self, frame: bytes, seconds: float) -> bytes | None:

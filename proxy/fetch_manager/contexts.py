@@ -286,7 +286,7 @@ class IncrementalFetchContext(_WalkedResponse):
         self._session = session
         self._cache = cache
         self._repeats = bool(session.silent)
-        """Whether the response so far equals the session's last response without changes."""
+        """Whether the response so far equals the session's last response that brought no changes."""
 
     def __repr__(self) -> str:
         return f"<IncrementalFetchContext {self._session!r}>"
@@ -327,7 +327,7 @@ class IncrementalFetchContext(_WalkedResponse):
         return pieces
 
     def _is_repeated(self, piece: Buffer, *, last: bool) -> bool:
-        """Return whether the response so far equals the last response without changes."""
+        """Return whether the response so far equals the session's last response that brought no changes."""
         silent, at = self._session.silent, self.buffered
         if at:
             at -= RESPONSE_START_BYTES

@@ -32,7 +32,8 @@ _KEY_BYTES: Final = 150
 """The memory for a topic in bytes, without its key. The key is stored twice. One copy is in
 `FetchSession.silent`."""
 _SPARE_TOPICS: Final = 64
-"""How many topics without partitions are kept, in addition to twice the number of partitions."""
+"""If there are more topics than this number plus twice the number of partitions, the topics without
+partitions are forgotten."""
 _NO_VALUE: Final = {"epoch": -1, "last_epoch": -1, "log_start_offset": -1}
 """The default values of fields that a request's version lacks (FetchRequest.json)."""
 

@@ -136,8 +136,8 @@ class Status:
     needs_restart: list[str] = field(default_factory=list)
     """The changed options whose new values are used only after a restart."""
     certificates: dict[str, float] = field(default_factory=dict)
-    """When each of the gateway's own certificates expires, in seconds since 1970. The key is the option, for
-    ``--tls-cert-of`` followed by a space and the broker."""
+    """When each of the gateway's own certificates expires, in seconds since 1970. The key is the option. For
+    ``--tls-cert-of``, a space and the broker follow it in the key."""
     broker_certificates: dict[NodeId, float] = field(default_factory=dict)
     """When the certificate of each broker expires, in seconds since 1970. It is the last one that the broker
     has shown."""
@@ -279,8 +279,8 @@ class WithBroker(Figures):
     outstanding: int = 0
     """The number of requests to which the broker has not responded."""
     oldest_seconds: float = field(default=0.0, metadata={ADDS: max})
-    """By how many seconds the oldest response is late, after the longest wait that its request allows. 0 if
-    no response is late."""
+    """For how many seconds the oldest response has been overdue. It is due after the longest wait that its
+    request allows. 0 if no response is overdue."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

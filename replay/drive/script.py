@@ -112,13 +112,13 @@ class PlayedConnection:
     place: int = 0
     """The position of the connection among the script's connections, ordered by their ends."""
     after: int = 0
-    """How many connections had already ended when this one began. The replay opens it when as many have ended
-    again."""
+    """How many connections had already ended when this one began. The replay opens this one only after it has
+    played the same connections to their end."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class LeftOut:
-    """Requests that are not played for the same reason."""
+    """A reason why requests of one API are not played."""
 
     api_key: int
     reason: str

@@ -22,7 +22,7 @@ _FIRST_SECONDS: Final = 5.0
 """The first response must arrive within this time, or within the timeout if that is shorter."""
 _METADATA_VERSIONS: Final = (4, 12)
 """The lowest and the highest version of Metadata requests. From v4 on, a request can forbid the creation of
-topics. Brokers from 1.0 to 4.3 support one of these versions."""
+topics. Each broker from 1.0 to 4.3 supports at least one of these versions."""
 _LIST_OFFSETS_VERSION: Final = 1
 """The version of ListOffsets requests. Brokers from 1.0 to 4.3 support it."""
 _LATEST, _EARLIEST = -1, -2
@@ -30,8 +30,8 @@ _CLIENT: Final = -1
 """The replica_id of a client."""
 _MAX_PARTITIONS: Final = 1_000_000
 _CREATE_TOPICS_VERSIONS: Final = (2, 4)
-"""The lowest and the highest version of CreateTopics requests. Brokers from 1.0 to 4.3 support one of these
-versions. The versions allow different values in fields."""
+"""The lowest and the highest version of CreateTopics requests. Each broker from 1.0 to 4.3 supports at least
+one of these versions. The versions allow different values in fields."""
 TOPIC_ALREADY_EXISTS: Final = 36
 _CREATE_TOPICS_REQUEST: Final = (
     "topics:[name:string num_partitions:int32 replication_factor:int16 "

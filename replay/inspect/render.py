@@ -21,9 +21,9 @@ _WIDTH: Final = 160
 _BROAD: Final = 140
 """In narrower terminals, each connection has several lines, and bytes are rounded."""
 _SHOWN: Final = 40
-"""The maximum of connections in the table. The JSON has all."""
+"""The maximum number of connections in the table. The JSON has all connections."""
 _PORTS: Final = 5
-"""The maximum of ports in the advice for --port."""
+"""The maximum number of ports in the advice for --port."""
 _LINK_TYPES: Final = {
     0: "null", 1: "Ethernet", 12: "raw IP", 14: "raw IP", 101: "raw IP", 108: "loopback",
     113: "Linux SLL", 228: "IPv4", 229: "IPv6", 276: "Linux SLL2",

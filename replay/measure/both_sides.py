@@ -108,8 +108,8 @@ class Sampled:
 def busiest(connections: Iterable[Sampled]) -> list[Sampled]:
     """Return the `MOST` connections with the most exchanges.
 
-    The connections may be divided into parts. `busiest` of the joined results of all parts gives the same
-    result.
+    Parts of the connections can be processed separately: `busiest` of the joined results of all parts is the
+    same as `busiest` of all connections.
     """
     return heapq.nlargest(MOST, connections, key=lambda one: (one.exchanges, one.connection))
 

@@ -23,7 +23,7 @@ WIDTHS: Final = tuple(
 )
 """Widths of buckets, in ns. Each divides the next one, so timelines can be merged."""
 BUCKETS: Final = 120
-"""The maximum of buckets in a timeline."""
+"""The maximum number of buckets in a timeline."""
 
 
 class BytesOfPeriod(NamedTuple):
@@ -67,7 +67,10 @@ class Timeline:
         return [BytesOfPeriod(number * self.width, *sizes) for number, sizes in sorted(self.buckets.items())]
 
     def merge(self, width: int, buckets: Iterable[BytesOfPeriod]) -> None:
-        """Add the bytes of another timeline. Both timelines get the wider width of their buckets."""
+        """Add the bytes of another timeline.
+
+        If its buckets are wider, first widen the own buckets to `width`.
+        """
         if width > self.width:
             self._widen(width)
         for time, actual, predicted in buckets:
@@ -149,7 +152,7 @@ class Digest:
         self._topics: dict[TopicKey, list[int]] = defaultdict(lambda: [0] * len(_SHARE))
         self._eligible: dict[TopicKey, list[int]] = defaultdict(lambda: [0] * len(_SHARE))
         self._shares: dict[TopicKey, TopicShare] = {}
-        """The topic shares of the last fetches, as long as these are equal. They are added up once a fetch
+        """The topic shares of the last fetches, which all had the same shares. They are added up once a fetch
         has different shares."""
         self._repeated = self._repeated_eligible = 0
         """How many fetches have the shares in `_shares`, and how many of those fetches were eligible."""

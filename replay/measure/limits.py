@@ -44,9 +44,9 @@ class VersionFigures:
     max_bytes: int = 0
     """The largest max_bytes of a fetch. 0 below v3."""
     largest_record_bytes: int = 0
-    """The bytes of records in the response that has most of them."""
+    """The largest number of record bytes in one response."""
     over_limit: int = 0
-    """How many responses had more records than the limit."""
+    """How many responses had more bytes of records than the limit."""
     over_limit_bytes: int = 0
     """The bytes above the limit, of all responses."""
     starved: int = 0
@@ -305,7 +305,7 @@ class LimitLog:
             self._ends[left] = _UNKNOWN
 
     def _hungry(self, request: FetchRequest, response: CapturedResponse, listed: Rows) -> tuple[Rows, Rows]:
-        """Return the rows whose partitions had records but got none.
+        """Return the rows of partitions that had records, but got none in this response.
 
         Also return, for each of these rows, how many offsets of the log the client has not read.
 

@@ -61,6 +61,6 @@ def _summary(detail: str) -> Summary:
 
 
 def _named(values: dict[str, Any]) -> dict[str, Any]:
-    """Return values in today's form of a topic's name or id."""
+    """Return values with the topic's name or id in today's form."""
     topic_id = values.pop("id", None)
     return {"topic": None, **values, "topic_id": topic_id and bytes.fromhex(topic_id)}

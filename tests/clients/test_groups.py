@@ -131,9 +131,9 @@ class Group:
             time.sleep(0.2)
 
     def check(self, first: int, number: int) -> None:
-        """Check the records from offset `first` on. Each record went to only one member.
+        """Check that each record from offset `first` on went to only one member.
 
-        All records with the same key went to the same member, in order.
+        Also check that all records with the same key went to the same member, in order.
         """
         offsets: list[int] = []
         owners: list[set[str]] = []

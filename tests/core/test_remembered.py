@@ -21,7 +21,8 @@ from tests.playbook import Playbook, api_versions, full, request, response
 
 HEARTBEAT, PRODUCE = ApiKey.HEARTBEAT, ApiKey.PRODUCE
 CONNECTION_BYTES = 32_768
-"""The most memory of a connection without the partitions of its fetches, as docs/deploy.md says, in bytes."""
+"""The maximum memory of a connection in bytes, not counting the partitions of its fetches
+(docs/deploy.md)."""
 
 
 def tagged(asked: bytes, size: int) -> bytes:

@@ -308,7 +308,7 @@ def test_forgotten_and_listed_twice(asker: LiveAsker) -> None:
 def test_only_neighbours_share_a_topic_element(asker: LiveAsker) -> None:
     """Case 36: partitions share a topic element only if they are neighbours.
 
-    For topics A, B, A, three come back.
+    For topics A, B, A, the response has three topic elements.
     """
     response = asker.fetch(("foo", 0), ("bar", 0), ("foo", 1), ("foo", 2))
 
@@ -366,7 +366,10 @@ def test_topic_ids_that_are_unknown_deleted_and_made_anew(asker: LiveAsker) -> N
 
 
 def test_limits_and_a_first_batch_that_comes_whole(asker: LiveAsker) -> None:
-    """Cases 58 and 59."""
+    """Cases 58 and 59: the first batch of a response comes whole, even if it is larger than a limit.
+
+    Further batches come only if they fit into the limits of the fetch and of their partition.
+    """
     for index in range(3):
         asker.produce("foo", index, 500)
     whole = sizes(asker.fetch(*ALL_FOO))

@@ -151,7 +151,7 @@ def test_a_negative_length_from_the_broker_ends_the_connection_and_is_said_once(
 
 
 def test_any_byte_of_what_a_session_answers_may_be_wrong(stage: Scene, relay: Relay) -> None:
-    """If a byte of a session's response is wrong, the client may get it or be closed.
+    """If a byte of a session's response is wrong, the client gets the wrong byte or is disconnected.
 
     The gateway is unharmed.
     """

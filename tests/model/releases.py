@@ -51,7 +51,7 @@ class Release:
 
     @property
     def touches_on_resize_only(self) -> bool:
-        """Whether a session in use looks unused unless its number of partitions changes (KAFKA-9137)."""
+        """Whether only a change of its number of partitions marks a session as used (KAFKA-9137)."""
         return self.version <= (2, 4)
 
     @property

@@ -190,8 +190,8 @@ async def _held(
 
     Args:
         monkeypatch: the fixture of pytest.
-        reads: whether the broker reads. If it does, the reason is that too many requests are in flight. If it
-            does not, the reason is the broker.
+        reads: whether the broker reads. If True, the gateway has stopped because too many requests are in
+            flight. If False, it has stopped because the broker does not read.
     """
     monkeypatch.setattr(transports, "CLOSE_SECONDS", 0.1)
     monkeypatch.setattr(Link.close_session, "__defaults__", (0.1,))

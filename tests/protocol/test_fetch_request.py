@@ -1,6 +1,7 @@
-"""Fetch requests are parsed, rebuilt to the same bytes, truncated and damaged.
+"""Fetch requests are parsed and rebuilt to the same bytes.
 
-Some requests come from live clients, and others are generated.
+Truncated requests are refused. For damaged requests, the only possible error is ProtocolError. Some requests
+come from live clients, and others are generated.
 """
 
 import contextlib

@@ -38,7 +38,10 @@ class Spans:
         return Spans(self.file[rows], self.begin[rows], self.size[rows])
 
     def gaps(self) -> Column:
-        """Return the bytes between each span and the one before, if both are read at once; otherwise -1."""
+        """For each span, return the number of bytes between the span before it and this span.
+
+        The result is -1 for a span that is not read together with the span before it.
+        """
         found = np.full(len(self.file), -1, np.int64)
         between = self.begin[1:] - self.begin[:-1] - self.size[:-1]
         near = (between >= 0) & (between <= _GAP) & (self.file[1:] == self.file[:-1])
@@ -46,7 +49,10 @@ class Spans:
         return found
 
     def bytes_read(self) -> Column:
-        """Return the bytes to read up to each span, and up to the end, with the bytes between spans."""
+        """Return how many bytes are read before each span, and how many in total.
+
+        Bytes between spans count if they are read together with the spans.
+        """
         return np.append(0, np.cumsum(self.size + np.maximum(self.gaps(), 0)))
 
 
@@ -93,7 +99,10 @@ class SpanReader:
         return joined(self._room, begins, spans.size)
 
     def _read(self, source: Source, parts: Iterable[tuple[int, int, int, int]]) -> None:
-        """Read parts of a file: from the second number in it, to the third until the fourth in `_room`."""
+        """Read parts of a file into `_room`.
+
+        The last three numbers of a part are its offset in the file, and its begin and end in `_room`.
+        """
         room = self._room.data
         try:
             file = self._file(source)

@@ -11,7 +11,7 @@ Column: TypeAlias = npt.NDArray[Any]
 SIZE = 16 << 20
 """Bytes of a capture in memory at a time. No record is longer."""
 _SLACK = 128
-"""How many bytes behind the window may be read. A header of fixed size is read before its length is
+"""How many bytes after the end of the window may be read. A header of fixed size is read before its length is
 checked."""
 
 
@@ -23,7 +23,7 @@ class Readable(Protocol):
     """A stream that a window reads from."""
 
     def readinto(self, buffer: memoryview, /) -> int | None:
-        """Read bytes into `buffer`, and not always fill it. Return their number; 0 at the end."""
+        """Read bytes into `buffer`, which need not become full. Return their number; 0 at the end."""
 
 
 class FileWindow:
@@ -61,7 +61,7 @@ class FileWindow:
         return True
 
     def blocks(self, places: Column, dtype: npt.DTypeLike) -> Column:
-        """Read a value of type `dtype` at each place. `end` is the highest place allowed."""
+        """Read a value of type `dtype` at each place. No place may be above `self.end`."""
         kind = np.dtype(dtype)
         raw = np.ndarray(len(self.data) - kind.itemsize + 1, f"V{kind.itemsize}", self.data, 0, (1,))
         found: Column = raw[places].view(kind)

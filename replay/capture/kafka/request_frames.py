@@ -84,9 +84,9 @@ class RequestFraming(Framing):
 
         A broker's response can look like a request, for example if its correlation id looks like key and
         version. So while the client is unknown, two consecutive requests of one client are needed. Once the
-        client is known, one request is enough if it ends where the client stopped to wait. A header without a
-        client id is accepted only where the known client started to send, because other bytes often look like
-        it.
+        client is known, one request is enough if the client stopped sending after it, to wait for a response.
+        A header without a client id is accepted only where the known client started to send, because other
+        bytes often look like it.
         """
         size = _size(search, at)
         if size in {NO, MORE}:

@@ -8,8 +8,8 @@ overlaps and reordering stay as they are, and end a run.
 A run also ends at the end of a file, share or window, after `MAX_RUN` bytes, and at a pause of `MAX_PAUSE`.
 Splitting a run into two rows does not change its meaning.
 
-Before rows are sorted by connection, they have references to their payload in place of the payload, if the
-file can be read again at these places: `read_references`. After it, `with_payload` gets the payload.
+If the file can be read again at offsets, rows first have references to their payload in place of the payload
+(`read_references`). After the rows are sorted by connection, `with_payload` gets the payload.
 """
 
 import ipaddress
@@ -70,7 +70,8 @@ REFERENCES = pa.schema(
 )
 """SEGMENTS, with references to payload."""
 _SPAN = np.dtype([("begin", "<i4"), ("size", "<i4")])
-"""The place of a packet's payload, after the beginning of the run's first record, and its bytes."""
+"""Where a packet's payload begins, counted in bytes from the beginning of the run's first record, and its
+size."""
 
 
 def endpoints(connection: bytes) -> tuple[str, str]:
@@ -113,7 +114,7 @@ def read(share: TaskInput, keep: Filter = EVERYTHING) -> Iterator[pa.RecordBatch
 def read_references(
     share: TaskInput, keep: Filter = EVERYTHING, *, plain: bool = False
 ) -> Iterator[pa.RecordBatch]:
-    """Read a share as batches of REFERENCES, in the rows of `read`.
+    """Read a share as batches of REFERENCES, with the same rows as `read`.
 
     With `plain`, or if the file can't be read at offsets, rows have their payload.
     """
@@ -267,7 +268,7 @@ def _spans_of(batch: pa.RecordBatch) -> tuple[Spans, Column]:
 
 
 def _segments(batch: pa.RecordBatch, read: pa.Array) -> pa.RecordBatch:
-    """Convert a batch from the schema REFERENCES to SEGMENTS. `read` has the payloads of rows with spans."""
+    """Turn a batch of REFERENCES into SEGMENTS. Rows with spans get their payload from `read`."""
     columns = [batch.column(name) for name in SEGMENTS.names]
     carried = pc.greater(pc.binary_length(columns[-1]), 0)
     if not pc.all(carried).as_py():
@@ -276,7 +277,10 @@ def _segments(batch: pa.RecordBatch, read: pa.Array) -> pa.RecordBatch:
 
 
 def bytes_of(column: pa.Array) -> tuple[memoryview, Column]:
-    """Return the concatenated values of a binary column, and where each begins, with the end of the last."""
+    """Return the concatenated values of a binary column, and their offsets.
+
+    The offsets are where each value begins, followed by the end of the last value.
+    """
     _, offsets, data = column.buffers()
     edges = np.frombuffer(offsets, np.int32)[column.offset : column.offset + len(column) + 1]
     return memoryview(data if data is not None else b"").cast("B"), edges.astype(np.int64)
@@ -298,7 +302,7 @@ def _array(values: Column) -> pa.Array:
 def _by_connection(ends: Column) -> Column:
     """Return an order by a hash of the two ends. Packets with equal hashes stay in captured order.
 
-    If two connections have the same hash, their runs only end more often.
+    If two connections have the same hash, the only effect is that their runs end more often.
     """
     mixed = np.zeros(ends.shape[1], np.uint64)
     for part in ends:

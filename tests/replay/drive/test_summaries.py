@@ -47,7 +47,11 @@ def _key(topic: Any) -> bytes:
 
 
 def _expected(key: int, message: Any) -> tuple[dict[bytes, list[int]], list[tuple[bytes, int, int, int]]]:
-    """Return the listing, and rows with their first value."""
+    """Return the listing and the rows that are expected for kio's object `message`.
+
+    A row has a topic, a number, an error code and an offset. For ApiVersions, it has the lowest version in
+    place of the offset.
+    """
     listing: dict[bytes, list[int]] = {}
     rows = []
     if key == ApiKey.API_VERSIONS:

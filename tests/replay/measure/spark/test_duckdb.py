@@ -40,7 +40,7 @@ NESTED: Final = {
 
 @pytest.fixture(scope="module")
 def folder(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write the table that the page asks, and return the folder in which it is."""
+    """Write the table that the page's queries read. Return the folder of the table."""
     folder = tmp_path_factory.mktemp("duckdb")
     measured(spark, work(FIRST, SECOND, parquet=str(folder / "table")))
     return folder
