@@ -19,9 +19,8 @@ COUNTS = ("begun", "tally")
 """Attributes that make the core count the traffic of the fast path when read. The shell reads them rarely."""
 
 _OTHERS: dict[int, tuple[SessionLimits, SessionLimits]] = {}
-"""Id of a `SessionLimits` object -> that object for the cores with the fast path, and a second one for the
-cores without it.
-"""
+"""By the id of a `SessionLimits` object: this object, which the cores with the fast path use, and a second
+one for the cores without it."""
 _VERSIONS: dict[int, tuple[BrokerVersions, BrokerVersions]] = {}
 
 

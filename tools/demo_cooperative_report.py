@@ -46,7 +46,7 @@ class GroupOutcome:
         """Read the logs of a group.
 
         Args:
-            members: their logs.
+            members: the log of each member.
             killed: the index of the killed member.
             killed_at: when it was killed (monotonic, ns).
             produced: the number of records in the topic.

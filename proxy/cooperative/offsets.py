@@ -159,7 +159,7 @@ class FetchedGroup:
 
 @dataclass(slots=True)
 class OffsetFetch:
-    """An OffsetFetch request. Up to v7 it names one group."""
+    """An OffsetFetch request. Up to v7 it is for one group."""
 
     frame: bytes
     version: int

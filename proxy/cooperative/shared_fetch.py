@@ -479,7 +479,7 @@ class Subscriber:
             shared.note(state)
 
     def forget(self, place: TopicPartition) -> None:
-        """Note that the entry of a partition has an error or another broker.
+        """Note that a partition's entry has an error, or sends the client to another broker.
 
         If the partition is shared, the state of its shared fetch is forgotten.
         """
@@ -536,7 +536,7 @@ class Subscriber:
     def alone(self) -> None:
         """Stop sharing on this connection.
 
-        After a SASL authentication, the broker may see it as another user.
+        After a SASL authentication, the broker may see another user on this connection.
         """
         self._broker = ""
 

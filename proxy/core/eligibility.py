@@ -208,8 +208,7 @@ class Eligibility:
 
         Returns:
             True if this fetch is the first proof that the client does not use its session. The caller then
-                takes over
-            the session `given`, so that the broker does not keep an unused session.
+                takes over the session `given`, so that the broker does not keep an unused session.
         """
         session_id, epoch = fetch.session_id, fetch.session_epoch
         # (-1, -1) is kafka-go's way to have no session (fetch-semantics 2.2, case 14). Once native, always: a

@@ -35,7 +35,7 @@ def fetch_kind(session_id: int, epoch: int) -> FetchKind:
 
 
 class Refusal(StrEnum):
-    """Why the gateway ended a connection: otherwise the client might have got a broker's own address.
+    """Why the gateway ended a connection to keep a broker's own address from the client.
 
     The values are the label of `fetchgate_refused_total`. This only happens in explicit mode, in which the
     gateway rewrites addresses.

@@ -92,7 +92,7 @@ class Fetches:
         """Whether the client sends no more fetches. If so, a fetch that is sent again does not use a
         session."""
         self.check_at = 0.0
-        """The time, in seconds, at which `_look` decides for the next time whether to check the session."""
+        """The next time, in seconds, at which `_look` decides whether to check the session."""
         self._check_due_at = 0.0
         """The time, in seconds, at which the session's next regular check is due."""
         self._check_paid_at = 0

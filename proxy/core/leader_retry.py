@@ -405,7 +405,10 @@ class LeaderRetry(Stage):
         return FollowFetch(self, request.handler, fetching)
 
     def repeats(self, api_key: int, version: int, *, in_session: bool = False) -> bool:
-        """Whether such requests may take the fast path, because no error in a response needs this stage."""
+        """Whether requests of this API and version may take the fast path.
+
+        They may if no error in their responses needs this stage.
+        """
         if api_key == _FETCH:
             return in_session or version >= HINTS_VERSION
         return api_key != ApiKey.PRODUCE or not self._takes(version)

@@ -33,8 +33,8 @@ backup returns to older epochs, and clients must not be sent to its former leade
 
 
 MAX_HINTS: Final = 10_000
-"""The limit of leaders from responses other than Metadata. They are kept until Metadata of their topics
-arrives: some 3 MB."""
+"""The maximum number of remembered leaders from responses other than Metadata (some 3 MB). Each is remembered
+until Metadata of its topic arrives."""
 
 _Indexes: TypeAlias = npt.NDArray[np.int32]
 _LeaderBytes: TypeAlias = npt.NDArray[np.uint8]
@@ -65,8 +65,8 @@ class Leaders:
         """By topic id, the *image*: the bytes of the topic (`TopicElement.span`) with the newest leader of
         each partition."""
         self._seen: dict[bytes, float] = {}
-        """By topic id: the time, in seconds, of the last response without older leaders. The oldest topic
-        comes first."""
+        """By topic id: when a response last confirmed the topic's leaders, in seconds. A response with an
+        older leader confirms nothing. The topic with the earliest time comes first."""
         self._hints: dict[bytes, dict[int, LeaderHint]] = {}
         """By topic id and partition: leaders learned since the last Metadata, at most one for each
         partition."""
@@ -111,9 +111,9 @@ class Leaders:
     def learn(self, hints: Iterable[LeaderHint]) -> None:
         """Learn leaders from responses other than Metadata.
 
-        Topics that no Metadata response has named are ignored, because clients learn the topic id there. The
-        leaders are only compared when the next Metadata response arrives. Comparing them now would cost a
-        step for every partition of the topic, for each error of one partition.
+        Topics that were in no Metadata response are ignored, because clients learn the topic id from
+        Metadata. The leaders are only compared when the next Metadata response arrives. Comparing them now
+        would cost a step for every partition of the topic, for each error of one partition.
         """
         for hint in hints:
             image = self._images.get(hint.topic_id)

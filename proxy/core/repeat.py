@@ -61,8 +61,8 @@ class Repeat(Protocol):
     seconds: float
     """How long the response may be held back, in seconds."""
     beyond: float
-    """The retry may wait for earlier requests to the new leader. If they may block it for this many seconds
-    more than `seconds`, the new leader is asked nevertheless."""
+    """Earlier requests may block the retry at the new leader for up to this many seconds after `seconds` have
+    passed. If they may block it for longer, the new leader is not asked."""
 
     def choose(self, followed: Container[Place]) -> int:
         """Remove the partitions that may not be retried. Return how many of these had error 6 (no leader).

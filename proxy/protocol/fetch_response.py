@@ -201,9 +201,9 @@ class FetchResponseWalk:
 
     Args:
         layout: the layout of the request's version.
-        isolation_level: the isolation level of the request. It decides which bytes end an empty entry. It is
-            only used with `keep`. Without `keep`, the bytes of both isolation levels are accepted in each
-            run, because the request may not have been read.
+        isolation_level: the isolation level of the request. It decides what the last bytes of an entry
+            without records are. It is only used with `keep`. Without `keep`, the bytes of both isolation
+            levels are accepted in each run, because the request may not have been read.
         keep: whether to collect `entries`, `runs` and `elements`. If False, entries are only counted.
         spans: whether to collect `record_spans`.
     """

@@ -416,8 +416,8 @@ class Server:
     def reconfigured(self) -> None:
         """Apply the new options of the process after a reload.
 
-        They also apply to open connections, except for the largest request. If the limit of sessions is now
-        lower, sessions above it stay until they end.
+        They also apply to open connections. Only the limit for the size of a request applies to new
+        connections alone. If the limit of sessions is now lower, sessions above it stay until they end.
         """
         self._apply_limits()
         if self._members is not None:

@@ -88,7 +88,11 @@ class Upstream:
         return self._broker_by_name(link)
 
     def _broker_by_name(self, link: Link) -> int | None:
-        """Return the broker that a client names in TLS (SNI). None, the bootstrap, if it names no broker."""
+        """Return the id of the broker that the client's TLS server name (SNI) stands for.
+
+        Return None, which means the bootstrap, if the name stands for no broker or is missing. If the broker
+        is not known yet, the client is refused.
+        """
         rule = self._process.config.broker_ports
         named = rule.called(link.server_name) if link.server_name else None
         if named is None or self._brokers.knows(named):

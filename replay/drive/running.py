@@ -124,8 +124,9 @@ async def drive(
         script: the requests.
         options: how to play them.
         progress: called from time to time.
-        problems: for the report.
-        keeper: the one that was used to make the script, to compare the responses.
+        problems: the problems to list in the report.
+        keeper: the object that kept summaries of the captured responses while the script was made. The new
+            responses are compared with these summaries. None to compare nothing.
 
     Raises:
         TargetError: the target can't be reached, or is not a Kafka broker; nothing was played.

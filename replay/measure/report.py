@@ -1,7 +1,7 @@
 """Makes the report object from the collected rows of the table. Sans-IO.
 
 Rows are grouped by the columns in `GROUPED`, and the columns in `SUMMED` are added up. The report does not
-depend on how rows were grouped: a single row, with ``count`` 1, may also be a group.
+depend on how rows were grouped: a group may also be a single row, with ``count`` 1.
 """
 
 import base64

@@ -12,8 +12,8 @@ from replay.report.wording import SHARES, ShareKey, duration, percent, size
 
 WIDE: Final = 900
 NARROW: Final = 360
-"""The widths of plots: for wide screens and paper, and for phones. The size of the text is the same for
-all."""
+"""The width of plots for phones. `WIDE` is the width for wide screens and paper. The text has the same size
+in both."""
 HEIGHT: Final = 240
 LEFT: Final = 66
 RIGHT: Final = 34

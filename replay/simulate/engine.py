@@ -33,9 +33,10 @@ class Repeats:
 
     times: int
     outcome: Outcome
-    """The chosen policy's outcome of the first of them."""
+    """The outcome of the first repeated fetch in the chosen policy."""
     other: Outcome
-    """The other policy's outcome of an earlier fetch that they repeat. See `Engine.drain_other`."""
+    """The outcome of an earlier fetch in the other policy. The repeated fetches have the same cost. See
+    `Engine.drain_other`."""
 
 
 class Engine:
@@ -45,8 +46,8 @@ class Engine:
 
     Args:
         policy: the chosen policy. `add` and `end` return its outcomes.
-        plain: whether each fetch goes through the policy ``always``, also one that costs the same as the last
-            one, or the same with both policies.
+        plain: whether every fetch goes through the policy ``always``. If False, a fetch may be left out there
+            if it costs the same as the last one, or the same with both policies.
     """
 
     def __init__(self, policy: Policy, *, plain: bool = False) -> None:
@@ -94,9 +95,10 @@ class Engine:
         return settled + self._take(fetch)
 
     def repeat(self, pairs: Pairs, at: int) -> tuple[list[Outcome], Repeats | None]:
-        """Add the fetches from a place on that repeat the one before them and are final at once.
+        """Add the fetches of `pairs` from index `at` on, as long as each repeats the fetch before it.
 
-        Return the outcomes of earlier fetches that became final, and what the repeated fetches cost.
+        Only fetches that are final at once are added. Return the outcomes of earlier fetches that became
+        final, and what the repeated fetches cost.
         """
         unchanged = self._unchanged
         if unchanged is None or self._unanswered or self._gateway.repeated is None:
@@ -111,10 +113,10 @@ class Engine:
         return settled, Repeats(times, own.repeated_by(pairs.exchange(at)), other)
 
     def drain_other(self) -> list[Outcome]:
-        """Return the final outcomes of the other policy since the last call, and forget them.
+        """Return the other policy's final outcomes since the last call, and forget them.
 
-        Only their sizes in bytes, and the keys of their topics, are those of the other policy. Fetches that
-        repeat the previous fetch share its outcome object.
+        In these outcomes, only the sizes in bytes and the keys of topics belong to the other policy. Fetches
+        that repeat the previous fetch share its outcome object.
         """
         outcomes, self._of_other = self._of_other, []
         return outcomes
@@ -152,7 +154,7 @@ class Engine:
         return settled
 
     def _repeat_in_always(self, exchange: Exchange) -> list[Outcome]:
-        """Add a fetch to the policy ``always``. It repeats the last fetch of the gateway."""
+        """Add a fetch to the policy ``always``. It repeats the last fetch in the policy ``gateway``."""
         like = self._unchanged
         if like is not None:
             return [like if self._other is self._always else like.repeated_by(exchange)]
@@ -174,7 +176,10 @@ class Engine:
         return []
 
     def _noted(self, outcomes: list[Outcome]) -> list[Outcome]:
-        """Return final outcomes of the chosen policy, after the other one has taken over what it may."""
+        """Return the given final outcomes of the chosen policy.
+
+        First keep the outcomes of ``always`` that result from them, for `drain_other`.
+        """
         if self._follower is not None:
             self._take_over(self._follower.note(outcomes))
         return outcomes

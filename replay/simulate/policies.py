@@ -82,8 +82,8 @@ class _Template:
     request: Turned
     response: Turned
     plan: SessionPlan | None = None
-    """The core's plan for matching responses. It is set once the core's fast path has expanded a matching
-    response to the captured size. All other matching responses are expanded in the same way."""
+    """The core's plan for matching responses. It is None until the core's fast path has expanded one matching
+    response to the captured size. After that, the plan expands all other matching responses."""
 
     @property
     def answer_size(self) -> int:
@@ -148,10 +148,11 @@ class GatewayPolicy:
         return True
 
     def repeat(self, pairs: Pairs, at: int) -> int:
-        """Add the fetches from a place on that match the template. Return how many were added.
+        """Add the fetches of `pairs` from index `at` on, up to the first that does not match the template.
 
-        They are final, because each got its response before the next request. So the last fetch of `pairs`
-        is not added: what comes after it is unknown. All fetches before `at` must be final.
+        Return how many were added. They are final, because each got its response before the next request. So
+        the last fetch of `pairs` is not added: what comes after it is unknown. All fetches before `at` must
+        be final.
         """
         template, last = self._template, at
         plan = template.plan if template is not None else None

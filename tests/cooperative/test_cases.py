@@ -1,4 +1,4 @@
-"""The docstrings of tests name each case of cooperative consuming (see CASES.md)."""
+"""Each case of cooperative consuming (see CASES.md) is mentioned in the docstring of a test."""
 
 import ast
 import re

@@ -333,9 +333,10 @@ def test_what_others_have_done_does_not_come_to_a_client_that_keeps_its_position
 
 
 def test_heartbeats_on_another_connection_count(shared: Shared, coordinator: Coordinator) -> None:
-    """A heartbeat on one connection of a client is valid for all of them. franz-go joins on its own one.
+    """A heartbeat on one connection of a client is valid for all its connections.
 
-    Before the fix, franz-go never got records, and the group rebalanced forever.
+    franz-go uses a separate connection for its group. Before the fix, franz-go never got records, and the
+    group rebalanced forever.
     """
     one, two = client(shared), client(shared, "b")
     coordinator.rebalance([one, two])
@@ -377,12 +378,10 @@ def test_a_client_that_takes_a_new_connection_for_each_generation_gets_its_lanes
 
 
 def forgot(coordinator: Coordinator, shared: Shared, *, keeps: bool = True) -> Client:
-    """Return a client that missed an empty assignment, and then got all keys.
+    """Return a client that had the lower half of the keys, missed an empty assignment, and then got all keys.
 
-    It may still have an old position.
-
-    Before that it had the lower half of the keys. The same happens to a client that sends a heartbeat while
-    it waits for its assignment, and then drops the assignment.
+    It may still have an old position. The same happens to a client that sends a heartbeat while it waits for
+    its assignment, and then drops the assignment.
     """
     one, two = client(shared), client(shared, "b")
     coordinator.rebalance([one, two])

@@ -64,7 +64,11 @@ def test_a_forwarded_fetch_waits_less(client_id: str, due: dict[str, Any]) -> No
 
 
 def test_the_fetches_of_a_session_wait_less() -> None:
-    """The fetch is full, then rotates the list, then is sent again (conformance case 71)."""
+    """max_wait_ms is lowered in all fetches of a session.
+
+    It is lowered in the full fetch, in incremental fetches (the client rotates its list), and in the full
+    fetch that is sent again after an error (conformance case 71).
+    """
     play = limited()
     wants: list[Want] = [("t", at) for at in range(8)]
     asked, forwarded = (fetch(12, *wants, correlation=3, **limits) for limits in (ASKED, LOWERED))

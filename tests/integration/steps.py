@@ -267,7 +267,7 @@ class Steps(Requests):
     def _part_ties(self) -> None:
         """Close one of two sessions that a broker could evict equally well.
 
-        Their ids would decide (2.7), and the ids of the two servers differ.
+        The ids of the sessions would decide (2.7), but the two servers give different ids.
         """
         seen = set()
         for client in self.clients:

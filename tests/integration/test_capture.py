@@ -1,4 +1,4 @@
-"""``--capture`` before a real broker: the files equal tcpdump's, and the gateway's counts."""
+"""``--capture`` with a real broker: the files agree with tcpdump's and with the gateway's counts."""
 
 import shutil
 import signal
@@ -46,7 +46,10 @@ class Run:
 
 @contextmanager
 def tcpdump(file: Path, *ports: int) -> Iterator[Path | None]:
-    """Let tcpdump capture the same, if it is installed and permitted."""
+    """Let tcpdump capture the packets of these ports, and yield its file.
+
+    Yield None if tcpdump is not installed, or not permitted.
+    """
     if shutil.which("tcpdump") is None:
         yield None
         return
@@ -72,7 +75,8 @@ def tcpdump(file: Path, *ports: int) -> Iterator[Path | None]:
 def _wait_written(file: Path, port: int) -> None:
     """Wait until tcpdump has written all packets so far. The kernel delivers them in blocks of a second.
 
-    A new connection to a watched port comes after all of them.
+    The function opens a new connection to a watched port. When tcpdump has written its packets, all earlier
+    packets are written, too.
     """
     with socket.create_connection(("127.0.0.1", port)) as last:
         ports = struct.pack(">HH", last.getsockname()[1], port)
@@ -159,9 +163,10 @@ def _kept_records(run: Run) -> bool:
 
 
 def _assert_left_out_in_doubt(exchange: Exchange, exchanges: list[Exchange]) -> None:
-    """A body is left out only while a request is unanswered whose response may have records.
+    """Check that a later request, whose response may have records, was open when the body was left out.
 
-    If this response ended earlier than its length says, that one would follow (`proxy/capture/redact.py`).
+    If the response were shorter than its length says, the response to that later request would begin within
+    it (`proxy/capture/redact.py`).
     """
     assert exchange.api_key != ApiKey.FETCH
     assert any(

@@ -333,7 +333,8 @@ async def _stop(consumer: AIOKafkaConsumer) -> None:
 
     aiokafka does not support KIP-368, so the broker disconnects the consumer repeatedly. If this has just
     happened, the consumer's fetcher raises its own cancellation, and closes nothing. A connection that is
-    being opened would also stay open. The lock waits for this connection, and prevents new ones.
+    being opened would also stay open. So this function holds aiokafka's connection lock: it waits for such a
+    connection, and prevents new ones.
     """
     async with consumer._client._get_conn_lock:
         with suppress(asyncio.CancelledError):
@@ -541,7 +542,7 @@ def test_a_client_certificate_opens_a_listener_that_wants_one(secured: Secured) 
 
 
 def _reason(gateway: GatewayProcess) -> str:
-    """Wait until a gateway has the only reason why it is not ready, and return this reason."""
+    """Wait until the gateway has asked the bootstrap. Return the only reason why it is not ready."""
     deadline = time.monotonic() + 20
     reasons = ["the bootstrap has not been asked yet"]
     while reasons == ["the bootstrap has not been asked yet"] and time.monotonic() < deadline:

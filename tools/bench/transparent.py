@@ -44,7 +44,7 @@ class ResponseKind:
     cpu: tuple[str, float]
     """The unit of CPU for one of `counted`, and the factor from seconds to that unit."""
     pace: tuple[str, float]
-    """The unit of `counted` per second, and its factor."""
+    """The unit for `counted` per second, and the factor from one per second to that unit."""
 
 
 KINDS: Final = (
@@ -67,14 +67,14 @@ KINDS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ModeWindow:
-    """One window of one mode, in the units of its kind."""
+    """The results of one window of one mode, in the units of its `ResponseKind`."""
 
     cpu: float
     pace: float
 
 
 def run(stage: BenchStage) -> list[FigureTable]:
-    """Measure both kinds, if namespaces can be made."""
+    """Measure both kinds of responses (`KINDS`), if network namespaces can be made."""
     if lacking := missing("nft", "setpriv"):
         stage.report(f"transparent: not measured, {lacking}")
         return []
@@ -110,7 +110,7 @@ def _measured(stage: BenchStage, kind: ResponseKind) -> tuple[dict[str, list[Mod
 
 
 def _namespace() -> Namespace:
-    """Make a namespace in which the kernel does not pace traffic, as it would with BBR."""
+    """Make a namespace with Reno congestion control. With BBR, the kernel would pace the traffic."""
     place = Namespace()
     place.run("sysctl", "-qw", "net.ipv4.tcp_congestion_control=reno")
     return place

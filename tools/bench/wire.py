@@ -41,7 +41,7 @@ class WireWorkload:
     saved_all: float
     """The required saving in percent, with records."""
     mark: bool
-    """Whether the Java consumer's bytes are a limit."""
+    """Whether the Java consumer's bytes are the limit for the gateway's bytes."""
 
 
 WORKLOADS: Final = (
@@ -57,7 +57,10 @@ def run(stage: BenchStage) -> list[FigureTable]:
 
 
 def _measured(stage: BenchStage, workload: WireWorkload) -> tuple[dict[str, CountedFetches], dict[str, int]]:
-    """Return the broker's side of each route in one window, and why fetches used no session, by number."""
+    """Return the fetches of each route on the broker's side, counted in one window.
+
+    Also return, by reason, how many fetches of the gateway used no session.
+    """
     stage.report(f"bytes: {workload.name}, direct, Java and through at once ...")
     with ExitStack() as stack:
         topic = stack.enter_context(stage.topic(workload.partitions))

@@ -181,7 +181,7 @@ def as_ipv6(frames: Iterable[Frame], extensions: bytes = b"", protocol: int = 6)
 
     Args:
         frames: IPv4 packets without options, of a length that IPv6 allows.
-        extensions: Extension headers. The last one names TCP.
+        extensions: Extension headers. The last one says that TCP follows.
         protocol: The type of the first extension.
     """
     prefix = bytes.fromhex("fd00") + bytes(10)

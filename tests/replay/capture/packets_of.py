@@ -111,7 +111,7 @@ def read(
     responses: frozenset[int] = READ,
     secrets: Secrets | None = None,
 ) -> list[Event]:
-    """Return the events of rows. They must be the same if exchanges are found in columns."""
+    """Return the events of rows. Check that they are the same if exchanges are found in bulk, in columns."""
     found = batch(rows)
     connections = Connections(ports=ports, responses=responses, secrets=secrets)
     events = [*connections.feed(found), *connections.end()]

@@ -1,4 +1,4 @@
-"""Captured responses are compared with others, in each of which one thing is changed."""
+"""Captured responses are compared with responses in which one thing is changed."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -114,7 +114,7 @@ class Played:
     def now(self, *responses: bytes, sent: Iterable[bytes] = ()) -> CompareFigures:
         """Send the requests, and return the figures after these responses.
 
-        `sent` are the frames as sent, if they are others than the captured ones.
+        `sent` has the frames that were sent, if they differ from the captured ones.
         """
         steps = [step for connection in self.played for step in connection.steps]
         frames = [*sent] or [step.frame for step in steps]
@@ -149,7 +149,10 @@ FETCH = fetch(11, ("t", 0, 5), ("t", 1, 7), ("u", 2, 0), values={"partition_max_
 
 
 def fetched(*t: Any, u: Any = None, version: int = 11, **fields: Any) -> bytes:
-    """Return a response to `FETCH`: of t by default one batch in partition 0, and nothing in partition 1."""
+    """Return a response to `FETCH`: by default one batch in t-0, and no records in t-1 and u-2.
+
+    Each entry in `t` replaces the default entry of its partition. `u` has all entries of topic u.
+    """
     full = {each.partition_index: each for each in (entry(0, 9, records=batch(5)), entry(1, 7), *t)}
     u = [entry(2, 0)] if u is None else u
     return fetch_response(version, ("t", [*full.values()]), *([("u", u)] if u else []), **fields)
@@ -267,7 +270,7 @@ def test_the_same_error_is_no_difference() -> None:
 
 
 def test_records_may_be_missing_if_others_fill_the_response() -> None:
-    """Another partition has records that were not there when the client fetched, up to max_bytes."""
+    """Missing records are allowed if another partition's new records leave no room for them (max_bytes)."""
     frame = fetch(11, ("t", 0, 5), ("t", 1, 7), ("u", 2, 0), max_bytes=1000)
     others = entry(1, 20, records=batch(7, size=931))
 
@@ -293,7 +296,10 @@ def test_three_examples_of_each_difference_are_kept() -> None:
 
 
 def test_topic_ids_are_compared_by_their_names() -> None:
-    """The same topic has another id at the target. Names are at most 16 bytes of the test's own ids."""
+    """A topic is compared by its name, because it has another id at the target.
+
+    The captured id is "t", padded with zeros to 16 bytes, because the test frames make ids from names.
+    """
     here, there = b"t".ljust(16, b"\0"), b"id at the target"
     frame = fetch(16, ("t", 0, 5))
     captured = fetch_response(16, ("t", [entry(0, 9, records=batch(5))]))
@@ -328,7 +334,11 @@ def test_incremental_responses_lack_what_has_not_changed() -> None:
 
 
 def test_a_session_that_is_made_again_has_full_responses() -> None:
-    """The captured incremental response lacked what had not changed, so it says nothing of these."""
+    """The response of a session that was created again may list more than the captured response.
+
+    The captured response was incremental, so it left out unchanged partitions. The target's response is full.
+    This is no difference.
+    """
     created = fetch(11, ("t", 0, 5), ("t", 1, 7), session=(0, 0))
     first = fetch_response(11, ("t", [entry(0, 5), entry(1, 7)]), session_id=9)
     played = Played([(created, first), (fetch(11, session=(9, 1)), fetch_response(11, session_id=9))])
@@ -352,7 +362,10 @@ def test_a_partition_is_missing_in_a_session_that_is_made_again() -> None:
 
 @pytest.mark.parametrize(("captured", "differences"), [(0, ["missing"]), (3, [])])
 def test_a_session_has_a_partition_that_the_target_lacks(captured: int, differences: list[str]) -> None:
-    """If the captured broker did not have it, either, nothing differs."""
+    """A partition of a session that the target lacks is reported as missing.
+
+    If the captured broker lacked the partition too (error 3), there is no difference.
+    """
     created = fetch(11, ("t", 0, 5), session=(0, 0))
     first = fetch_response(11, ("t", [entry(0, 5)]), session_id=9)
     frame = fetch(11, ("gone", 0, 5), session=(9, 1))
@@ -366,7 +379,10 @@ def test_a_session_has_a_partition_that_the_target_lacks(captured: int, differen
 
 
 def test_a_topic_that_the_target_lacks_is_missing() -> None:
-    """The request can't be sent."""
+    """The target lacks the topic, so the request can't be sent.
+
+    The partition that had no error in the capture is reported as missing.
+    """
     frame = fetch(11, ("gone", 0, 5), ("gone", 1, 5))
     captured = fetch_response(11, ("gone", [entry(0, 9), entry(1, error=6)]))
 
@@ -377,7 +393,10 @@ def test_a_topic_that_the_target_lacks_is_missing() -> None:
 
 
 def test_partitions_that_the_target_lacks_are_missing() -> None:
-    """The request is sent without them."""
+    """The target lacks a partition, so the request is sent without it.
+
+    The partition is reported as missing.
+    """
     now = fetch_response(11, ("t", [entry(0, 9, records=batch(5))]), ("u", [entry(2, 0)]))
 
     figures = compared(FETCH, fetched(), now, topics={"t": topic(1), "u": topic(4)})
@@ -402,7 +421,10 @@ def test_partitions_of_other_brokers_are_not_compared() -> None:
 
 
 def test_records_of_shifted_partitions_are_not_compared() -> None:
-    """The highest offset of t-1 is the target's latest, those of t-0 and u-2 are not."""
+    """The records of t-0 and u-2 are not compared, because their offsets are shifted.
+
+    The offsets of t-1 are not shifted, because its highest fetch offset is the target's latest one.
+    """
     topics = {"t": topic(4, latest=7), "u": topic(4)}
     now = fetched(entry(0, 9, records=batch(3)), u=[entry(2, 9, records=batch(9))])
 
@@ -488,7 +510,7 @@ UNKNOWN_TOPIC = "error 3 UNKNOWN_TOPIC_OR_PARTITION"
 
 
 def metadata(*topics: tuple[str, int, list[tuple[int, int]]], leader: int = 1) -> bytes:
-    """Return a Metadata response (v1): topics with their errors, and their partitions with theirs."""
+    """Return a Metadata response (v1). Each topic is a name, an error, and (partition, error) pairs."""
     listed = [
         pack(">h", error)
         + raw.string(name)

@@ -78,7 +78,7 @@ def captured(folder: Path, *consumers: Consumer) -> Path:
 
 
 def asked(capture: Path, members: int, parquet: str | None = None, **chosen: Any) -> tuple[Work, About]:
-    """Return the work for `measure`. `chosen` may name `topics` and `clients`."""
+    """Return the work for `measure`. `chosen` can have the keys `topics` and `clients`."""
     filters = Filters(ports=[], hosts=[], **{"clients": [], "topics": []} | chosen)  # type: ignore[typeddict-item]  # only these
     work = Work(
         keep=Filter(),

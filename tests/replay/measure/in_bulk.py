@@ -1,4 +1,4 @@
-"""Turns exchanges into the events with which they are added in bulk."""
+"""Turns exchanges into bulk events: successive fetches that were answered at once become one event."""
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby, pairwise
