@@ -140,7 +140,7 @@ class FollowFetch(Around):
         return self._retry.receive(self, self._fetching, pieces)
 
     def end(self, request: InFlight) -> bool:
-        """Return whether the client has the response."""
+        """Return whether the client was sent the whole response. False if it is held back."""
         return self._inner.end(request) and not self.held
 
     def passes(self, size: int) -> bool:
@@ -184,7 +184,7 @@ class FollowProduce(Handler):
         return self._retry.receive_produced(self, frame)
 
     def end(self, _request: InFlight) -> bool:
-        """Return whether the client has the response."""
+        """Return whether the client was sent the whole response. False if it is held back."""
         return not self.held
 
     def passes(self, _size: int) -> bool:

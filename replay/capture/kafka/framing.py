@@ -145,7 +145,10 @@ class Framing:
         return self.search is None and not (self.ignored or self._left or self._head)
 
     def skip(self, size: int) -> None:
-        """Count whole frames that the owner has. The other direction sent something after each of them."""
+        """Count `size` bytes of whole frames.
+
+        The owner has these frames. The other direction sent something after each of them.
+        """
         self.seen_bytes += size
         self.turned = True
 
