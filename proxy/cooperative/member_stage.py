@@ -363,7 +363,7 @@ class MemberStage(Stage):
     def _group_named(data: bytes, size: int) -> bytes | None:
         """Return the group that a request names.
 
-        Return b"" if it can't be read, or None if more bytes are needed.
+        Return b"" if the request can't be read or names no group, or None if more bytes are needed.
 
         Args:
             data: the first bytes of the request.
@@ -457,7 +457,7 @@ class MemberStage(Stage):
     def _send(self, frame: bytes, take: Take | None) -> None:
         """Send a request to the broker. `take` processes the response.
 
-        If it is None, the response is forwarded.
+        If `take` is None, the response is forwarded.
         """
         state = self._state
         if state.fault is not None or state.phase is Phase.CLOSING:

@@ -51,8 +51,7 @@ class Rewriting:
     readdresses: bool = False
     """Whether broker addresses in responses are replaced by the gateway's addresses."""
     tags_from: int = MAX_VERSION + 1
-    """The first version of Fetch whose responses have broker addresses in their tags that must be
-    rewritten."""
+    """From this Fetch version on, responses have tags with broker addresses that must be rewritten."""
 
     def __init__(self, state: ConnectionState, eligibility: Eligibility, *, serves: bool) -> None:
         self.state = state

@@ -139,8 +139,7 @@ class Status:
     """When each of the gateway's own certificates expires, in seconds since 1970. The key is the option. For
     ``--tls-cert-of``, a space and the broker follow it in the key."""
     broker_certificates: dict[NodeId, float] = field(default_factory=dict)
-    """When the certificate of each broker expires, in seconds since 1970. It is the last one that the broker
-    has shown."""
+    """The expiry time of the certificate that each broker last showed, in seconds since 1970."""
 
     def add(self, other: "Status") -> None:
         """Add the status of a worker. Values that are the same in all workers are not added."""

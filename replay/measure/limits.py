@@ -345,8 +345,7 @@ class LimitLog:
 
 
 _UNKNOWN: Final = -1
-"""The end of a partition that is not known, because its entry has an error, or because it had no entry
-yet."""
+"""Stands for the unknown end of a partition: its entry has an error, or it had no entry yet."""
 _ENDS: Final = (("high_watermark", HIGH_WATERMARK), ("last_stable_offset", LAST_STABLE_OFFSET))
 """The field that limits what a client may read, and its place in an entry: first for read_uncommitted, then
 for read_committed."""

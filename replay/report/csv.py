@@ -41,8 +41,8 @@ NAMES: Final = (
     "connection",
     "connections",
 )
-"""The columns with the names that identify a row. If the row of kind `topic` has no topic, it has the bytes
-of frames that belong to no topic."""
+"""The columns with the names that identify a row. A row of the kind `topic` without a topic has the bytes of
+frames that belong to no topic."""
 FIELDS: Final = tuple(
     (group, field)
     for group, fields in (("actual", Actual), ("eligible", Eligible), ("sessions", SessionsReport))

@@ -128,9 +128,9 @@ class CapturedBroker:
         return self.add(table.locate(listing)) if listing is not None and sent.partitions else 0, forgotten
 
     def _only_alters(self, table: PartitionTable, sent: FetchRequest) -> bool:
-        """Return whether a fetch adds no partition to the session.
+        """Return True if a fetch is known to add no partition to the session.
 
-        Fetches with many partitions are not checked: for them the answer is False.
+        A fetch with more than `_FEW` partitions is not checked, and the result is False.
         """
         topics, size = sent.topics, sent.layout.request_entry
         if topics.partitions > _FEW or len(topics.keys) != len(topics.blocks):
@@ -207,7 +207,7 @@ class CapturedBroker:
         return self._table
 
     def _included(self, response: CapturedResponse, listing: Listing) -> Iterator[tuple[int, IncludedEntry]]:
-        """Yield the entries of a full response that a session would send, each with its rank.
+        """From a full response, yield the entries that a session would send, each with its rank.
 
         Their offsets are stored, for the comparison with the next response.
         """

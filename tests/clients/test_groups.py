@@ -131,7 +131,7 @@ class Group:
             time.sleep(0.2)
 
     def check(self, first: int, number: int) -> None:
-        """Check that each record from offset `first` on went to only one member.
+        """Check that each record from offset `first` to `number` - 1 went to exactly one member.
 
         Also check that all records with the same key went to the same member, in order.
         """

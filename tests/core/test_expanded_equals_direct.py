@@ -416,8 +416,10 @@ TestAnyClientAnyBroker.settings = examples(EXAMPLES, stateful_step_count=25)
 
 
 def test_endpoints_that_a_throttle_keeps_back() -> None:
-    """A throttled response without entries still names leader endpoints (v16 and later), except when it hides
-    the loss of the session. Then endpoints are missing, but the client does not need them without entries.
+    """A throttled response without entries still names leader endpoints (v16 and later).
+
+    There is one exception: a response that hides the loss of the session has no endpoints. The client needs
+    none, because the response has no entries.
     """
     history = AnyClientAnyBroker()
     history.begin(

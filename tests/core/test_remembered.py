@@ -115,7 +115,7 @@ def goes_on(connection: Connection) -> None:
 
 
 def asks_at_once(connection: Connection) -> None:
-    """Send as many requests as may be in flight, after others that are remembered."""
+    """Let the gateway remember requests, then send as many further requests as may be in flight."""
     asks_what_is_remembered(connection)
     numbers = range(MAX_IN_FLIGHT)
     connection.receive_client(b"".join(request(HEARTBEAT, 0, number) for number in numbers), 0.0)

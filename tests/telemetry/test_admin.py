@@ -132,8 +132,10 @@ def test_what_is_no_request_for_it_is_refused(request_: bytes, status: int) -> N
 )
 @pytest.mark.parametrize("path", ["/livez", "/metrics", "/state"])
 def test_a_web_page_can_not_ask_by_a_name_of_its_own(path: str, host: str, status: int) -> None:
-    """A web page can't ask the gateway under the page's own name. With DNS rebinding this name leads to the
-    gateway, and is in the Host header.
+    """The admin endpoint refuses a request (421) whose Host header has a name that the gateway does not know.
+
+    Otherwise a web page could read the answer by DNS rebinding: it would let its own name lead to the
+    gateway.
     """
 
     async def scene() -> None:
