@@ -330,7 +330,9 @@ class Member:
     def has(self, place: TopicPartition) -> bool:
         """Return whether the member has a partition, as a whole or only some key ranges of it.
 
-        If no group has assigned lanes to the member, the result is True for all partitions.
+        The result is True for all partitions if the member's client.id declares key ranges or a lane, or if
+        its group shared no partition at the last SyncGroup (`plain`). Other members have none before their
+        first SyncGroup.
         """
         return self.declared is not None or self.plain or place in self.lanes
 

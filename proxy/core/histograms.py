@@ -136,7 +136,7 @@ class Measured:
         self.others: list[float] = []
         self.requests: list[float] = []
         self.responses: list[float] = []
-        """The values of responses that were not counted yet."""
+        """The values of `added_response` that were not counted yet, one for each read."""
 
     def note_fetch(
         self, seconds: float, received: int, sent: int, partitions_sent: int, partitions_asked: int

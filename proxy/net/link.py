@@ -670,9 +670,10 @@ class Link:
 
     @property
     def can_go_on(self) -> bool:
-        """Whether the link may read more bytes of the buffered response.
+        """Whether more bytes of a response that is not complete would arrive if the gateway read on.
 
-        False if the client's write buffer is full.
+        False while the client's write buffer is full, because the link then reads nothing from the broker. A
+        pause by the budget does not count.
         """
         return not self.broker.holds & PEER_FULL
 

@@ -90,7 +90,7 @@ class Resolver:
         return name.ips if name is not None else ()
 
     def keep(self, host: str, ips: Iterable[str]) -> None:
-        """Store the IPs of a name that another process has resolved."""
+        """Store the IPs of a name at which this process has bound a listener. No look-up is needed then."""
         if not is_literal(host):
             self._name(host).ips = tuple(ips)
 

@@ -136,9 +136,9 @@ PASSING = set(ApiKey) - {ApiKey.API_VERSIONS, ApiKey.CONTROLLED_SHUTDOWN}
 
 @pytest.mark.parametrize("api_key", sorted(PASSING | {93, 500, 0x7FFF}))
 def test_what_is_not_understood_passes_byte_for_byte(api_key: int) -> None:
-    """Requests that the gateway does not read are forwarded unchanged.
+    """Requests with an unknown version or API key are forwarded unchanged.
 
-    The test uses requests of share groups (trap 35) and of telemetry (trap 36).
+    Requests of share groups (trap 35) and of telemetry (trap 36) are among them.
     """
     asked = request(api_key, 99, 7, b"anything at all, whatever")
     Playbook().exchange(asked, response(7, b"as it came"))

@@ -28,7 +28,7 @@ def plans() -> Plans:
 
 
 def read(request: FetchRequest) -> dict[str, object]:
-    """Return all values that the gateway reads from a fetch."""
+    """Return the values that the gateway reads from a fetch, but not the forgotten topics."""
     listing = request.listing
     names = ("frame", "body", "layout", "max_wait_ms", "isolation_level", "session_id", "session_epoch")
     told = {

@@ -238,7 +238,7 @@ class Steps(Requests):
     # The clients
 
     def step(self) -> None:
-        """Send the next fetch of a random client, and compare the two responses."""
+        """Send the next fetch of a random client to both servers, and compare their responses."""
         client = self.chance.choice(self.clients)
         if client.idle_until > time.monotonic():
             return

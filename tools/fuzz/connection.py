@@ -63,10 +63,10 @@ _Step = tuple[bytes, float]
 
 
 class _Model:
-    """A model broker with one topic. It remembers its responses to the first steps of a script.
+    """A model broker with one topic. It remembers its response to each step.
 
-    Most scripts begin with the same steps. Without the remembered responses, the model would take as much
-    time as the gateway.
+    If a later script begins with the same steps, the model responds to them from memory. Without this, the
+    model would take as much time as the gateway.
     """
 
     _known: ClassVar[dict[tuple[object, _Step], tuple[object, bytes]]] = {}

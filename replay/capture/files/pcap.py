@@ -50,7 +50,8 @@ class PcapRecords:
             first_time: nanoseconds since 1970 of the file's first packet; 0 if unknown.
         """
         self.done = False
-        """Whether all records before `stop` were returned."""
+        """Whether reading ended at `stop`, or within a record at the end of the file. It stays False if the
+        file ends after a whole record before `stop`."""
         self._form = form
         self._counts = counts
         self._stop = stop

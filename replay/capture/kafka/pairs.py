@@ -135,8 +135,8 @@ def first_true(column: Column) -> int:
 class Stretches:
     """The stretches of a batch of SEGMENTS, found without the state of any connection.
 
-    In a stretch, requests and responses are whole and alternate. Their sequence and ACK numbers continue
-    those of the turns before them. A response has the correlation id of its request.
+    In a stretch, whole fetch requests and their whole responses alternate. The sequence and ACK numbers of
+    each one continue those of the ones before it. A response has the correlation id of its request.
     """
 
     def __init__(self, batch: pa.RecordBatch) -> None:
