@@ -1,8 +1,9 @@
 """A cooperative group in one process: a coordinator, a broker, clients and gateways. Events come in any
 order.
 
-Clients join, process, commit and leave. They are killed, or paused for some time. The gateway is killed too. Requests on their way
-to the broker arrive even if their sender has ended. Sans-IO: the same seed gives the same run.
+Clients join, process, commit and leave. They are killed, or paused for some time. The gateway is killed too.
+Requests on their way to the broker arrive even if their sender has ended. Sans-IO: the same seed gives the
+same run.
 """
 
 import random
