@@ -15,17 +15,13 @@ import pyarrow.compute as pc
 from proxy.protocol.api import ApiKey
 from replay.capture.files.counts import FileCounts
 from replay.capture.kafka.exchange import READ
-from replay.capture.kafka.exchanges import BulkEvent, Event, read_exchanges, read_in_bulk
+from replay.capture.kafka.exchanges import BEFORE, BulkEvent, Event, read_exchanges, read_in_bulk
 from replay.capture.packets.segments import SEGMENTS
 from replay.capture.packets.tcp import Filter
 from replay.capture.tls.keylog import Secrets
 from replay.measure.rows import RowFilter, file_rows, rows
 from replay.measure.strip_records import restore_records
 from replay.measure.table import CODECS, EXCHANGES, EXCHANGES_RAW, connection_ends, exchanges
-
-BEFORE: Final = -1
-"""The `order` of a row that has the number of earlier connections between the same ports. This row comes
-before all other rows of the connection."""
 
 _EVERY: Final = frozenset(ApiKey)
 
@@ -61,17 +57,21 @@ def events(
 
     The counts of files that are among the rows are added to `files`.
     """
+    groups, responses = choice.members > 0, _EVERY if choice.errors else READ
+    if not choice.plain:
+        return read_in_bulk(
+            batches,
+            ports=ports,
+            responses=responses,
+            groups=groups,
+            secrets=secrets,
+            on_files=lambda run: files.extend(_files_in_segments(run)),
+        )
 
     def of_connection(_: bytes, own: Batches) -> Iterable[BulkEvent]:
         uses, rest = _used(own)
-        read = read_exchanges if choice.plain else read_in_bulk
-        return read(
-            rest,
-            ports=ports,
-            responses=_EVERY if choice.errors else READ,
-            groups=choice.members > 0,
-            uses=uses,
-            secrets=secrets,
+        return read_exchanges(
+            rest, ports=ports, responses=responses, groups=groups, uses=uses, secrets=secrets
         )
 
     return _events(batches, files, _files_in_segments, of_connection)

@@ -8,14 +8,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from replay.capture.files.counts import FileCounts
 from replay.capture.files.sources import expand, plan
 from replay.capture.kafka.exchange import ConnectionEnd, Exchange
-from replay.capture.kafka.exchanges import read_exchanges, read_in_bulk
+from replay.capture.kafka.exchanges import read_exchanges
 from replay.capture.packets.segments import read
 from replay.measure.collected import SUMMED, Group, collect
 from replay.measure.report import About, report
-from replay.measure.rows import RowFilter, file_rows, rows
+from replay.measure.rows import RowFilter
+from replay.measure.steps import measure, table_schema
 from replay.measure.table import CODECS
 from replay.report.model import Filters, Report
 from replay.simulate.engine import Policy
@@ -45,11 +45,10 @@ def connections(*captures: Path) -> Iterator[list[Exchange | ConnectionEnd]]:
 
 def table(choice: RowFilter, *captures: Path) -> pa.Table:
     """Return the table that `measure` makes of these captures."""
-    found = _batches(captures)
-    lines = [line for batch in found.pop(b"", []) for line in batch.column("payload").to_pylist()]
-    read = read_exchanges if choice.plain else read_in_bulk
-    made = [batch for own in found.values() for batch in rows(read(iter(own)), choice)]
-    return pa.Table.from_batches([*made, file_rows(map(FileCounts.from_json, lines), choice)])
+    found = [batch for share in plan(expand(map(str, captures)), 1 << 30) for batch in read(share)]
+    rows = pa.Table.from_batches(found).sort_by([("connection", "ascending"), ("order", "ascending")])
+    made = measure(frozenset(), choice, None, iter(rows.combine_chunks().to_batches()))
+    return pa.Table.from_batches([*made], table_schema(choice))
 
 
 def rows_of(found: pa.Table) -> list[dict[str, Any]]:

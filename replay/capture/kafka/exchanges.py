@@ -1,15 +1,19 @@
 """Turns SEGMENTS rows into exchanges, for one connection or for all connections of a capture."""
 
-from collections.abc import Iterable, Iterator
-from itertools import islice, pairwise
-from typing import Any, Final, TypeAlias
+from collections.abc import Callable, Iterable, Iterator
+from functools import cached_property
+from itertools import chain, islice, pairwise
+from typing import Any, Final, NamedTuple, TypeAlias
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from replay.capture.kafka.connection import CapturedConnection
 from replay.capture.kafka.exchange import READ, ConnectionEnd, Exchange
 from replay.capture.kafka.pairing import Keep
 from replay.capture.kafka.pairs import LEAST, WORTH, Pairs, Stretches
+from replay.capture.kafka.whole import WholeConnections
 from replay.capture.packets.segments import bytes_of, endpoints
 from replay.capture.tls.keylog import Secrets
 
@@ -27,6 +31,9 @@ __all__ = [
 Event: TypeAlias = Exchange | ConnectionEnd
 BulkEvent: TypeAlias = Event | Pairs
 
+BEFORE: Final = -1
+"""The `order` of a row that has the number of earlier connections between the same ports. This row comes
+before all other rows of the connection."""
 _COLUMNS: Final = ("from_low", "time", "end_time", "sequence", "ack", "flags", "missing", "packets")
 
 
@@ -75,14 +82,101 @@ def read_in_bulk(
     ports: frozenset[int] = frozenset(),
     responses: frozenset[int] = READ,
     groups: bool = False,
-    uses: int = 0,
     secrets: Secrets | None = None,
+    on_files: Callable[[pa.RecordBatch], None],
 ) -> Iterator[BulkEvent]:
-    """Like `read_exchanges`, but yield `Pairs` in place of exchanges that were found in columns."""
-    connections = Connections(ports=ports, responses=responses, groups=groups, uses=uses, secrets=secrets)
+    """Read the exchanges of many connections, in less time than with `read_exchanges`.
+
+    Args:
+        batches: SEGMENTS rows, sorted by connection, and then in capture order. Before the rows of a
+            connection there may be one with the order `BEFORE`.
+        ports: see `read_exchanges`.
+        responses: see `read_exchanges`.
+        groups: see `read_exchanges`.
+        secrets: see `read_exchanges`.
+        on_files: gets the rows that have FileCounts.
+
+    Yields:
+        The events of one connection after the other. They are those of `read_exchanges`, with `Pairs` in
+            place of some exchanges.
+    """
+    connections: Connections | None = None
+    known = b""
+    keep = Keep(responses=responses, groups=groups)
+    for run, following in pairwise(chain(_runs(batches, ports, keep), (None,))):
+        assert run is not None  # noqa: S101 - for the types: only the last one is None
+        if not run.key:
+            on_files(run.rows.batch.slice(run.begin, run.end - run.begin))
+            continue
+        begin = run.begin
+        if run.key != known:
+            if connections is not None:
+                yield from connections.end()
+            connections, known = None, run.key
+            if following is None or following.key != known:
+                events = run.whole.read(run.number, known) if run.whole is not None else None
+                if events is not None:
+                    yield from events
+                    continue
+            uses = run.rows.uses(begin)
+            begin += uses is not None
+            connections = Connections(
+                ports=ports, responses=responses, groups=groups, uses=uses or 0, secrets=secrets
+            )
+        if connections is not None:
+            yield from connections.feed_rows(run.rows, begin, run.end)
+    if connections is not None:
+        yield from connections.end()
+
+
+class _Run(NamedTuple):
+    """The rows of one connection in a batch. If `key` is empty, they have FileCounts."""
+
+    rows: "BatchRows"
+    whole: WholeConnections | None
+    number: int
+    """The place of the connection in the batch."""
+    key: bytes
+    begin: int
+    end: int
+
+
+def _runs(batches: Iterable[pa.RecordBatch], ports: frozenset[int], keep: Keep) -> Iterator[_Run]:
     for batch in batches:
-        yield from connections.feed_in_bulk(batch)
-    yield from connections.end()
+        if not batch.num_rows:
+            continue
+        rows = BatchRows(batch)
+        runs = pc.run_end_encode(batch.column("connection"))
+        ends = runs.run_ends.to_numpy()
+        begins = np.append(0, ends[:-1])
+        whole = None if rows.found is None else WholeConnections(rows.found, begins, ports, keep)
+        edges = zip(runs.values.to_pylist(), begins.tolist(), ends.tolist(), strict=True)
+        for number, (key, begin, end) in enumerate(edges):
+            yield _Run(rows, whole, number, key, begin, end)
+
+
+class BatchRows:
+    """The rows of a batch of SEGMENTS: in columns, and as the arguments of `CapturedConnection.row`."""
+
+    def __init__(self, batch: pa.RecordBatch) -> None:
+        self.batch = batch
+        self.found = Stretches(batch) if batch.num_rows >= WORTH else None
+
+    def between(self, begin: int, end: int) -> Iterator[tuple[Any, ...]]:
+        """Yield the connection of each of these rows, its payload, and the other arguments."""
+        return zip(*(column[begin:end] for column in self._columns), strict=True)
+
+    def uses(self, row: int) -> int | None:
+        """Return the number of earlier connections if the row has the order `BEFORE`, else None."""
+        if self.batch.column("order")[row].as_py() != BEFORE:
+            return None
+        uses: int = self.batch.column("sequence")[row].as_py()
+        return uses
+
+    @cached_property
+    def _columns(self) -> list[list[Any]]:
+        columns = (self.batch.column(name).to_numpy(zero_copy_only=False).tolist() for name in _COLUMNS)
+        return [self.batch.column("connection").to_pylist(), [*payloads(self.batch)], *columns]
 
 
 class Connections:
@@ -116,22 +210,23 @@ class Connections:
 
     def feed(self, batch: pa.RecordBatch) -> Iterator[Event]:
         """Read the next rows of connections, and yield their events. Rows with FileCounts are skipped."""
-        for key, payload, *row in _rows(batch):
+        for key, payload, *row in BatchRows(batch).between(0, batch.num_rows):
             if key:
                 yield from self._add(key, payload, row)
 
     def feed_in_bulk(self, batch: pa.RecordBatch) -> Iterator[BulkEvent]:
         """Like `feed`, but return exchanges that were found in columns as `Pairs`."""
-        if batch.num_rows < WORTH:
-            yield from self.feed(batch)
-            return
-        found = Stretches(batch)
-        rows = enumerate(_rows(batch))
-        retry = 0
+        return self.feed_rows(BatchRows(batch), 0, batch.num_rows)
+
+    def feed_rows(self, own: "BatchRows", begin: int, end: int) -> Iterator[BulkEvent]:
+        """Like `feed_in_bulk`, for some rows of a batch."""
+        found = own.found
+        rows = enumerate(own.between(begin, end), begin)
+        retry = begin
         for at, (key, payload, *row) in rows:
             if not key:
                 continue
-            if found.lengths[at] and at >= retry:
+            if found is not None and found.lengths[at] and at >= retry:
                 taken = self._open[key].take(found, at) if key in self._open else None
                 if taken is not None:
                     pairs, count = taken
@@ -170,12 +265,6 @@ class Connections:
     def _finish(connection: CapturedConnection) -> list[Event]:
         exchanges, end = connection.finish()
         return [*exchanges, end]
-
-
-def _rows(batch: pa.RecordBatch) -> Iterator[tuple[Any, ...]]:
-    """Yield the connection of each row, its payload, and the other arguments of `CapturedConnection.row`."""
-    columns = (batch.column(name).to_numpy(zero_copy_only=False).tolist() for name in _COLUMNS)
-    return zip(batch.column("connection").to_pylist(), payloads(batch), *columns, strict=True)
 
 
 def payloads(batch: pa.RecordBatch) -> Iterator[memoryview]:

@@ -48,7 +48,7 @@ from replay.capture.kafka.framing import Framing
 from replay.capture.kafka.pairs import Pairs, Turns
 from replay.capture.kafka.plausible import is_fetch_response
 
-_CLIENT_ID_AT: Final = REQUEST_START_BYTES + 2
+CLIENT_ID_AT: Final = REQUEST_START_BYTES + 2
 """The offset of the client id in a request. The client id's length comes before it."""
 _MAX_WAITING: Final = 4096
 _MAX_WAITING_BYTES: Final = 16 << 20
@@ -195,7 +195,7 @@ class Pairing:
         request = next((one for one in self._waiting if one.correlation_id == correlation_id), None)
         if request is None or request.api_key != ApiKey.FETCH or request.request_missing:
             return None
-        body = _CLIENT_ID_AT + len(self.client_id)
+        body = CLIENT_ID_AT + len(self.client_id)
         return is_fetch_response(
             frame, whole=whole, version=request.api_version, request=request.request, body=body
         )
@@ -378,8 +378,8 @@ class Pairing:
         self._out.append(response)
 
     def _read_client_id(self, frame: bytes, api_key: int, version: int) -> str:
-        size = int.from_bytes(frame[REQUEST_START_BYTES:_CLIENT_ID_AT], signed=True)
-        if frame[_CLIENT_ID_AT : _CLIENT_ID_AT + size] == self.client_id and size == len(self.client_id):
+        size = int.from_bytes(frame[REQUEST_START_BYTES:CLIENT_ID_AT], signed=True)
+        if frame[CLIENT_ID_AT : CLIENT_ID_AT + size] == self.client_id and size == len(self.client_id):
             return self._client_text
         if api_key == ApiKey.CONTROLLED_SHUTDOWN and version == 0:
             return self._client_text

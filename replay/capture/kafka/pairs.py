@@ -24,6 +24,7 @@ LEAST: Final = 4
 """A stretch of fewer exchanges is read row by row, which takes less time."""
 _FETCH: Final = int(ApiKey.FETCH)
 _MASK: Final = 0xFFFF_FFFF
+_MAX_KEY: Final = 1024
 _MAX_VERSION: Final = 1024
 """See `plausible.is_request_start`."""
 _HEAD: Final = 12
@@ -157,10 +158,13 @@ class Stretches:
         self._edges = edges[self._first]
         self._heads = self._read_heads()
         whole = np.logical_and.reduceat(self._continues(np.diff(edges), new), self._first[:-1])
-        pair, link = self._linked(side[self._first[:-1]], whole)
+        self.pair, self.link = pair, link = self._linked(side[self._first[:-1]], whole)
+        """For each turn: whether an exchange begins with it, and whether another one follows that."""
+        is_fetch = self._heads[:, 1] >> 16 == _FETCH
         count = np.zeros_like(self._first[:-1])
         for parity in (0, 1):
-            linked, paired = link[parity::2], pair[parity::2]
+            paired = (pair & is_fetch)[parity::2]
+            linked = link[parity::2] & paired & np.append(paired[1:], False)
             place = np.arange(len(linked))
             last = np.minimum.accumulate(np.where(linked, len(linked), place)[::-1])[::-1]
             count[parity::2] = np.where(paired, last - place + 1, 0)
@@ -174,15 +178,37 @@ class Stretches:
 
     def turns(self, row: int) -> Turns:
         """Return the turns of the stretch that begins at a row."""
-        begin = int(self._turn[row])
-        end = begin + 2 * int(self._count[begin])
+        return self.turns_from(int(self._turn[row]))
+
+    def turns_from(self, turn: int) -> Turns:
+        """Return the turns of the stretch that begins with a turn."""
+        return self._between(turn, turn + 2 * int(self._count[turn]))
+
+    def exchanges_from(self, turn: int) -> int:
+        """Return how many exchanges the stretch has that begins with a turn, 0 if there is none."""
+        return int(self._count[turn])
+
+    def turn_of(self, rows: Column) -> Column:
+        """Return the turn of each of these rows."""
+        turns: Column = self._turn[rows]
+        return turns
+
+    def all_turns(self) -> Turns:
+        """Return the turns of all connections. Their `from_low` has no meaning, see `is_from_low`."""
+        return self._between(0, len(self._first) - 1)
+
+    def is_from_low(self, turn: int) -> bool:
+        """Return whether the lower endpoint sent a turn."""
+        return bool(self._rows["from_low"][self._first[turn]])
+
+    def _between(self, begin: int, end: int) -> Turns:
         first = self._first[begin:end]
         rows = self._rows
         _, kind, correlation_id = self._heads[begin:end].T
         return Turns(
             payload=self._payload,
             edges=self._edges[begin : end + 1],
-            from_low=bool(rows["from_low"][row]),
+            from_low=self.is_from_low(begin),
             rows=np.diff(self._first[begin : end + 1]),
             packets=np.add.reduceat(rows["packets"][: self._first[end]], first, dtype=np.int64),
             time=rows["time"][first],
@@ -223,7 +249,7 @@ class Stretches:
         after = sequence + size & _MASK
         whole = whole & (size == length + LENGTH_BYTES) & (length <= MAX_FRAME)
         request = whole & (np.diff(self._first) == 1) & (size >= REQUEST_START_BYTES) & (size <= MAX_RUN)
-        request &= (kind >> 16 == _FETCH) & (kind & 0xFFFF < _MAX_VERSION)
+        request &= (kind >> 16 < _MAX_KEY) & (kind & 0xFFFF < _MAX_VERSION)
         pair, link = np.zeros((2, len(first)), np.bool_)
         pair[:-1] = (
             request[:-1] & whole[1:] & (size[1:] >= RESPONSE_START_BYTES) & (side[:-1] ^ side[1:] == 1)

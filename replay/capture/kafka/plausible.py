@@ -26,6 +26,7 @@ from proxy.protocol.primitives import (
     read_count,
     read_string,
 )
+from replay.capture.files.window import Column
 
 MAX_FRAME: Final = 1 << 30
 HEAD: Final = 2048
@@ -122,17 +123,30 @@ def request_candidates(
             at = buffer.find(pattern, at + 1)
         return
     bytes_ = np.frombuffer(bytes(buffer[start:]) + b"?", np.uint8)  # the byte to come may fit
-    places = len(bytes_) - _CLIENT_ID_LENGTH.stop
-    if places <= 0:
-        return
-    column = [bytes_[place : places + place] for place in range(_CLIENT_ID_LENGTH.stop + 1)]
-    fits = (column[4] == 0) & (column[5] <= _LONGEST_KEY) & (column[6] == 0) & (column[7] <= _MAX_VERSION)
-    fits &= ((column[0] | column[1] | column[2]) > 0) | (column[3] >= _SMALLEST_REQUEST)
+    yield from (_starts(bytes_, nameless=nameless)[:_MAX_CANDIDATES] + start).tolist()
+
+
+def named_starts(data: Column) -> Column:
+    """Return the offsets in `data`, which are bytes, at which a request with a client id may begin.
+
+    Its first 15 bytes must be there.
+    """
+    return _starts(data, nameless=False)
+
+
+def _starts(data: Column, *, nameless: bool) -> Column:
+    """Return the offsets of `request_candidates` in bytes."""
+    places = max(len(data) - _CLIENT_ID_LENGTH.stop, 0)
+    key, key_low, version, version_low = (data[place : places + place] for place in range(4, 8))
+    found = np.flatnonzero((key_low <= _LONGEST_KEY) & (version_low <= _MAX_VERSION) & (key | version == 0))
+    column = data[found[:, None] + np.arange(_CLIENT_ID_LENGTH.stop + 1)].T
+    fits = ((column[0] | column[1] | column[2]) > 0) | (column[3] >= _SMALLEST_REQUEST)
     fits &= (column[0] <= MAX_FRAME >> 24) & (column[8] < 128)
     id_size = column[12].astype(np.int16) << 8 | column[13]
     named = (id_size > 0) & (id_size <= _MAX_CLIENT_ID) & (column[_CLIENT_ID_LENGTH.stop] >= ord(" "))
     fits &= named | (id_size == 0) | (id_size == -1) if nameless else named
-    yield from (np.flatnonzero(fits)[:_MAX_CANDIDATES] + start).tolist()
+    chosen: Column = found[fits]
+    return chosen
 
 
 def is_fetch_response(frame: Buffer, *, whole: bool, version: int, request: bytes, body: int) -> bool | None:

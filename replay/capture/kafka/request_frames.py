@@ -91,7 +91,7 @@ class RequestFraming(Framing):
         size = _size(search, at)
         if size in {NO, MORE}:
             return Plausibility.NO if size == NO else Plausibility.WAIT
-        if len(_client_id(search, at)) <= _NO_CLIENT_ID and not self._is_enough(search, at):
+        if len(_client_id(search.head(at, HEAD))) <= _NO_CLIENT_ID and not self._is_enough(search, at):
             return Plausibility.NO
         end = at + size
         if end == len(search) and boundary and self.conversation.client is not None:
@@ -99,7 +99,8 @@ class RequestFraming(Framing):
         follower = _size(search, end)
         if follower == MORE:
             return Plausibility.WAIT
-        return Plausibility.HERE if follower != NO and _go_together(search, at, end) else Plausibility.NO
+        together = follower != NO and _go_together(search.head(at, HEAD), search.head(end, HEAD))
+        return Plausibility.HERE if together else Plausibility.NO
 
     def _begins(self, search: Search) -> bool:
         """Return whether the stream begins with a request.
@@ -137,15 +138,28 @@ def _api_key(search: Search, at: int) -> int:
     return int.from_bytes(search.head(at + API_KEY.start, 2))
 
 
-def _go_together(search: Search, at: int, end: int) -> bool:
-    """Return whether two requests, one directly after the other, may be from the same client."""
-    _, api_key, version, correlation_id = REQUEST_START.unpack(search.head(at, REQUEST_START_BYTES))
-    _, next_key, next_version, next_id = REQUEST_START.unpack(search.head(end, REQUEST_START_BYTES))
+def are_of_one_client(one: bytes, other: bytes) -> bool:
+    """Return whether two requests, one directly after the other, show that they are from one client.
+
+    Without a client id they do not.
+    """
+    return len(_client_id(one)) > _NO_CLIENT_ID and _go_together(one, other)
+
+
+def _go_together(one: bytes, other: bytes) -> bool:
+    """Return whether two requests, one directly after the other, may be from the same client.
+
+    Only their first bytes are needed.
+    """
+    _, api_key, version, correlation_id = REQUEST_START.unpack_from(one)
+    _, next_key, next_version, next_id = REQUEST_START.unpack_from(other)
     if api_key == next_key and (version != next_version or correlation_id >= next_id):
         return False
-    return _client_id(search, at) == _client_id(search, end)
+    return _client_id(one) == _client_id(other)
 
 
-def _client_id(search: Search, at: int) -> bytes:
-    head = search.head(at + REQUEST_START_BYTES, HEAD)
-    return head[: 2 + max(int.from_bytes(head[:2], signed=True), 0)]
+def _client_id(head: bytes) -> bytes:
+    """Return the client id of a request, with its length field."""
+    end = REQUEST_START_BYTES + 2
+    size = max(int.from_bytes(head[REQUEST_START_BYTES:end], signed=True), 0)
+    return head[REQUEST_START_BYTES : end + size]

@@ -35,6 +35,7 @@ this limit, a run could contain frames from before and after a round trip, if a 
 MAX_BATCH = 4 << 20
 """The maximum number of payload bytes in a batch."""
 _FILE_SHIFT = 40
+_IPV4_BYTES = 4
 
 SEGMENTS = pa.schema(
     [
@@ -85,6 +86,12 @@ def endpoints(connection: bytes) -> tuple[str, str]:
     return _endpoint(connection[1:middle]), _endpoint(connection[middle : middle + size + 2])
 
 
+def ports_of(connection: bytes) -> tuple[int, int]:
+    """Return the ports of the two ends of a connection, the lower end first (see `endpoints`)."""
+    middle = len(connection) // 2 + 1
+    return int.from_bytes(connection[middle - 2 : middle]), int.from_bytes(connection[-2:])
+
+
 def connection_key(one: str, other: str) -> bytes:
     """Return the key of the connection between two ends, in either order.
 
@@ -101,8 +108,9 @@ def _packed(endpoint: str) -> bytes:
 
 def _endpoint(packed: bytes) -> str:
     address, port = packed[:-2], int.from_bytes(packed[-2:])
-    host = ipaddress.ip_address(address)
-    return f"[{host}]:{port}" if host.version == 6 else f"{host}:{port}"
+    if len(address) == _IPV4_BYTES:  # in a third of the time
+        return f"{'.'.join(map(str, address))}:{port}"
+    return f"[{ipaddress.ip_address(address)}]:{port}"
 
 
 def read(share: TaskInput, keep: Filter = EVERYTHING) -> Iterator[pa.RecordBatch]:

@@ -17,6 +17,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from replay.capture.files.sources import TaskInput, check_seen
 from replay.capture.files.spans import SpanReader
+from replay.capture.kafka.exchanges import BEFORE
 from replay.capture.packets import segments
 from replay.capture.packets.segments import REFERENCES, connection_key
 from replay.capture.packets.tcp import Filter
@@ -24,7 +25,7 @@ from replay.capture.tls.keylog import Secrets
 from replay.measure import steps
 from replay.measure.collected import GROUPED, SUMMED, Collected, collect_part, groups_in
 from replay.measure.rows import RowFilter
-from replay.measure.steps import BEFORE, Batches, table_schema
+from replay.measure.steps import Batches, table_schema
 from replay.measure.strip_records import strip_records, stripped
 from replay.measure.table import DETAILS, EXCHANGES_RAW
 from replay.measure.typed import codec

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from replay.capture.kafka import exchanges
 from replay.capture.kafka.exchange import READ, Exchange
-from replay.capture.kafka.exchanges import Connections, Event, Pairs
+from replay.capture.kafka.exchanges import BulkEvent, Connections, Event, Pairs, read_in_bulk
 from replay.capture.packets.segments import SEGMENTS
 from replay.capture.tls.keylog import Secrets
 
@@ -111,16 +111,43 @@ def read(
     responses: frozenset[int] = READ,
     secrets: Secrets | None = None,
 ) -> list[Event]:
-    """Return the events of rows. Check that they are the same if exchanges are found in bulk, in columns."""
-    found = batch(rows)
+    """Return the events of rows. Check that they are the same if exchanges are found in bulk, in columns.
+
+    If there is one connection, check that they are the same if it is read at once, too.
+    """
+    listed = list(rows)
+    found = batch(listed)
     connections = Connections(ports=ports, responses=responses, secrets=secrets)
     events = [*connections.feed(found), *connections.end()]
     connections = Connections(ports=ports, responses=responses, secrets=secrets)
     with patch.object(exchanges, "WORTH", 1):
         in_bulk = [*connections.feed_in_bulk(found), *connections.end()]
-    single = (one for event in in_bulk for one in (event if isinstance(event, Pairs) else [event]))
-    assert [*map(joined, single)] == [*map(joined, events)]
+    assert [*map(joined, single(in_bulk))] == [*map(joined, events)]
+    if len({one.connection for one in listed}) == 1:
+        whole = read_whole(listed, ports=ports, responses=responses, secrets=secrets)
+        assert [*map(joined, whole)] == [*map(joined, events)]
     return events
+
+
+def read_whole(
+    rows: Iterable[Row],
+    *,
+    ports: frozenset[int] = frozenset(),
+    responses: frozenset[int] = READ,
+    secrets: Secrets | None = None,
+) -> list[Event]:
+    """Return the events of rows that are sorted by connection, as `measure` reads them."""
+    with patch.object(exchanges, "WORTH", 1):
+        found = read_in_bulk(
+            [batch(rows)], ports=ports, responses=responses, secrets=secrets, on_files=lambda _: None
+        )
+        return [*single(found)]
+
+
+def single(events: Iterable[BulkEvent]) -> Iterator[Event]:
+    """Yield events, and each exchange of `Pairs` as one event."""
+    for event in events:
+        yield from event if isinstance(event, Pairs) else (event,)
 
 
 def joined(event: Event) -> Event:
