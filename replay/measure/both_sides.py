@@ -52,6 +52,7 @@ class Sample:
     def __init__(self) -> None:
         self._kept: dict[int, SampledExchange] = {}
         self._worst = -1
+        """The highest hash of those that are kept, once there are `SAMPLED` of them."""
         self.exchanges = 0
         """The number of complete exchanges that were added. A complete exchange has a request and a
         response."""
@@ -73,7 +74,8 @@ class Sample:
             exchange.request_time,
             exchange.response_time,
         )
-        self._worst = max(self._kept)
+        if len(self._kept) >= SAMPLED:
+            self._worst = max(self._kept)
 
     def add_pairs(self, pairs: Pairs, begin: int, end: int) -> None:
         """Add some exchanges of `pairs`, all of which are complete."""

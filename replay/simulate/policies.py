@@ -9,6 +9,7 @@
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from proxy.core.connection import Connection
@@ -124,8 +125,7 @@ class GatewayPolicy:
         self._connection.receive_client(exchange.request, exchange.request_time / _SECOND)
         if self._connection.drain_broker():
             response = b"".join(exchange.response)
-            _, features = clamped(response, exchange.api_version)
-            self._broker.moves_all = features is not None and not features.moves_records_only
+            self._broker.moves_all = _moves_all(response, exchange.api_version)
             self._connection.receive_broker(response, exchange.response_time / _SECOND)
         self._connection.drain_client()
         return settled
@@ -413,8 +413,7 @@ class AlwaysPolicy:
     def versions(self, exchange: Exchange) -> list[Outcome]:
         """Learn the broker's order of partitions in a session, from its ApiVersions response."""
         if exchange.request and exchange.response:
-            _, features = clamped(b"".join(exchange.response), exchange.api_version)
-            self._broker.moves_all = features is not None and not features.moves_records_only
+            self._broker.moves_all = _moves_all(b"".join(exchange.response), exchange.api_version)
         return []
 
     def add(self, fetch: CapturedFetch) -> list[Outcome]:
@@ -473,6 +472,26 @@ class AlwaysPolicy:
         pieces, elements = self._broker.response(response.as_v7, listing)
         outcome.session_response_bytes = sum(map(len, pieces))
         share_elements(outcome, listing.layout, elements)
+
+
+def _moves_all(response: bytes, version: int) -> bool:
+    """Return whether a broker moves every partition that it sends to the end (`CapturedBroker`).
+
+    Args:
+        response: the broker's ApiVersions response.
+        version: the version of the request.
+    """
+    return _moves_all_of(response[RESPONSE_CORRELATION_ID.stop :], version)
+
+
+@lru_cache(maxsize=64)
+def _moves_all_of(body: bytes, version: int) -> bool:
+    """Return the result of `_moves_all` for a response without length and correlation id.
+
+    Results are cached, because all clients of a broker get the same response.
+    """
+    _, features = clamped(bytes(RESPONSE_CORRELATION_ID.stop) + body, version)
+    return features is not None and not features.moves_records_only
 
 
 def _whole(fetch: CapturedFetch, session: tuple[int, int]) -> FetchRequest:

@@ -480,7 +480,7 @@ def _topics_of(frame: bytes) -> dict[bytes, str]:
     return topics
 
 
-def _skip_brokers(frame: Buffer, at: int) -> int:
+def _skip_brokers(frame: bytes, at: int) -> int:
     count, at = read_compact_count(frame, at)
     for _ in range(count or 0):
         _, at = read_compact_string(frame, at + 4)  # node_id, host
@@ -489,17 +489,49 @@ def _skip_brokers(frame: Buffer, at: int) -> int:
     return at
 
 
-def _topic(frame: Buffer, at: int, topics: dict[bytes, str]) -> int:
+def _skip_partitions(frame: bytes, at: int, count: int) -> int:
+    """Skip the partitions of a topic, of which there is at least one."""
+    start, lists = at, []
+    for number in range(count):
+        at += 14  # error_code, partition_index, leader_id, leader_epoch
+        for _ in range(3):  # replicas, in-sync replicas, offline replicas
+            lists.append(at)
+            nodes, at = read_compact_count(frame, at)
+            at += 4 * (nodes or 0)
+        lists.append(at)
+        _, at = skip_tags(frame, at)
+        if not number and _are_alike(frame, lists, at - start, count):
+            return start + count * (at - start)
+    return at
+
+
+def _are_alike(frame: bytes, places: list[int], size: int, count: int) -> bool:
+    """Return whether entries of one size follow each other, which have the same counts and no tags.
+
+    Most partitions of a topic have as many replicas.
+
+    Args:
+        frame: the frame.
+        places: where the first entry has its counts. The last one is that of its tags.
+        size: the size of the first entry in bytes.
+        count: the number of entries.
+    """
+    columns = [frame[place : place + count * size : size] for place in places]
+    # A larger count has a second byte.
+    same = all(column == column[:1] * count and column[0] < _LARGE_COUNT for column in columns)
+    return same and not columns[-1][0]
+
+
+_LARGE_COUNT: Final = 128
+
+
+def _topic(frame: bytes, at: int, topics: dict[bytes, str]) -> int:
     error_code, at = read_int16(frame, at)
     name, at = read_compact_string(frame, at)
     topic_id = bytes(frame[at : at + UUID_BYTES])
     count, at = read_compact_count(frame, at + UUID_BYTES + 1)  # id, is_internal
-    for _ in range(count or 0):
-        at += 14  # error_code, partition_index, leader_id, leader_epoch
-        for _ in range(3):  # replicas, in-sync replicas, offline replicas
-            nodes, at = read_compact_count(frame, at)
-            at += 4 * (nodes or 0)
-        _, at = skip_tags(frame, at)
+    if count:
+        at = _skip_partitions(frame, at, count)
     _, at = read_int32(frame, at)  # topic_authorized_operations
     _, at = skip_tags(frame, at)
     if name and not error_code and any(topic_id):

@@ -1,16 +1,21 @@
+from collections.abc import Sequence
+
+import pytest
+
 from proxy.protocol.primitives import encode_compact_count, encode_compact_string
 from replay.capture.kafka.pairing import learn_topics
 
 _ID = bytes(range(16))
 
 
-def _partition() -> bytes:
-    nodes = encode_compact_count(2) + bytes(8)
-    return bytes(14) + nodes * 3 + b"\0"
+def _partition(*replicas: int, tags: bytes = b"\0") -> bytes:
+    nodes = (encode_compact_count(count) + bytes(4 * count) for count in replicas or (2, 2, 2))
+    return bytes(14) + b"".join(nodes) + tags
 
 
-def _topic(name: bytes | None, topic_id: bytes, error: int = 0, partitions: int = 2) -> bytes:
-    listed = encode_compact_count(partitions) + _partition() * partitions
+def _topic(name: bytes | None, topic_id: bytes, error: int = 0, partitions: Sequence[bytes] = ()) -> bytes:
+    each = partitions or [_partition()] * 2
+    listed = encode_compact_count(len(each)) + b"".join(each)
     return error.to_bytes(2) + encode_compact_string(name) + topic_id + b"\0" + listed + bytes(4) + b"\0"
 
 
@@ -23,6 +28,26 @@ def _response(*topics: bytes) -> bytes:
 def test_names_go_with_ids() -> None:
     topics: dict[bytes, str] = {}
     learn_topics(_response(_topic(b"a", _ID), _topic(b"b", _ID[::-1])), 12, topics)
+    assert topics == {_ID: "a", _ID[::-1]: "b"}
+
+
+@pytest.mark.parametrize(
+    "partitions",
+    [
+        [_partition()],
+        [_partition(3, 1, 2)] * 50,
+        [_partition(3, 3, 0), _partition(3, 2, 1), _partition(3, 3, 0)],
+        [_partition(1, 1, 0), _partition(1, 1, 1)],
+        [_partition(200, 200, 0)] * 3,
+        [_partition(127, 1, 0), _partition(128, 1, 0)],
+        [_partition(128, 1, 0), _partition(256, 1, 0)],
+        [_partition(2, 2, 0, tags=b"\1\0\1x"), _partition(2, 2, 0, tags=b"\1\0\5abcde")],
+        [_partition(2, 2, 0), _partition(2, 2, 0, tags=b"\1\0\1x"), _partition()],
+    ],
+)
+def test_topics_follow_partitions_of_any_form(partitions: list[bytes]) -> None:
+    topics: dict[bytes, str] = {}
+    learn_topics(_response(_topic(b"a", _ID, partitions=partitions), _topic(b"b", _ID[::-1])), 12, topics)
     assert topics == {_ID: "a", _ID[::-1]: "b"}
 
 
