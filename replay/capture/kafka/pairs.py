@@ -220,12 +220,12 @@ class Stretches:
         )
 
     def _read_heads(self) -> Column:
-        """Return the first three numbers of each turn's payload."""
+        """Return the first three numbers of each turn's payload, or zeros if the batch ends before."""
         data = np.frombuffer(self._payload, np.uint8)
-        if len(data) < _HEAD:
-            return np.zeros((len(self._edges) - 1, 3), np.int64)
-        at = np.minimum(self._edges[:-1], len(data) - _HEAD)
-        return data[at[:, None] + np.arange(_HEAD)].view(">u4").astype(np.int64)
+        heads = np.zeros((len(self._edges) - 1, 3), np.int64)
+        known = self._edges[:-1] <= len(data) - _HEAD
+        heads[known] = data[self._edges[:-1][known, None] + np.arange(_HEAD)].view(">u4")
+        return heads
 
     def _continues(self, size: Column, new: Column) -> Column:
         """Return for each row whether it is payload that directly follows the previous row of the same turn.

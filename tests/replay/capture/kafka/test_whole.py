@@ -198,6 +198,14 @@ def test_what_needs_more_is_read_row_by_row(rows: tuple[str, list[Row]]) -> None
     assert not assert_same(rows[1])
 
 
+def test_a_batch_may_end_within_the_bytes_that_are_looked_at() -> None:
+    """Here the request ends like the length of the response, and has the number of this length as its id."""
+    found = exchange(Conversation(), request(ApiKey.METADATA, 1, 3, bytes(4)), response(3))
+    found.say(request(ApiKey.METADATA, 1, 4, (4).to_bytes(4)), client=True)
+    found.say(response(77, b""), client=False)
+    assert not assert_same(found.rows)
+
+
 def test_the_ports_of_brokers_name_the_client() -> None:
     rows = talk(*ticks(3)).rows
     low, high = (int.from_bytes(rows[0].connection[at : at + 2]) for at in (5, 11))
