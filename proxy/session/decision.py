@@ -20,19 +20,21 @@ class Reason(StrEnum):
     """
 
     NATIVE = "native session"
-    """The client uses sessions of its own with the broker."""
+    """The client uses sessions of its own with the broker, or the fetch requests one."""
     SESSIONS_OFF = "sessions off"
     """The option --sessions is off, or --sessions-off-for has this client id."""
     UNCACHED_ERRORS = "errors that a session forgets"
     """The broker sent error 35 or 76. Sessions of brokers up to Kafka 3.9 do not repeat these errors
     (fetch-semantics 2.6, trap 7)."""
     LEFT_OUT = "session leaves out partitions"
-    """On this connection, responses of the session have twice left out partitions with a new high
-    watermark."""
+    """On this connection, the broker has twice lost a partition of a session: see `Loss.LEFT_OUT`."""
     NOT_A_CONSUMER = "not a consumer"
-    """The fetch has a replica id, so it is from a broker or a controller, not from a consumer."""
+    """The fetch has a replica id, so it is from a broker or a controller, not from a consumer.
+
+    From v15 on, these have a tag instead of the replica id, so the reason is `TAGS`.
+    """
     TAGS = "tags"
-    """The fetch has unknown tags, or a response of the session has tags outside its entries."""
+    """The fetch has tags, or a response of the session has had tags in its header or in a topic element."""
     FORGETS = "forgets without a session"
     """The fetch lists partitions to forget, but has no session id."""
     ONE_PARTITION = "one partition"
@@ -49,11 +51,11 @@ class Reason(StrEnum):
     CATCHING_UP = "catching up"
     """The last response was large, so the next fetch is forwarded, and its response is streamed."""
     KEEP_ORDER = "keep order"
-    """The option --keep-order is on, and a response had no room for all available records. So the fetch is
-    sent in the client's own order."""
+    """The option --keep-order is on, and an earlier response probably had no room for all available records.
+    So the fetch is sent in the client's own order."""
     MEMORY = "memory"
-    """A memory limit of the process is reached: the limit for buffered responses, or the limit for listed
-    partitions."""
+    """A memory limit of the process is reached: the limit for buffered responses, or the limit for incomplete
+    requests and listed partitions."""
     RESTING = "resting"
     """Sessions have cost this connection more bytes than they saved.
 
@@ -75,14 +77,14 @@ class Reason(StrEnum):
     NOT_UNDERSTOOD = "not understood"
     """The fetch request does not match the schema of its version."""
     NOT_READ = "not looked into"
-    """The fetch is not parsed, because it is too large or has an unsupported version, or because memory is
-    short.
+    """A part of the fetch is too large, the version is not supported, or memory is short.
 
-    Limits: versions 4 to 18, 1 MiB, 2,048 topics, 32,768 partitions, 249 bytes in a topic name. Memory is
-    short if incomplete requests use all of their memory.
+    Limits: versions 4 to 18, 1 MiB, 2,048 topics, 32,768 partitions, 249 bytes in a topic name, 16 KiB of
+    tags, and 512 bytes each before the body and from the rack on. Memory is short if incomplete requests and
+    listed partitions use all of their memory.
     """
     GSSAPI = "GSSAPI token"
-    """The connection began with a GSSAPI token without Kafka's framing, as clients of Kafka 0.9 send it."""
+    """The connection began with a GSSAPI token without a Kafka header, as clients of Kafka 0.9 send it."""
     SASL_V0 = "SASL handshake v0"
     """After a SaslHandshake v0, all bytes are forwarded without being parsed. SASL tokens have no Kafka
     framing (KIP-43)."""
@@ -100,7 +102,7 @@ class Reason(StrEnum):
 PASSING: Final = (Reason.BUSY, Reason.CATCHING_UP, Reason.MEMORY)
 """Temporary reasons to forward a fetch. The session is kept."""
 FOR_GOOD: Final = (Reason.SESSIONS_OFF, Reason.UNCACHED_ERRORS, Reason.LEFT_OUT)
-"""Permanent reasons to forward fetches. They close the session at once.
+"""Reasons to forward fetches that will probably last. They close the session at once.
 
 NATIVE also closes the session, see `Fetches._leave_unused`.
 """
@@ -157,7 +159,7 @@ class Incremental:
 @final
 @dataclass(slots=True, eq=False)
 class Rotated:
-    """Like `Incremental`, but built faster. Only the order of the list has changed since the last fetch.
+    """Like `Incremental`, but built faster: the list is only rotated, and few of its entries differ.
 
     See `proxy.session.rotation`.
     """

@@ -1,7 +1,8 @@
 """Expands a session's response to the response that a broker would have sent without a session.
 
-The expanded response has an entry for each requested partition, in the order of the request. The entry is the
-broker's, or the cached one if the broker sent none. Large entries are views of the received frame.
+The expanded response has an entry for each requested partition, in the order of the request; entries with
+errors of `FOUND_BEFORE_READING` are last. The entry is the broker's, or the cached one if the broker sent
+none. Large entries are views of the received frame.
 """
 
 from collections.abc import Sequence
@@ -125,7 +126,7 @@ def _template(
     head = response_head(layout, expansion.correlation_id, expansion.throttle_time_ms) + layout.count(
         len(keys)
     )
-    # The session speaks v7; log_start_offset came with v5 (fetch-semantics 1.4, trap 4).
+    # For v4 to v6 the session speaks v7; log_start_offset came with v5 (fetch-semantics 1.4, trap 4).
     cached = expansion.table.cached_entries.take(rows)
     if expansion.starved:
         # A partition that did not fit gets an empty read without aborted transactions: null, never an empty

@@ -98,7 +98,7 @@ class _Taken:
         self.misfit = ""
         self.result = SessionResult(_COMPLETE)
         self.rows: set[int] = set()
-        """The rows of all entries of the response that are parsed so far."""
+        """The rows of all entries that are parsed so far, without those in runs."""
 
 
 class FetchSessionHandler:
@@ -139,8 +139,8 @@ class FetchSessionHandler:
         self._readable: set[tuple[bytes, int]] = set()
         """Partitions that the session's next response must contain if this response has no records."""
         self._unread: set[tuple[int, int]] = set()
-        """The row and the fetch offset of each partition that had more to read when `waits` was last
-        called."""
+        """The row and the fetch offset of partitions that had more to read when `waits` was last called: the
+        first `_MAX_UNREAD` of them."""
         self._stuck: set[int] = set()
         """The rows of partitions that had more to read at the last two calls of `waits`, and did not advance:
         the fetch offset was the same."""
@@ -151,7 +151,10 @@ class FetchSessionHandler:
 
     @property
     def has_session(self) -> bool:
-        """Whether there is a session that can be continued. One of its fetches may be outstanding."""
+        """Whether the next request would continue a session. One of its fetches may be outstanding.
+
+        This is also true while a session is closed but not dropped yet (states CLOSING and CLOSED).
+        """
         return self.epoch > 0
 
     @property
@@ -246,8 +249,8 @@ class FetchSessionHandler:
         """Apply a fetch to the table while there is no session.
 
         Returns:
-            The differences from the previous fetch. The result is None if the two fetches can't be compared;
-            then `learn_listing` has replaced the table.
+            The differences from the previous fetch. The result is None if the table could not be changed to
+            this fetch; then `learn_listing` was called.
         """
         self.rotation = None  # this fetch changes the table, and a row may then be another partition
         delta = self.compare(listing)
@@ -320,10 +323,10 @@ class FetchSessionHandler:
         return True
 
     def find_rotation(self, fetch: FetchRequest, delta: Delta) -> Rotation | None:
-        """Return a `Rotation` for the next fetches. None if the fetch is not a rotation of a previous list.
+        """Return a `Rotation` for the next fetches. None if the fetch is no rotation, or has several topics.
 
-        Call this after the fetch has been applied to the table. If the fetch is a rotation of the previous
-        fetch, the table's rows are first put into the order of the fetch.
+        Call this after the fetch has been applied to the table. If the fetch does not rotate the table's rows
+        but the list of the previous fetch, the rows are first put into the order of the fetch.
         """
         table = self._require_table()
         if fetch.block is None or fetch.layout is not table.layout or len(delta.rows) != table.size:
@@ -339,7 +342,7 @@ class FetchSessionHandler:
         """Apply the parsed part of the outstanding response to the table.
 
         Applying it in parts leaves little work after the last byte. If the response turns out to be unusable,
-        the session and its table are dropped.
+        the session ends, and the next one uses none of the stored entries.
 
         Returns:
             The entries so far that are forwarded unchanged.
@@ -484,7 +487,7 @@ class FetchSessionHandler:
     def adopt(self, session_id: int) -> None:
         """Take over the session id of a session that the client does not use.
 
-        The next full fetch contains this id, so that the broker drops the session.
+        The next full or forwarded fetch contains this id, so that the broker drops the session.
         """
         self.session_id = session_id
 
@@ -563,7 +566,7 @@ class FetchSessionHandler:
         return taken
 
     def _names_stuck(self, table: PartitionTable, entry: PartitionResponse, row: int) -> bool:
-        """Return whether an entry has error 3 or 103 only because of the session.
+        """Return whether an entry may have error 3 or 103 only because of the session.
 
         A full fetch might get error 100 instead.
 

@@ -19,8 +19,8 @@ MAX_LOOKUP: Final = 1 << 17
 """The limit of slots in the look-up, in addition to eight slots for each partition. A topic needs one slot of
 8 bytes for each partition number from 0 to its highest."""
 MAX_FORGOTTEN: Final = 8192
-"""A table is created again if it has more topics than this plus 1,024. Names of forgotten topics are counted,
-too."""
+"""A table is created again if it has more topics than this plus 1,024, or than four for each partition plus
+1,024. Names of forgotten topics are counted, too."""
 
 _KEY_BYTES: Final = 200
 """The memory for a topic in bytes, without its key: an entry of a dict, an entry of a list, and a span."""
@@ -105,7 +105,8 @@ class PartitionTable:
         self._no_aborted = self._usual
         """How the broker last wrote an empty list of aborted transactions: `NULL` or `NO_ABORTED`."""
         self._ends_vary = False
-        """Whether cached entries may differ in how they write an empty list of aborted transactions."""
+        """Whether the broker has ended entries in another way than Kafka usually does: with null records, or
+        with the other form of an empty list of aborted transactions."""
         self._end_unknown: set[int] = set()
         """The rows for which the broker has not yet shown how it writes an entry without aborted
         transactions."""
@@ -123,7 +124,8 @@ class PartitionTable:
         self.size = 0
         """The number of partitions."""
         self.requests: Entries = np.zeros(0, layout.request_item)
-        """For each row, the entry last sent to the broker in the session."""
+        """For each row, the entry last sent to the broker in the session. Without a session, the entry of the
+        last fetch."""
         self.request_bytes = self.requests.view(np.uint8).data
         """The column `requests` as bytes."""
         self.cached_entries: Entries = np.zeros(0, layout.response_item)
@@ -131,15 +133,16 @@ class PartitionTable:
         self.cached_bytes = self.cached_entries.view(np.uint8).data
         """The column `cached_entries` as bytes."""
         self.known = np.zeros(0, np.bool_)
-        """For each row, whether the cached entry is usable: the broker sent it in this session, without an
-        error."""
+        """For each row, whether the cached entry is usable: the broker's latest entry for the partition in
+        this session had no error."""
         self._described = 0
         """The number of rows with a usable cached entry (see `known`)."""
         self.behind: set[int] = set()
         """The rows of partitions for which a read_committed fetch may get records: the fetch offset is below
         the last stable offset in the broker's latest entry."""
         self.refused = np.zeros(0, np.int16)
-        """For each row, the error code in the full response that began this session, or 0."""
+        """For each row, the error code in the full response that began this session. 0 if it had none, or if
+        the broker has sent an entry without an error since."""
         self.topic: Column32 = np.zeros(0, np.int32)
         """For each row, the number of its topic, or 0 for a free row."""
         self.position: Column32 = np.zeros(0, np.int32)
@@ -294,7 +297,7 @@ class PartitionTable:
     def apply_entry(self, entry: PartitionResponse, row: int) -> None:
         """Store one entry of a response in a row. The records of the entry are not stored.
 
-        An entry with an error only sets the row's error.
+        An entry with an error only makes the cached entry unusable (see `known`).
         """
         known = bool(self.known[row])
         # An error entry has -1 for all offsets, so it is never filled in (fetch-semantics 6.2, trap 25; case

@@ -56,7 +56,7 @@ class Rotation:
         frame, layout = request.frame, request.layout
         self.table = table
         self.topics = request.topics
-        """The spans of the entries in the template. All fetches that match the template share this object."""
+        """The topic of the template. All fetches that match the template share this object."""
         self._key = request.topics.keys[0]
         self._at = request.topics.blocks[0][0]
         self._start = frame[API_KEY_AND_VERSION]
@@ -77,7 +77,7 @@ class Rotation:
         """The row of the last fetch's first entry."""
 
     def suspect(self, rows: Sequence[int]) -> None:
-        """Store the rows for which the broker sent entries.
+        """Store the rows for which the broker sent entries, but none if they are more than `_MAX_SUSPECTS`.
 
         The client's next fetch will probably change these rows.
         """
@@ -220,7 +220,7 @@ class Rotation:
     def full(self, first: int, row: int, sent: bytes, correlation_id: bytes) -> bytes:
         """Return the full response for the client, like `expand`, but for a simple response of the broker.
 
-        A simple response is not throttled, and has at most one entry, without an error.
+        A simple response is not throttled, has no tags, and has at most one entry, without an error.
 
         Args:
             first: the row of the fetch's first entry.

@@ -14,7 +14,7 @@ class SessionState(IntEnum):
     """The states of a connection's session with the broker. At most one fetch of a session is outstanding."""
 
     NONE = 0
-    """There is no session."""
+    """There is no session that can be continued."""
     REQUESTED = 1
     """A full fetch with epoch 0, which requests a session, is outstanding."""
     ESTABLISHED = 2
@@ -68,7 +68,7 @@ TRANSITIONS: Final = _Transitions(
 )
 """The next state for each pair of a state and an event.
 
-A missing pair is a bug in fetchgate: the lookup raises RuntimeError, and nothing changes.
+A missing pair is a bug in fetchgate: the lookup raises RuntimeError, and the state does not change.
 """
 
 IDLE: Final = (SessionState.ESTABLISHED, SessionState.NONE, SessionState.CLOSED)
@@ -85,16 +85,19 @@ class Says(IntEnum):
     OTHER_ERROR = 2
     """Any other top-level error."""
     THROTTLED = 3
-    """A response with the session's id and no partition: the broker throttles the client and sends no entries
-    (KIP-219)."""
+    """A response with a throttle time, a session id and no partition: the broker throttles the client and
+    sends no entries (KIP-219)."""
     THROTTLED_WITHOUT_ID = 4
     """Like THROTTLED, but with session id 0. A broker that throttles sends no session errors, so the session
     may not exist."""
     MISFIT = 5
-    """The response has partitions that are not in the session, or the table lacks data that is needed to
-    expand it."""
+    """A response without an error that can't be used: it has other partitions than the session, lacks a
+    partition that it must contain, or has a topic that is gone. Or the table lacks data to expand it."""
     NO_ID = 6
-    """A response without an error, with session id 0: the broker created no session, or ended it."""
+    """A response without an error, with session id 0: the broker created no session, or ended it.
+
+    To a full fetch, a negative id means the same.
+    """
     ID = 7
     """A response without an error and with a session id."""
 
@@ -108,8 +111,8 @@ class Loss(StrEnum):
     NO_ID = "no session id"
     """The response to an incremental fetch has session id 0, so the broker has no session any more."""
     LEFT_OUT = "partitions left out"
-    """A response left out a partition, although its high watermark has changed since the session last sent
-    it."""
+    """A response left out a partition whose high watermark has changed since the session last sent it. Or a
+    response without records left out a partition that has records for which the client waits."""
 
 
 class NextPair(Enum):
@@ -137,11 +140,12 @@ class Action(Enum):
     EMPTY = "empty"
     """Forward the response without partitions. The broker throttles the client, so it sends no entries."""
     COMPLETE = "complete"
-    """Forward the full response unchanged."""
+    """Forward the full response, without the session id."""
     COMPLETE_NO_SESSION = "complete, no session"
-    """Forward the full response unchanged. After it, there is no session that can be used."""
+    """Forward the full response, without the session id. There is no session that can be used after it."""
     RESEND_FULL = "resend full"
-    """Drop the response, and send a full fetch with the pair of the next request."""
+    """Drop the response, and send a full fetch with the pair of the next request. If the fetch was sent again
+    before, or the client sends no more fetches, send it without a session."""
     RESEND_SESSIONLESS = "resend sessionless"
     """Drop the response, and send the fetch again with (0, -1). Without a session there can be no session
     errors."""
