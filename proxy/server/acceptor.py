@@ -23,9 +23,10 @@ OFFER_AGAIN_SECONDS: Final = 0.01
 class Acceptor:
     """Has a listener for the bootstrap and one for each broker, and accepts clients on them.
 
-    A listener is the sockets of one broker. Its key is the broker's id, or None for the bootstrap. The
-    servers of asyncio are not used: they report a client only after the TLS handshake, so handshakes would
-    not count as connections.
+    The key of a listener is the broker's id, None for the bootstrap, or `BY_NAME` for the one listener that
+    the brokers of a host template share. In transparent mode, only None has a listener. The servers of
+    asyncio are not used: they report a client only after the TLS handshake, so handshakes would not count as
+    connections.
 
     Args:
         process: the process.
@@ -38,7 +39,7 @@ class Acceptor:
         """Accepted clients that nobody has taken yet."""
         self._process = process
         self.listeners: dict[NodeId, list[socket]] = {}
-        """The sockets of each listener, by broker id."""
+        """The sockets of each listener, by the listener's key."""
         self._watching = False
         """Whether the event loop watches the listeners."""
         self._paused = True

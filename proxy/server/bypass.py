@@ -1,7 +1,7 @@
 """Finds processes that run as the gateway's user. In transparent mode their connections are not redirected.
 
-It finds only processes that `/proc` shows and that are in the gateway's network namespace. In a pod each
-container has a `/proc` of its own.
+It finds only processes that `/proc` shows, and leaves out those that are known to be in another network
+namespace. In a pod each container has a `/proc` of its own.
 """
 
 import os
@@ -48,7 +48,8 @@ class _OtherProcess:
 def passing_by(proc: Path = Path("/proc")) -> str:
     """Return a warning with the other programs that run as the gateway's user, or "" if there are none.
 
-    The warning does not list gateways, nor the processes that have started this gateway.
+    The warning does not list gateways and what they have started, nor the processes that have started this
+    gateway. Without a readable /proc, there is no warning.
 
     Args:
         proc: the folder /proc.
@@ -71,7 +72,7 @@ def passing_by(proc: Path = Path("/proc")) -> str:
 def _others(proc: Path, own: _OtherProcess) -> Iterator[_OtherProcess]:
     """Yield the other processes of the gateway's user.
 
-    Skip gateways, their workers, and the processes that started this gateway.
+    Skip gateways, the processes that they have started, and the processes that started this gateway.
     """
     found: dict[int, _OtherProcess] = {}
     for folder in _folders(proc):
@@ -101,7 +102,7 @@ def _line(process: _OtherProcess, found: dict[int, _OtherProcess]) -> list[_Othe
 def _program(proc: Path, process: _OtherProcess) -> list[bytes]:
     """Return the first words of a command line, before subcommand and options.
 
-    These words are the same for all gateways.
+    These words are the same for all gateways that are started in the same way.
     """
     try:
         words = Path(proc, str(process.number), "cmdline").read_bytes().split(b"\0")[:-1]

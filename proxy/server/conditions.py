@@ -1,6 +1,7 @@
 """What a process needs to serve clients: free connections, file descriptors, and reachable brokers. Sans-IO.
 
-Each class here logs a problem once when it begins, not once per client.
+Each class here logs a problem once when it begins, not once per client, except `Repeated`: it logs problems
+of single clients, and logs the same problem of a client again after some minutes.
 """
 
 from collections import Counter
@@ -35,8 +36,8 @@ MAX_WORDS: Final = 1000
 choose parts of them."""
 LINES: Final = BURST // 2
 """The most problems of clients that are logged in a window of `WINDOW` seconds. This is half of `BURST`,
-because an interval of `proxy.telemetry.logs.Throttle` can overlap two of these windows. So the throttle never
-drops a line that is remembered here as logged."""
+because an interval of `proxy.telemetry.logs.Throttle` can overlap two of these windows. So the throttle drops
+no line that is remembered here as logged, unless other code logs the same event."""
 UNTRIED_SECONDS: Final = 180.0
 """If nobody has tried to reach an unreachable broker for this many seconds, the broker is forgotten: it may
 no longer exist. Clients that need a broker retry every few seconds. The alert for unreachable brokers waits
@@ -184,7 +185,8 @@ class Reachability:
         """The bootstrap addresses. The address that has responded last comes first."""
         self.unreachable_brokers = UnreachableBrokers()
         self.answered = not bootstrap
-        """Whether the bootstrap has named its brokers. True from the start if there is no bootstrap."""
+        """Whether the bootstrap has answered the gateway's question for its brokers, if only by requiring
+        authentication. True from the start in transparent mode, and in a worker, which does not ask."""
         self.failures = Counter[NodeId]()
         """The number of failed attempts to reach each broker."""
         if bootstrap:
@@ -202,7 +204,7 @@ class Reachability:
             rest = tuple(other for other in self.bootstrap if other != address)
             self.bootstrap = (address, *rest)
         if node_id is None and not self.answered:
-            return  # the gateway is not ready before the bootstrap has named its brokers
+            return  # the gateway is not ready before the bootstrap has answered its question for the brokers
         if self.unreachable_brokers.reached(node_id, monotonic()):
             self._log.info("broker reachable again", broker=_name(node_id), address=str(address))
             self._note("reachable again", f"{self._called(node_id)} is reachable again at {address}")
@@ -232,7 +234,10 @@ class Reachability:
             self._log.info("unreachable broker forgotten, no client tries to reach it", broker=node_id)
 
     def bootstrap_responded(self, address: Address) -> bool:
-        """Note that a bootstrap address has named its brokers. Return whether this is the first time."""
+        """Note that a bootstrap address has answered the question for its brokers.
+
+        Return whether this is the first time.
+        """
         first, self.answered = not self.answered, True
         if first:
             self.unreachable_brokers.reached(None, monotonic())

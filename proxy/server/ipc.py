@@ -31,7 +31,7 @@ class Channel(asyncio.Protocol):
 
     Args:
         received: the function to call for each message that arrives.
-        lost: the function to call when the other process has closed the channel.
+        lost: the function to call when either process has closed the channel.
     """
 
     def __init__(self, received: Callable[..., None], lost: Callable[[], None]) -> None:
@@ -49,7 +49,7 @@ class Channel(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
 
     def send(self, name: str, *what: object) -> None:
-        """Send a message. It is dropped if the other end is closed."""
+        """Send a message. It is dropped if the channel is not connected yet, or is closed."""
         if self._transport is not None and not self._transport.is_closing():
             message = pickle.dumps((name, *what))
             self._transport.writelines([_LENGTH.pack(len(message)), message])
@@ -66,7 +66,7 @@ class Channel(asyncio.Protocol):
             self._received(*message)
 
     def connection_lost(self, _exc: Exception | None) -> None:
-        """Tell the owner of the channel that the process at the other end has closed the channel."""
+        """Tell the owner of the channel that the channel is closed, by either process."""
         self._transport = None
         self._lost()
 
@@ -113,6 +113,7 @@ def respond(end: socket.socket, find: Callable[..., object]) -> None:
         find: the function that returns the response. It gets the arguments of the question.
 
     Raises:
+        BlockingIOError: there is no question now.
         OSError: the worker has ended.
     """
     question = end.recv(_MAX_QUESTION)
@@ -141,7 +142,8 @@ class ReceivedConnection(NamedTuple):
     """A client's connection that this process has received from another process of the gateway."""
 
     node_id: NodeId
-    """The broker of the listener that accepted the connection. None if this was the bootstrap listener."""
+    """The broker of the listener that accepted the connection, or None for the bootstrap listener. If
+    `handed` is set: the broker that the other worker has found for the client."""
     client: socket.socket | None
     """The socket of the connection. None if this process had no free descriptor to receive it."""
     handed: HandedOver | None
@@ -156,8 +158,8 @@ def send_connection(
 
     Args:
         end: one end of a pair of SOCK_SEQPACKET sockets. It must not block.
-        client: the client's socket (`ReceivedConnection.client`). The caller may close it afterwards.
-        node_id: the broker of the listener (`ReceivedConnection.node_id`).
+        client: the socket (`ReceivedConnection.client`). The caller may close it afterwards.
+        node_id: the broker (`ReceivedConnection.node_id`).
         handed: the data of a client from another worker (`ReceivedConnection.handed`).
 
     Raises:

@@ -41,7 +41,8 @@ async def check(config: Config, say: Say) -> bool:
         say: prints the result of a test.
 
     Returns:
-        True if a gateway could serve clients of every broker of the cluster.
+        True if all addresses could be bound, no broker's address leads back to the gateway, no certificate of
+        a listener has expired, and the directories of ``--state`` and ``--capture`` can be written.
 
     Raises:
         BootstrapError: no bootstrap address responds.
@@ -85,7 +86,10 @@ def _options_read(config: Config) -> str:
 
 
 def _certificate_valid(config: Config, say: Say) -> bool:
-    """Return whether the gateway's certificates are still valid. True if it has none."""
+    """Print until when the certificates of the listeners and of the admin endpoint are valid.
+
+    Return whether none of them has expired. The client certificate for brokers is not among them.
+    """
     certificates = list(ClientTls(config).valid())
     admin = admin_tls(config)
     if admin is not None and admin.valid_until is not None:
@@ -105,7 +109,10 @@ def _certificate_valid(config: Config, say: Say) -> bool:
 
 
 def _folders(config: Config) -> Iterator[tuple[str, Path]]:
-    """Yield the directories that a gateway would write to, each with its option."""
+    """Yield the directories that a gateway would write to, each with its option.
+
+    If the directory of ``--capture`` does not exist, the nearest one above it is yielded.
+    """
     if config.state is not None:
         yield "--state", config.state.absolute().parent
     if config.capture is not None:
@@ -160,7 +167,7 @@ class _Listeners:
 
     Args:
         process: a process whose gateway is not started.
-        say: prints addresses that can't be bound, and the address of each broker.
+        say: prints which addresses could be bound, and the address of each broker.
         opened: closes the sockets when its block ends.
     """
 
@@ -174,7 +181,10 @@ class _Listeners:
         self._brokers = brokers_of(process, self._acceptor)
 
     async def bind_all(self, known: dict[int, Address]) -> bool:
-        """Bind all listeners: bootstrap, brokers, admin endpoint. Return whether all could be bound."""
+        """Bind all listeners: bootstrap, brokers, admin endpoint, ``--metrics``.
+
+        Return whether all could be bound, and no broker's address leads back to one of them.
+        """
         config = self._config
         bound = [self._bound("--listen", config.listen, self._bind_listen)]
         if isinstance(self._brokers, BrokerRegistry):
@@ -232,7 +242,7 @@ class _Listeners:
         return [*elsewhere, not brokers.problems]
 
     async def _finished(self) -> None:
-        """Wait until all listeners are open.
+        """Wait until no listener is being opened, for at most `bootstrap.ASK_SECONDS`.
 
         The wait may be longer than a client's response would wait, because names are looked up.
         """

@@ -72,7 +72,7 @@ class KnownBrokers(ABC):
     def learn(self, node_id: int, address: Address) -> Broker | None:
         """Note the address of a broker. A new broker gets a listener.
 
-        Return None if there are too many brokers.
+        Return None if there are too many brokers, or, in a worker, if the supervisor does not know it yet.
         """
 
     def knows(self, node_id: int) -> bool:
@@ -85,7 +85,10 @@ class KnownBrokers(ABC):
         return broker is not None and broker.opening
 
     def resolve(self, reached_at: str, node_id: int, host: str, port: int) -> tuple[str, int] | None:
-        """Return the address that clients get for a broker. Return None if the broker has no open listener.
+        """Return the address that clients get for a broker.
+
+        Return None if the broker's own address is not valid, its listener is still opening or could not be
+        opened, or there are too many brokers.
 
         With a fixed `reached_at`, this function is a `proxy.protocol.addresses.Resolve`.
         """
@@ -148,8 +151,8 @@ class BrokerRegistry(KnownBrokers):
         self._on_change = changed
         self._rule = config.broker_ports
         self._shares = config.shares_port
-        """Whether brokers share the port of `listen`, as with a host template. Then the server name in TLS
-        (SNI) selects the broker."""
+        """Whether the brokers of a host template share one listener, at the template's port. Then the server
+        name in TLS (SNI) selects the broker."""
         self._shared = Address(config.listen.host, self._rule.template_port)
         self._shared_at: tuple[Address, ...] = ()
         """The addresses at which the shared port is bound."""
@@ -166,7 +169,7 @@ class BrokerRegistry(KnownBrokers):
 
     @property
     def problems(self) -> list[str]:
-        """Return why brokers are left out of responses: one sentence for each broker."""
+        """Why brokers are left out of responses: one sentence each, and one for all beyond `MAX_BROKERS`."""
         return [*super().problems, *filter(None, [self._too_many])]
 
     def open(self) -> None:
@@ -183,7 +186,7 @@ class BrokerRegistry(KnownBrokers):
     def restore(self) -> None:
         """Open the listeners of the brokers in the state file.
 
-        After this call, changes of the known brokers are written to the file.
+        From this call on, changes of the known brokers are written to the file.
         """
         self._state = StateFile(self._process, self._addresses)
         for node_id, address in self._state.load():
@@ -234,7 +237,7 @@ class BrokerRegistry(KnownBrokers):
     def update(self, named: dict[int, Address], in_use: Collection[int], now: float) -> None:
         """Update the known brokers from a response of the cluster.
 
-        A broker that was in no response for `FORGET_SECONDS` is removed.
+        A broker that was in no response for `FORGET_SECONDS` is removed, unless it is in use.
 
         Args:
             named: all brokers of a complete response.
@@ -318,7 +321,7 @@ class BrokerRegistry(KnownBrokers):
     async def _resolve_and_open(self, broker: Broker, host: str) -> None:
         """Look up a host name, then open the listener.
 
-        If older IPs have failed, the look-up must be a new one.
+        This is also done if IPs are known, but the listener could not be opened at them.
         """
         broker.problem = broker.problem or f"broker {broker.node_id}: the name {host} is being looked up"
         late = asyncio.get_running_loop().call_later(OPEN_SECONDS, self._leave_out, broker)
@@ -349,7 +352,7 @@ class BrokerRegistry(KnownBrokers):
     def _host_of(self, broker: Broker) -> str:
         """Return the host at which to bind a broker's listener.
 
-        Return "" if the broker needs no own listener.
+        Return "" if no listener has to be bound: the shared one is bound already, or the broker has no port.
         """
         if broker.listener is None or (self._by_name(broker) and self._shared_at):
             return ""
@@ -432,7 +435,7 @@ class BrokerRegistry(KnownBrokers):
     async def _poll(self, reach: Reachability, tls: BrokerTls, in_use: Callable[[], set[int]]) -> None:
         """Ask the cluster for its brokers, forever. If the cluster does not respond, the waits get longer."""
         wait = RETRY_SECONDS[0]
-        plain: set[Address] = set()  # bootstrap addresses that have responded in plain text
+        plain: set[Address] = set()  # bootstrap addresses that have responded: without TLS, in plain text
         while True:
             try:
                 cluster = await ask_any(reach.bootstrap, self._resolver, tls, self.listeners, plain)

@@ -38,7 +38,10 @@ class Reloader:
         self._stamp = self._file_stamp()
 
     def reload(self) -> None:
-        """Reload the options. If there is an error, report it and change nothing."""
+        """Reload the options, and certificates whose files have changed.
+
+        If the options have an error, report it and keep the old ones.
+        """
         gateway, process, options = self._gateway, self._gateway.process, self._gateway.process.options
         self._stamp = self._file_stamp()
         gateway.follow_files()

@@ -131,7 +131,8 @@ class Server:
         """The number of clients whose credentials a broker refused, or whose certificate the gateway
         refused."""
         self.turned_away = Counter(dict.fromkeys((LIMIT, DRAINING, NO_REQUEST, IDLE, NOT_READING), 0))
-        """The number of connections that the gateway itself has closed, by reason."""
+        """The number of connections that the gateway itself has closed for one of these reasons. Connections
+        that it closes because of a fault or for lack of memory are not counted here."""
         self._versions = WeakValueDictionary[Address, BrokerVersions]()
         self._leaders = Leaders()
         self._siblings = (
@@ -148,10 +149,9 @@ class Server:
             monitor.certificates["tls_cert" if node_id is None else f"tls_cert_of {node_id}"] = each
         monitor.certificates["broker_tls_cert"] = self.upstream.tls.reloading
         self._expired: list[str] = []
-        """The gateway's certificates that have expired, one sentence for each."""
+        """The certificates of the listeners that have expired, one sentence for each."""
         self._closed_owed: dict[NodeId, Owed] = {}
-        """When each broker has responded last on connections that are now closed. `hung_brokers` empties
-        this."""
+        """When each broker has responded last on connections that are now closed. `_owed` empties this."""
         self._looked_at = monotonic()
 
     def begin(self) -> None:
@@ -247,7 +247,11 @@ class Server:
         self.upstream.unreachable(node_id, reason, error)
 
     def report(self, event: Event, link: Link) -> None:
-        """Log an event of a connection and add it to the recent events. Count it if it is a fault."""
+        """Log an event of a connection, and add it to the recent events if it is of a kind that they show.
+
+        Count faults and refused logins. If responses wait for listeners, wait for these. If the client
+        belongs to another worker, hand it over.
+        """
         if isinstance(event, Fault):
             self.faults[event.side] += 1
         elif isinstance(event, LoginRefused):
@@ -456,7 +460,7 @@ class Server:
         self._check_expiry()
 
     def _check_expiry(self) -> None:
-        """Log once that a certificate of the gateway has expired."""
+        """Note which certificates of the listeners have expired, and log each of them once."""
         before, self._expired = self._expired, self.client_tls.expired(datetime.now(UTC))
         for reason in self._expired:
             if reason not in before:
@@ -539,7 +543,10 @@ class Server:
                 stalled.abort()
 
     def _close_overdue(self) -> None:
-        """Close the connections of clients that were idle for too long. The broker sees a normal end."""
+        """Close connections that were idle, without a request, or not read by their clients for too long.
+
+        The broker sees a normal end.
+        """
         config, now = self.process.config, monotonic()
         for link in list(self.links):
             link.look_after()

@@ -21,7 +21,7 @@ Known = list[tuple[int, Address]]
 
 
 class StateFile:
-    """The state file. A second thread writes it, because a disk can be slow.
+    """The state file. A second thread writes it, because a disk can be slow. Only `close` writes it itself.
 
     Args:
         process: the process. If ``--state`` is not set, there is no file.
@@ -37,7 +37,7 @@ class StateFile:
         """Whether the known brokers have changed since the last write."""
         self._number = 0
         self._written = 0
-        """The number of the newest version of the state that is in the file."""
+        """The number of the newest version of the state that was written, or could not be written."""
         self._writing = Lock()
 
     def load(self) -> Known:

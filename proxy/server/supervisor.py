@@ -33,8 +33,8 @@ from proxy.telemetry.status import Account, Counts, Status
 from proxy.telemetry.totals import NodeId
 
 START_AGAIN_SECONDS: Final = (1.0, 30.0)
-"""How long to wait before an ended worker is started again, in seconds: the first wait, and the longest. The
-wait doubles each time."""
+"""How long to wait before an ended worker is started again, in seconds: the second time, and at most. The
+first time there is no wait; from the second time on, it doubles each time."""
 HAND_OVER_SECONDS: Final = 5.0
 """The time that a client waits for the worker that has to serve it, in seconds. In this time an ended worker
 may be started again."""
@@ -49,7 +49,8 @@ SEND_SECONDS: Final = 0.1
 """The shortest time between two messages to the workers about known brokers, in seconds. The messages are
 limited because one response may name many new brokers."""
 STEADY_SECONDS: Final = 60.0
-"""If a worker has run for this many seconds before it ended, it is started again without a wait."""
+"""If a worker has run for this many seconds before it ended, the next start counts as the first one again,
+without a wait."""
 
 
 class Supervisor:
@@ -171,7 +172,7 @@ class Supervisor:
 
     @property
     def _missing(self) -> list[int]:
-        """The numbers of the workers that are not running."""
+        """The numbers of the workers that are not ready to serve."""
         up = {worker.number for worker in self._workers.values() if worker.up}
         return [number for number in range(1, self.process.config.workers + 1) if number not in up]
 
@@ -180,7 +181,7 @@ class Supervisor:
         return any(worker.up for worker in self._workers.values())
 
     async def _sample(self, now: float) -> None:
-        """Add the present totals of all processes to the history.
+        """Add the present totals of all processes to the history, and reload changed files.
 
         In transparent mode, also send the known destinations to the workers.
         """
@@ -388,7 +389,8 @@ class Supervisor:
     def _assign(self, client: socket.socket, node_id: NodeId) -> bool:
         """Send a client to the worker with the fewest clients of the same listener.
 
-        If several workers have equally few clients, the least busy of them gets the client.
+        If several workers have equally few clients, the least busy of them gets the client. Silent workers
+        are only used if no other can take it. Above ``--max-connections`` the client is closed.
 
         Returns:
             False if no worker can take the client now. A worker can't if it has not received earlier clients

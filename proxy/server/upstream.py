@@ -26,7 +26,7 @@ from proxy.telemetry.totals import NodeId
 CONNECT_SECONDS: Final = 10.0
 """How long connecting to one address of a broker may take, in seconds."""
 UNREACHABLE_SECONDS: Final = 0.5
-"""How long a client stays connected if its broker can't be reached, in seconds."""
+"""How long a client stays connected after the last attempt to reach its broker has failed, in seconds."""
 LOOP_SECONDS: Final = 60.0
 """How long /readyz reports that the gateway has connected to itself, in seconds."""
 _NO_DESCRIPTOR: Final = frozenset({errno.EMFILE, errno.ENFILE})
@@ -71,7 +71,9 @@ class Upstream:
     # -- which broker --------------------------------------------------------------------------------------
 
     def broker_of(self, link: Link, sock: Any) -> int | None:
-        """Return the broker of a new connection: the broker of its listener, or its original destination.
+        """Return the broker of a new connection; None for the bootstrap, `LOOPED` if the client is refused.
+
+        The listener, the client's TLS server name, or its original destination determines the broker.
 
         Args:
             link: the new link, which already has the address of the client.
@@ -173,7 +175,8 @@ class Upstream:
         """Connect a link to one address of its broker.
 
         Raises:
-            OSError: nobody listens at the address, or the gateway itself does.
+            OSError: the connection or its TLS handshake fails, or the gateway itself listens at the address.
+            ValueError: the host can't be a host name.
         """
         if isinstance(self._brokers, Destinations):
             await self._open(address, link, sock=await self._recorded_socket(address, link))

@@ -66,9 +66,9 @@ class AskedBrokers(KnownBrokers):
         return _knows(self, self._ask, node_id)
 
     def learn(self, node_id: int, address: Address) -> Broker | None:
-        """Ask the supervisor to open a listener for a new broker.
+        """Ask the supervisor to open a listener for a new broker, or to note a broker's new address.
 
-        Until the supervisor confirms the listener, `is_opening` is true for the broker.
+        Until the supervisor confirms a new broker, this returns None and `is_opening` is true for the broker.
         """
         broker = self.known.get(node_id)
         if broker is not None and broker.address == address:
@@ -212,9 +212,9 @@ class Worker:
         self.server.serve(link, client, tls)
 
     def _left(self, client: Link | Relay) -> None:
-        """Tell the supervisor that a client has left.
+        """Tell the supervisor that a client has left, if its socket is in this process.
 
-        If this worker has sent the client's socket to another worker, the other worker tells the supervisor.
+        For a client that another worker has handed over, that worker tells the supervisor.
         """
         with suppress(KeyError):
             self._channel.send("left", self._listener_of.pop(client))

@@ -40,7 +40,7 @@ class WorkerHandle:
         number: the number of the worker, from 1 on.
         memory: the descriptor of the memory that all workers share.
         received: called for each message to the supervisor: ``up``; ``learned`` (the brokers); ``hand over``
-            (a stream, its listener, the client); ``ended`` (the exit code). A negative exit code is a signal.
+            (a stream, the broker, the client); ``ended`` (the exit code). A negative exit code is a signal.
             None means that the worker has closed its channel and did not exit.
         respond: returns the response to a blocking question.
 
