@@ -28,6 +28,7 @@ from tools.bench.counting import CountedFetches, saved
 from tools.bench.figures import FigureRow, FigureTable, document, markdown, number, show
 from tools.bench.frames import VERSION, fetch_request, fetch_response, rotated
 from tools.bench.inside import Inside
+from tools.bench.page import PROFILE
 from tools.bench.passthrough import address
 from tools.bench.processes import HOST, Load, ProcessMeter, Proxy, Times, haproxy_command, haproxy_program
 from tools.bench.stage import BenchStage
@@ -487,15 +488,17 @@ class TestProgram:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         page = tmp_path / "page.md"
-        page.write_text(
-            "".join(f"**{title}**\n\nold\n\n" for title in ("Bulk: 1 MB", "Bulk: 2 MB", "TLS: 1 MB"))
-        )
+        old = ("First", "Bulk: 1 MB", "Bulk: 2 MB", "TLS: 1 MB", f"{PROFILE}tls, a fetch")
+        page.write_text("".join(f"**{title}**\n\nold\n\n" for title in old))
         monkeypatch.setattr(sys, "argv", ["bench", "--only", "micro", "--quick", "--markdown", str(page)])
-        table = FigureTable(part="micro", title="Bulk: 3 MB", rows=[row(3.0, 9.0)])
-        monkeypatch.setitem(program.PARTS, "micro", lambda _: [table])
+        new = ("Bulk: 2 MB", "Bulk: 3 MB", "Second", f"{PROFILE}micro, a fetch")
+        tables = [FigureTable(part="micro", title=title, rows=[row(3.0, 9.0)]) for title in new]
+        monkeypatch.setitem(program.PARTS, "micro", lambda _: tables)
         program.main()
 
-        assert re.findall(r"\*\*(.+)\*\*", page.read_text()) == ["TLS: 1 MB", "Bulk: 3 MB"]
+        titles = ["First", *new[:2], *old[3:], *new[2:]]
+        assert re.findall(r"^\*\*(.+)\*\*$", page.read_text(), re.MULTILINE) == titles
+        assert page.read_text().count("old\n") == 3
 
     def test_what_people_wrote_above_the_tables_stays(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -100,11 +100,11 @@ def test_the_other_rows_of_the_table_are_judged() -> None:
 
     assert shown([*replay.skew_rows(100, 89)]) == [
         ("records, one connection with 80 %", 89, None),
-        ("in that of 20 alike", 0.89, False),
+        ("one connection with 80 %, in that of 20 alike", 0.89, False),
     ]
     assert shown([*replay.cluster_rows(100, 90)]) == [
         ("records, cluster of 2 workers of one core", 90, None),
-        ("in local[2]'s", 0.9, True),
+        ("cluster, in local[2]'s", 0.9, True),
     ]
     assert shown([*replay.memory_rows([FOUND, large])]) == [
         ("a worker's Python, peak memory", 301, False),

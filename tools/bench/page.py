@@ -26,21 +26,31 @@ def page(
         before: the old page. Text written by people is kept; somebody may have to change it for the new
             figures.
         only: the parts that were measured, or None for all parts. Other parts are copied from the old page.
-            A table of a part that was measured is not copied, if the words before the colon in its title are
-            those of a new table.
+            Old tables whose titles begin like that of a new table, up to a colon, are not copied.
     """
     kept, rows = {}, {}
+    made = sections(markdown(tables))
     if only is not None:
-        profiles = (f"{PROFILE}{part}," for part in only)
-        heads = (table.title.partition(": ") for table in tables if not table.title.startswith(PROFILE))
-        stale = tuple(
-            f"**{start}" for start in (*profiles, *(head + colon for head, colon, _ in heads if colon))
-        )
+        stale = tuple(f"**{PROFILE}{part}," for part in only)
         kept = {title: text for title, text in sections(before).items() if not title.startswith(stale)}
         rows = _rows(before, summary.title)
-    parts = kept | sections(markdown(tables))
+    parts = _placed(kept, made) | made
     written = prose(before, summary.title)
     return "\n\n".join([_section(summary, rows), _missed(parts), *filter(None, [written]), *parts.values()])
+
+
+def _placed(kept: Mapping[str, str], made: Mapping[str, str]) -> dict[str, str]:
+    """Return the old tables, with new ones in the place of those whose titles begin alike, up to a colon."""
+    placed: dict[str, str] = {}
+    for title, text in kept.items():
+        head, colon, _ = title.partition(": ")
+        alike = {} if not colon or title.startswith(f"**{PROFILE}") else _beginning(f"{head}: ", made)
+        placed |= alike or {title: text}
+    return placed
+
+
+def _beginning(start: str, made: Mapping[str, str]) -> dict[str, str]:
+    return {title: text for title, text in made.items() if title.startswith(start)}
 
 
 def _section(table: FigureTable, before: Mapping[str, str]) -> str:

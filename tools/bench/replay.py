@@ -106,7 +106,7 @@ def skew_rows(even: float, skewed: float) -> Iterator[FigureRow]:
         skewed: the other one.
     """
     yield row("records, one connection with 80 %", "MB/s", skewed)
-    yield row("in that of 20 alike", "times", skewed / even, limit=0.9, least=True)
+    yield row("one connection with 80 %, in that of 20 alike", "times", skewed / even, limit=0.9, least=True)
 
 
 def cluster_rows(local: float, on_cluster: float) -> Iterator[FigureRow]:
@@ -117,7 +117,7 @@ def cluster_rows(local: float, on_cluster: float) -> Iterator[FigureRow]:
         on_cluster: the speed of a cluster with as many cores.
     """
     yield row(f"records, cluster of {CORES} workers of one core", "MB/s", on_cluster)
-    yield row(f"in local[{CORES}]'s", "times", on_cluster / local, limit=0.9, least=True)
+    yield row(f"cluster, in local[{CORES}]'s", "times", on_cluster / local, limit=0.9, least=True)
 
 
 def memory_rows(measured: Sequence[MeasuredCapture]) -> Iterator[FigureRow]:
