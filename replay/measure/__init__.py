@@ -1,4 +1,4 @@
-"""``fetchgate replay measure``: makes one row for each exchange, and adds up the rows in a report.
+"""``fetchgate replay measure``: makes rows of exchanges, and adds up the rows in a report.
 
 - ``steps``: the steps from segments to rows of the table. ``here`` runs them in this process, ``spark`` on
   Spark.

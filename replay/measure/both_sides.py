@@ -9,7 +9,7 @@ gateway and the gateway's connection to the broker have this in common:
 Two consumers with the same client id also use the same correlation ids, and may start together. But the
 exchanges of one consumer do not all lie within those of the other, because the consumers are independent.
 
-Only a few exchanges of each connection are kept. A hash of the common fields chooses them, so the same ones
+Only a few exchanges of each connection are kept. A hash of two common fields chooses them, so the same ones
 are kept on both sides, wherever the capture begins.
 """
 
@@ -29,10 +29,11 @@ MOST: Final = 2_000
 """The number of connections that are compared: the connections with the most exchanges. The two sides of a
 gateway have the same number of exchanges, so both are compared."""
 _LEAST: Final = 8
-"""The least number of common exchanges. Connections with fewer are not compared."""
+"""The least number of one side's kept exchanges that must lie within exchanges of the other side. A
+connection with fewer kept exchanges is not compared."""
 _WITHIN: Final = 0.8
-"""The share of one side's exchanges that must lie within exchanges of the other side. It is below 1, because
-all requests and responses in one run of segments have the same times."""
+"""The share of the kept exchanges common to both sides that must lie within each other. It is below 1,
+because all requests and responses in one run of segments have the same times."""
 
 
 class SampledExchange(NamedTuple):
@@ -92,7 +93,7 @@ class Sample:
 
 
 def _rank(correlation_id: int, api_key: int) -> int:
-    """Return a hash of the fields that are the same on both sides of a gateway."""
+    """Return a hash of two fields of an exchange that are the same on both sides of a gateway."""
     mixed = (correlation_id << 8 | api_key) * 0x9E3779B97F4A7C15 & (1 << 64) - 1
     return (mixed ^ mixed >> 29) * 0xBF58476D1CE4E5B9 & (1 << 64) - 1
 
@@ -142,9 +143,10 @@ def pairs(connections: Iterable[Sampled]) -> list[tuple[str, str]]:
 
 
 def _nested(exchanges: list[tuple[int, int, int]]) -> Iterator[tuple[int, int]]:
-    """Yield pairs of exchanges: the second one lies within the first one.
+    """Yield a pair of connections for each two exchanges of which the second lies within the first.
 
-    `exchanges` is ordered by the time of the request.
+    An exchange has the time of its request, the negative time of its response, and the place of its
+    connection. `exchanges` is ordered by the time of the request.
     """
     for place, (_, answered, outer) in enumerate(exchanges):
         for asked, inner_answered, inner in exchanges[place + 1 :]:

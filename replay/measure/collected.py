@@ -47,7 +47,7 @@ SUMMED: Final = (
     *(column.name for column in FETCH_COLUMNS if column.name in sums.SUMMED),
 )
 TOP: Final = 50
-"""How many connections the report lists."""
+"""How many connections the report lists, and how many client ids are kept in `Collected.client_ids`."""
 _SECOND: Final = 1_000_000_000
 _BETWEEN_FILES: Final = 10 * _SECOND
 """In ns. If a file begins later than this after the end of the previous file, nothing was captured in
@@ -89,7 +89,7 @@ class Starving:
 
 @dataclass(slots=True, kw_only=True)
 class CountedConnection:
-    """A connection whose fetches are counted."""
+    """A connection, with the sums of its counted fetches."""
 
     connection: str
     client: str
@@ -134,7 +134,7 @@ class Collected:
     rows: Counter[str] = field(default_factory=Counter)
     files: dict[tuple[int, str], FileCounts] = field(default_factory=dict)
     ends: dict[str, ConnectionEnd] = field(default_factory=dict)
-    """The summed counts of connections, by the reason why they were not read."""
+    """The summed counts of connections, by the reason why they were not read; "" if they were read."""
     kafka_connections: int = 0
     decrypted: int = 0
     """How many TLS connections were decrypted."""

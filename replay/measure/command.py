@@ -1,6 +1,7 @@
 """``fetchgate replay measure``: computes from captures how many bytes fetch sessions would have saved.
 
-Small captures are measured in this process, larger ones on Spark.
+Small captures are measured in this process. Larger ones and tables are measured on Spark, and so is
+everything with --parquet, --master or --conf, or with spark-submit.
 """
 
 import argparse
@@ -59,7 +60,7 @@ is no Kafka in it, or so much of the fetches is missing that the saving can't be
 """
 
 _LISTED: Final = 10
-"""The maximum number of names in the message about a chosen name that is in no fetch."""
+"""The maximum number of names in the message about a chosen name that is in no counted fetch."""
 
 
 class UsageError(Exception):
@@ -289,9 +290,9 @@ def _here(work: Work, console: Console) -> Collected | None:
 
 
 def _absent(found: Collected, result: Report) -> Iterator[str]:
-    """Yield a message for each chosen client or topic that is in no fetch.
+    """Yield a message for each chosen client or topic that is in no counted fetch.
 
-    The message lists the clients or topics that the capture has.
+    The message lists clients or topics that the capture has, at most `_LISTED` of them.
     """
     clients = {row["client_id"] for row in result["by_client"]}
     topics = {row["topic"] for row in result["by_topic"]}
@@ -309,7 +310,7 @@ def _absent(found: Collected, result: Report) -> Iterator[str]:
 
 
 def _work(arguments: argparse.Namespace, scratch: str) -> Work:
-    """Check the inputs and outputs of the command before Spark is started."""
+    """Check the inputs and outputs of the command, before anything is measured. Return what to do."""
     for option in ("csv", "html"):
         if file := getattr(arguments, option):
             _check_file(option, Path(file))
@@ -378,7 +379,7 @@ def _has_files(text: str) -> bool:
 
 
 def _readable(source: Source, scratch: str) -> Source:
-    """Copy a pipe to a file, so that Spark's workers can read it. Return other sources unchanged."""
+    """Copy a pipe to a file, which can be read again, also by Spark's workers. Return others unchanged."""
     if not source.once:
         return source
     try:
@@ -396,7 +397,7 @@ def _write(arguments: argparse.Namespace, result: Report) -> list[str]:
     If writing one file fails, the other files are still written.
 
     Returns:
-        A line for each file that failed, with its name and the cause.
+        A line for each file that failed, and for standard output if that failed: the name and the cause.
     """
     failed = []
     for option, render in (("csv", csv.render), ("html", html.render)):

@@ -1,7 +1,7 @@
 """Sums up a connection by topic, over time, by session and by limit. Sans-IO.
 
-These sums are in the column `summary` of the connection's last row. The other rows do not show them. The size
-of the sums depends on the number of topics, not on the number of fetches.
+These sums are in the column `summary` of the connection's row of the kind `connection`. The other rows do not
+show them. The size of the sums depends on the number of topics, not on the number of fetches.
 """
 
 from collections import defaultdict
@@ -37,9 +37,10 @@ class BytesOfPeriod(NamedTuple):
 
 @dataclass(slots=True, repr=False)
 class Timeline:
-    """Fetch bytes over time, in buckets. Only buckets with bytes are counted when the width is chosen.
+    """Fetch bytes over time, in at most `BUCKETS` buckets. Times without fetches have no buckets.
 
-    So a long time without fetches does not make the timeline coarse.
+    So while fetches are added, a long time without any does not make the timeline coarse. `fit` later makes
+    it as coarse as the captured time requires.
     """
 
     width: int = WIDTHS[0]
@@ -96,7 +97,7 @@ class Timeline:
 
 @dataclass(slots=True, kw_only=True)
 class TopicTotals(TopicShare):
-    """The figures of one topic in all fetches of a connection."""
+    """The figures of one topic in all counted fetches of a connection."""
 
     topic: str | None = None
     topic_id: bytes | None = None

@@ -1,4 +1,4 @@
-"""Measures a small capture in this process, in less time than Spark needs to start.
+"""Measures small captures in this process, in less time than on Spark, which has to start first.
 
 The steps and the report are the same as with Spark (``steps``). No Java is needed.
 """
@@ -37,8 +37,8 @@ def measure_here(work: Work) -> Collected | None:
     """Measure captures without Spark. Their size may be at most `MOST` bytes, before decompression.
 
     Returns:
-        The figures of the report. None if Spark is needed, because the captures are larger, or because a
-        table is read or written.
+        The figures of the report. None if Spark is needed: the captures are larger, more than `_HELD` bytes
+        would be in memory, or a table is read or written.
 
     Raises:
         OSError: a file can no longer be read.
@@ -93,7 +93,10 @@ def collected(rows: Batches) -> Collected:
 
 
 def _of_topics(work: Work, choice: RowFilter, measured: Batches) -> Collected | None:
-    """Measure the fetches of some topics, from the rows of all fetches."""
+    """Measure the fetches of some topics, from the rows of all fetches.
+
+    Return None if these rows have more than `_HELD` bytes.
+    """
     rows, size = [], 0
     for batch in measured:
         size += batch.nbytes

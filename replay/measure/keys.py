@@ -30,8 +30,8 @@ _MOST_STRETCHES: Final = 256
 class Offsets:
     """The offsets of a partition that were counted, as ordered intervals.
 
-    Only a compacted log has many intervals. If there are too many, the lowest two are joined, and the gap
-    between them then counts as counted.
+    Only a log that is compacted, or has transactions, has many intervals. If there are too many, the lowest
+    two are joined, and the gap between them then counts as counted.
     """
 
     __slots__ = ("_ends", "_starts")

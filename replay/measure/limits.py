@@ -38,7 +38,7 @@ watermark."""
 
 @dataclass(slots=True)
 class VersionFigures:
-    """The figures of all fetches with one Fetch version."""
+    """The figures of fetches. In a `LimitLog`, of all fetches with one Fetch version."""
 
     responses: int = 0
     max_bytes: int = 0
@@ -55,7 +55,7 @@ class VersionFigures:
     """How long partitions starved, in total."""
 
     def add(self, other: "VersionFigures") -> None:
-        """Add the figures of other fetches of the same version."""
+        """Add the figures of other fetches."""
         self.responses += other.responses
         self.max_bytes = max(self.max_bytes, other.max_bytes)
         self.largest_record_bytes = max(self.largest_record_bytes, other.largest_record_bytes)
@@ -117,8 +117,8 @@ class LimitLog:
         self._ceiling = max_fetch_bytes
         self._counted: dict[int, VersionFigures] = {}
         self._handler = FetchSessionHandler()
-        """The handler whose table has the partitions of the last full fetch, or of the client's own
-        session."""
+        """The handler whose table has the partitions of the client's own session, or of the last full fetch
+        whose response had records or a session."""
         self._offsets = np.zeros(0, np.int64)
         """The fetch offset of each row of the table."""
         self._ends = np.zeros(0, np.int64)
@@ -126,7 +126,7 @@ class LimitLog:
         self._isolation_level = 0
         self._starving: dict[tuple[TopicKey, int], Starved] = {}
         self._worst: list[Starved] = []
-        """The partitions that starved longest, of those that get records again."""
+        """The partitions that starved longest, of those that no longer starve."""
 
     def __repr__(self) -> str:
         return f"<LimitLog versions={len(self._counted)} starving={len(self._starving)}>"
@@ -151,7 +151,7 @@ class LimitLog:
     def by_version(self) -> dict[int, VersionFigures]:
         """Return the figures by Fetch version.
 
-        A partition that still starves is counted until the last response.
+        A partition that still starves is counted until the last response in which it starved.
         """
         counted = {version: copy(one) for version, one in self._counted.items()}
         for starved in self._starving.values():
@@ -175,7 +175,7 @@ class LimitLog:
             counted.over_limit_bytes += record_bytes - limit
 
     def _add_old(self, outcome: Outcome) -> None:
-        """Add a fetch of v0 to v3. Only the sizes of records in its response are read."""
+        """Add a fetch that was not parsed, if it is of v0 to v3: its limit, and the record bytes it got."""
         exchange = outcome.exchange
         whole = exchange.request and exchange.response and not exchange.request_missing
         if not whole or exchange.response_missing or not 0 <= exchange.api_version <= LIMITED:

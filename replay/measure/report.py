@@ -58,7 +58,7 @@ CPU cores."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class About:
-    """The parts of the report that come from the options, not from the table."""
+    """The parts of the report that do not come from the table: the version of fetchgate, and the options."""
 
     version: str
     policy: str

@@ -1,6 +1,7 @@
 """Turns the exchanges of connections into rows of the table. Sans-IO.
 
-Tasks of Spark run this code. The memory it needs does not grow with the capture.
+Tasks of Spark run this code, or this process without Spark. The memory it needs does not grow with the
+capture.
 """
 
 from collections.abc import Iterable, Iterator
@@ -40,10 +41,14 @@ class RowFilter:
     members: int = 0
     """The number of members over which the keys of records are spread. 0 if keys are not counted."""
     plain: bool = False
-    """Read and add every exchange on its own. The rows are the same, but take longer."""
+    """Whether every exchange is read and added on its own. Then each has a row of its own, and this takes
+    longer. The sums are the same."""
 
     def counts(self, outcome: Outcome) -> bool:
-        """Return whether a fetch is counted: it is from a chosen client, and lists a chosen topic."""
+        """Return whether a fetch is counted: it is from a chosen client, and lists a chosen topic.
+
+        A fetch that could not be read (below v4, for example) lists no topic.
+        """
         if self.clients and outcome.exchange.client_id not in self.clients:
             return False
         return not self.topics or not self.topics.isdisjoint(outcome.topics)

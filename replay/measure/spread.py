@@ -1,7 +1,7 @@
 """Measures how evenly keys would be distributed over the members of a cooperative group. Sans-IO.
 
-Records are counted by intervals of hashes. A member's share of a partition is a sum over intervals, for any
-number of members. Keys are not stored. Hashes of keys are not in any output.
+Records are counted by intervals of hashes. For the chosen number of members, a member's share of a partition
+is the sum of some intervals (see `stretches`). Keys are not stored. Hashes of keys are not in any output.
 """
 
 from bisect import bisect_left
@@ -19,8 +19,8 @@ from replay.report.model import CooperativeRow, HottestKey, SpreadShare
 MEMBERS: Final = range(2, 65)
 """The allowed numbers of members."""
 MOST_KEYS: Final = 1024
-"""The maximum number of keys of a topic that are counted separately. With more keys, some counts include
-several keys."""
+"""The maximum number of keys of a topic that are counted separately. The same key in two partitions counts as
+two keys. With more keys, some counts include several keys."""
 _APART: Final = 0x9E3779B1
 """A factor that makes the hashes of a key differ by partition. The same key in two partitions may belong to
 two members."""
@@ -100,7 +100,8 @@ class TopicCounts:
     """The records of one topic."""
 
     partitions: set[int] = field(default_factory=set)
-    """The numbers of all partitions in the responses, including partitions without records."""
+    """The numbers of all partitions in the responses, also of those without records, but not of those that
+    only had errors."""
     records: dict[int, list[int]] = field(default_factory=dict)
     """The numbers of records. For each partition there is one number for each interval of hashes."""
     sizes: dict[int, list[int]] = field(default_factory=dict)
@@ -133,7 +134,7 @@ class Delivered:
         return self.topics.setdefault(name, TopicCounts())
 
     def merge(self, other: "Delivered") -> None:
-        """Add the counts of `other`, which are for records that were sent to other clients."""
+        """Add the counts of `other`, which are for records that were sent on other connections."""
         self.groups |= other.groups
         for name, counts in other.topics.items():
             self.topic(name).merge(counts)

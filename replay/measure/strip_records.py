@@ -72,7 +72,7 @@ class _BatchPayloads:
 def strip_records(batch: pa.RecordBatch, *, keep: bool = False) -> pa.RecordBatch:
     """Remove the contents of records from the payload of a batch of SEGMENTS or REFERENCES.
 
-    The schema of the result is `stripped`. With `keep`, nothing else is changed.
+    The schema of the result is `stripped`. With `keep`, nothing is removed: only the schema changes.
     """
     payload = batch.column("payload")
     found = _BatchPayloads(*bytes_of(payload))

@@ -114,7 +114,7 @@ class FetchSums:
     client."""
     closes: int = 0
     passed: dict[str, Passed] = field(default_factory=dict)
-    """Fetches without a session, by reason."""
+    """Captured fetches that did not go through a session of the gateway, by reason."""
     _last: tuple[str, ...] = ()
     """The connection of the group that was added last. It shows whether the next group has another
     connection."""

@@ -1,9 +1,10 @@
-"""The table of exchanges, with a row for each exchange. Reports are made from this table. Sans-IO.
+"""The table of exchanges, with a row for each exchange, or for several fetches (`EXCHANGES`). Sans-IO.
 
-`COLUMNS` describes each column. The row of a fetch also has its cost with the session engine. The last row of
-a connection has the kind `connection` and the figures of the whole connection (`Summary`). A row of the kind
-`file` has the counts of a capture file (`FileCounts`). The columns for these two kinds have the fields of
-`Summary` and `FileCounts`. A row of the kind `keys` has a connection's records by the hashes of their keys.
+Reports are made from this table. `COLUMNS` describes each column. The row of a fetch also has its cost with
+the session engine. A row of the kind `connection` comes after the exchanges of its connection, and has the
+figures of the whole connection (`Summary`). A row of the kind `file` has the counts of a capture file
+(`FileCounts`). The columns for these two kinds have the fields of `Summary` and `FileCounts`. A row of the
+kind `keys` has a connection's records by the hashes of their keys.
 
 `measure --parquet` writes the table for people, with the columns `STORED_COLUMNS`: some have other names,
 some are added, and what is not known is null.
@@ -32,7 +33,7 @@ FETCH: Final = 1
 KEYS: Final = "keys"
 """The kind of the row with a connection's records by key. It is never written to files."""
 LAST: Final = (1 << 31) - 1
-"""The value of `place` in a connection's last row."""
+"""The value of `place` in rows with a detail (`DETAILS`), which come after the exchanges of a connection."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +222,10 @@ RAW_COLUMNS: Final = (
     ),
     _ERRORS,
 )
-"""The columns that are only written with --parquet. A table with these columns can be measured again."""
+"""The columns that are only made with --parquet or --topic; with --topic alone, `errors` is null.
+
+A table with these columns can be measured again.
+"""
 _COLUMNS: Final = (*_EXCHANGE_COLUMNS, *FETCH_COLUMNS, _COUNTED, *_DETAIL_COLUMNS)
 COLUMNS: Final = (*_COLUMNS, *RAW_COLUMNS)
 ADDED_COLUMNS: Final = {
@@ -336,7 +340,8 @@ class RowWriter:
 
         Args:
             exchange: the exchange.
-            place: the position of the exchange in its connection. Positions follow the order of the calls.
+            place: the position of the exchange in its connection, by completion. The row of a fetch may be
+                added after rows with higher positions.
             outcome: the outcome of the fetch. None if the exchange is not a fetch.
             counted: whether the fetch matches --client and --topic. None if the exchange is not a fetch.
             row: the kind of the row. "" to choose the kind by the exchange.
@@ -421,7 +426,7 @@ def _frames(exchange: Exchange) -> tuple[bytes, bytes, list[int]]:
 
     Returns:
         The request, the response without these contents, and for each part that was cut its offset and its
-            size.
+            size. The response is empty if its API is not in `READ`.
     """
     kept, cuts, at = [], [], 0
     response = exchange.response if exchange.api_key in READ else []  # others may have secrets
@@ -472,7 +477,7 @@ def _restored(kept: bytes, cuts: Sequence[int]) -> Iterator[memoryview]:
 
 
 def connection_ends(batch: pa.RecordBatch) -> list[ConnectionEnd | None]:
-    """Return the end of each row's connection. Other parts of the summary are not read."""
+    """Return for each row the `ConnectionEnd` in its summary. None if it is not a `connection` row."""
     return _END.read(struct_field(batch.column("summary"), "end"))
 
 

@@ -27,7 +27,7 @@ exec {java} "$@"
 
 
 class NoJavaError(Exception):
-    """No Java runtime was found. The message says what to install."""
+    """There is no Java runtime that Spark can run on. The message says what to install or to correct."""
 
 
 def java_home(scratch: Path) -> Path:
@@ -40,7 +40,8 @@ def java_home(scratch: Path) -> Path:
         The value of JAVA_HOME for Spark's launcher.
 
     Raises:
-        NoJavaError: no runtime was found, or Spark can't run on the one in JAVA_HOME.
+        NoJavaError: no runtime of version `OLDEST` or later was found, or the one in JAVA_HOME does not run
+            or is older.
     """
     if named := os.environ.get("JAVA_HOME"):
         _check_java_home(Path(named))
@@ -73,7 +74,7 @@ def shimmed(java: Path, scratch: Path) -> Path:
 
 
 def release(program: Path) -> int:
-    """Return the feature release (17 of `openjdk version "17.0.15"`); 0 if the program does not run."""
+    """Return the feature release (17 of `openjdk version "17.0.15"`); 0 if the program does not tell it."""
     try:
         done = subprocess.run(  # noqa: S603 - the user chose this Java
             [program, "-version"], capture_output=True, text=True, timeout=30, check=False

@@ -44,7 +44,8 @@ results of the task."""
 _COLLECTED: Final = pa.schema([("part", _PART.type)])
 _SLOTS: Final = pa.schema([("broker", pa.string()), ("use", _USE.type)])
 _SHUFFLED: Final = stripped(REFERENCES)
-"""The rows of segments between two tasks. Payload that can't be referred to is stripped of records."""
+"""The rows of segments between two tasks. Payload that can't be referred to is stripped of records, unless
+keys of records are counted."""
 _MOST_PARTS: Final = 200
 """The maximum number of task results that one task merges. If there are more, several tasks merge them
 first."""

@@ -1,4 +1,4 @@
-"""Runs a measurement of captures on Spark, with a progress bar."""
+"""Runs a measurement of captures or of a table on Spark, with a progress bar."""
 
 import re
 import tempfile
@@ -40,7 +40,7 @@ _MOST_SHARE: Final = 512 << 20
 _CLUSTER_SHARE: Final = 64 << 20
 _MOST_PARTITIONS: Final = 10_000
 _PARTITION: Final = 16 << 20
-"""The approximate number of bytes of captures that each task reads."""
+"""The number of bytes of captures, or of a table, for which there is one task that measures connections."""
 _POLL_SECONDS: Final = 0.25
 _FULL: Final = "No space left on device"
 _GONE: Final = (
@@ -68,6 +68,7 @@ def run_on_spark(work: Work, master: str | None, settings: Mapping[str, str], co
     Raises:
         NoJavaError: there is no Java for Spark.
         SparkFailedError: Spark did not start, or the measurement failed.
+        InputError: the table can't be read, or can't be written or extended.
     """
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
     began = time.monotonic()
@@ -94,7 +95,7 @@ def run_on_spark(work: Work, master: str | None, settings: Mapping[str, str], co
 
 
 def measure(spark: SparkSession, work: Work) -> Collected:
-    """Measure captures in a running Spark session."""
+    """Measure captures or a table in a running Spark session."""
     with sole_writer(work.parquet) if work.parquet else nullcontext():
         return _measure(spark, work)
 
@@ -151,12 +152,13 @@ def _measure(spark: SparkSession, work: Work) -> Collected:
 
 
 def partitions_for(size: int, cores: int | None) -> int:
-    """Return the number of tasks for captures of this size.
+    """Return the number of tasks that measure connections, for captures or a table of this size.
 
     Args:
-        size: the size of the captures in bytes.
-        cores: the number of cores of this machine. None on a cluster: there only the size decides, because
-            executors come and go. Then there are enough tasks for cores that are added later.
+        size: the size of the captures, or of the table, in bytes.
+        cores: the number of cores that Spark uses on this machine. None on a cluster: there only the size
+            decides, because executors come and go. Then there are enough tasks for cores that are added
+            later.
     """
     partitions = size // _PARTITION + 1
     return min(partitions, _MOST_PARTITIONS if cores is None else 4 * cores)
@@ -176,9 +178,9 @@ def _stored(table: DataFrame) -> int:
 
 @contextmanager
 def _failures_in_one_line() -> Iterator[None]:
-    """If Spark fails in the `with` block, raise an error with a text of one line.
+    """If Spark fails in the `with` block, raise a SparkFailedError with a text of one line (see `_cause`).
 
-    The text is the last exception that a worker or Spark printed.
+    If Ctrl-C ended Spark, raise a KeyboardInterrupt.
     """
     try:
         yield
@@ -191,7 +193,10 @@ def _failures_in_one_line() -> Iterator[None]:
 
 
 def _cause(text: str) -> str:
-    """Return the cause of a failure. `text` is the output of Python and Java."""
+    """Return the cause of a failure in one line, from the output of Python and Java.
+
+    This is the last exception of Python in it, else Java's last "Caused by", else its first line.
+    """
     if _FULL in text:
         return (
             f"{_FULL}: Spark's scratch files are in {tempfile.gettempdir()} (TMPDIR names another folder), "

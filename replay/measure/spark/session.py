@@ -43,8 +43,8 @@ appender.err.layout.pattern = %p %c{1}: %m%n%ex{short}
 
 
 _ANSWER_SECONDS: Final = 10.0
-"""The time limit in seconds for a Spark master to accept a connection. A slower master counts as unreachable.
-Spark's own limit is a minute."""
+"""The time limit in seconds for a Spark master to accept a connection, for all of its addresses together. A
+slower master counts as unreachable. Spark's own limit is a minute."""
 _STOP_SECONDS: Final = 30
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
@@ -54,8 +54,8 @@ def session(master: str | None = None, settings: Mapping[str, str] = _NOTHING) -
     """Start Spark. At the end, stop Spark and remove its files.
 
     Args:
-        master: the master, like Spark's own --master. If None, the master of spark-submit or of Spark's own
-            files is used. If there is none, local[*] is used.
+        master: the master, like Spark's own --master. If None, the one in `settings` is used, or else that of
+            spark-submit or of Spark's own files. If there is none, local[*] is used.
         settings: settings, like Spark's own --conf. They override the settings that are made here.
 
     Raises:
@@ -256,7 +256,7 @@ def _of_java(scratch: Path, options: str) -> dict[str, str]:
 def _completed(conf: SparkConf, master: str | None, chosen: Mapping[str, str]) -> SparkConf:
     """Return the settings with which Java was started, and add the settings that are missing.
 
-    The --master and --conf of spark-submit are kept.
+    The --master and --conf of spark-submit are kept, unless the command has its own.
     """
     if master:
         conf.setMaster(master)

@@ -50,8 +50,8 @@ _EXPRESSIONS: Final = {
     "day": f"date_from_unix_date(cast(nullif({_DAY}, 0) div 86400000000000 as int))",
     "broker": "if(row = 'file' or (row = 'connection' and summary.end.reason != ''), null, broker)",
 }
-"""For each stored column that is not a plain copy of a column of the table of exchanges, a SQL expression for
-its values."""
+"""SQL expressions for the values of stored columns that are not plain copies of columns of the table of
+exchanges. `run` and `api` are made without SQL (see `_stored_columns`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
