@@ -1,8 +1,8 @@
 """Removes other members' records from a record batch (magic 2, KIP-98), as Kafka's log cleaner would do.
 
-Base offset, last offset delta, timestamps, attributes, producer and leader epoch do not change. The kept
-records do not change either, because their deltas refer to the batch header. The number of records, the
-length and the CRC change.
+Base offset, last offset delta, timestamps, producer and leader epoch do not change. The attributes change
+only if a compressed batch is not compressed again. The kept records do not change either, because their
+deltas refer to the batch header. The number of records, the length and the CRC change.
 """
 
 from bisect import bisect_right
@@ -76,7 +76,8 @@ def read_header(records: Buffer, at: int) -> Header:
     At least `HEADER_BYTES` bytes must follow this offset.
 
     Raises:
-        BatchError: the magic is not 2, or the batch is shorter than its header.
+        BatchError: the magic is not 2, the batch is shorter than its header, or a number in the header is
+            negative that can't be.
     """
     base, length, epoch, magic, crc, attributes, delta, first, last, _, _, _, count = _HEADER.unpack_from(
         records, at
@@ -108,7 +109,8 @@ def split_batch(
     """Split a batch by lane. For each lane, return its part and the offset of the part's last record.
 
     If a lane has no record, its part is None and the offset is -1. If a lane has all records, its part is the
-    unchanged batch. If the batch is empty or a control batch, every lane gets it unchanged.
+    unchanged batch. If the batch is empty or a control batch, every lane gets it unchanged, with the offset
+    -1.
 
     Args:
         batch: the complete batch.

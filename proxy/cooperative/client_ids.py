@@ -6,8 +6,8 @@
     consumer = Consumer({"client.id": client_id("billing.host-7", member=0, members=4), ...})
     consumer.assign([...])
 
-The gateway must run with ``--cooperative billing``. Without that option, and without a gateway, the id is
-only a name: each consumer gets all records.
+The gateway must run with ``--cooperative billing``. Without ``--cooperative``, or without a gateway, the id
+is only a name: each consumer gets all records.
 
 This module needs only the standard library.
 """
@@ -24,12 +24,13 @@ def client_id(own_id: str, member: int, members: int) -> str:
     """Return the client.id with which one of several consumers gets an equal part of all keys.
 
     Args:
-        own_id: the application's id. It must begin with the name of the group and a dot.
+        own_id: the application's id. It must be the name of the group, or begin with the name and a dot.
         member: the number of this consumer, from 0 on.
         members: the number of consumers.
 
     Raises:
-        ValueError: `member` is out of range, or the id has characters that client libraries refuse.
+        ValueError: `member` or `members` is out of range (see `range_of`), or the id is empty or has
+            characters that client libraries refuse.
     """
     if not _OWN_ID.fullmatch(own_id):
         raise ValueError(f"{own_id!r}: a client.id has the characters A-Z a-z 0-9 . _ - only")
@@ -41,7 +42,7 @@ def range_of(member: int, members: int) -> tuple[int, int]:
     """Return the lowest and the highest hash of a member's key range.
 
     Raises:
-        ValueError: `member` is out of range.
+        ValueError: `member` is not between 0 and `members` - 1, or `members` exceeds 2^32.
     """
     if not 0 <= member < members <= SPACE:
         raise ValueError(f"member {member} of {members}: members are numbered from 0 on")

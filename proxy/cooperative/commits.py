@@ -25,11 +25,13 @@ from proxy.cooperative.responses import Reply, Send
 from proxy.protocol.api import ApiKey
 
 _NOT_ALLOWED: Final = 35
-"""UNSUPPORTED_VERSION: commits for declared key ranges are off for the group (allow.individual.commit)."""
+"""UNSUPPORTED_VERSION: a client that declares a lane may not commit for this group here
+(`MemberIdentity.may_commit`)."""
 _SHARED: Final = 44
 """POLICY_VIOLATION: a transaction would commit for all keys of a partition."""
 _REBALANCING: Final = 27
-"""REBALANCE_IN_PROGRESS: the gateway does not know the member's ranges. The member has to join again."""
+"""REBALANCE_IN_PROGRESS: the gateway does not know the member's lanes, or the member does not have a
+partition, or has not requested its committed offset."""
 _TOO_LARGE: Final = 12
 """OFFSET_METADATA_TOO_LARGE."""
 
@@ -127,7 +129,7 @@ class CommitRequest:
         return reply
 
     def close(self, now: float) -> None:
-        """Drop the commit if it still waits for its turn, because the client is disconnecting."""
+        """Drop the commit if it still waits for its turn, because the gateway is closing the connection."""
         if self.waits:
             self.waits = False
             self._leave(now)
@@ -169,7 +171,7 @@ class CommitRequest:
         self._wake(now)
 
     def _leave(self, now: float) -> None:
-        """End the turn of this commit. The next member of the group may commit."""
+        """End the turn of this commit, or its wait for the turn. The group's next commit may begin."""
         group, self._group = self._group, None
         if group is not None:
             group.release(self, now)
@@ -179,7 +181,7 @@ class CommitRequest:
         self._send(with_positions(self._commit, self._moved, maps=self._maps), self.response)
 
     def _asked(self, group: Group, member: Member, frame: bytes) -> Reply | None:
-        """Note the committed offsets in the broker's response, then send the commit."""
+        """Note the committed offsets in the broker's response, then send the commit, or refuse it."""
         commit, self._asks = self._commit, False
         said = read_fetched_offsets(frame, FLEXIBLE_ASKS if commit.flexible else ASKS)
         error = next((each.error_code for each in said.groups if each.error_code), 0)
@@ -254,7 +256,10 @@ class OffsetFetchRequest:
 
     @staticmethod
     def _learn(group: Group, member: Member, said: FetchedGroup, changes: int | None) -> None:
-        """Note the committed offsets in the response, unless a commit began or ended since the request."""
+        """Note the committed offsets in the response, unless a commit was in progress since the request.
+
+        Partitions without a committed offset are forgotten in any case.
+        """
         group.joined(member)
         if not group.busy and group.changes == changes:
             group.learn(entry for entry in said.entries if entry.offset >= 0)

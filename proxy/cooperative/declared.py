@@ -97,7 +97,8 @@ def named_lanes(text: str) -> dict[str, NamedLane]:
     An empty list of ranges means the whole partition.
 
     Raises:
-        RangeError: the JSON is invalid, or two lanes of a group overlap.
+        RangeError: the JSON, a name or a range is invalid, two groups have a lane of the same name, or ranges
+            of a group overlap.
     """
     try:
         document = json.loads(text)
@@ -138,10 +139,10 @@ def _pair(where: str, pair: object) -> tuple[int, int]:
 
 
 def _check(lanes: Mapping[str, NamedLane]) -> None:
-    """Check that no hash of a partition is in two lanes.
+    """Check the ranges of all lanes: in a group, each hash of a partition is in at most one range.
 
     Raises:
-        RangeError: a hash is in two lanes.
+        RangeError: a hash is in two ranges, or a range is invalid.
     """
     by_place: dict[tuple[bytes, TopicPartition], dict[str, KeyRanges]] = {}
     for name, lane in lanes.items():

@@ -39,8 +39,8 @@ class LaneRecords:
     untouched: int = 0
     """How many of `batches` are the broker's own batches, unchanged."""
     dropped: Header | None = None
-    """The header of the last batch without a record for this lane. None if a later batch has a record for the
-    lane."""
+    """The header of the last batch without a record for this lane. None if there is none, or if the lane got
+    a later batch."""
 
 
 @dataclass(slots=True)
@@ -81,7 +81,7 @@ def split_records(
         records: the records of the response.
         split: the lanes.
         least: for each step of the split, the lowest offset to keep. It is the fetch offset of the step's
-            lane, or the committed offset of the step's hashes.
+            lane, or the committed offset of the step's hashes if that is higher.
         offsets: the fetch offset of each lane.
         recompress: whether to compress changed batches with their codec. If False, changed batches are not
             compressed.

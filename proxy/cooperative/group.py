@@ -1,8 +1,8 @@
 """The state of a cooperative group in this process: the committed offset of each hash of its partitions.
 
 Kafka stores these offsets (`proxy.cooperative.positions`). With the copy here, a commit needs no request for
-them first. The copy changes only when the broker has accepted a commit. Each commit writes the offsets of all
-hashes, so the commits of a group are sent one after another.
+them first. A commit changes the copy only when the broker has accepted it. Each commit for key ranges writes
+the offsets of all hashes, so these commits of a group are sent one after another.
 """
 
 from collections import deque
@@ -103,11 +103,11 @@ class Group:
     def enters(self, member: Member, generation: int, instance: bytes | None, now: float) -> bool:
         """Note that a member receives its lanes of a generation.
 
-        Return False if the group is in a later generation.
+        Return False if a member of a later generation is still in the group.
 
-        All members of other generations get no more records (`Member.freeze`), because their lanes may now
-        belong to others. A client that was stopped or disconnected does not notice this. If another member
-        has the same group_instance_id, it gets no more records either, because `member` replaces it.
+        Otherwise, all members of other generations get no more records (`Member.freeze`), because their lanes
+        may now belong to others. A client that was stopped or disconnected does not notice this. If another
+        member has the same group_instance_id, it gets no more records either, because `member` replaces it.
 
         Args:
             member: the member that has synced.
@@ -151,7 +151,7 @@ class Group:
         return any(not member.has(place) and member.commits(place) is None for place in commit.places)
 
     def learn(self, entries: Iterable[Entry]) -> int:
-        """Store committed offsets. Return the first error code in the entries, or 0."""
+        """Store committed offsets up to the first entry with an error. Return its error code, or 0."""
         if len(self.positions) > MAX_PARTITIONS:
             self.positions.clear()  # Kafka still has the offsets
         for entry in entries:
@@ -165,7 +165,7 @@ class Group:
         return 0
 
     def _lowest(self, place: TopicPartition) -> int:
-        """Return the lowest offset from which any member has fetched a partition.
+        """Return the lowest offset from which any of `members` has fetched a partition, or 0 if none has.
 
         It is used if the group has no committed offset for the partition. With the committing member's own
         offset, records of members that have not committed yet would be lost.
@@ -176,7 +176,10 @@ class Group:
     # Commits
 
     def moved(self, member: Member, commit: Commit) -> dict[TopicPartition, Positions]:
-        """Return the offsets of all hashes as they will be when Kafka has accepted a commit."""
+        """Return the offsets of all hashes as they will be when Kafka has accepted a commit.
+
+        Partitions that the member commits for all keys are left out.
+        """
         found: dict[TopicPartition, Positions] = {}
         for entry in commit.entries:
             place = entry.topic, entry.partition

@@ -24,12 +24,14 @@ class MemberIdentity:
         self.client_id = b""
         """The client.id in the client's requests."""
         self.own_id = b""
-        """The client.id that is sent to the broker. It does not have the suffix that declares a lane."""
+        """The client.id that is sent to the broker: without the suffix that declares a lane, if the
+        declaration is valid."""
         self._declared: Member | None = None
         self._denied = False
-        """Whether the log already says that the declared lane is refused."""
+        """Whether the last check has refused the declared lane. If so, the log already says it."""
         self.bound = False
-        """Whether the client.id begins with the name of a cooperative group and a dot."""
+        """Whether the client.id begins with the name of a cooperative group and a dot, and declares no
+        lane."""
         self.refused = ""
         """The reason why the declared lane is invalid, in words. Empty if the lane is valid, or if no lane is
         declared."""
@@ -49,7 +51,7 @@ class MemberIdentity:
 
     @property
     def member(self) -> Member | None:
-        """The member that this client is, or None if the client has no lane."""
+        """The member that this client is, or None if the client has no valid lane."""
         return self._members.bound(self.host, self.client_id) if self.bound else self._declared
 
     def named(self, client_id: bytes) -> None:
@@ -68,7 +70,9 @@ class MemberIdentity:
         self.bound = found is None and self._members.is_bound(client_id)
 
     def denied(self, places: Iterable[TopicPartition], *, claims: bool) -> int:
-        """Return an error code if the client can't have its declared lane, or 0 if it can.
+        """Return an error code if the client can't have its declared lane.
+
+        Return 0 if it can, or if it declares no valid lane.
 
         Args:
             places: the requested partitions.
@@ -85,14 +89,15 @@ class MemberIdentity:
     def may_commit(self, group: bytes) -> bool:
         """Return whether this process may send commits for the client in a group.
 
-        It must not if another process owns the group.
+        For a client that declares a lane, it may only if the group is cooperative and this process owns it.
+        For other clients it always may.
         """
         return self._declared is None or self._members.owns(group)
 
     def is_of(self, group: bytes) -> bool:
-        """Return whether the declared lane belongs to a cooperative group.
+        """Return False if `group` is cooperative, and the declared lane belongs to another group.
 
-        If the lane has no group yet, `group` becomes its group.
+        If the lane has no group yet, a cooperative `group` becomes its group.
         """
         member = self._declared
         if member is None or self._members.group(group) is None:

@@ -82,8 +82,8 @@ class Joining:
         self._syncs = 0
         """`Member.syncs` after the last SyncGroup on this connection."""
         self._had_nothing = False
-        """Whether the client had no partitions before its last SyncGroup. If this client drops the SyncGroup
-        response, it still has no partitions."""
+        """Whether the client certainly had no partitions before its last SyncGroup. If this client drops the
+        SyncGroup response, it still has no partitions."""
         self._unknown = False
         """Whether this process did not know the client's lanes when the client joined (`Joined.unknown`)."""
         self._sharing = False
@@ -152,7 +152,7 @@ class Joining:
             member.joins(join.group, join.session_ms / 1e3)
         if said.protocol != PROTOCOL:
             self._members.noted(join.group, "outsider")
-            return frame  # a member of another gateway, or of none: the group shares nothing
+            return frame  # some member does not have this protocol: the group shares nothing
         self._sharing = True
         offers = [(member_id, instance, read_offer(data)) for member_id, instance, data in said.members]
         self._offers = {member_id: offer for member_id, _, offer in offers}
@@ -243,7 +243,7 @@ class Joining:
 
         If the member had only a part of a partition, it may keep its position in this partition
         (`plan.at_once`). So the assignment leaves this partition out. The member gets the whole partition
-        after it has joined again.
+        after it has joined again. If its lanes are unknown, the assignment leaves out all partitions.
 
         Raises:
             ProtocolError: the assignment is not a consumer's.

@@ -1,4 +1,8 @@
-"""The hash of a record: murmur2 of its key, as in Kafka's partitioner. The hash decides the record's lane."""
+"""The hash of a record, which decides the record's lane.
+
+It is murmur2 of the key, as in Kafka's partitioner. For a record without a key, it is computed from the
+offset.
+"""
 
 from collections.abc import Collection
 from typing import Final
@@ -10,7 +14,7 @@ from proxy.cooperative.murmur2 import MASK, SEED, SPACE, M, murmur2
 __all__ = ["SPACE", "murmur2", "murmur2_of", "offset_hash"]
 
 _SPREAD: Final = 0x9E3779B1
-"""2^32 divided by the golden ratio. The multiples of this number distribute any series of offsets evenly."""
+"""A prime close to 2^32 divided by the golden ratio. Its multiples distribute consecutive offsets evenly."""
 _MANY: Final = 64
 """If at least this many keys are short (`_SHORT`), their hashes are computed in NumPy arrays, because this is
 faster."""
@@ -41,5 +45,5 @@ def murmur2_of(keys: Collection[bytes]) -> dict[bytes, int]:
 
 
 def offset_hash(offset: int) -> int:
-    """Return the hash of a record without a key. The hash is always the same, and evenly distributed."""
+    """Return the hash of a record that is hashed by its offset, for example because it has no key."""
     return offset * _SPREAD & MASK

@@ -45,8 +45,9 @@ _EPOCHS_SINCE: Final = 9
 _REPLICAS_SINCE: Final = 11
 _NOWHERE: Final = (-1).to_bytes(8, signed=True)
 HELD_SECONDS: Final = 0.25
-"""The gateway delays its own errors by at least this time, in seconds. Some clients retry at once. With the
-delay they send fewer than five fetches a second, even if their max_wait_ms is shorter."""
+"""The least delay of a fetch response that has only errors made by the gateway, in seconds. Some clients
+retry at once. With the delay they send fewer than five fetches a second, even if their max_wait_ms is
+shorter."""
 _UNSPLIT: Final = 44
 """POLICY_VIOLATION: a batch can't be split by lane, so it must not go to a member."""
 
@@ -61,11 +62,11 @@ class Verdict(Enum):
     SEND = "send"
     """Send the response to the client now."""
     GO_ON = "go on"
-    """The response has no record for the member. Fetch again, from the next offsets."""
+    """The response has no record for the member, or an error that may concern only a later offset than the
+    member's. Fetch again, from the next offsets or from the member's own."""
     WAIT = "wait"
-    """The response has only an error made by the gateway, or the next records can't be fetched. Send the
-    response when the fetch's max_wait_ms is over. If it came at once, some clients would retry hundreds of
-    times a second."""
+    """Records were withheld from the member, and the response has nothing else for it. Send the response at
+    `LaneFetch.refuse_at`. If it came at once, some clients would retry hundreds of times a second."""
 
 
 class LaneFetch:
@@ -81,6 +82,7 @@ class LaneFetch:
 
     Raises:
         Malformed: the request is not a consumer's fetch.
+        TooMany: the member has fetched from too many partitions.
     """
 
     __slots__ = (
@@ -130,7 +132,7 @@ class LaneFetch:
         self.refuse_at = max(self.wait_until, now + HELD_SECONDS)
         """The time from which on the client may get an error made by the gateway, in seconds."""
         self._scanned = 0
-        """How many bytes of records the broker has sent for this fetch."""
+        """How many bytes of records the broker has sent for this fetch, and for the shares that it used."""
         self._offsets: dict[bytes, dict[int, int]] = {}
         """The member's fetch offsets, by topic and partition."""
         for topic, entries in _elements(fetch.topics, fetch.frame):
@@ -173,7 +175,7 @@ class LaneFetch:
     def _wants(self) -> Wants | None:
         """Return the fetch in a form that can be compared with other members' fetches.
 
-        Return None if no other member could send an equal fetch.
+        Return None if the fetch can't be shared.
         """
         fetch = self._fetch
         if self._own:
@@ -209,7 +211,8 @@ class LaneFetch:
     def response(self, frame: bytes, now: float) -> Reply | None:
         """Process the broker's response.
 
-        Return the client's response, or None if another request was sent to the broker.
+        Return the client's response, or None if the fetch goes on: with another request to the broker, or
+        parked.
 
         Raises:
             ProtocolError: the frame is not a response of this version, or has partitions that were not
@@ -372,7 +375,7 @@ class LaneFetch:
         return batches
 
     def _note(self, walk: FetchResponseWalk) -> None:
-        """Note the high watermark and log start of shared partitions in a response, for all members."""
+        """Note the watermarks and log start of shared partitions in a response, for all members."""
         shared = set(self._subscriber.places)
         if not shared:
             return

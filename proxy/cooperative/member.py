@@ -28,19 +28,20 @@ class State(Enum):
     DECLARED = "declared"
     """The member's lane is declared in its client.id. No group assigns lanes to this member."""
     UNKNOWN = "unknown"
-    """The member joined its group before this process knew the member. The member gets no records until it
-    has joined again."""
+    """This process has not seen the member join, so it may have joined before this process knew it. The
+    member gets no records until it has joined again."""
     FROZEN = "frozen"
     """The member is joining, or its group may have continued without the member. The member gets no records
     until its next SyncGroup."""
     ASSIGNED = "assigned"
-    """The member has its assignment (SyncGroup), and gets the records of its lanes."""
+    """The member has its assignment (from SyncGroup, or with KIP-848 from its broker), and gets its
+    records."""
 
 
 class Member:
     """A client with a lane.
 
-    Either its client.id declares key ranges for every partition, or its group assigns lanes.
+    Either its client.id declares key ranges for every partition or a named lane, or its group assigns lanes.
 
     Args:
         tally: the tally of the process.
@@ -86,8 +87,9 @@ class Member:
         self.state = State.UNKNOWN if declared is None else State.DECLARED
         self.group = b""
         """The group that the member has joined, or the group that owns its declared lane. The group of a
-        declared lane is named in the client.id. If the client.id names no group, it is the first group for
-        which the member commits or requests offsets. Empty until the group is known."""
+        declared lane is named in the client.id, or for a named lane in the options file. If the client.id
+        names no group, it is the first cooperative group for which the member commits or requests offsets.
+        Empty until the group is known."""
         self.member_id = b""
         self.generation = -1
         """The generation in the member's last SyncGroup."""
@@ -107,14 +109,14 @@ class Member:
         """Whether the group shared no partition at the last SyncGroup. In this case, the member has whole
         partitions and no lanes."""
         self.planned: Lanes = {}
-        """The lanes that the group plans for the member. If they differ from `lanes`, the member has to join
-        again (`plan.at_once`)."""
+        """The lanes that the group plans for the member. If `lanes` has other partitions, the member has to
+        join again (`plan.at_once`)."""
         self.released: Lanes = {}
         """Lanes that the member had before and for which it may still commit. Its client releases them only
         after the rebalance."""
         self.epoch = 0
-        """A number that changes whenever the member's lanes change. If a request was sent in an earlier
-        epoch, its response is dropped."""
+        """A number that changes whenever the member's lanes change, and when the member is frozen. If a fetch
+        was sent in an earlier epoch, its response has no records for the member."""
         self.syncs = 0
         """The number of times that this process has given the member an assignment of its group."""
         self.heartbeats = 0
@@ -140,14 +142,15 @@ class Member:
         application sets the positions."""
         # What it was sent
         self.scans: dict[bytes, dict[int, Scan]] = {}
-        """The `Scan` of each partition, with the offsets to skip. The keys are the topic (a name or an id, as
-        in the fetch) and the partition."""
+        """The `Scan` of each partition, with the offsets to skip. The keys are the name of the topic and the
+        partition."""
         self.first: dict[TopicPartition, int] = {}
         """The lowest offset from which the member has fetched each partition."""
         self.delivered: dict[TopicPartition, int] = {}
         """For each partition, the offset of the last record that was sent to the member."""
         self.ends: dict[TopicPartition, int] = {}
-        """For each partition, the high watermark in the last response that had records."""
+        """For each partition, the high watermark in the broker's last response to the member that had
+        records."""
         self.started: dict[TopicPartition, Positions] = {}
         """The committed offset of each hash when the member received its own committed offset. For some
         hashes, another member may have got further. This member does not get the records before that
@@ -256,9 +259,9 @@ class Member:
         self._kept_position, self._gave_up_all = False, self._kept_position
 
     def _forget_but(self, kept: Collection[TopicPartition]) -> None:
-        """Forget the records that were sent to the member, except in the partitions `kept`.
+        """Forget the member's fetches and the records that it got, except in the partitions `kept`.
 
-        In these partitions the member continues.
+        In these partitions the member continues. For `released` partitions, `started` stays.
         """
         self.first = {place: each for place, each in self.first.items() if place in kept}
         self.delivered = {place: each for place, each in self.delivered.items() if place in kept}
@@ -273,7 +276,8 @@ class Member:
     def goes_on(self, places: Iterable[TopicPartition]) -> bool:
         """Return whether the member may get records of all `places`.
 
-        Return False if the client still has to request the committed offset of one of these partitions.
+        Return False if the client still has to request the committed offset of one of these partitions. If it
+        has certainly read its assignment, also note that it keeps its position (`keeps_position`).
         """
         if self.unasked.isdisjoint(places):
             return True

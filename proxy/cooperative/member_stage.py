@@ -45,8 +45,8 @@ from proxy.protocol.produce import READ_WITHIN
 _GROUP: Final = "group_id:string"
 """The first field of requests to a group's coordinator."""
 MAX_READ: Final = 1 << 20
-"""The largest request of a member, in bytes. A larger request ends the connection, because a request that was
-not read must not be forwarded."""
+"""The largest request that the stage reads, in bytes. A larger one ends the connection, because it must not
+be forwarded without having been read."""
 MAX_HELD: Final = 1 << 16
 """The maximum number of bytes of requests that a client may send while a response is outstanding. At this
 number, the gateway stops reading from the client."""
@@ -89,8 +89,9 @@ class _Request(NamedTuple):
 class MemberStage(Stage):
     """Reads a member's requests, and makes the member's responses.
 
-    The stage processes one request at a time: the client's next request waits until the response is sent. A
-    broker does the same on each connection (fetch-semantics, trap 16).
+    While the stage makes a response, the client's next request waits until the response is sent. A broker
+    does the same on each connection (fetch-semantics, trap 16). Requests that the stage forwards do not hold
+    up others.
 
     Args:
         members: the members of the process.
@@ -126,14 +127,15 @@ class MemberStage(Stage):
         """The function that processes a request as if the client had no lane (`ClientSide.process`)."""
         self._resume: Callable[[], None] = _nothing
         self._is_member: bool | None = None
-        """Whether the connection needs this stage. None until the first request has arrived."""
+        """Whether this stage looks at the client's requests. None until it has read a client.id. False if the
+        client.id of the first request can't be read."""
         self._elsewhere = False
         """Whether another worker process has to serve the client."""
         self._identity = MemberIdentity(members, state.host)
         self._joining = Joining(members, state.host)
         self._subscriber = Subscriber(members.shared_fetches, state.broker, self._go_on)
         self._current: LaneFetch | CommitRequest | None = None
-        """The fetch or commit that is being processed. The client's next request waits for it."""
+        """The last fetch or commit. If it `waits` for other members, the client's next request waits, too."""
         self._claim: Claim | None = None
         """The response that the client's next request waits for."""
         self._take: Take | None = None
@@ -188,7 +190,7 @@ class MemberStage(Stage):
         return self.holds and waiting < MAX_HELD
 
     def close(self) -> None:
-        """Accept no more requests, and finish the requests in flight."""
+        """Accept no more requests, and finish those in flight. Drop a commit that waits for its turn."""
         self._closing = True
         self._send_due()
         if self._current is not None:
@@ -441,7 +443,7 @@ class MemberStage(Stage):
             self._go(lane, now)
 
     def _go(self, request: LaneFetch | CommitRequest, now: float) -> None:
-        """Continue a fetch or commit until it is done or has to wait for other members."""
+        """Continue a fetch or commit until it has a response, or waits for the broker or other members."""
         self._current = request
         if (reply := request.go(now)) is not None:
             self._reply(*reply)
@@ -527,4 +529,4 @@ def _edited(edit: Callable[[bytes, float], bytes]) -> Take:
 
 
 def _nothing(*_: object) -> None:
-    """Do nothing. This is used in place of the functions of the I/O shell until they are set."""
+    """Do nothing. This stands for functions that are not set yet, or that must no longer be called."""

@@ -30,15 +30,15 @@ from proxy.cooperative.tally import (
 
 MAX_MEMBERS: Final = 4096
 """How many members are tracked. Above that, the least recently seen member is dropped. It has to join its
-group again. If it has declared ranges, the gateway only forgets which offsets have no record for it."""
+group again. If it declares its lane, only its new connections begin anew, with no offsets to skip."""
 MAX_PLACES: Final = 1 << 20
 """How many partitions of all members are tracked (`Member.first`). This takes 130 MB at most. Above this
 number, the gateway drops the partitions of the member that has the most partitions."""
 MAX_NAMED: Final = 10
 """How many lane names an error message lists if a client declares an unknown lane."""
 INVALID_RANGES: Final = 42
-"""INVALID_REQUEST: the ranges can't be read, the lane does not exist, or the partition is not part of the
-lane."""
+"""INVALID_REQUEST: the ranges can't be read, the lane does not exist, the partition is not part of the lane,
+or a commit for key ranges has a negative offset."""
 OVERLAPS: Final = 44
 """POLICY_VIOLATION: another client has some of the key ranges, or the lane belongs to another group."""
 
@@ -127,7 +127,7 @@ class Members:
 
         Args:
             now: the current time in seconds. A disconnected member is left out if its session timeout is
-                over.
+                over, or if it gets no records until it joins again.
         """
         ends: dict[TopicPartition, int] = {}
         for member in self._members.values():
@@ -324,7 +324,7 @@ class Members:
     def joins(self, host: str, client: Joins) -> bool:
         """Record that a client joins a group.
 
-        Return whether another client with the same client.id is in a group.
+        Return whether another client with the same host and client.id is in a group.
         """
         known = self._joining.setdefault((host, client.client_id), WeakSet())
         known.add(client)
@@ -333,7 +333,7 @@ class Members:
         )
 
     def left(self, host: str, client: Joins) -> None:
-        """Record that a connection has ended. On this connection, a client had joined a group."""
+        """Record that a connection has ended, on which the client may have joined a group."""
         key = host, client.client_id
         if (known := self._joining.get(key)) is not None:
             known.discard(client)

@@ -259,7 +259,8 @@ class Offer:
     gateway: bytes
     """The id of the gateway process that serves the member."""
     binding: bytes
-    """The host and client.id of the member. They identify its fetches."""
+    """The host and client.id of the member. They identify its fetches. Empty if another client in a group has
+    the same."""
     planned: Mapping[TopicPartition, int]
     held: Lanes
     unknown: bool

@@ -13,8 +13,9 @@ M: Final = 0x5BD1E995
 def murmur2(key: bytes) -> int:
     """Return murmur2 of a key: all 32 bits, unsigned.
 
-    Kafka's default partitioner takes this number modulo the number of partitions. So within a partition the
-    low bits are nearly the same for all keys. Key ranges compare the whole number, so the high bits decide.
+    Kafka's default partitioner takes the low 31 bits modulo the number of partitions. So within a partition,
+    the low bits may be the same for all keys (the low n bits if there are 2^n partitions). Key ranges compare
+    the whole number, so the high bits decide.
 
     Source: org.apache.kafka.common.utils.Utils.murmur2.
     """

@@ -1,9 +1,12 @@
-"""Assigns lanes to members. The result depends only on the members, their earlier lanes, and the partitions.
+"""Assigns lanes to members.
+
+The result depends only on the members, their earlier lanes, the assignment of the leading client, and whether
+the group shares.
 
 If a topic has at most as many subscribers as partitions, the assignment of the leading client does not
-change. If it has more subscribers, each subscriber gets one partition. The numbers of members per partition
-differ by at most one. The hashes of a partition are divided into equal parts. The members keep the order of
-their earlier parts.
+change. If it has more subscribers, each subscriber gets one partition, alone or with others. The numbers of
+members per partition differ by at most one. The hashes of a partition are divided into equal parts. The
+members keep the order of their earlier parts.
 """
 
 from collections.abc import Mapping, Sequence
@@ -82,9 +85,9 @@ def at_once(member: Joined, lanes: Lanes, members: Sequence[Joined]) -> Lanes:
     the partition with the new ranges, and begins from the committed offset.
 
     With incremental rebalancing, a client also continues to process records of key ranges that it has lost,
-    and commits them later. So it keeps a partition only if the ranges are the same. No member gets ranges
-    that another member still has. This is also true for a client that `keeps` unprocessed records, but such a
-    client processes nothing while it joins.
+    and commits them later. So it keeps a partition only if the ranges are the same, and no other member gets
+    ranges that it still has. A client that `keeps` unprocessed records also keeps a partition only if the
+    ranges are the same. But it processes nothing while it joins, so others may get its ranges at once.
     """
     if member.unknown:
         return {}

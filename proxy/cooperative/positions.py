@@ -128,10 +128,10 @@ class Positions:
         return Positions(starts, offsets, self.kind)
 
     def fitted(self, most: int) -> "Positions":
-        """Return a coarser map, whose text has at most `most` characters.
+        """Return this map, or a coarser one whose text has at most `most` characters.
 
-        Neighbouring steps with the smallest loss are merged, and get the lower offset of the two steps. So
-        some records may be read again, but none is lost.
+        A map with only one step may be longer. Neighbouring steps with the smallest loss are merged, and get
+        the lower offset of the two steps. So some records may be read again, but none is lost.
         """
         found = self
         while len(found.starts) > 1 and (over := len(found.encoded()) - most) > 0:
@@ -183,9 +183,11 @@ def committed_metadata(positions: Positions, own: str, most: int = MOST_CHARACTE
     """Return the metadata to commit together with the offset `positions.base`.
 
     Args:
-        positions: the map. If it does not fit, it is stored less exactly, with fewer steps.
+        positions: the map. If it does not fit, it is stored less exactly, with fewer steps. A map with only
+            one step is left out, because the offset says the same.
         own: the application's own metadata, which is never shortened.
-        most: the limit in UTF-16 units. If `own` alone exceeds it, the broker refuses the commit (error 12).
+        most: the limit in UTF-16 units. If `own` alone exceeds it, the result does, too, and the broker may
+            refuse the commit (error 12).
     """
     beside = _OWN + own if own else ""
     left = most - utf16_units(beside)
@@ -204,8 +206,8 @@ def read_committed(offset: int, metadata: str, kind: int = MURMUR2) -> Committed
     """Parse the data that Kafka stores for a partition of the group.
 
     The map is ignored if its lowest offset is not the committed offset. In that case a tool has reset the
-    offset, a mirror has translated it, or a client without the gateway has committed. Then all hashes have
-    the committed offset.
+    offset, a mirror has translated it, or a client without the gateway has committed. The map is also ignored
+    if it can't be read or has another hash function. Without a map, all hashes have the committed offset.
 
     Args:
         offset: the committed offset.

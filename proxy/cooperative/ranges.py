@@ -16,8 +16,8 @@ KeyRanges: TypeAlias = tuple[KeyRange, ...]
 FULL: Final[KeyRanges] = ((0, SPACE - 1),)
 NOBODY: Final = -1
 _CACHED_BYTES: Final = 1 << 20
-"""The maximum number of bytes of keys that each `Split` remembers. A member may have a thousand `Split`
-objects."""
+"""How many bytes of keys each `Split` remembers. If there are more, it drops all of them before it adds the
+next new keys. A member may have a thousand `Split` objects."""
 _KEY_BYTES: Final = 128
 """The number of bytes that a remembered key needs in addition to the bytes of the key."""
 
@@ -38,7 +38,7 @@ class Split:
         cuts: hashes at which a new step must begin, even if the lane does not change.
 
     Raises:
-        RangeError: a range is not within 0 to 2^32 - 1, or two ranges overlap.
+        RangeError: a range ends before it begins or is not within 0 to 2^32 - 1, or two ranges overlap.
     """
 
     __slots__ = ("_room", "_steps", "by_offset", "lanes", "owners", "starts")
@@ -101,7 +101,7 @@ def check_ranges(ranges: KeyRanges) -> None:
     """Check the key ranges of one lane.
 
     Raises:
-        RangeError: a range is not within 0 to 2^32 - 1, or two ranges overlap.
+        RangeError: a range ends before it begins or is not within 0 to 2^32 - 1, or two ranges overlap.
     """
     for _ in _steps([ranges]):
         pass
@@ -118,7 +118,7 @@ def overlap(one: KeyRanges, other: KeyRanges) -> bool:
 
 
 def _steps(lanes: Sequence[KeyRanges]) -> Iterator[tuple[int, int]]:
-    """Yield the first hash of each step, and the number of the lane that owns the step."""
+    """Yield the first hash of each step, and the number of the lane that owns the step, or `NOBODY`."""
     owned = sorted((low, high, lane) for lane, ranges in enumerate(lanes) for low, high in ranges)
     at, before = 0, None
     for low, high, lane in owned:

@@ -11,7 +11,8 @@ class Reply(NamedTuple):
 
     pieces: list[Buffer]
     due_at: float = 0.0
-    """The earliest time at which the response may be sent, in seconds. 0 to send it now."""
+    """The earliest time at which the response may be sent, in seconds. 0 to send it now. If the connection is
+    closing, the response is sent at once."""
 
 
 Take: TypeAlias = Callable[[bytes, float], Reply | None]

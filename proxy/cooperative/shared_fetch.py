@@ -1,14 +1,15 @@
 """One fetch to the broker serves all members that share a partition (docs/cooperative.md). Sans-IO.
 
 The gateway does not fetch by itself: each fetch at the broker is a member's. Its response is split once, and
-the parts (*shares*) for other members at the same offset are stored. If a member requests records that are
-stored, it gets them without a fetch to the broker. If another member's fetch at the broker will bring the
-records, the member's fetch is *parked*: it waits for the records, at most for its own max_wait_ms. In all
-other cases the member's fetch goes to the broker. So no member depends on another member. If a member leaves,
-is slow or gets an error, the other members fetch for themselves.
+the parts (*shares*) for other members that need these records next are stored. If a member requests records
+that are stored, it gets them without a fetch to the broker. If another member's fetch at the broker will
+bring the records, the member's fetch is *parked*: it waits for the records, at most for its own max_wait_ms.
+In all other cases the member's fetch goes to the broker. So no member depends on another member. If a member
+leaves, is slow or gets an error, the other members fetch for themselves.
 
 A share is a part of the broker's response to a fetch from a certain offset. A member gets a share only if its
-own fetch would be equal: to the same broker, as the same user, with the same limits (`Key`).
+own fetch would be equal: to the same broker, in the same group, with the same limits and leader epoch
+(`Key`). After a SASL authentication, a connection shares nothing.
 """
 
 from collections import Counter, deque
@@ -23,9 +24,9 @@ from proxy.cooperative.ranges import FULL, KeyRanges, Split
 from proxy.protocol.primitives import Buffer
 
 PARTITION_BYTES: Final = 8 << 20
-"""How many bytes may be stored for all members of one partition."""
+"""How many bytes may be stored for all members of one `SharedFetch`."""
 ALL_BYTES: Final = 64 << 20
-"""How many bytes may be stored for all partitions together."""
+"""How many bytes may be stored for all of them together."""
 WAIT_SECONDS: Final = 45.0
 """How long shares are stored for a member without a session timeout, in seconds
 (fetched.data.max.wait.ms)."""
@@ -65,7 +66,7 @@ class Key(NamedTuple):
 
     place: TopicPartition
     group: bytes
-    """The name of the group. Empty if the members declare their lanes."""
+    """The name of the group. Empty if it is not known (`Member.group`)."""
     broker: str
     limits: tuple[int, int, int]
     max_bytes: int
@@ -82,14 +83,14 @@ class Share:
     """The first offset of the records in this share: the fetch offset, or the offset at which the member
     continued."""
     end: int
-    """The offset after the last record of the response."""
+    """The offset after the last complete batch of the response."""
     found: Filtered
     """The records for this member, as they were split."""
     aborted: Sequence[bytes]
     """The field aborted_transactions of the response, in wire format. It is valid only for a fetch from
     `start`. A client that fetches from a later offset would miss the end of a transaction before it."""
     size: int
-    """The memory that the share needs, in bytes."""
+    """The memory that the share needs, in bytes. 0 if it is a part of a stored share."""
     fetched: int
     """How many bytes of records the broker's response had, for all members."""
 
@@ -105,7 +106,8 @@ class _Subscription:
         self.started = member.started.get(place)
         self.shares = deque[Share]()
         self.upto = _NOT_YET
-        """The offset that the member will request when it has read all of its shares."""
+        """The offset that the member will request when it has read all of its shares. `_NOT_YET` if
+        unknown."""
         self.asked_at = 0.0
 
     def is_of(self, member: Member, place: TopicPartition) -> bool:
@@ -139,9 +141,9 @@ class SharedFetches:
         self.buffered = 0
         """How many bytes of shares are stored at present."""
         self.detached: Counter[str] = Counter()
-        """How often the stored shares of a member were dropped, so that the member has to fetch for itself.
-        The key is the reason: ``full`` if the buffer had no room, ``wait`` if the member did not fetch them
-        in time."""
+        """How often a member was dropped from a shared fetch, with its stored shares, so that it has to fetch
+        for itself. The key is the reason: ``full`` if the buffer had no room, ``wait`` if the member did not
+        fetch in time."""
 
     def __repr__(self) -> str:
         return f"<SharedFetches {len(self._registry)} buffered={self.buffered}>"
@@ -209,7 +211,10 @@ class SharedFetch:
         return f"<SharedFetch {self.key.place} lanes={len(self._subscriptions)} buffered={self.buffered}>"
 
     def ask(self, subscriber: "Subscriber", member: Member, offset: int, now: float) -> Share | None:
-        """Return the stored share that begins at an offset, or None. Drop the shares before this offset."""
+        """Return the stored share, or the part of one, that begins at an offset. Drop the shares before it.
+
+        If there is none, drop all shares of the subscriber, and return None.
+        """
         place = self.key.place
         lane = self._subscriptions.get(subscriber)
         if lane is None or not lane.is_of(member, place):
@@ -336,7 +341,7 @@ class SharedFetch:
             self._registry.drop(self)
 
     def _attach(self, subscriber: "Subscriber", member: Member, now: float) -> _Subscription | None:
-        """Store the lane of a member. Return None if the lane overlaps with the lane of another member."""
+        """Store the lane of a member. Return None if it has none, or if it overlaps with another member's."""
         self.detach(subscriber)
         place = self.key.place
         ranges = member.ranges(place)
@@ -415,8 +420,8 @@ class Subscriber:
         """Return the stored shares for a member's fetch.
 
         An empty dict means that another member's fetch will bring the records. In this case the member's
-        fetch is parked until `wake` is called. None means that the member's fetch must go to the broker, and
-        that other members may wait for it from now on.
+        fetch is parked until `wake` is called. None means that the member's fetch must go to the broker. If
+        it can be shared, other members may wait for it from now on.
 
         Args:
             member: the member.
@@ -497,7 +502,7 @@ class Subscriber:
     ) -> Filtered | None:
         """Split the records of a partition between its members, see `SharedFetch.split`.
 
-        Return None if the partition is not shared.
+        Return None if the partition is not shared, or if the member's lane has changed since its request.
         """
         shared = self._under_way(place)
         return None if shared is None else shared.split(self, member, records, offset, aborted, now)
@@ -505,8 +510,8 @@ class Subscriber:
     def arrived(self) -> list["Subscriber"]:
         """Note that the response to this member's fetch has arrived.
 
-        Return the subscribers that have waited for the response. The caller has to call `wake` for each of
-        them.
+        Return the parked subscribers of its partitions, which may have waited for it. The caller has to call
+        `wake` for each of them.
         """
         waiting: dict[Subscriber, None] = {}
         for shared in self._fetching:
@@ -582,7 +587,7 @@ def _watermark(state: State) -> int:
 
 
 def _from(share: Share, member: Member, place: TopicPartition, offset: int) -> Share | None:
-    """Return the part of a share that begins at a later offset."""
+    """Return the part of a share that begins at a later offset. None if the member has no lane."""
     lane = member.lane(place, offset)
     if lane is None:
         return None

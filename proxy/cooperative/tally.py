@@ -48,22 +48,24 @@ class FilterTally(Figures):
     """The counts of filtered records, over all members of the groups in this process."""
 
     records: Counter[str] = field(default_factory=Counter)
-    """How many records members got or did not get. The keys are in `RECORDS`."""
+    """How many records members got or did not get, in partitions of which they have only a part. The keys are
+    in `RECORDS`."""
     batches: Counter[str] = field(default_factory=Counter)
-    """The numbers of batches. The keys say how the batches were changed: see `BATCHES`."""
+    """The numbers of batches in these partitions. The keys say how they were changed: see `BATCHES`."""
     upstream_bytes: int = 0
-    """Bytes of records that brokers have sent."""
+    """Bytes of records that brokers have sent for fetches of members, also for whole partitions."""
     client_bytes: int = 0
-    """Bytes of records that were sent to members."""
+    """Bytes of records that were sent to members. Whole partitions are not counted."""
     skipped_offsets: int = 0
     """Offsets that the gateway did not request again, because they have no record for the lane."""
     commits: Counter[str] = field(default_factory=Counter)
-    """The number of commits for key ranges. The keys: ``ok``, or ``error`` if the broker has returned an
-    error."""
+    """The number of the broker's responses to commits for key ranges. The keys: ``ok``, or ``error`` if the
+    broker has returned an error. A commit that is repeated without its map counts twice."""
     refused: Counter[int] = field(default_factory=Counter)
     """Partitions for which the gateway itself returned an error, by error code."""
     exclusive: Counter[str] = field(default_factory=Counter)
-    """How often a group stopped sharing partitions. The keys are the reasons (`GroupSeen.exclusive`)."""
+    """How often a group stopped sharing partitions, or got another reason for it. The keys are the reasons
+    (`GroupSeen.exclusive`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,9 +110,9 @@ class GroupSeen:
         return [lane.lag for member in self.members for lane in member.lanes if lane.lag is not None]
 
     def unowned(self) -> int:
-        """Return the number of gaps between the lanes of shared partitions.
+        """Return the number of gaps in partitions of which some member has a lane.
 
-        Nobody reads the records in a gap.
+        A gap is an interval of hashes that no lane covers. Nobody gets the records in a gap at present.
         """
         by_place: dict[tuple[str, int], list[tuple[int, int]]] = {}
         for member in self.members:
@@ -140,6 +142,6 @@ class Cooperative(Figures):
     buffered_bytes: int = 0
     """How many bytes of shares are stored for members."""
     detached: Counter[str] = field(default_factory=Counter)
-    """How often stored shares of fetched records were dropped, by reason, see `SharedFetches.detached`."""
+    """How often members had to fetch for themselves, by reason, see `SharedFetches.detached`."""
     groups: list[GroupSeen] = field(default_factory=list, metadata={ADDS: _by_name})
     """The groups, sorted by name. Each group is served by one process."""
