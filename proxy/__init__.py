@@ -7,6 +7,7 @@ events.
 - **protocol** (sans-IO): the Kafka protocol. Only the parts of a frame that are rewritten are decoded.
 - **session** (sans-IO): fetch sessions (KIP-227). The *handler* owns a session: its state, id and epoch, and
   the *table* of its partitions, with one row for each. A *decision* says how to send a fetch.
+- **fetch_manager** (sans-IO): the broker's half of KIP-227, which gives clients the gateway's own sessions.
 - **core** (sans-IO): one client and its broker. A *connection* cuts bytes into frames. It decides how to send
   each fetch, and makes the client's response. It reports rare *events*, and counts each fetch in a *tally*.
 - **cooperative** (sans-IO): with ``--cooperative``, a stage before the core for members of a group that share

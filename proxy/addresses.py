@@ -14,8 +14,8 @@ LOOPBACK_OF = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - looked up, n
 BY_NAME = -3
 """The number of the listener that several brokers share. The server name in TLS (SNI) selects one of them."""
 LOOPED = -1
-"""In transparent mode: the number for connections without a destination. Either netfilter has not redirected
-the connection, or the gateway itself has opened it."""
+"""The number for refused connections, which have no broker. Their server name is that of an unknown broker.
+In transparent mode: netfilter has not redirected the connection, or the gateway itself has opened it."""
 OTHERS = -2
 """In transparent mode: the number that all destinations share if they have no number of their own."""
 _PLACEHOLDER = "{id}"
@@ -88,7 +88,7 @@ class Broker:
     opening: bool = False
     """Whether the listener is being opened."""
     problem: str = ""
-    """The reason why the broker has no listener. Empty if it has one or needs none."""
+    """The reason why the broker's listener can't be bound, or takes long to open. Otherwise empty."""
     missing_since: float | None = None
     """The time since when the cluster has not named the broker, in seconds. None if the latest response names
     it."""
@@ -151,7 +151,7 @@ class BrokerPorts:
         """Return the address of a broker's listener, if the bootstrap listener is at `listen`.
 
         Returns:
-            The address. None if the rule gives no port from 1 to 65535.
+            The address. None if the rule gives no port from 1 to 65535, or the id is negative.
         """
         if node_id < 0:
             return None

@@ -1,7 +1,7 @@
 """The command line of ``fetchgate``.
 
-Exit codes: 0 done; 1 failed at run time; 2 wrong usage or configuration; 3 done, but parts of the input could
-not be used.
+Exit codes: 0 done; 1 failed at run time; 2 wrong usage or configuration; 130 interrupted. `replay.exits` has
+further ones of ``fetchgate replay``.
 """
 
 import argparse
@@ -157,7 +157,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_options(parser: argparse.ArgumentParser, options: Sequence[Option]) -> None:
-    """Add these options and ``--config`` to the parser. Each option is in its own group of the help."""
+    """Add these options and ``--config`` to the parser. The help of ``proxy`` has them in `GROUPS`."""
     group: argparse._ActionsContainer = parser
     for option in options:
         if options is OPTIONS and option.name in GROUPS:
@@ -198,7 +198,7 @@ def _command(argv: Sequence[str]) -> int:
 
 
 def _misspelt(command: str, unknown: list[str]) -> str:
-    """Return an error text with the unknown argument, and the known argument that was probably meant."""
+    """Return an error text with the unknown arguments, and the known one that the first probably means."""
     options = TOP_OPTIONS if command == "top" else OPTIONS
     flags = ["--config", *(name for option in options for name in (option.flag, option.alias) if name)]
     if command == "proxy":

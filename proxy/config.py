@@ -175,7 +175,7 @@ def _advertise(text: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """The options, already checked. Each field declares one option."""
+    """The options, already checked. Each field but `given` declares one option."""
 
     bootstrap: tuple[Address, ...] = option(
         alias="-b",
@@ -256,8 +256,8 @@ class Config:
         "of --tls-cert",
         needs="tls_cert",
     )
-    """The file of the private key. None if the key is in the certificate's file. This also applies to
-    `broker_tls_key`."""
+    """The file of the private key. None if the key is in the certificate's file, or there is no certificate.
+    This also applies to `broker_tls_key` and `admin_key`."""
     tls_cert_of: dict[int, Path] = option(
         metavar="ID=FILE,...",
         parse=_by_broker,
@@ -438,7 +438,7 @@ class Config:
         "response, nor one that is forwarded because it is not plain Kafka; 0: never",
         live=True,
     )
-    """The longest time without traffic, in seconds; 0 means no limit. `handshake_timeout` works alike."""
+    """The longest time without traffic, in seconds. Here and for `handshake_timeout`, 0 means no limit."""
     handshake_timeout: float = option(
         metavar="TIME",
         parse=seconds,
@@ -574,7 +574,7 @@ class Config:
 
     @property
     def shares_port(self) -> bool:
-        """Whether all brokers of a host template share one listener.
+        """Whether all brokers of a host template, if there is one, share one listener: clients use TLS.
 
         The server name in TLS (SNI) selects the broker.
         """

@@ -1,4 +1,4 @@
-"""The options in use and their sources, for the command ``--show-config`` and the endpoint ``/state``.
+"""The options in use and their sources, for the option ``--show-config`` and the endpoint ``/state``.
 
 The options contain no secrets. Keys and tokens are in files, and only the names of the files are shown.
 """

@@ -1,4 +1,4 @@
-"""Texts for errors: what has failed, and what to do about it. Python's own texts are not used."""
+"""Texts for errors: what has failed, and what to do about it. Python's own texts are the last resort."""
 
 import ssl
 from os import strerror

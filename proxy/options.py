@@ -48,8 +48,8 @@ class Option:
     """The name of another option that is needed for this option to have an effect. Empty if no other option
     is needed."""
     parse_transparent: Callable[[str], object] | None = None
-    """The parser for transparent mode, if it differs. It raises an error if the option has no effect in this
-    mode."""
+    """The parser for transparent mode, if it differs. It raises an error if the option is given at all,
+    because the option has no effect in this mode."""
 
     @property
     def flag(self) -> str:
@@ -67,7 +67,7 @@ class Given:
     """The text of an option, and the place where it was set."""
 
     text: str
-    """The value of the option as text, as it is written in the source."""
+    """The value of the option as text, as it is written on the command line. TOML's ``true`` is ``on``."""
     source: str
     """The kind of source: ``flag``, ``environment``, ``file`` or ``default``."""
     place: str
