@@ -1,7 +1,8 @@
 """Rewrites the addresses of brokers in responses, so that clients stay on the gateway's listeners.
 
-Hosts, ports, and the counts and sizes that depend on them are replaced. All other bytes stay unchanged, even
-unknown tags. A response without a schema in `schemas` is not rewritten.
+Hosts, ports, and the counts and sizes that depend on them are replaced; for a coordinator that is left out,
+its node id and error code, too. All other bytes stay unchanged, even unknown tags. Responses that are not in
+`schemas.ADDRESSED` are not rewritten, except for the tag node_endpoints of Fetch (`rewrite_endpoints`).
 """
 
 from collections.abc import Callable, Iterator
@@ -62,7 +63,8 @@ def rewrite(api_key: int, version: int, body: bytes, resolve: Resolve) -> bytes:
 def may_name(api_key: int, version: int) -> bool:
     """Whether a response of this API and version can contain addresses.
 
-    The answer is also True for versions older than the schema.
+    The answer is also True for versions older than the schema. It is False for versions above `REWRITTEN`,
+    and for Fetch, whose addresses are found elsewhere.
     """
     if not 0 <= version <= REWRITTEN.get(api_key, -1):
         return False
@@ -76,7 +78,7 @@ def changeable(api_key: int, version: int, body: bytes) -> list[Span] | None:
     A response that differs only in these spans has no address of a broker either.
 
     Returns:
-        None if the response contains a broker's address.
+        None if the response contains a broker's address, for Metadata, and for versions without addresses.
 
     Raises:
         ProtocolError: as for `rewrite`.

@@ -1,6 +1,6 @@
 """API keys, error codes, flexible versions, and the headers of requests and responses.
 
-Numbers and names are Kafka's own (4.3). These functions run once for every frame.
+Numbers and names are Kafka's own (4.3). These functions run at most once for each frame.
 """
 
 from enum import IntEnum

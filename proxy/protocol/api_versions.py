@@ -26,9 +26,10 @@ UNDERSTOOD: Final[dict[int, tuple[int, int]]] = {
     int(ApiKey.FETCH): (0, MAX_VERSION),
     int(ApiKey.API_VERSIONS): (0, _LAST_VERSION),
 }
-"""API key -> the lowest and highest version that the gateway can read, for the API keys that it reads in any
-mode (for acks and sessions). All other API keys are forwarded unread, at any version. Client and broker must
-not agree on a version that the gateway can't read (fetch-semantics, trap 5)."""
+"""API key -> the lowest and highest version that clients are offered, for the API keys that the gateway reads
+in any mode (for acks and sessions). All other API keys are forwarded unread, at any version. Client and
+broker must not agree on a higher version (fetch-semantics, trap 5). Fetch v0 to v3 are forwarded unread,
+too."""
 REWRITABLE: Final[dict[int, tuple[int, int]]] = UNDERSTOOD | CONFINED
 """Like `UNDERSTOOD`, for clients in whose responses addresses are rewritten. The gateway must find all
 addresses."""
@@ -41,7 +42,7 @@ _FOR_GROUPS: Final[dict[int, tuple[int, int]]] = {
     int(ApiKey.SYNC_GROUP): (0, 5),
 }
 """Like `UNDERSTOOD`, if there are cooperative groups: the gateway then reads the group messages of every
-client. Later versions name topics by id (KIP-848)."""
+client. Later versions of OffsetCommit and OffsetFetch name topics by id (KIP-848)."""
 FOR_MEMBERS: Final[dict[int, tuple[int, int]]] = _FOR_GROUPS | {int(ApiKey.FETCH): (4, 12)}
 """Like `_FOR_GROUPS`, for a client with a lane of a cooperative group. The gateway also reads its fetches.
 Later versions name topics by id (KIP-516)."""
@@ -131,7 +132,7 @@ def clamp(
             with error 35.
         rewrites: whether addresses are rewritten in responses to this client.
         serves: whether this client may have sessions with the gateway. If so, Fetch v7 is offered even if the
-            broker supports only v5 or v6. No other maximum is raised.
+            broker supports only v5 or v6 (but not if `grouped`). No other maximum is raised.
         grouped: whether there are cooperative groups, so that the gateway reads group messages.
         member: whether this client has a lane of a cooperative group, so that `FOR_MEMBERS` applies.
 
@@ -224,5 +225,5 @@ def refusal(correlation_id: bytes) -> bytes:
 
 
 def request(correlation_id: int, client_id: bytes) -> bytes:
-    """Build a complete frame of an ApiVersions request v0, which every broker understands."""
+    """Build a complete frame of an ApiVersions request v0, which brokers from 0.10 on understand."""
     return messages.request(API_VERSIONS_REQUEST, ApiKey.API_VERSIONS, 0, correlation_id, client_id)

@@ -1,7 +1,8 @@
 """Offsets and sizes of the fields of Fetch, v4 to v18 (FetchRequest.json, FetchResponse.json).
 
-All entries of a request have the same size. All entries of a response that have no records and no tags have
-the same size, too. So entries are processed as numpy arrays of fixed-size items over the received bytes.
+All entries of a request without tags have the same size. All entries of a response without records, aborted
+transactions and tags have the same size, too. So entries are processed as numpy arrays of fixed-size items
+over the received bytes.
 """
 
 import re
@@ -21,9 +22,10 @@ Entries: TypeAlias = npt.NDArray[np.void]
 """An array with one item of fixed size for each entry. An item has the bytes of the entry in a frame."""
 
 MIN_VERSION: Final = 4
-"""The lowest version that is parsed. Fetches of lower versions are forwarded unchanged.
+"""The lowest version that is parsed. Fetches of lower versions are forwarded without a session.
 
-For them, brokers down-convert records or limit responses differently (fetch-semantics 1.6, trap 3).
+For them, brokers down-convert records or limit responses differently (fetch-semantics 1.6, trap 3). Only the
+limits of v2 and v3 may be changed (`old_fetch`).
 """
 MAX_VERSION: Final = 18
 """The highest version that is parsed: the version of brokers 4.1 to 4.3 (KIP-1166).
@@ -100,7 +102,8 @@ class FetchLayout:
     empty records, no tags.
     """
     empty_runs: tuple[re.Pattern[bytes], re.Pattern[bytes]]
-    """Patterns that match up to `MAX_RUN_MATCH` consecutive entries without records, by isolation level."""
+    """Patterns that match up to `MAX_RUN_MATCH` consecutive entries without errors, records and tags, by
+    isolation level."""
     request_item: np.dtype[np.void]
     response_item: np.dtype[np.void]
     request_fields: np.dtype[Any]

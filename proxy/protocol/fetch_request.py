@@ -59,8 +59,8 @@ MAX_TAG_BYTES: Final = 1 << 14
 MAX_NAME: Final = 249
 """The longest topic name that Kafka allows. Longer names are not stored."""
 MAX_AROUND: Final = 512
-"""The size limit for two parts of a fetch that gets a template: the bytes before the body, and the bytes from
-the rack to the end."""
+"""The size limit for each of two parts of a fetch that may be rewritten: the bytes before the body, and the
+bytes from the rack to the end."""
 _MAX_BARE_TOPICS: Final = 256
 """The limit of listed topics without partitions. No client has a reason to list these."""
 _STRIDE_WORTH: Final = 8
@@ -94,7 +94,7 @@ class Listing:
 class Topics:
     """The ``topics`` of a fetch, with the position of each entry in the frame.
 
-    Frames that differ only in the contents of their entries share one `Topics`.
+    Fetches that differ only in correlation id, limits and the contents of entries may share one `Topics`.
     """
 
     __slots__ = ("blocks", "counts", "element", "keys", "layout", "partitions", "tagged")
@@ -108,8 +108,8 @@ class Topics:
         self.blocks: list[tuple[int, int]] = []
         """For each topic element, the offset of its entries in the frame and their number."""
         self.element = 0
-        """The size of a topic element if all elements have the same shape, otherwise 0. If it is not 0,
-        `blocks` has only the first element."""
+        """The size of a topic element if there are many elements and all have the same shape, otherwise 0. If
+        it is not 0, `blocks` has only the first element."""
         self.partitions = 0
         self.tagged = False
         """Whether an entry or an element has tags. If so, the gateway does not read the entries."""
@@ -421,7 +421,7 @@ class _TopicsWalk:
     def _alike(self, start: int, size: int, count: int) -> int:
         """Read all topic elements at once. Return the offset after the last one.
 
-        Return 0 if the shapes of the elements differ.
+        Return 0 if the shapes of the elements differ, or if a topic occurs twice.
         """
         topics, frame, layout = self.topics, self.frame, self.layout
         if topics.tagged or not topics.keys:

@@ -46,7 +46,8 @@ _ENTRY = Struct(">ih")  # partition_index, error_code
 _LEADER = Struct(">ii")  # leader_id, leader_epoch
 _NOBODY: Final = b"\xff\xff\xff\xff"
 _BRIDGE: Final = 512
-"""If a unit began in an earlier chunk, this number of bytes of the next chunk is joined to it."""
+"""If a unit began in an earlier chunk, at least this number of bytes of the next chunk is joined to it, and
+more if the unit is longer."""
 _MAX_UNIT: Final = 1 << 24
 _RUN_WORTH: Final = 4
 """The minimum number of entries in a run."""
@@ -68,14 +69,15 @@ _SMALL: Final = 1 << 14
 """The size in bytes below which reads are joined. The reason: each piece costs Python objects and an item of
 a vectored write."""
 _JOINED: Final = 1 << 16
-"""Small reads are joined into pieces of this size, in bytes."""
+"""Small reads are joined into one piece when they reach this size, in bytes, or earlier if a large read
+follows."""
 
 
 class Received:
     """The received bytes of one frame.
 
-    Large reads are kept unchanged. Small reads are copied once, into pieces of `_JOINED` bytes. Otherwise 50
-    MB, received in reads of one TCP segment each, would be 36,000 pieces.
+    Large reads are kept unchanged. Small reads are copied once, into pieces of about `_JOINED` bytes.
+    Otherwise 50 MB, received in reads of one TCP segment each, would be 36,000 pieces.
     """
 
     __slots__ = ("_small", "_small_size", "_starts", "_views", "settled", "size")
@@ -167,8 +169,8 @@ class PartitionResponse:
     """The bytes of the entry before ``aborted_transactions``: partition, error, high watermark, last stable
     offset and, from v5 on, log start offset."""
     ends_empty: bool
-    """Whether the entry ends with one of `FetchLayout.empty_ends`: no records, no preferred replica and no
-    tags."""
+    """Whether the entry ends with the `FetchLayout.empty_ends` of the request's isolation level: no records,
+    no preferred replica and no tags."""
     records: int
     """The size of the entry's records in bytes."""
     redirects: bool
@@ -178,7 +180,8 @@ class PartitionResponse:
     """The aborted transactions: `NULL`, `NO_ABORTED` (an empty list), or a higher number if there are any."""
     null_records: bool = False
     views: Sequence[memoryview] = ()
-    """The bytes of the entry. They are stored here by the first call of `sent`."""
+    """The bytes of the entry, if the caller has stored them here while the response arrived. `sent` then
+    returns them."""
 
     def sent(self, frame: Received) -> Sequence[memoryview]:
         """Return the bytes of the entry exactly as the broker sent them."""
@@ -193,7 +196,7 @@ class EmptyRun:
     entries: Entries
     """The entries as items of ``layout.response_item``. They are copied from the frame."""
     start: int = -1
-    """Offset of the first entry in the frame, or -1 if the entries are not from a frame."""
+    """Offset of the first entry in the frame, or -1 if the entries are not one span of a frame."""
 
 
 class FetchResponseWalk:
@@ -269,7 +272,8 @@ class FetchResponseWalk:
         self.error_code = 0
         self.session_id = 0
         self.session_id_at = 0
-        """The offset of the session id in the frame. 0 in versions below v7, which have no session id."""
+        """The offset of the session id in the frame. 0 in versions below v7, which have no session id, and
+        until it was read."""
         self.partitions = 0
         self.with_records = 0
         """The number of entries with records."""
@@ -293,7 +297,8 @@ class FetchResponseWalk:
         self.tags: list[TagSpan] = []
         """The body's tags. Their offsets count from `tags_at`."""
         self.tags_at = -1
-        """Offset of the body's tag buffer, which ends the frame. -1 until the walk reaches it."""
+        """Offset of the body's tag buffer, which ends the frame. -1 until the walk reaches it, and below
+        v12."""
 
     @property
     def head_known(self) -> bool:
@@ -376,7 +381,7 @@ class FetchResponseWalk:
     def _bridge(self, chunk: bytes) -> int:
         """Walk a unit that began in an earlier chunk.
 
-        Return the offset in this chunk after the unit, or -1 if the unit is still incomplete.
+        Return the offset in this chunk after the unit, or -1 if the unit or its records take the whole chunk.
         """
         window = max(_BRIDGE, len(self._tail))
         while True:

@@ -27,8 +27,8 @@ class Framer:
     """Cuts the received bytes of one direction into frames.
 
     `next` returns a frame, or the part of it that was received. The caller can put a part back with `keep`,
-    and set in `need` how many bytes to wait for. Or the caller uses the part at once. Then it gets the rest
-    in chunks as they arrive, and `left` counts the bytes to come.
+    and set in `need` how many bytes to wait for. Or the caller uses the part at once, and sets in `left` how
+    many bytes of the frame are missing. Then `next` returns these in chunks as they arrive.
     """
 
     __slots__ = ("_at", "data", "left", "need")
@@ -40,8 +40,8 @@ class Framer:
         self._at = 0
         """Offset of the first byte that `next` has not returned yet."""
         self.left = 0
-        """The number of bytes of the current frame that `next` has not returned yet. It is 0 between two
-        frames."""
+        """The number of bytes of the current frame that `next` has not returned yet. The caller sets it, and
+        `next` counts it down. It is 0 between two frames."""
         self.need = _ANY
         """The number of bytes of the next frame that must have arrived before `next` is called again."""
 

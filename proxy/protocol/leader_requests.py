@@ -1,5 +1,7 @@
 """Requests about leaders that the gateway itself sends: Metadata v7 and v12, OffsetForLeaderEpoch v2.
 
+Also reads the newer leaders in responses to requests of clients (`read_leaders`).
+
 A broker that supports Fetch v9 or Produce v7 also supports Metadata v7 and OffsetForLeaderEpoch v2 (2.1,
 KIP-320). A broker that supports Fetch v13 also supports Metadata v12, which can request topics by id (3.1,
 KIP-516).
@@ -157,6 +159,8 @@ def read_epochs(frame: bytes) -> dict[Place, EpochEnd]:
 
 def read_leaders(api_key: int, version: int, body: bytes) -> list[LeaderHint]:
     """Return the current_leader fields of Produce (v13), ShareFetch and ShareAcknowledge (KIP-951).
+
+    Return at most `MAX_LEADERS` of them, and none for other messages and versions.
 
     Raises:
         ProtocolError: the body does not match the version.

@@ -86,8 +86,8 @@ class Field:
 class Struct(dict[str, Any]):
     """The named fields of a message, or of a struct in it.
 
-    Fields that the version does not have are missing. The value of an array is a list, the value of a struct
-    is a `Struct`.
+    Fields that the version does not have are missing, and so are tagged fields that were not sent. The value
+    of an array is a list, the value of a struct is a `Struct`, and null is None.
     """
 
     __slots__ = ("counts", "fields", "flexible", "span", "spans", "tagged", "tags")
@@ -148,7 +148,8 @@ def read(
         only: the fields to read, each with all its content, such as ``brokers`` or
             ``topics.partitions.leader_id``. None to read all fields.
         whole: whether to check the message up to its last byte. If False, stop after the last field to read.
-        fixed: a list that receives the spans of skipped fixed-size fields, except in tags.
+        fixed: a list that receives the spans of skipped fixed-size fields and of the elements of skipped
+            arrays of these, except in tags.
 
     Raises:
         ProtocolError: the bytes do not match the schema, or continue after the end of the message.

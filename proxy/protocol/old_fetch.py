@@ -27,6 +27,9 @@ _ENTRY: Final = 16
 def limit_old_fetch(frame: bytes, body: int, limit: int, turn: int) -> bytes:
     """Return a consumer's fetch of v2 or v3 as v3 with a max_bytes of at most `limit`.
 
+    If max_bytes is added or lowered, min_bytes becomes `limit` at most, too. A follower's fetch, and one of
+    v3 with a max_bytes within the limit, are returned unchanged.
+
     With a limit, the partitions at the end of the list may get no records. Clients of v2 do not expect a
     limit, and may always list partitions in the same order. So lists of v2 are rotated, and each partition
     comes first in turn (fetch-semantics 4). Each topic stays in one element, because Sarama reads only the
@@ -36,7 +39,7 @@ def limit_old_fetch(frame: bytes, body: int, limit: int, turn: int) -> bytes:
         frame: a complete frame of v2 or v3.
         body: the offset of its body.
         limit: the limit in bytes.
-        turn: how many fetches have been rotated on this connection.
+        turn: how many fetches of this connection were given to this function before.
 
     Raises:
         ProtocolError: the fetch does not match the schema of its version.

@@ -8,7 +8,7 @@ allocates memory by a number that it has read. A reader raises only:
         Truncated              the value continues after the end of the buffer
         Malformed              a value that Kafka never writes
         UnknownVersion         an unknown API key or version
-        TooMany                more elements than the limit
+        TooMany                more elements or bytes of tags than the limit
 """
 
 import struct
@@ -51,7 +51,7 @@ class Malformed(ProtocolError):  # noqa: N818 - as above
 
 
 class TooMany(ProtocolError):  # noqa: N818 - as above
-    """A list has more elements than the limit. Each element costs time, and no client needs so many."""
+    """More elements or bytes of tags than the limit. They cost time, and no client needs so many."""
 
 
 class UnknownVersion(ProtocolError):  # noqa: N818 - as above
@@ -162,6 +162,7 @@ def read_count(buffer: Buffer, offset: int) -> tuple[int | None, int]:
     """Read the number of elements of an array, an int32. -1 (null) becomes None.
 
     Raises:
+        Malformed: the number is below -1.
         Truncated: there are fewer bytes left than elements, and an element has at least one byte.
     """
     count, start = read_int32(buffer, offset)

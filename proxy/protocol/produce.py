@@ -73,7 +73,7 @@ def read_acks(frame: Buffer, version: int, body_offset: int) -> tuple[int, int]:
 def wants_response(data: Buffer, size: int) -> bool | None:
     """Return whether a broker responds to a Produce request of this size, given its first bytes.
 
-    Return None if more bytes are needed.
+    Return None if more bytes are needed. If acks can't be read, or is not within `READ_WITHIN`, return True.
     """
     try:
         _, version, _, _, at = request_header(data, LENGTH_BYTES)
@@ -92,7 +92,7 @@ FIRST_FOLLOWED: Final = 7
 """The first Produce version whose batches are read. Brokers that support it also support Metadata v7 (Kafka
 2.1)."""
 LAST_FOLLOWED: Final = 9
-"""The last version whose responses do not name new leaders (KIP-951)."""
+"""The last Produce version whose batches are read. Later versions name new leaders in responses (KIP-951)."""
 
 _BATCH = Struct(">qiibIhiqqqhii")
 """The start of a record batch: base_offset, batch_length, partition_leader_epoch, magic, crc, attributes,
@@ -147,7 +147,8 @@ def read_idempotent(frame: bytes, version: int) -> Produced | None:
     """Read a Produce request, v7 to v9.
 
     Returns:
-        None if a batch is transactional or not idempotent.
+        None if its batches can't be retried one by one, for example if a batch is transactional or not
+            idempotent, if acks is 0, or if a partition is listed twice.
 
     Raises:
         ProtocolError: the frame is not a Produce request of its version.

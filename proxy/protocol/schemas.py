@@ -2,8 +2,8 @@
 
 Names are those of Kafka 4.3.
 
-The schemas have the versions that brokers from 1.0 to 4.3 support. Fetch requests have their own reader
-(`fetch_request`).
+The schemas have the versions that brokers from 1.0 to 4.3 support. Fetch and Produce requests, and Fetch
+responses, have their own readers (`fetch_request`, `produce`, `fetch_response`).
 
 Some responses between controllers (for example to Vote) also contain the listeners of controllers. These
 responses have no schema, because no client needs the versions with addresses. The gateway neither offers nor
@@ -180,7 +180,7 @@ ADDRESSED: Final[dict[int, Addressed]] = {
 
 REWRITTEN: Final[dict[int, int]] = {int(key): message.last for key, message in ADDRESSED.items()}
 """The highest version in which the gateway can rewrite addresses, by API key. Clients are not offered higher
-versions."""
+versions if addresses are rewritten for them."""
 
 CONFINED: Final[dict[int, tuple[int, int]]] = {
     int(key): (message.oldest, message.last) for key, message in ADDRESSED.items()
