@@ -248,7 +248,8 @@ class CapturedBroker:
     def _note_empties(self, response: CapturedResponse) -> list[tuple[bytes, Entries, Rows, Rows]]:
         """Store the offsets of empty entries.
 
-        Return for each topic its key, its entries, their rows, and the positions of the changed entries.
+        Return for each topic with changes its key, its empty entries, their rows, and the positions of the
+        changed ones.
         """
         table, layout = self._session_table(), response.layout
         found = []

@@ -70,7 +70,7 @@ class CapturedResponse:
 
     @property
     def empty_entry_bytes(self) -> int:
-        """The size of all empty entries in bytes. An empty entry has neither records nor an error."""
+        """The size of all empty entries in bytes. An empty entry is one that is not in `other_entries`."""
         return self.layout.response_entry * (self.walk.partitions - len(self.other_entries))
 
     @property
@@ -80,7 +80,7 @@ class CapturedResponse:
 
     @cached_property
     def other_entries(self) -> list[PartitionResponse]:
-        """The entries with records or an error."""
+        """The entries with an error, or without `ends_empty`: with records, a preferred replica or tags."""
         return [entry for entry in self.walk.entries if not entry.ends_empty or entry.error_code]
 
     @cached_property
@@ -100,7 +100,7 @@ class CapturedResponse:
     def entries(self) -> Entries:
         """All entries in the order of the response, each in the form of an empty entry.
 
-        For an entry with records or an error, the fields at its end are replaced by those of an empty entry.
+        For one of `other_entries`, the fields at its end are replaced by those of an empty entry.
         """
         return self._ordered[0]
 
@@ -161,7 +161,10 @@ def joined(pieces: Sequence[Buffer]) -> list[Buffer]:
 
 
 def _raised(response: CapturedResponse) -> bytes:
-    """Return a response of v4 to v6 as v7. v7 adds an error code, a session id and log start offsets."""
+    """Return a response of v4 to v6 as v7.
+
+    v7 adds an error code and a session id, and to v4 also log start offsets.
+    """
     frame = b"".join(response.pieces)
     head = frame[4:12] + bytes(6)
     body = frame[12:]

@@ -22,9 +22,11 @@ class Ending:
 
     end: ConnectionEnd
     closing: Outcome | None
-    """The outcome of closing the gateway's session. None if there was no session to close."""
+    """The outcome of closing the gateway's session. None if there was no session to close, if the capture
+    does not show when the client left, or with the policy ``always``."""
     differing: int
-    """How many responses the core expanded to another size than the captured response has."""
+    """How many responses the core expanded to another size than the captured response has. With the policy
+    ``always``: 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +48,9 @@ class Engine:
 
     Args:
         policy: the chosen policy. `add` and `end` return its outcomes.
-        plain: whether every fetch goes through the policy ``always``. If False, a fetch may be left out there
-            if it costs the same as the last one, or the same with both policies.
+        plain: whether fewer fetches are recognised as repeats. With the policy ``always``, every fetch then
+            goes through both policies. With ``gateway``, no `Follower` is used, but ``always`` still does not
+            get a fetch that repeats one which changed nothing.
     """
 
     def __init__(self, policy: Policy, *, plain: bool = False) -> None:
@@ -115,8 +118,8 @@ class Engine:
     def drain_other(self) -> list[Outcome]:
         """Return the other policy's final outcomes since the last call, and forget them.
 
-        In these outcomes, only the sizes in bytes and the keys of topics belong to the other policy. Fetches
-        that repeat the previous fetch share its outcome object.
+        In these outcomes, only `eligible`, the sizes in bytes and the keys of topics belong to the other
+        policy. Fetches that repeat the previous fetch share its outcome object.
         """
         outcomes, self._of_other = self._of_other, []
         return outcomes
@@ -154,7 +157,10 @@ class Engine:
         return settled
 
     def _repeat_in_always(self, exchange: Exchange) -> list[Outcome]:
-        """Add a fetch to the policy ``always``. It repeats the last fetch in the policy ``gateway``."""
+        """Return the outcome in the policy ``always`` of a fetch that repeats the last one in ``gateway``.
+
+        ``always`` only gets the fetch if the last one changed anything there.
+        """
         like = self._unchanged
         if like is not None:
             return [like if self._other is self._always else like.repeated_by(exchange)]

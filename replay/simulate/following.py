@@ -14,7 +14,7 @@ from replay.simulate.policies import AlwaysPolicy
 class Follower:
     """Adds fetches to the policy ``always``, or lets it take over the gateway's outcomes.
 
-    Its memory holds two fetches at most.
+    Its memory holds three fetches at most.
 
     Args:
         policy: the policy ``always``, which nothing else adds fetches to.
@@ -30,7 +30,7 @@ class Follower:
         self._waiting: CapturedFetch | None = None
         """A fetch whose outcome the gateway does not know yet."""
         self._last: tuple[CapturedFetch, Outcome] | None = None
-        """The last fetch, with its outcome, if the policy got it."""
+        """The last fetch that the policy got in `add`, with its outcome there. None after `part`."""
 
     def __repr__(self) -> str:
         return f"<Follower follows={self._follows}>"
@@ -95,7 +95,10 @@ def _plain(outcome: Outcome) -> bool:
 
 
 def _complete(fetch: CapturedFetch) -> bool:
-    """Return whether a fetch lists one topic, and its response has exactly the same partitions."""
+    """Return whether a fetch lists one topic, and its response has exactly the same partitions.
+
+    The response must have no error of its own, and no session of the client.
+    """
     response, listing = fetch.response, fetch.request.listing
     if response is None or listing is None or len(listing.keys) != 1:
         return False

@@ -59,11 +59,11 @@ class TopicShare:
 
 @dataclass(slots=True)
 class Outcome:
-    """A captured fetch, and its cost with sessions. Sizes are of whole frames, including their length."""
+    """A captured fetch, and its cost with sessions. Request and response bytes include the frames' length."""
 
     exchange: Exchange
     kind: Kind | None = None
-    """The kind of the client's fetch. None if the fetch could not be read."""
+    """The kind of the client's fetch. None if the request was not parsed."""
     topics: dict[TopicKey, TopicShare] = field(default_factory=dict)
     session_id: int = 0
     session_epoch: int = SESSIONLESS_EPOCH
@@ -74,18 +74,20 @@ class Outcome:
     partitions_answered: int = 0
     record_bytes: int = 0
     listing_bytes: int = 0
-    """The bytes of the request's topic elements, with their entries."""
+    """The bytes of the request's topic elements, with their entries. Forgotten topics are not included."""
     empty_entry_bytes: int = 0
     """The bytes of response entries with nothing new."""
     entry_bytes: int = 0
     """The bytes of response entries with something new, without the bytes of their records."""
     eligible: bool = False
     """Whether the fetch went through the engine. The fields below are the cost of the fetch in the engine. If
-    it did not go through the engine, they are 0."""
+    it did not go through the engine, they are 0, except `session_size` and the cost of a session that the
+    gateway closes because of the fetch."""
     reason: str = ""
     """The reason why the fetch was not eligible, or why the engine forwarded it unchanged."""
     session_kind: Kind | None = None
-    """The kind of the first request that was sent for the fetch. None if the fetch was not eligible."""
+    """The kind of the first request that was sent for the fetch, apart from closes. None if the fetch was not
+    eligible."""
     session_request_bytes: int = 0
     """The request bytes with sessions. Closes and repairs are included, as in `session_response_bytes`."""
     session_response_bytes: int = 0
@@ -111,9 +113,9 @@ class Outcome:
     session_size: int = 0
     """The number of partitions in the session after the fetch."""
     request: FetchRequest | None = field(default=None, repr=False)
-    """The client's fetch request. None if the request could not be read."""
+    """The client's fetch request. None if the request or its response was not parsed."""
     response: CapturedResponse | None = field(default=None, repr=False)
-    """The fetch's response, or None if the fetch has no response."""
+    """The fetch's response. None if there is none, or if the request or the response was not parsed."""
 
     def topic(self, key: bytes, layout: FetchLayout) -> TopicShare:
         """Return the figures of a topic. A new topic gets figures of 0."""
@@ -166,7 +168,7 @@ class CapturedFetch:
 
     @property
     def listed(self) -> bool:
-        """Whether the fetch is a consumer's full fetch that the gateway supports."""
+        """Whether the fetch is a full or sessionless one, which lists all, and the gateway supports it."""
         return (
             self.request.session_id <= 0 >= self.request.session_epoch and not self.request.unsupported_reason
         )
@@ -177,7 +179,7 @@ class CapturedFetch:
         return CapturedFetch(outcome, self.request, self.elements, self.response, repeats=True)
 
     def stop_repeating(self) -> None:
-        """Copy all objects that this fetch shares with the fetch that it repeats."""
+        """Replace the topic shares and the response of the repeated fetch by the fetch's own."""
         outcome, request = self.outcome, self.request
         outcome.topics = {key: copy(share) for key, share in outcome.topics.items()}
         self.response = outcome.response = CapturedResponse(
@@ -271,7 +273,10 @@ def share_captured(fetch: CapturedFetch) -> None:
 
 
 def share_sent(outcome: Outcome, sent: FetchRequest) -> None:
-    """For each topic in a request to the broker, add its bytes and partitions to its figures."""
+    """For each topic in a request to the broker, add its bytes and partitions to its figures.
+
+    Also add the bytes to the figures of the fetch.
+    """
     for key, count, size in _request_topics(sent):
         outcome.session_listing_bytes += size
         share = outcome.topic(key, sent.layout)

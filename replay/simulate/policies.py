@@ -2,8 +2,8 @@
 
 - ``gateway``: each fetch goes through the gateway's core, `proxy.core.connection.Connection`, which decides
   as in a live gateway. `CapturedBroker` makes the broker's responses from the captured ones.
-- ``always``: every connection gets a session at its first eligible fetch and keeps it. This defines what
-  sessions can save.
+- ``always``: every connection gets a session at its first eligible fetch, and the broker never evicts it.
+  This defines what sessions can save.
 """
 
 from collections import deque
@@ -131,10 +131,10 @@ class GatewayPolicy:
         return settled
 
     def repeats(self, exchange: Exchange) -> bool:
-        """Add the next fetch if the fetch and its response match the template. Return whether they match.
+        """Add the next fetch if the fetch and its response match the template. Return whether it was added.
 
         The core's fast path handles this fetch, as in a live gateway. The fetch has the same cost as the
-        template. All earlier fetches must be final.
+        template. It is not added if the fast path refuses it, or if an earlier fetch is not final.
         """
         template = self._template
         if template is None or self._open or not template.request.matches(exchange.request):
@@ -284,7 +284,7 @@ class GatewayPolicy:
         outcome.altered += sent.partitions - added
 
     def settle(self, until: int | None) -> list[Outcome]:
-        """Deliver all responses that came before `until` (in nanoseconds). With None, deliver all responses.
+        """Deliver all responses that came by `until` (in nanoseconds). With None, deliver all responses.
 
         The broker answers requests in the order in which they were sent. If a fetch is sent again, its answer
         comes after the answers to requests sent in between.
@@ -402,7 +402,8 @@ def _unchanged(fetch: CapturedFetch, sent: FetchRequest | None, pieces: Sequence
 class AlwaysPolicy:
     """A policy that gives every connection a session at its first eligible fetch.
 
-    The session is never lost.
+    The broker never evicts it. A new one begins if a fetch can't be sent in it (another isolation level, for
+    example).
     """
 
     def __init__(self) -> None:

@@ -37,7 +37,7 @@ PERIODS: Final = 120
 _WIDTH: Final = 1_000_000_000
 """The first length of a period, in ns. It is doubled each time there are too many periods."""
 TOUCH_NS: Final = 10_000_000_000
-"""`SessionLog` omits a use of a session if the last recorded use is less than this long ago, in ns."""
+"""In ns. `SessionLog` may omit a use of a session if the last recorded one is less than this long ago."""
 
 
 @dataclass(slots=True)
@@ -63,7 +63,7 @@ class CachedSession:
 
     @property
     def rank(self) -> tuple[bool, int, int]:
-        """The rank of the session for eviction. Only a session with a higher rank can evict it."""
+        """The rank of the session for eviction. While it is used, only one of higher rank can evict it."""
         return self.privileged, self.cached_size, self.id
 
 
@@ -262,7 +262,7 @@ class SessionLog:
         """Record that a session was created.
 
         Args:
-            time: the time of the request, in ns.
+            time: the time at which it was created, in ns.
             name: the name of the session.
             size: the number of partitions in the session.
         """

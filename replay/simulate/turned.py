@@ -12,7 +12,7 @@ from replay.simulate.outcome import head_size
 
 
 class Turned:
-    """A template of a frame. A frame matches if only its correlation id and the rotation of entries differ.
+    """A template of a frame. Frames match if only their start and the rotation of their entries differ.
 
     Args:
         frame: the frame.
@@ -36,7 +36,10 @@ class Turned:
         """Where the first entry of the last matching frame begins, as an offset in `_circle`."""
 
     def matches(self, frame: bytes) -> bool:
-        """Return whether a frame equals the template, apart from its header and the rotation of entries."""
+        """Return whether a frame equals the template, apart from the rotation of entries.
+
+        The bytes before `begin` are not compared.
+        """
         if (
             len(frame) != self.size
             or not frame.startswith(self._before, self._begin)
@@ -66,7 +69,7 @@ class Turned:
 
 
 def turned_request(request: FetchRequest) -> Turned | None:
-    """Return a template of a fetch. Return None if its entries are not contiguous."""
+    """Return a template of a fetch. Return None if its entries are not contiguous, or not supported."""
     if request.block is None:
         return None
     start, end = request.block
