@@ -12,7 +12,7 @@ from replay.capture.files.sources import expand, plan
 from replay.capture.kafka.exchange import ConnectionEnd, Exchange
 from replay.capture.kafka.exchanges import read_exchanges
 from replay.capture.packets.segments import read
-from replay.measure.collected import SUMMED, Group, collect
+from replay.measure.collected import SUMMED, Collected, Group, collect
 from replay.measure.report import About, report
 from replay.measure.rows import RowFilter
 from replay.measure.steps import measure, table_schema
@@ -71,6 +71,18 @@ def single(found: Iterable[dict[str, Any]]) -> Iterator[Group]:
 def report_of(groups: Iterable[Group], about: About) -> Report:
     """Return the report of a table's groups, made without Spark."""
     return report(collect(groups), about)
+
+
+def reported(found: Collected, choice: RowFilter) -> Report:
+    """Return the report of collected figures."""
+    about = About(
+        version="0",
+        policy=choice.policy,
+        filters=NO_FILTERS,
+        max_fetch_bytes=choice.max_fetch_bytes,
+        members=choice.members,
+    )
+    return report(found, about)
 
 
 def measured(policy: Policy, *captures: Path, price_per_gb: float | None = None) -> Report:

@@ -1,32 +1,45 @@
-"""With FETCHGATE_REPLAY=plain a report has the same bytes. It may only take longer."""
+"""With FETCHGATE_REPLAY=plain a report has the same bytes, also from a table. It may only take longer."""
 
+import gzip
 import json
-from collections.abc import Sequence
-from dataclasses import replace
-from functools import cache
+import os
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any, get_args
 from unittest.mock import patch
 
+import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given
+from hypothesis import HealthCheck, assume, given
 from hypothesis import strategies as st
 
 from proxy.cli import main
+from replay.capture.files.sources import expand
+from replay.capture.files.spans import SpanReader
 from replay.capture.kafka import exchanges
-from replay.measure import command
+from replay.capture.packets import segments
+from replay.capture.packets.tcp import EVERYTHING, Filter
+from replay.measure import command, here, steps
 from replay.measure.collected import Collected
-from replay.measure.report import About
+from replay.measure.here import measure_here
 from replay.measure.rows import RowFilter
 from replay.measure.work import Work
 from replay.simulate.captured_response import CapturedResponse
 from replay.simulate.engine import Policy
 from tests.examples import examples
-from tests.replay.capture import crafting
-from tests.replay.capture.crafting import Frame
+from tests.replay.capture import crafting, encrypting
+from tests.replay.capture.crafting import Frame, relink
+from tests.replay.capture.encrypting import Ends, begun, encrypted, ends
 from tests.replay.measure.test_order import MS, frames_of, late, two_clocks, written
-from tests.replay.tables import NO_FILTERS, report_of, rows_of, single, table
+from tests.replay.measure.traffic import Plan, plans, traffic
+from tests.replay.tables import reported, table
 from tools.bench.captures import Shape, make
+
+EXAMPLES = int(os.environ.get("LAW_EXAMPLES", "20"))
 
 
 @cache
@@ -43,35 +56,182 @@ def busy(folder: Path) -> list[Frame]:
     return crafting.take_apart((folder / "busy.pcap").read_bytes())
 
 
-def report(path: Path, policy: Policy, *, plain: bool) -> str:
-    found = table(RowFilter(policy=policy, plain=plain), path)
-    about = About(version="0", policy=policy, filters=NO_FILTERS)
-    return json.dumps(report_of(single(rows_of(found)), about))
+@cache
+def tls(folder: Path) -> Ends:
+    return ends(folder / "keys")
 
 
-def assert_same(folder: Path, frames: Sequence[Frame], policy: Policy) -> None:
-    path = written(folder, frames)
+@dataclass(frozen=True, kw_only=True)
+class Form:
+    """How packets become files."""
+
+    link: str
+    forms: list[str]
+    """The form of each file."""
+    turns: bool
+    """Whether the files have the packets in turns, or else one after the other."""
+
+    def write(self, folder: Path, frames: Sequence[Frame]) -> list[Path]:
+        """Write the files into a new folder."""
+        own = Path(mkdtemp(dir=folder))
+        count = len(self.forms)
+        each = -(-len(frames) // count)
+        for number, form in enumerate(self.forms):
+            part = frames[number::count] if self.turns else frames[number * each : (number + 1) * each]
+            (own / f"{number}.pcap").write_bytes(FORMS[form](*relink(part, self.link)))
+        return [own]
+
+
+FORMS: dict[str, Callable[[Sequence[Frame], int], bytes]] = {
+    "pcap": crafting.pcap,
+    "nano": partial(crafting.pcap, nano=True),
+    "pcapng": crafting.pcapng,
+    "gzip": lambda *given: gzip.compress(crafting.pcap(*given), 1),
+    "zstd": lambda *given: pa.compress(crafting.pcap(*given), "zstd", asbytes=True),
+}
+
+
+def rows_of_all(work: Work) -> pa.Table:
+    """Return the table of captures that `--parquet` would write, made without Spark."""
+    choice = replace(work.choice, raw=True, errors=True, members=0)
+    found = here.references(work)
+    assert found is not None
+    with SpanReader(work.sources) as reader:
+        batches = segments.with_payload(here.by_connection(found, segments.REFERENCES, "order"), reader)
+        return pa.Table.from_batches(steps.measure(work.keep.ports, choice, work.secrets, batches))
+
+
+def shown(found: Collected | None, choice: RowFilter) -> str:
+    assert found is not None
+    return json.dumps(reported(found, choice))
+
+
+def from_table(rows: pa.Table, work: Work) -> str:
+    """Return the report of a table, which is measured again with the options of some work."""
+    choice = replace(work.choice, members=0)
+    if work.topics:
+        choice = replace(choice, topics=work.topics | steps.topic_ids(work.topics, rows.to_batches()))
+    again = steps.measure_again(
+        EVERYTHING, choice, here.by_connection(rows.to_batches(), rows.schema, "place")
+    )
+    return shown(here.collected(again), choice)
+
+
+def plain(work: Work) -> Work:
+    return replace(work, choice=replace(work.choice, plain=True))
+
+
+def assert_same(work: Work) -> None:
+    """Check that the fast and the plain way give the same report, from captures and from their table."""
     with patch.object(exchanges, "WORTH", 1):
-        found = report(path, policy, plain=False)
+        found = shown(measure_here(work), work.choice)
+        rows = rows_of_all(work)
         with patch.object(CapturedResponse, "lists", return_value=False):  # nothing is looked up together
-            assert found == report(path, policy, plain=True)
+            assert shown(measure_here(plain(work)), work.choice) == found
+            assert rows_of_all(plain(work)) == rows
+            expected = from_table(rows, plain(work))
+    assert from_table(rows, work) == expected
+    if not work.choice.members:
+        assert expected == found
 
 
-@examples(40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def disturbed(frames: Sequence[Frame], changes: dict[str, Any], seed: int) -> list[Frame]:
+    frames = crafting.wrap(frames, changes["wrapped"])
+    frames = crafting.swap(crafting.lose(frames, changes["lost"], seed), changes["swapped"], seed)
+    frames = two_clocks(crafting.repeat(frames, changes["again"], seed), changes["apart"] * MS)
+    frames = late(frames, changes["late"], seed)
+    return crafting.cut(frames, changes["cut"]) if changes["cut"] else frames
+
+
+CHANGES = {
+    "lost": st.sampled_from([0, 0, 0.005]),
+    "again": st.sampled_from([0, 0, 0.02]),
+    "swapped": st.sampled_from([0, 0, 0.02]),
+    "cut": st.sampled_from([0, 0, 1400, 90]),
+    "apart": st.sampled_from([0, 0, 3, -40]),
+    "late": st.sampled_from([0, 0, 5 * MS]),
+    "wrapped": st.sampled_from([0, 0xFFFF_FF00]),
+}
+BOUNDS = {
+    "replay.capture.packets.segments.MAX_BATCH": st.sampled_from([4 << 20, 4 << 20, 3_000]),
+    "replay.capture.packets.segments.MAX_RUN": st.sampled_from([1 << 20, 1 << 20, 2_000]),
+    "replay.capture.files.reading.SIZE": st.sampled_from([16 << 20, 20_000]),
+    "replay.measure.here._ROWS": st.sampled_from([10_000, 10_000, 50, 7]),
+    "replay.measure.table.RowWriter._ROWS": st.sampled_from([4096, 4096, 5]),
+}
+"""Where batches end. Runs go over these bounds."""
+OPTIONS = {
+    "policy": st.sampled_from(get_args(Policy)),
+    "members": st.sampled_from([0, 0, 3]),
+    "clients": st.sampled_from([(), (), ("client-0",), ("nobody",)]).map(frozenset),
+    "max_fetch_bytes": st.sampled_from([0, 0, 100]),
+}
+KEPT = st.sampled_from(
+    [
+        *[EVERYTHING] * 3,
+        Filter(ports=frozenset({9092})),
+        Filter(hosts=frozenset({"10.0.0.2"})),
+        Filter(hosts=frozenset({"127.0.0.0/8"}), ports=frozenset({9092, 50_000})),
+    ]
+)
+CHOSEN_TOPICS = st.sampled_from([(), (), ("orders",), ("audit", "events"), ("none",)]).map(frozenset)
+WRITTEN = st.builds(
+    Form,
+    link=st.sampled_from(["ethernet", "raw", "sll2", "vlan"]),
+    forms=st.lists(st.sampled_from([*FORMS]), min_size=1, max_size=3),
+    turns=st.booleans(),
+)
+
+
+@examples(EXAMPLES, suppress_health_check=[*HealthCheck])
+@given(
+    consumers=plans,
+    encrypts=st.sampled_from([False, False, False, True]),
+    changes=st.fixed_dictionaries(CHANGES),
+    bounds=st.fixed_dictionaries(BOUNDS),
+    options=st.fixed_dictionaries(OPTIONS),
+    keep=KEPT,
+    topics=CHOSEN_TOPICS,
+    form=WRITTEN,
+    seed=st.integers(0, 1 << 30),
+)
+def test_any_traffic_gives_the_same_report(
+    *,
+    consumers: list[Plan],
+    encrypts: bool,
+    changes: dict[str, Any],
+    bounds: dict[str, int],
+    options: dict[str, Any],
+    keep: Filter,
+    topics: frozenset[str],
+    form: Form,
+    seed: int,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    folder = tmp_path_factory.getbasetemp()
+    both = tls(folder) if encrypts else None
+    rows = traffic(consumers)
+    frames = encrypting.frames(rows if both is None else encrypted(begun(rows), both))
+    assume(frames)  # what is encrypted needs the beginning
+    with ExitStack() as stack:
+        for name, value in bounds.items():
+            stack.enter_context(patch(name, value))
+        assert_same(
+            Work(
+                keep=keep,
+                choice=RowFilter(**options),
+                topics=topics,
+                sources=tuple(expand(map(str, form.write(folder, disturbed(frames, changes, seed))))),
+                secrets=None if both is None else both.secrets(),
+            )
+        )
+
+
+@examples(EXAMPLES // 2, suppress_health_check=[*HealthCheck])
 @given(
     name=st.sampled_from(["idle", "busy", "aiokafka-gateway", "librdkafka-midstream"]),
     policy=st.sampled_from(get_args(Policy)),
-    changes=st.fixed_dictionaries(
-        {
-            "lost": st.sampled_from([0, 0, 0.005]),
-            "again": st.sampled_from([0, 0, 0.02]),
-            "swapped": st.sampled_from([0, 0, 0.02]),
-            "cut": st.sampled_from([0, 0, 1400]),
-            "apart": st.sampled_from([0, 0, 3, -40]),
-            "late": st.sampled_from([0, 0, 5 * MS]),
-            "wrapped": st.sampled_from([0, 0xFFFF_FF00]),
-        }
-    ),
+    changes=st.fixed_dictionaries(CHANGES),
     seed=st.integers(0, 1 << 30),
 )
 def test_any_capture_gives_the_same_report(
@@ -80,16 +240,14 @@ def test_any_capture_gives_the_same_report(
     policy: Policy,
     changes: dict[str, Any],
     seed: int,
-    tmp_path: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
+    folder = tmp_path_factory.getbasetemp()
     made = {"idle": idle, "busy": busy}.get(name)
-    frames = frames_of(name) if made is None else made(tmp_path_factory.getbasetemp())
-    frames = crafting.wrap(frames, changes["wrapped"])
-    frames = crafting.swap(crafting.lose(frames, changes["lost"], seed), changes["swapped"], seed)
-    frames = two_clocks(crafting.repeat(frames, changes["again"], seed), changes["apart"] * MS)
-    frames = late(frames, changes["late"], seed)
-    assert_same(tmp_path, crafting.cut(frames, changes["cut"]) if changes["cut"] else frames, policy)
+    frames = frames_of(name) if made is None else made(folder)
+    path = written(Path(mkdtemp(dir=folder)), disturbed(frames, changes, seed))
+    sources = tuple(expand([str(path)]))
+    assert_same(Work(keep=EVERYTHING, choice=RowFilter(policy=policy), topics=frozenset(), sources=sources))
 
 
 @pytest.mark.parametrize("choice", [RowFilter(raw=True), RowFilter(members=3)])

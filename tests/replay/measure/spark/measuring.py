@@ -7,13 +7,12 @@ from pyspark.sql import SparkSession
 
 from replay.capture.files.sources import expand
 from replay.capture.packets.tcp import Filter
-from replay.measure.collected import Collected
-from replay.measure.report import About, report
 from replay.measure.rows import RowFilter
 from replay.measure.spark.run import measure
 from replay.measure.work import Work
-from replay.report.model import Filters, Report
+from replay.report.model import Report
 from replay.simulate.engine import Policy
+from tests.replay.tables import reported
 
 CAPTURES = Path(__file__).parents[4] / "captures"
 
@@ -27,12 +26,6 @@ def work(*inputs: Path | str, policy: Policy = "gateway", **more: Any) -> Work:
     )
 
 
-def reported(found: Collected, policy: Policy = "gateway") -> Report:
-    """Return the report of collected figures."""
-    filters = Filters(ports=[], hosts=[], clients=[], topics=[])
-    return report(found, About(version="0", policy=policy, filters=filters))
-
-
 def measured(spark: SparkSession, asked: Work) -> Report:
     """Measure on Spark and return the report."""
-    return reported(measure(spark, asked), asked.choice.policy)
+    return reported(measure(spark, asked), asked.choice)

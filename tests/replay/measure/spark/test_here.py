@@ -16,8 +16,10 @@ from replay import cli
 from replay.capture.packets.tcp import Filter
 from replay.measure import here
 from replay.measure.here import measure_here
+from replay.measure.rows import RowFilter
 from replay.measure.work import Work
-from tests.replay.measure.spark.measuring import CAPTURES, measured, reported, work
+from tests.replay.measure.spark.measuring import CAPTURES, measured, work
+from tests.replay.tables import reported
 from tests.replay.truths import assert_true
 
 FILTERS: list[dict[str, Any]] = [
@@ -34,7 +36,7 @@ def test_it_equals_the_truth(name: str) -> None:
     found = measure_here(work(CAPTURES / f"{name}.pcap", policy="always"))
 
     assert found is not None
-    assert_true(reported(found, "always"), name)
+    assert_true(reported(found, RowFilter(policy="always")), name)
 
 
 @pytest.mark.integration
@@ -46,7 +48,7 @@ def test_it_equals_what_spark_measures(spark: SparkSession, filters: dict[str, A
     found = measure_here(asked)
 
     assert found is not None
-    assert reported(found, asked.choice.policy) == measured(spark, asked)
+    assert reported(found, asked.choice) == measured(spark, asked)
 
 
 def test_no_more_than_so_many_bytes_are_read_however_small_the_file_is(

@@ -32,7 +32,8 @@ from tests.replay.capture.crafting import (
 )
 from tests.replay.capture.encrypting import begun, encrypted, ends, frames
 from tests.replay.capture.packets_of import packets
-from tests.replay.measure.spark.measuring import CAPTURES, measured, reported, work
+from tests.replay.measure.spark.measuring import CAPTURES, measured, work
+from tests.replay.tables import reported
 from tools.bench.captures import split
 
 MANY = "many-clients-any"
@@ -104,7 +105,7 @@ def plain(asked: Work) -> Work:
 def here(asked: Work) -> str:
     found = measure_here(asked)
     assert found is not None
-    return json.dumps(reported(found, asked.choice.policy))
+    return json.dumps(reported(found, asked.choice))
 
 
 @pytest.mark.parametrize("name", INPUTS)
