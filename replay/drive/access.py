@@ -92,7 +92,7 @@ async def ask_versions(connection: TargetConnection, access: Access) -> Versions
     """Ask for the versions of every API.
 
     Raises:
-        TargetError: there is no response.
+        TargetError: there is no response, or it has an error.
         ProtocolError: the response does not parse.
     """
     try:

@@ -49,7 +49,7 @@ class Asked:
 _SAMPLED: Final = 20
 """The number of different fetches of a connection that are read to find the broker from which it fetches."""
 MAX_PARTITION: Final = 1_000_000
-"""The highest number that is accepted as a partition number. Kafka's own limits are far lower."""
+"""The lowest number that is not accepted as a partition number. Kafka's own limits are far lower."""
 
 
 def fetched(connection: PlayedConnection, names: Mapping[bytes, str]) -> dict[str, set[int]]:
@@ -84,7 +84,7 @@ def asked(script: Script, names: Mapping[bytes, str]) -> dict[str, Asked]:
 
 
 def needed(script: Script, fetched_topics: Mapping[str, Asked]) -> dict[str, int]:
-    """Return the topics in a script's requests, with the number of partitions that each topic must have.
+    """Return the topics whose partitions a script's requests name, and how many partitions each must have.
 
     The number is the one in the capture's Metadata, or higher if a request names a higher partition. Topic
     ids without a known name are left out.
@@ -105,7 +105,7 @@ def needed(script: Script, fetched_topics: Mapping[str, Asked]) -> dict[str, int
 
 
 def nameless(script: Script) -> list[bytes]:
-    """Return the topic ids in a script's fetches for which the capture has no topic name, in order."""
+    """Return the topic ids in a script's fetches for which the script has no topic name, in order."""
     frames = {step.frame: step for connection in script.connections for step in connection.steps}
     found: set[bytes] = set()
     for step in frames.values():

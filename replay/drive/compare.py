@@ -1,7 +1,8 @@
 """Compares captured responses with the ones that come now (`replay drive --compare`). Sans-IO.
 
-The rest of `drive` knows it by two hooks: `Keeper.keep` gets every captured exchange that is played, and
-`Comparison.sent` every request that is sent. `Difference` and `_RULES` decide what may differ.
+The rest of `drive` knows it by two hooks: `Keeper.keep` gets every captured exchange that becomes a step, and
+`Comparison.sent` every request that is sent and gets a response. `Difference` and `_RULES` decide what may
+differ.
 """
 
 from collections import Counter
@@ -83,7 +84,7 @@ _NOT_ALLOWED: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """How a value of an entry may differ."""
+    """Which difference it is if a value of an entry is lower, or higher, than the captured one."""
 
     name: str
     lower: Difference
@@ -399,9 +400,10 @@ class Comparison:
     def _unsaid(
         self, one: _Sent, entry: tuple[str, int], error: int, after: Listed
     ) -> tuple[int, tuple[int, ...]] | None:
-        """Return the values of an entry that the response has no row for, or None if they are not known.
+        """Return the values of an entry that the response has no row for, or None if they are not compared.
 
-        `error` is the captured error of the entry.
+        If the response should have the entry, note that it is missing. `error` is the captured error of the
+        entry.
         """
         if _lists(after, entry):
             return 0, NO_VALUES

@@ -88,7 +88,8 @@ class MappedFetch:
 
     layout: FetchLayout
     head: bytes
-    """The bytes from the API key to the session id, with correlation id 0. v4 to v6 have no session id."""
+    """The bytes from the API key up to the session id (not included), with correlation id 0. v4 to v6 have no
+    session id: up to the topics."""
     topics: list[tuple[bytes, bytes]]
     """The elements: each with its key and its entries, as on the wire."""
     forgotten: list[tuple[bytes, bytes]]
@@ -173,8 +174,8 @@ class FetchMapping:
 
         Args:
             step: a fetch.
-            node_id: the broker that gets the fetch. Only the partitions that it leads are kept. With None,
-                all are kept.
+            node_id: the broker that gets the fetch. Only the partitions that it leads, or that have no
+                leader, are kept. With None, all are kept.
 
         Returns:
             The fetch. In a session it may list no partition: then it only fetches what the session already
@@ -228,7 +229,7 @@ class FetchMapping:
     def _here(
         self, layout: FetchLayout, name: str, topic: Topic, block: bytes, node_id: int | None
     ) -> npt.NDArray[Any]:
-        """Return the entries whose partitions the broker leads. Count the other entries."""
+        """Return the entries whose partitions the broker leads, or that have no leader. Count the others."""
         fields = layout.request_fields
         partitions = np.frombuffer(block, fields)["partition"]
         here = partitions < topic.partitions
@@ -305,7 +306,9 @@ def with_ids(frame: bytes, ids: Mapping[bytes, bytes]) -> bytes:
 
 
 def without_creation(step: Step, topics: Iterable[str]) -> bytes | None:
-    """Return a Metadata request that creates no topic. Return None if this is not possible (below v4).
+    """Return a Metadata request that creates no topic, or None if there is none.
+
+    Below v4 a request can't forbid it: it must name only topics that the target has.
 
     Args:
         step: a Metadata request.

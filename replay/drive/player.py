@@ -23,8 +23,8 @@ from replay.protocol.naming import own_client, own_ids
 Route = Mapping[str, Sequence[Destination]]
 """For each captured connection (by its name), the brokers to connect to: one for each side."""
 OnSent = Callable[[PlayedConnection, Destination, Step, bytes], Callable[[bytes], None]]
-"""Called with each request: its connection, its broker, its step, and its frame as sent. The result is called
-with the frame of the response."""
+"""Called with each request that gets a response: its connection, its broker, its step, and its frame as sent.
+The result is called with the frame of the response."""
 
 _MAX_RECONNECTS: Final = 3
 """How many consecutive reconnects are allowed without a response between them."""
@@ -37,16 +37,16 @@ class _Copy:
     sessions: list[dict[str, SideSessions]]
     """The sessions at the targets: for each side, by captured broker."""
     ended: set[int] = field(default_factory=set)
-    """The indices of the connections that were played to their end in this round."""
+    """The places of the connections that have ended in this round: played to their end, or given up."""
     first_open: int = 0
-    """The index of the first connection that has not been played to its end."""
+    """The lowest place of a connection that has not ended in this round."""
     started: int = 0
     """How many connections were started in this round."""
     suffix: bytes = b""
     """A suffix for the client ids, group ids and transactional ids of this copy. Empty for the first copy."""
 
     def end(self, place: int) -> None:
-        """Record that a connection was played to its end."""
+        """Record that a connection has ended: it was played to its end, or given up."""
         self.ended.add(place)
         while self.first_open in self.ended:
             self.first_open += 1
@@ -54,7 +54,7 @@ class _Copy:
 
 @dataclass(slots=True, eq=False)
 class _LiveConnection:
-    """The playback of one captured connection. It has one open connection to each side."""
+    """The playback of one captured connection. It has at most one open connection to each side."""
 
     captured: PlayedConnection
     places: Sequence[Destination]

@@ -73,7 +73,8 @@ class SavingFigures(TypedDict):
     saved_bytes: int
     saved_ratio: float
     other_clients: bool
-    """Whether the gateway served other clients during the run. Its figures then include their traffic."""
+    """Whether the gateway counted other fetch bytes than this run exchanged with it. It has then served other
+    clients, whose traffic its figures include, or responses of this run were lost."""
 
 
 class Settings(TypedDict):
@@ -101,8 +102,8 @@ class DriveReport(TypedDict):
     connections: int
     """How many captured connections have at least one played request."""
     captured_seconds: float
-    """The time from the first to the last played request of the capture, in seconds. Waits are shortened by
-    --longest-wait."""
+    """The time from the first to the last chosen request of the capture, in seconds, even if the target can't
+    get them. Waits are shortened by --longest-wait."""
     seconds: float
     planned: int
     sent: int
@@ -126,7 +127,8 @@ class DriveReport(TypedDict):
     connection_errors: dict[str, int]
     figures: list[ApiFigures]
     saving: SavingFigures | None
-    """The fetch bytes with and without the gateway. None without --against, or if no fetch got a response."""
+    """The fetch bytes with and without the gateway. None without --against, or if a side has responded to no
+    fetch."""
     compare: CompareFigures | None
     """None without --compare."""
     problems: list[str]
@@ -242,7 +244,7 @@ def _headline(report: DriveReport) -> Text:
 
 
 def _failures(report: DriveReport) -> list[Text]:
-    """Return a line for each side that got error responses, with the number of errors by API."""
+    """Return a line for each side that sent responses with errors, with their number by API."""
     lines = []
     for side in (name for name in report["lost"]):
         rows = [row for row in report["figures"] if row["side"] == side and row["api"] != ALL]
@@ -372,7 +374,7 @@ def _notes(report: DriveReport) -> list[RenderableType]:
 
 
 LATE_SECONDS: Final = 0.1
-"""Delays below this many seconds are not reported."""
+"""The output for the terminal does not mention delays below this many seconds."""
 
 
 def _left_out(row: LeftOutRow) -> str:

@@ -43,7 +43,10 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlayOptions:
-    """The command-line options that decide how to play. Each field has the name of its option."""
+    """The command-line options that decide how to play. Each field has the name of its option.
+
+    The two fields with an `Access` are made from the options of `replay.drive.security`.
+    """
 
     target: Address | None
     against: Address | None = None
@@ -129,7 +132,8 @@ async def drive(
             responses are compared with these summaries. None to compare nothing.
 
     Raises:
-        TargetError: the target can't be reached, or is not a Kafka broker; nothing was played.
+        TargetError: a target can't be reached, is not a Kafka broker, or can't create a topic; nothing was
+            played. Or the gateway's admin endpoint does not respond, before or after the run.
     """
     sides = await _sides(script, options)
     routes = _routes(script, sides)

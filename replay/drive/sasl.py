@@ -3,7 +3,7 @@
 The mechanisms are PLAIN (RFC 4616) and SCRAM (RFC 5802, KIP-84).
 
 Exception
-  SaslError              a message of the target is wrong
+  SaslError              the target refuses the login, or a message of it is wrong
 """
 
 import hashlib
@@ -25,7 +25,7 @@ there is nothing more to send."""
 
 
 class SaslError(ValueError):
-    """A message of the target is wrong. The text of the error contains no secret."""
+    """The target refuses the login, or a message of it is wrong. The text of the error contains no secret."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -55,7 +55,8 @@ class DriveSaving:
     direct_response: int
     direct_records: int
     others: bool
-    """Whether the gateway counted more fetches than this run sent. It then served other clients as well."""
+    """Whether the gateway counted other fetch bytes than this run exchanged with it. It has then served other
+    clients as well, or responses of this run were lost."""
 
     @property
     def gateway_bytes(self) -> int:
@@ -128,7 +129,7 @@ def _get(url: str) -> str:
 
 
 async def settled(admin: Address) -> GatewayCounters:
-    """Ask a gateway for its counters until they no longer change.
+    """Ask a gateway for its counters until they no longer change, or for some seconds.
 
     After its clients have left, a gateway still closes its sessions.
 

@@ -87,7 +87,7 @@ class Step:
     body: int
     """Offset of the body in `frame`."""
     in_flight: int
-    """How many earlier requests on the connection had no response when the client sent this one."""
+    """How many earlier requests on the connection got their responses only after the client sent this one."""
     has_response: bool = True
     """Whether the broker responds to the request. False for Produce with acks=0."""
     session_id: int = 0
@@ -131,7 +131,7 @@ class Script:
     connections: list[PlayedConnection]
     left_out: Counter[LeftOut]
     topics: dict[bytes, str]
-    """Topic id -> topic name, from the Metadata responses in the capture."""
+    """Topic id -> topic name, from the Metadata responses in the capture, and from --topic-id."""
     partitions: dict[str, int] = field(default_factory=dict)
     """Topic name -> number of partitions, from the Metadata responses in the capture."""
     clients: set[str] = field(default_factory=set)
@@ -144,7 +144,7 @@ class Script:
 
     @property
     def seconds(self) -> float:
-        """The time of the last step, in seconds after the first step of the capture."""
+        """The time of the last step, in seconds after the first step of the script."""
         return max((connection.steps[-1].at for connection in self.connections), default=0.0)
 
 
@@ -180,7 +180,8 @@ class ScriptMaker:
     Args:
         include: the keys of APIs to play in addition to `READS`.
         clients: the ids of the clients whose requests are played. If empty, all clients.
-        keep: called with each exchange that is played and its step; its result is stored in `Step.kept`.
+        keep: called with each exchange that becomes a step, and the step; its result is stored in
+            `Step.kept`.
     """
 
     def __init__(

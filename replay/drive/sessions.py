@@ -54,7 +54,7 @@ class SideSessions:
     def __init__(self) -> None:
         self._by_captured: dict[int, Session] = {}
         self._nameless: Session | None = None
-        """The last session that was created by a request without a captured response."""
+        """The last session whose captured id is not known, because the response that gave it is missing."""
 
     def frame(self, step: Step, fetch: MappedFetch) -> tuple[bytes, Session | None] | None:
         """Build the frame of a fetch.

@@ -125,8 +125,8 @@ def playable(
 ) -> tuple[list[PlayedConnection], Counter[LeftOut]]:
     """Leave out steps that can't be played at every side, so that all sides get the same steps.
 
-    If no fetch remains, requests that prepare fetches (such as Metadata) are left out, too. Without fetches,
-    these requests would look like a successful run.
+    If fetches are left out and only other requests that read (such as Metadata) remain, these are left out,
+    too. Without fetches, they would look like a successful run.
 
     Returns:
         The connections with the remaining steps, and the steps that were left out.

@@ -100,7 +100,7 @@ def can_be_read(api_key: int) -> bool:
 
 
 class Summaries:
-    """Makes summaries. Equal summaries are one object, and so are equal listings."""
+    """Makes summaries. Of those to keep, equal ones are one object, and so are equal listings."""
 
     def __init__(self) -> None:
         self._known: dict[Any, Any] = {}

@@ -72,7 +72,7 @@ class Target:
     controller: int = -1
     """The node id of the broker that creates topics. -1 if it is unknown."""
     created: dict[str, int] = field(default_factory=dict)
-    """The topics that this program has created on the target, each with its number of partitions."""
+    """The topics that this program has asked the target to create, each with its number of partitions."""
 
     def speaks(self, api_key: int, version: int) -> bool:
         """Return whether the target supports a version of an API."""

@@ -69,8 +69,8 @@ class TargetConnection(asyncio.Protocol):
         self.address = address
         self.timeout = timeout
         self.error: str = ""
-        """The reason why the connection is closed. Empty unless the peer closed it or a response was
-        wrong."""
+        """The reason why the connection is closed or closes. Empty while it is open. Also after `close` the
+        reason is `CLOSED`."""
         self.silent = False
         """Whether the connection was closed because a response did not arrive in time."""
         self.on_silence: Callable[[float], None] | None = None
