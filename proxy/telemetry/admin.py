@@ -46,7 +46,7 @@ PROBES: Final = frozenset({"/livez", "/readyz"})
 METRICS: Final = PROBES | {"/metrics"}
 """The paths that ``--metrics`` serves."""
 _ACCEPT_AGAIN_SECONDS: Final = 1.0
-"""The time to wait in seconds after an accept has failed because no file descriptor was free."""
+"""The time to wait in seconds after an accept has failed, for example because no file descriptor is free."""
 _REALM: Final = 'Bearer realm="fetchgate"'
 _TOKEN_MISSING: Final = b"send the token of --admin-token-file as Authorization: Bearer TOKEN\n"
 
@@ -228,7 +228,7 @@ class AdminEndpoint:
         return HTTPStatus.OK, CONTENT_TYPE_LATEST, exposition(await self._gateway.collect_account())
 
     async def _state(self, query: str) -> Response:
-        """Respond with the state as JSON. The query ``connections=N`` limits the list of connections to N."""
+        """Respond with the state as JSON. The query ``connections=N`` lists at most N connections."""
         wanted = dict(parse_qsl(query)).get("connections", str(MAX_LISTED))
         if not wanted.isascii() or not wanted.isdecimal() or len(wanted) > _MAX_DIGITS:
             return _text(HTTPStatus.BAD_REQUEST)

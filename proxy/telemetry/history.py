@@ -28,8 +28,8 @@ INTERVALS: Final = 60
 MAX_EVENTS: Final = 50
 """The maximum number of events that are kept."""
 TOGETHER_SECONDS: Final = 10.0
-"""The time, in seconds, within which an event joins the previous entry if that has the same kind. The entry
-counts both."""
+"""The time, in seconds, within which an event joins the previous entry of its kind. The entry counts both and
+becomes the latest one."""
 _MAX_TEXT: Final = 300
 
 

@@ -75,12 +75,12 @@ class SharedValues:
 
     @cached_property
     def ids(self) -> list[int]:
-        """The ids of all brokers that are known now or were known before."""
+        """The ids of all brokers that are known now, or for which there were connections."""
         return sorted(id_ for id_ in {*self.counts.tallies, *self.status.brokers} if id_ is not None)
 
     @cached_property
     def names(self) -> dict[NodeId, str]:
-        """The label value of each broker that has its own one, by broker id."""
+        """The label value of each broker that has its own one, by broker id. The bootstrap has one, too."""
         first = self.ids[:MAX_BROKERS]
         named: dict[NodeId, str] = {id_: self.account.called(id_).removeprefix("broker ") for id_ in first}
         return named | {None: "bootstrap"}
@@ -114,7 +114,7 @@ class SharedValues:
 
     @property
     def unreachable(self) -> "Labelled":
-        """For each broker, 1 if the last attempt to connect has failed, else 0."""
+        """For each broker, 1 if the last attempt to connect has failed, else 0. `other` has the sum."""
         return self.by_name((id_, bool(self.status.unreachable_brokers.of(id_))) for id_ in (*self.ids, None))
 
     @property
@@ -706,7 +706,7 @@ def _members(found: Cooperative) -> Iterator[tuple[tuple[str, str], int]]:
 def bounded(counts: Counter[str]) -> list[tuple[str, int]]:
     """Return the `MAX_REASONS` most common label values with their counts.
 
-    An additional value `other` has the sum of all other counts.
+    If there are more, an additional value `other` has the sum of their counts.
     """
     common = counts.most_common(MAX_REASONS)
     rest = counts.total() - sum(count for _, count in common)

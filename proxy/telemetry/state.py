@@ -22,7 +22,8 @@ from proxy.telemetry.totals import BROKER_BYTES, BROKER_FETCHES, CLIENT_BYTES, C
 from proxy.version import VERSION
 
 MAX_LISTED: Final = 2000
-"""The maximum number of connections that the document lists. The listed connections have the most bytes."""
+"""The maximum number of connections that the document lists. Those that sent their clients most are
+listed."""
 _AT_ONCE: Final = 50
 """The number of connections that are described without a pause. In a pause, other tasks of the event loop
 run."""
@@ -46,7 +47,7 @@ class Describable(Protocol):
         """Return the status, and the sums over all connections. The list of connections is left out."""
 
     async def collect_connections(self, limit: int) -> list[Described]:
-        """Return the connections that have transferred the most bytes. The first one has the most."""
+        """Return the `limit` connections that have sent their clients the most bytes, the largest first."""
 
 
 async def document(gateway: Describable, limit: int = MAX_LISTED) -> bytes:
@@ -58,8 +59,9 @@ async def document(gateway: Describable, limit: int = MAX_LISTED) -> bytes:
 
 
 async def connections(links: Collection[Link], limit: int) -> list[Described]:
-    """Return descriptions of the connections with the most bytes, the largest first.
+    """Return descriptions of the `limit` connections that have sent their clients the most bytes.
 
+    The first one has sent the most.
     If the list is long, other tasks run in between.
     """
     described: list[Described] = []
@@ -135,7 +137,7 @@ def overview(account: Account) -> dict[str, Any]:
 
 
 def cooperative(found: Cooperative) -> dict[str, Any]:
-    """Return the cooperative groups as a document for `/state`."""
+    """Return the cooperative groups as a document for `/state` and `/cooperative`."""
     tally = found.tally
     return {
         "records": {outcome: tally.records[outcome] for outcome in RECORDS},

@@ -1,8 +1,8 @@
 """Reports of the gateway about itself, as plain data. Sans-IO.
 
-An `Account` consists of a `Status` (the present state) and `Counts` (since the start). Health, metrics and
-state are made from it. With ``--workers`` each process has its own account, and the gateway's account is
-their sum.
+An `Account` has a `Status` (the present state), `Counts` (since the start) and the recent history. Health,
+metrics and state are made from it. With ``--workers`` each process has its own account, and the gateway's
+account is their sum.
 """
 
 from collections import Counter
@@ -34,7 +34,8 @@ class UnreachableBrokers:
         """For each broker: the time of the last attempt to connect in seconds, and why it failed ("" if it
         did not fail)."""
         self.since: dict[NodeId, float] = {}
-        """For each unreachable broker, the time of the first failed attempt in seconds."""
+        """For each unreachable broker, the time in seconds of the first failed attempt since it was last
+        reached."""
 
     def __repr__(self) -> str:
         return f"<Unreachable {self.now()}>"
@@ -73,7 +74,7 @@ class UnreachableBrokers:
         return old
 
     def of(self, node_id: NodeId) -> str:
-        """Return the reason why a broker can't be reached, or "" if it can be reached."""
+        """Return the reason why a broker can't be reached, or "" if it can be or no attempt is known."""
         return self.attempts.get(node_id, (0.0, ""))[1]
 
     def now(self) -> dict[NodeId, str]:
@@ -110,7 +111,7 @@ class Status:
     bootstrap_answered: bool
     draining: bool
     problems: list[str]
-    """All problems in words, except unreachable brokers and reached limits."""
+    """All problems in words, except reached limits and brokers that are unreachable or do not respond."""
     silent: bool = False
     """Whether a worker does not respond."""
     slots_used: int
@@ -142,7 +143,7 @@ class Status:
     """The expiry time of the certificate that each broker last showed, in seconds since 1970."""
 
     def add(self, other: "Status") -> None:
-        """Add the status of a worker. Values that are the same in all workers are not added."""
+        """Add the status of a worker. Values that the supervisor knows itself are not added."""
         self.unreachable_brokers.add(other.unreachable_brokers)
         self.unanswered.add(other.unanswered)
         self.problems += [problem for problem in other.problems if problem not in self.problems]
