@@ -53,7 +53,7 @@ class Selection:
     expanded: frozenset[str] = frozenset()
     """The keys of the client rows that are expanded: each connection has a row of its own."""
     opened: str = ""
-    """The key of the client or broker whose page is open. Empty if none is open."""
+    """The key of the client, connection or broker whose page is open. Empty if none is open."""
     groups: bool = False
     """Whether the page of cooperative groups is open."""
     first: int = 0
@@ -84,7 +84,8 @@ class Listed:
     lines: int = 0
     """How many lines the open page has."""
     page: int = 1
-    """How many rows or lines fit on the screen."""
+    """By how many rows or lines the keys for a page move. On an open page, so many lines fit on the
+    screen."""
 
 
 def press(choice: Selection, key: str, listed: Listed) -> Selection:
@@ -178,7 +179,7 @@ _STEPS: Final[dict[str, Callable[[int], int]]] = {
     "home": lambda _: -_FAR,
     "end": lambda _: _FAR,
 }
-"""For each movement key, a function from the number of rows on the screen to the rows to move by."""
+"""For each movement key, a function from `Listed.page` to the number of rows or lines to move by."""
 _KEYS: Final[dict[str, Callable[[Selection], Selection]]] = {
     "s": lambda choice: _next_sort(choice, 1),
     "S": lambda choice: _next_sort(choice, -1),
@@ -194,5 +195,5 @@ _KEYS: Final[dict[str, Callable[[Selection], Selection]]] = {
     "q": lambda choice: replace(choice, quit=True),
     **{str(place): partial(replace, sort=name, reverse=False) for place, name in enumerate(SORTS, 1)},
 }
-"""The effect of each key, except while the filter is typed. `proxy.dashboard.view` explains the keys to the
-user."""
+"""The effect of each key that `press` does not process itself. `proxy.dashboard.view` explains the keys to
+the user."""

@@ -1,4 +1,4 @@
-"""Draws the page of one client or one broker, with everything that the gateway reports about it.
+"""Draws the page of a client, a connection or a broker: its figures, and the recent events that name it.
 
 All functions are pure.
 """
@@ -41,7 +41,7 @@ def client(row: ClientFigures, rates: Rates, events: Iterable[PastEvent]) -> lis
 def broker(
     figures: BrokerFigures, clients: Iterable[ClientConnection], events: Iterable[PastEvent]
 ) -> list[Text]:
-    """Draw the page of a broker, with its connections and the recent events that name it."""
+    """Draw the page of a broker, with those of `clients` that use it and the recent events that name it."""
     lines = [
         _line((f" broker {figures.name} ", "bold reverse"), f"  {figures.address}"),
         *_pairs(

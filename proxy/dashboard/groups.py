@@ -32,7 +32,7 @@ _WARNING: Final = "bold red"
 
 
 def lines(snapshot: Snapshot, width: int, *, wide: bool, plain: bool) -> list[Text]:
-    """Draw the page: a title, the column names, and a line for each group and each lane."""
+    """Draw the page: a title, the column names, and lines for each group and each member's lanes."""
     groups = snapshot.groups
     records = snapshot.records_kept + snapshot.records_filtered
     title = [f"{sum(not group.exclusive for group in groups)} of {len(groups)} share"]

@@ -9,12 +9,13 @@ from typing import Final
 from proxy.dashboard.snapshot import NOW_SECONDS, ClientConnection, Snapshot
 
 _KEPT: Final = 32
-"""The number of snapshots that are kept. It is also the maximum number of bars for a client."""
+"""The number of snapshots that are kept. There is one bar for the interval between two of them, so one
+less."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrafficRate:
-    """The fetch traffic of one connection, in bytes per second."""
+    """The fetch traffic of a connection or of a row, per second."""
 
     fetches: float = 0.0
     client: float = 0.0
@@ -103,7 +104,8 @@ class Rates:
     def saved_by_broker(self, name: str) -> tuple[float, ...]:
         """Return the bytes per second that were saved with a broker.
 
-        There is one value for each interval between two snapshots, in order of time.
+        There is one value for each interval between two snapshots that both have the broker, in order of
+        time.
         """
         return tuple(
             (one.brokers[name] - before.brokers[name]) / (one.time - before.time)

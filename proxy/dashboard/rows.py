@@ -1,6 +1,6 @@
 """The rows in the table of clients: one row for each client.id.
 
-If a client is expanded, each connection has a row.
+If a client is expanded, each of its connections has a row, too.
 
 Sans-IO.
 """
@@ -40,21 +40,22 @@ class ClientFigures:
     name: str
     """The client.id."""
     connections: tuple[ClientConnection, ...]
-    """The connections of the row, the one with the most traffic first."""
+    """The connections of the row, the one with the most traffic at present first."""
     single: bool
     """Whether the row is for a single connection, below the row of its client."""
     rate: TrafficRate
     why: str
-    """The reason why nothing is saved now, in a few words. Empty if something is saved."""
+    """The reason why nothing is saved now, in a few words. Empty if something is saved, or if no fetch was
+    forwarded unchanged."""
 
     @property
     def software(self) -> str:
-        """The name and version of the client software, if the client has sent them."""
+        """The name and version of the software of the first connection, if the client has sent them."""
         return self.connections[0].software
 
     @property
     def version(self) -> int:
-        """The Fetch version that the client has used last."""
+        """The highest of the Fetch versions that the client's connections have used last."""
         return max(client.version for client in self.connections)
 
     @property
@@ -64,7 +65,7 @@ class ClientFigures:
 
     @property
     def incremental(self) -> float:
-        """The share of the client's fetches that the gateway has sent as incremental ones."""
+        """The share of incremental fetches among those sent to brokers, a mean over the client's fetches."""
         fetches = sum(client.fetches for client in self.connections)
         return sum(client.incremental * client.fetches for client in self.connections) / (fetches or 1)
 
@@ -156,7 +157,7 @@ def _row(name: str, members: Sequence[ClientConnection], rates: Rates, *, single
 
 
 def _why(clients: Sequence[ClientConnection], rate: TrafficRate) -> str:
-    """Return why nothing is saved now, in a few words. Empty if something is saved."""
+    """Return why nothing is saved now (`ClientFigures.why`)."""
     if not any(client.fetches for client in clients):
         return NO_FETCHES
     if not rate.fetches:

@@ -1,7 +1,7 @@
 """The JSON document of `/state` as dataclasses. Sans-IO.
 
-A gateway of another version may send fewer or more fields. Missing fields count as empty, unknown fields are
-ignored.
+A gateway of another version may send fewer or more fields. Unknown fields are ignored. Missing fields count
+as empty, except the basic ones, such as the version and the totals: they must be there.
 """
 
 import re
@@ -31,7 +31,8 @@ class SideFigures:
     """The traffic on one side of the gateway: the client's or the broker's."""
 
     fetch_bytes: int = 0
-    """Bytes of fetch requests and responses, counted as whole frames."""
+    """Bytes of fetch requests and responses, counted as whole frames. In `Snapshot.broker`, the gateway's own
+    other requests are included."""
     fetches: Mapping[str, int] = field(default_factory=dict)
     """The number of fetches, by kind."""
     partitions: int = 0
@@ -88,7 +89,7 @@ class ClientConnection:
     """How many partitions the session has."""
     epoch: int
     incremental: float
-    """The share of the client's fetches that the gateway has sent as incremental ones."""
+    """The share of incremental fetches among the fetches that were sent to the broker."""
     left_out: int
     """How many partition entries were not sent to or from the broker."""
     saved: int
@@ -103,7 +104,7 @@ class ClientConnection:
     """The number of session errors, by Kafka's error code."""
     phase: str
     held: int
-    """How many bytes of incomplete responses are buffered for this client."""
+    """How many bytes of responses are buffered until they are complete, or until it is their turn."""
     last_event: str
     last_error: str
 
@@ -224,11 +225,11 @@ class Snapshot:
     events: tuple[PastEvent, ...]
     """The recent events, the latest last."""
     groups: tuple[GroupFigures, ...]
-    """The cooperative groups that have members."""
+    """The cooperative groups. Empty without ``--cooperative``."""
     records_kept: int
-    """How many records members have received."""
+    """How many records members have received from partitions of which they have only a part."""
     records_filtered: int
-    """How many records were removed from responses because they belong to other members."""
+    """How many records were removed from responses to members: those of other members, and processed ones."""
     detached: int
     """How often a member stopped using shared fetches and fetched for itself."""
 

@@ -253,7 +253,7 @@ def _broker_cell(
 
 
 def shortened(address: str, width: int) -> str:
-    """Shorten the host in an address, so that the address fits into `width`. The port is always complete."""
+    """Cut an address to `width`. The port of a single address stays complete if there is room for it."""
     if cell_len(address) <= width:
         return address
     host, colon, port = address.rpartition(":")

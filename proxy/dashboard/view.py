@@ -30,7 +30,8 @@ _HEAD_LINES: Final = 5
 _TABLE_LINES: Final = 4
 """The number of lines for the titles and column names of both tables."""
 _MIN_ROWS: Final = 3
-"""If fewer rows than this are left for both tables, the connections get only one line."""
+"""If fewer rows than this are left for both tables, the connections and the other figures get one line
+each."""
 _MIN_DETAILS: Final = 8
 """Details of the marked row are shown only if this many lines are free."""
 _SPARKLINE_WIDTH: Final = 60
@@ -127,7 +128,7 @@ def _rows(snapshot: Snapshot, choice: Selection, rates: Rates) -> list[ClientFig
 
 
 def _window(lines: Sequence[Text], choice: Selection, room: int | None) -> Sequence[Text]:
-    """Return the lines that fit. If some do not fit, the last line says how many."""
+    """Return the lines that fit, from `choice.first` on. If more follow, the last line says how many."""
     if room is None or len(lines) <= room:
         return lines
     first = min(choice.first, len(lines) - room)
@@ -138,7 +139,7 @@ def _window(lines: Sequence[Text], choice: Selection, room: int | None) -> Seque
 
 
 class _Plain:
-    """A drawing that is all ASCII. It is needed because rich marks cut text with a non-ASCII character."""
+    """A drawing in which `~` marks cut text, because rich's own mark is not ASCII."""
 
     def __init__(self, drawn: RenderableType) -> None:
         self._drawn = drawn
@@ -335,7 +336,7 @@ def _kinds(recent: Recent) -> str:
 
 
 def _connections(snapshot: Snapshot, rates: Rates) -> list[Text]:
-    """Draw how much of each limit is used, in parts that `_packed` puts into lines."""
+    """Draw how much of each limit is used, and the gateway's own figures, in parts for `_packed`."""
     cpu, memory = rates.cpu(), snapshot.memory
     added = f"{moment(snapshot.added_request)} + {moment(snapshot.added_response)}"
     return [
