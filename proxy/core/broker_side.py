@@ -63,7 +63,7 @@ class BrokerSide:
 
     @property
     def waiting(self) -> int:
-        """The number of received bytes that were not processed yet. Call `receive` again for them."""
+        """The number of received bytes that another call of `receive` can process, or 0 if it can't go on."""
         state, frames = self._state, self._state.from_broker
         return len(frames) if frames.data and state.fault is None and frames.ready else 0
 
@@ -84,7 +84,10 @@ class BrokerSide:
                 to_client += queue.in_turn(request, pieces) + queue.ended(request)
 
     def _begins(self, data: bytes) -> bool:
-        """Begin a response if these bytes are the start of one. Return False if no response is expected."""
+        """Begin a response if these bytes are the start of the expected one.
+
+        Otherwise return False: the connection has a fault, or all its bytes are now forwarded.
+        """
         state = self._state
         length = int.from_bytes(data[:LENGTH_BYTES], signed=True)
         expected = state.queue.expected

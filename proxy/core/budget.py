@@ -3,11 +3,11 @@
 An expanded response can't be streamed. Its length and its counts come first, and they depend on the entries
 that the broker left out. So the response is buffered until it is complete. Bytes that a client does not read
 are buffered too: in the process, and by the system for its two sockets. `Budget` limits all of these.
-Incomplete requests have their own limit, see `RequestBudget`.
+Requests have their own limit, see `RequestBudget`.
 
 KIP-74 saves memory by requesting less from brokers (``max_bytes``). That would not help here: above the
-limit, fetches do not use a session, and their responses are forwarded in pieces, whatever their size. A
-client's ``max_bytes`` never changes.
+limit, fetches do not use a session, and their responses are forwarded in pieces, whatever their size. So the
+memory limit changes no client's ``max_bytes``.
 """
 
 from math import inf
@@ -19,7 +19,7 @@ of it, or if memory is short."""
 SILENT_SECONDS: Final = 4.0
 """The time without progress after which a client counts as not reading, in seconds."""
 REQUESTS_PART: Final = 4
-"""The limit for incomplete requests is the limit for responses divided by this number."""
+"""The limit for requests (`RequestBudget`) is the limit for responses divided by this number."""
 
 
 class Holder(Protocol):
@@ -101,8 +101,9 @@ class Budget:
     def stalled(self, now: float) -> Holder | None:
         """Return a connection to close, because it made no progress for `STALL_SECONDS`.
 
-        Return None if no connection waits and memory is not short. The broker of the returned connection has
-        stopped in the middle of a response, or the client does not read. Call this method every few seconds.
+        Return None if there is no such connection, or if no connection waits and memory is not short. The
+        broker of the returned connection has stopped in the middle of a response, or the client does not
+        read. Call this method every few seconds.
         """
         for holder in list(self._holders):
             holder.report_buffered()
@@ -152,9 +153,10 @@ class Budget:
 
 
 class RequestBudget:
-    """The bytes that all connections have reserved for fetch requests.
+    """The bytes that all connections have reserved for requests.
 
-    The memory is used for incomplete requests, and for the partitions that fetches list. Responses have a
+    The memory is used for incomplete requests, for the partitions that fetches list, and for produce requests
+    that may be retried. Responses have a
     separate limit, because clients that stop in the middle of a request must not make brokers wait. If there
     is no room, a fetch is forwarded as it arrives, without a session.
     """

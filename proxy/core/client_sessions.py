@@ -6,8 +6,8 @@ response of the client's session. `proxy.fetch_manager` has the rules for this.
 
 With ``--client-sessions auto``, the client's request for a session is first sent to the broker. If the broker
 gives a session, the response is forwarded unchanged. If not, the gateway gives the client a session. So the
-client never sees a refusal. After a refusal, franz-go would never request a session again (fetch-semantics
-6.7).
+client sees a refusal only if the gateway gives it no session either. After a refusal, franz-go would never
+request a session again (fetch-semantics 6.7).
 """
 
 from contextlib import suppress
@@ -110,7 +110,8 @@ class ClientSessions(Stage):
         self._eligibility = eligibility
         self._broker = broker
         self._context: FetchContext | None = None
-        """The context that makes the client's response for the fetch in flight."""
+        """The context of the fetch that is being processed, from `before_fetch` until `around_fetch`. None if
+        the fetch is forwarded unchanged."""
         self._made: FetchSession | None = None
         """The session that the gateway last gave to the client. None if the client got no session, or got one
         from the broker."""
@@ -175,7 +176,10 @@ class ClientSessions(Stage):
         return Serve(fetching, context, self)
 
     def on_fetched(self, fetching: FetchHandler) -> None:
-        """If the broker gave the client a session, end the client's session with the gateway."""
+        """If the client has a session with the broker, keep its id from the gateway's sessions.
+
+        If a session of the gateway has the same id, it ends.
+        """
         walk = fetching.response.walk
         if walk is not None and walk.session_id > 0 and not fetching.through_session:
             self._manager.cache.leave(walk.session_id)
@@ -232,8 +236,9 @@ class ClientSessions(Stage):
         """Return the bytes to send to the broker for a fetch, or for its beginning, that was not read.
 
         The gateway can't serve the session of such a fetch. So it removes the session id and epoch in two
-        cases: if the fetch uses a session of the gateway, or if only the gateway gives sessions
-        (``--client-sessions on``). From the response, the client then learns that it has no session.
+        cases: if a consumer's fetch uses a session of the gateway, or if it requests a session that only the
+        gateway could give (``--client-sessions on``). From the response, the client then learns that it has
+        no session.
 
         Args:
             data: the beginning of the fetch, with the session id and epoch at least.

@@ -1,7 +1,7 @@
 """The client's side of a connection: processes the client's requests. Sans-IO.
 
-A fetch of a known version is buffered until it is complete. Then `Fetches` decides how to send it. Every
-other request is forwarded as it arrives, and only its length and header are read. The client's name and
+A fetch of a known version is buffered until it is complete. Then `Fetches` decides how to send it. Most other
+requests are forwarded as they arrive, and little more than length and header is read. The client's name and
 software are noted.
 
 One read may contain 18,000 requests. So one call processes a limited number of requests, and the requests in
@@ -52,9 +52,10 @@ first length from a PostgreSQL client that requests encryption is 8, so that suc
 """
 _GSSAPI_TOKEN: Final = 0x60
 _UNLEARNT: Final = frozenset({int(ApiKey.FETCH), *map(int, SASL), *map(int, NO_RESPONSE_TIME)})
-"""API keys of requests that never get a plan, because the core has to read each of them.
+"""API keys of requests for which `Plans.learn` makes no plan. Fetches get plans from `Plans.learn_fetch`.
 
-JoinGroup and ShareFetch contain how long the broker may wait. A broker may refuse SASL requests.
+The core has to read each of the others. JoinGroup and ShareFetch contain how long the broker may wait, and
+SyncGroup waits as long as the last JoinGroup. A broker may refuse SASL requests.
 """
 _FETCH: Final = int(ApiKey.FETCH)
 """The API key of Fetch as a plain int. It is compared for every request, and enum members are slow to look
@@ -141,7 +142,7 @@ class ClientSide:
         )
 
     def go_on(self) -> None:
-        """Process waiting bytes from the client, at most `AT_ONCE` frames."""
+        """Process waiting bytes from the client, at most `AT_ONCE` frames after a request that was held."""
         requests = self._state.from_client
         if not requests.data:
             return
@@ -177,7 +178,7 @@ class ClientSide:
     # Requests
 
     def _frame(self, data: bytes) -> bool:
-        """Process a frame, or its beginning. Return False if more bytes of the frame are needed first."""
+        """Process a frame, or its beginning. Return False if it has to wait (see `process`)."""
         length: int
         if whole := len(data) >= REQUEST_START_BYTES:
             length, api_key, version, _ = REQUEST_START.unpack_from(data)
@@ -199,7 +200,9 @@ class ClientSide:
         return self.process(data, size, api_key, version)
 
     def process(self, data: bytes, size: int, api_key: int, version: int) -> bool:
-        """Process a request that no stage has used. Return False if more bytes of it are needed first.
+        """Process a request that no stage has used. Return False if it has to wait.
+
+        It waits for more of its bytes (`Framer.need`), or for something else (`RequestFramer.held`).
 
         Args:
             data: the request, or its beginning.
@@ -354,7 +357,10 @@ class ClientSide:
         request.sent_at = state.now
 
     def _stops_framing(self, request: InFlight) -> bool:
-        """Whether the client's next bytes are SASL tokens without Kafka's framing."""
+        """Stop framing if the client's next bytes are SASL tokens without Kafka's framing.
+
+        Return whether they are.
+        """
         state, api_key = self._state, request.api_key
         if api_key >> 8 == _GSSAPI_TOKEN and len(state.queue.expected) == 1 and state.phase is Phase.NEW:
             # 0.9 clients begin with a bare GSSAPI token (fetch-semantics, trap 33).

@@ -1,8 +1,8 @@
 """One client connection and its broker connection: bytes from either side in, bytes out. Sans-IO.
 
-`ClientSide` takes the client's bytes, `BrokerSide` the broker's, and both share a `ConnectionState`. Unknown
-bytes are forwarded unchanged. The core never raises for a peer's fault. `Connection.fault` is the reason why
-the connection has to end.
+`ClientSide` takes the client's bytes, `BrokerSide` the broker's, and both share a `ConnectionState`. Requests
+of unknown APIs are forwarded unchanged. The core never raises for a peer's fault. `Connection.fault` is the
+reason why the connection has to end.
 """
 
 from collections.abc import Callable
@@ -57,10 +57,10 @@ class Common:
     """Whether clients may use TLS, or a protocol other than Kafka. All bytes of such a client are
     forwarded."""
     request_budget: RequestBudget | None = None
-    """Memory for incomplete fetches. None for no limit."""
+    """Limits the memory for requests. None for no limit."""
     leaders: Leaders | None = None
-    """The newest leader of each partition. Only used if addresses are rewritten. None if leaders are not
-    kept."""
+    """The newest leader of each partition. Only used if addresses are rewritten. If None, each connection
+    keeps its own."""
     siblings: Siblings | None = None
     """The connections of all clients, to follow leaders. Only used if addresses are rewritten. None if
     leaders are not followed."""
@@ -170,7 +170,7 @@ class Connection:
             state.stages.append(ClientSessions(state, common.manager, fetches.eligibility, broker.name))
         state.stages.append(MaxFetchBytes(state, fetches, sessions))
         self.retry: LeaderRetry | None = None
-        """Retries requests at new leaders. None without ``--follow-leader``."""
+        """Retries requests at new leaders. None without ``--follow-leader``, or if addresses stay."""
         if common.siblings is not None and resolve is not None:
             self.retry = LeaderRetry(state, common.siblings, host, broker.node_id)
             state.stages.append(self.retry)
@@ -252,12 +252,12 @@ class Connection:
 
     @property
     def buffered(self) -> int:
-        """Bytes of responses that are buffered until they are complete, or until it is their turn."""
+        """Bytes of responses that are buffered, see `ResponseQueue.buffered`."""
         return self._queue.buffered
 
     @property
     def decided(self) -> Reason | None:
-        """The reason why the last fetch was forwarded unchanged. `Fetches.decided` says when it is None."""
+        """The reason why the last fetch was forwarded without the session, or None: see `Fetches.decided`."""
         return self._fetches.decided
 
     @property
@@ -346,7 +346,10 @@ class Connection:
         self._settle()
 
     def close_session(self, now: float) -> None:
-        """Stop reading the client, finish the requests in flight, then close the session at the broker."""
+        """Stop reading the client, finish the requests in flight, and close the session at the broker.
+
+        If the client has ended its stream, its bytes that wait are processed first.
+        """
         state = self._state
         state.now = now
         if self._client_ended and not self._closes:
@@ -442,7 +445,7 @@ class Connection:
         return any(stage.busy for stage in self._state.stages)
 
     def _resume(self) -> None:
-        """Process the client's bytes that waited for another connection."""
+        """Process the client's bytes that waited for a stage."""
         self._finish_waiting()
         self._settle()
 

@@ -26,7 +26,7 @@ class Phase(Enum):
     """
 
     NEW = "new"
-    """No complete request was received yet."""
+    """No complete request was forwarded, and no complete fetch was received yet."""
     OPEN = "open"
     CLOSING = "closing"
     """No more bytes are accepted from the client. Requests in flight are finished."""
@@ -37,7 +37,7 @@ class Stream(Enum):
 
     FRAMES = "frames"
     OPAQUE = "opaque"
-    """The client's bytes are SASL tokens without Kafka's framing. They are forwarded as they arrive.
+    """The client's bytes begin with SASL tokens without Kafka's framing. All are forwarded as they arrive.
     Responses to earlier requests are still Kafka frames."""
     WIRE = "wire"
     """The protocol is not Kafka. Everything is forwarded, including the end of the client's or the broker's
@@ -48,7 +48,7 @@ class RequestFramer(Framer):
     """Cuts the client's bytes into frames. It can keep the beginning of a request until more bytes arrive.
 
     Args:
-        budget: the budget for incomplete fetches. All connections of the process share it.
+        budget: the memory budget for requests. All connections of the process share it.
     """
 
     __slots__ = ("_budget", "_reserved", "held")
@@ -59,7 +59,7 @@ class RequestFramer(Framer):
         self._reserved = 0
         """The number of bytes that are reserved for a request in the memory budget."""
         self.held = False
-        """Whether the next request is complete, but has to wait for the response to another request."""
+        """Whether the next request is complete, but has to wait, for example for an earlier response."""
 
     def reserve(self, size: int) -> bool:
         """Reserve memory in the budget for `size` bytes of the next request.
@@ -96,8 +96,7 @@ class ConnectionState:
         limits: the switches for sessions.
         measured: the object that collects the measurements.
         foreign: whether the client may use TLS, or a protocol other than Kafka.
-        request_budget: the memory budget for incomplete fetches of all connections of the process. None for
-            no limit.
+        request_budget: the memory budget for requests of all connections of the process. None for no limit.
         host: the client's host.
         broker: the name that identifies the broker. It is empty, or has a comma, if the broker is not known
             exactly.
@@ -161,7 +160,8 @@ class ConnectionState:
         self.client_id = ""
         """The client id, made readable: of the last ApiVersions, else of the first fetch. "" before these.
 
-        A later fetch with another client id does not change it.
+        A later fetch with another client id does not change it. With ``--follow-leader``, the first request
+        of any kind counts like the first fetch.
         """
         self.now = 0.0
         """The time at which the current bytes were read, in seconds."""
@@ -184,7 +184,7 @@ class ConnectionState:
         """The request that is being forwarded while it arrives. None if no request is being forwarded, or if
         the broker will send no response to the request."""
         self.delayed: list[tuple[InFlight, bytes]] = []
-        """The gateway's own requests that wait until the request in `forwarding` has ended."""
+        """The calls of `send` that wait until the request that is being forwarded has ended."""
         self.queue = ResponseQueue()
         self.response_size = 0
         """The size of the response that is now arriving, in bytes."""

@@ -1,7 +1,7 @@
 """A view of a connection's state, for `/state`, metrics, and the shell's regular checks. Sans-IO.
 
-The shell reads these values every few seconds, or while memory is short. No value is needed to process bytes.
-So each value is computed from the parts of the connection when it is read.
+The shell reads these values every few seconds, while memory is short, or when a side ends. No value is needed
+to process bytes. So each value is computed from the parts of the connection when it is read.
 """
 
 from typing import Final
@@ -64,7 +64,7 @@ class ConnectionStatus:
 
     @property
     def fetch_version(self) -> int:
-        """The version of the last fetch, or -1 before the first."""
+        """The version of the last fetch that was read, or -1 before the first one."""
         return self._fetches.version
 
     @property
@@ -87,7 +87,7 @@ class ConnectionStatus:
 
     @property
     def begun(self) -> bool:
-        """Whether a complete request was received, or more than READ_WITHIN bytes of a forwarded request.
+        """Whether `Phase.NEW` is over, or more than READ_WITHIN bytes of a forwarded request were received.
 
         Also true if the protocol is not Kafka.
         """

@@ -20,12 +20,12 @@ _NO_LIMIT: Final[Mapping[str, int]] = {}
 class SessionLimits:
     """The session switch, and the number of session slots that the gateway uses at brokers.
 
-    All connections of the gateway share this object.
+    All connections of a process share this object.
 
     Args:
         max_sessions: the largest number of slots to use at brokers at one time.
         on: whether fetches are turned into sessions at all.
-        off_for: client ids whose fetches are forwarded unchanged.
+        off_for: client ids whose fetches use no session.
         keep_order: if true, a fetch uses no session when the session's order of partitions would decide which
             partitions get records.
         max_fetch_bytes: the limit of record bytes in a fetch, by client id. The entry "" is for all other
@@ -63,7 +63,7 @@ class SessionLimits:
         self.keep_order = keep_order
         self.max_fetch_bytes = max_fetch_bytes
         self.crowded = False
-        """Whether the process has reached its limit of buffered bytes. If so, fetches use no sessions,
+        """Whether the process buffers more bytes of responses than its limit. If so, fetches use no sessions,
         because responses without a session can be forwarded as they arrive."""
         self._slots = [0] if slots is None else slots
         self._own = own
@@ -150,7 +150,8 @@ class BrokerVersions:
 _FENCING_VERSION: Final = 9
 """The first version whose entries have current_leader_epoch (KIP-320; fetch-semantics 1.6)."""
 _KEEPING_VERSION: Final = 12
-"""A broker that supports this version keeps the leader epochs of a session (fetch-semantics 1.7, 6.3)."""
+"""A broker that supports this version checks leader epochs in all fetches of a session (fetch-semantics 1.7,
+6.3)."""
 
 
 class Eligibility:
@@ -182,15 +183,16 @@ class Eligibility:
         self.savings = Savings()
         self.features: Features | None = None
         """The features from the last ApiVersions response on this connection. None if there was no response,
-        or if it was not understood."""
+        or if it was an error or was not understood."""
         self.floods = False
         """Whether the client requests a session with each fetch, but never uses the session."""
         self.given = 0
         """The session id that the broker gave after the client itself sent session id 0 and epoch 0."""
         self.large = False
-        """Whether the last response was large. If so, the client is catching up."""
+        """Whether the last fetch response was large. If so, the client is catching up."""
         self.starves = False
-        """Whether a response had no room for all available records of its partitions."""
+        """Whether the last responses may have had no room for all available records. Only --keep-order sets
+        this."""
         self.full_when_throttled = False
         """Whether a throttled response had entries. If so, this broker does not empty responses when it
         throttles (KIP-219)."""
@@ -223,7 +225,7 @@ class Eligibility:
     def know(self, features: Features | None) -> None:
         """Note the broker's features from an ApiVersions response.
 
-        `features` is None if the response was not understood.
+        `features` is None if the response was an error or was not understood.
         """
         self.features = features
         if features is not None:
@@ -244,7 +246,7 @@ class Eligibility:
         Behind a load balancer, one address may lead to brokers of several releases, so the features may be
         wrong. A broker without sessions closes the connection after a fetch with a session, and the features
         are forgotten (`BrokerVersions`). But nobody would notice a broker that forgets leader epochs. So if a
-        fetch has leader epochs, this broker has to be asked.
+        fetch below v12 has leader epochs, this broker has to be asked.
         """
         features = self._versions.features
         if features is None or (fetch.layout.version < _KEEPING_VERSION and _fences(fetch)):
@@ -301,10 +303,10 @@ class Eligibility:
         return Reason.BROKER_NOT_KNOWN if features is None and handler.has_session else None
 
     def hinders(self) -> bool:
-        """Whether the session should end, because a reason against it has appeared since the last fetch.
+        """Whether a reason against the session has appeared since the decision on the last fetch.
 
-        `SessionPlan` asks this for each fetch that matches its template. Only the reasons that may have
-        changed since the plan was made are checked.
+        `FetchResponses` asks this before it makes a `SessionPlan`. Only reasons that a response or the memory
+        limit can add are checked.
         """
         sessions = self._sessions
         return (

@@ -125,8 +125,8 @@ class Tally(Figures):
     refused: Counter[str] = field(default_factory=Counter)
     """Connections that the gateway ended so that no client gets a broker's own address, by `Refusal`."""
     leaders_followed: Counter[str] = field(default_factory=Counter)
-    """Partitions that were retried successfully at their new leader, by the name of the request
-    (``fetch``)."""
+    """Partitions that were retried successfully at their new leader, by the name of the request (``fetch`` or
+    ``produce``)."""
     leaders_not_followed: Counter[str] = field(default_factory=Counter)
     """How many partitions were not retried successfully, so that the client got the error. The keys are
     values of `NotFollowed`."""

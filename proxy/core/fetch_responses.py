@@ -84,13 +84,13 @@ class FetchResponses:
         self._rewriting = rewriting
         self._leaders = leaders
         self._refused = False
-        """Whether "no free session slot" has already been reported for this connection."""
+        """Whether "no free session slot" was reported since the connection last got a session."""
 
     def new_fetch(self, version: int, correlation_id: bytes) -> tuple[InFlight, FetchHandler]:
         """Return a new queue entry for a client's fetch, and the innermost handler of its response.
 
         Args:
-            version: the version of the fetch as sent.
+            version: the version of the fetch. `ClientSessions` may have lowered it.
             correlation_id: the correlation id as bytes.
         """
         fetching = FetchHandler(self, version)
@@ -102,8 +102,7 @@ class FetchResponses:
     def receive(self, fetching: FetchHandler, chunk: bytes, *, last: bool) -> list[Buffer]:
         """Process the next bytes of a fetch's response. Return the bytes that can be sent to the client now.
 
-        If the fetch has to be sent again, this method sets `FetchHandler.resend`. The caller calls it when
-        the response has ended.
+        If the fetch has to be sent again, this method sets `FetchHandler.resend`. `end` calls that function.
         """
         self._tally.broker.fetch_response_bytes += len(chunk)
         response = fetching.response
@@ -140,7 +139,7 @@ class FetchResponses:
         """Note the end of a response. If `arrange_resend` was called, send the fetch again.
 
         Returns:
-            Whether the client has the complete response.
+            False if the fetch is sent again. Otherwise the client's response is complete.
         """
         state, fetch = self._state, fetching.fetch
         for stage in state.stages:
@@ -184,9 +183,9 @@ class FetchResponses:
     ) -> list[Buffer]:
         """Parse the next bytes of a forwarded response. Return the bytes for the client.
 
-        If the fetch requested a session and the response has an error, the fetch is sent again, and no part
-        of this response is sent to the client. A response that can't be parsed is forwarded unchanged, unless
-        it may have addresses to rewrite.
+        If the fetch requested a session and the response has a top-level error, the fetch is sent again, and
+        no part of this response is sent to the client. A response that can't be parsed is forwarded as it is.
+        If it may have addresses to rewrite, the connection ends instead.
         """
         if response.understood:
             try:
@@ -224,7 +223,7 @@ class FetchResponses:
     def _up_to(
         self, fetching: FetchHandler, response: Walked, walk: FetchResponseWalk, chunk: bytes, safe: int
     ) -> list[Buffer]:
-        """Return the bytes of the frame up to the offset `safe`. Buffer the bytes after this offset."""
+        """Return the bytes up to the offset `safe` that were not forwarded yet. Buffer the bytes after it."""
         start = response.forwarded
         if safe >= response.received:
             pieces: list[Buffer] = [*response.chunks, chunk]
@@ -260,7 +259,7 @@ class FetchResponses:
     def _forward_last(
         self, fetching: FetchHandler, response: Walked, walk: FetchResponseWalk, chunk: bytes, *, tagged: bool
     ) -> list[Buffer]:
-        """Return the last bytes of a forwarded response. Broker addresses in its tags are rewritten."""
+        """Return the last bytes of a forwarded response. Addresses in its tags are rewritten or hidden."""
         start = response.forwarded
         if not tagged or not walk.tags or walk.tags[0][0] != NODE_ENDPOINTS_TAG:
             return self._up_to(fetching, response, walk, chunk, response.received)
@@ -280,7 +279,7 @@ class FetchResponses:
         return [*pieces, new]
 
     def _repeats_response(self, fetching: FetchHandler, frame: bytes) -> bool:
-        """Return whether a response equals the previous response. If so, count the same numbers again."""
+        """Return whether a response equals the last small response. If so, count its partitions again."""
         partitions = self._plans.response(frame, fetching.version)
         if partitions < 0:
             return False
@@ -459,7 +458,8 @@ class FetchResponses:
             or result.action is not _EXPAND
         ):
             return
-        # Only the core changes these, so a plan does not check again. A large response goes to the core.
+        # A plan checks only `crowded` and `keep_order` again: the core changes the others. A large response
+        # goes to the core.
         if self._eligibility.hinders() or response.received >= STREAM_FROM:
             return
         # The switch and the limits may have changed since the fetch was decided.
@@ -539,7 +539,7 @@ class FetchResponses:
             self._eligibility.full_when_throttled = True
 
     def _note_starving(self, fetching: FetchHandler, response: Walked) -> None:
-        """Note whether a response without a session filled half of max_bytes or more.
+        """Note whether a response that was read while it was forwarded filled half of max_bytes or more.
 
         If so, max_bytes may be too small for all available records.
         """
@@ -547,7 +547,7 @@ class FetchResponses:
         self._eligibility.starves = fetching.fetch is not None and 2 * records >= fetching.fetch.max_bytes
 
     def _note_uncached(self, result: SessionResult) -> None:
-        # A session may leave out a partition that has such an error, so this client gets no session
+        # A session may leave out a partition that has such an error, so this connection uses no session
         # (fetch-semantics, trap 7).
         if not _UNCACHED_ERRORS.isdisjoint(result.errors):
             self._eligibility.never = Reason.UNCACHED_ERRORS
@@ -563,7 +563,7 @@ class FetchResponses:
             self._events.append(Passthrough(reason=Reason.LEFT_OUT))
 
     def _leave_tags(self) -> None:
-        """Stop using sessions, because the responses of this broker have body tags."""
+        """Stop using sessions, because a response has tags in its header or in a topic element."""
         if self._eligibility.never is None:
             self._eligibility.never = Reason.TAGS
             self._events.append(Passthrough(reason=Reason.TAGS))
@@ -573,8 +573,8 @@ class FetchResponses:
 
         Args:
             walk: the parsed response.
-            partitions: the number of partitions that the client gets. 0 if the fetch is sent again, or if the
-                caller counts the partitions elsewhere.
+            partitions: the number of partitions that the client gets. 0 if the fetch is sent again, or if
+                `ClientSessions` counts the partitions.
         """
         client, broker = self._tally.client, self._tally.broker
         broker.partitions_answered += walk.partitions
@@ -677,9 +677,9 @@ def _starved(
 ) -> list[int]:
     """Return the rows of partitions whose first batch did not fit into a read_committed fetch.
 
-    The broker left these partitions out, although they have records below their last stable offset. If
-    max_bytes was used up, the broker may not have read the partitions at all; then the result is empty
-    (fetch-semantics 1.4).
+    The broker left these partitions out, although they have records below their last stable offset. The
+    result is empty if the response has no records, or if max_bytes was used up: then the broker may not have
+    read the partitions at all (fetch-semantics 1.4).
     """
     if not 0 < walk.record_bytes < fetch.max_bytes:
         return []

@@ -1,7 +1,8 @@
-"""Decides which fetches of one connection use the session, and sends all fetches to the broker. Sans-IO.
+"""Decides for fetches of one connection whether they use the session, and sends them to the broker. Sans-IO.
 
 The decision on a fetch is made once, when the fetch is complete (`_decide`). Then the fetch is sent as
-decided. The `FetchHandler` of the fetch keeps the sent request, and makes the client's response.
+decided. The `FetchHandler` of the fetch keeps the client's fetch, and makes the client's response. Fetches on
+the fast path, and fetches that are forwarded while they arrive, are sent elsewhere.
 
 If there is any `Reason` against the session, the fetch is forwarded without it, and the reason is counted.
 """
@@ -98,16 +99,16 @@ class Fetches:
         self._check_paid_at = 0
         """The number of bytes that the connection had saved when the last check was sent."""
         self.version = -1
-        """The version of the last fetch, or -1 before the first fetch."""
+        """The version of the last fetch that was read, or -1 before the first one."""
         self.decided: Reason | None = None
-        """The reason why the last fetch was forwarded unchanged. None before the first fetch, or if the last
-        fetch was sent through the session."""
+        """The reason why the last fetch was forwarded without the session. None before the first fetch, or if
+        the last fetch was sent through the session."""
         self.max_fetch_bytes = sessions.max_fetch_bytes
         """The value of max_fetch_bytes at the decision on the last fetch. A reload may have replaced it
         since."""
         self.unused = 0
-        """The number of fetches that were forwarded without the session since it last saved bytes. The
-        reasons in `PASSING` do not count."""
+        """The number of fetches that were forwarded although there was a session, since a session last saved
+        bytes. The reasons in `PASSING` do not count. A new session does not reset the number."""
         self._memory = 0
         """The number of bytes of the memory limit that are reserved for the table."""
         self._probed = False
@@ -309,7 +310,7 @@ class Fetches:
         return None
 
     def arrange_check(self) -> None:
-        """Set the time at which the gateway checks the session for the next time."""
+        """Set the times of the session's next regular check, and of the next call of `_look`."""
         suspect, now = self._state.tally.sessions_lost[Loss.LEFT_OUT], self._state.now
         self._check_due_at = now + (SUSPECT_SECONDS if suspect else CHECK_SECONDS)
         self.check_at = min(now + SUSPECT_SECONDS, self._check_due_at)
@@ -324,6 +325,8 @@ class Fetches:
 
     def _check(self, fetch: FetchRequest) -> None:
         """Send the broker a full fetch of the client's list, right before a fetch of the session.
+
+        Send nothing if the session has not saved enough bytes since the last check (`CHECK_PAID`).
 
         The broker responds to the full fetch at once, with one batch at most. A session's response leaves out
         only partitions without changes since the last response. So the session's next response must contain
@@ -387,7 +390,7 @@ class Fetches:
         self._state.send(request, frame)
 
     def probe(self, fetch: bytes) -> None:
-        """Ask the broker once for its version ranges, because the client did not ask before its first fetch.
+        """Ask the broker for its version ranges, unless the gateway has asked it on this connection before.
 
         A client need not send ApiVersions, but the gateway must know the broker's release (fetch-semantics
         1.7, 6.3). The request has the client's client id, because quotas depend on it. Every broker answers

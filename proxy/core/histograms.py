@@ -120,12 +120,14 @@ class Measured:
         """How many partitions a fetch to the broker listed. The value is added when the response is
         complete."""
         self.partitions_client = Distribution(PARTITIONS)
-        """How many partitions a client's fetch listed."""
+        """How many partitions a client's fetch listed. If the client has a session with the gateway: how many
+        the session has."""
         self.broker_other = Distribution(BROKER_SECONDS)
-        """How long the broker took to respond, in seconds, for all requests other than fetches."""
+        """How long the broker took to respond, in seconds, for all requests other than fetches and the APIs
+        in `NO_RESPONSE_TIME`."""
         self.added_repeat = Distribution(BROKER_SECONDS)
-        """Additional seconds that a client waited because the gateway sent its fetch again (after error 70,
-        71 or 106)."""
+        """Additional seconds that a client waited because the gateway sent its fetch again (for example after
+        error 70, 71 or 106)."""
         self.added_request = Distribution(ADDED_SECONDS)
         """Seconds from reading a client's bytes to writing all resulting bytes. Each read adds a value."""
         self.added_response = Distribution(ADDED_SECONDS)

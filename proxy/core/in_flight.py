@@ -2,9 +2,9 @@
 
 Each request gets a `Handler` when it is processed. The handler makes the client's response from the broker's
 response. If two features change one response, one handler wraps the other. A stage may claim a response. The
-queue then keeps the response that the handlers have made, until the stage replaces or releases it.
-`FetchHandler` is the handler of a client's fetch. It holds the fetch as sent to the broker, and the received
-part of the response.
+queue then keeps the response that the handlers have made, until the stage releases it. Before that, the stage
+may replace it. `FetchHandler` is the handler of a client's fetch. It holds the fetch with the changes of the
+stages, and the part of the response that was received and not forwarded yet.
 
 `ResponseQueue` has two queues of requests. `expected` has the order of the broker, which responds in the
 order of the requests. `owed` has the order in which the client gets the responses. The two orders differ only
@@ -25,7 +25,8 @@ MAX_IN_FLIGHT: Final = 1024
 """The maximum of unanswered requests of a client. At the maximum, the gateway does not read from the client,
 and its further bytes wait."""
 AT_ONCE: Final = 16
-"""How many requests, and how many responses, are processed in one call."""
+"""The maximum number of requests, or of responses, that one call of the core processes. The fast path has its
+own limit."""
 REQUEST_BYTES: Final = 750
 """The approximate memory of an unanswered request, in bytes."""
 UNREAD_SECONDS: Final = 30.0
@@ -50,8 +51,8 @@ class Handler:
     forwards: bool = False
     """Whether every byte of the response is forwarded as it arrives."""
     awaits_brokers: frozenset[int] = _NO_BROKERS
-    """The ids of brokers that the response names and that have no listener yet. The response is sent when
-    these listeners are open."""
+    """The ids of brokers that the response names and whose listeners are still being opened. The response
+    waits until `Connection.brokers_opened` is called for them."""
     fetch: FetchRequest | None = None
     """The request, if it is a fetch that was understood."""
     planned: bool = False
@@ -89,10 +90,10 @@ class Handler:
         raise NotImplementedError
 
     def end(self, _request: "InFlight") -> bool:
-        """Note the end of the response. Return whether the client was sent the whole response.
+        """Note the end of the response. Return whether the client's response is complete.
 
-        False means that the response is not for the client, that it is held back, or that the request was
-        sent again.
+        A complete response may still wait for its turn. False means that the response is not for the client,
+        that it is held back, or that the request was sent again.
         """
         return True
 
@@ -163,7 +164,7 @@ class InFlight:
         self.sent_at = sent_at
         """The time at which the request was sent to the broker, in seconds."""
         self.answered = False
-        """Whether the broker's response is complete. The client has it already, or it waits in `out`."""
+        """Whether the client's response is complete. The client has it already, or it waits in `out`."""
         self.claim: Claim | None = None
         """The claim of a stage on the response, or None."""
         self.out: list[Buffer] | None = None
@@ -186,7 +187,8 @@ class ResponseQueue:
         self.resending = 0
         """The number of fetches that are being sent again. Later responses wait for them."""
         self.buffered = 0
-        """Bytes of responses that are buffered until they are complete, or until it is their turn."""
+        """Bytes of responses that are buffered until they are complete, until it is their turn, or until a
+        stage releases them."""
 
     def in_turn(self, request: InFlight, pieces: list[Buffer]) -> list[Buffer]:
         """Return the next bytes of a response if the client gets them now.
@@ -298,7 +300,7 @@ class Kept:
         self.understood = True
         """Whether all bytes so far match the version of the response."""
         self.frame: Received | None = None
-        """The received bytes of the response. None if no bytes have arrived."""
+        """The received bytes of the response. None if no bytes have arrived, or if they were dropped."""
         self.buffered = 0
         """How many bytes of the response are buffered."""
         self._cut = 0
@@ -345,7 +347,7 @@ class Responses(Protocol):
         """Process the next bytes of a fetch's response. Return the client's bytes that are ready now."""
 
     def end(self, fetching: "FetchHandler", request: InFlight) -> bool:
-        """Note the end of a response. Return whether the client was sent the complete response."""
+        """Note the end of a response. Return whether the client's response is complete."""
 
     def count_passed(self, size: int) -> None:
         """Count bytes of a response that were forwarded without `receive`."""
@@ -383,8 +385,8 @@ class FetchHandler(Handler):
         self.responses = responses
         self.version = version
         self.direct = True
-        """Whether this handler's response goes to the client unchanged. If not, an outer handler changes
-        it."""
+        """Whether the fetch is the client's own. If not, `ClientSessions` has made it from the client's
+        fetch, and makes the client's response from this handler's response."""
         self.listed = True
         """Whether the client gets all partitions of the response, not only the partitions with changes."""
         self.fetch: FetchRequest | None = None
@@ -400,7 +402,7 @@ class FetchHandler(Handler):
         """Whether the fetch was sent through the session: as a full fetch with epoch 0, or as an incremental
         fetch."""
         self.session_id = 0
-        """The session id in the fetch to the broker, or 0 for none."""
+        """The session id when the fetch was last sent through the session. 0 for none."""
         self.sent = 0
         """The size of the frame to the broker."""
         self.sent_partitions = -1

@@ -1,7 +1,8 @@
 """Retries requests at the new leader, for clients without KIP-951: ``--follow-leader``. Sans-IO.
 
-A response with error 6 or 74 is held back. The gateway asks the broker for the new leader. Then it sends the
-failed part to the new leader, once, on the same client's connection to that leader (`proxy.core.siblings`).
+A fetch response with error 6 or 74, or a produce response with error 6 or 45, is held back. The gateway asks
+the broker for the new leader, if it does not know it. Then it sends the failed part to the new leader, once,
+on the same client's connection to that leader (`proxy.core.siblings`).
 The new leader's answer replaces the errors. If anything goes wrong, the client gets the errors unchanged. The
 time for which a response is held back is limited.
 
@@ -140,7 +141,7 @@ class FollowFetch(Around):
         return self._retry.receive(self, self._fetching, pieces)
 
     def end(self, request: InFlight) -> bool:
-        """Return whether the client was sent the whole response. False if it is held back."""
+        """Return whether the client's response is complete, and not held back."""
         return self._inner.end(request) and not self.held
 
     def passes(self, size: int) -> bool:
@@ -184,7 +185,7 @@ class FollowProduce(Handler):
         return self._retry.receive_produced(self, frame)
 
     def end(self, _request: InFlight) -> bool:
-        """Return whether the client was sent the whole response. False if it is held back."""
+        """Return whether the client's response is complete, and not held back."""
         return not self.held
 
     def passes(self, _size: int) -> bool:
@@ -247,7 +248,7 @@ class LeaderRetry(Stage):
         self._produced: Produced | None = None
         """The produce request that is being processed, if a part of it may be retried."""
         self._kept = 0
-        """How many bytes of produce requests are buffered because they have no response yet."""
+        """The memory that is reserved for produce requests of which a part may still be retried, in bytes."""
         self._over = False
         """Whether the connection is about to end. If so, no response is held back any more."""
         self._waits_since: float | None = None
@@ -266,8 +267,8 @@ class LeaderRetry(Stage):
         self._listed: ClientIdentity | None = None
         """The identity by which other connections can find this connection. None if they can't."""
         self._sent, self._sent_at = 0, 0.0
-        """How many bytes the client had sent by the last call of `quiet`, and since when the number has not
-        changed."""
+        """How many bytes the client had sent by the last call of `quiet` or `_list`, and since when the
+        number has not changed."""
 
     def connect_core(
         self,
@@ -741,7 +742,7 @@ class LeaderRetry(Stage):
             self._known.pop(each.place, None)
 
     def _go_on(self, held: _Held, now: float) -> None:
-        """Send a held response if no answer is missing."""
+        """Send a held response if no answer is missing. Without records it also waits for `paced_until`."""
         if held.waits or held.ask_at is not None:
             return
         nothing = all(each.entry and not each.record_bytes for each in held.repeat.failed.values())
@@ -793,7 +794,10 @@ class LeaderRetry(Stage):
         return frame
 
     def tick(self, now: float) -> None:
-        """Do the work that is due: ask for leaders again, or send responses whose time is over."""
+        """Do the work that is due.
+
+        Ask for leaders again, send responses whose time is over, or process the produce request that waits.
+        """
         self._state.now = now
         if self._waits_since is not None and now >= self._waits_since + MAX_SECONDS:
             self.go_on()

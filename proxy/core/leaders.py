@@ -24,8 +24,8 @@ from proxy.protocol.metadata import (
 from proxy.protocol.primitives import ProtocolError
 
 MAX_BYTES: Final = 1 << 23
-"""The memory limit for topics in bytes, enough for 200,000 partitions with three replicas. The topics named
-longest ago are forgotten first."""
+"""The memory limit for topics in bytes, enough for 200,000 partitions with three replicas. The topics whose
+leaders were confirmed longest ago are forgotten first."""
 KEEP_SECONDS: Final = 300.0
 """A leader that no response has confirmed for this many seconds is not used any more. After the same time,
 clients refresh their Metadata (metadata.max.age.ms). The limit is needed because a cluster restored from a
@@ -84,8 +84,8 @@ class Leaders:
         """Return a Metadata response with the newest leaders, and learn its leaders.
 
         A partition's leader id and leader epoch are replaced if a leader with a greater epoch is known. This
-        is not done if the response does not list that leader's broker, or if the partition has an error. The
-        size of the response does not change.
+        is not done if the response does not list that leader's broker, or if the partition has an error or
+        leader epoch -1 in the response. The size of the response does not change.
 
         Args:
             body: the complete response without its header.
@@ -187,7 +187,7 @@ class Leaders:
         return _Edits(start + says.at[of_says[replaced]], leaders)
 
     def _keep(self, topic_id: bytes, image: bytes, seen: float) -> None:
-        """Keep the image of a topic if there is room. Topics that were named longest ago make room first.
+        """Keep the image of a topic if there is room. Topics confirmed longest ago make room first.
 
         A topic never pushes out another topic of the same response. Otherwise a response with too many topics
         would always push out its own first topics, and the next response could not be compared with them.

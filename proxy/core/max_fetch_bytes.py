@@ -32,10 +32,10 @@ class MaxFetchBytes(Stage):
         self._fetches = fetches
         self._limits = limits
         self._turn = 0
-        """The number of fetches of v2 and v3 that got a limit."""
+        """The number of fetches of v2 and v3 that were passed to `limit_old_fetch`."""
 
     def on_fetch(self, fetch: FetchRequest) -> FetchRequest:
-        """Return the fetch with a lower max_bytes, and with a lower min_bytes if needed.
+        """Return the fetch with max_bytes, and min_bytes, of at most the client's limit.
 
         If min_bytes is above max_bytes, brokers up to 2.4 always wait for max_wait_ms. Later brokers lower
         min_bytes themselves (fetch-semantics 4).
@@ -46,7 +46,10 @@ class MaxFetchBytes(Stage):
         return fetch.with_limits(min_bytes=min(fetch.min_bytes, limit), max_bytes=limit)
 
     def on_request(self, data: bytes, size: int, api_key: int, version: int) -> bytes | None:
-        """Lower the limits of a fetch of v2 or v3. If there is no limit, the fetch is forwarded unread."""
+        """Limit a fetch of v3, or send a fetch of v2 as v3 with a limit if the broker supports v3.
+
+        If no client has a limit, or if the fetch can't be buffered, it is forwarded unread.
+        """
         old = api_key == _FETCH and UNLIMITED <= version <= LIMITED
         if not old or not any(self._limits.max_fetch_bytes.values()):
             return data

@@ -1,4 +1,4 @@
-"""The gateway's own requests. The client gets nothing of their responses. Sans-IO."""
+"""The gateway's own requests. Their responses are not forwarded to the client. Sans-IO."""
 
 from collections.abc import Callable
 from typing import TypeAlias
@@ -31,7 +31,7 @@ class Probe(Handler):
         self._received = 0
 
     def feed(self, chunk: bytes, *, last: bool) -> list[Buffer]:
-        """Buffer the bytes until the response is complete."""
+        """Buffer the bytes, and read the response when it is complete. A too large one is ignored."""
         self._state.tally.probe_bytes += len(chunk)
         self._received += len(chunk)
         if self._received <= _MAX_PROBE_RESPONSE:
@@ -137,7 +137,7 @@ class OwnResponse(Handler):
 
     @property
     def is_due(self) -> bool:
-        """Whether the response is still expected."""
+        """Whether the response was not lost, so that a request in flight still gets it."""
         return self._take is not None
 
     def feed(self, chunk: bytes, *, last: bool) -> list[Buffer]:  # noqa: ARG002 - as every handler

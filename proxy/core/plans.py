@@ -37,10 +37,11 @@ from proxy.session.rotation import Rotation
 from proxy.session.state import SessionState
 
 MAX_PLANS: Final = 16
-"""The maximum number of plans for a connection. Clients use few kinds of requests. If there are more, all
-plans are dropped."""
+"""The maximum number of a connection's plans for requests other than fetches. Clients use few kinds of
+requests. If there are more, all these plans are dropped."""
 MAX_PREFIX: Final = 256
-"""The maximum number of header bytes in a template. The tags of a header may have any length."""
+"""The maximum number of bytes after the correlation id that are kept to compare later requests with them. The
+tags of a header may have any length."""
 MAX_KEPT: Final = 2 * MAX_AROUND + 512
 """The maximum number of bytes around the entries of a fetch that is kept as a template.
 
@@ -50,8 +51,8 @@ ENTRY_HEAD: Final = 512
 """The maximum size of a response's part before its records, in bytes, if the response has one entry. A
 topic's name has at most 249 bytes."""
 _MAX_COMPARED: Final = 512
-"""The maximum number of a frame's bytes that are compared with earlier frames. Larger frames have many
-entries, so they seldom equal an earlier frame."""
+"""The maximum size of a frame that is kept whole to compare later frames with it, in bytes. Larger frames
+have many entries, so they seldom equal an earlier frame."""
 _KIND_BYTES: Final = REQUEST_CORRELATION_ID.start
 """The size in bytes of the length field, API key and version at the start of a request."""
 _PLAIN: Final = (Reason.ONE_PARTITION, Reason.SESSIONS_OFF)
@@ -190,7 +191,7 @@ class EntryTemplate:
         Args:
             request: the fetch.
             frame: the whole response to the fetch, or its first `ENTRY_HEAD` bytes.
-            walk: the parsed form of these bytes.
+            walk: the parsed form of the whole response.
         """
         layout = request.layout
         if walk.partitions != 1 or walk.tags or not request.topics.keys:
@@ -278,7 +279,7 @@ class Plan(Handler):
         self._plans = plans
 
     def begin(self, _request: InFlight) -> Handler:
-        """Return a new handler for a request, of the same type as the handler of the plan's first request."""
+        """Return a handler for a request, of the same type as the handler of the plan's first request."""
         return self._handler.fresh()
 
     def recall(self, frame: bytes, seconds: float) -> bytes | None:
@@ -297,7 +298,7 @@ class Plan(Handler):
 class FetchPlan(Handler):
     """A plan for fetches that are forwarded.
 
-    Fetches match if they differ only in the fields of their entries.
+    Fetches match if they differ only in the correlation id and in the fields of their entries.
 
     Args:
         plans: the plans of the connection.
@@ -372,7 +373,7 @@ class FetchPlan(Handler):
         self.spare = None
         self._fetches, self._size = template, template.size
         self.fetch: FetchRequest = sent.with_frame(b"")
-        """The fetch as it was sent to the broker, without its frame."""
+        """The fetch with the changes of the stages, without its frame."""
         self.version = sent.layout.version
         self.partitions = sent.partitions
         """The number of partitions that the client's fetches list."""
@@ -705,7 +706,7 @@ class Plans:
         self.fetch: FetchPlan | None = None
         """The plan of the last fetch. None if the core has to decide the next fetch."""
         self.template: FetchTemplate | None = None
-        """The template of the last fetch. None if the fetch's entries are not contiguous."""
+        """The template of the last fetch that was parsed. None if `FetchTemplate.of` made none."""
         self.entry: EntryTemplate | None = None
         """The template of the last forwarded response that had exactly one entry."""
         self._response = b"", -1, 0
@@ -803,9 +804,9 @@ class Plans:
     # Responses
 
     def learn_unaddressed(self, api_key: int, version: int, frame: bytes) -> None:
-        """Note a response that could contain brokers' addresses, but contains none.
+        """Note a response if it could contain brokers' addresses, but contains none.
 
-        Most produce responses are like this.
+        Most produce responses are like this. Metadata responses are never noted.
         """
         plan = self.requests.get(_key_of(api_key, version))
         if plan is None or len(frame) > _MAX_COMPARED:

@@ -9,7 +9,7 @@ from proxy.protocol.api import LENGTH_BYTES
 from proxy.protocol.leader_requests import Leader, Place
 
 CORRELATION_ID: Final = 0x6667_666C
-"""The correlation id of the gateway's own requests."""
+"""The correlation id of the requests by which the gateway retries, or prepares a retry."""
 MAX_SECONDS: Final = 1.0
 """The longest time for which a response is held back, in seconds."""
 MAX_BYTES: Final = 1 << 20
@@ -65,7 +65,9 @@ class Repeat(Protocol):
     passed. If they may block it for longer, the new leader is not asked."""
 
     def choose(self, followed: Container[Place]) -> int:
-        """Remove the partitions that may not be retried. Return how many of these had error 6 (no leader).
+        """Remove the partitions that may not be retried. Return how many of these had error 6.
+
+        Error 6 is NOT_LEADER_OR_FOLLOWER.
 
         Args:
             followed: the partitions that earlier requests have retried.

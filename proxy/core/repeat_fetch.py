@@ -45,8 +45,8 @@ class FetchRepeat:
     name = "fetch"
     seconds = HOLD_SECONDS
     beyond = MAX_SECONDS - HOLD_SECONDS
-    """For how many seconds the client's own fetch at the new leader may block the retry. While records
-    arrive, it seldom blocks."""
+    """For how many seconds after the hold the client's own fetch at the new leader may block the retry, at
+    worst. While records arrive, it seldom blocks."""
 
     def __init__(self, fetch: FetchRequest, frame: bytes) -> None:
         self.frame = frame
@@ -78,7 +78,11 @@ class FetchRepeat:
         return min(max(self._fetch.max_wait_ms, 0), WAIT_MS, max(seconds - _MARGIN_SECONDS, 0) * 1e3) / 1e3
 
     def ask(self, failed: Sequence[Failed], wait: float) -> bytes:
-        """Return a fetch of the failed partitions. Its other fields are those of the client's fetch."""
+        """Return a fetch of the failed partitions, without a session, for the new leader.
+
+        It has the new leader's epoch where the client's fetch has an epoch, and lower limits if needed. The
+        other fields are those of the client's fetch.
+        """
         fetch = self._fetch
         layout = fetch.layout
         by_topic: dict[bytes, list[bytes]] = {}

@@ -1,4 +1,4 @@
-"""Reads facts about the client from requests other than fetches. Sans-IO."""
+"""Reads what the core needs to know from requests other than fetches. Sans-IO."""
 
 from typing import Final
 
@@ -9,7 +9,7 @@ from proxy.protocol.primitives import read_compact_string, read_int32, read_stri
 
 TLS_HANDSHAKE: Final = b"\x16\x03"
 _HTTP: Final = (b"GET ", b"HEAD", b"POST", b"PUT ", b"DELE", b"OPTI", b"PATC", b"CONN", b"TRAC", b"PRI ")
-"""The first bytes of HTTP requests: their methods (RFC 9110), and the preface of HTTP/2 (RFC 9113)."""
+"""The first four bytes of HTTP requests: of the method (RFC 9110), or of HTTP/2's preface (RFC 9113)."""
 _HTTP_BYTES: Final = 8
 """The number of bytes of an HTTP request that are shown in the log. Later bytes may contain a secret."""
 _MAX_NAME: Final = 256

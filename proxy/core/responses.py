@@ -140,7 +140,7 @@ _Rewriting = TypeVar("_Rewriting", bound=Rewriting)
 
 
 class ForwardFetch(Forward):
-    """Forwards and counts the response to a fetch of an unknown version."""
+    """Forwards and counts the response to a fetch of a version that the gateway does not parse."""
 
     __slots__ = ("_state",)
 
@@ -149,7 +149,7 @@ class ForwardFetch(Forward):
         self._state = state
 
     def feed(self, chunk: bytes, *, last: bool) -> list[Buffer]:  # noqa: ARG002 - as every handler
-        """Count the bytes of a forwarded fetch, and return the bytes unchanged."""
+        """Count the bytes of the response, and return them unchanged."""
         self.passes(len(chunk))
         return [chunk]
 
@@ -236,7 +236,7 @@ class _Rewrite(Handler, Generic[_Rewriting]):
 
 
 class CutVersions(_Rewrite[Rewriting]):
-    """Limits the version ranges of an ApiVersions response to versions that the gateway supports."""
+    """Replaces the version ranges of an ApiVersions response by those that the gateway offers."""
 
     __slots__ = ("forwards",)
 
@@ -283,7 +283,7 @@ class RewriteAddresses(_Rewrite[AddressRewriting]):
         self.awaits_brokers = frozenset()
 
     def end(self, _request: InFlight) -> bool:
-        """Return whether the client has the complete response. If false, the response waits for listeners."""
+        """Return whether the client's response is complete. If false, the response waits for listeners."""
         return not self.awaits_brokers
 
     def opened(self) -> list[Buffer]:
@@ -298,7 +298,7 @@ class RewriteAddresses(_Rewrite[AddressRewriting]):
         return self._rewritten(waits=True)
 
     def _rewritten(self, *, waits: bool) -> list[Buffer]:
-        """Return the response with the gateway's addresses, or nothing while it must wait for listeners.
+        """Return the response with the gateway's addresses. Return nothing if it must wait or is refused.
 
         Args:
             waits: whether the response may wait. If not, brokers without a listener are left out.
@@ -348,7 +348,7 @@ def clamped(
 ) -> tuple[list[Buffer], api_versions.Features | None]:
     """Return an ApiVersions response with the gateway's version ranges. Also return the broker's features.
 
-    The features are None if the response can't be parsed; then the response is unchanged.
+    The features are None if the response is an error, or can't be parsed. In the latter case it is unchanged.
 
     Args:
         frame: the whole frame.

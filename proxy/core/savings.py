@@ -20,9 +20,10 @@ PLAIN_PER_LOST: Final = 256
 """The number of bytes without a session for each byte that sessions have lost. Only after these bytes may the
 connection use a session again. So it loses less than 0.4 %."""
 CREDIT_EXCHANGES: Final = 4
-"""The savings that sessions may lose again before they are stopped, in full exchanges.
+"""The bytes that sessions may lose before they are stopped, in full exchanges.
 
-One full exchange is the bytes of one full fetch and its response.
+A connection begins with this credit. Losses reduce it, and savings restore it up to this amount. One full
+exchange is the bytes of one full fetch and its response.
 """
 FIRST_WAIT: Final = 8
 LONGEST_WAIT: Final = 1024
@@ -88,9 +89,10 @@ class Savings:
         self._rest = 0
         """Bytes that still have to be transferred without a session before a fetch uses a session again."""
         self._spent = 0
-        """Bytes of fetches without a session."""
+        """Bytes of fetches without a session, and of their responses."""
         self._news = 0.0
-        """The average number of entries with changes in a response of the session."""
+        """The average number of entries with something new in a response. In a response without the session,
+        these are the entries with records."""
         self._excess = 0.0
         """The average number of additional bytes for each entry in the session's responses. There are such
         bytes because a broker may split a topic into several elements."""
@@ -98,7 +100,8 @@ class Savings:
         self._alike = 0
         """The number of consecutive fetches without a session for which a session would have saved bytes."""
         self._regret = 0.0
-        """Bytes that a session would have saved in the fetches so far, if it had had their exact list."""
+        """Bytes that a session with their exact list would have saved in the fetches since the last saving,
+        expense or close."""
         self._owed = 0.0
         """Bytes that the session must still save to pay for the last expense. An expense is a new session, or
         a new list for a session."""
@@ -213,7 +216,7 @@ class Savings:
             entries: the number of entries in the session's response.
 
         Returns:
-            True if the connection uses no session from now on, because sessions cost too much (see `settle`).
+            True if the connection begins to rest, because sessions cost too much (see `settle`).
         """
         self._news += _WEIGHT * (entries - self._added - self._news)
         self._added = 0
@@ -247,7 +250,8 @@ class Savings:
         """Add saved bytes to the account. The number is negative if bytes were lost.
 
         Returns:
-            True if more bytes were lost than allowed. Then the connection uses no session from now on.
+            True if the connection begins to rest, because more bytes were lost than allowed. False if it
+            already rested.
         """
         credit = self._credit + saved
         if credit >= 0:

@@ -54,7 +54,7 @@ class Stage:
         return None
 
     def on_request(self, data: bytes, _size: int, _api_key: int, _version: int) -> bytes | None:
-        """Process a fetch that was too large to read, or a request other than a fetch.
+        """Process a request other than a fetch, or a fetch that is forwarded without being parsed.
 
         Args:
             data: the request, or its beginning.
@@ -63,8 +63,8 @@ class Stage:
             _version: the version of the request.
 
         Returns:
-            The bytes to forward in place of `data`. None if the request has to wait. In that case the stage
-                sets `need` or `held` of `ConnectionState.from_client`.
+            The bytes to forward in place of `data`. None if the request has to wait: then the stage sets
+                `need` or `held` of `ConnectionState.from_client`. Also None if the stage ends the connection.
         """
         return data
 
@@ -86,8 +86,8 @@ class Stage:
         """Return a fetch with the changes of this stage.
 
         The method is not called for a fetch that the gateway must not rewrite
-        (`FetchRequest.unsupported_reason`). `on_request` gets the fetches that are below v4, above 1 MiB, or
-        for which there is no memory.
+        (`FetchRequest.unsupported_reason`). `on_request` gets the fetches that are below v4, above v18, above
+        1 MiB, or for which there is no memory.
 
         A stage must not change the entries or their offset. The fast path makes the same change to later
         fetches that differ only in their entries. If a change depends on more than the fetch and the client
@@ -96,7 +96,10 @@ class Stage:
         return fetch
 
     def on_asked(self, _api_key: int) -> None:
-        """Note that a request is sent to the broker, which will send a response."""
+        """Note a request of the client that will get a response.
+
+        This is called again if a fetch had to wait. A stage may also answer a fetch itself.
+        """
 
     def on_answered(self, _api_key: int) -> None:
         """Note that a response is complete."""
@@ -111,7 +114,7 @@ class Stage:
         """
 
     def around(self, request: InFlight) -> Handler:
-        """Return the handler for a request, which may be wrapped in a handler of this stage.
+        """Return the handler for a request other than a fetch. A stage may wrap it in its own handler.
 
         This is called right after `on_request` has accepted the request.
         """
