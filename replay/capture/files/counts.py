@@ -29,11 +29,11 @@ class FileCounts:
     file: str
     """The name of the file, as the user gave it. `-` is standard input."""
     number: int = 0
-    """The position of the file among the input files."""
+    """The number of the file, see `Source.number`."""
     fingerprint: str = ""
     """See `Source.fingerprint`."""
     format: str = ""
-    """The format of the file, `pcap` or `pcapng`. Empty if the file has another format."""
+    """The format of the file, `pcap` or `pcapng`. Empty if it is another one, or could not be read."""
     file_bytes: int = 0
     """Bytes of the capture that were read, decompressed."""
     packets: int = 0
@@ -45,7 +45,7 @@ class FileCounts:
     link_types: dict[int, int] = field(default_factory=dict)
     """The number of packets of each link type. Link types have tcpdump's numbers."""
     first_time: int = 0
-    """The time of the first packet, in nanoseconds since 1970. 0 if there is no packet."""
+    """The earliest time of a packet, in nanoseconds since 1970. 0 if there is no packet."""
     last_time: int = 0
     stretches: list[list[int]] = field(default_factory=list)
     """The captured intervals of time, in order. Each has the time of its first and of its last packet. The
@@ -62,14 +62,14 @@ class FileCounts:
     cut_headers: int = 0
     """The number of cut packets whose headers are incomplete. The connection of such a packet is unknown."""
     malformed: int = 0
-    """Packets whose IP or TCP header contradicts itself."""
+    """Packets whose IP or TCP header contradicts itself, or is incomplete although nothing was cut."""
     filtered: int = 0
-    """TCP packets of hosts or ports that the filter excludes."""
+    """TCP packets that the filter excludes, by host, port or part (see `Filter`)."""
     other_ports: dict[int, int] = field(default_factory=dict)
     """The numbers of packets that the filter by ports excludes, by port. Each packet counts for both of its
     ports. Only the ports with the most packets are kept."""
     unknown_link: int = 0
-    """Packets of link types that are not supported."""
+    """Packets of link types that are not supported, or of interfaces that the file does not describe."""
     bad_records: int = 0
     """The number of places where a record had to begin, but no valid record was found."""
     skipped_bytes: int = 0

@@ -17,7 +17,7 @@ _NANOSECONDS = frozenset({dpkt.pcap.TCPDUMP_MAGIC_NANO})
 
 
 class NotACaptureError(ValueError):
-    """The file is not a capture. The message says which type of file was found instead."""
+    """The file is not a capture, or is cut within its header. The message says which."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class Format:
     record_header: int = 16
     """The size of the header before each packet, in bytes (pcap only)."""
     max_record: int = MAX_RECORD
-    """The maximum of bytes in a record. If a header claims more, it is not the header of a record."""
+    """The maximum of packet bytes in a record. A header that claims more is not the header of a record."""
 
 
 def identify(head: bytes) -> Format:

@@ -64,7 +64,9 @@ class PcapRecords:
         self._seeking = False
 
     def read(self, window: FileWindow, *, final: bool) -> Records | None:
-        """Return the complete records in the window, or None if more bytes are needed.
+        """Return the complete records in the window, or None if more bytes are needed, or none are left.
+
+        If the chain of records is broken, there may be no records in the result.
 
         Args:
             window: the bytes to read. Its `begin` moves past the records that were read.
@@ -93,7 +95,7 @@ class PcapRecords:
     def _follow(self, window: FileWindow) -> _Chain:
         """Follow the records to the end of the window.
 
-        This is the only Python loop that runs once for each packet.
+        In a pcap file, this is the only Python loop that runs once for each packet.
         """
         unpack, data, header = self._captured.unpack_from, window.data, self._form.record_header
         last = window.end - header + 1
@@ -164,7 +166,7 @@ class PcapRecords:
 
 
 def first_time(form: Format, window: FileWindow) -> int:
-    """Return the time of the first packet in a window at the start of a file; 0 if there is no packet."""
+    """Return the time of the first packet in a window at the start of a file; 0 if no valid one is there."""
     if window.end < HEADER + form.record_header:
         return 0
     second, fraction, captured = struct.unpack_from(f"{form.order}3I", window.data, HEADER)

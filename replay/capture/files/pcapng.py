@@ -79,7 +79,7 @@ class PcapngRecords:
     def read(self, window: FileWindow, *, final: bool) -> Records | None:
         """Return consecutive packets of one kind.
 
-        The result may have no packets. It is None if more bytes are needed.
+        The result may have no packets. It is None if more bytes are needed, or none are left.
 
         Args:
             window: its `begin` moves past the packets that were read.
@@ -217,7 +217,7 @@ class PcapngRecords:
     def _simple(self, window: FileWindow, places: Column) -> Records:
         """Read simple packet blocks. Their packets always belong to the first interface.
 
-        A simple packet has no time of its own, so it gets the time of the previous packet.
+        A simple packet has no time of its own, so it gets the latest time so far.
         """
         room = window.blocks(places + 4, f"{self._order}u4").astype(np.int64) - 16
         length = window.blocks(places + 8, f"{self._order}u4").astype(np.int64)
@@ -253,7 +253,8 @@ class PcapngRecords:
     def _found(self, window: FileWindow, *, final: bool) -> bool:
         """Search for the next block. Return whether one was found.
 
-        The block's kind must be known, its two length fields must agree, and another block must follow it.
+        The block's kind must be known, its two length fields must agree, and another block must follow it, if
+        the window has more bytes.
         """
         word = np.ndarray(len(window.data) - 3, f"{self._order}u4", window.data, 0, (1,))
         last = max(window.end - 11, window.begin)

@@ -56,13 +56,14 @@ class Source:
     name: str
     """Path or URI; `-` is standard input."""
     number: int = 0
-    """Position in the input: files are ordered by the time of their first packet."""
+    """Position in the input, from 0: files are ordered by the time of their first packet. If the run adds to
+    a table, the numbers continue those of the table."""
     size: int = -1
     """The size of the file as stored, in bytes. -1 if unknown."""
     modified: int = 0
     """When a regular local file was last changed, in ns since 1970; 0 for all other inputs."""
     form: Format | None = None
-    """The file format. None if it is unknown (standard input), or if there is a `problem`."""
+    """The file format. None if it is unknown (a pipe), or if there is a `problem`."""
     compression: str = ""
     """`gzip`, `zstd` or ""."""
     first_time: int = 0
@@ -247,7 +248,7 @@ def _directory(text: str, names: Iterable[str]) -> list[str]:
 
 
 def is_table(text: str) -> bool:
-    """Return whether an input is a directory that `measure --parquet` wrote."""
+    """Return whether an input is a local directory that `measure --parquet` wrote."""
     patterns = ("day=*/broker=*/*.parquet", "*.parquet")  # the latter: of earlier releases
     return Path(text).is_dir() and any(any(Path(text).glob(pattern)) for pattern in patterns)
 
@@ -335,9 +336,9 @@ def _pieces(source: Source, share_bytes: int) -> list[FilePiece]:
 
 
 def _next_record(source: Source, form: Format, place: int) -> int | None:
-    """Return the offset of the first record that begins at `place` or later.
+    """Return an offset after `place` at which a record certainly begins.
 
-    Return None if no record begins within a megabyte.
+    Return None if the next bytes show none. They are six times the longest record, at most `SIZE` bytes.
     """
     window = FileWindow(place)
     stream, _ = open_stream(source.path, place)

@@ -36,7 +36,7 @@ def open_pipe(name: str) -> BinaryIO:
 
 
 def filesystem(name: str) -> tuple[fs.FileSystem, str]:
-    """Return the file system for a URI, and the path in this file system.
+    """Return the file system for a URI or a local path, and the path in this file system.
 
     Raises:
         OSError: this pyarrow has no such file system.

@@ -131,7 +131,7 @@ def unreadable(records: Records, rows: Column, counts: FileCounts) -> None:
 
 
 def _whole(counts: FileCounts, sane: Column, fragment: Column, protocol: Column) -> tuple[Column, Column]:
-    """Return which complete packets have TCP and which do not. Count incomplete packets."""
+    """Return which packets have TCP and which do not. Malformed ones and fragments are only counted."""
     tcp = protocol == _TCP
     counts.malformed += int(np.count_nonzero(~sane))
     counts.fragments += int(np.count_nonzero(sane & fragment))

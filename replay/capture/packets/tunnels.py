@@ -43,8 +43,8 @@ def opened(window: FileWindow, place: Column, protocol: Column, end: Column) -> 
         end: the offset at which the captured bytes of each packet end.
 
     Returns:
-        The offset of the inner IP header, and its IP version. The version NEITHER means that the packet is in
-        no known tunnel.
+        The offset of the inner IP header, and its IP version. The version NEITHER means that the payload is
+        no known tunnel, or that the tunnel has no IP packet.
     """
     begin, kind = place.copy(), np.full(len(place), NEITHER, np.int64)
     for rows, opening in (

@@ -218,7 +218,7 @@ class TlsDirection:
     def _found(self, record: memoryview, end_time: int) -> bool:
         """Try to decrypt a record with each possible sequence number.
 
-        If a number is right, continue with the bytes after the record.
+        If a number is right, pass on what is missing and the contents of the record, and return True.
         """
         opener = self.opener
         if opener is None or self._padded:

@@ -27,7 +27,7 @@ _RETRY: Final = bytes.fromhex("cf21ad74e59a6111be1d8c021e65b891c2a211167abb8c5e0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerHello:
-    """The TLS version and the cipher that the server chose."""
+    """The TLS version and the cipher that the server chose, and its random bytes."""
 
     version: int
     cipher: int
@@ -58,7 +58,7 @@ def begins_with_client_hello(view: memoryview) -> bool:
 
 
 def client_random(message: bytes) -> bytes | None:
-    """Return the client random of a ClientHello. Return None if the message has another type."""
+    """Return the client random of a ClientHello. None if the message has another type or is incomplete."""
     found = message[_RANDOM]
     return found if message[:1] == bytes([_CLIENT_HELLO]) and len(found) == 32 else None
 
