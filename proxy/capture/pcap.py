@@ -1,9 +1,10 @@
 """Makes packets of a pcap file from the bytes of a connection. Sans-IO.
 
 The gateway sees bytes, not packets. So each piece of bytes becomes one TCP segment over IP (link type 101,
-raw IP). There are no lost segments, retransmissions or pure acknowledgments. Addresses, times, bytes and
-their order are real. TCP checksums are 0, as when the network card computes them. Omitted bytes look as if
-tcpdump had cut the packet (snap length): the recorded packet is shorter than the real one.
+raw IP), or several if it is longer than `MAX_SEGMENT`. There are no lost segments or retransmissions, and no
+pure acknowledgments after the handshake. Addresses, times, bytes and their order are real. TCP checksums are
+0, as when the network card computes them. Omitted bytes look as if tcpdump had cut the packet (snap length):
+the recorded packet is shorter than the real one.
 """
 
 from collections.abc import Iterable

@@ -322,7 +322,7 @@ class _Requests(_RedactedDirection):
         self._size = 0
 
     def begin(self, head: bytes) -> None:
-        """Decide which bytes of a request to keep: the whole body, or only the client_id."""
+        """Decide which bytes of a request to keep after its head: all, only the client_id, or none."""
         api_key, version = int.from_bytes(head[API_KEY]), int.from_bytes(head[API_VERSION])
         client_id = int.from_bytes(head[REQUEST_START_BYTES:], signed=True)
         self._last = (api_key, version) == _OPAQUE_FROM
@@ -440,7 +440,7 @@ class _RedactedResponses(_RedactedDirection):
     def end(self) -> list[Piece]:
         """End the stream. Return the pieces of the bytes that are still buffered.
 
-        The contents of records are omitted from these pieces.
+        The body of a fetch response is omitted from them, because it is incomplete.
         """
         pieces = super().end()
         if self._held.size:

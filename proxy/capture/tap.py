@@ -119,7 +119,7 @@ class Capture:
     Args:
         files: the files to write to.
         records: whether to keep the contents of Kafka records.
-        loop: the event loop of the gateway. All methods are called from its thread.
+        loop: the event loop of the gateway. Other objects call all methods from its thread.
         log: the log for a capture that stops early.
     """
 
@@ -146,7 +146,7 @@ class Capture:
         return _Tapped(self, protocol, by)
 
     def write(self, records: Sequence[Buffer]) -> None:
-        """Queue records. The thread writes them within `FLUSH_SECONDS`."""
+        """Queue records. The thread gets them within `FLUSH_SECONDS`."""
         if not self.on or not records:
             return
         if not self._pending:
@@ -157,7 +157,7 @@ class Capture:
             self._flush()
 
     def close(self) -> None:
-        """Write the records in the queue, then stop. Later records are lost."""
+        """Write the records in the queue, for at most `CLOSE_SECONDS`, then stop. Later records are lost."""
         self._flush()
         self.on = False
         self._queue.put(None)

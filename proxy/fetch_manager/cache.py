@@ -144,7 +144,7 @@ class FetchSessionCache:
             self.remove(session)
 
     def create(self, session: FetchSession, now_ms: int) -> int:
-        """Put a new session into the next shard in turn. Return its id, or 0 if the shard has no slot."""
+        """Put a new session into the next shard in turn. Return its id, or 0 if the shard has no room."""
         shard = self._shards[self._turn % SHARDS]
         self._turn += 1
         return shard.create(session, now_ms)
@@ -221,7 +221,7 @@ class FetchSessionCacheShard:
         return self._weight - session.cached_weight + session.partitions.weight <= self._max_partitions
 
     def create(self, session: FetchSession, now_ms: int) -> int:
-        """Give a new session a slot and an id. Return the id, or 0 if there is no slot."""
+        """Give a new session a slot and an id. Return the id, or 0 if there is no slot or no room for it."""
         if not self._make_room(now_ms, session):
             return 0
         session_id = self._new_id(self._first_id, self._last_id)

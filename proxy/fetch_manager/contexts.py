@@ -54,7 +54,9 @@ def empty_response(
 
 
 class SessionErrorContext:
-    """The context of a fetch whose session does not exist or does not match. Its response is known.
+    """The context of a fetch whose session does not exist, does not match, or can't continue.
+
+    Its response is known.
 
     The response has error 70, 71 or 106 (fetch-semantics 2.2).
     """
@@ -128,11 +130,12 @@ class _WalkedResponse:
         self._understood = True
         self._held: Received | None = Received()
         """The bytes of the response that were received so far. None after the first bytes of the response
-        have been sent to the client."""
+        have been sent to the client, or after `drop`."""
         self.partitions = 0
-        """The number of partitions in the client's response, after that is complete."""
+        """The number of partitions in the client's response to an incremental fetch, after that is complete.
+        0 for a full fetch."""
         self.record_bytes = 0
-        """The bytes of records in the client's response."""
+        """The bytes of records in the client's response, like `partitions`."""
 
     @property
     def buffered(self) -> int:
@@ -235,7 +238,7 @@ class FullFetchContext(_WalkedResponse):
         if walk.session_id > 0:  # the broker's own session: this client needs none
             return walk.session_id
         # A throttled response is empty and creates no session (fetch-semantics 2.8). The same holds for a
-        # server that does not name every requested partition.
+        # server that names none of the requested partitions.
         if not walk.partitions and (fetch.partitions or walk.throttle_time_ms):
             return 0
         partitions = SessionPartitions(fetch.layout)

@@ -81,12 +81,8 @@ class FetchManager:
             gives: whether the client may get a session.
 
         Returns:
-            None if the fetch has to be forwarded unchanged. This is so for a follower's fetch
-                (fetch-semantics,
-            trap 2), and for a fetch with tags if the broker may give the session.
-
-        Raises:
-            ProtocolError: the fetch does not match the schema of its version.
+            None if the fetch has to be forwarded unchanged: a follower's fetch (fetch-semantics, trap 2), or
+                a request for a session that the gateway can't give but the broker may, such as one with tags.
         """
         if fetch.unsupported_reason == _NOT_A_CONSUMER:
             return None

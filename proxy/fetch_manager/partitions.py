@@ -22,8 +22,8 @@ Partitions: TypeAlias = npt.NDArray[np.uint32]
 Offsets: TypeAlias = npt.NDArray[np.int64]
 
 NOT_REPORTED: Final = -1
-"""The high watermark and log start offset of a partition before any response has reported them
-(fetch-semantics 2.3)."""
+"""The high watermark and log start offset of a partition before any response has reported them, and the high
+watermark after an error (fetch-semantics 2.3, 2.5)."""
 NO_ROW: Final = -1
 _TOPIC_SHIFT: Final = 32
 _ROW_BYTES: Final = 100
@@ -154,7 +154,7 @@ class SessionPartitions:
     # The response half
 
     def rows(self, topics: Sequence[tuple[bytes, int]], partitions: Partitions) -> Rows:
-        """Return the row of each partition of a response, or -1 if the session does not have it.
+        """Return the row of each partition in a list, or -1 if the session does not have it.
 
         Args:
             topics: topic keys, each with the number of its partitions.

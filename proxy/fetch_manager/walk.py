@@ -18,7 +18,7 @@ _UNSIGNED: Final = 0xFFFF_FFFF
 class OrderedWalk(FetchResponseWalk):
     """A walk of a fetch response that also records the position of each run of empty entries.
 
-    The order of the response's entries becomes the order of the session's partitions.
+    The order of the entries in the first response becomes the order of the session's partitions.
     """
 
     __slots__ = ("run_places",)
