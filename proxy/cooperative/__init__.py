@@ -1,6 +1,6 @@
 """Cooperative consuming: members of a group share a partition, and each gets some of its keys. Sans-IO.
 
-The stage that `proxy.server` adds to each connection:
+The stage that `proxy.server` adds to each connection with ``--cooperative``:
 
 - `member_stage`: reads the requests of one client, and makes the client's responses.
 - `responses`: types for the functions that process responses.

@@ -76,8 +76,8 @@ def read_header(records: Buffer, at: int) -> Header:
     At least `HEADER_BYTES` bytes must follow this offset.
 
     Raises:
-        BatchError: the magic is not 2, the batch is shorter than its header, or a number in the header is
-            negative that can't be.
+        BatchError: the magic is not 2, the batch is shorter than its header, or last_offset_delta or the
+            number of records is negative.
     """
     base, length, epoch, magic, crc, attributes, delta, first, last, _, _, _, count = _HEADER.unpack_from(
         records, at

@@ -1,8 +1,8 @@
 """The declared key ranges of connected clients. Two clients of a group must never get the same records.
 
-A client claims its ranges of a partition with its first fetch of the partition. If two clients want the same
-hash, the first one keeps it. The claim ends when the client's last connection is closed. Until then the
-client may process records, even if it fetches nothing.
+A client claims its ranges of a partition with its first fetch of the partition after its group is known. If
+two clients want the same hash, the first one keeps it. The claim ends when the client's last connection is
+closed. Until then the client may process records, even if it fetches nothing.
 
 A client is identified by host and client.id. If it reconnects, it is the same client.
 """

@@ -4,8 +4,9 @@ The rest of the core sees a client without a lane: the client.id has no suffix, 
 of whole partitions. So these fetches use a session like any others. The stage takes the responses to the
 requests that it reads. From them it makes responses with the records of the client's lane.
 
-A client has a lane if its client.id declares one, or if its group assigned one, maybe on another connection.
-The stage does not change requests of a client without a lane, except those that join a group.
+A client has a lane if its client.id declares one, or begins with the name of a cooperative group and a dot.
+In the second case its group assigns lanes, maybe on another connection. The stage does not change requests of
+a client without a lane, except those that join a group.
 """
 
 from collections.abc import Callable

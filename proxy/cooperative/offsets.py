@@ -1,7 +1,7 @@
 """Committed offsets on the wire: OffsetCommit v2 to v9, TxnOffsetCommit v0 to v5 and OffsetFetch v1 to v9.
 
-Later versions name topics by id, and are not offered to a member. Frames are complete, with their 4-byte
-length. Commits are rare, so reading and encoding them with `Entry` objects is fast enough.
+Later versions of OffsetCommit and OffsetFetch name topics by id, and are not offered. Frames are complete,
+with their 4-byte length. Commits are rare, so reading and encoding them with `Entry` objects is fast enough.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -48,14 +48,15 @@ class FilterTally(Figures):
     """The counts of filtered records, over all members of the groups in this process."""
 
     records: Counter[str] = field(default_factory=Counter)
-    """How many records members got or did not get, in partitions of which they have only a part. The keys are
-    in `RECORDS`."""
+    """How many records members got or did not get. The keys are in `RECORDS`. Partitions of which a member
+    gets all records are not counted."""
     batches: Counter[str] = field(default_factory=Counter)
-    """The numbers of batches in these partitions. The keys say how they were changed: see `BATCHES`."""
+    """The numbers of batches, without those partitions. The keys say how they were changed: see `BATCHES`."""
     upstream_bytes: int = 0
-    """Bytes of records that brokers have sent for fetches of members, also for whole partitions."""
+    """Bytes of records that brokers have sent for fetches of members, in all partitions."""
     client_bytes: int = 0
-    """Bytes of records that were sent to members. Whole partitions are not counted."""
+    """Bytes of records that were sent to members. Partitions of which a member gets all records are not
+    counted."""
     skipped_offsets: int = 0
     """Offsets that the gateway did not request again, because they have no record for the lane."""
     commits: Counter[str] = field(default_factory=Counter)

@@ -227,7 +227,7 @@ class Snapshot:
     groups: tuple[GroupFigures, ...]
     """The cooperative groups. Empty without ``--cooperative``."""
     records_kept: int
-    """How many records members have received from partitions of which they have only a part."""
+    """How many records members have received, without partitions of which a member gets all records."""
     records_filtered: int
     """How many records were removed from responses to members: those of other members, and processed ones."""
     detached: int

@@ -117,7 +117,7 @@ class Status:
     slots_used: int
     connections: int
     buffered_bytes: int = 0
-    """How many bytes of incomplete responses are in memory."""
+    """How many bytes of responses are in memory: incomplete, or not read by their clients."""
     over: bool = False
     """Whether `buffered_bytes` is above the limit."""
     client_sessions: int = 0
