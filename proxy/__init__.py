@@ -8,11 +8,11 @@ events.
 - **session** (sans-IO): fetch sessions (KIP-227). The *handler* owns a session: its state, id and epoch, and
   the *table* of its partitions, with one row for each. A *decision* says how to send a fetch.
 - **fetch_manager** (sans-IO): the broker's half of KIP-227, which gives clients the gateway's own sessions.
+- **capture**: the bytes of both sides as pcap files, with or without record contents.
 - **core** (sans-IO): one client and its broker. A *connection* cuts bytes into frames. It decides how to send
   each fetch, and makes the client's response. It reports rare *events*, and counts each fetch in a *tally*.
 - **cooperative** (sans-IO): with ``--cooperative``, a stage before the core for members of a group that share
   partitions. Each member gets the records of its own keys, and commits for these keys.
-- **capture**: the bytes of both sides as pcap files, with or without record contents.
 - **net**: the sockets. A *link* is a client's socket, its broker's socket and the core between them.
 - **telemetry**: the gateway's reports: status, totals, history, logs, metrics, state, admin endpoint.
 - **server**: the processes. A single process serves all clients, or a supervisor sends clients to workers.

@@ -51,12 +51,13 @@ class FetchCounts:
     """The number of fetches of each kind: full (epoch 0), incremental (epoch > 0), sessionless (epoch -1
     without a session id), close (epoch -1 with a session id)."""
     least: int = -1
-    """The lowest number of partitions in a fetch. -1 if there is no fetch."""
+    """The lowest number of partitions in a fetch. -1 if no fetch could be read."""
     most: int = 0
     partitions: int = 0
-    """The sum of the numbers of partitions in all fetches."""
+    """The sum of the numbers of partitions in all fetches that could be read."""
     unread: int = 0
-    """The number of fetches that were not captured completely, or that could not be parsed."""
+    """The number of fetches that were not captured completely, or that could not be parsed. Fetch versions
+    that the gateway does not parse are among them."""
 
     def add(self, exchange: Exchange) -> None:
         """Add a fetch request to the counts."""
@@ -86,7 +87,7 @@ class ConnectionCounts:
 
     @property
     def sessions(self) -> str:
-        """Whether the client uses fetch sessions: "yes", "no", or "" if it does not fetch."""
+        """Whether the client uses fetch sessions: "yes", "no", or "" if no fetch of it could be read."""
         kinds = self.fetch.kinds
         if not kinds:
             return ""
@@ -156,7 +157,7 @@ class Inspection:
         return found
 
     def verdict(self) -> str:
-        """Return one line: whether the captures have Kafka, and which clients fetch."""
+        """Return one line: whether the captures have Kafka, and how many connections fetch."""
         kafka = self.kafka()
         if not kafka:
             return "No connection that speaks Kafka was found."
@@ -174,7 +175,7 @@ class Inspection:
         )
 
     def cut_fetches(self) -> int:
-        """Return how many fetches were captured only in part."""
+        """Return how many fetches were captured only in part, or could not be parsed."""
         return sum(counts.fetch.unread for counts in self.connections)
 
     def next_step(self) -> str:
@@ -253,7 +254,7 @@ def _plain(counts: ApiCounts | FetchCounts) -> dict[str, Any]:
 def _listed(exchange: Exchange) -> tuple[int, str] | None:
     """Return the number of partitions that a fetch lists, and the fetch's kind.
 
-    Return None if the fetch can't be parsed.
+    Return None if the fetch was not captured completely, or can't be parsed.
     """
     frame, version = exchange.request, exchange.api_version
     layout = LAYOUTS.get(version)

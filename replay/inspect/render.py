@@ -57,7 +57,7 @@ def show(inspection: Inspection, console: Console | None = None, *, measure: str
 
 
 def _again(inspection: Inspection) -> str:
-    """Return advice if most fetches were captured only in part; "" otherwise."""
+    """Return advice if at least half of the fetches could not be read; "" otherwise."""
     cut, fetches = inspection.cut_fetches(), inspection.fetches()
     if 2 * cut < fetches:
         return ""

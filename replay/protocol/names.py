@@ -11,5 +11,5 @@ NAMES: Final[dict[int, str]] = {
 
 
 def name_of(api_key: int) -> str:
-    """Return an API key's name, or its number if the name is unknown."""
+    """Return an API key's name. Return "unknown" for a negative key, "ApiKey99" for the unknown key 99."""
     return NAMES.get(api_key) or ("unknown" if api_key < 0 else f"ApiKey{api_key}")

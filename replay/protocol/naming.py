@@ -59,7 +59,10 @@ _METADATA: Final = frozenset({"topics.name", "topics.partitions.partition_index"
 
 
 def named_partitions(api_key: int, version: int, frame: bytes, body: int) -> Iterator[tuple[str, int]]:
-    """Yield the topic and the number of each partition that a request contains.
+    """Yield the topic and the number of each partition that a request names.
+
+    Topics that have only an id are left out. Nothing is yielded for a request that can't be read, or if
+    `SCHEMAS` has no partitions for its API (Fetch has none).
 
     Args:
         api_key: the API key of the request.
@@ -80,7 +83,7 @@ def named_partitions(api_key: int, version: int, frame: bytes, body: int) -> Ite
 def count_partitions(api_key: int, version: int, frame: bytes, body: int) -> int | None:
     """Return how many partitions a request lists.
 
-    Return None if requests of this API list none, or if the request can't be read.
+    Return None if `SCHEMAS` has no partitions for this API, or if the request can't be read.
 
     Args:
         api_key: the API key of the request.

@@ -119,7 +119,7 @@ class KafkaPcapReader(DataSourceReader):
         return [Part(number) for number in range(self._parts)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read the exchanges of one part of the captures."""
+        """Read the exchanges of one part of the captured connections."""
         check_seen(self._sources)
         keep = Filter(ports=self._ports, parts=self._parts, part=partition.value)
         return batches(_events(plan(self._sources, _WHOLE), keep, self._secrets))
