@@ -1,1 +1,1 @@
-"""The report object, and its output formats: functions that open no file and no connection. Sans-IO."""
+"""The report object, and its output formats. They open no file but the templates of the HTML page."""

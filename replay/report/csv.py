@@ -1,12 +1,13 @@
 """The report as one CSV table: a row for the total, and for each client, topic, broker and connection.
 
 The column `by` has the kind of the row: total, client, topic, broker, connection or passed. A row of the kind
-passed has those fetches of a client that could not use a session for a certain reason.
+passed has those fetches of a client that did not use a session for a certain reason.
 
-Add up only rows of the same kind, because the rows of each kind together have all the bytes. (There is one
-exception: connection rows exist only for the largest connections.) The names of the other columns come from
-the fields of the report object: `actual_request_bytes` is `fetch.actual.request_bytes`. A column that does
-not apply is empty. The format is RFC 4180: UTF-8, comma, CRLF, names in the first row.
+Add up only rows of the same kind, because the rows of each kind together have all the bytes. (There are two
+exceptions: connection rows exist only for the largest connections, and passed rows have only the fetches that
+did not use a session.) The names of the other columns come from the fields of the report object:
+`actual_request_bytes` is `fetch.actual.request_bytes`. A column that does not apply is empty. The format is
+RFC 4180: UTF-8, comma, CRLF, names in the first row.
 """
 
 import csv
@@ -71,7 +72,8 @@ MORE: Final = (
     "passed_bytes",
 )
 """The last columns. Only the row `total` has `captured_seconds`. The rows `total` and `client` have the next
-three columns. The other columns have the reasons why fetches could not use a session."""
+two columns, and the rows `client` also have `to_do`. `reason` says why nothing is saved; in a row `passed`,
+why its fetches did not use a session. Only rows `passed` have the last two columns."""
 COLUMNS: Final = (*NAMES, *FIGURES, *MORE)
 
 

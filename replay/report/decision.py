@@ -41,7 +41,7 @@ _BEFORE_WAITING: Final = {
     "one partition": "It lists a single partition. ",
 }
 _MAY_WAIT: Final = frozenset({"", *_BEFORE_WAITING, "resting", "delta not smaller"})
-"""If the main reason is one of these, the best advice is to fetch more records in fewer fetches."""
+"""Only if the main reason is one of these, the advice may be to fetch more records in fewer fetches."""
 _UPGRADES: Final[dict[str, _Advice]] = {
     "leader epochs": (
         "upgrade brokers",
@@ -94,7 +94,7 @@ class DailyRate:
         return round(count / self.seconds * DAY) if self.seconds else None
 
     def month(self, count: int) -> float | None:
-        """Return the money for 30 days at the captured rate, or None without a price."""
+        """Return the money for 30 days at the captured rate. None without a price or a captured time."""
         if self.price_per_gb is None or not self.seconds:
             return None
         return count / _GB * self.price_per_gb / self.seconds * MONTH
@@ -137,7 +137,10 @@ def decide(
 
 
 def why(fetch: FetchReport, passed: Mapping[str, Passed]) -> str:
-    """Return why nothing is saved: a key of `passed`, or a sentence. Return "" if something is saved."""
+    """Return why nothing is saved: a key of `passed`, or a sentence.
+
+    Return "" if something is saved, or if there are no fetch bytes.
+    """
     if fetch["saved_bytes"] > 0 or not actual_bytes(fetch):
         return ""
     reason = main_reason(passed)

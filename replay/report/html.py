@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 ROWS: Final = 50
-"""The maximum number of rows in a table by client, topic, broker or connection. The last row is the sum of
-all further entries."""
+"""The maximum number of rows in a table by client, topic, broker or connection, counted as in `terminal`. A
+table of connections has no row that adds up the rest."""
 PROBLEMS: Final = 20
 SLOT_PLOTS: Final = 1
 """The number of brokers with a plot of slots over time. The JSON report has all brokers."""

@@ -82,7 +82,7 @@ class FetchReport(TypedDict):
 
 
 class Problem(TypedDict):
-    """A part of the input that could not be read. If there is any problem, the exit code is 3."""
+    """A part of the input that could not be read. If there is any, the exit code is 3, or 1."""
 
     file: str
     """The file as the user named it; "" if the problem is not about one file."""
@@ -109,7 +109,7 @@ class Input(TypedDict):
     """The number of TLS connections that could not be decrypted, or only in part, by reason."""
     clocks_apart_seconds: float
     """The smallest distance of two clocks, one for each direction of a connection, that explains the captured
-    times. The largest value of all connections is given; 0 if a single clock explains all times."""
+    times. The largest value of all connections is given; 0 if it is below 1 ms, which queues may explain."""
     problems: list[Problem]
 
 
@@ -145,8 +145,7 @@ class Bucket(TypedDict):
     """The fetch bytes of one period of time, in both directions."""
 
     time: str
-    """The start of the period, ISO 8601 in UTC. Buckets are in order; buckets without a fetch may be left
-    out."""
+    """The start of the period, ISO 8601 in UTC."""
     seconds: float
     """The length of the period in seconds."""
     actual_bytes: int
@@ -200,7 +199,7 @@ class NotEligible(TypedDict):
 
 
 class Passed(TypedDict):
-    """Fetches that a gateway forwards unchanged, for one reason."""
+    """Fetches that did not use a session of the gateway, for one reason."""
 
     exchanges: int
     bytes: int
@@ -217,7 +216,7 @@ class ToDo(TypedDict):
     saved_bytes_per_day: int | None
     """The modelled saving of one day, at the rate of the captured time. None if no time was captured."""
     money_per_month: float | None
-    """The modelled saving of money in 30 days. None without --price-per-gb."""
+    """The modelled saving of money in 30 days. None without --price-per-gb, or if no time was captured."""
     sentence: str
     """The advice for people, in one sentence. It does not name the client."""
 
@@ -236,7 +235,7 @@ class Decision(TypedDict):
     """The modelled saving of money in 30 days. None without --price-per-gb, or if `saved_bytes_per_day` is
     None."""
     reason: str
-    """The reason why nothing is saved; "" if something is saved."""
+    """The reason why nothing is saved; "" if something is saved, or if there are no fetch bytes."""
     next_step: str
     """Advice if no fetch was found; "" if there are fetches."""
     to_do: list[ToDo]
@@ -356,7 +355,8 @@ class LimitsRow(LimitFigures):
     software: str
     fetch_version: int
     max_bytes: int
-    """The largest limit of this client's fetches. 0 for v0 to v2, which have no limit."""
+    """The largest max_bytes of this client's fetches, even if `LimitsReport.max_fetch_bytes` is lower. 0 for
+    v0 to v2, which have none."""
 
 
 class StarvedRow(TypedDict):
@@ -372,7 +372,8 @@ class StarvedRow(TypedDict):
     since: str
     """The start of the time span, ISO 8601 in UTC."""
     seconds: float
-    """The seconds until the partition got records, had no more records, or the capture ended."""
+    """The seconds until the partition got records, had no more records, had an error, or was not fetched any
+    more. If this was not captured: until the last response in which the partition starved."""
     responses: int
     """The number of responses that brought records of other partitions in this time."""
     behind: int
@@ -448,7 +449,8 @@ class CooperativeReport(TypedDict):
     members: int
     """The number of members of a group: the value of --cooperative."""
     groups: list[CooperativeRow]
-    """A row for each group. The groups with the most bytes are first."""
+    """A row for each group, and for each client id without a known group. Rows without records and unread
+    bytes are left out. The rows with the most bytes are first."""
 
 
 class TcpIp(TypedDict):
@@ -516,7 +518,8 @@ class Report(TypedDict):
     connections: list[ConnectionRow]
     """The connections with the most actual fetch bytes, at most 50."""
     over_time: list[Bucket]
-    """The fetch bytes of consecutive periods. The list has at most 120 periods."""
+    """The fetch bytes of periods of equal length, in order. Periods without a fetch are left out. The list
+    has at most 120 periods."""
     where: Where
     readable: ReadableReport
     not_eligible: dict[str, NotEligible]

@@ -12,7 +12,7 @@ from replay.report.wording import duration, number, percent, shown, size
 
 
 class SavedBytes(NamedTuple):
-    """The number of saved bytes. It is negative if sessions cost more than they save."""
+    """The number of saved bytes, and their share. Both are negative if sessions cost more than they save."""
 
     saved_bytes: int
     ratio: float
@@ -74,7 +74,7 @@ class ReportLine:
     """A row of a table in the report."""
 
     values: Sequence[Any]
-    """One value for each column. In a row with totals, the last values may be missing."""
+    """One value for each column."""
     note: str = ""
     """A note that is shown below the first value of the row."""
     total: bool = False

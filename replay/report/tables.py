@@ -202,7 +202,7 @@ def slots(report: Report) -> ReportTable:
 def limits(report: Report, limit: int) -> ReportTable:
     """Return the table of clients with exceeded limits or starved partitions.
 
-    The clients with most starved partitions come first.
+    The clients with the most bytes over their limits come first.
     """
     found = [row for row in report["limits"]["by_client"] if row["over_limit"] or row["starved"]]
     return ReportTable(

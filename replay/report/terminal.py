@@ -40,7 +40,8 @@ from replay.report.wording import (
 )
 
 ROWS: Final = 10
-"""The maximum number of rows in a table by client, topic or broker. The last row adds up the rest."""
+"""The maximum number of rows in a table by client, topic or broker. The last of them adds up the rest. A row
+for all fetches, or for the bytes that belong to no topic, is not counted here."""
 PROBLEMS: Final = 5
 """The maximum number of problems in the list. Further problems are only counted; the JSON has all
 problems."""

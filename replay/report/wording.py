@@ -81,8 +81,8 @@ _FAMILIES: Final = {
 }
 
 UNTOLD: Final = frozenset({"bytes missing", "unpaired"})
-"""The reasons that make the saving unknown. They count if most bytes are in fetches that were left out for
-one of these reasons."""
+"""The reasons that make the saving unknown, if one of them is the reason why nothing is saved
+(`decision.why`)."""
 CUT: Final = "cut by the snap length"
 """The reason for unreadable bytes that the capture does not have, because packets were cut."""
 _WARNINGS: Final = 5
@@ -130,7 +130,7 @@ def plural(count: int, noun: str) -> str:
 
 
 def shown(name: str, *, empty: str = "(none)") -> str:
-    """Format the name of a client, topic or broker: printable, and at most `MAX_NAME` characters long."""
+    """Format a name or another text: printable, and cut after `MAX_NAME` characters. `empty` replaces ""."""
     text = printable(name[: MAX_NAME + 1])
     if len(text) > MAX_NAME:
         return text[:MAX_NAME] + "..."
