@@ -156,9 +156,8 @@ class RequestBudget:
     """The bytes that all connections have reserved for requests.
 
     The memory is used for incomplete requests, for the partitions that fetches list, and for produce requests
-    that may be retried. Responses have a
-    separate limit, because clients that stop in the middle of a request must not make brokers wait. If there
-    is no room, a fetch is forwarded as it arrives, without a session.
+    that may be retried. Responses have a separate limit, because clients that stop in the middle of a request
+    must not make brokers wait. If there is no room, a fetch is forwarded as it arrives, without a session.
     """
 
     __slots__ = ("limit", "total")

@@ -170,7 +170,7 @@ class Connection:
             state.stages.append(ClientSessions(state, common.manager, fetches.eligibility, broker.name))
         state.stages.append(MaxFetchBytes(state, fetches, sessions))
         self.retry: LeaderRetry | None = None
-        """Retries requests at new leaders. None without ``--follow-leader``, or if addresses stay."""
+        """Retries requests at new leaders. None without ``--follow-leader``, or without `resolve`."""
         if common.siblings is not None and resolve is not None:
             self.retry = LeaderRetry(state, common.siblings, host, broker.node_id)
             state.stages.append(self.retry)

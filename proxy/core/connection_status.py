@@ -96,7 +96,9 @@ class ConnectionStatus:
 
     @property
     def busy(self) -> bool:
-        """Whether the client waits for a response. An incomplete request does not count.
+        """Whether the client waits for a response, or a stage still has work for it.
+
+        An incomplete request does not count.
 
         If the protocol is not Kafka, it is unknown which side sends next. Then the client counts as waiting
         once both sides have sent something.

@@ -56,19 +56,20 @@ class NotFollowed(StrEnum):
     """
 
     NO_CONNECTION = "no connection"
-    """The client has no connection to the new leader, or its connections can't be identified."""
+    """The client has no connection to the new leader, or can't be identified, or is about to be
+    disconnected."""
     NO_LEADER = "no leader"
     """The broker did not name a new leader in time."""
     NOT_PROVEN = "position not proven"
     """The log of the new leader does not prove that no records before the client's offset were lost
     (KIP-320)."""
     REFUSED = "refused"
-    """The new leader responded with an error, too, or named another leader."""
+    """The new leader responded with an error, too, or its response can't be used."""
     BUSY = "connection busy"
     """The client's connection to the new leader is in use. Another retry already waits there, or the retry
     would have to wait too long."""
     CLOSED = "connection closed"
-    """The client's connection to the new leader ended before the answer came."""
+    """The client's connection to the new leader ended, or could no longer be used, before the answer came."""
     LATE = "too late"
     """The new leader did not answer while the response to the client was held back."""
     SESSION = "session"

@@ -103,7 +103,9 @@ class _Leg:
 
 
 class FollowFetch(Around):
-    """Buffers a fetch response, unless it is large. Holds it back if it has errors because of a moved leader.
+    """Buffers a fetch response, and holds it back if it has errors because of a moved leader.
+
+    Large responses, and responses for a session with the gateway, are neither buffered nor held back.
 
     Args:
         retry: the `LeaderRetry` of the connection.

@@ -137,7 +137,7 @@ class OwnResponse(Handler):
 
     @property
     def is_due(self) -> bool:
-        """Whether the response was not lost, so that a request in flight still gets it."""
+        """Whether `lose` was not called, so that the response may still arrive."""
         return self._take is not None
 
     def feed(self, chunk: bytes, *, last: bool) -> list[Buffer]:  # noqa: ARG002 - as every handler

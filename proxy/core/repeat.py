@@ -13,7 +13,7 @@ CORRELATION_ID: Final = 0x6667_666C
 MAX_SECONDS: Final = 1.0
 """The longest time for which a response is held back, in seconds."""
 MAX_BYTES: Final = 1 << 20
-"""The limit in bytes for a kept fetch response, for a kept produce request, and for the records of a retried
+"""The limit in bytes for a kept response, for a kept produce request, and for the records of a retried
 fetch."""
 
 

@@ -50,7 +50,7 @@ little."""
 
 
 class SessionForm(Enum):
-    """How to send a fetch that differs from the session's list."""
+    """How to send a fetch on a connection that has a session."""
 
     DELTA = "delta"
     RENEW = "renew"
@@ -100,8 +100,8 @@ class Savings:
         self._alike = 0
         """The number of consecutive fetches without a session for which a session would have saved bytes."""
         self._regret = 0.0
-        """Bytes that a session with their exact list would have saved in the fetches since the last saving,
-        expense or close."""
+        """Bytes that a session would have saved in the fetches since the last saving, expense or close, if it
+        had had their exact list."""
         self._owed = 0.0
         """Bytes that the session must still save to pay for the last expense. An expense is a new session, or
         a new list for a session."""
@@ -154,7 +154,7 @@ class Savings:
         return True
 
     def weigh(self, fetch: FetchRequest, listing: Listing, delta: Delta, size: int) -> SessionForm:
-        """Decide how to send a fetch whose partitions differ from the session's list.
+        """Decide how to send a fetch on a connection that has a session.
 
         Args:
             fetch: the fetch.

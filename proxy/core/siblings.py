@@ -8,7 +8,7 @@ A broker accepts batches of one producer id and partition (a *lane*) only in the
 the gateway retries a batch at the new leader, the producer may find that leader itself, and send the next
 batch there. The next batch would arrive first. So a request waits while batches of its lanes are in flight on
 another connection of the same client. It does not wait for other clients, because any client can claim any
-producer id.
+producer id. For this order, connections whose authentication is unknown are compared, too.
 """
 
 from collections import deque
