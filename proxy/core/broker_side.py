@@ -63,7 +63,7 @@ class BrokerSide:
 
     @property
     def waiting(self) -> int:
-        """The number of received bytes to process with another call of `receive`. 0 if it would do nothing."""
+        """The number of received bytes to process with another call of `receive`. 0 if it can do nothing."""
         state, frames = self._state, self._state.from_broker
         return len(frames) if frames.data and state.fault is None and frames.ready else 0
 

@@ -63,7 +63,7 @@ class SessionLimits:
         self.keep_order = keep_order
         self.max_fetch_bytes = max_fetch_bytes
         self.crowded = False
-        """Whether the process buffers more bytes of responses than its limit. If so, fetches use no sessions,
+        """Whether the process buffers more bytes than the limit of `Budget`. If so, fetches use no sessions,
         because responses without a session can be forwarded as they arrive."""
         self._slots = [0] if slots is None else slots
         self._own = own
