@@ -1,7 +1,7 @@
 """One TCP connection of a capture: makes exchanges from rows of SEGMENTS, and detects whether it is Kafka.
 
-Both directions are searched for requests. The end that sent the first request found is the client. Ports and
-SYNs are not used to decide which end is the client.
+Both directions are searched for requests. The end that sent the first request found is the client. But if the
+user named the port of one end (--port), the other end is the client. SYNs do not decide this.
 """
 
 from dataclasses import dataclass, field
@@ -33,7 +33,7 @@ NO_REQUESTS: Final = "no requests seen"
 
 _SEARCHED: Final = 1 << 20
 """The number of bytes at the start of each direction in which a Kafka request is searched. Without a request
-in these bytes, the connection counts as not Kafka."""
+in these bytes of both directions, the connection counts as not Kafka."""
 _ENOUGH: Final = 16
 _TLS_TYPES: Final = frozenset({0x16, 0x17})
 """The types of TLS records that can be Kafka traffic: handshake and application data."""
@@ -55,7 +55,7 @@ class _DirectionFrames:
     reassembly: Reassembly = field(init=False)
     other: "_DirectionFrames" = field(init=False)
     records: "TlsDirection | None" = None
-    """The TLS records of this direction. None if the connection does not use TLS, or no key log was given."""
+    """The TLS records of this direction. None if the connection does not use TLS, or is not decrypted."""
     syn_ack: bool = False
     """Whether this side accepted the connection (sent SYN-ACK)."""
 
@@ -234,7 +234,7 @@ class CapturedConnection:
         )
 
     def begins(self, side: _DirectionFrames, view: memoryview) -> None:
-        """Look at the first captured bytes of a direction.
+        """Look at the first captured bytes of the connection, which are of the direction `side`.
 
         If the bytes are TLS, prepare to decrypt the connection, or note why decryption is not possible.
         """

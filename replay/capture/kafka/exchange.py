@@ -6,8 +6,8 @@ captured byte once:
     client_bytes + broker_bytes = bytes of all exchanges
         + headerless_bytes + unframed_bytes + partial_bytes - frame_gap_bytes
 
-If only contents of records are missing from a response, the response counts as complete: replay does not read
-these contents.
+If only contents of records are missing from a response, the response counts as complete: few parts of
+replay read these contents (`measure --cooperative`, `drive --compare`), and they note what they can't read.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,10 +21,10 @@ from proxy.protocol.fetch_response import FetchResponseWalk
 from proxy.protocol.primitives import Buffer, ProtocolError
 
 READ: Final = frozenset({ApiKey.FETCH, ApiKey.METADATA, ApiKey.API_VERSIONS})
-"""The API keys whose frames are kept. Others are only counted."""
+"""The API keys whose frames are kept by default. Others are only counted."""
 
 UNSEEN: Final = -1
-"""The value of API key, version and correlation id if the request was not captured."""
+"""The value of API key and version if the request was not captured."""
 
 CUT: Final = memoryview(bytes(1 << 20))
 """A block of zeros. If contents of records were cut, a slice of this block with the same length replaces
@@ -52,7 +52,7 @@ class Exchange:
     """host:port"""
     number: int
     """The position of the exchange in its connection, in the order of the requests. A response whose request
-    was not captured gets the next position when it is read."""
+    was not captured gets the next position when its request is no longer expected."""
     client_id: str
     software: str
     """Name and version from the client's ApiVersions (v3 and later), or ""."""
@@ -95,8 +95,8 @@ class ConnectionEnd:
 
     connection: str
     client: str
-    """The client's address. If `reason` is set, it is the address that sent the SYN, or else the address with
-    the higher port."""
+    """The client's address. If nothing was read as Kafka, it is the address that sent the first SYN, or else
+    the address with the higher port."""
     broker: str
     client_id: str = ""
     software: str = ""
@@ -126,8 +126,8 @@ class ConnectionEnd:
     left_out_gaps: int = 0
     """The gaps that consist of `left_out_bytes`."""
     unframed_bytes: int = 0
-    """Captured bytes that belong to no frame. If `reason` is set, all captured bytes of the connection count
-    here."""
+    """Captured bytes that belong to no frame. If nothing was read as Kafka, all captured bytes of the
+    connection count here."""
     partial_bytes: int = 0
     """Captured bytes of frames whose end was not captured."""
     headerless_requests: int = 0
@@ -177,7 +177,7 @@ def without_records(response: Sequence[Buffer], version: int) -> list[Buffer]:
     """Return a fetch response, or its start, with `CUT` in place of the contents of records.
 
     The response is returned unchanged if its version is not supported (v0 to v3). It is also returned
-    unchanged if its bytes do not match the version.
+    unchanged if its bytes do not match the version, or if other bytes than records were cut already.
     """
     layout = LAYOUTS.get(version)
     if layout is None:

@@ -105,7 +105,7 @@ class Clocks:
     def tell(self, stream: "OrderedDirection", time: int, end_time: int) -> tuple[int, int]:
         """Return a piece's times by the clock of the first direction.
 
-        The times are never before those of the previous piece.
+        The times are never before those of the previous piece, unless the clock was set back (`_STEP`).
         """
         if stream.second:
             time, end_time = time - self.ahead, end_time - self.ahead

@@ -32,7 +32,7 @@ MAX_FRAME: Final = 1 << 30
 HEAD: Final = 2048
 """The maximum size of a request's header, in bytes. Only an unlikely client id would make it larger."""
 _MAX_VERSION: Final = 24
-"""The highest version that is accepted in a request. No API has such a version yet (Fetch has 18)."""
+"""The highest version that is accepted where requests are searched. No API has it yet (Fetch has 18)."""
 _MAX_CLIENT_ID: Final = 1024
 _MAX_CANDIDATES: Final = 4096
 _LONGEST_KEY: Final = max(ApiKey)
@@ -161,8 +161,8 @@ def is_fetch_response(frame: Buffer, *, whole: bool, version: int, request: byte
 
     Returns:
         True if the first topic of the response is in the fetch. False if the bytes are no fetch response.
-            None if the response has no topic, or if its first topic is not in the fetch (the topic may be in
-            the session).
+            None if the response has no topic, if its first topic is not in the fetch (the topic may be in the
+            session), or if the version is not supported (v0 to v3).
     """
     layout = LAYOUTS.get(version)
     if layout is None:

@@ -1,9 +1,10 @@
 """One direction of a TCP connection: turns runs of segments, in capture order, into a stream with gaps.
 
 The missing bytes of a gap may have been captured late. So the runs after a gap wait for them. The wait ends
-when either direction has sent `WINDOW` more bytes, or when the other direction has sent `TURNS` more runs and
-`LATE` ns have passed. If the other side continues for so long, it has received the missing bytes: they were
-sent, but not captured.
+when either direction has sent `WINDOW` more bytes, when more than `_MAX_WAITING` runs wait, or when the other
+direction has taken `TURNS` more turns and `LATE` ns have passed. A turn is one or more runs after a run of
+this direction. If the other side continues for so long, it has received the missing bytes: they were sent,
+but not captured.
 """
 
 from bisect import bisect_left
@@ -15,7 +16,7 @@ TURNS: Final = 16
 LATE: Final = 250_000_000
 """The longest delay with which a packet is captured, in ns. It also covers taps with other clocks."""
 START_TURNS: Final = 2
-"""Without a SYN, the start of a stream is unknown. After the other direction has sent this many runs, over
+"""Without a SYN, the start of a stream is unknown. After the other direction has taken this many turns, over
 `LATE`, the stream starts at the lowest sequence number captured until then."""
 _MAX_WAITING: Final = 4096
 _MASK: Final = 0xFFFF_FFFF
@@ -69,7 +70,10 @@ class PayloadRun:
     ack: int
     packets: int
     turn: int = 0
-    """How many runs, and how many bytes, the other direction had sent before this run."""
+    """How many turns the other direction had taken before this run; `turn_bytes`: how many bytes it had sent.
+
+    Both count only while runs of this direction wait.
+    """
     turn_bytes: int = 0
 
     @property
@@ -79,7 +83,7 @@ class PayloadRun:
 
 
 class Reassembly:
-    """Puts the runs of one direction in order. If a byte was captured twice, the first copy is used."""
+    """Puts the runs of one direction in order. If a byte was captured twice, only one copy is used."""
 
     __slots__ = (
         "_fin",
@@ -120,7 +124,7 @@ class Reassembly:
 
     @property
     def waiting(self) -> bool:
-        """Whether received bytes wait because earlier bytes are missing."""
+        """Whether captured bytes wait, because earlier ones are missing or the start is unknown."""
         return bool(self._waiting)
 
     def syn(self, sequence: int) -> bool:
