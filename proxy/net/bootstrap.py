@@ -30,7 +30,7 @@ flexible. Every broker from 1.0 to 4.3 supports at least one of these versions."
 
 
 class BootstrapError(Exception):
-    """A bootstrap address did not respond like a Kafka broker.
+    """A bootstrap address can't be reached, or did not respond like a Kafka broker.
 
     The exception's text is the reason in a few words.
     """
@@ -42,7 +42,8 @@ class BootstrapResponse:
 
     address: Address
     brokers: dict[int, Address] | None
-    """The address of each broker, by node id. None if the cluster requires authentication first."""
+    """The address of each broker, by node id. None if the broker did not answer the Metadata request, usually
+    because the cluster requires authentication first, or if it supports no usable version of Metadata."""
 
 
 async def ask(

@@ -33,8 +33,8 @@ from proxy.net.endpoint import Endpoint, has_ended, is_gone, set_options_of, una
 from proxy.net.tls import server_name_of, subject_of
 
 CLOSE_SECONDS: Final = 10.0
-"""The time limit for closing a session at the broker, in seconds. A peer that still has to read its last
-bytes is closed after the same time without progress."""
+"""The time limit for closing a session at the broker, in seconds. If bytes are still to be written then, both
+sockets are closed after the same time without progress of the client."""
 HALF_CLOSED_SECONDS: Final = 30.0
 """A client that has sent its end is closed if no byte arrives for this many seconds, in addition to the wait
 that its requests allow.
@@ -128,7 +128,8 @@ class Host(Protocol):
     def opened(self, link: "Link", sock: Any, reached_at: str) -> Connection:
         """Count a new connection, make its core, and begin to connect the link to its broker.
 
-        While the link connects, the host calls `Link.tries`, `Link.broker_connected` and `Link.read_client`.
+        While the link connects, the host calls `Link.tries`, makes a connection with a `BrokerProtocol`, and
+        calls `Link.read_client`.
 
         Args:
             link: the link of the new connection. The address of the client is known.
@@ -143,7 +144,10 @@ class Host(Protocol):
         """Record that a broker has ended this connection with a TLS error, and so can't be reached."""
 
     def report(self, event: Event, link: "Link") -> None:
-        """Log an event of a connection, and add it to the recent events. If it is a fault, count it."""
+        """Log an event of a connection, count it if it is a fault, and do what the event requires.
+
+        Some kinds of events are also added to the recent events.
+        """
 
     def closed(self, link: "Link") -> None:
         """Remove a link, because both of its sockets are closed."""
@@ -211,8 +215,9 @@ class Link:
         self.core: Connection
         self._fast_path: FastPath
         self.node_id = node_id
-        """The node id of the broker whose listener the client connected to. None for the bootstrap listener.
-        In transparent mode, it is the gateway's own number of the client's destination."""
+        """The node id of the broker that the client asked for, by the listener or by the TLS server name.
+        None for the bootstrap. In transparent mode, it is the gateway's own number of the client's
+        destination. Negative numbers are explained in `proxy.addresses`."""
         self.outbound: tuple[int, Address] | None = None
         """In transparent mode, two values of the broker connection: its local port, and its destination."""
         self.handed_over = False
@@ -228,7 +233,7 @@ class Link:
         self.measured: Measured
         self.opened_at = self.active_at = monotonic()
         """`opened_at` is the time at which the client connected. `active_at` is the last time at which a byte
-        was received or acknowledged, on the client's or the broker's side."""
+        was received from either side, or the client was seen to have acknowledged more bytes."""
         self.phase = LinkPhase.OPEN
 
     def __repr__(self) -> str:
@@ -238,7 +243,7 @@ class Link:
     # -- the client's side ---------------------------------------------------------------------------------
 
     def client_connected(self, transport: asyncio.Transport) -> None:
-        """Begin the link, because a client has connected.
+        """Begin the link, because a client has connected. If the host admits no client, close it instead.
 
         The client is not read until its broker is connected.
         """
@@ -264,7 +269,7 @@ class Link:
             self.client.pause()
 
     def client_received(self, data: bytes) -> None:
-        """Process bytes from the client."""
+        """Process bytes from the client. When the link is closing, drop them."""
         if self.phase is not _OPEN:
             return
         now = self.active_at = monotonic()
@@ -293,7 +298,8 @@ class Link:
     def _forward_end(self) -> None:
         """Process the end of the client's stream.
 
-        If the protocol is not Kafka, forward the end to the broker. Otherwise close the session.
+        If the protocol is not Kafka, forward the end to the broker. Otherwise, or if one of the connections
+        can't be closed in one direction, close the session.
         """
         broker = self.broker.transport
         if not (self.core.wire and self.half_closes and (broker is None or broker.can_write_eof())):
@@ -517,8 +523,8 @@ class Link:
 
         Args:
             reason: the reason that ``/state`` shows.
-            within: the time in seconds after which both sockets are closed in any case. If None, `look_after`
-                and `overdue` limit the time.
+            within: the time in seconds after which `finish` is called in any case. If None, `look_after` and
+                `overdue` limit the time.
         """
         if self.phase is LinkPhase.OPEN:
             self.phase = LinkPhase.CLOSING
@@ -539,9 +545,9 @@ class Link:
     def look_after(self) -> None:
         """Check for states that no callback reports. Call this every few seconds.
 
-        If many bytes or requests of a client are waiting, report the buffered bytes. If a client is not read,
-        the event loop does not report its end or its reset: detect them here. If a client has sent its end
-        and has all responses, close the session. Release the memory that a burst of requests has left.
+        If bytes for a client or many of its requests wait, report the buffered bytes. If a client is not
+        read, the event loop does not report its end or its reset: detect them here. If a client has sent its
+        end and has all responses, close the session. Release the memory that a burst of requests has left.
         """
         client = self.client.transport
         if client is None:
@@ -692,14 +698,17 @@ class Link:
 
     @property
     def responded_at(self) -> float:
-        """The time at which the broker last sent bytes, in seconds. 0 if it has not sent any bytes."""
+        """The time at which the broker last sent bytes, in seconds. 0 if it has not sent any bytes.
+
+        For a small response that came in parts, it is the time of the first part.
+        """
         return self._fast_path.began if self._untested is None else 0.0
 
     def late_since(self, now: float) -> float | None:
         """Return the time since which the broker's next response is late, or None if it is not late.
 
-        A response does not count as late if the gateway does not read the broker, or has sent only a part of
-        the request.
+        A response does not count as late if the gateway does not read the broker, or if the client has sent
+        only a part of the request (but it is late if the broker does not read this part).
 
         Args:
             now: the current time in seconds.
@@ -829,11 +838,11 @@ class ClientProtocol(asyncio.Protocol):
         return self._link.half_closes
 
     def pause_writing(self) -> None:
-        """Stop reading the broker, because the client's write buffer is full."""
+        """Stop reading the broker and the client, because the client's write buffer is full."""
         self._link.client_full(True)
 
     def resume_writing(self) -> None:
-        """Read the broker again."""
+        """Read the broker and the client again, unless there is another reason not to."""
         self._link.client_full(False)
 
     def connection_lost(self, _exc: Exception | None) -> None:
@@ -863,7 +872,7 @@ class BrokerProtocol(asyncio.Protocol):
         self._link.broker_full(True)
 
     def resume_writing(self) -> None:
-        """Read the client again."""
+        """Read the client again, unless there is another reason not to."""
         self._link.broker_full(False)
 
     def connection_lost(self, exc: Exception | None) -> None:

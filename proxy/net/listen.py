@@ -66,7 +66,8 @@ class Binding:
                 not bound yet.
 
         Raises:
-            OSError: another process listens at an IP, or no IP could be bound.
+            OSError: an IP of this machine can't be bound, for example because another process listens there,
+                or this machine has none of the IPs.
             OwnListenerError: this gateway itself listens at the address.
         """
         bound: list[socket.socket] = []

@@ -34,8 +34,8 @@ FRESH_SECONDS: Final = 1.0
 STALE_SECONDS: Final = 1.0
 """How many seconds a new look-up may take before the IPs of an earlier look-up are used instead."""
 LOOKUP_SECONDS: Final = 9.0
-"""How many seconds to wait for a look-up, counted from its start. The time limit for connecting is longer, so
-an error shows that the look-up was the reason."""
+"""How many seconds to wait for a look-up, including its wait for a thread. The time limit for connecting is
+longer, so an error shows that the look-up was the reason."""
 RETRY_SECONDS: Final = (0.5, 5.0)
 """The first and the longest pause after a failed look-up, in seconds. The pause doubles each time."""
 MAX_NAMES: Final = 4096
@@ -50,7 +50,7 @@ class _Name:
 
     host: str
     ips: tuple[str, ...] = ()
-    """The IPs of the last successful look-up."""
+    """The IPs of the last successful look-up, or those given to `Resolver.keep`."""
     found_at: float = 0.0
     error: OSError | None = None
     """The error of the last look-up, or None if it succeeded."""
@@ -82,7 +82,7 @@ class Resolver:
     def known(self, host: str) -> tuple[str, ...]:
         """Return the known IPs of a host, without waiting for a look-up. An IP is returned as it is.
 
-        Return no IPs if the host was not looked up yet.
+        Return no IPs if no look-up has found any yet.
         """
         if is_literal(host):
             return (host,)
@@ -90,7 +90,7 @@ class Resolver:
         return name.ips if name is not None else ()
 
     def keep(self, host: str, ips: Iterable[str]) -> None:
-        """Store the IPs of a name at which this process has bound a listener. No look-up is needed then."""
+        """Store the IPs of a name at which this process has bound a listener. `known` then returns them."""
         if not is_literal(host):
             self._name(host).ips = tuple(ips)
 

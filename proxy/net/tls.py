@@ -46,7 +46,7 @@ Stamp = tuple[int, int, int] | None
 
 
 class TlsError(ConfigError):
-    """A TLS file can't be used. The text is one line with the option, the reason and the remedy."""
+    """A TLS file can't be used. The text is one line with the option, the file and the reason."""
 
 
 class ReloadingContext:
@@ -206,7 +206,7 @@ class ClientTls:
     def _named(self, handshake: ssl.SSLObject | ssl.SSLSocket, name: str | None, _: ssl.SSLContext) -> None:
         """Store the server name of a client.
 
-        If the name belongs to a broker, use that broker's certificate.
+        If the name belongs to a broker with a certificate of its own (``--tls-cert-of``), use that.
         """
         _keep_server_name(handshake, name, _)
         node_id = self._config.broker_ports.called(name) if name else None
@@ -323,7 +323,7 @@ def _readable(file: Path) -> bool:
 
 
 def stamp(file: Path) -> Stamp:
-    """Return a value that changes when the file changes.
+    """Return a value that changes when the file changes. None if there is no such file.
 
     A file of a mounted secret counts as changed when the symbolic link to it is replaced.
     """

@@ -74,7 +74,10 @@ class Destinations:
         return self.number(destination), destination
 
     def number(self, address: Address) -> int:
-        """Return the number of a destination. A new destination gets the next number."""
+        """Return the number of a destination.
+
+        A new destination gets the next number, or `OTHERS` if `MAX_DESTINATIONS` have one.
+        """
         number = self._numbers.get(address)
         if number is None:
             number = len(self._numbers)
@@ -130,7 +133,8 @@ def listen(address: Address, mode: str, binding: Binding) -> list[socket.socket]
     """Listen for redirected clients. If the address is loopback or all addresses, listen in both IP versions.
 
     Raises:
-        OSError: the address can't be bound, in either IP version.
+        OSError: the address can't be bound, or the same kind of address in the other IP version can't,
+            although this machine has that IP version.
         ConfigError: the privilege for ``tproxy`` is missing.
     """
     sockets = _listen(address, mode, binding)
