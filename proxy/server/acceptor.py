@@ -12,8 +12,8 @@ from proxy.server.process import Process
 from proxy.telemetry.totals import NodeId
 
 ACCEPTED_AT_ONCE: Final = 64
-"""How many connections of one socket are accepted in a row. Then the event loop serves open connections
-again."""
+"""How many connections of one socket are accepted, or received by a worker, in a row. Then the event loop
+serves open connections again."""
 ACCEPT_AGAIN_SECONDS: Final = 1.0
 """How long to wait before the next try after a failed accept, in seconds."""
 OFFER_AGAIN_SECONDS: Final = 0.01

@@ -30,7 +30,8 @@ class Monitor:
         self.descriptors = Descriptors(process.log, process.note)
         self.totals = Totals()
         self.certificates: dict[str, ReloadingContext | None] = {}
-        """The gateway's own certificates, by the option that sets them. None if the option is not set."""
+        """The TLS contexts with the gateway's own certificates, by the option that sets the certificate. None
+        without TLS on that side."""
         self.draining = False
         self._process = process
         self._brokers = brokers

@@ -128,8 +128,8 @@ class Server:
         self.tls_failures = 0
         """The number of failed TLS handshakes of clients."""
         self.authentication_failures = 0
-        """The number of clients whose credentials a broker refused, or whose certificate the gateway
-        refused."""
+        """The number of clients whose credentials a broker refused, or whose certificate the gateway refused
+        or did not get."""
         self.turned_away = Counter(dict.fromkeys((LIMIT, DRAINING, NO_REQUEST, IDLE, NOT_READING), 0))
         """The number of connections that the gateway itself has closed for one of these reasons. Connections
         that it closes because of a fault or for lack of memory are not counted here."""
@@ -420,8 +420,9 @@ class Server:
     def reconfigured(self) -> None:
         """Apply the new options of the process after a reload.
 
-        They also apply to open connections. Only the limit for the size of a request applies to new
-        connections alone. If the limit of sessions is now lower, sessions above it stay until they end.
+        They also apply to open connections, with two exceptions. The limit for the size of a request applies
+        to new connections alone, and a client keeps a changed lane until its last connection is closed. If
+        the limit of sessions is now lower, sessions above it stay until they end.
         """
         self._apply_limits()
         if self._members is not None:

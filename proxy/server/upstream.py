@@ -55,10 +55,10 @@ class Upstream:
         self.certificates: dict[NodeId, float] = {}
         """When the certificate that each broker showed last expires, in seconds since 1970."""
         self.tls_failures = 0
-        """The number of failed TLS handshakes with brokers."""
+        """How often a client's broker could not be reached because of TLS. The gateway's own questions to the
+        bootstrap do not count."""
         self.certificates_refused = 0
-        """The number of TLS handshakes that failed because of a certificate, the gateway's or the
-        broker's."""
+        """How many failures in `tls_failures` are because of a certificate, the gateway's or the broker's."""
         self._process = process
         self._loop = process.loop
         self._brokers = brokers

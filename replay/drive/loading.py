@@ -50,7 +50,8 @@ def load(
         The script, and one line for each part of the input that could not be read.
 
     Raises:
-        InputError: an input that the user named does not exist, or a key log has no secrets.
+        InputError: an input that the user named does not exist or has no capture, or a key log can't be read
+            or has no secrets.
     """
     maker = ScriptMaker(wanted.include, wanted.clients, keep)
     problems: list[str] = []

@@ -60,7 +60,7 @@ _NANOSECONDS: Final = 1e9
 
 @dataclass(frozen=True, slots=True)
 class Original:
-    """The captured request of a step: sizes, time and response."""
+    """The captured request of a step: its sizes, its response time, and its response or errors."""
 
     request_bytes: int
     response_bytes: int
