@@ -240,7 +240,7 @@ class Comparison:
     Args:
         script: as captured, with the results of a `Keeper`.
         side: the target.
-        routes: the broker of each connection, by name.
+        routes: the brokers of each connection, by its name. The first one is that of `side`.
         played: the connections of the script, with the steps that can be sent.
         policy: how offsets are replaced.
     """

@@ -386,7 +386,7 @@ def render_plan(report: DriveReport, versions: Mapping[tuple[str, int], tuple[in
 
     Args:
         report: the report of `plan`.
-        versions: how many requests would be sent, and their bytes, by API and version.
+        versions: how many requests one copy of the capture has, and their bytes, by API and version.
     """
     settings = report["settings"]
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))

@@ -54,7 +54,7 @@ class SideSessions:
     def __init__(self) -> None:
         self._by_captured: dict[int, Session] = {}
         self._nameless: Session | None = None
-        """The last session whose captured id is not known, because the response that gave it is missing."""
+        """The last session whose captured id is unknown: its response was not captured, or gave none."""
 
     def frame(self, step: Step, fetch: MappedFetch) -> tuple[bytes, Session | None] | None:
         """Build the frame of a fetch.
