@@ -1,12 +1,13 @@
 """Selects the bytes of a connection that go into a capture without record contents. Sans-IO.
 
-The length and the header of every frame are kept. Bodies are kept, too, if their API transfers neither
+The length and the header of a frame are kept. Bodies are kept, too, if their API transfers neither
 records nor credentials (`KEPT`). Of a fetch response, only the contents of the `records` fields are omitted.
 Bytes that can't be interpreted are omitted, because such a capture must never have record contents.
 
 A response does not contain the API key, so each response is paired with a request, in order, as in the core
-(fetch-semantics, trap 16). If the order is in doubt, bodies are omitted. A fetch response is buffered. It is
-kept only if it is complete and matches its version.
+(fetch-semantics, trap 16). If the order is in doubt, the body is omitted. If the order is lost, the body and
+all later bytes of responses are omitted. A fetch response is buffered. It is kept only if it is complete and
+matches its version.
 
 Two more rules protect against responses with a wrong length. If a response is shorter than its length says,
 bytes of the next response follow in it. So bodies of other APIs, and fetch responses with tagged fields, are

@@ -1,8 +1,8 @@
 """The contexts for fetches of a client that gets its sessions from the gateway. Sans-IO.
 
 Some contexts have the client's response at once. The others have the full fetch to send toward the broker,
-and make the client's response while the full response arrives. Names are those of FetchSession.scala. The
-rules are in fetch-semantics 2.5 and 2.8.
+and make the client's response while the full response arrives. Names are those of FetchSession.scala, except
+`SessionClosedContext`. The rules are in fetch-semantics 2.5 and 2.8.
 """
 
 from collections.abc import Sequence

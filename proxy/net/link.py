@@ -2,8 +2,8 @@
 
 All work is done in the event loop's callbacks. A `Link` owns a core (`proxy.core.connection.Connection`) and
 an `Endpoint` for each socket: the client's and the broker's. Bytes from a socket are passed to the core, and
-the core's output is written at once. There is no task, future or coroutine for each frame. A link has only
-one task, which connects it to its broker (`proxy.server.upstream`).
+the core's output is written at once. There is no task, future or coroutine for each frame. There are tasks
+only to accept a client, to connect to its broker, and to wait for new listeners (`proxy.server`).
 
 Back-pressure: a side is not read while it has a reason in `HOLDS`. If a peer does not read, its write buffer
 becomes full, and the other side is not read. If a client has too many requests in flight, the client is not

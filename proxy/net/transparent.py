@@ -89,7 +89,9 @@ class Destinations:
 
 
 class OutboundPorts:
-    """Remembers the local ports of the gateway's own connections to brokers, with their destinations.
+    """Remembers the local ports of the gateway's own connections to brokers, with their destinations' ports.
+
+    The IPs of destinations are not remembered, only their IP version.
 
     Args:
         cells: four bytes for each port and IP version. All workers of a gateway can share this memory.
@@ -108,7 +110,7 @@ class OutboundPorts:
         return self._cells[self._place(connection)] & MAX_PORT == connection[1].port
 
     def add(self, connection: tuple[int, Address]) -> None:
-        """Record the local port and the destination of a connection. The port must already be bound."""
+        """Record the local port and the destination's port. The local port must already be bound."""
         self._cells[self._place(connection)] = self._own << 16 | connection[1].port
 
     def discard(self, connection: tuple[int, Address]) -> None:

@@ -245,7 +245,10 @@ def next_epoch(epoch: int) -> int:
 
 
 def no_waiting(fetch: FetchRequest, session: tuple[int, int]) -> bytes:
-    """Return the same fetch, changed so that the broker answers at once, with one batch at most (KIP-74)."""
+    """Return the fetch's frame, changed so that the broker answers at once, with one batch at most (KIP-74).
+
+    From v7 on, it has the session id and epoch of `session`.
+    """
     layout = fetch.layout
     frame = bytearray(fetch.frame)
     at = fetch.body + layout.request_limits
