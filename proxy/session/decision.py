@@ -77,7 +77,7 @@ class Reason(StrEnum):
     NOT_UNDERSTOOD = "not understood"
     """The fetch request does not match the schema of its version."""
     NOT_READ = "not looked into"
-    """A part of the fetch is too large, the version is not supported, or memory is short.
+    """The fetch or a part of it is too large, its version is not supported, or memory is short.
 
     Limits: versions 4 to 18, 1 MiB, 2,048 topics, 32,768 partitions, 249 bytes in a topic name, 16 KiB of
     tags, and 512 bytes each before the body and from the rack on. Memory is short if incomplete requests and
@@ -102,7 +102,7 @@ class Reason(StrEnum):
 PASSING: Final = (Reason.BUSY, Reason.CATCHING_UP, Reason.MEMORY)
 """Temporary reasons to forward a fetch. The session is kept."""
 FOR_GOOD: Final = (Reason.SESSIONS_OFF, Reason.UNCACHED_ERRORS, Reason.LEFT_OUT)
-"""Reasons to forward fetches that will probably last. They close the session at once.
+"""Lasting reasons to forward fetches. They close the session at once.
 
 NATIVE also closes the session, see `Fetches._leave_unused`.
 """

@@ -151,9 +151,9 @@ class FetchSessionHandler:
 
     @property
     def has_session(self) -> bool:
-        """Whether the next request would continue a session. One of its fetches may be outstanding.
+        """Whether there is a session. One of its fetches may be outstanding.
 
-        This is also true while a session is closed but not dropped yet (states CLOSING and CLOSED).
+        Also true if the session is closed but not dropped yet (states CLOSING and CLOSED).
         """
         return self.epoch > 0
 

@@ -1,7 +1,7 @@
 """The partition table: the partitions of one fetch session, in columns.
 
 Each row is a partition. Clients rotate their lists, so a row is found by topic and partition number, never by
-its position in a fetch. A row costs about 90 bytes and no Python object. A topic costs an entry of a dict,
+its position in a fetch. A row costs about 80 bytes and no Python object. A topic costs an entry of a dict,
 and a span of slots in an array, the *lookup*, which gives the row of each partition number.
 """
 
@@ -392,7 +392,7 @@ class PartitionTable:
         return rows, offsets[rows].astype(np.int64)
 
     def high_watermarks(self, rows: Rows) -> npt.NDArray[np.int64]:
-        """Return the latest high watermark that the broker sent for each row."""
+        """Return the high watermark in the cached entry of each row. Only those of `known` rows are valid."""
         fields = self.cached_entries[rows].view(self.layout.response_fields)
         marks: npt.NDArray[np.int64] = fields["high_watermark"].astype(np.int64)
         return marks
