@@ -1,5 +1,6 @@
 """A real cluster makes the same report as a single machine, byte for byte, even if a worker is killed."""
 
+import gzip
 import http.client
 import json
 import os
@@ -11,15 +12,23 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
 from replay.capture.files.sources import check_seen, expand
+from replay.measure.here import measure_here
+from replay.measure.rows import RowFilter
 from replay.measure.spark import run
+from replay.measure.work import Work
+from tests.replay.capture import crafting
+from tests.replay.capture.encrypting import begun, encrypted, ends, frames
 from tests.replay.measure.spark.measuring import CAPTURES, measured, work
 from tests.replay.measure.spark.test_session import STAGES
+from tests.replay.measure.traffic import every_kind, traffic
+from tests.replay.tables import reported
 from tools.bench.captures import split
 from tools.bench.cluster import Cluster, cluster, environment
 
@@ -64,6 +73,49 @@ def test_a_cluster_gives_the_same_report_of_fifty_captures_with_relative_paths(
     assert json.loads(ran.stdout)["input"]["files"] == 50
     assert (folder / "report.csv").exists()
     assert re.fullmatch(STAGES, ran.stderr)
+
+
+def any_captures(folder: Path) -> Work:
+    """Write captures of all kinds: compressed, a pcapng, and TLS with the key log `keys/keys.log`."""
+    both = ends(folder / "keys")
+    own = folder / "any"
+    own.mkdir()
+    made = crafting.pcap(frames(traffic([every_kind(4), every_kind(13)])), crafting.RAW, nano=True)
+    hidden = frames(encrypted(begun(traffic([every_kind(11)])), both))
+    later = [replace(frame, time=frame.time + 10**12) for frame in hidden]
+    real = crafting.take_apart((CAPTURES / "aiokafka-rebalance.pcap").read_bytes())
+    (own / "made.pcap").write_bytes(made)
+    (own / "tls.pcap.gz").write_bytes(gzip.compress(crafting.pcap(later, crafting.RAW, nano=True)))
+    (own / "real.pcapng").write_bytes(crafting.pcapng(*crafting.relink(real[: len(real) // 2], "sll2")))
+    return work(own, secrets=both.secrets())
+
+
+@pytest.mark.integration
+@pytest.mark.soak
+@pytest.mark.parametrize("way", ["fast", "plain"])
+def test_a_cluster_gives_the_same_report_of_any_captures_and_of_their_table(
+    spark: SparkSession, tmp_path: Path, folder: Path, two_workers: Cluster, way: str
+) -> None:
+    asked = any_captures(tmp_path)
+    table, keys = str(tmp_path / "table"), str(tmp_path / "keys" / "keys.log")
+    variables = {**environment(folder), "FETCHGATE_REPLAY": way}
+    of_captures = str(tmp_path / "any"), "--keylog", keys, "--cooperative", "4", "--parquet", table
+    of_table = table, "--policy", "always"
+    told = []
+    for arguments in (of_captures, of_table):
+        command = two_workers.measure(*arguments)
+        ran = subprocess.run(command, capture_output=True, text=True, env=variables, check=False)
+        assert ran.returncode == 0, ran.stderr
+        told.append(ran.stdout)
+
+    choices = RowFilter(members=4), RowFilter(policy="always")
+    for printed_there, choice in zip(told, choices, strict=True):
+        found = measure_here(replace(asked, choice=choice))
+        assert found is not None
+        reports = reported(found, choice), measured(spark, replace(asked, choice=choice))
+        version = json.loads(printed_there)["version"]
+        expected = [json.dumps({**report, "version": version}, indent=2) + "\n" for report in reports]
+        assert expected == [printed_there] * 2
 
 
 @pytest.mark.integration
