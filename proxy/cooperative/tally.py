@@ -146,3 +146,8 @@ class Cooperative(Figures):
     """How often members had to fetch for themselves, by reason, see `SharedFetches.detached`."""
     groups: list[GroupSeen] = field(default_factory=list, metadata={ADDS: _by_name})
     """The groups, sorted by name. Each group is served by one process."""
+
+    def drop_current(self) -> None:
+        """Remove the present groups and the size of the buffer, because the process has ended."""
+        self.groups.clear()
+        self.buffered_bytes = 0

@@ -349,7 +349,7 @@ class Counts(Figures):
         self.paused.clear()
         self.processes.clear()
         if self.cooperative is not None:
-            self.cooperative.groups.clear()
+            self.cooperative.drop_current()
 
 
 @dataclass(slots=True, kw_only=True)

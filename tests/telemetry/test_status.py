@@ -2,11 +2,14 @@
 
 from collections import Counter
 
+from proxy.cooperative.ranges import FULL
+from proxy.cooperative.tally import Cooperative
 from proxy.core.eligibility import SessionLimits
 from proxy.core.events import SideTally, Tally
 from proxy.core.histograms import Measured
 from proxy.telemetry.history import MAX_EVENTS, RecentEvents
 from proxy.telemetry.status import Counts, ServingProcess, UnreachableBrokers, WithBroker
+from tests.cooperative.test_tally import group
 
 
 def _with_broker(size: int) -> WithBroker:
@@ -35,6 +38,7 @@ def counts(node_id: int, size: int) -> Counts:
         processes=[
             ServingProcess(number=1, pid=2, connections=3, cpu_seconds=0.5, resident_bytes=6, open_fds=7)
         ],
+        cooperative=Cooperative(reader_fetches=size, buffered_bytes=size, groups=[group(FULL)]),
     )
 
 
@@ -62,6 +66,7 @@ def test_what_stood_goes_with_a_process_and_what_it_counted_stays() -> None:
     gone.drop_current()
     assert [len(gone.links), len(gone.paused), len(gone.processes)] == [0, 0, 0]
     assert gone.tallies[1].client.bytes_in == 10
+    assert gone.cooperative == Cooperative(reader_fetches=10)
 
 
 def test_the_latest_word_on_a_broker_counts() -> None:
