@@ -57,6 +57,7 @@ class MemberIdentity:
     def named(self, client_id: bytes) -> None:
         """Store the client.id, and read the lane that it declares, if any."""
         self.client_id = self.own_id = client_id
+        self.bound = False  # the earlier client.id may have been bound
         try:
             found = self._members.declared(self.host, client_id)
         except RangeError as error:

@@ -289,6 +289,21 @@ def test_ranges_that_can_not_be_are_refused_when_the_client_has_waited(shared: S
     assert shared.members.tally.refused == {42: 1}
 
 
+def test_ranges_that_can_not_be_are_refused_after_another_client_id_of_the_group(shared: Shared) -> None:
+    """A client's second id on a connection has invalid ranges. Its first id had none."""
+    one = shared.connection()
+    heartbeat = header(12, 0, "billing.a") + string(b"of others") + bytes(4) + string(b"m")
+    one.receive_client(framed(heartbeat), 1.0)
+    one.receive_broker(framed(heartbeat[4:8] + bytes(2)), 1.0)
+    assert len(got(one)) == 1
+    one.receive_client(fetch("billing.a.kr-zz"), 1.0)
+    one.tick(1.5)
+    (response,) = got(one)
+    (data,) = decode_response(response[4:], 11).topics[0].partitions
+    assert (data.error_code, shared.members.tally.refused) == (42, {42: 1})
+    assert shared.told
+
+
 def test_what_is_known_of_partitions_has_a_limit(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
     """The memory for partitions is limited. A client may use another id on each connection, and name
     partitions that do not exist.
