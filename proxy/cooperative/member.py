@@ -359,9 +359,9 @@ class Member:
             TooMany: the member has fetched from too many partitions.
         """
         if 0 <= offset < self.first.get(place, offset + 1):
-            self.first[place] = offset
-            if len(self.first) > MAX_PARTITIONS:
+            if place not in self.first and len(self.first) >= MAX_PARTITIONS:
                 raise TooMany(f"a member of more than {MAX_PARTITIONS} partitions")
+            self.first[place] = offset
         started, ranges = self.started.get(place), self.ranges(place)
         if started is not None and ranges is not None and offset < started.lowest(ranges):
             self.start(place, None)  # the application reads processed records again

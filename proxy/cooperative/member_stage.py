@@ -432,9 +432,11 @@ class MemberStage(Stage):
             self._reply([refusal(fetch, INVALID_RANGES)], now + held)
             return
         before = len(member.first)
-        lane = LaneFetch(fetch, member, self._subscriber, members, self._send, now)
+        try:
+            lane = LaneFetch(fetch, member, self._subscriber, members, self._send, now)
+        finally:  # a fetch of too many partitions ends the connection, and the member keeps those before
+            members.fetched(len(member.first) - before)
         self._fetch_wait = lane.refuse_at - now
-        members.fetched(len(member.first) - before)
         if lane.in_session:
             self._reply([lane.no_session()])
         elif code := self._identity.denied(lane.places, claims=True):

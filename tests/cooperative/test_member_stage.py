@@ -327,6 +327,28 @@ def test_what_is_known_of_partitions_has_a_limit(shared: Shared, monkeypatch: py
     assert len(found[1].first) == 1
 
 
+def test_the_partitions_of_a_fetch_that_ends_its_connection_count(
+    shared: Shared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fetch of more partitions than one member may have is not understood. It leaves partitions behind."""
+    monkeypatch.setattr("proxy.cooperative.member.MAX_PARTITIONS", 2)
+    monkeypatch.setattr("proxy.cooperative.members.MAX_PLACES", 5)
+    request = decode_request(fetch(LOW)[4:])
+    entry = request.topics[0].partitions[0]
+    topics = (replace(request.topics[0], partitions=tuple(replace(entry, partition=at) for at in range(4))),)
+    known = []
+    for client_id in ("a.kr-0-1", "b.kr-0-1", "b.kr-0-1", "c.kr-0-1"):
+        one = shared.connection()
+        asked = replace(request, client_id=client_id, topics=topics)
+        one.receive_client(framed(encode_request(asked)), 1.0)
+        assert one.fault is not None
+        found = shared.members.declared("h", client_id.encode())
+        assert found is not None
+        known.append((shared.members.places, len(found[1].first)))
+        one.ended()
+    assert known == [(2, 2), (4, 2), (4, 2), (4, 2)], "partitions of all members, and of this one"
+
+
 def test_a_session_of_the_clients_own_does_not_exist(shared: Shared) -> None:
     one = shared.connection()
     one.receive_client(fetch(LOW, 12, session=(9, 4)), 1.0)
