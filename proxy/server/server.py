@@ -356,7 +356,6 @@ class Server:
         if self.manager is not None:
             cache = self.manager.cache
             status.client_sessions, status.client_session_partitions = len(cache), cache.partitions
-            status.client_session_evictions = cache.evictions
         status.capture_stopped = bool(stopped)
         status.broker_certificates = self.upstream.certificates.copy()
         return status
@@ -391,7 +390,7 @@ class Server:
             resident_bytes=resident_bytes(),
             open_fds=open_fds(),
         )
-        return Counts(
+        counts = Counts(
             tallies=self.tallies(),
             measured=self.monitor.totals.all_measured(),
             loop_lag=self.monitor.totals.loop_lag,
@@ -410,6 +409,9 @@ class Server:
             processes=[process],
             cooperative=self._members.seen(now) if self._members is not None else None,
         )
+        if self.manager is not None:
+            counts.client_session_evictions = self.manager.cache.evictions
+        return counts
 
     def account(self) -> Account:
         """Return the status and the sums over all connections, without the list of connections."""

@@ -578,7 +578,7 @@ FIGURES: Final = (
         "Sessions kept for clients that were evicted.",
         lambda it: [
             ((str(privileged).lower(),), count)
-            for privileged, count in it.status.client_session_evictions.items()
+            for privileged, count in it.counts.client_session_evictions.items()
         ],
         ("privileged",),
     ),

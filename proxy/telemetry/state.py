@@ -98,7 +98,7 @@ def overview(account: Account) -> dict[str, Any]:
             "held": status.client_sessions,
             "partitions": status.client_session_partitions,
             "max": config.max_incremental_fetch_session_cache_slots,
-            "evictions": sum(status.client_session_evictions.values()),
+            "evictions": sum(counts.client_session_evictions.values()),
         },
         "max_fetch_bytes": dict(config.max_fetch_bytes),
         "capture_stopped": status.capture_stopped,

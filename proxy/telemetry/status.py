@@ -125,9 +125,6 @@ class Status:
     client_session_partitions: int = 0
     """How many partitions the clients' sessions have together. Each session is counted with the partitions at
     its last fetch."""
-    client_session_evictions: dict[bool, int] = field(default_factory=lambda: {False: 0, True: 0})
-    """How many fetch sessions of clients were evicted. The key is True for sessions of followers, False for
-    those of consumers."""
     capture_stopped: bool = False
     """Whether ``--capture`` has stopped because of an error."""
     reloaded_at: float
@@ -156,8 +153,6 @@ class Status:
             self.certificates[option] = min(ends, self.certificates.get(option, inf))
         for node_id, ends in other.broker_certificates.items():  # the latest certificate is valid longest
             self.broker_certificates[node_id] = max(ends, self.broker_certificates.get(node_id, 0.0))
-        for privileged, evictions in other.client_session_evictions.items():
-            self.client_session_evictions[privileged] += evictions
 
     def trouble_with(self, node_id: NodeId) -> tuple[str, float | None]:
         """Return the problem with a broker, and for how many seconds it has lasted (None if unknown).
@@ -318,6 +313,9 @@ class Counts(Figures):
     """How many authentications have failed, by side."""
     leaders_updated: int = 0
     """How many times the gateway has put a newer leader of a partition into a Metadata response."""
+    client_session_evictions: dict[bool, int] = field(default_factory=lambda: {False: 0, True: 0})
+    """How many fetch sessions of clients were evicted. The key is True for sessions of followers, False for
+    those of consumers."""
     recent_events: RecentEvents = field(default_factory=RecentEvents)
     links: dict[NodeId, WithBroker] = field(default_factory=dict)
     paused: Counter[tuple[str, str]] = field(default_factory=Counter)

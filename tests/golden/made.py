@@ -104,6 +104,7 @@ def account() -> Account:
         tls_failures=Counter(client=next(number), broker=next(number)),
         authentication_failures=Counter(client=next(number), broker=next(number)),
         leaders_updated=next(number),
+        client_session_evictions={False: next(number), True: next(number)},
         links={None: with_broker(), 1: with_broker(), 2: with_broker()},
         paused=Counter({("client", "core"): next(number), ("broker", "budget"): next(number)}),
         processes=[
@@ -156,7 +157,6 @@ def _status(number: "itertools.count[int]") -> Status:
         buffered_bytes=next(number),
         client_sessions=next(number),
         client_session_partitions=next(number),
-        client_session_evictions={False: next(number), True: next(number)},
         capture_stopped=True,
         reloaded_at=float(next(number)),
         reload_failures=next(number),

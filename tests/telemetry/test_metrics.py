@@ -145,12 +145,13 @@ def test_the_process_and_the_switch_show() -> None:
 def test_sessions_of_clients_show() -> None:
     async def scene() -> None:
         async with stub_broker() as broker, gateway(broker.address) as gate:
-            account = gate.server.account()
-            status, other = account.status, gate.server.account().status
-            for each in (status, other):
-                each.client_sessions, each.client_session_partitions = 3, 50
-                each.client_session_evictions = {False: 7, True: 1}
-            status.add(other)
+            assert gate.server.manager is not None
+            gate.server.manager.cache._shards[0].evictions = {False: 7, True: 1}
+            account, other = gate.server.account(), gate.server.account()
+            for each in (account, other):
+                each.status.client_sessions, each.status.client_session_partitions = 3, 50
+            account.status.add(other.status)
+            account.counts.add(other.counts)
             text = exposition(account)
             assert b'\nfetchgate_fetch_sessions{side="client"} 6.0\n' in text
             assert b'\nfetchgate_fetch_session_partitions{side="client"} 100.0\n' in text

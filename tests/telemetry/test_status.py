@@ -38,6 +38,7 @@ def counts(node_id: int, size: int) -> Counts:
         processes=[
             ServingProcess(number=1, pid=2, connections=3, cpu_seconds=0.5, resident_bytes=6, open_fds=7)
         ],
+        client_session_evictions={False: size, True: 1},
         cooperative=Cooperative(reader_fetches=size, buffered_bytes=size, groups=[group(FULL)]),
     )
 
@@ -55,6 +56,7 @@ def test_what_two_counted_is_added_and_neither_changes() -> None:
     )
     assert (total.accepted, total.turned_away["idle"], total.faults["client"]) == (3, 1110, 3)
     assert total.paused["client", "broker_full"] == 3
+    assert total.client_session_evictions == {False: 1110, True: 3}
     assert total.all_measured().added_request.count == 3
     assert len(total.processes) == 3
     assert (one, one.measured[1].added_request.count) == (one, 1)
@@ -66,6 +68,7 @@ def test_what_stood_goes_with_a_process_and_what_it_counted_stays() -> None:
     gone.drop_current()
     assert [len(gone.links), len(gone.paused), len(gone.processes)] == [0, 0, 0]
     assert gone.tallies[1].client.bytes_in == 10
+    assert gone.client_session_evictions == {False: 10, True: 1}
     assert gone.cooperative == Cooperative(reader_fetches=10)
 
 
