@@ -227,7 +227,7 @@ def _first(place: int, rows: int) -> int:
 
 def _groups(snapshot: Snapshot, size: Size) -> list[Text]:
     if not snapshot.groups:
-        return [_line("No member of a cooperative group is connected (--cooperative).")]
+        return [_line("This gateway has no cooperative groups (--cooperative is not set).")]
     return groups.lines(snapshot, size.width, wide=size.width >= WIDE, plain=size.plain)
 
 

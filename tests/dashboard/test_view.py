@@ -220,6 +220,16 @@ def test_one_picture_for_a_script_has_the_cooperative_groups() -> None:
     assert "Cooperative groups" not in draw(seen("busy"), Selection(), 100, None, keys=False)
 
 
+def test_a_group_without_a_member_is_on_the_page_of_groups() -> None:
+    document = SCENES["cooperative"]()
+    for group in document["cooperative"]["groups"]:
+        group.update(members=[], exclusive="", unowned_ranges=0)
+    drawn = draw(parse(document), Selection(groups=True), 100, 40)
+    assert "billing  0 members" in drawn
+    assert "shipping  0 members" in drawn
+    assert "--cooperative" not in drawn
+
+
 def test_one_picture_for_a_script_has_every_reason_whole() -> None:
     document = SCENES["degraded"]()
     document["reasons"][0] = "kafka-1.example.net:9092: " + "its certificate has expired, " * 5 + "at last"
