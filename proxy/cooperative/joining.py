@@ -278,6 +278,8 @@ class Joining:
             if error_code in _GONE:
                 member.freeze()
             else:
+                # Errors 14, 15 and 16 count, too: a coordinator that has just loaded the group gives each
+                # member its whole session timeout.
                 member.confirm(sent)
         return frame
 

@@ -653,6 +653,21 @@ def test_a_heartbeat_counts_from_when_it_was_sent(
     assert member.expires_at == 9.0
 
 
+@pytest.mark.parametrize("error", [14, 15, 16])
+def test_while_a_group_moves_to_another_coordinator_its_members_go_on(
+    shared: Shared, coordinator: Coordinator, error: int
+) -> None:
+    """A new coordinator gives each member its whole session timeout again.
+
+    Until it is over, nobody else gets the member's lanes.
+    """
+    one = client(shared)
+    coordinator.rebalance([one], now=1.0)
+    member = shared.members.bound("h", b"billing.a")
+    assert coordinator.beat(one, error, now=3.0) == error
+    assert member.expires_at == 9.0
+
+
 def test_in_a_plain_group_the_metadata_is_the_applications(shared: Shared, coordinator: Coordinator) -> None:
     one = client(shared)
     coordinator.rebalance([one], outsider=True)
