@@ -1,8 +1,8 @@
 """Removes other members' records from a record batch (magic 2, KIP-98), as Kafka's log cleaner would do.
 
-Base offset, last offset delta, timestamps, producer and leader epoch do not change. The attributes change
-only if a compressed batch is not compressed again. The kept records do not change either, because their
-deltas refer to the batch header. The number of records, the length and the CRC change.
+Base offset, attributes, last offset delta, timestamps, producer and leader epoch do not change. The kept
+records do not change either, because their deltas refer to the batch header. The number of records, the
+length and the CRC change.
 """
 
 from bisect import bisect_right
@@ -104,7 +104,7 @@ def check_magic(magic: int) -> None:
 
 
 def split_batch(
-    batch: Buffer, header: Header, split: Split, least: Sequence[int], *, recompress: bool = True
+    batch: Buffer, header: Header, split: Split, least: Sequence[int]
 ) -> list[tuple[bytes | None, int]]:
     """Split a batch by lane. For each lane, return its part and the offset of the part's last record.
 
@@ -117,8 +117,6 @@ def split_batch(
         header: the header of the batch.
         split: the lanes.
         least: the lowest offset to keep, for each step of the split.
-        recompress: whether to compress the parts with the batch's codec. If False, the parts are not
-            compressed.
 
     Raises:
         BatchError: the batch is damaged, or its decompressed size exceeds the limit.
@@ -138,11 +136,7 @@ def split_batch(
         if not records:
             found.append((None, -1))
             continue
-        if len(records) == header.records:
-            share = bytes(batch)
-        else:
-            codec = header.attributes & CODEC if recompress else 0
-            share = _with_records(batch, header, records, codec)
+        share = bytes(batch) if len(records) == header.records else _with_records(batch, header, records)
         found.append((share, _offset(records[-1], 0, header)))
     return found
 
@@ -202,12 +196,11 @@ def placeholder(first: int, last: int, like: Header) -> bytes:
     return b"".join((head, google_crc32c.value(tail).to_bytes(4), tail))
 
 
-def _with_records(batch: Buffer, header: Header, records: list[bytes], codec: int) -> bytes:
+def _with_records(batch: Buffer, header: Header, records: list[bytes]) -> bytes:
     payload = b"".join(records)
-    if codec:
+    if codec := header.attributes & CODEC:
         payload = compress(codec, payload)
-    attributes = (header.attributes & ~CODEC | codec) & 0xFFFF
-    fields = b"".join((attributes.to_bytes(2), batch[_CRC_END + 2 : _COUNT_AT], len(records).to_bytes(4)))
+    fields = b"".join((batch[_CRC_END:_COUNT_AT], len(records).to_bytes(4)))
     length = (HEADER_BYTES - LENGTH_END + len(payload)).to_bytes(4)
     crc = google_crc32c.extend(google_crc32c.value(fields), payload).to_bytes(4)
     return b"".join((batch[:8], length, batch[LENGTH_END:_CRC_AT], crc, fields, payload))
@@ -224,7 +217,7 @@ def _walk(body: bytes, at: int, header: Header, split: Split) -> tuple[list[byte
     Raises:
         BatchError, IndexError: the records are incomplete.
     """
-    base, by_offset, starts = header.base_offset, split.by_offset, split.starts
+    base, starts = header.base_offset, split.starts
     keys: list[bytes | int] = []
     ends: list[int] = []
     for _ in range(header.records):
@@ -250,7 +243,7 @@ def _walk(body: bytes, at: int, header: Header, split: Split) -> tuple[list[byte
             at += 1
         else:
             key_size, at = _varint(body, at)
-        if (length | key_size) & 1 or by_offset:
+        if (length | key_size) & 1:
             if length & 1 or (key_size & 1 and key_size != 1) or at > end:
                 raise BatchError(_NOT_WHOLE)
             delta, _ = _varint(body, delta_at)

@@ -65,9 +65,7 @@ class Filtered:
         return replace(self, lanes=[lane])
 
 
-def split_records(
-    records: Buffer, split: Split, least: Sequence[int], offsets: Sequence[int], *, recompress: bool = True
-) -> Filtered:
+def split_records(records: Buffer, split: Split, least: Sequence[int], offsets: Sequence[int]) -> Filtered:
     """Split the records of a partition into a part for each lane.
 
     An incomplete batch at the end (KIP-74) is in no lane. Its records can't be assigned to lanes, and some
@@ -83,8 +81,6 @@ def split_records(
         least: for each step of the split, the lowest offset to keep. It is the fetch offset of the step's
             lane, or the committed offset of the step's hashes if that is higher.
         offsets: the fetch offset of each lane.
-        recompress: whether to compress changed batches with their codec. If False, changed batches are not
-            compressed.
 
     Raises:
         BatchError: a batch can't be split, so no lane may get it. The message has the offset of the batch.
@@ -100,7 +96,7 @@ def split_records(
             header = read_header(records, at)
             if at + header.size > size:
                 break
-            shares = split_batch(records[at : at + header.size], header, split, least, recompress=recompress)
+            shares = split_batch(records[at : at + header.size], header, split, least)
         except BatchError as error:
             offset = int.from_bytes(records[at : at + 8], signed=True)
             raise BatchError(f"the batch at offset {offset}: {error}") from None
@@ -181,11 +177,6 @@ class Scan:
         self.dropped = lane.dropped or self.dropped
         if found.end > self.high:
             self.high, self.leader_epoch = found.end, found.leader_epoch
-
-    def forget(self) -> None:
-        """Forget the range: the log or the lane has changed (errors 1, 3, 6, 74, 75, 100, 103 and others)."""
-        self.low = self.high = self.leader_epoch = -1
-        self.dropped = None
 
     def placeholder(self, offset: int) -> bytes:
         """Return a batch without data that moves a client from an offset to `high`, or b"" if none is needed.

@@ -32,8 +32,6 @@ from proxy.protocol.fetch_request import SESSIONLESS_EPOCH, FetchRequest, Topics
 from proxy.protocol.fetch_response import FetchResponseWalk, PartitionResponse, response_head
 from proxy.protocol.primitives import NO_TAGS, Buffer, Malformed, encode_uvarint, read_count, read_uvarint
 
-MAX_VERSION: Final = 12
-"""The highest Fetch version for members. From v13 on, topics are named by id (KIP-516)."""
 _PLACEHOLDERS_SINCE: Final = 12
 """The lowest Fetch version whose responses get batches without data. Clients of older versions do not accept
 batches without data, or were not tested (cooperative.md)."""

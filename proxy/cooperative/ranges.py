@@ -34,19 +34,15 @@ class Split:
 
     Args:
         lanes: the key ranges of each lane.
-        by_offset: whether to hash the offset of every record, even with a key (round robin).
         cuts: hashes at which a new step must begin, even if the lane does not change.
 
     Raises:
         RangeError: a range ends before it begins or is not within 0 to 2^32 - 1, or two ranges overlap.
     """
 
-    __slots__ = ("_room", "_steps", "by_offset", "lanes", "owners", "starts")
+    __slots__ = ("_room", "_steps", "lanes", "owners", "starts")
 
-    def __init__(
-        self, lanes: Sequence[KeyRanges], *, by_offset: bool = False, cuts: Iterable[int] = ()
-    ) -> None:
-        self.by_offset = by_offset
+    def __init__(self, lanes: Sequence[KeyRanges], *, cuts: Iterable[int] = ()) -> None:
         self.lanes = tuple(lanes)
         self.starts: list[int] = []
         """The first hash of each step."""

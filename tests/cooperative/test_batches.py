@@ -56,10 +56,10 @@ def only(hashed: int) -> KeyRanges:
     return ((hashed, hashed),)
 
 
-def split(data: bytes, *lanes: KeyRanges, least: int = 0, recompress: bool = True) -> list[bytes | None]:
+def split(data: bytes, *lanes: KeyRanges, least: int = 0) -> list[bytes | None]:
     lane = Split(lanes)
     least_of = [least] * len(lane.starts)
-    found = split_batch(data, read_header(data, 0), lane, least_of, recompress=recompress)
+    found = split_batch(data, read_header(data, 0), lane, least_of)
     return [share for share, _ in found]
 
 
@@ -174,14 +174,6 @@ def test_the_time_of_the_log_is_kept(codec: int) -> None:
     assert read(share) == [TALKATIVE[0]._replace(timestamp=1_800_000_000_000)]
 
 
-def test_a_batch_may_go_without_compression() -> None:
-    data = batch(TALKATIVE, LZ4)
-    (share,) = split(data, only(hash_of(TALKATIVE[0])), recompress=False)
-    assert share is not None
-    assert read_header(share, 0).attributes & 7 == 0
-    assert read(share) == TALKATIVE[:1]
-
-
 def test_offsets_count_for_each_step() -> None:
     low, high = ((0, HALF - 1),), ((HALF, TOP),)
     lane = Split([low, high])
@@ -197,14 +189,6 @@ def test_offsets_count_for_each_step() -> None:
         assert share is not None
         assert read(share) == expected
         assert last == expected[-1].offset
-
-
-def test_round_robin_hashes_every_offset() -> None:
-    lane = Split([((0, HALF - 1),), ((HALF, TOP),)], by_offset=True)
-    records = [Record(offset, b"same") for offset in range(100)]
-    data = batch(records)
-    shares = [share for share, _ in split_batch(data, read_header(data, 0), lane, [0, 0])]
-    assert [len(read(share or b"")) for share in shares] == [51, 49]
 
 
 @pytest.mark.parametrize("changed", [{"attributes": 0x20}, {"count": 0}])

@@ -265,8 +265,6 @@ def test_what_holds_nothing_is_skipped() -> None:
     lane, found = shares(of(MINE, OTHER, base=14))
     scan.learn(10, found, lane)
     assert [scan.after(offset) for offset in (10, 14, 15, 16)] == [10, 14, 16, 16]
-    scan.forget()
-    assert scan.after(15) == 15
 
 
 def test_what_holds_nothing_before_a_record_does_not_reach_behind_it() -> None:
