@@ -141,7 +141,8 @@ class GatewayPolicy:
             return False
         if not template.response.matches(b"".join(exchange.response)):
             return False
-        if template.plan is not None and template.plan is self._connection.plan:
+        plan = template.plan
+        if plan is not None and plan is self._connection.plan and _is_valid(plan, exchange.request_time):
             self._waiting = exchange
         elif not self._send_matching(template, exchange):
             return False
@@ -161,6 +162,7 @@ class GatewayPolicy:
         request, response = template.request, template.response
         while (
             last + 1 < len(pairs)
+            and _is_valid(plan, pairs.request_times[last])
             and request.matches(pairs.request(last))
             and response.matches(pairs.response(last))
         ):
@@ -397,6 +399,14 @@ def _unchanged(fetch: CapturedFetch, sent: FetchRequest | None, pieces: Sequence
         return None
     answer = b"".join(pieces)[RESPONSE_CORRELATION_ID.stop :]
     return _Template(fetch, sent, answer, request, response)
+
+
+def _is_valid(plan: SessionPlan, time: int) -> bool:
+    """Return whether a plan is still valid at a time in nanoseconds.
+
+    After that, the core looks whether it has to check the session.
+    """
+    return time / _SECOND < plan._until  # noqa: SLF001 - the core has no public name for it
 
 
 class AlwaysPolicy:

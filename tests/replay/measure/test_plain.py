@@ -35,7 +35,7 @@ from tests.replay.capture import crafting, encrypting
 from tests.replay.capture.crafting import Frame, relink
 from tests.replay.capture.encrypting import Ends, begun, encrypted, ends
 from tests.replay.measure.test_order import MS, frames_of, late, two_clocks, written
-from tests.replay.measure.traffic import Plan, plans, traffic
+from tests.replay.measure.traffic import Plan, Step, plans, traffic
 from tests.replay.tables import reported, table
 from tools.bench.captures import Shape, make
 
@@ -248,6 +248,21 @@ def test_any_capture_gives_the_same_report(
     path = written(Path(mkdtemp(dir=folder)), disturbed(frames, changes, seed))
     sources = tuple(expand([str(path)]))
     assert_same(Work(keep=EVERYTHING, choice=RowFilter(policy=policy), topics=frozenset(), sources=sources))
+
+
+@pytest.mark.parametrize("policy", get_args(Policy))
+def test_the_gateways_checks_of_an_idle_session_are_predicted(tmp_path: Path, policy: Policy) -> None:
+    """The core checks a session every 300 s with a full fetch. No fast way may leave these fetches out."""
+    steps = [Step("idle", 1, 0, 1_000 * MS)] * 1_000
+    plan = Plan(version=14, topics=1, partitions=12, size=1448, begins=True, steps=steps)
+    path = written(tmp_path, encrypting.frames(traffic([plan])))
+    sources = tuple(expand([str(path)]))
+    work = Work(keep=EVERYTHING, choice=RowFilter(policy=policy), topics=frozenset(), sources=sources)
+
+    assert_same(work)
+    saved = json.loads(shown(measure_here(work), work.choice))["policies"]
+    # Each check is a fetch of 466 bytes and its response of 483.
+    assert saved["always"]["saved_bytes"] - saved["gateway"]["saved_bytes"] == 3 * (466 + 483)
 
 
 @pytest.mark.parametrize("choice", [RowFilter(raw=True), RowFilter(members=3)])
