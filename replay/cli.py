@@ -7,6 +7,9 @@ Exit codes:
 - 2: wrong usage or configuration
 - 3: done, but parts of the input could not be read, or there was nothing to do
 - 4: a broker did not respond in time (`drive`)
+- 5: responses differ from the captured ones in what may not differ (`drive --compare`)
+- 130: ended by Ctrl-C
+- 143: ended by SIGTERM (`measure`)
 
 Imports take seconds. So only the module of the given command is imported, and `inspect` starts at once.
 """

@@ -119,7 +119,7 @@ FETCH_COLUMNS: Final = (
     TableColumn(
         "listing_bytes",
         pa.int64(),
-        "request: partition entries, topic elements, forgotten ones included",
+        "request: topics and partitions listed; forgotten ones are not counted",
         "bytes",
     ),
     TableColumn("empty_entry_bytes", pa.int64(), "response: entries with nothing new", "bytes"),
@@ -127,7 +127,7 @@ FETCH_COLUMNS: Final = (
     TableColumn(
         "eligible",
         pa.bool_(),
-        "it went through the session engine; then the columns below are its cost, else 0 or null",
+        "it went through the engine; below: its cost; if false: 0, null, or of a close (not session_size)",
     ),
     TableColumn(
         "reason", pa.string(), "why it is not eligible, or why it was forwarded unchanged", nothing=""

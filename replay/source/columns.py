@@ -52,7 +52,7 @@ COLUMNS: Final = (
     SourceColumn(
         "partitions",
         pa.int32(),
-        "how many the request names; null if it was not captured whole, or its API names none",
+        "how many the request lists; null if not captured whole, or not read in its API (OffsetDelete ...)",
     ),
     SourceColumn(
         "error_code",
