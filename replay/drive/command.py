@@ -18,6 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from proxy.addresses import Address
 from proxy.printable import printable
+from replay.capture.files.outputs import why_not
 from replay.capture.files.sources import InputError
 from replay.drive import security, values
 from replay.drive.asked import nameless
@@ -257,6 +258,8 @@ def run(args: argparse.Namespace) -> int:
         )
     if args.compare and (args.against is not None or args.dry_run):
         return _complain(_alone("--dry-run" if args.dry_run else "--against"), EXIT_USAGE)
+    if args.csv is not None and (why := why_not(args.csv)):
+        return _complain(f"--csv {args.csv}: {why}", EXIT_USAGE)
     if args.offsets is None:
         args.offsets = OffsetPolicy.KEEP if args.compare else OffsetPolicy.LATEST
     keeper = Keeper() if args.compare else None

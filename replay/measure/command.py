@@ -25,6 +25,7 @@ from rich.console import Console
 
 from proxy.printable import printable
 from proxy.units import size as bytes_of
+from replay.capture.files.outputs import why_not
 from replay.capture.files.secrets import load
 from replay.capture.files.sources import InputError, Source, expand, is_table, spool
 from replay.capture.packets.tcp import Filter
@@ -312,8 +313,8 @@ def _absent(found: Collected, result: Report) -> Iterator[str]:
 def _work(arguments: argparse.Namespace, scratch: str) -> Work:
     """Check the inputs and outputs of the command, before anything is measured. Return what to do."""
     for option in ("csv", "html"):
-        if file := getattr(arguments, option):
-            _check_file(option, Path(file))
+        if (file := getattr(arguments, option)) and (why := why_not(Path(file))):
+            raise UsageError(f"--{option} {file}: {why}")
     if arguments.html:
         import_module("jinja2")  # only the page needs it: this tells if it is missing
     if arguments.parquet and (arguments.anonymize or arguments.anonymize_key):
@@ -357,17 +358,6 @@ def _work(arguments: argparse.Namespace, scratch: str) -> Work:
     if len(arguments.inputs) > 1:
         raise UsageError(f"{tables[0]} is a table that --parquet wrote: it must be the only input")
     return dataclasses.replace(work, table=tables[0])
-
-
-def _check_file(option: str, file: Path) -> None:
-    """Check that a report can be written to a file, before the report is made."""
-    folder = file.absolute().parent
-    if not folder.is_dir():
-        raise UsageError(f"--{option} {file}: there is no such directory to write to")
-    if file.is_dir():
-        raise UsageError(f"--{option} {file}: it is a directory; name a file")
-    if not os.access(file if file.exists() else folder, os.W_OK):
-        raise UsageError(f"--{option} {file}: no permission to write there; name another file")
 
 
 def _has_files(text: str) -> bool:

@@ -155,10 +155,10 @@ def test_no_escape_sequence_reaches_the_terminal(capsys: pytest.CaptureFixture[s
 
     Other people may choose the name of a file, and brokers the text of their SASL errors.
     """
-    assert drive(LIBRDKAFKA, "--dry-run", "--csv", "/no/such/\x1b[2J.csv") == 1
+    assert drive(LIBRDKAFKA, "--dry-run", "--csv", "/no/such/\x1b[2J.csv") == 2
 
     told = capsys.readouterr().err
-    assert told.startswith("fetchgate replay drive: --csv /no/such/\\x1b[2J.csv: No such file")
+    assert told.startswith("fetchgate replay drive: --csv /no/such/\\x1b[2J.csv: there is no such directory")
     assert "\x1b" not in told
 
 
@@ -380,15 +380,25 @@ def test_against_without_the_gateways_admin_endpoint_is_one_line_with_the_remedy
     )
 
 
-def test_a_table_that_cannot_be_written_is_one_line(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    table = tmp_path / "no such folder" / "run.csv"
-
-    assert drive(LIBRDKAFKA, "--dry-run", "--csv", str(table)) == 1
+def test_a_table_that_cannot_be_written_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert drive(LIBRDKAFKA, "--dry-run", "--csv", "/dev/full") == 1
     told = capsys.readouterr()
     assert "435 requests" in told.out
-    assert told.err == f"fetchgate replay drive: --csv {table}: No such file or directory\n"
+    assert told.err == "fetchgate replay drive: --csv /dev/full: No space left on device\n"
+
+
+def test_a_table_that_may_not_be_written_is_told_before_anything_is_played(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    absent, capture = tmp_path / "no such folder" / "run.csv", tmp_path / "a.pcap"
+    capture.write_bytes(Path(LIBRDKAFKA).read_bytes())
+    for table, why in (
+        (absent, "there is no such directory to write to"),
+        (capture, "it is a capture, and would be overwritten; name a new file, and then the captures"),
+    ):
+        assert drive(LIBRDKAFKA, "--dry-run", "--csv", str(table)) == 2
+        assert capsys.readouterr() == ("", f"fetchgate replay drive: --csv {table}: {why}\n")
+    assert capture.read_bytes() == Path(LIBRDKAFKA).read_bytes()
 
 
 def test_options_come_from_the_environment_too(

@@ -1,6 +1,7 @@
 """The command line of replay: for a wrong option, it prints one line that says where the option was set."""
 
 import argparse
+import gzip
 import os
 import sys
 import tempfile
@@ -117,6 +118,19 @@ def test_a_report_that_may_not_be_written_fails_before_spark_starts(
     monkeypatch.setattr(os, "access", lambda *_: False)  # root may write anywhere
     assert cli.main(["measure", CAPTURE, "--csv", str(tmp_path / "x.csv")]) == 2
     assert "x.csv: no permission to write there; name another file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--csv", "--html"])
+@pytest.mark.parametrize("content", [Path(CAPTURE).read_bytes(), gzip.compress(b"any"), b"\x28\xb5\x2f\xfd"])
+def test_no_capture_is_overwritten_by_a_report(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str, content: bytes
+) -> None:
+    """After `--html *.pcap`, the first capture is the value of the option."""
+    first = tmp_path / "a.pcap"
+    first.write_bytes(content)
+    assert cli.main(["measure", option, str(first), CAPTURE]) == 2
+    assert "it is a capture, and would be overwritten; name a new file" in capsys.readouterr().err
+    assert first.read_bytes() == content
 
 
 def test_inputs_of_which_none_can_be_read_fail_before_spark_starts(

@@ -1,0 +1,41 @@
+"""Checks a file to write to, before the work whose result is to be written there."""
+
+import os
+from pathlib import Path
+from typing import Final
+
+from replay.capture.files.formats import NotACaptureError, identify
+from replay.capture.files.streams import compression
+
+_HEAD: Final = 24
+
+
+def why_not(file: Path) -> str | None:
+    """Return why a report can't or must not be written to a file, and the remedy. None if it can be written.
+
+    A capture is never overwritten: after `--html *.pcap`, the first capture is the value of the option.
+    """
+    folder = file.absolute().parent
+    if not folder.is_dir():
+        return "there is no such directory to write to"
+    if file.is_dir():
+        return "it is a directory; name a file"
+    if not os.access(file if file.exists() else folder, os.W_OK):
+        return "no permission to write there; name another file"
+    if _is_capture(file):
+        return "it is a capture, and would be overwritten; name a new file, and then the captures"
+    return None
+
+
+def _is_capture(file: Path) -> bool:
+    if not file.is_file() or not os.access(file, os.R_OK):
+        return False
+    with file.open("rb") as opened:
+        head = opened.read(_HEAD)
+    if compression(head[:4]):
+        return True
+    try:
+        identify(head)
+    except NotACaptureError:
+        return False
+    return True
