@@ -20,7 +20,7 @@ help:  ## show the targets
 $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "fetchgate needs Python 3.11 or later; set PYTHON=/path/to/python3"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@echo "Installing fetchgate and the packages of its tests into $(VENV): 1.2 GB, some minutes ..."
+	@echo "Installing fetchgate and the packages of its tests into $(VENV): 1.5 GB, some minutes ..."
 	@$(BIN)/python -m pip install --disable-pip-version-check -e '.[dev,kafka]'
 	@touch $@
 

@@ -57,7 +57,7 @@ PARKED_SECONDS = 1.0
 """How many seconds to wait for the response to the last fetch. librdkafka lets a broker wait half a second at
 most."""
 MEASURE_SECONDS = 180.0
-"""The time limit for `fetchgate replay measure`, in seconds. Most of this time is the start of Spark."""
+"""The time limit for `fetchgate replay measure`, in seconds."""
 
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
