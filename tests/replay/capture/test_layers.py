@@ -2,7 +2,10 @@ import pytest
 
 from tests.test_imports import REPLAY, WORLD, _imports
 
-SHELL = {f"replay.capture.files.{name}" for name in ("sources", "spans", "streams", "reading", "secrets")}
+SHELL = {
+    f"replay.capture.files.{name}"
+    for name in ("outputs", "sources", "spans", "streams", "reading", "secrets")
+}
 CAPTURE = sorted(name for name in REPLAY if name.startswith("replay.capture."))
 
 
