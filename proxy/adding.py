@@ -20,7 +20,8 @@ class Figures:
         """Add the figures of `other` to this object. `other` does not change.
 
         Numbers are added. Dicts are added key by key, and lists of numbers position by position. Other lists
-        are joined. Other objects must have an ``add`` method. If a value is None, it is skipped.
+        are joined. Other objects must have an ``add`` method. A field with `ADDS` is added by the function
+        that it names. A value of `other` that is None is skipped.
         """
         numbers, sums = _fields_of(type(self))  # type: ignore[arg-type] # a class can be hashed
         for name in numbers:

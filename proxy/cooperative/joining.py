@@ -34,8 +34,8 @@ from proxy.cooperative.ranges import FULL
 from proxy.protocol.primitives import ProtocolError
 
 _GONE: Final = frozenset({22, 25, 82})
-"""The errors ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID and FENCED_INSTANCE_ID. They mean that the member is no
-longer in the group."""
+"""The errors ILLEGAL_GENERATION (the member has missed a generation), UNKNOWN_MEMBER_ID and
+FENCED_INSTANCE_ID (it is no longer in the group). The member's assignment is not valid any more."""
 _BETWEEN: Final = b"\0"
 _NOWHERE: Final[TopicPartition] = b"", 0
 """A partition that does not exist. If it is added to a member's planned lanes, they differ from the member's

@@ -497,7 +497,7 @@ class SessionPlan(FetchPlan):
         "_tagged",
         "_to_broker",
         "_to_client",
-        "_until",
+        "until",
     )
 
     def __init__(
@@ -513,7 +513,9 @@ class SessionPlan(FetchPlan):
         until: float,
     ) -> None:
         self._assume(plans, template, sent, eligibility, responses)
-        self._until = until
+        self.until = until
+        """The time in seconds from which on the core processes a fetch itself. It may have to check the
+        session then."""
         self._tagged = sent.layout.flexible
         """Whether the entries of a fetch end with tags."""
         self._session = session
@@ -549,7 +551,7 @@ class SessionPlan(FetchPlan):
     def request(self, frame: bytes, now: float) -> bytes | None:
         """Return the incremental form of a client's fetch, or None if the core has to process the fetch."""
         session, rotation, limits = self._session, self._rotation, self._limits
-        if now >= self._until or session.state is not _ESTABLISHED or session.rotation is not rotation:
+        if now >= self.until or session.state is not _ESTABLISHED or session.rotation is not rotation:
             return None
         if limits.on is not self._on or limits.off_for is not self._off_for:
             return None

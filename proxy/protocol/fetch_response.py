@@ -194,7 +194,7 @@ class EmptyRun:
 
     key: bytes
     entries: Entries
-    """The entries as items of ``layout.response_item``. They are copied from the frame."""
+    """The entries, as an array whose dtype is ``layout.response_item``. It is a copy."""
     start: int = -1
     """Offset of the first entry in the frame, or -1 if the entries are not one span of a frame."""
 

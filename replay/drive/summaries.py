@@ -26,7 +26,7 @@ from replay.protocol import errors
 UNKNOWN: Final = -(1 << 63)
 """A value that the response does not have, or that was not captured."""
 NO_VALUES: Final = (0, UNKNOWN, UNKNOWN, UNKNOWN)
-"""The values of a listed entry without a row: no records."""
+"""The values of a listed entry that has no row: 0 bytes of records, and the others are unknown."""
 WHOLE: Final = -1
 """The number of an entry that is a whole topic."""
 

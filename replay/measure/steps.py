@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from proxy.protocol.api import ApiKey
 from replay.capture.files.counts import FileCounts
 from replay.capture.kafka.exchange import READ
-from replay.capture.kafka.exchanges import BEFORE, BulkEvent, Event, read_exchanges, read_in_bulk
+from replay.capture.kafka.exchanges import BulkEvent, Event, earlier_uses, read_exchanges, read_in_bulk
 from replay.capture.packets.segments import SEGMENTS
 from replay.capture.packets.tcp import Filter
 from replay.capture.tls.keylog import Secrets
@@ -145,9 +145,8 @@ def _used(own: Batches) -> tuple[int, Batches]:
     Return the number in this row (0 if there is no such row), and the other rows.
     """
     first = next(own)
-    if first.column("order")[0].as_py() != BEFORE:
-        return 0, chain((first,), own)
-    return first.column("sequence")[0].as_py(), chain((first.slice(1),), own)
+    uses = earlier_uses(first, 0)
+    return uses or 0, chain((first if uses is None else first.slice(1),), own)
 
 
 def _files_in_segments(run: pa.RecordBatch) -> Iterable[FileCounts]:

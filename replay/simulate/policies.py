@@ -142,7 +142,8 @@ class GatewayPolicy:
         if not template.response.matches(b"".join(exchange.response)):
             return False
         plan = template.plan
-        if plan is not None and plan is self._connection.plan and _is_valid(plan, exchange.request_time):
+        time = exchange.request_time / _SECOND
+        if plan is not None and plan is self._connection.plan and time < plan.until:
             self._waiting = exchange
         elif not self._send_matching(template, exchange):
             return False
@@ -162,7 +163,7 @@ class GatewayPolicy:
         request, response = template.request, template.response
         while (
             last + 1 < len(pairs)
-            and _is_valid(plan, pairs.request_times[last])
+            and pairs.request_times[last] / _SECOND < plan.until
             and request.matches(pairs.request(last))
             and response.matches(pairs.response(last))
         ):
@@ -399,14 +400,6 @@ def _unchanged(fetch: CapturedFetch, sent: FetchRequest | None, pieces: Sequence
         return None
     answer = b"".join(pieces)[RESPONSE_CORRELATION_ID.stop :]
     return _Template(fetch, sent, answer, request, response)
-
-
-def _is_valid(plan: SessionPlan, time: int) -> bool:
-    """Return whether a plan is still valid at a time in nanoseconds.
-
-    After that, the core looks whether it has to check the session.
-    """
-    return time / _SECOND < plan._until  # noqa: SLF001 - the core has no public name for it
 
 
 class AlwaysPolicy:

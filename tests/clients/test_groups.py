@@ -151,7 +151,7 @@ class Group:
 
 @pytest.mark.parametrize("name", ALL)
 def test_two_members_share_a_partition(name: str, broker: Broker) -> None:
-    """Case 34: two members that use the same client library share a partition."""
+    """Case 34: two members of a cooperative group, with the same client library, share a partition."""
     program = program_of(name)
     with Group(broker, [program]) as group:
         group.join(program)

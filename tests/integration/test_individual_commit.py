@@ -118,7 +118,10 @@ class Librdkafka:
         return found
 
     def read(self, topic: str, wanted: int, offset: int | None = None) -> list[int]:
-        """Read `wanted` records, from the committed offset on or from `offset`."""
+        """Read `wanted` records from `offset` on, or from the committed offset if it is None.
+
+        Return the offsets of the records.
+        """
         start = self.committed(topic) if offset is None else offset
         self.consumer.assign([TopicPartition(topic, 0, start)])
         got: list[int] = []

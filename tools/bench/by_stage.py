@@ -13,19 +13,14 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final, TypeVar
 
 from replay.capture.files.counts import FileCounts
-from replay.capture.files.sources import expand
 from replay.capture.files.spans import SpanReader
 from replay.capture.packets import segments
-from replay.capture.packets.tcp import Filter
 from replay.measure import steps
 from replay.measure.here import by_connection, collected, references
-from replay.measure.report import About, report
-from replay.measure.rows import RowFilter
-from replay.measure.work import Work
-from replay.report.model import Filters
+from replay.measure.report import report
 from tools.bench.figures import FigureRow, FigureTable
 from tools.bench.large import GB, LargeCaptures, traffics
-from tools.bench.measured_capture import MB
+from tools.bench.measured_capture import ABOUT, MB, work_of
 from tools.bench.stage import BenchStage
 
 STAGES: Final = (
@@ -61,8 +56,7 @@ class StageClock:
 
 def seconds_by_stage(file: str) -> dict[str, float]:
     """Measure a capture. Return the CPU seconds of each of the `STAGES`."""
-    work = Work(keep=Filter(), choice=RowFilter(), topics=frozenset(), sources=tuple(expand([file])))
-    about = About(version="", policy="gateway", filters=Filters(ports=[], hosts=[], clients=[], topics=[]))
+    work = work_of(file)
     names = iter(STAGES)
     clock = StageClock()
     found = clock.run(next(names), lambda: references(work))
@@ -76,7 +70,7 @@ def seconds_by_stage(file: str) -> dict[str, float]:
         next(names), lambda: [*steps.events(work.keep.ports, work.choice, None, iter(gathered), files)]
     )
     rows = clock.run(next(names), lambda: [*steps.rows_of(work.choice, events, files)])
-    clock.run(next(names), lambda: report(collected(iter(rows)), about))
+    clock.run(next(names), lambda: report(collected(iter(rows)), ABOUT))
     gc.unfreeze()
     return clock.seconds
 

@@ -16,15 +16,10 @@ from typing import Any
 import psutil
 from pyspark.sql import SparkSession
 
-from replay.capture.files.sources import expand
-from replay.capture.packets.tcp import Filter
-from replay.measure.report import About, report
-from replay.measure.rows import RowFilter
+from replay.measure.report import report
 from replay.measure.spark.run import measure
 from replay.measure.spark.session import session
-from replay.measure.work import Work
-from replay.report.model import Filters
-from tools.bench.measured_capture import CORES, MeasuredCapture
+from tools.bench.measured_capture import ABOUT, CORES, MeasuredCapture, work_of
 
 
 def main() -> None:
@@ -43,10 +38,9 @@ def main() -> None:
 
 
 def _measured(spark: SparkSession, file: str) -> MeasuredCapture:
-    work = Work(keep=Filter(), choice=RowFilter(), topics=frozenset(), sources=tuple(expand([file])))
-    about = About(version="", policy="gateway", filters=Filters(ports=[], hosts=[], clients=[], topics=[]))
+    work = work_of(file)
     before, began = _cpu(), time.monotonic()
-    made_report: dict[str, Any] = dict(report(measure(spark, work), about))
+    made_report: dict[str, Any] = dict(report(measure(spark, work), ABOUT))
     seconds = time.monotonic() - began
     return MeasuredCapture(
         file=file,

@@ -1,4 +1,4 @@
-"""What `tools.bench.measured` prints about a capture.
+"""What `tools.bench.measured` measures, and what it prints about a capture.
 
 That program imports nothing else of the benchmarks, because its memory is measured.
 """
@@ -7,8 +7,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from replay.capture.files.sources import expand
+from replay.capture.packets.tcp import Filter
+from replay.measure.report import About
+from replay.measure.rows import RowFilter
+from replay.measure.work import Work
+from replay.report.model import Filters
+
 MB: Final = 1_000_000
 CORES: Final = 2
+ABOUT: Final = About(version="", policy="gateway", filters=Filters(ports=[], hosts=[], clients=[], topics=[]))
+"""What the report says of the measurement."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,3 +47,8 @@ class MeasuredCapture:
     def speed(self) -> float:
         """The speed in MB/s."""
         return self.bytes / MB / self.seconds
+
+
+def work_of(file: str) -> Work:
+    """Return the work of measuring a capture, or a folder of captures, without any option."""
+    return Work(keep=Filter(), choice=RowFilter(), topics=frozenset(), sources=tuple(expand([file])))

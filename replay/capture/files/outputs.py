@@ -2,12 +2,9 @@
 
 import os
 from pathlib import Path
-from typing import Final
 
-from replay.capture.files.formats import NotACaptureError, identify
+from replay.capture.files.formats import HEADER, NotACaptureError, identify
 from replay.capture.files.streams import compression
-
-_HEAD: Final = 24
 
 
 def why_not(file: Path) -> str | None:
@@ -31,7 +28,7 @@ def _is_capture(file: Path) -> bool:
     if not file.is_file() or not os.access(file, os.R_OK):
         return False
     with file.open("rb") as opened:
-        head = opened.read(_HEAD)
+        head = opened.read(HEADER)
     if compression(head[:4]):
         return True
     try:

@@ -118,7 +118,7 @@ def read_in_bulk(
                 if events is not None:
                     yield from events
                     continue
-            uses = run.rows.uses(begin)
+            uses = earlier_uses(run.rows.batch, begin)
             begin += uses is not None
             connections = Connections(
                 ports=ports, responses=responses, groups=groups, uses=uses or 0, secrets=secrets
@@ -127,6 +127,14 @@ def read_in_bulk(
             yield from connections.feed_rows(run.rows, begin, run.end)
     if connections is not None:
         yield from connections.end()
+
+
+def earlier_uses(batch: pa.RecordBatch, row: int) -> int | None:
+    """Return the number of earlier connections if a row has the order `BEFORE`, else None."""
+    if batch.column("order")[row].as_py() != BEFORE:
+        return None
+    uses: int = batch.column("sequence")[row].as_py()
+    return uses
 
 
 class _Run(NamedTuple):
@@ -165,13 +173,6 @@ class BatchRows:
     def between(self, begin: int, end: int) -> Iterator[tuple[Any, ...]]:
         """Yield the connection of each of these rows, its payload, and the other arguments."""
         return zip(*(column[begin:end] for column in self._columns), strict=True)
-
-    def uses(self, row: int) -> int | None:
-        """Return the number of earlier connections if the row has the order `BEFORE`, else None."""
-        if self.batch.column("order")[row].as_py() != BEFORE:
-            return None
-        uses: int = self.batch.column("sequence")[row].as_py()
-        return uses
 
     @cached_property
     def _columns(self) -> list[list[Any]]:
@@ -214,12 +215,8 @@ class Connections:
             if key:
                 yield from self._add(key, payload, row)
 
-    def feed_in_bulk(self, batch: pa.RecordBatch) -> Iterator[BulkEvent]:
-        """Like `feed`, but return exchanges that were found in columns as `Pairs`."""
-        return self.feed_rows(BatchRows(batch), 0, batch.num_rows)
-
     def feed_rows(self, own: "BatchRows", begin: int, end: int) -> Iterator[BulkEvent]:
-        """Like `feed_in_bulk`, for some rows of a batch."""
+        """Like `feed`, for some rows of a batch. Exchanges that were found in columns are `Pairs`."""
         found = own.found
         rows = enumerate(own.between(begin, end), begin)
         retry = begin

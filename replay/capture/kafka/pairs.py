@@ -15,7 +15,7 @@ import pyarrow as pa
 from proxy.protocol.api import LENGTH_BYTES, REQUEST_START_BYTES, RESPONSE_START_BYTES, ApiKey
 from replay.capture.files.window import Column
 from replay.capture.kafka.exchange import Exchange
-from replay.capture.kafka.plausible import MAX_FRAME
+from replay.capture.kafka.plausible import KEYS, MAX_FRAME
 from replay.capture.packets.segments import MAX_RUN, bytes_of
 
 WORTH: Final = 32
@@ -24,9 +24,6 @@ LEAST: Final = 4
 """A stretch of fewer exchanges is read row by row, which takes less time."""
 _FETCH: Final = int(ApiKey.FETCH)
 _MASK: Final = 0xFFFF_FFFF
-_MAX_KEY: Final = 1024
-_MAX_VERSION: Final = 1024
-"""See `plausible.is_request_start`."""
 _HEAD: Final = 12
 """Bytes of a frame that are looked at: its length, then key, version and correlation id of a request, or the
 correlation id of a response."""
@@ -249,7 +246,7 @@ class Stretches:
         after = sequence + size & _MASK
         whole = whole & (size == length + LENGTH_BYTES) & (length <= MAX_FRAME)
         request = whole & (np.diff(self._first) == 1) & (size >= REQUEST_START_BYTES) & (size <= MAX_RUN)
-        request &= (kind >> 16 < _MAX_KEY) & (kind & 0xFFFF < _MAX_VERSION)
+        request &= (kind >> 16 < KEYS) & (kind & 0xFFFF < KEYS)
         pair, link = np.zeros((2, len(first)), np.bool_)
         pair[:-1] = (
             request[:-1] & whole[1:] & (size[1:] >= RESPONSE_START_BYTES) & (side[:-1] ^ side[1:] == 1)

@@ -33,6 +33,8 @@ HEAD: Final = 2048
 """The maximum size of a request's header, in bytes. Only an unlikely client id would make it larger."""
 _MAX_VERSION: Final = 24
 """The highest version that is accepted where requests are searched. No API has it yet (Fetch has 18)."""
+KEYS: Final = 1024
+"""API keys and versions are below this number, at a place where a request is expected."""
 _MAX_CLIENT_ID: Final = 1024
 _MAX_CANDIDATES: Final = 4096
 _LONGEST_KEY: Final = max(ApiKey)
@@ -49,7 +51,7 @@ def is_request_start(length: int, api_key: int, version: int) -> bool:
 
     API keys of later releases are allowed.
     """
-    return 8 <= length <= MAX_FRAME and 0 <= api_key < 1024 and 0 <= version < 1024
+    return 8 <= length <= MAX_FRAME and 0 <= api_key < KEYS and 0 <= version < KEYS
 
 
 def is_response_start(length: int) -> bool:

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from replay.capture.kafka import exchanges
 from replay.capture.kafka.exchange import READ, Exchange
-from replay.capture.kafka.exchanges import BulkEvent, Connections, Event, Pairs, read_in_bulk
+from replay.capture.kafka.exchanges import BatchRows, BulkEvent, Connections, Event, Pairs, read_in_bulk
 from replay.capture.packets.segments import SEGMENTS
 from replay.capture.tls.keylog import Secrets
 
@@ -121,12 +121,17 @@ def read(
     events = [*connections.feed(found), *connections.end()]
     connections = Connections(ports=ports, responses=responses, secrets=secrets)
     with patch.object(exchanges, "WORTH", 1):
-        in_bulk = [*connections.feed_in_bulk(found), *connections.end()]
-    assert [*map(joined, single(in_bulk))] == [*map(joined, events)]
+        both = [*in_bulk(connections, found), *connections.end()]
+    assert [*map(joined, single(both))] == [*map(joined, events)]
     if len({one.connection for one in listed}) == 1:
         whole = read_whole(listed, ports=ports, responses=responses, secrets=secrets)
         assert [*map(joined, whole)] == [*map(joined, events)]
     return events
+
+
+def in_bulk(connections: Connections, found: pa.RecordBatch) -> Iterator[BulkEvent]:
+    """Feed a whole batch to connections, and yield what they find in columns as `Pairs`."""
+    return connections.feed_rows(BatchRows(found), 0, found.num_rows)
 
 
 def read_whole(

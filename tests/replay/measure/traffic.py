@@ -7,7 +7,7 @@ new, because these are what the fast ways of `measure` take together.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from itertools import chain
+from itertools import chain, pairwise
 from typing import Any, Final
 
 from hypothesis import strategies as st
@@ -146,8 +146,9 @@ class Traffic:
         self.rows += self.rows[-1 - number % 3 :]
 
     def _swapped(self, _: int) -> None:
-        first, second = self.rows[-2:]
-        self.rows[-2:] = replace(second, time=first.time), replace(first, time=second.time)
+        """Swap the last two packets. A connection that the capture joins late may have none yet."""
+        for first, second in pairwise(self.rows[-2:]):
+            self.rows[-2:] = replace(second, time=first.time), replace(first, time=second.time)
 
     def _group(self, number: int) -> None:
         group = string(f"group-{number % 2}")

@@ -22,7 +22,7 @@ from replay.capture.kafka.exchange import Exchange
 from replay.capture.kafka.exchanges import Connections, Event, Pairs
 from replay.capture.packets.tcp import FIN, RST, SYN
 from tests.examples import examples
-from tests.replay.capture.packets_of import NAMES, Row, batch, packets, row
+from tests.replay.capture.packets_of import NAMES, Row, batch, in_bulk, packets, row
 from tests.replay.capture.talk import ID, framed, request, response
 
 MS = 1_000_000
@@ -76,7 +76,7 @@ def assert_same(rows: Sequence[Row], cuts: Iterable[int] = (), ports: frozenset[
         for part in parts(rows, cuts):
             known = [*one.feed(batch(part))]
             found: list[Event] = []
-            for event in other.feed_in_bulk(batch(part)):
+            for event in in_bulk(other, batch(part)):
                 count += len(event) if isinstance(event, Pairs) else 0
                 found += event if isinstance(event, Pairs) else [event]
             assert [*map(plain, found)] == [*map(plain, known)]
