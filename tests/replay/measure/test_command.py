@@ -121,7 +121,11 @@ def test_a_report_that_may_not_be_written_fails_before_spark_starts(
 
 
 @pytest.mark.parametrize("option", ["--csv", "--html"])
-@pytest.mark.parametrize("content", [Path(CAPTURE).read_bytes(), gzip.compress(b"any"), b"\x28\xb5\x2f\xfd"])
+@pytest.mark.parametrize(
+    "content",
+    [Path(CAPTURE).read_bytes(), gzip.compress(b"any"), b"\x28\xb5\x2f\xfd"],
+    ids=["pcap", "gzip", "zstandard"],  # gzip has the time in it, and each process of a run has its own
+)
 def test_no_capture_is_overwritten_by_a_report(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str, content: bytes
 ) -> None:
