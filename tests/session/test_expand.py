@@ -236,7 +236,9 @@ def test_v4_has_no_log_start_offset(chunk: int) -> None:
     [(version, code) for version in VERSIONS for code in (3, 29, 100) if version < 13 or code != 3],
 )
 def test_errors_found_before_reading_stand_last(version: int, code: int) -> None:
-    """Trap 23: partitions with errors that were found before reading are last in a full response."""
+    """Trap 23: a full response ends with the partitions whose errors the broker finds before it reads the
+    log.
+    """
     session = Session(version, WANTS).establish()
     gone = entry(1, error=code, aborted=())
     late = {("t", 1): gone, ("t", 0): replace(gone, partition_index=0)}
@@ -259,7 +261,10 @@ def test_an_element_that_is_left_empty_is_not_there() -> None:
 @pytest.mark.parametrize("each", [1, 3])
 @pytest.mark.parametrize("version", [4, 7, 11, 12, 16])
 def test_topics_of_one_shape(version: int, each: int) -> None:
-    """Trap 50: topics with equal name lengths and partition counts are written together."""
+    """Trap 50: the response is right for topics with equal name lengths and partition counts.
+
+    Such topics are written together.
+    """
     wants = [(f"t{number:02}", index) for number in range(12) for index in range(each)]
     session = Session(version, wants).establish()
     records = entry(0, 9, records=b"abc")

@@ -1,7 +1,7 @@
-"""FetchSessionHandler follows each row of the table in its docstring (fetch-semantics 3.2).
+"""FetchSessionHandler does what the tables in `proxy/session/state.py` say (fetch-semantics 3.2).
 
-The tests also cover cases 50 to 57. Each bad response has entries that would change the partition table. The
-tests check that the table does not change: an error only changes the next fetch.
+The tests also cover cases 50 to 57. Responses with an error code also have entries (`NEWS`). The tests check
+that these entries do not change the partition table: such an error only changes the next fetch.
 """
 
 from typing import Any
@@ -36,8 +36,9 @@ def test_a_full_response_without_an_id_and_each_next_fetch_asks_again() -> None:
 
 @pytest.mark.parametrize("code", [70, 71, 106, -1, 5])
 def test_a_full_fetch_that_fails_names_no_session_any_more(code: int) -> None:
-    """Case 96: after a full fetch has failed, the next fetch names no session. The broker may not even find
-    the shard of this id.
+    """Case 96: after a full fetch has failed, the next fetch has no session id.
+
+    The broker may not have a shard for the old id.
     """
     handler = established()
     handler.epoch = 0
@@ -205,7 +206,7 @@ def test_another_error_asks_without_a_session(code: int) -> None:
 
 @pytest.mark.parametrize(("session_id", "kept_id"), [(UNSHARDED_ID - 1, UNSHARDED_ID - 1), (UNSHARDED_ID, 0)])
 def test_an_id_that_is_in_no_shard(session_id: int, kept_id: int) -> None:
-    """Case 96: a session id that is in no shard's range is not used again."""
+    """Case 96: after an error, a session id outside the ranges of all shards is not used again."""
     handler = established(session_id=session_id)
     again(handler)
     give(handler, 16, error_code=-1, session_id=session_id)
@@ -214,10 +215,10 @@ def test_an_id_that_is_in_no_shard(session_id: int, kept_id: int) -> None:
 
 @pytest.mark.parametrize(("answered_id", "after"), [(77, (77, 2)), (0, (77, 0))])
 def test_an_incremental_response_thrown_away_by_a_quota(answered_id: int, after: tuple[int, int]) -> None:
-    """If a quota makes an incremental response empty (it is throttled), it is forwarded.
+    """An incremental response is forwarded if a quota made it empty (it is throttled).
 
-    With the session id 0, such a response may hide a session error. Then the next fetch is full, and has the
-    id of the session that may still exist.
+    If such a response has the session id 0, it may hide a session error. Then the next fetch is full, and has
+    the id of the session that may still exist.
     """
     handler = established()
     again(handler)

@@ -265,7 +265,7 @@ def test_place_tells_repetitions(wants: list[Key]) -> None:
 
 
 def test_many_partitions_cost_columns() -> None:
-    """200,000 partitions take about 90 bytes each, because they are stored in columns and not as objects."""
+    """200,000 partitions take at most 110 bytes each. They are stored in columns, not as objects."""
     count = 200_000
     layout = LAYOUTS[16]
     entries = np.zeros(count, layout.request_item)

@@ -53,7 +53,7 @@ class Way:
         return self
 
     def by_columns(self, request: FetchRequest) -> bytes:
-        """Process a fetch in the slow way, which reads its entries into columns.
+        """Process a fetch in the usual way, which reads its entries into columns.
 
         Return the request to the broker.
         """
@@ -119,7 +119,7 @@ steps = st.lists(
 
 @given(st.sampled_from(SESSION_VERSIONS), st.integers(2, 12), steps)
 def test_both_ways_lead_to_the_same_bytes(version: int, count: int, script: list[Any]) -> None:
-    """The slow and the fast way of reading a fetch give the same bytes.
+    """The usual and the faster way of processing a fetch give the same bytes.
 
     This holds for any changed offsets and any change in the broker's responses.
     """
