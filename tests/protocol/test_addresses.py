@@ -57,8 +57,10 @@ def gateway(node_id: int, host: str, port: int) -> tuple[str, int] | None:
 
 
 def expected(entity: Any, resolve: Resolve, outer_id: int = -1) -> Any:
-    """Return the message that the client should get, made from kio's objects. Return None for an entry
-    without address.
+    """Return the kio message that the client should get.
+
+    Return None for a broker that has no address for clients, so that it is left out. If its entry has an
+    error code, return the entry with COORDINATOR_NOT_AVAILABLE and without an address.
     """
     node_id = getattr(entity, "node_id", getattr(entity, "broker_id", outer_id))
     changes: dict[str, Any] = {}

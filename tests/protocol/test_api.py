@@ -33,7 +33,9 @@ from proxy.protocol.primitives import Malformed, ProtocolError, Truncated
 
 
 def kio_flexibility() -> Iterator[tuple[str, int, int, bool, bool]]:
-    """Yield (name, api key, version, flexible, tags in the response header) for everything that kio knows."""
+    """Yield (name, API key, version, flexible, tags in the response header) for each request and response of
+    kio.
+    """
     for message in pkgutil.iter_modules(kio.schema.__path__):
         if not message.ispkg or message.name in {"data", "request_header", "response_header"}:
             continue

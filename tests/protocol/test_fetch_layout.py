@@ -1,6 +1,6 @@
-"""Checks sizes and offsets of docs/fetch-semantics.md, section 1.5.
+"""The layouts have the sizes and offsets of docs/fetch-semantics.md, section 1.5.
 
-Also with the numbers of elements at which a uvarint gets longer.
+The tests include the numbers of elements at which a uvarint gets one byte longer.
 """
 
 from dataclasses import replace
@@ -163,7 +163,8 @@ def many(version: int, count: int) -> tuple[bytes, bytes]:
 def test_partitions_where_counts_grow(version: int, count: int) -> None:
     """Case 94, trap 51: requests and responses are read correctly when their count needs one more byte.
 
-    A count is a uvarint, which gets longer, for example, at 127 elements.
+    A count is a uvarint, which gets longer, for example, at 127 elements. A request with more than
+    `MAX_PARTITIONS` partitions is refused.
     """
     request, response = many(version, count)
     if count > MAX_PARTITIONS:

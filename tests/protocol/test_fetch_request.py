@@ -54,7 +54,7 @@ def listed(listing: Listing) -> list[tuple[bytes, int, bytes]]:
 
 
 def told(request: wire.FetchRequest) -> list[tuple[bytes, int]]:
-    """Return a request's partitions. The test's own codec decodes them."""
+    """Return (topic, partition) for each entry of a request that the test's own codec has decoded."""
     return [
         (topic.topic_id if request.version >= 13 else topic.topic.encode(), part.partition)
         for topic in request.topics
@@ -285,10 +285,7 @@ def test_noise_raises_protocol_errors_only(version: int) -> None:
 @pytest.mark.parametrize("version", [4, 7, 11, 12, 13, 18])
 @pytest.mark.parametrize("count", [OUT_OF_BOUNDS, 0x0010_0000, -2])
 def test_hostile_counts(version: int, count: int) -> None:
-    """A request is refused if a count in it is too high for the received bytes.
-
-    The check comes before memory is allocated.
-    """
+    """A request is refused if a count in it is negative, or too high for the received bytes."""
     layout = LAYOUTS[version]
     frame = fetch(version, ("a", 0))
     at = len(header(version)) + 1 + 4 + layout.request_head

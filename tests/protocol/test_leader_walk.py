@@ -1,5 +1,5 @@
-"""Leaders (current_leader) in Produce v13, ShareFetch and ShareAcknowledge are found. Compared with kio's
-messages.
+"""All leaders (current_leader) in Produce v13, ShareFetch and ShareAcknowledge responses are found, as by
+kio.
 """
 
 from typing import Any
@@ -35,7 +35,7 @@ def named(message: Any) -> list[LeaderHint]:
 
 @pytest.mark.parametrize(("key", "version"), NAMING)
 def test_all_leaders_are_found_and_unknown_tags_are_skipped(key: int, version: int) -> None:
-    """Case 66: all leaders are found, and unknown tags are skipped."""
+    """Case 66: all leaders are found, and unknown tags are skipped. A truncated response is refused."""
 
     @examples(30)
     @given(messages(response_class(key, version)))

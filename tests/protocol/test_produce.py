@@ -1,6 +1,6 @@
 """The value of acks is read from the first bytes of a Produce request of any version.
 
-If there are too few bytes, the reader asks for more.
+If there are too few bytes, the reader returns None.
 """
 
 import json

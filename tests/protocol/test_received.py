@@ -1,4 +1,6 @@
-"""A frame can be received in many reads. The cost of taking a part of it does not depend on their sizes."""
+"""A frame can be received in many reads. The cost of taking a part of it does not depend on their number or
+sizes.
+"""
 
 from itertools import pairwise
 
