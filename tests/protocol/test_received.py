@@ -1,5 +1,6 @@
-"""A frame can be received in many reads. The cost of taking a part of it does not depend on their number or
-sizes.
+"""A frame can be received in many reads.
+
+Taking a part of the frame costs the same after few large reads and after many small ones.
 """
 
 from itertools import pairwise
