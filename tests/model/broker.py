@@ -1,6 +1,7 @@
 """A model of a Kafka broker, for tests.
 
-It answers Fetch as Kafka does (KIP-227), and ApiVersions. It returns all other requests unchanged.
+It answers Fetch as Kafka does (KIP-227), and ApiVersions. Its response to any other request is the request
+without the API key and the version.
 """
 
 import random
@@ -307,7 +308,10 @@ class ModelBroker:
         return read + sorted(unread, key=lambda result: result.data.error_code != UNKNOWN_TOPIC_ID)
 
     def _missing(self, partition: CachedPartition) -> tuple[int, bool]:
-        """Return why a partition can't be read at all, and whether the broker finds this before it reads."""
+        """Return the error of a partition that can't be read, or 0.
+
+        Also return whether the broker finds this error before it reads.
+        """
         if partition.topic is None:
             return UNKNOWN_TOPIC_ID, True
         if partition.topic in self.denied:
@@ -324,7 +328,8 @@ class ModelBroker:
     def _changed(self, session: FetchSession, results: list[Result]) -> list[Result]:
         """Return the entries that have changed since the last response, as in KIP-227.
 
-        A partition with records moves to the end of the session.
+        A partition with records moves to the end of the session. Up to release 2.8, each returned partition
+        does.
         """
         included = [result for result in results if self._news(result.partition, result.data)]
         for result in included:
@@ -425,8 +430,10 @@ class ModelBroker:
         return list(leaders.values())
 
     def _failed(self, request: FetchRequest, code: int) -> FetchResponse:
-        """Return an unexpected failure: the request's own session id, and below v13 its own list with that
-        code.
+        """Return the response of a broker that fails unexpectedly.
+
+        It has the error code `code` and the session id of the request. Below v13, it also lists the requested
+        partitions, each with this code.
         """
 
         def entry(part: FetchPartition) -> PartitionData:

@@ -86,7 +86,7 @@ class Gate:
         self._left = b""
 
     def exchange(self, requests: list[bytes], now: float) -> list[bytes]:
-        """Send several requests at once, and return the responses. Neither have a 4-byte length field.
+        """Send several requests at once, and return the responses. No frame has its 4-byte length field.
 
         Raises:
             GateError: the connection failed, keeps bytes back, or sent an invalid frame.

@@ -53,7 +53,7 @@ class Reading:
     """Whether the fetch is incremental. Old brokers ignore the leader epoch of a fetch in a session."""
 
     def read(self, partition: Partition, entry: FetchPartition, allowance: Allowance) -> PartitionData:
-        """Read one partition. Subtract the size of the returned records from the limits in `allowance`."""
+        """Read one partition. Subtract the size of the returned records from `allowance`."""
         error = self._refusal(partition, entry, allowance)
         if error:
             tags = self.leader_hint(partition) if error in HINTED else ()

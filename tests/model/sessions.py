@@ -87,8 +87,8 @@ class FetchSessionCacheShard:
     def victim(self, now: int, *, privileged: bool, size: int) -> FetchSession | None:
         """Return the session that is evicted for a new one, or None.
 
-        If the least recently used session is stale, it is evicted. Otherwise, a session of lower rank is
-        evicted.
+        If the least recently used session is stale, it is evicted. Otherwise, the session of the lowest rank
+        is evicted, if it ranks below the new one.
         """
         if not self.sessions:
             return None

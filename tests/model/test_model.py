@@ -74,8 +74,9 @@ def test_an_epoch_is_good_once() -> None:
 
 @pytest.mark.parametrize(("before", "after"), [(12, 13), (13, 12), (7, 18), (18, 7)])
 def test_names_and_ids_do_not_mix(before: int, after: int) -> None:
-    """Case 19: a fetch with topic ids in a session of topic names gets error 106, and the reverse. The
-    session remains.
+    """Case 19: a session of topic names refuses a fetch with topic ids (error 106).
+
+    A session of topic ids refuses a fetch with names. The session remains.
     """
     _, asker = fresh(before)
     made = asker.fetch(("foo", 0), session=(0, 0)).session_id
@@ -480,8 +481,10 @@ def test_forgetting_by_id_needs_no_name(first: bool, then: bool) -> None:
 
 
 def test_a_recreated_topic_by_id_and_by_name() -> None:
-    """Case 46: a client that uses ids replaces the old id by the new one. In a session of names, error 3 ends
-    when the topic is created again.
+    """Case 46: a topic is deleted and created again.
+
+    A client that uses topic ids forgets the old id and adds the new one in one fetch, and gets no error. In a
+    session of names, error 3 ends when the topic is created again.
     """
     broker, asker = fresh(13)
     session = Session(asker, ("foo", 0), ("bar", 0))

@@ -69,7 +69,7 @@ def test_the_least_recently_used_goes_when_stale() -> None:
 
 
 def test_the_smallest_aged_goes_and_privilege_counts() -> None:
-    """Case 4: a new session evicts the smallest of the sessions that are older than 120 s, if it is smaller.
+    """Case 4: a new session evicts the smallest session that is older than 120 s, if that one is smaller.
 
     A follower's new session also evicts a consumer's session that is not that old.
     """
