@@ -35,7 +35,7 @@ def sessionless_and_close(script: Script) -> None:
 
 
 def epoch_0_makes_a_session(script: Script) -> None:
-    """Case 15: epoch 0 creates a session."""
+    """Case 15: epoch 0 creates a session, and closes the session that the fetch names."""
     first = script.session(("foo", 0))
     second = script.session(("foo", 0), of=first)
     third = script.session(("foo", 0), of=UNKNOWN)
@@ -76,7 +76,7 @@ def an_epoch_is_good_once(script: Script) -> None:
 
 
 def names_and_ids_do_not_mix(script: Script) -> None:
-    """Case 19: a session of topic names can't be used with topic ids, and the reverse."""
+    """Case 19: a session of topic names refuses topic ids, and a session of topic ids refuses names."""
     version = script.version
     made = script.session(("foo", 0))
 
@@ -159,7 +159,7 @@ def an_error_while_it_lasts(script: Script) -> None:
 
 
 def an_added_partition_is_told_once(script: Script) -> None:
-    """Case 26: an added partition is in the first response only."""
+    """Case 26: an added partition is in the next response only."""
     made = script.session(("foo", 0))
 
     assert made.names(("bar", 0)) == [("bar", 0)]

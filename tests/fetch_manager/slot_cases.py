@@ -1,4 +1,4 @@
-"""Conformance cases 1 to 12 as scripts for a single server: which session gets a slot, and which is evicted.
+"""Conformance cases 1 to 13 as scripts for a single server: which session gets a slot, and which is evicted.
 
 They run against the gateway's cache and the model broker with a simulated clock, and against live brokers in
 real time (`tests/integration/test_slots_live.py`).
@@ -186,7 +186,11 @@ def ids_are_positive_unique_and_their_shards_own(slots: Slots) -> None:
 
 
 def the_least_recently_used_goes_when_stale(slots: Slots) -> None:
-    """Cases 2 to 4: with three slots, the stale session with the oldest use is evicted first."""
+    """Cases 2 to 4: a server with three slots evicts the stale session whose last use is the oldest.
+
+    If no session is stale, the server evicts the smallest session that is older than two minutes, for a
+    larger new one. A privileged new session may be smaller.
+    """
     first = slots.make(10)
     slots.wait(10)
     second = slots.make(20)
@@ -216,7 +220,7 @@ def the_least_recently_used_goes_when_stale(slots: Slots) -> None:
 
 
 def an_equal_size_never_evicts(slots: Slots) -> None:
-    """Case 5: with one slot, a new session never evicts a session of equal size."""
+    """Case 5: with one slot, a new session evicts an old session in use only if the new one is larger."""
     old = slots.make(10)
     slots.grow_stale()
     slots.use(old)
@@ -284,7 +288,7 @@ def a_session_in_use_is_not_the_victim(slots: Slots) -> None:
 
 
 def partitions_are_counted_as_last_touched(slots: Slots) -> None:
-    """Case 11: a server counts each session with the number of partitions at its last use.
+    """Case 11: a server counts each session with the number of partitions at the session's last use.
 
     If the server does not report the count, the choice of the evicted session shows it. The server has two
     slots.

@@ -330,7 +330,10 @@ def test_the_contexts() -> None:
 
 
 def test_a_session_is_with_one_broker() -> None:
-    """Trap 20: a session belongs to one broker. Any connection to this broker may continue it."""
+    """Trap 20: a session belongs to one broker. Any connection to this broker may continue it.
+
+    At another broker, a fetch with the session's id gets error 70.
+    """
     client = Client()
     made = client.session(("foo", 0))
     client.held(made).broker = "one"
@@ -359,7 +362,10 @@ def test_a_follower_is_left_alone() -> None:
 
 
 def test_a_fetch_with_tags_has_no_session() -> None:
-    """Law 2: a fetch with unknown tags gets no session, because the meaning of the tags is unknown."""
+    """Law 2: a fetch with unknown tags gets no session, because the meaning of the tags is unknown.
+
+    If the fetch is in a session, the session ends (error 70).
+    """
     client = Client(12)
     tags = ((0, b"\x02c"),)
     full = context_of(client, client.request(("foo", 0), session=(0, 0), tags=tags))
@@ -396,9 +402,9 @@ def test_an_unexpected_failure_has_the_clients_id() -> None:
 
 @pytest.mark.parametrize("version", [7, 12])
 def test_who_answers_less_than_was_asked_gives_no_session(version: int) -> None:
-    """If the broker's response has fewer partitions than the client's fetch, the client gets no session.
+    """If the broker's response has fewer partitions than the client's fetch, no session is kept.
 
-    The client already has a session id, so its next fetch gets error 70.
+    The client has already received a session id, so its next fetch gets error 70.
     """
     client = Client(version)
     client.altered = lambda told: replace(told, topics=told.topics[:1])

@@ -1,4 +1,4 @@
-"""Cases 1 to 12 with a simulated clock, for the gateway's cache and for the model broker."""
+"""Cases 1 to 13 with a simulated clock, for the gateway's cache and for the model broker."""
 
 import random
 
@@ -77,8 +77,8 @@ def test_our_slots(case: Case, slots: int) -> None:
 @EVERY_CASE
 @pytest.mark.parametrize("release", ["2.8", "4.3"])
 def test_a_models_slots(case: Case, slots: int, release: str) -> None:
-    """Cases 1 to 13: the session slots of a model broker, which the test uses through fetches.
+    """Cases 1 to 13: the session slots of a model broker behave like a broker's.
 
-    The live test uses a real broker's slots in the same way.
+    The test uses the slots through fetches, as the live test does with a real broker.
     """
     case(modelled(release, slots))
