@@ -558,7 +558,9 @@ class TestLive:
 
 
 class TestOracle:
-    """Tests of the oracle. It computes the lowest possible cost of fetches, as a standard for policies."""
+    """Tests of the oracle: it computes the lowest possible cost of fetches. Policies are compared with this
+    cost.
+    """
 
     LAYOUT = LAYOUTS[11]
     BARE = 70
@@ -604,9 +606,9 @@ class TestOracle:
         assert self.least(whole, two, whole) == self.least(whole, whole) + two.request + two.response
 
     def test_it_is_below_what_a_session_for_the_whole_connection_would_cost(self) -> None:
-        """The oracle's cost is close to the estimate in the capture's truth file.
+        """The oracle saves nearly as much as the capture's truth file says (within 0.2 percentage points).
 
-        That estimate assumes one session for the whole connection.
+        The truth file assumes one session for the whole connection.
         """
         capture = Path(__file__).parents[2] / "captures" / "librdkafka-100p.pcap"
         truth = json.loads(capture.with_suffix(".truth.json").read_text())["what_if_sessions"]

@@ -1,4 +1,4 @@
-"""Tests the tables of the benchmark of `replay measure`, and what it does with captures."""
+"""Tests of the benchmark of `replay measure`: its tables, and how it makes and measures captures."""
 
 import shutil
 from collections.abc import Mapping
@@ -41,7 +41,7 @@ def stage(*, quick: bool = True, long: bool = False) -> BenchStage:
 
 
 class FakeCaptures(LargeCaptures):
-    """Makes empty captures, and says that all of them are equally fast."""
+    """Makes empty captures. Each measurement of a capture gives the figures of `FOUND`."""
 
     def make(self, name: str, size: int, shape: Shape) -> Path:
         path = self.folder / f"{name}.pcap"

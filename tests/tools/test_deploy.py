@@ -753,7 +753,8 @@ def test_commands_of_the_page_run_as_they_are_written(line: str) -> None:
 def test_the_page_and_the_manifest_leave_the_same_right() -> None:
     """The setpriv command in the documentation equals the command in the manifest.
 
-    The manifest's command is tested by tests/integration/test_transparent_live.py.
+    Only the option --bounding-set is left out. The manifest's command is tested by
+    tests/integration/test_transparent_live.py.
     """
     (line,) = [line for line in commands() if line.startswith("setpriv") and "net_raw" in line]
     container = pod_of(rendered("tproxy"))["initContainers"][0]

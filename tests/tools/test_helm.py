@@ -114,7 +114,10 @@ def test_all_that_the_chart_makes_is_valid_by_the_schema_of_kubernetes(mode: str
 
 @needs_helm
 def test_the_alerts_know_the_job_of_the_pod_monitor() -> None:
-    """The alerts use the job name that the Prometheus operator makes from the namespace and the name."""
+    """The alerts match the job that the Prometheus operator names after the PodMonitor's namespace and name.
+
+    The pod has no prometheus.io annotations. With them, Prometheus would scrape it twice.
+    """
     made = documents(*EVERYTHING)
     job = f"default/{made['PodMonitor']['metadata']['name']}"
     jobs = re.findall(r'job=~"([^"]+)"', (DEPLOY / "alerts.yml").read_text())

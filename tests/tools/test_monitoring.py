@@ -141,7 +141,7 @@ def test_every_alert_leads_to_what_to_do() -> None:
 
 
 def test_every_alert_is_seen_to_fire() -> None:
-    """Each alert fires in a promtool test. Another test runs promtool where it is installed."""
+    """Each alert has a promtool test in which it fires. Another test runs promtool where it is installed."""
     tests = yaml.safe_load(ALERT_TESTS.read_text(encoding="utf-8"))["tests"]
     fired = {case["alertname"] for each in tests for case in each["alert_rule_test"] if "exp_alerts" in case}
     assert fired == {rule["alert"] for rule in _rules()}
