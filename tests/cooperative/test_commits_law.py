@@ -1,7 +1,8 @@
 """The committed offset of a key hash never decreases, whatever the order of events.
 
-Events are commits, rebalances, lost connections and restarts of the gateway. Kafka never stores an older
-offset for a hash than a member was told as committed, and no member begins before this offset.
+Events are commits, rebalances, lost connections and restarts of the gateway. Once a member was told that an
+offset of a hash is committed, Kafka never stores a lower offset for this hash, and no member begins below it.
+
 `test_group_law.py` checks records. The tests here check each hash after each commit, also with incremental
 rebalancing, and while members ask for offsets.
 """

@@ -38,7 +38,7 @@ def test_batches_without_a_record_for_a_lane_are_dropped() -> None:
 def test_a_batch_that_is_cut_goes_to_nobody() -> None:
     """Case 12: no member gets an incomplete batch at the end of a response.
 
-    The specification differs: kafka-go could read the records before the cut.
+    Here the gateway differs from the specification, because kafka-go would read the records before the cut.
     """
     first, second = of(MINE, base=10), of(OTHER, MINE, base=11)
     for cut in range(1, len(second)):

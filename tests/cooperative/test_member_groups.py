@@ -193,9 +193,9 @@ def test_who_has_not_come_along_gets_nothing_more(
 def test_a_join_that_is_sent_twice_to_a_new_gateway_is_of_a_client_that_may_have_anything(
     shared: Shared, coordinator: Coordinator, broker: ModelBroker, owned: list[TopicPartition]
 ) -> None:
-    """A client that joins a restarted gateway twice before it syncs first gets no partition.
+    """A client gets no partition at first, if it joins a restarted gateway twice before its first SyncGroup.
 
-    Either the first response was lost, or the next rebalance began. In both cases the client keeps its old
+    Either the first response was lost, or the next rebalance began. In both cases the client may keep its old
     position, which the gateway does not know.
     """
     one = client(shared)
@@ -248,10 +248,10 @@ def test_a_client_that_may_not_have_got_its_assignment_may_be_where_it_was(
 def test_a_client_that_joins_again_without_a_heartbeat_may_be_where_it_was(
     shared: Shared, coordinator: Coordinator, broker: ModelBroker, beats: bool
 ) -> None:
-    """A client that joins again without a heartbeat first gets no partition: its position is unknown.
+    """A client gets no partition at first, if it has sent no heartbeat before it joins again.
 
-    kafka-python 3 drops an assignment that arrives between two polls, so such a client may still have its old
-    position. It gets the partition in the next rebalance.
+    Its position is unknown. kafka-python 3 drops an assignment that arrives between two polls, so such a
+    client may still have its old position. It gets the partition in the next rebalance.
     """
     one, two = client(shared), client(shared, "b")
     coordinator.rebalance([one, two])
@@ -478,7 +478,7 @@ def test_who_gets_less_of_what_it_had_may_go_on_where_it_was(
 def test_after_a_restart_of_the_gateway_a_client_that_joins_anew_may_have_kept_its_position(
     shared: Shared, coordinator: Coordinator, broker: ModelBroker
 ) -> None:
-    """After a restart of the gateway, a client that may have kept its position first gets no records.
+    """After a restart of the gateway, a client that may have kept its position gets no records at first.
 
     The group has forgotten this client while it joined. So the client has no member id, but still has its
     partition.
@@ -659,7 +659,7 @@ def test_while_a_group_moves_to_another_coordinator_its_members_go_on(
 ) -> None:
     """A new coordinator gives each member its whole session timeout again.
 
-    Until it is over, nobody else gets the member's lanes.
+    Until this timeout is over, nobody else gets the member's lanes.
     """
     one = client(shared)
     coordinator.rebalance([one], now=1.0)

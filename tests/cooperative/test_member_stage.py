@@ -290,7 +290,10 @@ def test_ranges_that_can_not_be_are_refused_when_the_client_has_waited(shared: S
 
 
 def test_ranges_that_can_not_be_are_refused_after_another_client_id_of_the_group(shared: Shared) -> None:
-    """A client's second id on a connection has invalid ranges. Its first id had none."""
+    """A fetch gets error 42, if its client id has invalid ranges.
+
+    The client's first id on this connection had no ranges.
+    """
     one = shared.connection()
     heartbeat = header(12, 0, "billing.a") + string(b"of others") + bytes(4) + string(b"m")
     one.receive_client(framed(heartbeat), 1.0)
@@ -330,7 +333,10 @@ def test_what_is_known_of_partitions_has_a_limit(shared: Shared, monkeypatch: py
 def test_the_partitions_of_a_fetch_that_ends_its_connection_count(
     shared: Shared, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A fetch of more partitions than one member may have is not understood. It leaves partitions behind."""
+    """A fetch of more partitions than a member may have ends its connection.
+
+    The partitions that were noted before the limit still count, for the member and for all members together.
+    """
     monkeypatch.setattr("proxy.cooperative.member.MAX_PARTITIONS", 2)
     monkeypatch.setattr("proxy.cooperative.members.MAX_PLACES", 5)
     request = decode_request(fetch(LOW)[4:])
@@ -390,10 +396,9 @@ def test_a_batch_that_can_not_be_split_does_not_pass(shared: Shared, broker: Mod
 def test_an_offset_that_the_broker_refuses_is_not_asked_for_again(
     shared: Shared, broker: ModelBroker
 ) -> None:
-    """If the broker refuses an offset that the gateway advanced to, the gateway fetches from the client's
-    offset again.
+    """If the broker refuses an offset to which the gateway advanced, the gateway uses the client's offset.
 
-    Here it refuses the fetch after a batch of leader epoch 7, which this broker does not know.
+    Here the broker refuses the fetch after a batch of leader epoch 7, because it does not know this epoch.
     """
     broker.topics[TOPIC.decode()].partitions[0].append(batch([Record(0, b"foobar")], leader_epoch=7))
     one = shared.connection()

@@ -32,7 +32,7 @@ def pair(world: World) -> tuple[Client, Client]:
 
 
 def settled(*clients: Client) -> list[int]:
-    """Let the broker answer until no request is left. Return how many answers each client got."""
+    """Let the broker answer until no request is left. Return how many requests of each client it answered."""
     times = [0] * len(clients)
     while any(goes := [client.respond() for client in clients]):
         times = [had + went for had, went in zip(times, goes, strict=True)]
