@@ -148,7 +148,7 @@ def test_it_is_forgotten_when_the_broker_closes_any_connection() -> None:
 
 
 def test_brokers_of_two_releases_behind_one_address() -> None:
-    """If two brokers have the same address, the gateway asks each of them whether it keeps leader epochs.
+    """If two brokers have the same address, the gateway asks each of them for its versions.
 
     KAFKA-9338, case 68: otherwise a 2.4 broker would stop checking leader epochs, and no error would show
     this.

@@ -253,7 +253,7 @@ def test_a_session_outlives_its_connection() -> None:
 def test_v7_before_the_versions_are_known_on_this_connection() -> None:
     """A client may use v7 although the broker's versions are not known on its connection.
 
-    The condition is that the gateway has offered v7 to it on an earlier connection.
+    The condition is that the gateway has offered v7 on an earlier connection to this broker.
     """
     gateway = Gateway(broker("1.0"), asks_broker=True)
     Client(gateway, 7)

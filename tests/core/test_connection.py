@@ -649,9 +649,9 @@ def test_closing_with_a_fetch_parked() -> None:
 
 
 def test_closing_while_a_session_is_asked_for() -> None:
-    """Trap 21: if the client leaves while the gateway requests a session, the session is closed at once.
+    """Trap 21: if the client leaves while the gateway requests a session, the gateway closes this session.
 
-    It is closed when the broker's response with the session arrives.
+    It does so as soon as the broker's response with the session arrives.
     """
     play = Playbook().knows()
     for number in (1, 2):

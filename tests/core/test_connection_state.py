@@ -1,4 +1,4 @@
-"""Functions of the state that a connection's parts share."""
+"""Tests of `ConnectionState`, which the parts of a connection share."""
 
 import gc
 import weakref

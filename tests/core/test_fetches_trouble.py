@@ -1,4 +1,7 @@
-"""Tests in which the broker loses, refuses or throttles a session. The client never notices."""
+"""The broker loses or refuses a session, or throttles its responses.
+
+The client gets what it would get without a session.
+"""
 
 from typing import Any, Final
 
@@ -69,9 +72,9 @@ def test_a_slot_is_given_back_after_a_response_that_repeats_the_last() -> None:
 
 @pytest.mark.parametrize("code", [-1, 2, 42])
 def test_another_error_is_told_as_without_a_session(code: int) -> None:
-    """Traps 11 and 4: after another top-level error in a session, the fetch is sent again without a session.
+    """Traps 11 and 4: any other top-level error (not 70, 71 or 106) makes the gateway repeat the fetch.
 
-    The client gets the second response.
+    The second fetch has no session. The client gets its response.
     """
     play = Playbook().established(11, T)
     play.client(fetch(11, *T, correlation=4)).to_broker(asks(11, [], (SESSION_ID, 1), correlation=4))
@@ -188,10 +191,10 @@ def test_a_session_that_can_not_be_used_is_not_left_behind(version: int, what: s
 
 
 def test_a_response_with_id_0_ends_the_session() -> None:
-    """Trap 10: a response with session id 0 ends the session. The fetch is sent again without a session.
+    """Trap 10: a response with session id 0 ends the session. The fetch is sent again in full.
 
-    Tansu sends id 0 and no partition instead of error 70. Without the second fetch, the client would get no
-    records.
+    It requests a new session. Tansu sends id 0 and no partition instead of error 70. Without the second
+    fetch, the client would get no records.
     """
     play = Playbook().established(16, T)
     play.client(fetch(16, *T, correlation=4)).to_broker(asks(16, [], (SESSION_ID, 1), correlation=4))
@@ -393,8 +396,9 @@ def test_tags_that_an_expanded_response_would_lose(where: str) -> None:
 
 
 def test_unknown_tags_in_the_response_that_makes_a_session() -> None:
-    """If the response that creates a session has unknown tags, it is forwarded unchanged. Later fetches use
-    no session.
+    """If the response that creates a session has unknown tags, it is forwarded without the session id.
+
+    Later fetches use no session.
     """
     play = Playbook().knows()
     for correlation in (1, 2):
@@ -407,9 +411,9 @@ def test_unknown_tags_in_the_response_that_makes_a_session() -> None:
 
 
 def test_a_response_that_ends_too_early_is_not_kept() -> None:
-    """A response that is too short for its contents is dropped at once.
+    """A response that is too short for its contents is dropped at once, and the fetch is sent again.
 
-    If it were kept, its bytes would count for ``--max-inflight-bytes`` until the client leaves.
+    If the response were kept, its bytes would count for ``--max-inflight-bytes`` until the client leaves.
     """
     play = Playbook().established(16, T)
     play.client(fetch(16, *T, correlation=4)).takes_broker()

@@ -263,7 +263,7 @@ def test_a_broker_that_does_not_know_yet_is_asked_again(told: Epochs) -> None:
 def test_a_broker_that_knows_no_leader_is_asked_less_and_less_often() -> None:
     """The gateway asks a broker that knows no new leader less and less often.
 
-    Otherwise all clients together would ask a cluster in trouble forty times a second.
+    Otherwise each waiting response would cause forty requests a second to a cluster in trouble.
     """
     two, times = Two(), []
     two.fails((TOPIC, 0)).asks_leaders().leaders({})

@@ -176,7 +176,7 @@ def test_later_batches_follow_in_their_order() -> None:
 
 @pytest.mark.parametrize("error", [3, 6, 7, 19, 45, 46, 47])
 def test_no_batch_overtakes_one_that_failed(error: int) -> None:
-    """After a failed batch, the gateway retries no later batch of the same lane.
+    """After a failed batch, the gateway retries no later batch of the same producer and partition.
 
     A leader that does not know the producer would accept a later batch as the producer's first one.
     """
@@ -400,9 +400,9 @@ def test_a_client_is_known_by_its_first_request_if_that_is_a_produce() -> None:
 
 
 def test_what_is_kept_of_many_small_batches_is_counted() -> None:
-    """The memory of many small batches is counted, which is more than their bytes.
+    """The request budget counts the memory that many small batches really need (within a factor of two).
 
-    After the response it is 0.
+    This is more than their bytes. After the response, nothing is counted.
     """
     two, budget = Producer(), RequestBudget(1 << 30)
     played = Playbook(
@@ -462,8 +462,9 @@ def test_a_produce_response_that_is_larger_than_any_is_not_kept() -> None:
 
 
 def test_no_topic_has_a_longer_name() -> None:
-    """A topic name of more than 249 bytes is not read. Acknowledged batches are remembered by topic name, so
-    its length must be limited.
+    """A Produce request with a topic name of more than 249 bytes is not read.
+
+    Acknowledged batches are remembered by topic name, so its length must be limited.
     """
     topics: list[tuple[str, bool]] = [("t" * 249, True), ("t" * 250, False)]
     for name, known in topics:

@@ -1,4 +1,7 @@
-"""If one connection learns a newer leader, all connections use it (KIP-951). Played step by step."""
+"""If one connection learns a newer leader, all connections use it (KIP-951).
+
+The tests play the connections step by step.
+"""
 
 from typing import Final
 from uuid import UUID

@@ -330,7 +330,7 @@ def one_hot(world: World, chance: random.Random) -> Iterator[Step]:
 
 
 def backlog(world: World, chance: random.Random) -> Iterator[Step]:
-    """In the first 12 fetches all partitions have records. Later, only one partition has records."""
+    """All partitions have records in the first 12 fetches. Later, only one partition has records."""
     for turn in range(1 << 30):
         active = dict.fromkeys(range(world.partitions), 1) if turn < 12 else {0: 1}
         yield Step(_turned(list(range(world.partitions)), turn), active)
@@ -349,7 +349,7 @@ def most_active(world: World, chance: random.Random) -> Iterator[Step]:
 
 
 def spikes(world: World, chance: random.Random) -> Iterator[Step]:
-    """Sometimes all partitions have records for some exchanges."""
+    """All partitions have records for some exchanges, from time to time. Otherwise one partition has."""
     busy = 0
     for turn in range(1 << 30):
         busy = busy - 1 if busy else chance.randint(1, 30) * (chance.random() < 0.04)
@@ -367,7 +367,7 @@ def grows(world: World, chance: random.Random) -> Iterator[Step]:
 
 
 def shrinks(world: World, chance: random.Random) -> Iterator[Step]:
-    """At some time the list of partitions becomes short, and then stays short."""
+    """The list of partitions becomes short at some time, and then stays short."""
     until, left = chance.randint(2, 40), chance.randint(1, min(3, world.partitions))
     for turn in range(1 << 30):
         yield Step(_turned(list(range(world.partitions if turn < until else left)), turn), {0: 1})
@@ -403,7 +403,7 @@ def buffered(world: World, chance: random.Random) -> Iterator[Step]:
 
 
 def rebalances(world: World, chance: random.Random) -> Iterator[Step]:
-    """Every few exchanges, half of the list is removed, and later added again."""
+    """Half of the list is removed every few exchanges, and later added again."""
     every = chance.randint(15, 120)
     half = list(range(0, world.partitions, 2))
     for turn in range(1 << 30):
@@ -412,7 +412,7 @@ def rebalances(world: World, chance: random.Random) -> Iterator[Step]:
 
 
 def churns(world: World, chance: random.Random) -> Iterator[Step]:
-    """With each fetch, the list changes from one half of the partitions to the other half."""
+    """The list changes with each fetch from one half of the partitions to the other half."""
     for turn in range(1 << 30):
         half = world.partitions // 2
         yield Step(list(range(half)) if turn % 2 else list(range(half, world.partitions)), {0: 1})
