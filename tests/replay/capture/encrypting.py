@@ -36,7 +36,8 @@ class Ends:
 def ends(folder: Path, ciphers: str | None = None, *, most: ssl.TLSVersion | None = None) -> Ends:
     """Make the TLS settings of client and server.
 
-    With `ciphers`, TLS 1.2 and these ciphers are used, else TLS 1.3.
+    With `ciphers`, TLS 1.2 and these ciphers are used, else TLS 1.3. `most` is the highest TLS version of the
+    client, if given.
     """
     folder.mkdir(exist_ok=True)
     ca = Authority(folder)

@@ -18,7 +18,7 @@ from tests.replay.capture.crafting import Frame
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A row of SEGMENTS. Its ends are text, and its place in the input is left out."""
+    """A row of SEGMENTS without its place in the input. `low` and `high` are the addresses as text."""
 
     low: str
     high: str

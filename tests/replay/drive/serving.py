@@ -30,7 +30,7 @@ class Served:
     held_until: int = 1
     """The first fetch is answered only when this many fetches have arrived."""
     canned: dict[int, bytes] = field(default_factory=dict)
-    """The body of every response to an API key, if the header has no tags."""
+    """The body of each response, by API key. Only for responses whose header has no tags."""
     create_error: int = 0
     """The error for every topic to create."""
     closes_after: int = -1

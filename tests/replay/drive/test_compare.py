@@ -610,7 +610,11 @@ def test_other_apis_differ_in_errors_and_size() -> None:
 
 @pytest.mark.parametrize(("brokers", "differences"), [(1, ["another error"]), (2, [])])
 def test_a_group_of_another_broker_is_not_compared(brokers: int, differences: list[str]) -> None:
-    """Requests go to the broker that leads the partitions of their connection, whatever their group."""
+    """With two brokers, the error of a group request is not compared.
+
+    Requests go to the broker that leads the partitions of their connection. It may not be the group's
+    coordinator.
+    """
     frame = request(ApiKey.HEARTBEAT, 0, raw.string("g") + bytes(4) + raw.string("m"))
     played = Played([(frame, framed(bytes(6)))], brokers=brokers)
 

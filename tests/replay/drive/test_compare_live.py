@@ -55,7 +55,7 @@ def reader(address: str) -> Consumer:
 def has_coordinator(address: str) -> bool:
     """Return whether the group has a coordinator.
 
-    If not, make the broker create the topic of committed offsets.
+    The first request makes the broker create the topic of committed offsets.
     """
     consumer = reader(address)
     try:

@@ -1,4 +1,7 @@
-"""Turns exchanges into bulk events: successive fetches that were answered at once become one event."""
+"""Turns exchanges into bulk events.
+
+Successive fetches become one event, if each was answered before the next one was sent.
+"""
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby, pairwise
@@ -38,7 +41,10 @@ def pairs_of(exchanges: Sequence[Exchange]) -> Pairs:
 
 
 def in_bulk(exchanges: Sequence[Exchange]) -> Iterator[BulkEvent]:
-    """Yield the exchanges of one connection. Fetches in a row that were answered at once are one event."""
+    """Yield the exchanges of one connection.
+
+    Fetches in a row become one event, if each was answered before the next one was sent.
+    """
     alone = {id(one) for one in exchanges if one.api_key != FETCH or not one.response}
     for before, after in pairwise(exchanges):
         if after.request_time <= before.response_time:

@@ -129,7 +129,10 @@ def test_a_report_that_may_not_be_written_fails_before_spark_starts(
 def test_no_capture_is_overwritten_by_a_report(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str, content: bytes
 ) -> None:
-    """After `--html *.pcap`, the first capture is the value of the option."""
+    """A report does not overwrite a capture.
+
+    In `--html *.pcap`, the shell makes the first capture the value of the option.
+    """
     first = tmp_path / "a.pcap"
     first.write_bytes(content)
     assert cli.main(["measure", option, str(first), CAPTURE]) == 2

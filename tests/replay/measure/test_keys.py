@@ -326,7 +326,10 @@ def test_without_the_option_the_table_has_no_row_for_it() -> None:
 
 
 def test_a_real_capture() -> None:
-    """In `java-100p`, all records are without keys and in one of 100 partitions: 50 records a second."""
+    """The records of `java-100p` have no keys, and all are in the same one of its 100 partitions.
+
+    So one of the 64 members gets all records.
+    """
     (told,) = measured(CAPTURES / "java-100p.pcap", 128 // 2)["cooperative"]["groups"]
 
     assert told["group"] is not None

@@ -69,7 +69,7 @@ class Form:
     forms: list[str]
     """The form of each file."""
     turns: bool
-    """Whether the files have the packets in turns, or else one after the other."""
+    """Whether the packets go to the files in turn. Otherwise each file has consecutive packets."""
 
     def write(self, folder: Path, frames: Sequence[Frame]) -> list[Path]:
         """Write the files into a new folder."""
@@ -159,7 +159,7 @@ BOUNDS = {
     "replay.measure.here._ROWS": st.sampled_from([10_000, 10_000, 50, 7]),
     "replay.measure.table.RowWriter._ROWS": st.sampled_from([4096, 4096, 5]),
 }
-"""Where batches end. Runs go over these bounds."""
+"""The sizes at which batches end, by constant. Runs of fetches continue over these ends."""
 OPTIONS = {
     "policy": st.sampled_from(get_args(Policy)),
     "members": st.sampled_from([0, 0, 3]),

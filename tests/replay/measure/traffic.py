@@ -137,7 +137,7 @@ class Traffic:
         self._pairs([(self._pair()[0], b"")])
 
     def _lost(self, number: int) -> None:
-        """Lose a packet of an exchange, or all of its packets on one side."""
+        """Send a fetch and its response, and lose one of their packets."""
         before = len(self.rows)
         self._fetch(records={number} if number % 3 == 0 else frozenset())
         del self.rows[before + number % (len(self.rows) - before)]

@@ -219,10 +219,10 @@ TestPredictedEqualsMeasured.settings = examples(EXAMPLES, stateful_step_count=25
 
 
 def test_a_response_that_comes_when_the_client_has_left_is_had_again_without_a_session() -> None:
-    """A client leaves before a response with a session error. The fetch is sent again without a session.
+    """A client leaves before a response that makes the gateway repeat the fetch.
 
-    The broker's session reports a deleted topic. If the client had stayed, the gateway would request a new
-    session.
+    The fetch is sent again without a session. The broker's session reports a deleted topic. If the client had
+    stayed, the gateway would request a new session.
     """
     history = PredictedEqualsMeasured()
     history.begin(release="4.3.0", seed=0, version=16, topics=2)

@@ -19,7 +19,9 @@ ROUNDS = 20
 
 
 def talk(*, syn: bool = True) -> Talk:
-    """Return a conversation in which each request follows a response. Packets are 1 ms apart."""
+    """Return a conversation in which each request follows the response to the one before. Packets are 1 ms
+    apart.
+    """
     said = Talk(syn=syn)
     for place in range(ROUNDS):
         said.client(request(12, 1, place)).broker(response(place))

@@ -39,7 +39,7 @@ def ticks(times: int, *, pieces: int = 1, start: int = 0) -> list[dict[str, Any]
 
 
 def state(of: object) -> dict[str, Any]:
-    """Return the numbers, bytes and flags of an object, and the sizes of what it holds."""
+    """Return the numbers, bytes, texts and flags of an object, and the lengths of its lists."""
     slots = (name for each in type(of).__mro__ for name in getattr(each, "__slots__", ()))
     names = {*getattr(of, "__dict__", ()), *slots} - _DEAD
     values = {name: getattr(of, name) for name in sorted(names) if hasattr(of, name)}

@@ -1,4 +1,4 @@
-"""Connections that are read at once give the events that they give if they are read row by row."""
+"""A connection that is read at once gives the same events as if it were read row by row."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -24,7 +24,7 @@ from tests.replay.capture.talk import request, response
 OPENING = 0x7654_3210
 """The correlation id of the first request."""
 FIRST = 100
-"""That of the first fetch. It is not in the responses by chance."""
+"""The correlation id of the first fetch. No other bytes of the responses have this value."""
 
 
 @contextmanager
@@ -199,7 +199,11 @@ def test_what_needs_more_is_read_row_by_row(rows: tuple[str, list[Row]]) -> None
 
 
 def test_a_batch_may_end_within_the_bytes_that_are_looked_at() -> None:
-    """Here the request ends like the length of the response, and has the number of this length as its id."""
+    """A response with a wrong correlation id, at the end of a batch, is not read at once.
+
+    The request has the id 4, and also ends with the number 4. The length of the response is 4, too. So an id
+    that is read at a wrong place would seem to be right.
+    """
     found = exchange(Conversation(), request(ApiKey.METADATA, 1, 3, bytes(4)), response(3))
     found.say(request(ApiKey.METADATA, 1, 4, (4).to_bytes(4)), client=True)
     found.say(response(77, b""), client=False)

@@ -1,4 +1,4 @@
-"""Rows with references get the payload that rows have otherwise, in any file, order and batch."""
+"""Rows that refer to places in files get the same payload as rows that hold it, for any files and batches."""
 
 import gzip
 from collections.abc import Callable
@@ -61,7 +61,7 @@ def sorted_table(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
 def both(
     *files: bytes, folder: Path, share: int = 1 << 30, keep: Filter = EVERYTHING, rows: int = 10_000
 ) -> tuple[pa.Table, pa.Table]:
-    """Return the rows of files by `read`, and by references, sorted by connection."""
+    """Return the rows of some files twice, sorted by connection: by `read`, and filled from references."""
     for number, data in enumerate(files):
         (folder / f"{number}.pcap").write_bytes(data)
     sources = expand([str(folder)])

@@ -1,4 +1,4 @@
-"""With `--parquet`, the report is the same from captures and from the table, with fast and plain ways."""
+"""With `--parquet`, the report is the same from captures and from the table, by the fast and plain ways."""
 
 import json
 from collections.abc import Mapping

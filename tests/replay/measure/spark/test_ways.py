@@ -59,7 +59,7 @@ def written(folder: Path, *files: bytes, **more: Any) -> Work:
 
 
 def several(folder: Path) -> Work:
-    """Return files of which some are compressed, and one is a pcapng."""
+    """Return the work for several files. Some are compressed, and one is a pcapng."""
     parts = list(split(capture(MANY), 6))
     (folder / "small.pcap").write_bytes(pcapng(*relink(REAL["librdkafka-midstream"], "ethernet")))
     return written(folder, *(gzip.compress(part) if at % 3 == 1 else part for at, part in enumerate(parts)))
