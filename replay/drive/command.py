@@ -367,6 +367,8 @@ def _exit_code(report: DriveReport, args: argparse.Namespace) -> int:
         why = f"none of the requests can be sent ({most}); the report lists what was left out"
         if report["missing_topics"] and not args.create_topics:
             why += "; --create-topics creates missing topics"
+        if differing:
+            why += "; --compare counts what the target lacks as a difference"
         return _complain(f"nothing to play: {why}", EXIT_DIFFERS if differing else EXIT_PARTLY)
     if report["timed_out"]:
         return EXIT_SILENT

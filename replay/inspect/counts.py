@@ -175,8 +175,18 @@ class Inspection:
         )
 
     def cut_fetches(self) -> int:
-        """Return how many fetches were captured only in part, or could not be parsed."""
-        return sum(counts.fetch.unread for counts in self.connections)
+        """Return how many fetches were captured only in part, or could not be parsed.
+
+        Fetches of versions that the gateway does not parse are not among them: `measure` counts them as they
+        are.
+        """
+        unread = sum(counts.fetch.unread for counts in self.connections)
+        versions = (
+            counts.keys[ApiKey.FETCH].versions for counts in self.kafka() if ApiKey.FETCH in counts.keys
+        )
+        return unread - sum(
+            count for each in versions for version, count in each.items() if version not in LAYOUTS
+        )
 
     def next_step(self) -> str:
         """Return advice if there are no fetches in the captures; "" otherwise."""

@@ -297,9 +297,12 @@ def _absent(found: Collected, result: Report) -> Iterator[str]:
     """
     clients = {row["client_id"] for row in result["by_client"]}
     topics = {row["topic"] for row in result["by_topic"]}
+    filters = result["filters"]
+    several = sum(map(bool, (filters["ports"], filters["hosts"], filters["clients"], filters["topics"]))) > 1
+    fetch = "fetch that passes the other filters" if several else "fetch"
     for option, noun, chosen, there, known in (
-        ("--client", "client ids", result["filters"]["clients"], clients, found.client_ids),
-        ("--topic", "topics", result["filters"]["topics"], topics, found.names.values()),
+        ("--client", "client ids", filters["clients"], clients, found.client_ids),
+        ("--topic", "topics", filters["topics"], topics, found.names.values()),
     ):
         names = sorted(set(known) | {name for name in there if name})
         listed = ", ".join(map(shown, names[:_LISTED]))
@@ -307,7 +310,7 @@ def _absent(found: Collected, result: Report) -> Iterator[str]:
         has = f"; the capture has the {noun}: {listed}{more}" if names else ""
         for name in chosen:
             if name not in there:
-                yield f"no fetch is of {option} {shown(name)}{has}"
+                yield f"no {fetch} is of {option} {shown(name)}{has}"
 
 
 def _work(arguments: argparse.Namespace, scratch: str) -> Work:

@@ -123,6 +123,15 @@ def _next_step(found: Collected, about: About) -> str:
         other=payload.get(reasons.NO_SECRETS, 0),
         ports=about.filters["ports"],
         other_ports=others if about.filters["ports"] else None,
+        filters=[
+            option
+            for option, given in (
+                ("--client", about.filters["clients"]),
+                ("--topic", about.filters["topics"]),
+                ("--host", about.filters["hosts"]),
+            )
+            if given
+        ],
     )
 
 

@@ -3,7 +3,7 @@
 The terminal and the HTML report both use them.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final, Literal
 
@@ -282,6 +282,7 @@ def next_step(
     other: int = 0,
     ports: Collection[int] = (),
     other_ports: Mapping[int, int] | None = None,
+    filters: Sequence[str] = (),
 ) -> str:
     """Return advice for a capture without fetches.
 
@@ -293,10 +294,11 @@ def next_step(
         other: payload bytes of TLS connections that are not in the key log.
         ports: the ports of --port.
         other_ports: packets that --port excludes, by port.
+        filters: the given options that can leave out fetches of a Kafka connection, such as --client.
     """
+    used = " or ".join(str(port) for port in sorted(ports))
     if not payload and not kafka and other_ports:
         busiest = max(other_ports, key=lambda port: (other_ports[port], -port))
-        used = " or ".join(str(port) for port in sorted(ports))
         return (
             f"Next: name another port: no connection uses port {used}; most packets are on port {busiest}: "
             f"--port {busiest}. Without --port Kafka is recognised by its bytes, on any port."
@@ -323,10 +325,18 @@ def next_step(
             "must have been written while the capture was taken (docs/captures.md). Without one, let the "
             "clients go through `fetchgate proxy --capture DIR`, which ends TLS and writes plain captures."
         )
-    if kafka:
+    if kafka and filters:
         return (
-            "Next: capture where consumers run, while they run: Kafka was found, but no fetch. If --client, "
-            "--topic or --host leave fetches out, leave out these options."
+            f"Next: leave out {' and '.join(filters)}: Kafka was found, but no fetch that passes. "
+            "`fetchgate replay inspect` lists the client ids and hosts. If no filter leaves a fetch out, "
+            "capture where consumers run, while they run."
+        )
+    if kafka:
+        return "Next: capture where consumers run, while they run: Kafka was found, but no fetch."
+    if ports:
+        return (
+            f"Next: check on which port the brokers listen: no connection of port {used} speaks Kafka. "
+            "Without --port Kafka is recognised by its bytes, on any port."
         )
     return (
         "Next: name the port on which the brokers listen: --port N. Without it Kafka is recognised by its "

@@ -111,6 +111,12 @@ def test_the_claim_lays_both_side_by_side() -> None:
     ]
 
 
+def test_the_claim_says_which_fetches_have_no_row() -> None:
+    shown = io.StringIO()
+    Console(file=shown, width=100).print(claim(outcome()))
+    assert "only closes a session" in " ".join(shown.getvalue().split())
+
+
 def test_nothing_counted_is_nothing_saved() -> None:
     assert saved(0, 0) == 0.0
     assert counted(0, 0, fetches=0).per_fetch(7) == 0.0

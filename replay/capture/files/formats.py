@@ -1,6 +1,7 @@
 """The format of a capture file, by its first bytes: pcap or pcapng, byte order, time unit, link type."""
 
 from dataclasses import dataclass
+from typing import Final
 
 import dpkt
 
@@ -14,6 +15,11 @@ _MAX_SNAPLEN = 8 << 20
 _LINK = (1 << 26) - 1
 """Mask for the link type. The bits above it hold the length of a frame check sequence."""
 _NANOSECONDS = frozenset({dpkt.pcap.TCPDUMP_MAGIC_NANO})
+_OTHER_COMPRESSION: Final = (
+    (b"\xfd7zXZ\0", "xz", "xz -dk FILE"),
+    (b"BZh", "bzip2", "bzip2 -dk FILE"),
+)
+"""How compressed files begin that can't be read, the compression, and the command that unpacks one."""
 
 
 class NotACaptureError(ValueError):
@@ -51,6 +57,11 @@ def identify(head: bytes) -> Format:
         return _section(head)
     magic = int.from_bytes(head[:4], "big")
     if magic not in dpkt.pcap.MAGIC_TO_PKT_HDR:
+        for magic_bytes, name, remedy in _OTHER_COMPRESSION:
+            if head.startswith(magic_bytes):
+                raise NotACaptureError(
+                    f"compressed with {name}, which is not read; unpack it first: {remedy}"
+                )
         raise NotACaptureError("neither pcap nor pcapng")
     return _pcap(head)
 

@@ -499,6 +499,7 @@ def test_a_comparison_ends_with_5_if_the_target_lacks_all_topics(capsys: pytest.
     assert code == 5
     assert [(row["difference"], row["examples"][1]["entry"]) for row in rows] == [("missing", "events-0")]
     assert "nothing to play" in out.err
+    assert "--compare counts what the target lacks as a difference" in out.err
 
 
 def test_a_comparison_of_nothing_is_no_success(

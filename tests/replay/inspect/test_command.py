@@ -209,6 +209,23 @@ def test_a_capture_whose_fetches_are_cut_is_not_for_measure(
     assert "of 322 fetch requests are cut, and measure can't use them." in capsys.readouterr().out
 
 
+def test_fetches_of_old_versions_are_not_called_cut(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    talk = crafting.Talk().open()
+    for place in (1, 2):
+        asked = struct.pack(">hhih", 1, 2, place, 1) + b"c" + struct.pack(">iiii", -1, 500, 1, 0)
+        talk.segment(len(asked).to_bytes(4) + asked)
+        talk.segment(struct.pack(">iiii", 12, place, 0, 0), broker=True)
+    old = tmp_path / "old.pcap"
+    old.write_bytes(crafting.pcap(talk.frames, crafting.RAW))
+    assert main(["inspect", "--port", "9092", str(old)]) == 0
+    out = capsys.readouterr().out
+    assert "2 fetch requests" in out
+    assert "are cut" not in out
+    assert "Next: fetchgate replay measure" in out
+
+
 def test_a_capture_of_tls_alone_says_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     talk = crafting.Talk().open()
     for broker in (False, True):

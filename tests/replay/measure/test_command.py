@@ -355,10 +355,14 @@ def test_a_client_or_topic_that_is_in_no_fetch_is_told_with_those_that_are_there
     assert list(
         command._absent(found, report(found, About(version="", policy="gateway", filters=filters)))
     ) == [
-        "no fetch is of --client nobody; the capture has the client ids: rdk",
-        r"no fetch is of --client \x1b; the capture has the client ids: rdk",
-        "no fetch is of --topic nothing; the capture has the topics: events",
+        "no fetch that passes the other filters is of --client nobody; the capture has the client ids: rdk",
+        r"no fetch that passes the other filters is of --client \x1b; the capture has the client ids: rdk",
+        "no fetch that passes the other filters is of --topic nothing; the capture has the topics: events",
     ]
+    alone: Filters = {**NO_FILTERS, "clients": ["nobody"]}
+    assert list(
+        command._absent(found, report(found, About(version="", policy="gateway", filters=alone)))
+    ) == ["no fetch is of --client nobody; the capture has the client ids: rdk"]
 
 
 def test_a_saving_that_can_not_be_told_is_no_success(monkeypatch: pytest.MonkeyPatch) -> None:

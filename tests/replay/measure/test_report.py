@@ -253,6 +253,13 @@ def test_where_no_fetch_was_found_it_is_said_what_to_do_next(ends: list[Group], 
     assert told in report(ends, ABOUT)["decision"]["next_step"]
 
 
+def test_filters_that_leave_out_all_fetches_are_told() -> None:
+    filters: Filters = {**ABOUT.filters, "clients": ["nobody"], "topics": ["nothing"]}
+    told = report([ended()], dataclasses.replace(ABOUT, filters=filters))
+
+    assert told["decision"]["next_step"].startswith("Next: leave out --client and --topic: Kafka was found")
+
+
 def test_a_wrong_port_is_told() -> None:
     file = FileCounts(file="f", other_ports={33192: 9, 50001: 4})
     filters: Filters = {**ABOUT.filters, "ports": [9092]}

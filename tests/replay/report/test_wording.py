@@ -179,6 +179,20 @@ def test_a_wrong_port_is_told_with_one_that_is_used() -> None:
     assert "no TCP payload" in wording.next_step(kafka=0, payload=0, tls=0, ports=[9092], other_ports={})
 
 
+def test_a_port_without_kafka_is_not_answered_with_the_option_that_was_given() -> None:
+    told = wording.next_step(kafka=0, payload=100, tls=0, ports=[80])
+
+    assert "no connection of port 80 speaks Kafka. Without --port" in told
+    assert "--port N" not in told
+
+
+def test_filters_that_leave_out_all_fetches_are_named() -> None:
+    told = wording.next_step(kafka=2, payload=100, tls=0, filters=["--client", "--host"])
+
+    assert told.startswith("Next: leave out --client and --host: Kafka was found, but no fetch that passes.")
+    assert "--client" not in wording.next_step(kafka=2, payload=100, tls=0)
+
+
 def test_connections_that_began_before_the_capture_have_a_next_step_of_their_own() -> None:
     assert "before the clients connect" in wording.next_step(kafka=0, payload=100, tls=90, late=45)
     assert "--keylog FILE" in wording.next_step(kafka=0, payload=100, tls=90, late=44)

@@ -1,5 +1,7 @@
+import bz2
 import gzip
 import io
+import lzma
 import os
 import pickle
 import sys
@@ -212,6 +214,16 @@ BLOCKS = pcapng(FRAMES, RAW)
 HOSTILE = {
     "empty": (b"", 0, "the file is empty"),
     "text": (b"this is no capture at all, is it?", 0, "neither pcap nor pcapng"),
+    "xz": (
+        lzma.compress(WHOLE),
+        0,
+        "compressed with xz, which is not read; unpack it first: xz -dk FILE",
+    ),
+    "bzip2": (
+        bz2.compress(WHOLE),
+        0,
+        "compressed with bzip2, which is not read; unpack it first: bzip2 -dk FILE",
+    ),
     "short text": (b"hi", 0, "neither pcap nor pcapng"),
     "cut in the file header": (WHOLE[:13], 0, "cut within the file header, after 13 bytes"),
     "cut in the section header": (BLOCKS[:9], 0, "cut within the section header, after 9 bytes"),
