@@ -1,6 +1,6 @@
-"""Tests that everything which the deployment files name exists.
+"""Everything that the deployment files name exists.
 
-The files are transparent rules, manifests, units and images.
+The deployment files are transparent rules, manifests, units and images.
 """
 
 import os

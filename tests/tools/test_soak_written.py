@@ -14,7 +14,7 @@ with warnings.catch_warnings():
 
 
 def _batch(first_offset: int, records: int, producer_id: int, epoch: int, sequence: int) -> bytes:
-    """Build the header of a batch as a broker stores it."""
+    """Build a batch as a broker stores it, with the given values in its header."""
     batch = DefaultRecordBatchBuilder(
         magic=2,
         compression_type=0,
