@@ -47,7 +47,7 @@ class World:
         self.born = 0
         self.offset, self.metadata = -1, b""
         self.told = dict.fromkeys(SAMPLES, 0)
-        """Key hash -> highest offset that a member was told as committed, for a few hashes."""
+        """For some key hashes, the highest offset that a member was told is committed."""
         self.at: dict[str, int] = {}
         """Client id -> position of the member."""
         self.commits: dict[str, tuple[int, KeyRanges]] = {}

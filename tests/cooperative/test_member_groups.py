@@ -228,7 +228,8 @@ def test_a_client_that_may_not_have_got_its_assignment_may_be_where_it_was(
 ) -> None:
     """If the connection ends after the SyncGroup response, the client may not have received its assignment.
 
-    So its position is unknown. A second heartbeat proves that the response has arrived.
+    So its position is unknown, and it gets no partition at first. With two heartbeats, the client has proved
+    that the response has arrived. Then it gets its partition at once.
     """
     one, two = client(shared), client(shared, "b")
     coordinator.rebalance([one, two])
@@ -290,10 +291,10 @@ def test_a_client_that_had_nothing_and_joins_again_without_a_heartbeat_gets_its_
 def test_a_client_that_keeps_what_it_has_in_hand_gives_up_a_partition_before_it_gets_less_of_it(
     shared: Shared, coordinator: Coordinator, broker: ModelBroker, name: bytes, keeps: bool
 ) -> None:
-    """A client that delivers earlier fetched records after a rebalance first gives up the whole partition.
+    """A client gives up a partition before it gets fewer keys of it, if the client keeps fetched records.
 
-    kafka-python 3 is such a client. If it only got fewer keys of the partition, it might deliver records of
-    another member.
+    kafka-python 3 delivers such records after a rebalance. If it only got fewer keys of the partition, it
+    might deliver records of another member.
     """
     one, two = client(shared), client(shared, "b")
     said = bytes([0, len(name) + 1]) + name + b"\x023" + bytes(1)
@@ -681,7 +682,7 @@ def test_in_a_plain_group_the_metadata_is_the_applications(shared: Shared, coord
 def test_in_a_plain_group_a_client_first_gives_up_the_part_that_it_had(
     shared: Shared, coordinator: Coordinator, broker: ModelBroker
 ) -> None:
-    """If a group stops sharing partitions, each client first gives up its part of the partition.
+    """If a group stops sharing partitions, each client gives up its part before one client gets all.
 
     Some clients keep their position, and the other members may not have read up to this position.
     """

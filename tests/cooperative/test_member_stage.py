@@ -479,8 +479,9 @@ def test_a_response_of_the_gateways_own_that_is_due_later_does_not_end_a_connect
 
 
 def test_a_commit_that_was_sent_before_the_end_is_taken(shared: Shared) -> None:
-    """A commit that was sent before the client closed is processed. First the gateway asks the broker for the
-    committed offsets, and the member's later requests wait.
+    """A commit is processed, even if the client half-closes its connection right after sending it.
+
+    The gateway first asks the broker for the committed offsets. Meanwhile the member's later requests wait.
     """
     one = shared.connection()
     one.receive_client(commit(LOW, 50) + framed(header(3, 1, LOW, 9)), 1.0)
@@ -733,8 +734,9 @@ def commits(connection: Connection, client_id: str, offset: int) -> Positions:
 
 
 def test_what_is_said_of_a_time_before_a_commit_does_not_undo_it(shared: Shared) -> None:
-    """An older response about offsets does not undo a newer commit. With two connections, such a response may
-    arrive late.
+    """An OffsetFetch response from before a commit does not undo this commit.
+
+    With two connections, such a response may arrive late.
     """
     low, high, late = shared.connection(), shared.connection(), shared.connection()
     low.receive_client(commit(LOW, 50), 1.0)

@@ -409,8 +409,8 @@ def transactions(world: World) -> None:
 def test_within_a_response_with_aborted_transactions_nobody_goes_on() -> None:
     """A member does not continue in the middle of a buffered response that has aborted transactions.
 
-    For a client, an aborted transaction begins with its first record in the response, and ends with the abort
-    marker.
+    It fetches from the broker instead. For a client, an aborted transaction begins with its first record in
+    the response, and ends with the abort marker.
     """
     world = World(isolation=1)
     one, two = pair(world)

@@ -88,7 +88,7 @@ class Wire:
         self.upstream = deque[bytes]()
         """Requests that the broker has not answered yet, in order."""
         self.held = False
-        """Whether the broker holds back its response to the first JoinGroup or SyncGroup request."""
+        """Whether the broker holds back its response to the first request in `upstream`."""
         self.open = True
 
     def ask(self, frame: bytes) -> None:
@@ -332,7 +332,7 @@ class Client:
         self.member_id, self.generation = b"", -1
         self.wires: dict[str, Wire] = {}
         self.asked: dict[str, bytes] = {}
-        """The request in flight, by the name of its connection."""
+        """The requests in flight, each by the name of its connection."""
         self.state = "unjoined"
         self.places: list[TopicPartition] = []
         self.positions: dict[int, int] = {}
@@ -340,7 +340,7 @@ class Client:
         self.done: dict[int, int] = {}
         self.assignment = 0
         self.commits: list[tuple[int, int, int, int]] = []
-        """Acknowledged commits: assignment, partition, offset, and time."""
+        """Acknowledged commits: assignment, partition, offset, and the step of the world."""
         self.crashes: list[int] = []
         self.leads: list[bytes] = []
         """The member ids of all members, if the client is the leader."""
