@@ -174,10 +174,10 @@ def test_a_fetch_that_an_old_broker_can_not_take_shows_that_it_is_new() -> None:
 
 
 def test_leader_epochs_in_a_session_that_was_made_without_them() -> None:
-    """A fetch with leader epochs uses a session made without them only if the broker's versions are known.
+    """A fetch with leader epochs uses a session made without them, if the broker's versions are known.
 
-    Here only another connection knows the versions of its own broker. So the gateway asks this broker for its
-    versions, and forwards the fetch unchanged.
+    Here only the versions of another connection's broker are known. So the gateway asks this connection's
+    broker for its versions, and forwards the fetch unchanged.
     """
     versions = BrokerVersions()
     first = Playbook(versions=versions).knows()

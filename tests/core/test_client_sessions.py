@@ -492,7 +492,7 @@ def test_requests_are_those_of_a_client_without_sessions() -> None:
 
 
 LONG: tuple[Want, ...] = tuple((f"t{number}", 0) for number in range(MAX_TOPICS + 1))
-"""A list with more topics than the gateway parses. It forwards such a fetch unparsed."""
+"""A list with more topics than the gateway parses. The gateway forwards such a fetch unparsed."""
 
 
 @pytest.mark.parametrize(

@@ -177,7 +177,7 @@ class Reader:
                 self.offsets[index] = batch.last_offset + 1
 
     def differs(self, fetches: int) -> int:
-        """Return the number of fetches that get records for other partitions than a direct fetch would.
+        """Return the number of fetches whose records differ from those of a direct fetch, in any partition.
 
         A direct fetch has no session.
         """

@@ -1,4 +1,4 @@
-"""Plans for fetches and responses that repeat the previous one. They give the same result as the parser.
+"""Plans give the same result as the parser, for fetches and responses that repeat the previous one.
 
 A repetition is recognised by its bytes.
 """
