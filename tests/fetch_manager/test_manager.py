@@ -643,7 +643,7 @@ def test_many_records_are_forwarded_as_they_come(version: int, broker_max: int, 
 
 
 def test_a_large_response_to_an_overtaken_fetch_is_not_forwarded() -> None:
-    """Case 42: a large response is not forwarded if a later fetch advanced the epoch meanwhile."""
+    """Case 42: a large response becomes error 71 if a later fetch has advanced the epoch meanwhile."""
     client = Client()
     made = client.session(("foo", 0))
     client.broker.partition("foo", 0).append(bytes(STREAM_FROM))

@@ -1,4 +1,4 @@
-"""Tests of the partitions in a client's session, which are stored as numpy columns."""
+"""Tests of `SessionPartitions`: the partitions of a client's session, stored as numpy columns."""
 
 from collections.abc import Sequence
 
