@@ -130,7 +130,7 @@ class ModelBroker:
     # Frames
 
     def handle(self, frame: bytes, now: float) -> bytes:
-        """Process one request frame and return the response. Both frames have no length prefix.
+        """Process one request frame and return the response. Neither frame has a length prefix.
 
         Args:
             frame: the request.

@@ -36,9 +36,7 @@ class Release:
 
     @property
     def sharded(self) -> bool:
-        """Whether the session cache has eight shards. A session id outside of all shards makes the broker
-        throw.
-        """
+        """Whether the session cache has eight shards. If so, an id outside all shards gets error -1."""
         return self.version >= (3, 8)
 
     @property
