@@ -106,7 +106,7 @@ def groups(folder: Path, *consumers: Consumer, members: int = 4, **chosen: Any) 
 
 
 def group(folder: Path, *consumers: Consumer, members: int = 4, **chosen: Any) -> CooperativeRow:
-    """Return the result for the only group."""
+    """Return the result for some consumers that form a single group."""
     (row,) = groups(folder, *consumers, members=members, **chosen)
     return row
 

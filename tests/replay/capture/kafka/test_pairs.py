@@ -95,7 +95,7 @@ class Conversation:
         self.next = {True: 0xFFFF_F000, False: 2000}
         self.time = 1_000_000_000
         self.ahead = 0
-        """How far the broker's clock is ahead."""
+        """How far the broker's clock is ahead, in nanoseconds."""
 
     def say(self, payload: bytes, *, client: bool, pieces: int = 1, after: int = MS, **more: Any) -> None:
         size = -(-len(payload) // pieces)

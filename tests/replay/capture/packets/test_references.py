@@ -1,4 +1,4 @@
-"""Rows that refer to places in files get the same payload as rows that hold it, for any files and batches."""
+"""Rows that refer to places in files get the same payload as rows that contain it, in any batches."""
 
 import gzip
 from collections.abc import Callable
