@@ -183,7 +183,7 @@ FOO: tuple[Want, ...] = (("foo", 0), ("foo", 1), ("foo", 2))
 
 
 def test_a_brokers_own_session_passes() -> None:
-    """Trap 43: with `auto`, a session between client and broker is forwarded.
+    """Trap 43: with `auto`, the fetches of a session between client and broker are forwarded.
 
     The gateway keeps no session of its own for the client.
     """

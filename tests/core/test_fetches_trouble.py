@@ -193,8 +193,8 @@ def test_a_session_that_can_not_be_used_is_not_left_behind(version: int, what: s
 def test_a_response_with_id_0_ends_the_session() -> None:
     """Trap 10: a response with session id 0 ends the session. The fetch is sent again in full.
 
-    It requests a new session. Tansu sends id 0 and no partition instead of error 70. Without the second
-    fetch, the client would get no records.
+    The repeated fetch requests a new session. Tansu sends id 0 and no partition instead of error 70. Without
+    the repeated fetch, the client would get no records.
     """
     play = Playbook().established(16, T)
     play.client(fetch(16, *T, correlation=4)).to_broker(asks(16, [], (SESSION_ID, 1), correlation=4))
@@ -291,7 +291,7 @@ def test_errors_that_a_session_forgets_end_sessions_for_good(code: int) -> None:
 
 @pytest.mark.parametrize("version", [8, 11, 12, 16])
 def test_a_throttled_response_is_handed_on_empty(version: int) -> None:
-    """Case 81, trap 13, case 97: throttled responses without entries are forwarded unchanged.
+    """Case 81, trap 13, case 97: throttled responses without entries are forwarded, without the session id.
 
     This may happen any number of times.
     """

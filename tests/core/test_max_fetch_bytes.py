@@ -279,8 +279,9 @@ class Limited(Reader):
 
 @pytest.mark.parametrize(("release", "version"), [("2.8.2", 7), ("3.9.1", 12), ("4.3.0", 16)])
 def test_the_client_gets_what_a_fetch_with_the_lower_limit_gets(release: str, version: int) -> None:
-    """The client gets the same records as with a direct fetch of the lower limit. `--keep-order` is on, so
-    the order of a session makes no difference.
+    """The client gets the same records as with a direct fetch that has the lower limit.
+
+    `--keep-order` is on, so the order of a session makes no difference.
     """
     incremental = 0
     for seed in range(2):

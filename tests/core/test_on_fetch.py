@@ -41,7 +41,10 @@ class Counting(Stage):
 
 
 def plays(play: Playbook, wants: list[Want], due: list[dict[str, Any]]) -> int:
-    """Play fetches with a rotating list. Return the number of fetches that used the session."""
+    """Play fetches with a rotating list.
+
+    Return the number of fetches that used the session, including the one that requested it.
+    """
     epoch = 0
     for number, changes in enumerate(due):
         fields = {"correlation": number} | changes
