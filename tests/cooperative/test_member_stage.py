@@ -308,8 +308,9 @@ def test_ranges_that_can_not_be_are_refused_after_another_client_id_of_the_group
 
 
 def test_what_is_known_of_partitions_has_a_limit(shared: Shared, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The memory for partitions is limited. A client may use another id on each connection, and name
-    partitions that do not exist.
+    """The number of partitions that are stored for all members together has a limit.
+
+    A client may use another id on each connection, and name partitions that do not exist.
     """
     monkeypatch.setattr("proxy.cooperative.members.MAX_PLACES", 5)
     one = shared.connection()
