@@ -106,7 +106,10 @@ def written(folder: Path, frames: Sequence[Frame]) -> Path:
 
 
 def found_in(path: Path) -> list[Any]:
-    """Return all exchanges of a capture, ordered by connection and number. Their times are left out."""
+    """Return all exchanges of a capture and the ends of its connections.
+
+    They are ordered by connection and number. Their times are left out.
+    """
     found = []
     for events in connections(path):
         for event in events:
