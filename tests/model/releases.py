@@ -49,7 +49,7 @@ class Release:
 
     @property
     def touches_on_resize_only(self) -> bool:
-        """Whether only a change of its number of partitions marks a session as used (KAFKA-9137)."""
+        """Whether a session counts as used only when its number of partitions changes (KAFKA-9137)."""
         return self.version <= (2, 4)
 
     @property

@@ -12,7 +12,7 @@ B2 = NodeEndpoint(node_id=2, host="b2", port=9092)
 
 
 def filled(batches: list[int], partitions: int = 5, release: str = "4.3") -> tuple[ModelBroker, Asker]:
-    """Create a topic. Each of its partitions has batches of these sizes."""
+    """Return a broker with one topic, and a client. Each partition has batches of these sizes."""
     broker = ModelBroker(release=release)
     broker.create_topic("t", partitions)
     for partition in broker.topics["t"].partitions.values():
