@@ -52,7 +52,7 @@ class Server:
     """The server's session ids in the order of creation."""
 
     def session_id(self, session: "Session | int") -> int:
-        """Return the id of a session on this server. An integer is taken as an id."""
+        """Return the id of a session on this server. If `session` is an integer, return the integer."""
         return session if isinstance(session, int) else self.ids[session.number - 1]
 
 
