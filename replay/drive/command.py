@@ -40,7 +40,7 @@ from replay.drive.script import Script
 from replay.drive.wire import TIMEOUT_SECONDS, SilentError, TargetError
 from replay.exits import EXIT_DIFFERS, EXIT_FAILED, EXIT_PARTLY, EXIT_SILENT, EXIT_USAGE
 from replay.protocol.names import name_of
-from replay.report.wording import shown
+from replay.report.wording import both_sides, shown
 
 new_event_loop: Callable[[], asyncio.AbstractEventLoop]
 try:
@@ -281,6 +281,14 @@ def run(args: argparse.Namespace) -> int:
     if not script.connections:
         return _nothing(script, problems)
     _report_nameless(script)
+    for line in both_sides(
+        script.sides.found(),
+        script.sides.fetched,
+        twice="their requests are played twice",
+        verb="Play",
+        same_port="capture one side only",
+    ):
+        _say(line)
     try:
         args.access, args.against_access = security.accesses(args, os.environ)
         if warning := security.warning(args):

@@ -10,6 +10,7 @@ from proxy.protocol.api import ApiKey, request_header, response_header
 from proxy.protocol.fetch_layout import MAX_VERSION, MIN_VERSION, SESSION_VERSION
 from proxy.protocol.fetch_request import FetchRequest, parse_fetch_request
 from proxy.protocol.primitives import ProtocolError
+from replay.capture.kafka.both_sides import GatewaySides
 from replay.capture.kafka.exchange import ConnectionEnd, Exchange
 from replay.drive.tally import DriveTotals
 from replay.protocol.errors import Errors, read_errors
@@ -136,6 +137,7 @@ class Script:
     """Topic name -> number of partitions, from the Metadata responses in the capture."""
     clients: set[str] = field(default_factory=set)
     """All client ids in the capture, also of clients that are not played."""
+    sides: GatewaySides = field(default_factory=GatewaySides)
 
     @property
     def requests(self) -> int:
@@ -194,6 +196,7 @@ class ScriptMaker:
         self._played = READS | frozenset(include)
         self._wanted = frozenset(clients)
         self._clients: set[str] = set()
+        self._sides = GatewaySides()
         self._drafts: dict[str, list[tuple[int, _Draft]]] = {}
         self._who: dict[str, tuple[str, str]] = {}
         self._frames: dict[bytes, bytes] = {}
@@ -212,6 +215,7 @@ class ScriptMaker:
             self._learn_partitions(item)
         if self._wanted and item.client_id not in self._wanted:
             return
+        self._sides.add(item)
         if item.api_key < 0:
             self._leave(item, "responses whose requests were not captured")
         elif not item.request or item.request_missing:
@@ -257,6 +261,7 @@ class ScriptMaker:
             topics=self._topics,
             partitions=self._partitions,
             clients=self._clients,
+            sides=self._sides,
         )
 
     def _connections(self, found: dict[str, list[_Draft]]) -> list[PlayedConnection]:

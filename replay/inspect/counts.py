@@ -12,6 +12,7 @@ from proxy.protocol.fetch_layout import LAYOUTS, SESSION_VERSION, FetchLayout
 from proxy.protocol.fetch_request import parse_fetch_request
 from proxy.protocol.primitives import UUID_BYTES, ProtocolError, read_compact_count
 from replay.capture.files.counts import FileCounts
+from replay.capture.kafka.both_sides import GatewaySides
 from replay.capture.kafka.exchange import UNSEEN, ConnectionEnd, Exchange
 from replay.capture.tls import reasons
 from replay.protocol.names import NAMES
@@ -117,6 +118,7 @@ class Inspection:
         self.files: dict[str, FileCounts] = {}
         self.connections: list[ConnectionCounts] = []
         self._open: dict[str, ConnectionCounts] = {}
+        self.sides = GatewaySides()
 
     def add(self, event: Exchange | ConnectionEnd) -> None:
         """Add an exchange, or the end of a connection, to the counts."""
@@ -133,6 +135,7 @@ class Inspection:
         if key is None:
             key = counts.keys[event.api_key] = ApiCounts()
         key.add(event)
+        self.sides.add(event)
         if event.api_key == ApiKey.FETCH:
             counts.fetch.add(event)
 

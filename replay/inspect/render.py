@@ -14,7 +14,7 @@ from proxy.protocol.api import ApiKey
 from replay.capture.kafka.connection import NOT_KAFKA
 from replay.capture.kafka.exchange import ConnectionEnd
 from replay.inspect.counts import ApiCounts, ConnectionCounts, Inspection, name_of
-from replay.report.wording import plural, shown, size
+from replay.report.wording import NAME_HOSTS, both_sides, plural, shown, size
 
 _WIDTH: Final = 160
 """The line length if the output is not a terminal."""
@@ -202,6 +202,13 @@ def _lines(inspection: Inspection) -> list[str]:
         }
         lines += [f"{counts.file}: {number:,} {what}" for what, number in numbers.items() if number]
     lines += [f"{name}: {problem}" for name, problem in inspection.problems()]
+    lines += both_sides(
+        inspection.sides.found(),
+        inspection.sides.fetched,
+        twice="their fetches count twice",
+        verb="Measure",
+        same_port=NAME_HOSTS,
+    )
     return lines
 
 

@@ -8,7 +8,7 @@
 - ``digest``, ``limits``: the summary of a connection: bytes by topic and over time, sessions, limits.
 - ``keys``, ``spread``: with --cooperative, count records by hashes of keys, and show how they would be
   distributed.
-- ``collected``, ``sums``: add up rows. ``both_sides`` finds connections that were captured twice.
+- ``collected``, ``sums``: add up rows.
 - ``report``, ``modelled``: make the report object from the sums.
 - ``strip_records``: removes the contents of records before Spark moves segments between its workers.
 - ``command``: the command line.

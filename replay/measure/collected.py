@@ -17,9 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from replay.capture.files.counts import FileCounts, joined_stretches
+from replay.capture.kafka.both_sides import MOST, Sampled, busiest, pairs
 from replay.capture.kafka.exchange import ConnectionEnd
 from replay.measure import sums
-from replay.measure.both_sides import MOST, Sampled, busiest, pairs
 from replay.measure.digest import Summary, Timeline
 from replay.measure.limits import WORST, Starved, VersionFigures
 from replay.measure.spread import Delivered

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, fields
 from operator import attrgetter
 from typing import Final, NamedTuple
 
+from replay.capture.kafka.both_sides import SampledExchange
 from replay.capture.kafka.exchange import ConnectionEnd
-from replay.measure.both_sides import SampledExchange
 from replay.measure.limits import LimitLog, Starved, VersionFigures
 from replay.simulate.outcome import Outcome, TopicKey, TopicShare
 from replay.simulate.session_cache import CacheEvent, SessionLog

@@ -10,8 +10,8 @@ from typing import Any, Final
 import pyarrow as pa
 
 from replay.capture.files.counts import FileCounts
+from replay.capture.kafka.both_sides import SampledExchange
 from replay.capture.kafka.exchange import ConnectionEnd
-from replay.measure.both_sides import SampledExchange
 from replay.measure.digest import BytesOfPeriod, Summary, TopicTotals
 from replay.measure.limits import Starved, VersionFigures
 from replay.measure.table import CODECS, DETAILS, EXCHANGES_RAW

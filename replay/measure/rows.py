@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from replay.capture.files.counts import FileCounts
+from replay.capture.kafka.both_sides import Sample
 from replay.capture.kafka.exchange import ConnectionEnd, Exchange
 from replay.capture.kafka.exchanges import BulkEvent, Pairs
-from replay.measure.both_sides import Sample
 from replay.measure.digest import Digest
 from replay.measure.table import FETCH, KEYS, RowWriter
 from replay.simulate.engine import Engine, Policy

@@ -89,6 +89,8 @@ _WARNINGS: Final = 5
 """The maximum number of warnings of one kind in the text. The JSON report has all warnings."""
 MAX_NAME: Final = 120
 """The longest name in a report. Longer names are cut, because a client id can have 32 kB."""
+NAME_HOSTS: Final = "name the clients' hosts with --host"
+"""What to do with `measure` if both sides of a gateway use the same port."""
 _UNITS: Final = ("kB", "MB", "GB", "TB", "PB")
 
 
@@ -236,9 +238,8 @@ def how_sure(report: Report) -> str:
 def warnings(report: Report) -> list[str]:
     """Return warnings about figures that readers may misunderstand."""
     twice = [
-        f"{plural(row['connections'], 'connection')} of {shown(row['client_side'])} and "
-        f"{shown(row['broker_side'])} are the two sides of a gateway: {size(row['fetch_bytes'])} of fetches "
-        "count twice."
+        f"{_two_sides(row['client_side'], row['broker_side'], row['connections'])}: "
+        f"{size(row['fetch_bytes'])} of fetches count twice."
         for row in report["both_sides"]
     ]
     slots = [
@@ -247,26 +248,55 @@ def warnings(report: Report) -> list[str]:
         for row in report["slots"]
         if row["requested_at_once"] > row["slots"]
     ]
-    side = [_one_side(report)] if twice else []
+    sides = [(row["client_side"], row["broker_side"]) for row in report["both_sides"]]
+    side = [_one_side(sides, [row["broker"] for row in report["by_broker"]])] if twice else []
     return twice[:_WARNINGS] + side + slots[:_WARNINGS]
 
 
-def _one_side(report: Report) -> str:
+def _two_sides(client_side: str, broker_side: str, connections: int) -> str:
+    return (
+        f"{plural(connections, 'connection')} of {shown(client_side)} and {shown(broker_side)} are the two "
+        "sides of a gateway"
+    )
+
+
+def both_sides(
+    found: Mapping[tuple[str, str], int], fetched: Collection[str], *, twice: str, verb: str, same_port: str
+) -> list[str]:
+    """Return warnings about gateways of which both sides were captured, and which options to use.
+
+    Args:
+        found: the number of connections by the addresses of both sides, first the clients' side.
+        fetched: the addresses of all brokers that got fetches.
+        twice: what happens to the fetches.
+        verb: what the command does with one side.
+        same_port: what to do if both sides use the same port.
+    """
+    lines = [f"{_two_sides(*sides, count)}: {twice}." for sides, count in sorted(found.items())[:_WARNINGS]]
+    return [*lines, _one_side(found, fetched, verb, same_port)] if lines else []
+
+
+def _one_side(
+    sides: Collection[tuple[str, str]],
+    fetched: Collection[str],
+    verb: str = "Measure",
+    same_port: str = NAME_HOSTS,
+) -> str:
     """Advise which options to use so that each connection counts once.
 
     The options leave out the brokers' side of each gateway.
     """
-    clients = {_port(row["client_side"]) for row in report["both_sides"]}
-    twice = {row["broker_side"] for row in report["both_sides"]}
+    clients = {_port(client_side) for client_side, _ in sides}
+    twice = {broker_side for _, broker_side in sides}
     brokers = {_port(side) for side in twice}
     if clients & brokers:
-        return "Measure one side: both use the same port, so name the clients' hosts with --host."
-    others = {row["broker"] for row in report["by_broker"]} - twice
+        return f"{verb} one side: both use the same port, so {same_port}."
+    others = set(fetched) - twice
     ports = clients | {_port(other) for other in others} - brokers
     options = " ".join(f"--port {shown(port)}" for port in sorted(ports, key=lambda port: (len(port), port)))
     lost = sum(_port(other) in brokers for other in others)
     also = f" That leaves out {plural(lost, 'broker')} without a gateway, too." if lost else ""
-    return f"Measure one side: {options}.{also}"
+    return f"{verb} one side: {options}.{also}"
 
 
 def _port(address: str) -> str:

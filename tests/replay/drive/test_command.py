@@ -502,6 +502,18 @@ def test_a_comparison_ends_with_5_if_the_target_lacks_all_topics(capsys: pytest.
     assert "--compare counts what the target lacks as a difference" in out.err
 
 
+def test_both_sides_of_a_gateway_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    capture = str(CAPTURES / "aiokafka-gateway.pcap")
+    assert drive(capture, "--dry-run") == 0
+    assert capsys.readouterr().err == (
+        "fetchgate replay drive: 4 connections of 127.0.0.1:23262 and 127.0.0.1:17570 are the two sides of a "
+        "gateway: their requests are played twice.\n"
+        "fetchgate replay drive: Play one side: --port 23262.\n"
+    )
+    assert drive(capture, "--dry-run", "--port", "23262") == 0
+    assert capsys.readouterr().err == ""
+
+
 def test_a_comparison_of_nothing_is_no_success(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

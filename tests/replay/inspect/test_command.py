@@ -226,6 +226,17 @@ def test_fetches_of_old_versions_are_not_called_cut(
     assert "Next: fetchgate replay measure" in out
 
 
+def test_both_sides_of_a_gateway_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", str(CAPTURES / "aiokafka-gateway.pcap")]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert (
+        "4 connections of 127.0.0.1:23262 and 127.0.0.1:17570 are the two sides of a gateway: their fetches "
+        "count twice. Measure one side: --port 23262."
+    ) in out
+    assert main(["inspect", "--port", "23262", str(CAPTURES / "aiokafka-gateway.pcap")]) == 0
+    assert "two sides" not in capsys.readouterr().out
+
+
 def test_a_capture_of_tls_alone_says_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     talk = crafting.Talk().open()
     for broker in (False, True):

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from replay.capture.kafka.both_sides import MOST, SAMPLED, Sample, Sampled, busiest, pairs
 from replay.capture.kafka.exchange import Exchange
-from replay.measure.both_sides import MOST, SAMPLED, Sample, Sampled, busiest, pairs
 from replay.report.model import actual_bytes
 from tests.replay.tables import CAPTURES, measured
 

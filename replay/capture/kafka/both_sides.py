@@ -108,6 +108,38 @@ class Sampled:
     kept: list[SampledExchange]
 
 
+class GatewaySides:
+    """Finds the gateways of which both sides were captured, from all exchanges of a capture."""
+
+    def __init__(self) -> None:
+        self._samples: dict[str, tuple[str, str, Sample]] = {}
+        self.fetched: set[str] = set()
+        """The addresses of brokers that got fetches."""
+
+    def add(self, exchange: Exchange) -> None:
+        """Add an exchange. The order of connections does not matter."""
+        known = self._samples.get(exchange.connection)
+        if known is None:
+            known = self._samples[exchange.connection] = exchange.broker, exchange.client_id, Sample()
+        known[2].add(exchange)
+        if exchange.api_key == ApiKey.FETCH:
+            self.fetched.add(exchange.broker)
+
+    def found(self) -> dict[tuple[str, str], int]:
+        """Return how many connections count twice, by two addresses.
+
+        The addresses are the broker's on the clients' side, and the broker's on the brokers' side.
+        """
+        sampled = (
+            Sampled(connection=name, client_id=client_id, exchanges=sample.exchanges, kept=sample.values())
+            for name, (_, client_id, sample) in self._samples.items()
+        )
+        return Counter(
+            (self._samples[outer][0], self._samples[inner][0])
+            for outer, inner in pairs(busiest(one for one in sampled if one.kept))
+        )
+
+
 def busiest(connections: Iterable[Sampled]) -> list[Sampled]:
     """Return the `MOST` connections with the most exchanges.
 
