@@ -6,7 +6,9 @@ same time. Each ratio compares windows of the same round. Ratios and bytes are s
 megabytes per second and milliseconds are not.
 
 - `micro`: time for one request and its response inside the gateway, without sockets; also with cold caches.
+- `sessions`: the sessions that the gateway gives to clients: time for one fetch, memory, evictions.
 - `bytes`: fetch bytes on the broker's side, with one busy partition of many, and with all partitions busy.
+- `subscribe`: fetch bytes from the subscribe on, compared with the lowest possible number of bytes.
 - `law6`: workloads for which sessions save little; the gateway must never exchange more bytes with the broker
   than with the client.
 - `bulk`: reading a topic from its start; CPU seconds of the proxies per GB, throughput.
@@ -17,11 +19,14 @@ megabytes per second and milliseconds are not.
 - `idle`: CPU of proxy and broker while one partition of 1,000 is busy.
 - `memory`: resident bytes at start, after bulk, by connection, by partition, over time.
 - `operations`: time from start to ready, memory when idle, size of the installed packages.
+- `others`: latency of one client while other clients of the same gateway misbehave.
 - `drain`: time to stop after SIGTERM while many connections are busy.
 - `moves`: leaders move while clients run; the time from a client's error to its request to the new leader.
 - `transparent`: redirect and tproxy compared with explicit mode, with a stub broker in another network
   namespace.
 - `workers`: `--workers 2` compared with one worker, CPU of all processes, with the same stub broker.
+- `filter`: records a second that cooperative consuming filters by the hash of their keys, on one processor.
+- `cooperative`: four consumers that share a partition by key, compared with other ways to consume it.
 - `replay`: `measure` and `inspect` of large generated captures, compared with tshark; more bytes, more files,
   a cluster, many connections; CPU by stage; cold starts; `drive`.
 

@@ -27,7 +27,7 @@ from replay.capture.files.sources import expand, plan
 from replay.capture.packets.segments import read
 
 Table: TypeAlias = npt.NDArray[Any]
-"""An array of bytes with one row for each exchange."""
+"""An array of bytes or numbers. Most have one row for each exchange or for each connection."""
 
 MSS = 1448
 BROKER_PORT = 9092
@@ -252,7 +252,9 @@ class _ExchangeTemplate:
     def rows(
         self, templates: Table, connection: Table, turn: Table, first_packet: int, before: tuple[int, int]
     ) -> Table:
-        """Copy the exchange for several connections, and write the numbers of its connection into each copy.
+        """Copy the exchange once for each item of `connection`.
+
+        Each copy gets the times, addresses, ports and TCP numbers of its place in its connection.
 
         Args:
             templates: several exchanges that differ only in their payload. They are used in turn.
@@ -330,7 +332,10 @@ class _Own:
 
 
 def _write_opening(one: _ExchangeTemplate, place: int, table: Table, real: _Real, own: _Own) -> None:
-    """Write the correlation ids, the topic and its id into an exchange before the first fetch."""
+    """Write the correlation ids, the topic and its id into the copies of an exchange.
+
+    The exchange is one of those that come before the first fetch.
+    """
     _write_ids(one, table, own.first_id + place)
     for broker, frame in enumerate((one.request, one.response)):
         end = frame.find(_TOPIC_NAME) + len(_TOPIC_NAME)
@@ -463,7 +468,7 @@ def _truth(shape: Shape, fetch: _ExchangeTemplate, exchanges: int) -> Truth:
 
 
 def split(data: bytes | mmap, files: int) -> Iterator[bytes]:
-    """Split a pcap file as `tcpdump -C` does: between records, and each part gets the file's header."""
+    """Split a pcap file as `tcpdump -C` does: between packets, and each part gets the file's header."""
     places, at = [], 24
     while at < len(data):
         places.append(at)

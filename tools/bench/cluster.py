@@ -122,7 +122,7 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 
 
 def _line(log: Path, pattern: str) -> str:
-    """Wait until a log has a line that matches a pattern."""
+    """Wait until a log has a line that matches a pattern. Return the pattern's first group."""
     until = time.monotonic() + _PATIENCE
     while not (found := re.search(pattern, log.read_text(errors="replace"))):
         if time.monotonic() > until:

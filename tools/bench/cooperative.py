@@ -53,10 +53,11 @@ BATCH: Final = (f"--set=batch.size={16 << 10}", "--set=linger.ms=5")
 """The default batch settings of the Java producer. They matter, because a share group gives a whole batch to
 one consumer."""
 NEARLY_ALL: Final = 0.95
-"""The measured window ends when this share of the records is processed. So no consumer is idle at its end."""
+"""The measured window ends at the latest when this share of the records is processed. So no consumer is idle
+at its end."""
 STEADY_SECONDS, JOIN_SECONDS = 2.0, 60.0
-"""The time after its last rebalance from which on a group is stable, and the time limit for this, in
-seconds."""
+"""A group counts as stable if its last rebalance was at least `STEADY_SECONDS` ago. `JOIN_SECONDS` is the
+time limit for this."""
 BEGIN_SECONDS: Final = 20.0
 """The time limit for a consumer to receive its first record, in seconds."""
 MISSED_SECONDS: Final = 60.0
@@ -104,7 +105,7 @@ class Ran:
     """The number of records that the group processed per second."""
     disordered: int
     cpu: float
-    """The CPU time of the gateway, in percent of one core. If the group uses no gateway, one that is idle."""
+    """The CPU time of the gateway, in percent of one core. The gateway is idle if the group uses none."""
     killed: Killed | None
 
 
@@ -142,7 +143,7 @@ class GroupKind:
 
 
 def run(stage: BenchStage) -> list[FigureTable]:
-    """Measure all kinds of consumer groups in turn: first with work for each record, and also without work.
+    """Measure all kinds of consumer groups in turn: first with work for each record, then without work.
 
     Then measure the latency of a member of a cooperative group.
     """
@@ -267,7 +268,7 @@ def _ran(stage: BenchStage, topic: TopicRecords, kind: GroupKind, seconds: float
 
 
 def _begin(workers: Sequence[LoggedWorker]) -> None:
-    """Wait until each consumer has received its first record."""
+    """Wait until each consumer has received its first record, at most for `BEGIN_SECONDS`."""
     deadline = time.monotonic() + BEGIN_SECONDS
     while not all(worker.done for worker in workers) and time.monotonic() < deadline:
         time.sleep(0.2)
@@ -276,7 +277,8 @@ def _begin(workers: Sequence[LoggedWorker]) -> None:
 def _kill(stack: ExitStack, workers: list[LoggedWorker], kind: GroupKind, place: ConsumerPlace) -> Killed:
     """Kill the consumer that has processed the most records. Return what happened after the kill.
 
-    The function waits until all records are processed, or until no record is processed for `MISSED_SECONDS`.
+    A group of one process gets a new process at once. The function waits until all records are processed, or
+    until no record is processed for `MISSED_SECONDS`.
     """
     busiest = max(workers, key=lambda worker: worker.done)
     at = busiest.kill()

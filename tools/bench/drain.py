@@ -1,4 +1,4 @@
-"""How long a gateway with 500 busy connections takes to stop, and how many responses it cuts."""
+"""Measures how long a gateway with 500 busy connections takes to stop, and how many responses it cuts."""
 
 import time
 from contextlib import ExitStack

@@ -35,7 +35,7 @@ COLUMNS: Final = (
     *TRAFFICS,
     *(MEMBER, ONE_MEMBER, FOUR_MEMBERS, PARALLEL, SHARE),
 )
-"""All routes between client and broker, in the order of the table's columns."""
+"""All columns that a table can have, in their order. Most are routes between client and broker."""
 JUDGED: Final = (GATEWAY, FOLLOW, *TRANSPARENT, TWO_WORKERS, REPLAY, MEMBER, FOUR_MEMBERS)
 """The columns of fetchgate. The other columns are shown for comparison."""
 

@@ -16,7 +16,8 @@ KIND is the behaviour of each of COUNT connections:
 TOPIC is the topic's id in hex; for ``moved`` it is the topic's name.
 
 The clients connect at a line on stdin, and leave at the next line, until stdin is closed. Each time they
-leave, and at the end, the program prints the number of sent bytes.
+leave, and at the end, the program prints the number of sent bytes. With ``moved`` it prints instead how many
+clients have failed, and nothing at the end.
 """
 
 import asyncio

@@ -1,7 +1,8 @@
 """The table that compares fetchgate with the floor and haproxy, and a profile for each missed limit.
 
-The other benchmark parts mark rows of their tables for this comparison (`FigureRow.figure`). If a part misses
-a limit, one exchange of that part is profiled by the gateway's functions (`tools.bench.inside`).
+The other benchmark parts mark rows of their tables for this comparison (`FigureRow.figure`). If such a row
+misses its limit, the exchanges of that part in `PROFILED` are profiled: the time of each of the gateway's
+functions (`tools.bench.inside`).
 """
 
 import cProfile

@@ -1,4 +1,4 @@
-"""Fetch v16 frames as librdkafka and Kafka 4.3 send them, for measurements without the two."""
+"""Fetch v16 frames as librdkafka and Kafka 4.3 send them, for measurements without a client or a broker."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final, TypeAlias

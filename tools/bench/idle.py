@@ -1,6 +1,6 @@
 """Measures the CPU of the broker and of the proxy with 1,000 partitions.
 
-One of them gets 100 records a second.
+One of the partitions gets 100 records a second.
 """
 
 import time

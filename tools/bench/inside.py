@@ -180,7 +180,7 @@ class Inside:
         A broker writes head, records and end of a fetch response one by one. Each write wakes a proxy.
 
         Returns:
-            the seconds taken, the bytes sent to the broker, the bytes sent to the client.
+            the seconds taken, the number of bytes sent to the broker, the number of bytes sent to the client.
         """
         took = _give(self._client_side, request, profile)
         sent = len(self._broker.taken())

@@ -42,8 +42,8 @@ def traffics(part: int = 1) -> list[Traffic]:
     """Return the kinds of traffic, for captures of 1 GB.
 
     Args:
-        part: the captures are smaller by this factor. If a kind has many connections, their number is, too.
-            So each has as many fetches as in a capture of 1 GB.
+        part: the factor by which the captures are smaller. The number of connections is smaller by the same
+            factor, but at least 20. So a connection has as many fetches as in a capture of 1 GB.
     """
     kinds = [(20, 350), (2_000, 180), (50_000, 40)]
     return [

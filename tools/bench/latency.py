@@ -1,8 +1,8 @@
-"""Latency from produce to consume at a constant rate with linger 0, and the proxy's CPU at that rate.
+"""Measures the latency from produce to consume at a constant rate, and the proxy's CPU at that rate.
 
-Producer and consumer both connect through the proxy. Each route has its own topic, and its own consumer that
-is always connected. In each round, the routes have one window after the other, and only windows of the same
-round are compared.
+Producer and consumer both connect through the proxy, and linger is 0. Each route has its own topic, and its
+own consumer that is always connected. In each round, the routes have one window after the other, and only
+windows of the same round are compared.
 """
 
 import time

@@ -16,12 +16,12 @@ from tools.bench.processes import BenchGateway, Load
 from tools.bench.stage import BenchStage
 
 WINDOWS: Final = 3
-"""The number of time windows in a run. A window takes a minute by default."""
+"""A run takes as long as this many windows of the other parts: a minute by default."""
 LOOKS: Final = 5
 """The number of samples that are taken in a second. Only one of them is used."""
 NARROW, WIDE = 10, 60
-"""The widths of two time windows, in seconds. In each window, the bytes on the broker's side are compared
-with the bytes on the client's side."""
+"""Two lengths of time spans, in seconds. In each span of such a length, the bytes on the broker's side are
+compared with the bytes on the client's side."""
 LONG_NAME: Final = (
     "a-topic-whose-name-is-as-long-as-names-of-departments-and-their-systems-get-when-nobody-says-no" * 2
 )

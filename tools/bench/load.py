@@ -155,7 +155,11 @@ def single(options: argparse.Namespace) -> Result:
 
 
 def drain(options: argparse.Namespace) -> Result:
-    """Consume a number of records from the start. Return the bytes of the records and the time in seconds."""
+    """Consume a number of records from the start. Return the bytes of the records and the time in seconds.
+
+    The time begins with the first records. With `--stay` the result is printed at once, and the consumer
+    stays connected until stopped.
+    """
     consumer = _consumer(options)
     _print_ready()
     seen = size = 0

@@ -70,7 +70,7 @@ def _children(program: str) -> Iterator[int]:
 
 
 def peak(pid: int) -> int:
-    """Return the peak of a process's resident bytes (proc(5): VmHWM), 0 if it has ended."""
+    """Return the peak of a process's resident bytes (proc(5): VmHWM). 0 for a zombie process."""
     status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
     return sum(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM:"))
 

@@ -1,4 +1,4 @@
-"""What `tools.bench.measured` measures, and what it prints about a capture.
+"""The work that `tools.bench.measured` does for a capture, and the figures that it prints.
 
 That program imports nothing else of the benchmarks, because its memory is measured.
 """
@@ -17,7 +17,7 @@ from replay.report.model import Filters
 MB: Final = 1_000_000
 CORES: Final = 2
 ABOUT: Final = About(version="", policy="gateway", filters=Filters(ports=[], hosts=[], clients=[], topics=[]))
-"""What the report says of the measurement."""
+"""The description of the measurement in the report."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Measures how much later records reach a client that has a lane, at 10 MB/s."""
+"""Measures how much later records reach a member of a cooperative group than a direct client, at 10 MB/s."""
 
 from contextlib import ExitStack
 from typing import Final
@@ -26,7 +26,10 @@ P50_LIMIT, P99_LIMIT = 1.0, 5.0
 
 
 def latency(stage: BenchStage) -> FigureTable:
-    """Measure three consumers of one topic at the same time: direct, through a gateway, and with a lane."""
+    """Measure three consumers of one topic at the same time: direct, through a gateway, and a member.
+
+    The member belongs to a cooperative group, and gets the records of half of the keys.
+    """
     seconds = max(stage.seconds / 4, LEAST_SECONDS)
     rounds = stage.rounds(quick=2, usual=4, long=8)
     with ExitStack() as stack:

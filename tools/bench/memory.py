@@ -25,7 +25,8 @@ SESSION: Final = 10_000
 """The number of partitions in the session that is measured."""
 SETTLE_SECONDS: Final = 3.0
 FLAT: Final = 3
-"""In how many windows, one after the other, the growth of memory is measured."""
+"""The number of windows with traffic, one after the other. The growth of memory is measured from the end of
+the first window on."""
 RESIDENT_LIMIT, CONNECTION_LIMIT, PARTITION_LIMIT = 60.0, 20.0, 150.0
 """The limits for memory: 60 MB with one client, 20 KB for a connection, 150 bytes for a partition."""
 GROWTH_LIMIT: Final = 2.0
@@ -33,7 +34,7 @@ GROWTH_LIMIT: Final = 2.0
 
 
 def run(stage: BenchStage) -> list[FigureTable]:
-    """Measure the floor, then the gateway."""
+    """Measure the memory of the floor and of the gateway."""
     with ExitStack() as stack:
         quiet = stack.enter_context(stage.topic(1, name="quiet"))
         drained = stack.enter_context(stage.topic(bulk.PARTITIONS))
@@ -77,7 +78,7 @@ def _after_drain(proxy: Proxy, topic: str, records: int) -> float:
 
 
 def _idle(proxy: Proxy, topic_id: str) -> float:
-    """Return how many KB of the gateway's memory each of many idle connections needs."""
+    """Return how many KB of a proxy's memory each of many idle connections needs."""
     time.sleep(SETTLE_SECONDS)
     before = proxy.meter.resident
     with clients(proxy.address, topic_id, IDLE) as load:
@@ -87,7 +88,10 @@ def _idle(proxy: Proxy, topic_id: str) -> float:
 
 
 def _growth(stage: BenchStage, gateway: Proxy, topic_id: str) -> float:
-    """Return by how many MB the gateway's memory grows while all its clients are busy."""
+    """Return by how many MB the gateway's memory grows while all its clients are busy.
+
+    The growth during the first of `FLAT` windows does not count.
+    """
     seconds = FLAT * stage.seconds
     with ExitStack() as stack:
         topic = stack.enter_context(stage.topic(100))

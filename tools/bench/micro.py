@@ -36,13 +36,13 @@ COLD: Final[Mapping[str, Traffic]] = {
     "heartbeat": heartbeats(),
 }
 COLD_LIMIT: Final = 100.0
-"""The time limit for the first shape with cold caches, in microseconds."""
+"""The time limit for the first exchange of `COLD`, in microseconds."""
 ENTRIES: Final = 1_000_000
 """The maximum number of entries in frames that are built in advance. The frames must fit into memory."""
 
 
 def run(stage: BenchStage) -> list[FigureTable]:
-    """Measure all shapes in a tight loop. Then measure them with cold caches."""
+    """Measure all shapes in a tight loop. Then measure the exchanges of `COLD` with cold caches."""
     stage.report("micro: exchanges inside the gateway ...")
     rounds = 60 if stage.quick else 400
     rows = []
@@ -96,7 +96,8 @@ def exchange(traffic: Traffic, *, rounds: int, cold: bool = False, gateway: bool
     """Return the median time for a request and its response, in microseconds.
 
     Raises:
-        RuntimeError: a fetch of a session was not sent as a small incremental fetch.
+        RuntimeError: more bytes were sent to the broker than `traffic` allows. For example, a fetch of a
+            session was not sent as a small incremental fetch.
     """
     frames = [traffic.frames(number) for number in range(1, rounds + 1)]
     with Inside(gateway=gateway) as inside:

@@ -1,8 +1,9 @@
-"""Leaders that move under clients, as in KIP-951's own benchmark, but smaller: three brokers, 100 partitions.
+"""Measures how fast clients turn to new leaders: like KIP-951's own benchmark, but smaller.
 
-A client produces and consumes, in turns directly and through the gateway. In each window all leaders move
-several times, all at the same time. `tools.bench.gaps` reads from the captured packets how long the client
-takes to use a new leader. The consumer reports the latency of the slowest record of each move.
+There are three brokers and 100 partitions. A client produces and consumes, in turns directly and through the
+gateway. In each window all leaders move several times, all at the same time. `tools.bench.gaps` reads from
+the captured packets how long the client takes to use a new leader. The consumer reports the latency of the
+slowest record of each move.
 
 Everything is observed at the brokers. Through the gateway, a gap begins when the error reaches the gateway,
 and ends when the new leader gets a request. So the gateway's own time is included, and a request that the
@@ -50,8 +51,8 @@ QUICK_CLIENTS: Final = ("librdkafka",)
 HINTED: Final = ("librdkafka", "Java", "franz-go")
 """The clients that use KIP-951: an error response names the new leader."""
 TIMES_LIMIT: Final = 1.1
-"""The limit for the longest gap of a client with KIP-951 through the gateway, divided by its gap when it
-connects directly."""
+"""The limit for the median gap of a client with KIP-951 through the gateway, divided by its median gap when
+it connects directly."""
 FOLLOWED_LIMIT, FOLLOWED_MOST = 10.0, 70.0
 """The limits for gaps with ``--follow-leader``, in ms: the median and the longest gap. Java 4.3 has the same
 gaps without a gateway."""
@@ -137,7 +138,7 @@ def follow_choice(text: str) -> str:
 
 
 def _clients(stage: BenchStage, found: Found) -> list[str]:
-    """Return the clients that can run here."""
+    """Return the clients that can run here. Add a note to `found` about each client that can't."""
     clients = list(QUICK_CLIENTS if stage.quick else VERSIONS)
     absent: dict[str, str] = {}
     if "Java" in clients:

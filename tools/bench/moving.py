@@ -51,7 +51,7 @@ _JAVA_RECORDS: Final = 10_000_000
 
 
 class RecordPace:
-    """Makes records at a constant rate."""
+    """Makes records, and says when the next one is due at a constant rate. Prints `ready` when it is made."""
 
     def __init__(self) -> None:
         self.made = 0

@@ -1,4 +1,4 @@
-"""The first impressions of an operator: start of the gateway, memory when idle, size of packages."""
+"""Measures a gateway without clients: time from start to ready, memory when idle, size of packages."""
 
 import shutil
 import subprocess

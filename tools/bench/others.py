@@ -1,6 +1,6 @@
 """Measures the harm that a misbehaving client does to another client of the same gateway.
 
-Another client, the bystander, sends heartbeats to a real broker: first alone, then while each `Nuisance`
+The other client, the bystander, sends heartbeats to a real broker: first alone, then while each `Nuisance`
 runs. The bystander's latency may rise only a little. The gateway's memory must stay below the figures of
 docs/deploy.md. Each round measures both cases, because a busy machine affects both.
 """
@@ -131,7 +131,7 @@ def run(stage: BenchStage) -> list[FigureTable]:
 
 
 def _piled_up(stage: BenchStage, rounds: int) -> FigureTable:
-    """Measure the cost of clients whose requests follow a new leader to the second broker."""
+    """Measure the harm of clients whose fetches the gateway repeats at the leader, the second broker."""
     stage.report(f"others: starting {NODES} brokers ...")
     with ExitStack() as stack:
         cluster = stack.enter_context(Cluster(LATEST, nodes=NODES))
@@ -150,8 +150,8 @@ def _measured(
     """Measure the bystander without and with the nuisance, in turn.
 
     Returns:
-        The windows without the nuisance, the windows with it, and the seconds until its connections were
-        closed.
+        The windows without the nuisance, the windows with it, and the seconds until the connections of the
+        nuisance were closed.
     """
     clients = 2 if nuisance.named else 1
     alone, beside = [], []

@@ -1,9 +1,8 @@
 """A proxy that only forwards, on uvloop, called the floor: no proxy in Python costs less.
 
-    python -m tools.bench.passthrough HOST:PORT HOST:PORT [CA]     (listens at the first, connects to the
-    second)
+    python -m tools.bench.passthrough HOST:PORT HOST:PORT [CA]
 
-If the file of a CA is given, it connects with TLS.
+It listens at the first address, and connects to the second: with TLS if the file of a CA is given.
 
 Like the gateway, it receives into one buffer for all connections and copies bytes once. It stops reading one
 side while the other side does not accept more bytes.

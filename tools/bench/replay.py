@@ -102,8 +102,8 @@ def skew_rows(even: float, skewed: float) -> Iterator[FigureRow]:
     """Yield rows that compare a capture in which one connection is large with one of equal connections.
 
     Args:
-        even: the speed in MB/s for equal connections.
-        skewed: the other one.
+        even: the speed in MB/s if all connections are equal.
+        skewed: the speed in MB/s if one connection is large.
     """
     yield row("records, one connection with 80 %", "MB/s", skewed)
     yield row("one connection with 80 %, in that of 20 alike", "times", skewed / even, limit=0.9, least=True)
@@ -141,7 +141,7 @@ def many_rows(found: MeasuredCapture) -> Iterator[FigureRow]:
 
 
 def cpu_rows(measured: Iterable[MeasuredCapture], files: Mapping[str, Path]) -> Iterator[FigureRow]:
-    """Yield the CPU time of each kind of traffic.
+    """Yield the CPU time for a GB of each kind of traffic.
 
     Args:
         measured: the measurements.

@@ -1,9 +1,9 @@
 """Measures the sessions that the gateway gives to clients.
 
-It measures one unchanged incremental fetch, the memory for many sessions, and an eviction. The stage of the
-sessions is measured alone, without a network: it turns a client's incremental fetch into a full one, and the
-full response into an incremental one. For comparison, the CPU time of a real broker for such a fetch in its
-own session is measured. It includes sockets and reading each partition.
+It measures one unchanged incremental fetch, the memory for many sessions, and an eviction. Only the code of
+these sessions runs, without a network: it turns a client's incremental fetch into a full one, and the full
+response into an incremental one. For comparison, the CPU time of a real broker for such a fetch in its own
+session is measured. This time includes sockets and reading each partition.
 """
 
 import random
@@ -39,7 +39,7 @@ _SERVED: Final = (100, 1_000)
 
 
 def run(stage: BenchStage) -> list[FigureTable]:
-    """Measure the gateway's session stage, then a broker's own sessions."""
+    """Measure the gateway's sessions, and for the sizes in `_SERVED` also a broker's own sessions."""
     stage.report("sessions: incremental fetches toward clients ...")
     rounds = 50 if stage.quick else 500
     rows = []

@@ -12,7 +12,7 @@ from tools.bench.measured_capture import CORES, MeasuredCapture
 from tools.bench.stage import BenchStage
 
 LEAST: Final = 0.9
-"""The target: the minimum of the slowest speed in the fastest."""
+"""The target: the slowest speed is at least this share of the fastest speed."""
 FREE: Final = 40 * GB
 """The minimum of free bytes on the disk, for the largest capture."""
 _TIMES: Final = (1, 4)
@@ -29,7 +29,7 @@ def measure(
     All files are removed, except the given one.
 
     Args:
-        stage: whether the run is short or long.
+        stage: says whether the run is short or long.
         captures: makes the captures.
         file: the smallest capture, of the default shape.
     """

@@ -1,4 +1,4 @@
-"""Fetch bytes from the subscribe on: the saving while a client starts, and while its list changes.
+"""Measures how many fetch bytes are saved while a client starts, and while its list of partitions changes.
 
 The client's side of the same run shows the bytes of direct traffic. The possible saving depends on what the
 client lists and when, and on the speed of the machine. So each run is captured, and its lowest possible cost

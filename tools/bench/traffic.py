@@ -47,7 +47,7 @@ def listing(topics: int, partitions: int) -> Topics:
 
 
 def fetches(topics: int, partitions: int, *, busy: bool = False, size: int = len(RECORDS)) -> Traffic:
-    """Fetch all partitions, rotated by one each time like librdkafka, with or without new records.
+    """Return fetches of all partitions, rotated by one each time like librdkafka, with or without records.
 
     Args:
         topics: the number of topics.
@@ -72,7 +72,7 @@ def fetches(topics: int, partitions: int, *, busy: bool = False, size: int = len
 
 
 def produces() -> Traffic:
-    """Produce one batch of some 290 bytes with acks=all."""
+    """Return produce requests with acks=all, each with one batch of some 290 bytes."""
 
     def frames(number: int) -> tuple[bytes, bytes]:
         batch = bytes(4) + uvarint(len(RECORDS) + 1) + RECORDS + b"\0"
@@ -86,7 +86,7 @@ def produces() -> Traffic:
 
 
 def heartbeats() -> Traffic:
-    """Heartbeats of a group member to its coordinator."""
+    """Return heartbeats of a group member to its coordinator."""
 
     def frames(number: int) -> tuple[bytes, bytes]:
         body = compact_string("group") + bytes(4) + compact_string("member") + b"\0\0"

@@ -1,4 +1,4 @@
-"""Transparent mode compared with explicit mode: everything else is the same.
+"""Compares transparent mode with explicit mode. Everything else is the same.
 
 Each mode has a network namespace with clients and a gateway. One broker for all is in another namespace. It
 is a stub that responds at once (`tools.bench.stub`), so that clients fetch as fast as the gateway allows:

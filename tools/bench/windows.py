@@ -14,7 +14,10 @@ Rounds: TypeAlias = Mapping[str, Sequence[T]]
 
 
 def turned(names: Sequence[str], by: int) -> list[str]:
-    """Return the order of routes in a round: rotated by one each time, and reversed every second time."""
+    """Return the routes rotated by `by` places, the number of the round. Reverse them after an odd rotation.
+
+    So two routes have the same order in all rounds.
+    """
     by %= len(names)
     order = [*names[by:], *names[:by]]
     return order[::-1] if by % 2 else order

@@ -1,4 +1,4 @@
-"""Fetch bytes on the broker's side: direct, through the gateway, and of Java with its own sessions.
+"""Measures fetch bytes on the broker's side: direct, through the gateway, and of Java with its own sessions.
 
 All three consume the same records at the same time.
 """
