@@ -31,7 +31,7 @@ _FLAGS: Final = (0, 0, 0, SYN, FIN, RST, SYN | FIN, 0)
 _SECOND: Final = 1_000_000_000
 _LINKS: Final = (101, 1, 0, 113, 276, 12, 108, 228, 229, -1)
 _SHORT_READ: Final = 700
-"""The maximum number of bytes that the stream returns in one read."""
+"""The maximum number of bytes that a read of `_Dripping` returns."""
 
 
 class _Dripping(io.BytesIO):
@@ -252,8 +252,8 @@ def _packets_seeds() -> list[bytes]:
 def _file(head: bytes, data: bytes) -> None:
     """Read the input as a capture file.
 
-    The first bytes of the input are usually replaced by a correct header of the format, so that not every
-    input fails at the first bytes.
+    `head`, the magic number of the format, replaces the first bytes of the input, so that not every input
+    fails there. If the input begins with the byte 0xff, only this byte is removed.
     """
     data = data[1:] if data[:1] == b"\xff" else head + data[len(head) :]
     counts = FileCounts(file="fuzz")

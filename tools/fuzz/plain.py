@@ -1,4 +1,4 @@
-"""Fuzzes without atheris: its inputs are mutated seeds. Also handles each input, with atheris or without."""
+"""Fuzzes without atheris: the inputs are mutated seeds. `Watch` runs each input, with atheris or without."""
 
 import gc
 import random

@@ -19,7 +19,7 @@ _GRACE_SECONDS: Final = 600.0
 
 
 def fuzz(name: str, count: int, seconds: float, seed: int, *, with_atheris: bool) -> int:
-    """Fuzz one target. Return the number of findings."""
+    """Fuzz one target. Return the number of findings, plus 1 if the process of atheris failed without any."""
     target = TARGETS[name]
     say = _Say(target.name)
     broken = False
@@ -63,7 +63,7 @@ class _Say:
 def _guided(
     target: FuzzTarget, count: int, seconds: float, seed: int, say: _Say
 ) -> tuple[int, float, list[bytes], bool]:
-    """Fuzz in a child process. If an input ends this process, the input is one of the suspects.
+    """Fuzz in a child process. If an input ends the child process, the input is one of the suspects.
 
     Returns:
         The number of inputs, the time in seconds, the suspects (inputs that may show a defect), and whether

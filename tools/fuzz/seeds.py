@@ -22,7 +22,10 @@ _MOST_BYTES: Final = 3000
 
 @cache
 def frames() -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
-    """Return requests and responses without their length fields: a few small ones of each API and version."""
+    """Return a few small requests of each API and version, and responses of different sizes.
+
+    All are without their length fields.
+    """
     requests: defaultdict[bytes, set[bytes]] = defaultdict(set)
     responses: defaultdict[int, set[bytes]] = defaultdict(set)
     for name in _NAMES:

@@ -66,7 +66,7 @@ def crash(error: BaseException) -> Finding:
 
 
 def run_once(target: FuzzTarget, data: bytes) -> tuple[Finding | None, float]:
-    """Feed one input. Return the finding, if any, and how many seconds the run took.
+    """Feed one input. Return the finding, if any, and how many seconds the run took (0 after a crash).
 
     The time is wall time, because it is cheaper to read than CPU time. It is never less than the CPU time.
     """
