@@ -19,8 +19,7 @@
 - `version`: 4.3.0 by default. 1.0.2, 1.1.1, 2.4.1, 2.8.2, 3.7.2, 3.9.1 and 4.1.0 were tested as well.
 - `properties`: settings of server.properties that replace or add to those made here
   (`{"max.incremental.fetch.session.cache.slots": 8}`). None as a value removes a setting.
-- `listeners`: more listeners by name, each with the `(host, port)` that it advertises (None: its own
-address):
+- `listeners`: more listeners by name, each with the `(host, port)` that it advertises (None: its own).
   `{"VIA": ("127.0.0.1", 29093)}` makes the same broker reachable through a proxy that listens on 29093.
   `broker.port_of("VIA")` is where the broker itself listens. A name that is one of Kafka's security
   protocols (`SASL_PLAINTEXT`) uses that protocol. Every other name uses PLAINTEXT.

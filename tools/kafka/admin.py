@@ -275,7 +275,7 @@ class Admin:
         return self.state(name).topics[name].leaders
 
     def topic_id(self, name: str) -> UUID:
-        """Return the id of a topic, or all zeros if brokers have no topic ids.
+        """Return the id of a topic, or all zeros if the cluster gives its topics no ids.
 
         The broker must be 2.8 or later.
         """

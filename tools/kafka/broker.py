@@ -135,7 +135,7 @@ class Broker:
         return self._broker is not None and self._broker.running
 
     def port_of(self, listener: str) -> int:
-        """Return the port of an additional listener at the broker itself, before any proxy."""
+        """Return the port on which the broker listens for an additional listener, not the advertised port."""
         return self._ports[listener]
 
     def configure(self, properties: Properties) -> None:

@@ -23,7 +23,8 @@ def java() -> Path:
     PATH and JAVA_HOME are ignored.
 
     Raises:
-        RuntimeError: there is no Java. The message says what to do.
+        RuntimeError: there is no Java, or FETCHGATE_JAVA names one that is too old. The message says what to
+            do.
     """
     if named := os.environ.get("FETCHGATE_JAVA"):
         if _feature(version_of(Path(named))) < OLDEST:
