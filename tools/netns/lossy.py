@@ -63,7 +63,7 @@ class LossyLink:
             os.close(fd)
 
     def _carry(self) -> None:
-        """Read packets at one end and write them to the other after the delay, in order."""
+        """Read packets at both ends, and write each to the opposite end after the delay, in order."""
         due: list[tuple[float, int, int, bytes]] = []
         with selectors.DefaultSelector() as selector:
             for fd in (*self._ends, self._wake[0]):
