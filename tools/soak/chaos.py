@@ -1,4 +1,4 @@
-"""The run: brokers, gateway, clients, disturbances; then a calm end, and the result."""
+"""Runs brokers, gateway and clients with disturbances, then without disturbances, and judges the result."""
 
 import threading
 import time
@@ -91,7 +91,7 @@ class SoakOutcome:
         return missing(self.produced, self.log, reader)
 
     def judge(self) -> None:
-        """Add the problems with records."""
+        """Add the problems with records, consumers and sessions to `problems`."""
         self.problems += self.produced.problems(self.log, self.generations, self.written)
         direct = {reader.name: reader for reader in self.readers if reader.way == DIRECT}
         for reader in self.readers:
@@ -200,7 +200,7 @@ def soak(seconds: float, seed: int, say: Say, only: frozenset[str] = frozenset()
 
 
 class _SoakRun:
-    """The clients of one soak."""
+    """One run of the soak: its clients, its disturbances, and its end."""
 
     def __init__(
         self,
@@ -235,7 +235,7 @@ class _SoakRun:
             reader.close()
 
     def outcome(self) -> SoakOutcome:
-        """Run, and end in good order."""
+        """Run with disturbances, end all clients and the gateway gracefully, and return the judged result."""
         sent, topics = self._produced.sent, self._topics
         for way, bootstrap, place in (
             (GATEWAY, self._gateways.address, self._network.near),
@@ -359,7 +359,10 @@ class _SoakRun:
         ]
 
     def _caught_up(self) -> RecordLog:
-        """Wait until all consumers have received all of the log. Return the log."""
+        """Wait until all consumers have received all of the log. Return the log.
+
+        The wait ends after `CATCH_UP_SECONDS` at the latest.
+        """
         with self._network.far():
             log = read_log(self._cluster.bootstrap, self._topics)
         deadline = time.monotonic() + CATCH_UP_SECONDS

@@ -38,7 +38,10 @@ class SoakConsumer:
         return f"{self.name} ({self.way})"
 
     def read(self) -> None:
-        """Read the records received since the last call. Start the program again if it has ended."""
+        """Read the records received since the last call.
+
+        If the program has ended, start it again, at most `_ENDINGS` times.
+        """
         ended = not self.run.running
         for line in self.run.take():
             match line["kind"]:
@@ -88,7 +91,10 @@ def readers(
     *,
     without: str = "",
 ) -> Iterator[SoakConsumer]:
-    """Start the consumers that connect in one way (`way`): all clients, except `without`."""
+    """Start the consumers that connect in one way (`way`): all clients, except `without`.
+
+    Behind the gateway, the clients in `ASSIGNED` are started a second time, without a group.
+    """
     for program in python_programs().values():
         if program.name == without:
             continue

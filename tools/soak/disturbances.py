@@ -43,7 +43,7 @@ TOPIC_SETTINGS: Final[Settings] = {"min.insync.replicas": 2}
 
 @dataclass(slots=True)
 class Disturbances:
-    """Two threads: one for brokers and topics, one for the network and the gateway.
+    """The work of two threads: one disturbs brokers and topics, one disturbs the network and the gateway.
 
     Args:
         cluster: the brokers.
@@ -171,7 +171,10 @@ class Disturbances:
                 admin.move_leader(self.topics.steady, partition, leader % len(self.cluster.brokers) + 1)
 
     def _recreate(self, _choose: random.Random) -> None:
-        """Delete a topic and create it again, after all consumers have received all of its records."""
+        """Delete a topic and create it again, after all consumers have received all of its records.
+
+        Wait for the consumers at most for `CAUGHT_UP_SECONDS`, then note those that lack records (`late`).
+        """
         topics = self.topics
         with self._calm:
             topics.churn_open = False
@@ -239,7 +242,7 @@ class Disturbances:
             restored(self.network.wires)
 
     def settle(self) -> None:
-        """Wait until all replicas are in sync."""
+        """Wait until all replicas are in sync. If they are not after `SETTLE_SECONDS`, note a problem."""
         deadline = time.monotonic() + SETTLE_SECONDS
         while time.monotonic() < deadline:
             with (

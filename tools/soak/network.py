@@ -55,7 +55,10 @@ class Network(Protocol):
 
 
 def configure(network: Network, broker: Broker) -> str:
-    """Give a broker that has not been started a listener for the gateway. Return its address."""
+    """Give a broker that has not been started a listener for the gateway.
+
+    Return the address at which the gateway reaches this listener.
+    """
     bound, advertised = network.via(broker)
     own = f"PLAINTEXT://{broker.address}"
     controller = f"CONTROLLER://{broker.host}:{broker.controller_port}"

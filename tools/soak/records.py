@@ -226,7 +226,7 @@ class ReceivedRecords:
         """The number of records received again. After a rebalance, a member continues from the last
         commit."""
         self.again = 0
-        """Records that a member received again although the group had not rebalanced."""
+        """The number of records that a member received again although the group had not rebalanced."""
         self.changed: list[tuple[RecordPlace, int]] = []
         """Records that were received again with other contents than the first time."""
         self.invented: list[tuple[RecordPlace, int]] = []

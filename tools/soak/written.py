@@ -31,7 +31,7 @@ class BatchHeader(NamedTuple):
 def written(
     cluster: Cluster, wanted: Iterable[tuple[RecordPlace, int]]
 ) -> dict[tuple[RecordPlace, int], Written]:
-    """Return the producer id and sequence number of records, from the disks of the partitions' leaders.
+    """Return the producer id, epoch and sequence number of records, from the disks of their leaders.
 
     Args:
         cluster: the brokers.

@@ -8,8 +8,8 @@
 - `judge`: finds records that were lost, received twice, received in the wrong order, or received by a member
   that did not own the key.
 - `chaos`: brokers, gateway, producer, members, and their disturbances.
-- `mixed`: a similar run with members of seven libraries, through the gateway or direct. `seen` checks it: it
-  reads only the log and the records that members processed.
+- `mixed`: a similar run with members of seven libraries, through the gateway or direct.
+- `seen`: judges a run of `mixed` from the log and from the records that members processed.
 
 Several groups are disturbed at the same time, each with its own kills. `--kills` is the total of all groups.
 A run fails in these cases:

@@ -32,7 +32,7 @@ STOPPED_SECONDS: Final = (2.6, 4.0)
 """How long a member is stopped in seconds: minimum and maximum. The member's session expires in this time."""
 IN_FLIGHT_SECONDS: Final = 0.5
 """The wait after a member was stopped, in seconds. Then the broker has answered the member's fetch in flight,
-so the stopped member has its records."""
+so the records of this fetch have reached the stopped member."""
 PAUSE_SECONDS: Final = 2.0
 """The pause between two disturbances of one group, on average."""
 DOWN_SECONDS: Final = (0.1, 1.5)
@@ -144,7 +144,10 @@ class GroupMembers:
         self._asks.close()
 
     def disturb(self, kills: int, ended: threading.Event) -> None:
-        """Kill members, and disturb them in other ways in between."""
+        """Kill members until `kills` kills are done or `ended` is set.
+
+        Disturb the members in other ways in between.
+        """
         chance = self._random
         while kills and not ended.wait(chance.expovariate(1 / PAUSE_SECONDS)):
             slot = chance.choice(self._slots)

@@ -12,7 +12,7 @@ from tools.soak.groups.history import Did, MemberLife
 
 EXAMPLES: Final = 5
 BEFORE_NS: Final = 10**9
-"""How long before a record was first processed its story (`_story`) begins, in nanoseconds."""
+"""The story of a record (`_story`) begins this many nanoseconds before the record was first processed."""
 REJOINED_SECONDS: Final = 10
 """The time in seconds after a gateway's restart within which its members have joined again."""
 

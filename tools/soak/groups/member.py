@@ -3,7 +3,8 @@
 The lines, with the time in nanoseconds of the machine's monotonic clock after their kind:
 
     assigned TIME PARTITION[,PARTITION...]
-    revoked TIME, lost TIME
+    revoked TIME PARTITION[,PARTITION...]
+    lost TIME PARTITION[,PARTITION...]
     fenced TIME
     record TIME PARTITION OFFSET KEY
     committed TIME PARTITION OFFSET

@@ -278,7 +278,7 @@ class _CommittedPositions:
 
 
 class _Producing:
-    """The written records: plain ones, transactions (some aborted), and a compacted topic."""
+    """Writes records: without transactions, in transactions (some aborted), and to a compacted topic."""
 
     def __init__(self, plan: Plan, broker: str, topics: Sequence[str]) -> None:
         self._plan, self._topics = plan, topics
@@ -417,7 +417,7 @@ def _wait(group: MixedGroup, log: Log) -> None:
 
 
 def _log(broker: str, places: Sequence[tuple[str, int]]) -> Log:
-    """Return the keys of all committed records, by topic, partition and offset."""
+    """Return the keys of all records outside aborted transactions, by topic, partition and offset."""
     found: dict[Record, bytes] = {}
     asks = Consumer(
         {
@@ -462,7 +462,7 @@ def _keep(folder: Path, lives: Sequence[SeenLife], moved: Sequence[Moved], log: 
 
 
 def main() -> int:
-    """Run from the command line. Return 0 if no record was lost."""
+    """Run from the command line. Return 0 if no record was lost and the gateway logged no defect, else 1."""
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser("tools.soak.groups.mixed", description=__doc__, formatter_class=raw)
     parser.add_argument("--direct", action="store_true", help="without a gateway: a plain group")
