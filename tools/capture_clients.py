@@ -44,7 +44,7 @@ STORY: Final = (
 class RateProducer:
     """A producer with a constant rate. It writes until the `with` block ends.
 
-    Most records are in a partition of one topic, few are in a partition of another topic.
+    Each record goes to partition 0 of `EVENTS`. One record a second also goes to partition 0 of `ORDERS`.
     """
 
     def __init__(self, bootstrap: str) -> None:
@@ -76,7 +76,7 @@ def with_librdkafka(bootstrap: str) -> int:
     """Run two consumers of librdkafka. Return the number of records that they got.
 
     Raises:
-        RuntimeError: a consumer got no records.
+        RuntimeError: the first consumer got no record, or the second one got no partition.
     """
     first = _librdkafka(bootstrap, "a")
     read = _poll(first, until_first=True) + _poll(first, seconds=ALONE)
@@ -130,7 +130,7 @@ def with_aiokafka(bootstrap: str) -> int:
     """Run two consumers of aiokafka. Return the number of records that they got.
 
     Raises:
-        RuntimeError: a consumer got no records.
+        RuntimeError: the first consumer got no record, or the second one got no partition.
     """
     return asyncio.run(_aiokafka_story(bootstrap))
 

@@ -63,8 +63,8 @@ export LD_LIBRARY_PATH={libraries}${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}
 export XDG_DATA_HOME={data}
 exec {program} "$@"
 """
-"""The script for each program. It sets the paths to the program's libraries, and to fonts if the machine has
-none."""
+"""The script for each program. It sets the path to the program's libraries, and a path to downloaded fonts,
+for machines without fonts."""
 
 
 def folder() -> Path:
@@ -75,7 +75,7 @@ def folder() -> Path:
 def programs() -> Path:
     """Return the folder of the downloaded programs.
 
-    Add the folder at the end of PATH, so that installed programs are used first.
+    Callers add it at the end of PATH, so that installed programs are used first.
     """
     return folder() / "bin"
 
@@ -90,9 +90,9 @@ def lacking(packages: Iterable[str], path: str) -> list[str]:
 
 
 def link_installed(package: str) -> bool:
-    """Make a link to the package's program in one of the folders of `INSTALLED`.
+    """Find the package's program in the folders of `INSTALLED`, and make a link to it in `programs()`.
 
-    Return False if no folder has the program.
+    Return False if none of these folders has the program.
     """
     found = next(filter(None, (shutil.which(name, path=INSTALLED) for name in PACKAGES[package])), None)
     if found is None:

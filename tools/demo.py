@@ -136,7 +136,8 @@ class DemoReader(threading.Thread):
     Args:
         bootstrap: the address to connect to.
         name: the client id of the consumer.
-        owed: returns how many requests of this consumer have no response yet; None if unknown.
+        owed: returns how many requests of this consumer have no response yet. The consumer waits for these
+            responses before it closes. The default returns 0: nothing to wait for.
     """
 
     def __init__(self, bootstrap: str, name: str, owed: Callable[[], int] = lambda: 0) -> None:

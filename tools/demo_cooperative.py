@@ -36,8 +36,8 @@ RECORDS: Final = 6_000
 WORK_MS: Final = 5.0
 VALUE_BYTES: Final = 200
 STEADY_SECONDS: Final = 2.0
-"""The time in seconds after the last rebalance from which a group is stable. Members notice a rebalance
-within half a second."""
+"""A group counts as stable if its last rebalance was at least this many seconds ago. Members notice a
+rebalance within half a second."""
 JOIN_SECONDS: Final = 60.0
 ERRORS: Final = 3
 """The log level of librdkafka: only errors. With warnings, there would be a line for each retry."""

@@ -73,7 +73,11 @@ class SideCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """The fetches at the broker, as `fetchgate replay measure` predicts them from the clients' capture."""
+    """Figures of the fetches at the broker.
+
+    `fetchgate replay measure` predicts them from the clients' capture (`of`), or a gateway counts them
+    (`counted`).
+    """
 
     request_bytes: int
     response_bytes: int
@@ -200,9 +204,9 @@ def claim(outcome: DemoOutcome) -> Table:
 
 
 def first_lines(report: Report) -> str:
-    """Return two parts of a `fetchgate replay measure` report.
+    """Return three parts of a `fetchgate replay measure` report, as lines.
 
-    They are the first statement, and the advice for each client.
+    They are the first statement, how sure it is, and the advice for each client.
     """
     to_do = [
         f"{printable(row['client_id']) or '(none)'}: {row['sentence']}" for row in report["decision"]["to_do"]

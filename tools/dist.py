@@ -61,7 +61,7 @@ def build(source: Path, into: Path, python: Path, epoch: int) -> dict[str, bytes
 
 
 def _plain_tar(packed: bytes, epoch: int) -> bytes:
-    """Return an archive without traces of the machine: owners, times and the order of folders are fixed."""
+    """Return an archive without traces of the machine: owners, times, modes and the order are fixed."""
     plain = io.BytesIO()
     with (
         tarfile.open(fileobj=io.BytesIO(packed)) as before,
@@ -85,7 +85,7 @@ def differing(first: dict[str, bytes], second: dict[str, bytes]) -> list[str]:
 def main() -> int:
     """Build the last commit twice and compare the builds.
 
-    Write the files, and print their names and hashes.
+    Write the files and print their names and hashes, if both builds are the same. Return 1 if they differ.
     """
     commit = _run(["git", "rev-parse", "HEAD"], cwd=ROOT)
     epoch = int(_run(["git", "log", "-1", "--format=%ct"], cwd=ROOT))
@@ -121,7 +121,7 @@ def main() -> int:
 
 
 def _bill(files: dict[str, bytes], made_at: str) -> dict[str, bytes]:
-    """Return the SBOM of the wheel."""
+    """Return the SBOM of the wheel, by the name of its file."""
     (wheel,) = (name for name in files if name.endswith(".whl"))
     version = wheel.split("-")[1]
     sha256 = hashlib.sha256(files[wheel]).hexdigest()

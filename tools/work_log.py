@@ -88,10 +88,10 @@ class Handled:
 
 
 def handled(members: Sequence[Entries]) -> Handled:
-    """Return how many records a group has handled, and which of them were handled in a way that is not exact.
+    """Count the different records that a group has handled, and the records that it has handled wrongly.
 
-    These are the records that were handled again, before an earlier record of their key, or at the same time
-    as another record of their key.
+    A record was handled wrongly if it was handled again, after a later record of its key, or at the same time
+    as another record of its key.
     """
     every = np.concatenate([records(each) for each in members])
     every = every[np.argsort(every["began"], kind="stable")]

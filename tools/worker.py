@@ -136,7 +136,9 @@ def group_member(
 
 
 def wait_steady(workers: Sequence[LoggedWorker], seconds: float, *, at_most: float) -> None:
-    """Wait until each worker has an assignment, and none has had a new one for some seconds.
+    """Wait until each worker has had an assignment, and no worker has had a new one for `seconds`.
+
+    At least one worker must have partitions then.
 
     Raises:
         RuntimeError: a worker has failed, or it takes longer than `at_most` seconds.
