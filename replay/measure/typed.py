@@ -84,6 +84,38 @@ def codec(kind: Hashable) -> Codec:
     raise TypeError(f"{kind} has no Arrow type")
 
 
+class Packed:
+    """A codec that writes each value to one binary, as an Arrow record batch without its schema.
+
+    Spark looks at each field of a struct when it plans a job, and again for each row, even if it is null. It
+    does not look into a binary. So this codec is for values that only pass through Spark. None is null.
+    """
+
+    type: pa.DataType = pa.binary()
+
+    def __init__(self, kind: Hashable) -> None:
+        """Make the codec of a type, given as for `codec`."""
+        self._value = codec(kind)
+        self._schema = pa.schema([("value", self._value.type)])
+
+    def write(self, values: Sequence[Any]) -> pa.Array:
+        """Return values as an array of binaries."""
+        return pa.array([None if value is None else self._pack(value) for value in values], self.type)
+
+    def read(self, array: pa.Array) -> list[Any]:
+        """Return the values in an array of binaries."""
+        return [
+            None if packed is None else self._unpack(packed) for packed in (one.as_buffer() for one in array)
+        ]
+
+    def _pack(self, value: Any) -> bytes:
+        packed: bytes = pa.record_batch([self._value.write([value])], self._schema).serialize().to_pybytes()
+        return packed
+
+    def _unpack(self, packed: pa.Buffer) -> Any:
+        return self._value.read(pa.ipc.read_record_batch(packed, self._schema).column(0))[0]
+
+
 class _Scalar:
     def __init__(self, kind: pa.DataType) -> None:
         self.type = kind

@@ -28,11 +28,11 @@ from replay.measure.rows import RowFilter
 from replay.measure.steps import Batches, table_schema
 from replay.measure.strip_records import strip_records, stripped
 from replay.measure.table import DETAILS, EXCHANGES_RAW
-from replay.measure.typed import codec
+from replay.measure.typed import Packed
 from replay.simulate.session_cache import CacheEvent, SlotsUse, simulate
 
 _EVENTS: Final = ("broker", "time", "act", "name", "size")
-_SHARE, _PART, _USE = codec(TaskInput), codec(Collected | None), codec(SlotsUse)
+_SHARE, _PART, _USE = Packed(TaskInput), Packed(Collected), Packed(SlotsUse)
 _PARTS: Final = pa.schema(
     [
         *zip(_EVENTS, (pa.string(), pa.int64(), pa.string(), pa.string(), pa.int64()), strict=True),
@@ -146,7 +146,8 @@ def collected(parts: DataFrame, partitions: int) -> Collected:
     gets only sums.
     """
     parts = parts.persist(StorageLevel.DISK_ONLY)
-    events = parts.where("part is null").repartition("broker").sortWithinPartitions(*_EVENTS)
+    events = parts.where("part is null").select(*_EVENTS)
+    events = events.repartition("broker").sortWithinPartitions(*_EVENTS)
     slots = events.groupBy("broker").applyInArrow(_simulated, from_arrow_schema(_SLOTS))
     used = slots.toArrow()  # first, for it has all parts made, side by side; those that follow are only read
     own = parts.where("part is not null").select("part")

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replay.measure.typed import codec, struct_field
+from replay.measure.typed import Packed, codec, struct_field
 
 
 class Point(NamedTuple):
@@ -72,6 +72,17 @@ def test_values_come_back_whole_and_in_a_slice(values: list[Whole | None], begin
     assert column.read(array) == values
     assert column.read(array[begin : max(begin, end)]) == values[begin : max(begin, end)]
     array.validate(full=True)
+
+
+@given(st.lists(st.none() | WHOLES, max_size=4), st.integers(0, 3), st.integers(0, 4))
+def test_packed_values_come_back_whole_and_in_a_slice(
+    values: list[Whole | None], begin: int, end: int
+) -> None:
+    packed = Packed(Whole)
+    written = packed.write(values)
+    assert written.type == packed.type == pa.binary()
+    assert packed.read(written) == values
+    assert packed.read(written[begin:end]) == values[begin:end]
 
 
 def test_the_schema_is_that_of_the_dataclass() -> None:
