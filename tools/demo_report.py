@@ -87,10 +87,10 @@ class Prediction:
 
     @classmethod
     def of(cls, fetch: Mapping[str, Any]) -> Self:
-        """Read `fetch` from the JSON of `replay measure`.
+        """Return the prediction in the object ``fetch`` of the JSON of `replay measure`.
 
-        The prediction is the figures of sessions, plus those of fetches that can't use a session (actual -
-        eligible).
+        A fetch that can't use a session has the same bytes as before. So the bytes are those of sessions,
+        plus actual minus eligible. The numbers of fetches are those of sessions alone.
         """
         actual, eligible, sessions = fetch["actual"], fetch["eligible"], fetch["sessions"]
         return cls(

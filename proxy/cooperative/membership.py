@@ -410,7 +410,7 @@ def assignment(places: Sequence[TopicPartition], user_data: bytes | None = None)
 
 
 def with_lanes(lanes: Lanes, planned: Lanes) -> bytes:
-    """Return a member's assignment. Its user data has the lanes and the planned lanes."""
+    """Encode a member's assignment: the partitions of `lanes`; and `lanes` and `planned` as user data."""
     carried = body(_GIVEN_SCHEMA, *_OLD, lanes=_listed(lanes), planned=_listed(planned))
     return assignment(sorted(lanes), _LANES + carried)
 

@@ -137,7 +137,8 @@ class SharedFetches:
     def __init__(self) -> None:
         self._registry: dict[Key, SharedFetch] = {}
         self.fetches = 0
-        """How many partitions were requested from the broker in fetches that several members may share."""
+        """The number of partitions in all fetches that were sent to the broker and that several members may
+        share."""
         self.buffered = 0
         """How many bytes of shares are stored at present."""
         self.detached: Counter[str] = Counter()

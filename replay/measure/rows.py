@@ -184,7 +184,7 @@ class _ConnectionRows:
             self._add_saved(outcome, 1)
 
     def _add_saved(self, outcome: Outcome, times: int) -> None:
-        """Add the bytes that the policy not chosen would save, in `times` fetches with one outcome."""
+        """Add the bytes that the other policy would save in `times` fetches. All have the same outcome."""
         exchange = outcome.exchange
         closes = not exchange.request_bytes  # the gateway's close, when the client is gone
         if self._counted if closes else self._choice.counts(outcome):

@@ -34,7 +34,7 @@ def table_schema(choice: RowFilter) -> pa.Schema:
 
 
 def measure(ports: frozenset[int], choice: RowFilter, secrets: Secrets | None, batches: Batches) -> Batches:
-    """Yield the rows of the table for SEGMENTS.
+    """Yield the rows of the table, made from batches of SEGMENTS.
 
     Args:
         ports: the ports of brokers. If empty, Kafka is recognised by its bytes.

@@ -146,9 +146,9 @@ SCHEMAS: Final[dict[int, str]] = {
     ApiKey.ALTER_SHARE_GROUP_OFFSETS: "int32 error:int16 string [string uuid [int32 error:int16 string]]",
     ApiKey.DELETE_SHARE_GROUP_OFFSETS: "int32 error:int16 string [string uuid error:int16 string]",
 }
-"""API key -> the schema of its response (see `proxy.protocol.messages`), for all versions from 0 on. The
-schemas were made from the *Response.json files of Kafka 3.9 and 4.3. `fetches.read_fetch` reads responses to
-Fetch."""
+"""API key -> the schema of its response (see `proxy.protocol.messages`), at least up to the last error code,
+for all versions from 0 on. The schemas were made from the *Response.json files of Kafka 3.9 and 4.3. Fetch is
+not among them: `fetches.read_fetch` reads its responses."""
 
 _ERRORS: Final = ("error", "acknowledge_error")
 

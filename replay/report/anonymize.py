@@ -77,7 +77,7 @@ class _Pseudonyms:
         return made
 
     def _name(self, kind: str, name: str) -> str:
-        """Return a pseudonym such as "client-k7m2qx9p"; "" for "".
+        """Return a pseudonym such as "client-k7m2qx5p"; "" for "".
 
         It has 40 bits, so two names hardly ever have the same one.
         """

@@ -452,7 +452,10 @@ def test_access_withdrawn_and_restored(version: int) -> None:
 
 @pytest.mark.parametrize("version", [11, 12, 16, 18])
 def test_a_preferred_replica_is_passed_and_the_partition_forgotten(version: int) -> None:
-    """Case 83, trap 29: the client gets a preferred read replica, and the session forgets the partition."""
+    """Case 83, trap 29: the client gets a preferred read replica in each response.
+
+    When the client then leaves the partition out, the session forgets it.
+    """
     client = Client(version)
     client.part().append(b"here")
     client.established(*all_of(), rack_id="r")

@@ -156,7 +156,7 @@ def quiet(sidecar: Sidecar) -> None:
 
 
 def far_broker() -> Broker:
-    """Return listeners that can be reached from the other namespace, in addition to the one on loopback."""
+    """Return a broker that is not started yet. It can be reached from the other namespace and on loopback."""
     names = {
         "PLAINTEXT": f"127.0.0.1:{BROKER_PORT}",
         "V4": f"{HOSTS['IPv4']}:{PORT}",

@@ -413,7 +413,7 @@ def test_one_tag_among_uniform_topics(version: int, tagged: int) -> None:
 @pytest.mark.parametrize("version", range(4, 15))
 @pytest.mark.parametrize("replica_id", [0, 1, -2])
 def test_replicas_are_not_taken(version: int, replica_id: int) -> None:
-    """Trap 2: a fetch from a follower or a controller has no listing, so it is forwarded."""
+    """Trap 2: a fetch with any replica id other than -1 has no listing, so it is forwarded."""
     view = parsed(fetch(version, ("a", 0), replica_id=replica_id))
     assert (view.listing, view.unsupported_reason) == (None, "not a consumer")
 

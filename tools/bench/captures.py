@@ -158,9 +158,9 @@ def _batch(size: int, chance: np.random.Generator) -> bytes:
 
 
 def _fetches(real: _Real, shape: Shape) -> list["_ExchangeTemplate"]:
-    """Make a template of an exchange for each rotation of the list: a v16 fetch of all partitions.
+    """Make the template of an exchange for each rotation of the list of partitions.
 
-    The fetches use no session.
+    Each template is a v16 fetch of all partitions without a session, and the response to it.
     """
     chance = np.random.default_rng(0)
     first = real.fetch.index(real.topic) + 17

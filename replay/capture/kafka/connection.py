@@ -32,8 +32,8 @@ OPAQUE: Final = "opaque after a SASL handshake v0"
 NO_REQUESTS: Final = "no requests seen"
 
 _SEARCHED: Final = 1 << 20
-"""The number of bytes at the start of each direction in which a Kafka request is searched. Without a request
-in these bytes of both directions, the connection counts as not Kafka."""
+"""How many bytes at the start of each direction are searched for a Kafka request. If neither direction has a
+request in these bytes, the connection counts as not Kafka."""
 _ENOUGH: Final = 16
 _TLS_TYPES: Final = frozenset({0x16, 0x17})
 """The types of TLS records that can be Kafka traffic: handshake and application data."""

@@ -23,7 +23,8 @@ MOST_BYTES: Final = 8 << 20
 yet. Above this, the acknowledged bytes count as not captured."""
 _MOST_PIECES: Final = 1 << 16
 _STEP: Final = 1_000_000_000
-"""If a clock goes back by this many ns, it was set. Its times are not corrected."""
+"""A clock was set back if a time is this many ns or more before the previous one. Such a time is not raised
+to the previous one."""
 _LOOSER: Final = 10_000
 """Clocks may drift apart by one ns in this many ns (100 ppm). So a difference measured earlier becomes less
 exact with time."""

@@ -68,7 +68,7 @@ def has_coordinator(address: str) -> bool:
 
 
 def consume(address: str) -> None:
-    """Read everything."""
+    """Read all records of both topics."""
     consumer = reader(address)
     places = [TopicPartition(topic, number, 0) for topic in TOPICS for number in range(PARTITIONS)]
     consumer.committed(places, timeout=30)

@@ -85,7 +85,7 @@ def test_all_records_are_some_members_and_the_order_makes_no_difference(
 def test_a_member_has_the_records_of_its_lanes(
     records: list[tuple[str, int, int, bool, int]], members: int
 ) -> None:
-    """The share of a member equals the number of records in its lanes.
+    """The share of a member equals the records in its lanes, divided by all records.
 
     The records are counted one by one, with the lanes from the gateway's own plan.
     """
