@@ -87,7 +87,7 @@ class SessionResult:
 class _Taken:
     """The progress of applying one response to the session's table, and the result so far."""
 
-    __slots__ = ("entries", "errors", "misfit", "result", "rows", "runs", "walk")
+    __slots__ = ("empty", "entries", "errors", "misfit", "result", "rows", "runs", "walk")
 
     def __init__(self, walk: FetchResponseWalk) -> None:
         self.walk = walk
@@ -99,6 +99,8 @@ class _Taken:
         self.result = SessionResult(_COMPLETE)
         self.rows: set[int] = set()
         """The rows of all entries that are parsed so far, without those in runs."""
+        self.empty: set[int] = set()
+        """The rows of the entries in runs. Only used for a response that is looked through (see `check`)."""
 
 
 class FetchSessionHandler:
@@ -449,16 +451,17 @@ class FetchSessionHandler:
     def _leaves_out(self, table: PartitionTable, taken: _Taken) -> bool:
         """Return whether the response lacks a partition that it must contain (see `check`)."""
         due, self._due = self._due, {}
+        sent = taken.rows | taken.empty
         for (key, partition), reported in due.items():
             row = table.row(key, partition)
-            if row < 0 or not table.known[row] or row in taken.rows:
+            if row < 0 or not table.known[row] or row in sent:
                 continue
             if int(table.high_watermarks(np.array([row]))[0]) == reported:
                 return True
         if taken.walk.record_bytes or taken.walk.throttle_time_ms:
             return False
         rows = [table.row(key, partition) for key, partition in self._readable]
-        return any(row >= 0 and table.known[row] and row not in taken.rows for row in rows)
+        return any(row >= 0 and table.known[row] and row not in sent for row in rows)
 
     def drop(self) -> None:
         """Forget the session and its partitions, because it is closed or the connection has ended."""
@@ -539,6 +542,8 @@ class FetchSessionHandler:
                 taken.misfit = outside
                 return taken
             table.apply_run(run, rows)
+            if self._due or self._readable:
+                taken.empty.update(rows.tolist())
             taken.runs = len(walk.runs)
         result, seen = taken.result, taken.rows
         for entry in walk.entries[taken.entries :] if taken.entries < len(walk.entries) else ():
