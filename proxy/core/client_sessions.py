@@ -315,4 +315,5 @@ class ClientSessions(Stage):
         request = InFlight(_FETCH, 0, correlation_id, FORWARD)
         queue.owed.append(request)
         self._state.tally.client.fetch_response_bytes += len(response)
+        self._state.meter.skip(0, len(response))
         self._state.to_client += queue.in_turn(request, [response]) + queue.ended(request)

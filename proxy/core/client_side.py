@@ -333,6 +333,7 @@ class ClientSide:
         if version <= api_versions.UNDERSTOOD[ApiKey.API_VERSIONS][1]:
             return True
         self._refuse(frame[REQUEST_CORRELATION_ID])
+        self._state.phase = _OPEN
         return False
 
     def _in_flight(self, data: bytes, size: int, api_key: int, version: int) -> InFlight:

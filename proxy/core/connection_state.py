@@ -26,7 +26,7 @@ class Phase(Enum):
     """
 
     NEW = "new"
-    """No complete request was forwarded, and no complete fetch was received yet."""
+    """No complete request was forwarded or refused, and no complete fetch was received yet."""
     OPEN = "open"
     CLOSING = "closing"
     """No more bytes are accepted from the client. Requests in flight are finished."""

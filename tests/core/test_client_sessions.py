@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from proxy.core.connection import Connection
 from proxy.core.eligibility import SessionLimits
 from proxy.fetch_manager.cache import IDS_PER_SHARD, MAX_LEFT, FetchSessionCache
 from proxy.fetch_manager.manager import FetchManager
@@ -19,8 +20,9 @@ from tests.fetch_manager.cases import Case, every_case
 from tests.fetch_manager.script import Script, Server
 from tests.fetch_manager.serving import Finish
 from tests.fetch_manager.test_cases import Modelled, parked
+from tests.frames import fetch, fetch_response
 from tests.model.asker import Requests, Want, entries, sizes, summary
-from tests.model.broker import ModelBroker
+from tests.model.broker import FETCH_SESSION_ID_NOT_FOUND, ModelBroker
 from tests.model.gate import Gate, count, framed, unframed
 from tests.model.wire import (
     FetchRequest,
@@ -30,6 +32,7 @@ from tests.model.wire import (
     encode_request,
     encode_response,
 )
+from tests.playbook import Playbook, full
 from tests.sessionless import API_VERSIONS
 
 
@@ -613,3 +616,16 @@ def test_the_ids_of_brokers_sessions_are_remembered_within_bounds() -> None:
     assert len(cache._left) == MAX_LEFT
     assert 1 in cache._left
     assert 2 not in cache._left
+
+
+def test_what_the_gateway_answers_itself_is_in_no_size() -> None:
+    """A session error of the gateway is not a part of the next response's size."""
+    manager = FetchManager(FetchSessionCache(random.Random(0).randint, slots=10))
+    play = Playbook(manager=manager, name="b:1", core=Connection).knows()
+    play.client(fetch(12, session=(7, 3), correlation=2))
+    error = fetch_response(12, error_code=FETCH_SESSION_ID_NOT_FOUND, correlation_id=2)
+    assert play.takes_client() == error
+    asked, told = fetch(12, ("t", 0), correlation=3), full(12, [("t", 0)], correlation_id=3)
+    play.exchange(asked, told)
+    play.measured.settle()
+    assert play.measured.response_bytes_client.total == len(told)

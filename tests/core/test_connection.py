@@ -479,6 +479,7 @@ def test_an_unknown_version_is_refused_as_brokers_do() -> None:
     play.client(request(18, 5, 1, b"\0\x01a\x01b\0"))
     own = bytes.fromhex("0023 00000001 0012 0000 0004")
     play.to_client(response(1, own))
+    assert seen(play.connection) == (True, False)
     play.knows()
 
 
