@@ -31,8 +31,8 @@ CLOSE_SECONDS: Final = 10.0
 """How long the end of the capture may wait for the disk, in seconds."""
 PATTERN: Final = "fetchgate-*.pcap"
 _NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
-_NOWHERE: Final = ("::", 0)
-"""The address of a peer that has left before the gateway could read its address."""
+_NOWHERE: Final = {4: TcpPeer(ip_address("0.0.0.0"), 0), 6: TcpPeer(ip_address("::"), 0)}  # noqa: S104 - no listener
+"""By IP version: the address of a peer that has left before the gateway could read its address."""
 
 
 class Tap(Protocol):
@@ -249,9 +249,11 @@ class _CapturedTransport:
         self._redactor = None if capture.records else Redactor()
         self._open = [True, True]
         now = time_ns()
-        ends = [_endpoint(transport.get_extra_info(name)) for name in ("sockname", "peername")]
-        client, broker = ends if by == CLIENT else reversed(ends)
-        self._conversation = PcapConnection(client, broker, now)
+        own, peer = (_endpoint(transport.get_extra_info(name)) for name in ("sockname", "peername"))
+        known = own or peer
+        nowhere = _NOWHERE[known.address.version if known is not None else 6]
+        client, broker = (own, peer) if by == CLIENT else (peer, own)
+        self._conversation = PcapConnection(client or nowhere, broker or nowhere, now)
         capture.write(self._conversation.opened(now))
 
     def __getattr__(self, name: str) -> Any:
@@ -316,6 +318,8 @@ def _written_at(path: Path) -> int:
         return 0
 
 
-def _endpoint(name: tuple[str, int] | None) -> TcpPeer:
-    host, port = (name or _NOWHERE)[:2]
+def _endpoint(name: tuple[str, int] | None) -> TcpPeer | None:
+    if name is None:
+        return None
+    host, port = name[:2]
     return TcpPeer(ip_address(host.partition("%")[0]), port)

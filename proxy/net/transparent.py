@@ -8,6 +8,7 @@ its own address. Creating such a listener needs CAP_NET_RAW (or CAP_NET_ADMIN). 
 import errno
 import socket
 import struct
+from ipaddress import ip_address
 from typing import Any, Final
 
 from proxy.addresses import MAX_PORT, OTHERS, Address, Broker
@@ -26,6 +27,7 @@ _COUNTERPARTS: Final = {"127.0.0.1": "::1", "::1": "127.0.0.1", "0.0.0.0": "::",
 loopback, or to the network device's address, in the connection's IP version."""
 _SO_ORIGINAL_DST: Final = 80
 """The socket option, from linux/netfilter_ipv4.h. IP6T_SO_ORIGINAL_DST has the same number."""
+_ANY_PORT: Final = 9
 _IPV6_TRANSPARENT: Final = 75
 _IP_TRANSPARENT: Final = 19
 
@@ -204,13 +206,21 @@ def outbound_socket(address: Address) -> socket.socket:
 
 
 def is_own(host: str) -> bool:
-    """Return whether an IP belongs to this machine."""
-    with socket.socket(_family(host), socket.SOCK_STREAM) as probe:
+    """Return whether an IP belongs to this machine.
+
+    A packet to an own address has that address as its source, too. It proves nothing that a socket can be
+    bound to the address: with the sysctl ``ip_nonlocal_bind``, which load balancers set, this is always so.
+    """
+    address = ip_address(host.partition("%")[0])
+    if address.is_loopback:
+        return True
+    with socket.socket(_family(host), socket.SOCK_DGRAM) as probe:
         try:
-            probe.bind((host, 0))
+            probe.connect((host, _ANY_PORT))  # of a datagram socket: nothing is sent
         except OSError:
             return False
-    return True
+        source = probe.getsockname()[0]
+    return ip_address(source.partition("%")[0]) == address
 
 
 def _family(host: str) -> socket.AddressFamily:

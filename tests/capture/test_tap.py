@@ -15,8 +15,9 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
+from proxy.addresses import Address
 from proxy.capture import tap
-from proxy.capture.pcap import file_header
+from proxy.capture.pcap import BROKER, file_header
 from proxy.capture.tap import FLUSH_BYTES, Capture, Files
 from proxy.core.connection import Connection
 from proxy.core.fast_path import FastPath
@@ -387,3 +388,31 @@ def test_without_capture_nothing_stands_between(tmp_path: Path) -> None:
             assert gate.server.tap(protocol, 0) is protocol
 
     run(scene())
+
+
+@pytest.mark.parametrize(("own", "peer"), [("192.0.2.1", "0.0.0.0"), ("2001:db8::1", "[::]"), (None, "[::]")])
+def test_a_peer_that_has_left_has_an_address_of_the_same_ip_version(
+    tmp_path: Path, own: str | None, peer: str
+) -> None:
+    """Its address can no longer be read. A packet with addresses of two IP versions could not be read."""
+
+    class Left(asyncio.Transport):
+        """A transport whose peer has left."""
+
+        def get_extra_info(self, name: str, _default: Any = None) -> Any:
+            return (own, 9092) if own and name == "sockname" else None
+
+    async def connected() -> None:
+        log = structlog.get_logger()
+        capture = Capture(_files(tmp_path), records=True, loop=asyncio.get_running_loop(), log=log)
+        capture(asyncio.Protocol(), BROKER).connection_made(Left())
+        capture.close()
+
+    run(connected())
+    packets = read_directory(tmp_path)
+    gateway = str(Address(own, 9092)) if own else f"{peer}:0"
+    assert [packet.ends for packet in packets] == [
+        (f"{peer}:0", gateway),
+        (gateway, f"{peer}:0"),
+        (f"{peer}:0", gateway),
+    ]

@@ -2,6 +2,8 @@
 
 import errno
 import socket
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -12,8 +14,10 @@ from proxy.net.transparent import REDIRECT, TPROXY, OutboundPorts, is_own, liste
 from proxy.options import ConfigError
 from tests.shell import config
 from tools.kafka.ports import free_ports
+from tools.netns import missing
 
 IP_TRANSPARENT = 19
+LACKING = missing("unshare", "ip")
 
 
 @pytest.mark.parametrize(
@@ -108,6 +112,20 @@ def test_an_address_is_own_or_not() -> None:
     assert is_own("127.0.0.1")
     assert not is_own("192.0.2.1")
     assert not is_own("2001:db8::1")
+
+
+@pytest.mark.skipif(bool(LACKING), reason=LACKING)
+@pytest.mark.parametrize(
+    ("host", "own"), [("192.0.2.1", True), ("192.0.2.2", False), ("198.51.100.1", False)]
+)
+def test_an_address_that_can_be_bound_need_not_be_own(host: str, own: bool) -> None:
+    """With ip_nonlocal_bind, which load balancers set, the kernel binds any address."""
+    asks = f"from proxy.net.transparent import is_own; assert is_own({host!r}) is {own}"
+    script = (
+        "echo 1 > /proc/sys/net/ipv4/ip_nonlocal_bind && ip link set lo up"
+        ' && ip address add 192.0.2.1/32 dev lo && exec $0 -c "$1"'
+    )
+    subprocess.run(["unshare", "--net", "sh", "-c", script, sys.executable, asks], check=True, timeout=60)
 
 
 def test_the_right_that_tproxy_lacks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
