@@ -29,6 +29,9 @@ UNREACHABLE_SECONDS: Final = 0.5
 """How long a client stays connected after the last attempt to reach its broker has failed, in seconds."""
 LOOP_SECONDS: Final = 60.0
 """How long /readyz reports that the gateway has connected to itself, in seconds."""
+_LOOP: Final = (
+    "netfilter sent the gateway's own connection back to it: exclude the gateway's user from the rules"
+)
 _NO_DESCRIPTOR: Final = frozenset({errno.EMFILE, errno.ENFILE})
 
 
@@ -118,10 +121,7 @@ class Upstream:
         host, port = host_and_port(link.client_address)
         if (port, destination) in self._outbound_ports and is_own(host):
             self._looped_at = monotonic()
-            return self._refuse(
-                "netfilter sent the gateway's own connection back to it: "
-                "exclude the gateway's user from the rules"
-            )
+            return self._refuse(_LOOP)
         return number
 
     def _refuse(self, reason: str) -> int:
@@ -244,7 +244,7 @@ class Upstream:
 
     def problems(self) -> list[str]:
         """Return a sentence for /readyz if the gateway has recently connected to itself."""
-        return [self._refused] if monotonic() - self._looped_at < LOOP_SECONDS else []
+        return [_LOOP] if monotonic() - self._looped_at < LOOP_SECONDS else []
 
 
 def host_and_port(address: str) -> tuple[str, int]:

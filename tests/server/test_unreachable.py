@@ -11,6 +11,8 @@ import structlog
 from structlog.testing import capture_logs
 
 from proxy.addresses import LOOPED, OTHERS, Address
+from proxy.net.link import Link
+from proxy.net.transparent import Destinations
 from proxy.server import conditions, server
 from proxy.server.conditions import UNTRIED_SECONDS, Reachability
 from proxy.server.gateway import Gateway
@@ -74,3 +76,32 @@ def test_a_gateway_is_well_again_when_nobody_wants_the_broker(monkeypatch: pytes
             await until(lambda: gate.health() == Health(state="ready", reasons=[]))
 
     run(scene())
+
+
+def test_readyz_tells_of_a_loop_whatever_was_refused_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that is refused for another reason does not take the place of the loop."""
+    there = Address("127.0.0.1", 9092)
+    destination = [there]
+
+    class Redirected:
+        """A socket that netfilter has redirected."""
+
+        def getsockname(self) -> tuple[str, int]:
+            return ("127.0.0.1", 19092)
+
+    monkeypatch.setattr(Destinations, "of", lambda *_: (0, destination[0]))
+
+    async def refused() -> None:
+        async with gateway("", transparent="redirect", listen="127.0.0.1:0") as gate:
+            upstream = gate.server.upstream
+            gate.server.shared.outbound_ports.add((40_000, there))
+            link = Link(gate.server, None)
+            link.client_address = "127.0.0.1:40000"
+            assert upstream.broker_of(link, Redirected()) == LOOPED
+            destination[0] = Address("127.0.0.1", gate.server.brokers.listen.port)
+            link.client_address = "127.0.0.1:40001"
+            assert upstream.broker_of(link, Redirected()) == LOOPED
+            (said,) = upstream.problems()
+            assert said.startswith("netfilter sent the gateway's own connection back to it")
+
+    run(refused())
