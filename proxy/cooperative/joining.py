@@ -59,6 +59,7 @@ class Joining:
         "_unknown",
         "client_id",
         "member_id",
+        "named",
         "saw_join",
     )
 
@@ -68,6 +69,8 @@ class Joining:
         self.client_id = b""
         self.member_id = b""
         """The client's member id, or b"" if it is in no group."""
+        self.named = b""
+        """The client.id with which the client joined last, or b""."""
         self._join: Join | None = None
         self.saw_join = False
         """Whether a JoinGroup request was received on this connection."""

@@ -49,6 +49,8 @@ class Joins(Protocol):
     client_id: bytes
     member_id: bytes
     """The client's member id, or b"" if it is in no group."""
+    named: bytes
+    """The client.id with which it joined last, or b"". A later request may have another client.id."""
 
     def __hash__(self) -> int:
         """Return a hash. Two connections are never equal."""
@@ -326,7 +328,10 @@ class Members:
 
         Return whether another client with the same host and client.id is in a group.
         """
-        known = self._joining.setdefault((host, client.client_id), WeakSet())
+        if client.named != client.client_id:
+            self.left(host, client)
+            client.named = client.client_id
+        known = self._joining.setdefault((host, client.named), WeakSet())
         known.add(client)
         return any(
             other is not client and other.member_id and other.member_id != client.member_id for other in known
@@ -334,7 +339,7 @@ class Members:
 
     def left(self, host: str, client: Joins) -> None:
         """Record that a connection has ended, on which the client may have joined a group."""
-        key = host, client.client_id
+        key = host, client.named
         if (known := self._joining.get(key)) is not None:
             known.discard(client)
             if not known:

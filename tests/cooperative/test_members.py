@@ -1,5 +1,7 @@
 """The client.id of a client decides which of the gateway's processes serves it."""
 
+from dataclasses import dataclass
+
 import pytest
 
 from proxy.cooperative.declared import NamedLane
@@ -56,3 +58,26 @@ def test_a_gateway_of_one_process_owns_all_its_groups() -> None:
     members = Members(GROUPS)
     assert all(members.owns(group.encode()) for group in GROUPS)
     assert not members.owns(b"other")
+
+
+@dataclass(eq=False)
+class Joined:
+    """A connection on which a client has joined a group."""
+
+    client_id: bytes
+    member_id: bytes = b"m"
+    named: bytes = b""
+
+
+def test_a_client_that_changes_its_id_is_in_no_group_by_the_old_one() -> None:
+    """Nothing is left of a connection that has ended, whatever client.ids its requests had."""
+    members = Members(["billing"])
+    one, other = Joined(b"billing.a"), Joined(b"billing.a", b"n")
+    assert not members.joins("h", one)
+    one.client_id = b"billing.b"
+    members.left("h", one)
+    assert not members.joins("h", other)
+    assert not members.joins("h", one)
+    other.client_id = b"billing.b"
+    assert members.joins("h", other)
+    assert not members.joins("h", Joined(b"billing.a", b"o"))
