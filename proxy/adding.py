@@ -53,7 +53,9 @@ def _sum(mine: Any, more: Any) -> Any:
         for key, value in more.items():
             mine[key] = _sum(mine[key] if key in mine else type(value)(), value)
     elif isinstance(more, list):
-        return [a + b for a, b in zip(mine, more, strict=True)] if _is_of_numbers(more) else mine + more
+        if mine and more and _is_of_numbers(more):
+            return [a + b for a, b in zip(mine, more, strict=True)]
+        return mine + more
     else:
         mine.add(more)
     return mine

@@ -23,6 +23,7 @@ class Outer(Figures):
     by_key: dict[int, Inner] = field(default_factory=dict)
     largest: int = field(default=0, metadata={ADDS: max})
     values: Distribution = field(default_factory=lambda: Distribution((1,)))
+    lists: dict[int, list[int]] = field(default_factory=dict)
 
 
 def outer(by: int) -> Outer:
@@ -44,3 +45,13 @@ def test_every_kind_is_added_and_the_other_one_stays() -> None:
     assert total.by_key == {0: Inner(11), 1: Inner(1), 10: Inner(10)}
     assert (total.largest, total.values.counts, total.values.total) == (10, [1, 1], 11)
     assert (one.by_reason, one.kinds, one.maybe, one.by_key[0]) == ({"a": 1}, [1, 2], Inner(1), Inner(1))
+
+
+def test_lists_are_added_by_key() -> None:
+    """A key that one side lacks, or whose list is empty there, adds nothing."""
+    total, one = Outer(lists={1: [1, 2], 3: []}), Outer(lists={1: [10, 20], 2: [5, 6], 3: [7]})
+    total.add(one)
+    total.add(Outer(lists={1: [], 4: []}))
+    assert total.lists == {1: [11, 22], 2: [5, 6], 3: [7], 4: []}
+    total.add(Outer(lists={2: [1, 1]}))
+    assert one.lists[2] == [5, 6]
