@@ -13,7 +13,7 @@ from typing import Final
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPartition
 from rich.table import Table
 
-from tools.kafka import Cluster
+from tools.kafka import LATEST, Cluster
 from tools.kafka.admin import Admin
 from tools.kafka.jars import classpath
 from tools.soak.broker_sessions import broker_sessions
@@ -176,6 +176,8 @@ def soak(seconds: float, seed: int, say: Say, only: frozenset[str] = frozenset()
         say: called with lines about the progress.
         only: the kinds of disturbances; empty for all.
     """
+    for tools in (False, True):  # of the brokers, and of the last look at them
+        classpath(LATEST, tools=tools)  # now: nothing can be fetched from the network of this run
     with ExitStack() as stack:
         between, what = network(NODES, seed)
         say(f"seed {seed}; {what}")
@@ -184,7 +186,6 @@ def soak(seconds: float, seed: int, say: Say, only: frozenset[str] = frozenset()
             cluster = Cluster(nodes=NODES, heap="320m")
             slots = {"max.incremental.fetch.session.cache.slots": FEW_SLOTS}
             cluster.brokers[-1].configure(slots)
-            classpath(cluster.brokers[-1].version, tools=True)  # of the last look; now, not after an hour
             via = ",".join(configure(between, broker) for broker in cluster.brokers)
             say("starting three brokers ...")
             stack.enter_context(cluster)
