@@ -25,6 +25,7 @@ from replay.measure.limits import WORST, Starved, VersionFigures
 from replay.measure.spread import Delivered
 from replay.measure.sums import FetchSums
 from replay.measure.table import CODECS, DETAILS, FETCH_COLUMNS, Detail
+from replay.measure.zones import ZoneBytes, ZoneSums
 from replay.report.model import FetchReport, NotEligible
 from replay.simulate.session_cache import CacheEvent, SlotsUse, simulate
 
@@ -35,6 +36,7 @@ GROUPED: Final = (
     "broker",
     "client_id",
     "software",
+    "api_key",
     "api_version",
     "answer_due",
     "counted",
@@ -102,6 +104,10 @@ class CountedConnection:
     clients: set[tuple[str, str, int]] = field(default_factory=set)
     """The keys in `Collected.clients` under which its fetches are counted."""
     sampled: Sampled | None = None
+    zone: str = ""
+    """The client's zone, "" if it is not known."""
+    zone_bytes: dict[tuple[str, str], ZoneBytes] = field(default_factory=partial(defaultdict, ZoneBytes))
+    """The bytes of all exchanges, by client id and software."""
 
     @property
     def rank(self) -> tuple[Any, ...]:
@@ -168,6 +174,7 @@ class Collected:
     """Records by the client's host and client id. Empty unless records are counted by key."""
     slots: dict[str, SlotsUse] = field(default_factory=dict)
     """Use of slots by broker, computed from `sessions`."""
+    zones: ZoneSums = field(default_factory=ZoneSums)
     _now: CountedConnection | None = None
     """The connection whose groups are being added."""
 
@@ -183,6 +190,8 @@ class Collected:
             self.rows["request"] += group["count"] if group["answer_due"] else 0
         elif row not in DETAILS:
             self.rows[row] += group["count"]
+        if row not in DETAILS and row != "closing":
+            self._now.zone_bytes[group["client_id"], group["software"]].add(group)
         for detail in group["details"]:
             self._add_detail(self._now, group, detail)
         if group["counted"]:
@@ -229,6 +238,7 @@ class Collected:
         self.sides |= other.sides
         self._keep_busiest()
         self.sessions += other.sessions
+        self.zones.merge(other.zones)
 
     def largest(self) -> list[CountedConnection]:
         """Return the `TOP` connections with the most bytes."""
@@ -273,6 +283,8 @@ class Collected:
                 self._keep_busiest()
         for client in one.clients:
             self.clients[client].lasted += one.lasted
+        self.zones.add_connection(one.zone, one.broker, one.zone_bytes)
+        one.zone_bytes = {}
         if one.fetches.connections:
             self.connections.append(one)
             if len(self.connections) > 4 * TOP:
@@ -304,6 +316,7 @@ class Collected:
         end = summary.end
         connection.client_id, connection.software = end.client_id, end.software
         connection.broker = end.broker
+        connection.zone = summary.zones.client_rack if summary.zones is not None else ""
         connection.lasted = end.last_time - end.first_time
         if summary.sample:
             connection.sampled = Sampled(
@@ -338,8 +351,10 @@ class Collected:
 
     def _add_digest(self, summary: Summary) -> None:
         end = summary.end
-        for totals in summary.topics:
-            sums.add_topic(self.topics[topic_name(totals.topic, totals.topic_id)], totals)
+        names = [topic_name(totals.topic, totals.topic_id) for totals in summary.topics]
+        for name, totals in zip(names, summary.topics, strict=True):
+            sums.add_topic(self.topics[name], totals)
+        self.zones.add_summary(summary, names)
         self.timeline.merge(summary.bucket_ns, summary.over_time)
         for version, counted in summary.limits.items():
             self.limits[end.client_id, end.software, version].add(counted)

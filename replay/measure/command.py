@@ -14,12 +14,12 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final, NoReturn, TypeVar
 
 from rich.console import Console
 
@@ -32,6 +32,7 @@ from replay.capture.packets.tcp import Filter
 from replay.exits import EXIT_FAILED, EXIT_PARTLY, EXIT_TERMINATED, EXIT_USAGE
 from replay.measure.collected import Collected
 from replay.measure.here import MOST, measure_here
+from replay.measure.racks import broker_rack, client_rack, racks
 from replay.measure.report import About, report
 from replay.measure.rows import RowFilter
 from replay.measure.spark.errors import SparkFailedError
@@ -50,6 +51,8 @@ examples:
   fetchgate replay measure s3://bucket/captures/ --master spark://host:7077 --parquet table/
   fetchgate replay measure table/ --policy always --client billing --json
       measures what --parquet wrote, without reading the captures again
+  fetchgate replay measure captures/ --client-rack 10.0.1.0/24=az1 --client-rack 10.0.2.0/24=az2
+      also tells how many bytes go from one zone to another; brokers without a rack: --broker-rack 3=az1
   fetchgate replay measure captures/ --cooperative 6
       also tells how evenly keys would spread over 6 members of each consumer group, and how much of all
       records the hottest key has
@@ -60,6 +63,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 done, but a file is no capture, d
 is no Kafka in it, or so much of the fetches is missing that the saving can't be told.
 """
 
+_Named = TypeVar("_Named")
 _LISTED: Final = 10
 """The maximum number of names in the message about a chosen name that is in no counted fetch."""
 
@@ -186,6 +190,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="X",
         help="the price of 10^9 bytes; the report then shows what the saved bytes cost",
     )
+    add(
+        "--broker-rack",
+        action="append",
+        default=[],
+        type=_rack(broker_rack),
+        metavar="ID=NAME",
+        help="the rack (zone) of a broker, by its node id, or by its address or network; Metadata in the "
+        "capture has the racks of others (repeatable)",
+    )
+    add(
+        "--client-rack",
+        action="append",
+        default=[],
+        type=_rack(client_rack),
+        metavar="CIDR=NAME",
+        help="the rack (zone) of the clients in a network; the longest prefix counts (repeatable)",
+    )
     add("--anonymize", action="store_true", help="replace names and addresses in the report with pseudonyms")
     add(
         "--anonymize-key",
@@ -268,6 +289,7 @@ def _measured(arguments: argparse.Namespace, console: Console, scratch: str) -> 
         price_per_gb=arguments.price_per_gb,
         max_fetch_bytes=arguments.max_fetch_bytes,
         members=arguments.cooperative_members or 0,
+        racks=work.choice.racks,
     )
     result = report(found, about)
     key = arguments.anonymize_key
@@ -336,6 +358,7 @@ def _work(arguments: argparse.Namespace, scratch: str) -> Work:
             clients=frozenset(arguments.client),
             max_fetch_bytes=arguments.max_fetch_bytes,
             members=arguments.cooperative_members or 0,
+            racks=racks(arguments.broker_rack, arguments.client_rack),
             plain=os.environ.get("FETCHGATE_REPLAY") == "plain",
         ),
         topics=frozenset(arguments.topic),
@@ -441,6 +464,18 @@ def _members(text: str) -> int:
     if text.isascii() and text.isdecimal() and int(text) in MEMBERS:
         return int(text)
     raise argparse.ArgumentTypeError(f"{text} is not a number of members ({MEMBERS[0]} to {MEMBERS[-1]})")
+
+
+def _rack(read: Callable[[str], _Named]) -> Callable[[str], _Named]:
+    """Return the type of an option that names a rack."""
+
+    def of(text: str) -> _Named:
+        try:
+            return read(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return of
 
 
 def _bytes(text: str) -> int:

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 from replay.capture.kafka.both_sides import SampledExchange
 from replay.capture.kafka.exchange import ConnectionEnd
 from replay.measure.limits import LimitLog, Starved, VersionFigures
+from replay.measure.zone_log import ZonesSeen
 from replay.simulate.outcome import Outcome, TopicKey, TopicShare
 from replay.simulate.session_cache import CacheEvent, SessionLog
 
@@ -133,6 +134,8 @@ class Summary:
     sample: list[SampledExchange] = field(default_factory=list)
     """A few exchanges, to recognise the same traffic on both sides of a gateway. Empty if the connection has
     too few exchanges."""
+    zones: ZonesSeen | None = None
+    """What the connection tells about zones. None if it tells nothing."""
 
 
 _SHARE: Final = tuple(field.name for field in fields(TopicShare))

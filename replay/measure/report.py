@@ -9,6 +9,7 @@ import datetime as dt
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from replay.capture.kafka.exchanges import ConnectionEnd
@@ -18,8 +19,10 @@ from replay.measure.collected import Collected, topic_name
 from replay.measure.digest import BUCKETS, Timeline
 from replay.measure.limits import WORST, VersionFigures
 from replay.measure.modelled import modelled
+from replay.measure.racks import NO_RACKS, Racks
 from replay.measure.spread import Delivered, spread_row
 from replay.measure.sums import FetchSums
+from replay.measure.zones_report import zones_report
 from replay.report.decision import DailyRate, decide
 from replay.report.model import (
     BothSides,
@@ -67,6 +70,8 @@ class About:
     max_fetch_bytes: int = 0
     members: int = 0
     """The number of members for which the spread of keys is shown. 0 if it is not shown."""
+    racks: Racks = NO_RACKS
+    """The racks that the user names."""
 
 
 def report(found: Collected, about: About) -> Report:
@@ -107,6 +112,11 @@ def report(found: Collected, about: About) -> Report:
     )
     if about.members:
         made["cooperative"] = _cooperative(found, about)
+    zones = zones_report(
+        found.zones, about.racks, about.filters["clients"], partial(_topic_name, names=found.names)
+    )
+    if zones is not None:
+        made["zones"] = zones
     return made
 
 

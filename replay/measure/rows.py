@@ -15,7 +15,9 @@ from replay.capture.kafka.both_sides import Sample
 from replay.capture.kafka.exchange import ConnectionEnd, Exchange
 from replay.capture.kafka.exchanges import BulkEvent, Pairs
 from replay.measure.digest import Digest
+from replay.measure.racks import NO_RACKS, Racks
 from replay.measure.table import FETCH, KEYS, RowWriter
+from replay.measure.zone_log import Newest, ZoneLog
 from replay.simulate.engine import Engine, Policy
 from replay.simulate.outcome import Outcome, TopicKey
 
@@ -40,6 +42,8 @@ class RowFilter:
     """The response limit to compute with, see `LimitLog`."""
     members: int = 0
     """The number of members over which the keys of records are spread. 0 if keys are not counted."""
+    racks: Racks = NO_RACKS
+    """The racks that the user names."""
     plain: bool = False
     """Whether every exchange is read and added on its own. Then each has a row of its own, and this takes
     longer. The sums are the same."""
@@ -56,7 +60,8 @@ class RowFilter:
 
 def rows(events: Iterable[BulkEvent], choice: RowFilter) -> Iterator[pa.RecordBatch]:
     """Yield batches of rows from the events of connections, which come one connection after the other."""
-    connection = _ConnectionRows(choice)
+    newest = Newest()
+    connection = _ConnectionRows(choice, newest)
     for event in events:
         if isinstance(event, Exchange):
             connection.add(event)
@@ -68,7 +73,7 @@ def rows(events: Iterable[BulkEvent], choice: RowFilter) -> Iterator[pa.RecordBa
                     yield connection.writer.drain()
         else:
             connection.end(event)
-            connection = _ConnectionRows(choice, connection.writer)
+            connection = _ConnectionRows(choice, newest, connection.writer)
         if connection.writer.full:
             yield connection.writer.drain()
     yield connection.writer.drain()
@@ -85,7 +90,9 @@ def file_rows(files: Iterable[FileCounts], choice: RowFilter) -> pa.RecordBatch:
 class _ConnectionRows:
     """Writes the rows of one captured connection."""
 
-    def __init__(self, choice: RowFilter, writer: RowWriter | None = None) -> None:
+    def __init__(
+        self, choice: RowFilter, newest: Newest | None = None, writer: RowWriter | None = None
+    ) -> None:
         self._choice = choice
         self._engine = Engine(choice.policy, plain=choice.plain)
         self._digest: Digest | None = None
@@ -95,6 +102,7 @@ class _ConnectionRows:
         self._counted = False
         self._saved_by_other = 0
         self._sample = Sample()
+        self._zones = ZoneLog(choice.racks, newest or Newest())
         self._keys = _key_log(choice.members) if choice.members else None
         self._in_bulk = not choice.raw and self._keys is None
         self.writer = writer or RowWriter(raw=choice.raw, errors=choice.errors)
@@ -107,6 +115,7 @@ class _ConnectionRows:
             self._version = exchange.api_version
         else:
             self.writer.exchange(exchange, place)
+            self._zones.add(exchange)
             if self._keys is not None and exchange.group:
                 self._keys.delivered.groups.add(exchange.group)
         self._sample.add(exchange)
@@ -152,6 +161,7 @@ class _ConnectionRows:
         self._settle_other()
         summary = digest.summary(end)
         summary.differing = ending.differing
+        summary.zones = self._zones.seen(end)
         summary.saved_by_other = self._saved_by_other
         summary.exchanges, summary.sample = self._sample.exchanges, self._sample.values()
         self.writer.detail("connection", summary, end)

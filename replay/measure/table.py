@@ -215,7 +215,7 @@ _ERRORS: Final = TableColumn(
     "of the response and its entries: code, Kafka's name, how often; empty: no error; null: not known",
 )
 RAW_COLUMNS: Final = (
-    TableColumn("request", pa.binary(), "the frame, of Fetch, Metadata and ApiVersions"),
+    TableColumn("request", pa.binary(), "the frame, of Fetch, Metadata, ApiVersions and DescribeCluster"),
     TableColumn("response", pa.binary(), "the frame without contents of records, which were cut"),
     TableColumn(
         "cuts", pa.list_(pa.int64()), "place in the frame and length of each stretch cut, in turn", "bytes"

@@ -31,6 +31,7 @@ from replay.report.model import (
     ToDo,
     TopicRow,
 )
+from replay.report.zones_model import ZonesReport
 
 MAX_KEY: Final = 64
 """The maximum of bytes in a key (the limit of blake2b)."""
@@ -40,7 +41,7 @@ _ENDPOINT: Final = re.compile(r"(?P<host>\[[^\]]*\]|[^\s:\[\]]+):(?P<port>\d+)")
 
 
 def anonymize(report: Report, key: bytes = b"") -> Report:
-    """Replace client ids, groups, topic names, hosts and file names by pseudonyms.
+    """Replace client ids, groups, topic names, hosts, racks and file names by pseudonyms.
 
     Args:
         report: the report object. It is not changed.
@@ -74,6 +75,8 @@ class _Pseudonyms:
         }
         if "cooperative" in report:
             made["cooperative"] = self._cooperative(report["cooperative"])
+        if "zones" in report:
+            made["zones"] = self._zones(report["zones"])
         return made
 
     def _name(self, kind: str, name: str) -> str:
@@ -157,6 +160,30 @@ class _Pseudonyms:
             for row in cooperative["groups"]
         ]
         return {**cooperative, "groups": rows}
+
+    def _zones(self, zones: ZonesReport) -> ZonesReport:
+        return {
+            **zones,
+            "brokers": [
+                {**row, "broker": self._endpoints(row["broker"]), "rack": self._rack(row["rack"])}
+                for row in zones["brokers"]
+            ],
+            "clients": [{**row, "rack": self._rack(row["rack"])} for row in zones["clients"]],
+            "by_client": [
+                {**row, "client_id": self._name("client", row["client_id"])} for row in zones["by_client"]
+            ],
+            "by_topic": [
+                {**row, "topic": None if row["topic"] is None else self._name("topic", row["topic"])}
+                for row in zones["by_topic"]
+            ],
+            "pairs": [
+                {**row, "from": self._rack(row["from"]), "to": self._rack(row["to"])}
+                for row in zones["pairs"]
+            ],
+        }
+
+    def _rack(self, rack: str | None) -> str | None:
+        return None if rack is None else self._name("rack", rack)
 
     def _connection(self, row: ConnectionRow) -> ConnectionRow:
         return {

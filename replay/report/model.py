@@ -12,6 +12,8 @@ escape them.
 
 from typing import Literal, NotRequired, TypeAlias, TypedDict
 
+from replay.report.zones_model import ZonesReport
+
 Action: TypeAlias = Literal[
     "gateway",
     "fetch.min.bytes",
@@ -531,6 +533,8 @@ class Report(TypedDict):
     modelled: Modelled
     cooperative: NotRequired[CooperativeReport]
     """The report about cooperative consuming. The key exists only with --cooperative."""
+    zones: NotRequired[ZonesReport]
+    """The bytes by zone. The key exists only if the rack of a broker or of a client is known."""
 
 
 def actual_bytes(fetch: FetchReport) -> int:

@@ -11,7 +11,7 @@ import rich.table
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from replay.report import tables
+from replay.report import tables, zone_tables
 from replay.report.model import Report, actual_bytes, predicted_bytes
 from replay.report.table import ReportColumn, ReportTable, neutral
 from replay.report.wording import (
@@ -38,6 +38,7 @@ from replay.report.wording import (
     untold,
     warnings,
 )
+from replay.report.zone_wording import zones_known
 
 ROWS: Final = 10
 """The maximum number of rows in a table by client, topic or broker. The last of them adds up the rest. A row
@@ -70,6 +71,7 @@ def render(report: Report) -> RenderableType:
         *(table(one) for one in (tables.passed(report, ROWS), tables.slots(report)) if one.lines),
         *_limits(report),
         *_cooperative(report),
+        *_zones(report),
         _reading(report),
         _modelled(report),
         Text(f"{FORMULA} {SAVED} {POLICY[report['policy']]}", style="dim"),
@@ -146,6 +148,21 @@ def _cooperative(report: Report) -> list[RenderableType]:
     more = len(found["groups"][ROWS:])
     lines = [*spread(found), *([f"And {plural(more, 'more group')}; the JSON has all."] if more else [])]
     return [table(tables.evenness(found, ROWS)), Text(" ".join(lines), style="dim")]
+
+
+def _zones(report: Report) -> list[RenderableType]:
+    if "zones" not in report:
+        return []
+    found = report["zones"]
+    return [
+        table(zone_tables.zones(found)),
+        table(zone_tables.pairs(found, ROWS)),
+        table(zone_tables.by_client(found, ROWS)),
+        table(zone_tables.by_topic(found, ROWS)),
+        table(zone_tables.racks(found, ROWS)),
+        table(zone_tables.clients(found, ROWS)),
+        Text(zones_known(found)),
+    ]
 
 
 def _reading(report: Report) -> Text:

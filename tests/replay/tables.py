@@ -81,6 +81,7 @@ def reported(found: Collected, choice: RowFilter) -> Report:
         filters=NO_FILTERS,
         max_fetch_bytes=choice.max_fetch_bytes,
         members=choice.members,
+        racks=choice.racks,
     )
     return report(found, about)
 

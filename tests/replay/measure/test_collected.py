@@ -5,6 +5,7 @@ The size of a result does not depend on the number of connections.
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 from replay.measure.collected import SUMMED, TOP, Collected, Group, collect, collect_part
 from replay.measure.limits import WORST
+from replay.measure.racks import broker_rack, client_rack, racks
 from replay.measure.report import About, report
 from replay.measure.rows import RowFilter
 from replay.measure.typed import codec
@@ -20,6 +22,7 @@ from tests.replay.measure.synthetic import complete, connection_rows
 from tests.replay.tables import CAPTURES, NO_FILTERS, rows_of, single, table
 
 _COLLECTED = codec(Collected)
+FETCH = {"api_key": 1, "api_version": 11}
 ABOUT = About(version="1", policy="gateway", filters=NO_FILTERS, price_per_gb=2.0)
 
 
@@ -48,9 +51,11 @@ def put_together(tasks: Iterable[Iterable[Group]]) -> Collected:
 
 @pytest.mark.parametrize("count", [1, 2, 7])
 def test_parts_add_up_to_the_same_report(count: int) -> None:
-    groups = list(single(rows_of(table(RowFilter(), *sorted(CAPTURES.glob("*.pcap"))))))
+    named = racks([broker_rack("1=R1")], [client_rack("127.0.0.0/8=R2")])
+    groups = list(single(rows_of(table(RowFilter(racks=named), *sorted(CAPTURES.glob("*.pcap"))))))
+    about = replace(ABOUT, racks=named)
 
-    assert report(put_together(parts(groups, count)), ABOUT) == report(collect(groups), ABOUT)
+    assert report(put_together(parts(groups, count)), about) == report(collect(groups), about)
 
 
 def groups_of(connections: int) -> Iterator[Group]:
@@ -83,7 +88,7 @@ def test_those_with_the_most_bytes_and_the_longest_are_kept() -> None:
 
 def test_a_connection_counts_once_for_each_client_that_it_had() -> None:
     def fetch(connection: str, client_id: str, reason: str) -> dict[str, Any]:
-        named = {"client": "a:1", "broker": "b:2", "client_id": client_id, "software": "", "api_version": 11}
+        named = {"client": "a:1", "broker": "b:2", "client_id": client_id, "software": "", **FETCH}
         own = {"connection": connection, "row": "exchange", "counted": True, "eligible": False}
         return {**dict.fromkeys(SUMMED, 0), "count": 1, "details": [], **own, **named, "reason": reason}
 

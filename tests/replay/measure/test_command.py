@@ -73,6 +73,13 @@ def test_a_switch_that_is_neither_on_nor_off_is_named(capsys: pytest.CaptureFixt
         (["measure", CAPTURE, "--max-fetch-bytes", "0"], "--max-fetch-bytes: '0' must be at least 1 byte"),
         (["measure", CAPTURE, "--host", "kafka"], "--host: kafka is not an address"),
         (["measure", CAPTURE, "--price-per-gb", "nan"], "--price-per-gb: nan is not a price"),
+        (
+            ["measure", CAPTURE, "--broker-rack", "1"],
+            "--broker-rack: 1 is not ID=NAME, such as 1=us-east-1a;",
+        ),
+        (["measure", CAPTURE, "--broker-rack", "kafka-1=a"], "--broker-rack: kafka-1=a is not ID=NAME"),
+        (["measure", CAPTURE, "--client-rack", "10.0.0.0/33=a"], "10.0.0.0/33=a is not CIDR=NAME, such as"),
+        (["measure", CAPTURE, "--client-rack", "10.0.0.0/8="], "--client-rack: 10.0.0.0/8= is not CIDR=NAME"),
         (["measure", CAPTURE, "--conf", "spark.ui.enabled"], "--conf: spark.ui.enabled is not KEY=VALUE"),
         (["measure", CAPTURE, "--keylog", "none.log"], "--keylog none.log: No such file or directory"),
         (["measure", CAPTURE, "--keylog", str(CAPTURES)], "captures: it is a directory; name a file"),

@@ -26,6 +26,7 @@ from replay.capture.packets.tcp import EVERYTHING, Filter
 from replay.measure import command, here, steps
 from replay.measure.collected import Collected
 from replay.measure.here import measure_here
+from replay.measure.racks import NO_RACKS, broker_rack, client_rack, racks
 from replay.measure.rows import RowFilter
 from replay.measure.work import Work
 from replay.simulate.captured_response import CapturedResponse
@@ -165,6 +166,13 @@ OPTIONS = {
     "members": st.sampled_from([0, 0, 3]),
     "clients": st.sampled_from([(), (), ("client-0",), ("nobody",)]).map(frozenset),
     "max_fetch_bytes": st.sampled_from([0, 0, 100]),
+    "racks": st.sampled_from(
+        [
+            NO_RACKS,
+            racks([], [client_rack("10.0.0.0/8=R1"), client_rack("10.0.0.1=R0")]),
+            racks([broker_rack("1=R0"), broker_rack("10.0.0.3=R1")], [client_rack("10.0.0.1=R0")]),
+        ]
+    ),
 }
 KEPT = st.sampled_from(
     [

@@ -18,6 +18,7 @@ from tests.replay.report.sample import assert_adds_up
 from tests.replay.tables import CAPTURES, NO_FILTERS, measured, rows_of, single, table
 from tests.replay.tables import report_of as report
 
+FETCH = {"api_key": 1, "api_version": 11}
 ABOUT = About(
     version="1",
     policy="gateway",
@@ -198,7 +199,7 @@ def test_only_what_awaits_a_response_is_unpaired() -> None:
 
 
 def fetches(**more: Any) -> Group:
-    named = {"client": "a:1", "broker": "b:2", "client_id": "id", "software": "", "api_version": 11}
+    named = {"client": "a:1", "broker": "b:2", "client_id": "id", "software": "", **FETCH}
     return group(row="exchange", connection="c", counted=True, **named, **more)
 
 

@@ -13,7 +13,9 @@ from typing import Any, Final
 from hypothesis import strategies as st
 
 from proxy.protocol.api import ApiKey
+from proxy.protocol.messages import response
 from proxy.protocol.primitives import encode_compact_count, encode_compact_string
+from proxy.protocol.schemas import DESCRIBE_CLUSTER, METADATA
 from replay.capture.packets.tcp import FIN, RST, SYN
 from tests.cooperative.batch import batch
 from tests.frames import Want, entry, fetch, fetch_response, framed, topic_id
@@ -174,6 +176,49 @@ class Traffic:
             metadata = _metadata(self.plan.topics, self.plan.partitions)
             self._ask(ApiKey.METADATA, 12, bytes(4), metadata, flexible=True)
 
+    def _cluster(self, number: int) -> None:
+        """Ask for the brokers. Their racks and the replicas in the ISR depend on the number."""
+        version = 1 + number % 13
+        nodes = [
+            {
+                "node_id": at,
+                "host": f"10.0.0.{2 + at}".encode(),
+                "port": 9092,
+                "rack": (b"R0", b"R1", None)[(at + number // 3) % 3],
+                "is_fenced": False,
+            }
+            for at in range(3)
+        ]
+        head = {
+            "throttle_time_ms": 0,
+            "brokers": nodes,
+            "controller_id": 0,
+            "cluster_authorized_operations": 0,
+        }
+        head |= {"cluster_id": (b"c", b"d")[number % 5 == 4], "error_code": 0}
+        if number % 4 == 3:
+            head |= {"error_message": None, "endpoint_type": 1}
+            self._ask(ApiKey.DESCRIBE_CLUSTER, number % 3, b"", _body(DESCRIBE_CLUSTER, 60, number % 3, head))
+            return
+        isr = [at for at in range(3) if (number + at) % 2]
+        partition = {"error_code": 0, "leader_id": 0, "leader_epoch": 1, "offline_replicas": []}
+        topics = [
+            {
+                "error_code": 0,
+                "name": name.encode(),
+                "topic_id": topic_id(name),
+                "is_internal": False,
+                "partitions": [
+                    {**partition, "partition_index": at, "replica_nodes": [0, 1, 2], "isr_nodes": isr}
+                    for at in range(self.plan.partitions)
+                ],
+                "topic_authorized_operations": 0,
+            }
+            for name in TOPICS[: self.plan.topics]
+        ]
+        told = _body(METADATA, ApiKey.METADATA, version, head | {"topics": topics})
+        self._ask(ApiKey.METADATA, version, b"", told)
+
     def _garbage(self, number: int) -> None:
         self._say(bytes(range(number)) * 9 or b"?", client=number % 2 == 0)
 
@@ -270,6 +315,11 @@ class Traffic:
         self._next[client] = self._next[client] + len(payload) + bool(flags & (SYN | FIN)) & 0xFFFF_FFFF
 
 
+def _body(schema: str, key: int, version: int, values: dict[str, Any]) -> bytes:
+    """Return a response without its length and correlation id."""
+    return response(schema, key, version, bytes(4), **values)[8:]
+
+
 @cache
 def _batch(base: int) -> bytes:
     """Return nine records with keys from this offset on."""
@@ -305,7 +355,7 @@ KINDS: Final = (
         "own_session",
     ),
     *("pipelined", "same_ids", "wrong_id", "asked_twice", "unanswered", "lost", "again", "swapped", "group"),
-    *("produces", "fin", "rst", "reopened", "garbage"),
+    *("produces", "fin", "rst", "reopened", "garbage", "cluster"),
 )
 """The kinds of steps."""
 

@@ -88,4 +88,5 @@ def report() -> Report:
                 {**limits["longest"][0], "client_id": name, "broker": name, "topic": name} for name in NAMES
             ],
         },
+        "zones": sample.zones(*NAMES),
     }

@@ -21,6 +21,7 @@ from replay.report.model import (
     actual_bytes,
     predicted_bytes,
 )
+from replay.report.zones_model import ByZone, ZonedClient, ZonesReport
 
 GROUPS = {"actual": Actual, "eligible": Eligible, "sessions": SessionsReport}
 BY_FRAME = frozenset(
@@ -223,6 +224,56 @@ def report() -> Report:
                 "how": "saved fetch bytes times the price given with --price-per-gb",
             },
         },
+    }
+
+
+def zones(*names: str) -> ZonesReport:
+    """Make a report on zones.
+
+    Args:
+        names: names of clients and topics. The zones have these names, too.
+    """
+    first, *_, last = names
+
+    def by_zone(same: int, other: int, unknown: int = 0) -> ByZone:
+        return {"same": same, "other": other, "unknown": unknown}
+
+    produce, other = by_zone(0, 40_000), by_zone(1_000, 2_000, 500)
+    client: list[ZonedClient] = [
+        {
+            "client_id": name,
+            "software": "librdkafka 2.16.0",
+            "record_bytes": by_zone(100_000_000, 200_000_000, 5_000),
+            "listing_bytes": by_zone(1_000_000, 2_000_000, 50),
+            "produce_bytes": produce,
+            "other_bytes": other,
+        }
+        for name in names
+    ]
+    topics: list[str | None] = [*names, None]
+    return {
+        "brokers": [
+            {"broker": BROKERS[0], "node_id": 1, "rack": first},
+            {"broker": BROKERS[2], "node_id": None, "rack": None},
+        ],
+        "clients": [{"rack": None, "connections": 2}, {"rack": last, "connections": 34}],
+        "record_bytes": by_zone(100_000_000, 200_000_000, 5_000),
+        "listing_bytes": by_zone(1_000_000, 2_000_000, 50),
+        "produce_bytes": produce,
+        "other_bytes": other,
+        "by_client": client,
+        "by_topic": [
+            {
+                "topic": topic,
+                "record_bytes": by_zone(100_000_000, 200_000_000),
+                "listing_bytes": by_zone(1_000_000, 2_000_000),
+            }
+            for topic in topics
+        ],
+        "pairs": [
+            {"from": first, "to": last, "bytes": 202_040_000},
+            {"from": last, "to": None, "bytes": 5_550},
+        ],
     }
 
 

@@ -18,6 +18,7 @@ NAMES = [
     *(broker.rpartition(":")[0].strip("[]") for broker in sample.BROKERS),
     *(f"10.20.1.{place}" for place in range(1, 6)),
     "node-7.pcap03",
+    "az-1",
 ]
 TOLD: Report = {
     **sample.report(),
@@ -35,6 +36,7 @@ TOLD: Report = {
         "clients": ["billing-enricher"],
         "topics": ["orders"],
     },
+    "zones": sample.zones("billing-enricher", "az-1"),
 }
 
 
@@ -55,6 +57,15 @@ def test_the_same_name_is_the_same_pseudonym_wherever_it_stands_and_in_every_run
     assert first["client_id"] == report["filters"]["clients"][0] == "client-bf7hkoak"
     assert first["connection"] == f"{first['client']} > host-cn2ew4wv:9092 #0"
     assert first["broker"] == "host-cn2ew4wv:9092"
+    zones = report["zones"]
+    assert zones["brokers"][0] == {
+        "broker": "host-cn2ew4wv:9092",
+        "node_id": 1,
+        "rack": zones["pairs"][0]["from"],
+    }
+    assert (zones["brokers"][1]["rack"], zones["clients"][0]["rack"]) == (None, None)
+    assert zones["clients"][1]["rack"] == zones["pairs"][0]["to"] == "rack-bg24lv74"
+    assert zones["by_client"][0]["client_id"] == "client-bf7hkoak"
 
 
 def test_a_key_makes_other_pseudonyms() -> None:

@@ -201,3 +201,38 @@ def test_many_problems_are_counted() -> None:
     problems = [*plain["input"]["problems"] * 10]
     text = printed({**plain, "input": {**plain["input"], "problems": problems}})
     assert "and 15 more problems; the JSON has all" in text
+
+
+def test_zones_at_80_columns() -> None:
+    text = printed({**sample.report(), "zones": sample.zones("az-1", "az-2", "az-3")})
+    assert max(map(len, text.splitlines())) <= 80
+    flat = " ".join(text.split())
+    for words in (
+        "same zone other zone unknown records 100 MB 200 MB 5.00 kB listing 1.00 MB 2.00 MB 50 B",
+        "all 101 MB 202 MB 5.55 kB",
+        "from to bytes az-1 az-3 202 MB az-3 unknown 5.55 kB",
+        "az-1 librdkafka 2.16.0 100 MB 200 MB 5.00 kB 202 MB",
+        "az-1 100 MB 200 MB 0 B 202 MB",
+        "10.20.0.11:9092 1 az-1 [fd00:20::13]:9092 unknown",
+        "unknown 2 az-3 34",
+        "The rack of 1 broker is not known",
+        "The rack of the clients of 2 connections is not known",
+    ):
+        assert words in flat
+
+
+def test_rows_of_zones_beyond_the_limit_are_added_up() -> None:
+    names = [f"az-{number}" for number in range(15)]
+    zones = sample.zones(*names)
+    zones["pairs"] = [{"from": name, "to": name, "bytes": 1_000} for name in names]
+    zones["clients"] = [{"rack": name, "connections": 2} for name in names]
+    zones["brokers"] *= 8
+    flat = " ".join(printed({**sample.report(), "zones": zones}).split())
+    for words in (
+        "others 6.00 kB",
+        "6 other racks 12",
+        "6 other clients 600 MB",
+        "6 other topics 600 MB",
+        "6 other brokers",
+    ):
+        assert words in flat

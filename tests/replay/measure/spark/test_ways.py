@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 
 from replay.capture.packets.tcp import Filter
 from replay.measure.here import measure_here
+from replay.measure.racks import broker_rack, client_rack, racks
 from replay.measure.spark import jobs, run
 from replay.measure.spark.errors import SparkFailedError
 from replay.measure.work import Work
@@ -82,6 +83,12 @@ def cooperative(_: Path) -> Work:
     return replace(asked, choice=replace(asked.choice, members=6))
 
 
+def zoned(_: Path) -> Work:
+    asked = work(CAPTURES / f"{MANY}.pcap", CAPTURES / "librdkafka-rebalance.pcap")
+    named = racks([broker_rack("1=R1")], [client_rack("127.0.0.0/8=R2")])
+    return replace(asked, choice=replace(asked.choice, racks=named))
+
+
 INPUTS: dict[str, Callable[[Path], Work]] = {
     "captures": lambda _: work(CAPTURES),
     "always": lambda _: work(CAPTURES / f"{MANY}.pcap", policy="always"),
@@ -95,6 +102,7 @@ INPUTS: dict[str, Callable[[Path], Work]] = {
     "hosts": lambda _: work(CAPTURES, keep=Filter(hosts=frozenset({"127.0.0.0/8"}))),
     "clients": lambda _: work(CAPTURES / f"{MANY}.pcap", clients=frozenset({"kpy"})),
     "topics": lambda _: work(CAPTURES / f"{MANY}.pcap", topics=frozenset({"orders"})),
+    "racks": zoned,
 }
 
 

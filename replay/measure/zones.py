@@ -1,0 +1,139 @@
+"""Adds up bytes by the client's zone and the broker. Sans-IO.
+
+The zones of brokers are only known when all connections are: any of them may have the Metadata response that
+tells them. Until then, bytes are kept by the broker's address.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple
+
+from proxy.protocol.api import ApiKey
+from replay.measure.digest import Summary
+
+
+class NodeAt(NamedTuple):
+    """A broker, as a response described it."""
+
+    time: int
+    """When the response came, in ns since 1970."""
+    node_id: int
+    host: str
+    port: int
+    rack: str
+    """The broker's rack, "" if it has none."""
+
+
+@dataclass(slots=True)
+class ZoneBytes:
+    """Bytes of whole frames, by what they are and by direction."""
+
+    record_bytes: int = 0
+    """The records in fetch responses. `fetch_responses` includes them."""
+    fetch_requests: int = 0
+    fetch_responses: int = 0
+    produce_requests: int = 0
+    produce_responses: int = 0
+    other_requests: int = 0
+    other_responses: int = 0
+
+    @property
+    def requests(self) -> int:
+        """All bytes from clients to brokers."""
+        return self.fetch_requests + self.produce_requests + self.other_requests
+
+    @property
+    def responses(self) -> int:
+        """All bytes from brokers to clients."""
+        return self.fetch_responses + self.produce_responses + self.other_responses
+
+    def merge(self, other: "ZoneBytes") -> None:
+        """Add other bytes."""
+        self.record_bytes += other.record_bytes
+        self.fetch_requests += other.fetch_requests
+        self.fetch_responses += other.fetch_responses
+        self.produce_requests += other.produce_requests
+        self.produce_responses += other.produce_responses
+        self.other_requests += other.other_requests
+        self.other_responses += other.other_responses
+
+    def add(self, group: Mapping[str, Any]) -> None:
+        """Add the exchanges of a group. Fetches that are not counted are left out."""
+        requests, responses = group["request_bytes"], group["response_bytes"]
+        if group["api_key"] == ApiKey.FETCH:
+            if group["counted"]:
+                self.record_bytes += group["record_bytes"]
+                self.fetch_requests += requests
+                self.fetch_responses += responses
+        elif group["api_key"] == ApiKey.PRODUCE:
+            self.produce_requests += requests
+            self.produce_responses += responses
+        else:
+            self.other_requests += requests
+            self.other_responses += responses
+
+
+@dataclass(slots=True)
+class TopicBytes:
+    """The bytes of a topic in fetches: its entries, and the topic elements with them."""
+
+    record_bytes: int = 0
+    listing_bytes: int = 0
+
+    def merge(self, other: "TopicBytes") -> None:
+        """Add other bytes."""
+        self.record_bytes += other.record_bytes
+        self.listing_bytes += other.listing_bytes
+
+
+@dataclass(slots=True)
+class ZoneSums:
+    """The sums of connections. A client's zone is that of --client-rack, "" if it is not named."""
+
+    clients: dict[tuple[str, str, str, str], ZoneBytes] = field(
+        default_factory=partial(defaultdict, ZoneBytes)
+    )
+    """By the client's zone, the broker's address, client id and software."""
+    topics: dict[tuple[str, str, str, str], TopicBytes] = field(
+        default_factory=partial(defaultdict, TopicBytes)
+    )
+    """By the client's zone, the broker's address and the topic (see `collected.topic_name`)."""
+    connections: Counter[str] = field(default_factory=Counter)
+    """The number of connections, by the client's zone."""
+    nodes: dict[tuple[str, int], NodeAt] = field(default_factory=dict)
+    """The newest description of each broker, by cluster id and node id."""
+
+    def add_connection(self, zone: str, broker: str, clients: Mapping[tuple[str, str], ZoneBytes]) -> None:
+        """Add the bytes of a connection, by client id and software."""
+        for client, one in clients.items():
+            self.clients[zone, broker, *client].merge(one)
+
+    def add_summary(self, summary: Summary, names: Iterable[tuple[str, str]]) -> None:
+        """Add what the summary of a connection has. `names` are those of its topics."""
+        seen, end = summary.zones, summary.end
+        zone = seen.client_rack if seen is not None else ""
+        self.connections[zone] += not end.reason
+        for name, totals in zip(names, summary.topics, strict=True):
+            topic = self.topics[zone, end.broker, *name]
+            topic.record_bytes += totals.record_bytes
+            topic.listing_bytes += totals.request_bytes + totals.response_bytes - totals.record_bytes
+        if seen is not None:
+            for time, cluster, nodes in seen.nodes:
+                for node in nodes:
+                    self._add_node(cluster, NodeAt(time, *node))
+
+    def merge(self, other: "ZoneSums") -> None:
+        """Add the sums of other connections."""
+        for client, one in other.clients.items():
+            self.clients[client].merge(one)
+        for topic, totals in other.topics.items():
+            self.topics[topic].merge(totals)
+        self.connections += other.connections
+        for (cluster, _), node in other.nodes.items():
+            self._add_node(cluster, node)
+
+    def _add_node(self, cluster: str, node: NodeAt) -> None:
+        key = cluster, node.node_id
+        self.nodes[key] = max(node, self.nodes.get(key, node))

@@ -1,0 +1,165 @@
+"""The tables of the report on zones, for a terminal and for HTML."""
+
+from typing import Final
+
+from replay.report.table import BYTES, COUNT, NAME, ReportColumn, ReportLine, ReportTable
+from replay.report.wording import plural, shown
+from replay.report.zones_model import ByZone, ZonesReport
+
+KINDS: Final = {
+    "record_bytes": ("records", "in fetch responses"),
+    "listing_bytes": ("listing", "the rest of fetch requests and responses"),
+    "produce_bytes": ("produce", "produce requests and responses"),
+    "other_bytes": ("other", "all other requests and responses"),
+}
+"""The kinds of bytes by their key in the report: the name, and what it is."""
+UNKNOWN: Final = "unknown"
+_ZONES: Final = (
+    ReportColumn(title="Same zone", unit=BYTES),
+    ReportColumn(title="Other zone", unit=BYTES),
+    ReportColumn(title="Unknown", unit=BYTES),
+)
+
+
+def rack(name: str | None) -> str:
+    """Return a rack's name for people."""
+    return UNKNOWN if name is None else shown(name)
+
+
+def zones(found: ZonesReport) -> ReportTable:
+    """Return the table of bytes by what they are, and by where they go."""
+    rows = [(key, name, what) for key, (name, what) in KINDS.items()]
+    lines = [ReportLine(values=(name, what, *_zones(found[key]))) for key, name, what in rows]  # type: ignore[literal-required]  # fields of ZonedBytes
+    whole = [sum(line.values[place] for line in lines) for place in (2, 3, 4)]
+    return ReportTable(
+        title="Bytes by zone",
+        columns=(
+            ReportColumn(title="Bytes", short=""),
+            ReportColumn(title="What it is", short="", soft=True, wide=True),
+            *_ZONES,
+        ),
+        lines=[*lines, ReportLine(values=("all", "", *whole), total=True)],
+    )
+
+
+def racks(found: ZonesReport, limit: int) -> ReportTable:
+    """Return the table of the racks of brokers."""
+    rows = found["brokers"]
+    lines = [
+        ReportLine(
+            values=(
+                row["broker"],
+                "" if row["node_id"] is None else str(row["node_id"]),
+                rack(row["rack"]),
+            )
+        )
+        for row in rows[:limit]
+    ]
+    if more := len(rows[limit:]):
+        lines.append(ReportLine(values=(f"{plural(more, 'other broker')}; the JSON has all", "", "")))
+    return ReportTable(
+        title="Racks of brokers",
+        columns=(
+            ReportColumn(title="Broker", unit=NAME),
+            ReportColumn(title="Node id"),
+            ReportColumn(title="Rack"),
+        ),
+        lines=lines,
+    )
+
+
+def clients(found: ZonesReport, limit: int) -> ReportTable:
+    """Return the table of the racks of clients."""
+    rows = found["clients"]
+    lines = [ReportLine(values=(rack(row["rack"]), row["connections"])) for row in rows[: limit - 1]]
+    if others := rows[limit - 1 :]:
+        name = rack(others[0]["rack"]) if len(others) == 1 else plural(len(others), "other rack")
+        lines.append(ReportLine(values=(name, sum(row["connections"] for row in others))))
+    return ReportTable(
+        title="Racks of clients",
+        columns=(ReportColumn(title="Rack"), ReportColumn(title="Connections", unit=COUNT)),
+        lines=lines,
+    )
+
+
+def pairs(found: ZonesReport, limit: int) -> ReportTable:
+    """Return the table of bytes from one zone to another one. The last row adds up the rest."""
+    rows = found["pairs"]
+    lines = [
+        ReportLine(values=(rack(row["from"]), rack(row["to"]), row["bytes"])) for row in rows[: limit - 1]
+    ]
+    if others := rows[limit - 1 :]:
+        names = (rack(others[0]["from"]), rack(others[0]["to"])) if len(others) == 1 else ("others", "")
+        lines.append(ReportLine(values=(*names, sum(row["bytes"] for row in others))))
+    return ReportTable(
+        title="Zone to zone",
+        columns=(
+            ReportColumn(title="From"),
+            ReportColumn(title="To"),
+            ReportColumn(title="Bytes", unit=BYTES),
+        ),
+        lines=lines,
+    )
+
+
+def by_client(found: ZonesReport, limit: int) -> ReportTable:
+    """Return the table of bytes by client. The last row adds up the rest."""
+    rows = found["by_client"]
+    lines = [
+        ReportLine(
+            values=(
+                shown(row["client_id"]),
+                shown(row["software"], empty=UNKNOWN),
+                *_zones(row["record_bytes"]),
+                sum(row[key]["other"] for key in KINDS),  # type: ignore[literal-required]  # fields of ZonedBytes
+            )
+        )
+        for row in rows
+    ]
+    return ReportTable(
+        title="Records by zone, by client",
+        columns=(
+            ReportColumn(title="Client id"),
+            ReportColumn(title="Software"),
+            *_ZONES,
+            ReportColumn(title="All bytes to other zones", unit=BYTES, short="all, other zone"),
+        ),
+        lines=_ranked(lines, limit, "client", 2),
+    )
+
+
+def by_topic(found: ZonesReport, limit: int) -> ReportTable:
+    """Return the table of record bytes by topic. The last row adds up the rest."""
+    lines = [
+        ReportLine(
+            values=(
+                shown(row["topic"]),
+                *_zones(row["record_bytes"]),
+                row["record_bytes"]["other"] + row["listing_bytes"]["other"],
+            )
+        )
+        for row in found["by_topic"]
+        if row["topic"] is not None
+    ]
+    return ReportTable(
+        title="Records by zone, by topic",
+        columns=(
+            ReportColumn(title="Topic"),
+            *_ZONES,
+            ReportColumn(title="All bytes to other zones", unit=BYTES, short="all, other zone"),
+        ),
+        lines=_ranked(lines, limit, "topic", 1),
+    )
+
+
+def _zones(by_zone: ByZone) -> tuple[int, int, int]:
+    return by_zone["same"], by_zone["other"], by_zone["unknown"]
+
+
+def _ranked(lines: list[ReportLine], limit: int, noun: str, names: int) -> list[ReportLine]:
+    """Return the first lines, and one that adds up the rest. The first values are names."""
+    if len(lines) <= limit:
+        return lines
+    others = [line.values[names:] for line in lines[limit - 1 :]]
+    name = (plural(len(others), f"other {noun}"), *[""] * (names - 1))
+    return [*lines[: limit - 1], ReportLine(values=(*name, *map(sum, zip(*others, strict=True))))]
