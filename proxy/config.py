@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from proxy.addresses import Address, BrokerPorts
+from proxy.error_text import reason_of
 from proxy.options import ConfigError, Given, Option, find, misspelt, option, parse
 from proxy.units import milliseconds, seconds, size, switch, word
 
@@ -24,6 +25,8 @@ LOOPBACK = "127.0.0.1"
 """The host of a listen address that has only a port."""
 MIN_INTERVAL = 0.1
 MAX_INTERVAL = 3600.0
+MAX_RACK_BYTES: Final = 249
+"""The maximum length of a rack's name in bytes."""
 LOG_LEVELS = ("debug", "info", "warning", "error")
 _Value = TypeVar("_Value")
 _READ_RECORDS = ("cramjam", "google_crc32c", "lz4", "zstandard")
@@ -92,6 +95,31 @@ def _by_broker(text: str) -> dict[int, Path]:
 
 def _list(text: str) -> list[str]:
     return [item for item in (part.strip() for part in text.split(",")) if item]
+
+
+def _rack(text: str) -> str:
+    """Read the name of a rack. ``@FILE`` is a file whose only line is the name.
+
+    An empty text is the default, no rack. `load` refuses it as a flag or in the environment.
+    """
+    name, where = text.strip(), ""
+    if name.startswith("@"):
+        file, where = name[1:], f"the file {name[1:]} "
+        try:
+            lines = Path(file).read_text(encoding="utf-8").strip().splitlines()
+        except OSError as error:
+            raise ValueError(f"{file} can't be read: {reason_of(error)}; write @FILE, or the name") from None
+        except UnicodeDecodeError:
+            raise ValueError(f"{where}is not text in UTF-8; it must have one line, a rack's name") from None
+        if len(lines) != 1:
+            raise ValueError(f"{where}has {len(lines) or 'no'} lines; it must have one, a rack's name")
+        name = lines[0].strip()
+    if (size := len(name.encode())) > MAX_RACK_BYTES:
+        raise ValueError(
+            f"{where or 'the name '}has {size} bytes; give a rack's name of at most {MAX_RACK_BYTES} bytes, "
+            "as in the brokers' broker.rack"
+        )
+    return name
 
 
 def _groups(text: str) -> frozenset[str]:
@@ -413,6 +441,15 @@ class Config:
         live=True,
     )
     """The lanes of clients that have a fixed name, by that name."""
+    rack: str = option(
+        metavar="NAME|@FILE",
+        parse=_rack,
+        default="",
+        help="the zone of this gateway, as brokers there have it in broker.rack (eu-west-1a), or @ and a "
+        "file whose only line is that name (@/etc/podinfo/zone); the gateway counts the bytes with "
+        "brokers by zone (docs/zones.md), and changes none",
+    )
+    """The rack of the gateway. Empty if bytes are not counted by zone."""
     max_connections: int = option(
         metavar="N",
         parse=_whole(1),
@@ -634,6 +671,7 @@ GROUPS: Final = {
     "tls_cert": "TLS with clients",
     "broker_tls": "TLS with brokers",
     "sessions": "sessions",
+    "rack": "zones",
     "max_connections": "limits",
     "admin": "watch",
 }
@@ -662,6 +700,11 @@ def load(flags: Mapping[str, str | None], environ: Mapping[str, str], file: str 
         )
     given = find(options, flags, environ, file, ALL_OPTIONS)
     config = Config(**parse(options, given), given=given)
+    rack = given["rack"]
+    if not config.rack and rack.source in {"flag", "environment"}:  # in a file, --show-config writes ""
+        raise ConfigError(
+            f"{rack.called}: it is empty; give a rack's name as in the brokers' broker.rack, or leave it out"
+        )
     _check_apart(config)
     if config.workers > 1 and config.capture is not None:
         raise ConfigError("--capture works with one process only; leave out --workers, or set it to 1")

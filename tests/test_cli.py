@@ -646,6 +646,17 @@ def test_check_says_what_it_did_in_transparent_mode(
     ]
 
 
+def test_check_says_which_rack_was_read(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (file := tmp_path / "zone").write_text("eu-west-1a\n")
+    addresses = ["--listen", f"127.0.0.1:{free_ports(2)}", "--admin", "off"]
+    arguments = ["proxy", "--transparent", "redirect", *addresses, "--check", "--rack"]
+    assert main([*arguments, f"@{file}"]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert said[1] == "The gateway is in the rack eu-west-1a; bytes with brokers are counted by zone."
+    assert main([*arguments, ""]) == 2
+    assert "--rack: it is empty; give a rack's name" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("more", [[], ["--check"]])
 def test_a_misspelt_variable_is_reported_where_its_option_is_missing(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, more: list[str]

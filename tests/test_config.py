@@ -54,6 +54,7 @@ def test_the_defaults_are_those_of_the_design() -> None:
         follow_leader="off",
         cooperative=frozenset(),
         cooperative_lanes={},
+        rack="",
         max_connections=5000,
         workers=1,
         idle_timeout=600.0,
@@ -450,3 +451,50 @@ def test_lanes_that_overlap_are_a_mistake() -> None:
     told = "--cooperative-lanes: lanes blue, red on t-0: the range 5-9 overlaps"
     with pytest.raises(ConfigError, match=told):
         load({"bootstrap": "a:1", "cooperative": "g", "cooperative_lanes": lanes}, {}, None)
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ("", "it is empty"),
+        ("  ", "it is empty"),
+        ("R" * 250, "the name has 250 bytes; give a rack's name of at most 249 bytes"),
+        ("\u00e9" * 125, "the name has 250 bytes"),
+    ],
+)
+def test_a_rack_has_a_name_that_brokers_can_have(written: str, said: str) -> None:
+    assert _error(NEEDED | {"rack": written}).startswith(f"--rack: {said}")
+    assert _error(NEEDED, {"FETCHGATE_RACK": written}).startswith(f"FETCHGATE_RACK: {said}")
+    assert load(NEEDED | {"rack": "R" * 249}, {}, None).rack == "R" * 249
+
+
+def test_a_rack_can_be_in_a_file_of_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "zone"
+    for text in ("eu-west-1a", "eu-west-1a\n", "  eu-west-1a \r\n\n"):
+        file.write_text(text)
+        assert load(NEEDED | {"rack": f"@{file}"}, {}, None).rack == "eu-west-1a"
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "has no lines; it must have one"),
+        (b"\n\n", "has no lines; it must have one"),
+        (b"eu-west-1a\neu-west-1b\n", "has 2 lines; it must have one"),
+        (b"\xff", "is not text in UTF-8"),
+        (b"R" * 250, "has 250 bytes; give a rack's name of at most 249"),
+        (None, "can't be read: No such file or directory; write @FILE"),
+    ],
+)
+def test_a_file_that_has_no_rack_is_named(content: bytes | None, said: str, tmp_path: Path) -> None:
+    file = tmp_path / "zone"
+    if content is not None:
+        file.write_bytes(content)
+    told = _error(NEEDED | {"rack": f"@{file}"})
+    assert told.startswith("--rack: ")
+    assert f"{file} {said}" in told
+
+
+def test_a_rack_needs_a_restart() -> None:
+    config, other = load(NEEDED, {}, None), load(NEEDED | {"rack": "R1"}, {}, None)
+    assert changes(config, other) == ([], ["rack"])

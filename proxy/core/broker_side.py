@@ -9,7 +9,6 @@ from typing import Final
 
 from proxy.core.connection_state import ConnectionState, Stream
 from proxy.core.in_flight import AT_ONCE, InFlight
-from proxy.core.responses import RewriteAddresses
 from proxy.protocol.api import LENGTH_BYTES, RESPONSE_CORRELATION_ID, RESPONSE_START_BYTES, ApiKey
 from proxy.protocol.framing import is_frame
 
@@ -75,9 +74,7 @@ class BrokerSide:
         queue, to_client = self._state.queue, self._state.to_client
         for request in list(queue.owed):
             handler = request.handler
-            if not isinstance(handler, RewriteAddresses) or not handler.awaits_brokers:
-                continue
-            if handler.awaits_brokers <= node_ids:
+            if handler.awaits_brokers and handler.awaits_brokers <= node_ids:
                 buffered = handler.buffered
                 pieces = handler.opened()
                 queue.buffered += handler.buffered - buffered
@@ -120,6 +117,8 @@ class BrokerSide:
         """Process the next bytes of a response."""
         state, handler = self._state, request.handler
         queue, buffered = state.queue, handler.buffered
+        if request.api_key == _PRODUCE:
+            state.tally.produce_bytes += len(chunk)
         pieces = handler.feed(chunk, last=last)
         queue.buffered += handler.buffered - buffered
         if pieces:
@@ -134,6 +133,8 @@ class BrokerSide:
         if handler.end(request) and (waited := queue.ended(request)):
             state.to_client += waited
 
+
+_PRODUCE: Final = int(ApiKey.PRODUCE)
 
 # A member of an enum is looked up slowly.
 _FRAMES: Final = Stream.FRAMES

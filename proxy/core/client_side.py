@@ -166,6 +166,8 @@ class ClientSide:
         """Forward the next bytes of a frame that is not parsed."""
         state = self._state
         state.to_broker.append(data)
+        if state.produces:
+            state.tally.produce_bytes += len(data)
         if not state.from_client.left:
             state.phase = Phase.OPEN
             if state.forwarding is not None:
@@ -291,6 +293,7 @@ class ClientSide:
                 state.from_client.need = min(size, 2 * len(data))
                 return False
             answered = wants
+            state.tally.produce_bytes += len(data)
         elif api_key == ApiKey.API_VERSIONS and size < READ_WITHIN:
             if len(data) < size:
                 state.from_client.need = size
@@ -302,6 +305,7 @@ class ClientSide:
             self._expect(request)
         state.to_broker.append(data)
         state.from_client.left = left
+        state.produces = api_key == ApiKey.PRODUCE
         state.forwarding = request if answered and left else None
         if not self._stops_framing(request) and self._repeats(request):
             with suppress(ProtocolError):

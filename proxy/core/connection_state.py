@@ -5,6 +5,7 @@ Kafka. Both send requests, because the broker's side sends a fetch again after a
 """
 
 from enum import Enum
+from typing import Final
 
 from proxy.core.budget import RequestBudget
 from proxy.core.eligibility import SessionLimits
@@ -14,9 +15,12 @@ from proxy.core.in_flight import InFlight, ResponseQueue
 from proxy.core.plans import Plans
 from proxy.core.requests import TLS_HANDSHAKE
 from proxy.core.stage import Stage
+from proxy.protocol.api import ApiKey
 from proxy.protocol.framing import Framer
 from proxy.protocol.primitives import Buffer
 from proxy.session.decision import Reason
+
+_PRODUCE: Final = int(ApiKey.PRODUCE)
 
 
 class Phase(Enum):
@@ -119,6 +123,7 @@ class ConnectionState:
         "now",
         "phase",
         "plans",
+        "produces",
         "queue",
         "request_budget",
         "response_size",
@@ -183,6 +188,8 @@ class ConnectionState:
         self.forwarding: InFlight | None = None
         """The request that is being forwarded while it arrives. None if no request is being forwarded, or if
         the broker will send no response to the request."""
+        self.produces = False
+        """Whether the request that is being forwarded while it arrives is a Produce request."""
         self.delayed: list[tuple[InFlight, bytes]] = []
         """The calls of `send` that wait until the request that is being forwarded has ended."""
         self.queue = ResponseQueue()
@@ -200,6 +207,8 @@ class ConnectionState:
             self.delayed.append((request, frame))
             return
         request.sent_at = self.now
+        if request.api_key == _PRODUCE:
+            self.tally.produce_bytes += len(frame)
         self.queue.expected.append(request)
         self.to_broker.append(frame)
 

@@ -12,6 +12,7 @@ from proxy.core.connection_state import ConnectionState, Phase, Stream
 from proxy.core.fast_path import FastPath
 from proxy.core.fetches import Fetches
 from proxy.core.in_flight import MAX_IN_FLIGHT, REQUEST_BYTES
+from proxy.protocol.api import ApiKey
 from proxy.protocol.produce import READ_WITHIN
 
 QUEUED_FREE: Final = 65_536
@@ -157,6 +158,16 @@ class ConnectionStatus:
         if not self._state.from_broker.left or not expected:
             return False
         return self._state.response_size <= expected[0].handler.small
+
+    @property
+    def arriving(self) -> tuple[int, int]:
+        """The received bytes of an incomplete fetch response, and the received bytes that wait in the core.
+
+        Not all of these bytes are in the counts of fetches and records yet.
+        """
+        responses, expected = self._state.from_broker, self._state.queue.expected
+        fetched = responses.left and expected and expected[0].api_key == ApiKey.FETCH
+        return (self._state.response_size - responses.left if fetched else 0), len(responses)
 
     @property
     def queued(self) -> int:

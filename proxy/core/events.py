@@ -131,6 +131,8 @@ class Tally(Figures):
     leaders_not_followed: Counter[str] = field(default_factory=Counter)
     """How many partitions were not retried successfully, so that the client got the error. The keys are
     values of `NotFollowed`."""
+    produce_bytes: int = 0
+    """Bytes of Produce requests and responses on the broker's side."""
 
 
 def saved_bytes(tally: Tally) -> int:

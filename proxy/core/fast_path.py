@@ -28,6 +28,7 @@ _ROOM: Final = MAX_IN_FLIGHT - 1
 """The maximum number of requests in flight for the fast path. With one more request, the core stops reading
 from the client."""
 _FETCH: Final = int(ApiKey.FETCH)
+_PRODUCE: Final = int(ApiKey.PRODUCE)
 
 
 class FastPath:
@@ -135,6 +136,8 @@ class FastPath:
                 request.correlation_id, request.sent_at = frame[REQUEST_CORRELATION_ID], now
                 owed.append(request)
                 self._expected.append(request)
+            if other.produces:
+                plans.produced += end - at
             at = end
         plans.requested += at
         return at, data if at == size else data[:at]
@@ -150,6 +153,8 @@ class FastPath:
         if not (self._on and 0 < size < requests.left) or state.phase is _CLOSING or requests.data:
             return 0, b""
         requests.left -= size
+        if state.produces:
+            state.tally.produce_bytes += size
         self._client.bytes_in += size
         self._broker.bytes_out += size
         return size, data
@@ -250,6 +255,8 @@ class FastPath:
         if not request.handler.passes(size):
             return 0, b""
         responses.left -= size
+        if request.api_key == _PRODUCE:
+            self._state.tally.produce_bytes += size
         self._broker.bytes_in += size
         self._client.bytes_out += size
         return size, data

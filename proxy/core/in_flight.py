@@ -104,6 +104,10 @@ class Handler:
         """
         return False
 
+    def opened(self) -> list[Buffer]:
+        """Return the client's response after it has waited for listeners (`awaits_brokers`)."""
+        raise NotImplementedError
+
     def lose(self, _now: float) -> None:
         """Note that the response will not come."""
 

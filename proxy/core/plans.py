@@ -25,6 +25,7 @@ from proxy.protocol.api import (
     REQUEST_START_BYTES,
     RESPONSE_CORRELATION_ID,
     RESPONSE_START_BYTES,
+    ApiKey,
     response_header,
 )
 from proxy.protocol.fetch_layout import HIGH_WATERMARK, FetchLayout
@@ -253,6 +254,7 @@ class Plan(Handler):
         "api_key",
         "live",
         "prefix",
+        "produces",
         "response",
         "spare",
         "version",
@@ -266,6 +268,7 @@ class Plan(Handler):
         self.spare = None
         self.api_key, self.version = request.api_key, request.version
         self.prefix = prefix
+        self.produces = request.api_key == ApiKey.PRODUCE
         self.answered = answered
         self.response: Template | None = None
         """The template of responses that need no rewriting, for a handler that may rewrite responses. None if
@@ -290,6 +293,8 @@ class Plan(Handler):
             return None
         plans = self._plans
         plans.responded += len(frame)
+        if self.produces:
+            plans.produced += len(frame)
         if self._timed:
             plans.measured.note_other(seconds)
         return frame
@@ -686,6 +691,7 @@ class Plans:
         "limits",
         "measured",
         "on",
+        "produced",
         "requested",
         "requests",
         "responded",
@@ -700,9 +706,9 @@ class Plans:
         self._meter = meter
         self.on = True
         """Whether the fast path may use plans."""
-        self.requested = self.responded = 0
-        """The number of request bytes and of response bytes that are not in the tally yet. The plans other
-        than `fetch` have forwarded them."""
+        self.requested = self.responded = self.produced = 0
+        """The number of request bytes, of response bytes, and of all bytes of Produce that are not in the
+        tally yet. The plans other than `fetch` have forwarded them."""
         self.requests: dict[bytes, Plan] = {}
         """The plans by API key and version. Each key consists of the bytes in a request's header."""
         self.fetch: FetchPlan | None = None
@@ -792,7 +798,8 @@ class Plans:
         broker.bytes_out += self.requested
         broker.bytes_in += self.responded
         client.bytes_out += self.responded
-        self.requested = self.responded = 0
+        self.tally.produce_bytes += self.produced
+        self.requested = self.responded = self.produced = 0
         if self.fetch is not None:
             self.fetch.count(self.tally, self._meter)
         return self.tally

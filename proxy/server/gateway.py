@@ -66,7 +66,7 @@ class Gateway:
 
     async def collect_connections(self, most: int) -> list[state.Described]:
         """Return the connections that have transferred the most bytes, at most `most` of them."""
-        return await state.connections(self.server.links, most)
+        return await state.connections(self.server.links, most, self.server.describe)
 
     def reconfigure(self, config: Config) -> None:
         """Apply the changed options that need no restart."""

@@ -49,6 +49,8 @@ async def check(config: Config, say: Say) -> bool:
         ConfigError: a certificate or token can't be used, or the process lacks the privilege for ``tproxy``.
     """
     say(_options_read(config))
+    if config.rack:
+        say(f"The gateway is in the rack {config.rack}; bytes with brokers are counted by zone.")
     tls = BrokerTls(config)
     admin_token(config)
     valid = _certificate_valid(config, say)

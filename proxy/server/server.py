@@ -38,6 +38,7 @@ from proxy.net.transparent import Destinations, OutboundPorts
 from proxy.server.conditions import Repeated
 from proxy.server.monitor import Monitor
 from proxy.server.process import Process, give_back, open_fds, resident_bytes, two_descriptors_free
+from proxy.server.rack_audit import RackAudit
 from proxy.server.registry import KnownBrokers
 from proxy.server.upstream import Upstream, host_and_port
 from proxy.telemetry.history import INTERVAL_SECONDS, describe, write_event
@@ -141,6 +142,10 @@ class Server:
         self._members: Members | None
         self._stages: tuple[MakeStage, ...]
         self._members, self._stages = _cooperative(config, self.shared.number, self._tell)
+        self._audit = RackAudit(process, brokers) if config.rack else None
+        """Counts bytes by zone. None without ``--rack``."""
+        if self._audit is not None:
+            self._stages += (self._audit.stage,)
         self._failed_handshakes = Repeated(self.log, "TLS handshake of a client failed")
         self._refused_clients = Repeated(self.log, "client refused")
         self._all_closed = asyncio.Event()
@@ -328,6 +333,8 @@ class Server:
     def closed(self, link: Link) -> None:
         """Remove a closed link, but keep its counts."""
         self.links.discard(link)
+        if self._audit is not None:
+            self._audit.closed(link)
         self.upstream.closed(link)
         self.monitor.totals.closed(link.node_id, link.core.tally)
         self._closed_owed.setdefault(link.node_id, Owed()).add(Owed(responded_at=link.responded_at))
@@ -408,10 +415,15 @@ class Server:
             paused=paused,
             processes=[process],
             cooperative=self._members.seen(now) if self._members is not None else None,
+            zones=self._audit.zones(self.links) if self._audit is not None else None,
         )
         if self.manager is not None:
             counts.client_session_evictions = self.manager.cache.evictions
         return counts
+
+    def describe(self, link: Link) -> Mapping[str, object]:
+        """Return the fields of a connection in `/state` that options add."""
+        return {} if self._audit is None else self._audit.describe(link)
 
     def account(self) -> Account:
         """Return the status and the sums over all connections, without the list of connections."""
@@ -499,6 +511,8 @@ class Server:
     async def sample(self, now: float) -> None:
         """Add the totals of all connections to the history. Then look for brokers that do not respond."""
         self.monitor.totals.sample(now, ((link.node_id, link.core.tally) for link in self.links))
+        if self._audit is not None:
+            self._audit.look(self.links)
         looked_at, self._looked_at = self._looked_at, now
         # After a stop of the whole machine, the brokers get one more interval to respond.
         if now - looked_at < 2 * INTERVAL_SECONDS:

@@ -24,6 +24,7 @@ from proxy.server.acceptor import Acceptor
 from proxy.server.ipc import HandedOver
 from proxy.server.monitor import Monitor
 from proxy.server.process import Process
+from proxy.server.rack_audit import RackWarning
 from proxy.server.registry import BrokerRegistry, brokers_of, open_listeners
 from proxy.server.server import DRAINING, LIMIT
 from proxy.server.worker import shared_bytes, shared_memory
@@ -69,6 +70,7 @@ class Supervisor:
         self.monitor = Monitor(process, self.brokers)
         self.turned_away = Counter({LIMIT: 0, DRAINING: 0})
         self._broker_tls = BrokerTls(config)
+        self._rack_warning = RackWarning(process)
         self._started = False
         """Whether the gateway asks the cluster for its brokers and accepts clients. Both begin when all
         workers are ready, or `TOGETHER_SECONDS` after the first worker is ready."""
@@ -190,6 +192,8 @@ class Supervisor:
         if isinstance(self.brokers, Destinations):  # the known brokers are sent when they change
             self._send_brokers()
         self._follow_own_files()
+        if counts.zones is not None:
+            self._rack_warning.look(counts.zones.racks.values())
 
     def _in_use(self) -> set[int]:
         links = (worker.counts.links for worker in self._workers.values())

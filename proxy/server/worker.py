@@ -284,7 +284,8 @@ class Worker:
         elif what == "counts":
             result = self.server.counts()
         else:
-            result = await state.connections(self.server.links, *more)
+            (most,) = more
+            result = await state.connections(self.server.links, most, self.server.describe)
         self._channel.send("response", number, result)
 
     async def leave(self, within: float) -> None:

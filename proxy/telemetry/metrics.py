@@ -22,10 +22,12 @@ from proxy.cooperative.tally import BATCHES, COMMITS, DETACHED, EXCLUSIVE, RECOR
 from proxy.cooperative.tally import STATES as STATES_OF_MEMBERS
 from proxy.core.events import FetchKind, Refusal, SideTally, Tally, saved_bytes
 from proxy.core.histograms import Distribution, Measured
+from proxy.core.racks import Zone
 from proxy.protocol.api import ErrorCode
 from proxy.session.state import Loss
 from proxy.telemetry.status import STATES, Account, Health, WithBroker
 from proxy.telemetry.totals import NodeId
+from proxy.telemetry.zones import WHAT, Zones
 from proxy.version import VERSION
 
 MAX_REASONS: Final = 50
@@ -140,6 +142,12 @@ class SharedValues:
         """The figures of the cooperative groups. Only the metrics in `COOPERATIVE` use them."""
         assert self.counts.cooperative is not None  # noqa: S101 - `COOPERATIVE` needs some groups
         return self.counts.cooperative
+
+    @property
+    def zones(self) -> Zones:
+        """The bytes by zone. Only the metrics in `ZONES` use them."""
+        assert self.counts.zones is not None  # noqa: S101 - `ZONES` needs a rack
+        return self.counts.zones
 
 
 Value: TypeAlias = float | Distribution
@@ -696,6 +704,25 @@ COOPERATIVE: Final = (
 option lists the groups."""
 
 
+ZONES: Final = (
+    Figure(
+        COUNTER,
+        "zone_bytes",
+        "All bytes with brokers, by the zone of the broker and by what they are.",
+        lambda it: [((zone.value, what), it.zones.byte_counts[zone, what]) for zone in Zone for what in WHAT],
+        ("zone", "what"),
+    ),
+    Figure(
+        GAUGE,
+        "zone_brokers",
+        "Brokers in responses so far, by zone.",
+        lambda it: one_label(it.zones.brokers(it.config.rack)),
+        ("zone",),
+    ),
+)
+"""The additional metrics with ``--rack``."""
+
+
 def _members(found: Cooperative) -> Iterator[tuple[tuple[str, str], int]]:
     for group in found.groups:
         states = Counter(member.state for member in group.members)
@@ -722,7 +749,9 @@ class _AccountCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Return all metrics of the gateway."""
         reading = SharedValues(self._account)
-        figures = FIGURES if reading.counts.cooperative is None else FIGURES + COOPERATIVE
+        figures: tuple[Figure, ...] = FIGURES
+        figures += () if reading.counts.cooperative is None else COOPERATIVE
+        figures += () if reading.counts.zones is None else ZONES
         return (figure.family(reading) for figure in figures)
 
 

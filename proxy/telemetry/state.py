@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, fields
 from math import isinf
 from time import monotonic, time
@@ -13,12 +13,14 @@ from proxy.adding import Figures
 from proxy.cooperative.tally import BATCHES, COMMITS, DETACHED, RECORDS, Cooperative, MemberSeen
 from proxy.core.events import FetchKind, Tally, fetch_bytes, saved_bytes
 from proxy.core.histograms import Distribution, Measured
+from proxy.core.racks import Zone
 from proxy.effective_config import as_json
 from proxy.net.link import HOLDS, Link
 from proxy.protocol.api import ErrorCode
 from proxy.telemetry.history import History, RecentEvent
 from proxy.telemetry.status import Account, Status, WithBroker
 from proxy.telemetry.totals import BROKER_BYTES, BROKER_FETCHES, CLIENT_BYTES, CLIENT_FETCHES, NodeId
+from proxy.telemetry.zones import WHAT, Zones
 from proxy.version import VERSION
 
 MAX_LISTED: Final = 2000
@@ -58,17 +60,24 @@ async def document(gateway: Describable, limit: int = MAX_LISTED) -> bytes:
     return f'{head[:-1]}, "connections": [{texts}]}}\n'.encode()
 
 
-async def connections(links: Collection[Link], limit: int) -> list[Described]:
+async def connections(
+    links: Collection[Link], limit: int, more: Callable[[Link], Mapping[str, object]] = lambda _: {}
+) -> list[Described]:
     """Return descriptions of the `limit` connections that have sent their clients the most bytes.
 
     The first one has sent the most.
     If the list is long, other tasks run in between.
+
+    Args:
+        links: the open connections.
+        limit: how many of them to describe.
+        more: returns the further fields that an option adds for a connection.
     """
     described: list[Described] = []
     listed = sorted(links, key=lambda link: link.core.tally.client.bytes_out, reverse=True)[:limit]
     for at in range(0, len(listed), _AT_ONCE):
         described += [
-            (link.core.tally.client.bytes_out, json.dumps(_connection(link)))
+            (link.core.tally.client.bytes_out, json.dumps({**_connection(link), **more(link)}))
             for link in listed[at : at + _AT_ONCE]
         ]
         await asyncio.sleep(0)
@@ -123,6 +132,7 @@ def overview(account: Account) -> dict[str, Any]:
                 "listener": str(broker.listener) if broker.listener else None,
                 **_problem(status, node_id),
                 **_with_broker(account, node_id),
+                **_rack_of(counts.zones, node_id),
             }
             for node_id, broker in sorted(status.brokers.items())
         ],
@@ -133,6 +143,19 @@ def overview(account: Account) -> dict[str, Any]:
         "config": as_json(config),
         "leaders_updated": counts.leaders_updated,
         **({} if counts.cooperative is None else {"cooperative": cooperative(counts.cooperative)}),
+        **({} if counts.zones is None else {"rack": config.rack, "zones": _zones(counts.zones, config.rack)}),
+    }
+
+
+def _rack_of(zones: Zones | None, node_id: int) -> dict[str, str | None]:
+    """Return the rack of a broker, None if it is not known. Without ``--rack``, return no field."""
+    return {} if zones is None else {"rack": zones.racks_of_known.get(node_id) or None}
+
+
+def _zones(zones: Zones, rack: str) -> dict[str, Any]:
+    return {
+        "bytes": {zone.value: {what: zones.byte_counts[zone, what] for what in WHAT} for zone in Zone},
+        "brokers": zones.brokers(rack),
     }
 
 
@@ -191,7 +214,9 @@ def _event(event: RecentEvent) -> dict[str, Any]:
 
 
 def _tally(tally: Tally) -> dict[str, Any]:
-    return {"saved_bytes": saved_bytes(tally)} | _figures(tally)
+    figures = _figures(tally)
+    del figures["produce_bytes"]  # with --rack, it is shown by zone
+    return {"saved_bytes": saved_bytes(tally)} | figures
 
 
 def _figures(counted: Figures) -> dict[str, Any]:

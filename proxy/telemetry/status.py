@@ -20,6 +20,7 @@ from proxy.core.histograms import ADDED_SECONDS, Distribution, Measured
 from proxy.telemetry.history import History, RecentEvents
 from proxy.telemetry.totals import NodeId
 from proxy.telemetry.unanswered import Unanswered
+from proxy.telemetry.zones import Zones
 
 STATES: Final = ("starting", "ready", "degraded", "draining")
 
@@ -323,6 +324,8 @@ class Counts(Figures):
     processes: list[ServingProcess] = field(default_factory=list)
     cooperative: Cooperative | None = None
     """The figures of cooperative groups. None if ``--cooperative`` is not set."""
+    zones: Zones | None = None
+    """The bytes by zone. None if ``--rack`` is not set."""
 
     def total(self) -> Tally:
         """Return the sum of the counts over all brokers."""
@@ -348,6 +351,8 @@ class Counts(Figures):
         self.processes.clear()
         if self.cooperative is not None:
             self.cooperative.drop_current()
+        if self.zones is not None:
+            self.zones.drop_current()
 
 
 @dataclass(slots=True, kw_only=True)

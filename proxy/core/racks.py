@@ -1,0 +1,134 @@
+"""The racks of brokers, and the zone of each: ``--rack``. Sans-IO.
+
+A broker's rack (``broker.rack``) is in Metadata and DescribeCluster responses. Operators name racks by the
+zones of their provider, so traffic between two racks crosses zones.
+"""
+
+from collections.abc import Callable, Iterable
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from proxy.protocol.api import ApiKey
+from proxy.protocol.messages import read
+from proxy.protocol.schemas import ADDRESSED
+
+VERSIONS: Final = {
+    int(key): range(first, ADDRESSED[key].last + 1)
+    for key, first in ((ApiKey.METADATA, 1), (ApiKey.DESCRIBE_CLUSTER, 0))
+}
+"""The APIs whose responses have the racks of brokers, and the versions in which they can be read."""
+
+
+class Zone(StrEnum):
+    """Where a broker is, seen from the gateway."""
+
+    SAME = "same"
+    OTHER = "other"
+    UNKNOWN = "unknown"
+    """The broker has no rack, or no response has named it yet."""
+
+
+class BrokerRack(NamedTuple):
+    """A broker in a response, with its rack. The rack is empty if the broker has none."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str
+
+
+def read_racks(api_key: int, version: int, body: bytes) -> list[BrokerRack]:
+    """Return the brokers in a response of one of `VERSIONS`.
+
+    Args:
+        api_key: the API key of the request.
+        version: the version of the request.
+        body: the response without its header. It may end after the brokers.
+
+    Raises:
+        ProtocolError: the body does not match the version, or ends before the last broker.
+    """
+    message = ADDRESSED[api_key]
+    brokers = read(message.schema, api_key, version, body, 0, only=message.where, whole=False)["brokers"]
+    return [
+        BrokerRack(
+            broker["node_id"],
+            broker["host"].decode(errors="replace"),
+            broker["port"],
+            (broker["rack"] or b"").decode(errors="replace"),
+        )
+        for broker in brokers or ()
+    ]
+
+
+class BrokerRacks:
+    """The racks of the brokers, as far as responses have named them. A process keeps them as long as it runs.
+
+    A broker is known by its node id, and by the address in the response. Without a node id, the address
+    decides: a transparent gateway may have clients of several clusters, which have the same node ids.
+
+    Args:
+        rack: the rack of the gateway.
+    """
+
+    def __init__(self, rack: str) -> None:
+        self.rack = rack
+        self.by_node: dict[int, str] = {}
+        """The rack of each broker by its node id, "" if it has none."""
+        self.by_address: dict[tuple[str, int], BrokerRack] = {}
+        """The broker at each host and port that a response has named."""
+        self._named: dict[tuple[str, int], tuple[str, int]] = {}
+        """For an IP and port, the host and port that responses have."""
+        self.changed: Callable[[Iterable[BrokerRack]], None] = lambda _: None
+        """Called with brokers that are new, or whose rack or address has changed."""
+
+    def __repr__(self) -> str:
+        return f"<BrokerRacks of {self.rack} {self.by_node}>"
+
+    def learn(self, brokers: Iterable[BrokerRack]) -> None:
+        """Note the brokers of a response. The newest response wins."""
+        new = [
+            broker
+            for broker in brokers
+            if self.by_node.get(broker.node_id) != broker.rack
+            or self.by_address.get((broker.host, broker.port)) != broker
+        ]
+        for broker in new:
+            self.by_node[broker.node_id] = broker.rack
+            self.by_address[broker.host, broker.port] = broker
+        if new:
+            self.changed(new)
+
+    def found_at(self, ip: str, broker: BrokerRack) -> None:
+        """Note an IP of a broker whose responses have a host name."""
+        self._named[ip, broker.port] = (broker.host, broker.port)
+
+    @property
+    def here(self) -> bool:
+        """Whether any broker is known to be in the gateway's rack."""
+        return self.rack in self.by_node.values()
+
+    def at(self, host: str, port: int) -> BrokerRack | None:
+        """Return the broker at an address. None if no response has named it."""
+        return self.by_address.get(self._named.get((host, port), (host, port)))
+
+    def zone(self, node_id: int) -> Zone:
+        """Return the zone of a broker. It is never guessed."""
+        return zone_of(self.by_node.get(node_id, ""), self.rack)
+
+    def zone_at(self, host: str, port: int) -> Zone:
+        """Return the zone of the broker at an address. It is never guessed."""
+        broker = self.at(host, port)
+        return zone_of(broker.rack if broker is not None else "", self.rack)
+
+
+def zone_of(broker_rack: str, rack: str) -> Zone:
+    """Return the zone of a broker, seen from a gateway in the rack `rack`.
+
+    Args:
+        broker_rack: the rack of the broker, "" if it is unknown.
+        rack: the rack of the gateway.
+    """
+    if not broker_rack:
+        return Zone.UNKNOWN
+    return Zone.SAME if broker_rack == rack else Zone.OTHER

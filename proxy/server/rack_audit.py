@@ -1,0 +1,172 @@
+"""Counts the bytes with brokers by zone: ``--rack``."""
+
+from collections import Counter
+from collections.abc import Iterable
+from functools import partial
+
+from proxy.addresses import Address
+from proxy.core.rack_stage import RackStage
+from proxy.core.racks import BrokerRack, BrokerRacks, Zone
+from proxy.net.link import Link
+from proxy.net.resolve import is_literal
+from proxy.net.transparent import Destinations
+from proxy.server.process import Process
+from proxy.server.registry import KnownBrokers
+from proxy.telemetry.zones import WHAT, Zones, kinds_of
+
+_RECORDS = WHAT.index("records")
+
+
+class _Counted:
+    """The bytes of an open link that are counted already."""
+
+    __slots__ = ("kinds", "records_other_zone")
+
+    def __init__(self) -> None:
+        self.kinds = [0] * len(WHAT)
+        """The bytes by kind, in the order of `WHAT`."""
+        self.records_other_zone = 0
+
+
+class RackAudit:
+    """Counts the bytes with brokers by zone, for one process.
+
+    The core counts bytes by kind anyway, so nothing is done for each frame. Every few seconds, the audit
+    reads the counts of each link, and adds the new bytes to the zone of the link's broker. A byte counts for
+    the zone that is known then. If the rack becomes known only later, earlier bytes stay `unknown`.
+
+    Args:
+        process: the process. Its options name the gateway's rack.
+        brokers: the known brokers.
+    """
+
+    def __init__(self, process: Process, brokers: KnownBrokers | Destinations) -> None:
+        config = process.config
+        self._process = process
+        self._brokers = brokers
+        self._transparent = config.is_transparent
+        self.racks = BrokerRacks(config.rack)
+        self.racks.changed = self._changed
+        self.stage = partial(RackStage, self.racks)
+        """Makes the stage of a new connection."""
+        self._byte_counts = Counter[tuple[str, str]]()
+        """See `Zones.byte_counts`."""
+        self._counted: dict[Link, _Counted] = {}
+        self._unresolved: list[BrokerRack] = []
+        """Brokers whose host names could not be looked up. `look` tries again."""
+        self._warning = RackWarning(process)
+
+    def zone_of(self, link: Link) -> Zone:
+        """Return the zone of a link's broker.
+
+        In transparent mode, only the broker's address is known. This also applies to links to the bootstrap.
+        """
+        if not self._transparent and link.node_id is not None:
+            return self.racks.zone(link.node_id)
+        address = link.broker_address
+        return self.racks.zone_at(address.host, address.port) if address is not None else Zone.UNKNOWN
+
+    def describe(self, link: Link) -> dict[str, object]:
+        """Return the fields that `/state` shows of an open link."""
+        self._count(link)
+        return {
+            "zone": self.zone_of(link),
+            "record_bytes_other_zone": self._counted[link].records_other_zone,
+        }
+
+    def look(self, links: Iterable[Link]) -> None:
+        """Count the bytes since the last call. Call this every few seconds.
+
+        Warn once if no broker is in the gateway's rack. Workers do not warn, because a worker may know only
+        some of the racks: see `Supervisor`.
+        """
+        for link in links:
+            self._count(link)
+        if self._process.config.workers == 1:
+            self._warning.look(self._racks.values())
+        unresolved, self._unresolved = self._unresolved, []
+        self._changed(unresolved)
+
+    def closed(self, link: Link) -> None:
+        """Count the last bytes of a link."""
+        self._count(link)
+        del self._counted[link]
+
+    def zones(self, links: Iterable[Link]) -> Zones:
+        """Return what was counted so far."""
+        self.look(links)
+        return Zones(
+            byte_counts=self._byte_counts.copy(), racks=self._racks, racks_of_known=self._racks_of_known
+        )
+
+    @property
+    def _racks(self) -> dict[str, str]:
+        """See `Zones.racks`."""
+        if not self._transparent:
+            return {str(node_id): rack for node_id, rack in self.racks.by_node.items()}
+        return {str(Address(host, port)): each.rack for (host, port), each in self.racks.by_address.items()}
+
+    @property
+    def _racks_of_known(self) -> dict[int, str]:
+        """See `Zones.racks_of_known`."""
+        if not self._transparent:
+            return self.racks.by_node.copy()
+        known = ((node_id, broker.address) for node_id, broker in self._brokers.known.items())
+        found = ((node_id, self.racks.at(address.host, address.port)) for node_id, address in known)
+        return {node_id: broker.rack for node_id, broker in found if broker is not None}
+
+    def _count(self, link: Link) -> None:
+        if (counted := self._counted.get(link)) is None:
+            counted = self._counted[link] = _Counted()
+        zone, before = self.zone_of(link), counted.kinds
+        kinds = kinds_of(link.core.tally, link.core.status().arriving)
+        for at, what in enumerate(WHAT):
+            # A request is counted before it is written. So the rest, `other`, may be too low for a moment.
+            if (more := kinds[at] - before[at]) > 0:
+                self._byte_counts[zone, what] += more
+                before[at] += more
+                if at == _RECORDS and zone is Zone.OTHER:
+                    counted.records_other_zone += more
+
+    def _changed(self, brokers: Iterable[BrokerRack]) -> None:
+        """Look up the host names of brokers that are new, or have a new rack or address."""
+        for broker in brokers:
+            if not is_literal(broker.host):
+                self._process.spawn(self._resolve(broker))
+
+    async def _resolve(self, broker: BrokerRack) -> None:
+        """Note the IPs of a broker, because transparent mode knows only the IP of a link's broker."""
+        try:
+            ips = await self._process.resolver.ips(broker.host)
+        except OSError:
+            self._unresolved.append(broker)
+        except ValueError:
+            pass  # it is no host name
+        else:
+            for ip in ips:
+                self.racks.found_at(ip, broker)
+
+
+class RackWarning:
+    """Warns once if brokers have racks, but none of them has the gateway's rack.
+
+    Args:
+        process: the process that logs the warning.
+    """
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._warned = False
+
+    def look(self, racks: Iterable[str]) -> None:
+        """Look at the known racks of brokers, "" for a broker without a rack."""
+        rack, known = self._process.config.rack, sorted({each for each in racks if each})
+        if self._warned or not known or rack in known:
+            return
+        self._warned = True
+        remedy = "give --rack the broker.rack of brokers in the gateway's zone"
+        self._process.log.warning(
+            "no broker is in the gateway's rack", rack=rack, racks=", ".join(known), remedy=remedy
+        )
+        text = f"no broker is in the gateway's rack {rack}; the racks are {', '.join(known)}; {remedy}"
+        self._process.note("rack", text, warning=True)
