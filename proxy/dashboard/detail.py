@@ -30,6 +30,7 @@ def client(row: ClientFigures, rates: Rates, events: Iterable[PastEvent]) -> lis
             ("", f"{volume(rate.broker)}/s with brokers, {volume(rate.saved)}/s saved"),
             ("since accepted", f"{volume(row.saved)} saved in {scaled(row.fetches)} fetches"),
             ("why not", row.why or "it saves"),
+            *_zones(row),
         ),
     ]
     for connection in row.connections:
@@ -46,6 +47,7 @@ def broker(
         _line((f" broker {figures.name} ", "bold reverse"), f"  {figures.address}"),
         *_pairs(
             ("problem", problem_of(figures) or "none"),
+            *((("rack", figures.rack),) if figures.rack else ()),
             ("connections", scaled(figures.connections)),
             ("due", f"{scaled(figures.outstanding)} requests without a response, {_late(figures)}"),
             ("sessions", f"{scaled(figures.sessions)} of {scaled(figures.partitions)} partitions"),
@@ -73,6 +75,14 @@ def broker(
     return [*lines, *_events(named)]
 
 
+def _zones(row: ClientFigures) -> Iterator[tuple[str, str]]:
+    """Yield how many record bytes have come from other zones, if the gateway has a rack."""
+    if any(one.zone for one in row.connections):
+        records = sum(one.records for one in row.connections)
+        other = sum(one.records_other_zone for one in row.connections)
+        yield "other zone", f"{volume(other)} of records, {share(other, records)} of all"
+
+
 def _late(figures: BrokerFigures) -> str:
     return f"the oldest {span(figures.late)} late" if figures.late else "none of them late"
 
@@ -80,7 +90,9 @@ def _late(figures: BrokerFigures) -> str:
 def _connection(one: ClientConnection, rates: Rates) -> Iterator[Text]:
     rate = rates.of(one)
     session = f"{scaled(one.partitions)} partitions, next epoch {one.epoch}" if one.epoch else "none"
-    yield _line((one.address, _LABEL), f"  to broker {one.broker}, {one.phase or 'open'} for {span(one.age)}")
+    zone = f" ({one.zone} zone)" if one.zone else ""
+    phase = f"{one.phase or 'open'} for {span(one.age)}"
+    yield _line((one.address, _LABEL), f"  to broker {one.broker}{zone}, {phase}")
     yield from _pairs(
         ("session", session),
         ("fetches", f"{scaled(one.fetches)} of v{one.version}" if one.fetches else "none"),

@@ -22,6 +22,10 @@ class TrafficRate:
     """Bytes of fetches and their responses on the client's side, per second."""
     broker: float = 0.0
     """Bytes of fetches and their responses on the broker's side, per second."""
+    records: float = 0.0
+    """Record bytes from brokers, per second."""
+    other_zone: float = 0.0
+    """How many of these come from another zone (``--rack``)."""
     reasons: Mapping[str, float] = field(default_factory=dict)
     """The number of fetches without a session per second, by reason."""
 
@@ -130,7 +134,10 @@ def _rate(client: ClientConnection, before: ClientConnection | None, seconds: fl
     reasons = Counter(client.reasons)
     if before is None:
         fetches, on_client, on_broker = client.fetches, client.client_bytes, client.broker_bytes
+        records, other_zone = client.records, client.records_other_zone
     else:
+        records = client.records - before.records
+        other_zone = client.records_other_zone - before.records_other_zone
         fetches = client.fetches - before.fetches
         on_client = client.client_bytes - before.client_bytes
         on_broker = client.broker_bytes - before.broker_bytes
@@ -139,5 +146,7 @@ def _rate(client: ClientConnection, before: ClientConnection | None, seconds: fl
         fetches=fetches / seconds,
         client=on_client / seconds,
         broker=on_broker / seconds,
+        records=records / seconds,
+        other_zone=other_zone / seconds,
         reasons={reason: count / seconds for reason, count in reasons.items() if count > 0},
     )

@@ -147,6 +147,8 @@ def _row(name: str, members: Sequence[ClientConnection], rates: Rates, *, single
         fetches=sum(one.fetches for one in of_each.values()),
         client=sum(one.client for one in of_each.values()),
         broker=sum(one.broker for one in of_each.values()),
+        records=sum(one.records for one in of_each.values()),
+        other_zone=sum(one.other_zone for one in of_each.values()),
         reasons=reasons,
     )
     ordered = sorted(members, key=lambda client: (-of_each[client.key].client, client.key))

@@ -107,6 +107,12 @@ class ClientConnection:
     """How many bytes of responses are buffered until they are complete, or until it is their turn."""
     last_event: str
     last_error: str
+    zone: str = ""
+    """The zone of the broker: ``same``, ``other`` or ``unknown``. Empty without ``--rack``."""
+    records: int = 0
+    """The record bytes that the broker has sent."""
+    records_other_zone: int = 0
+    """How many of these came from another zone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +138,8 @@ class BrokerFigures:
     problem: str
     problem_seconds: float | None
     """For how many seconds the broker has had its problem. None if unknown."""
+    rack: str = ""
+    """The rack of the broker. Empty if it is unknown, and without ``--rack``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,6 +238,8 @@ class Snapshot:
     """How many records members have received, without partitions of which a member gets all records."""
     records_filtered: int
     """How many records were removed from responses to members: those of other members, and processed ones."""
+    rack: str = ""
+    """The rack of the gateway. Empty without ``--rack``."""
     detached: int
     """How often a member stopped using shared fetches and fetched for itself."""
 
@@ -291,6 +301,7 @@ def _snapshot(document: Mapping[str, Any]) -> Snapshot:
         groups=tuple(_group(one) for one in _list(shared.get("groups", []))),
         records_kept=_count(records.get("kept", 0)),
         records_filtered=_count(records.get("filtered", 0)),
+        rack=_shown(document.get("rack", "")),
         detached=sum(_count(times) for times in shared.get("detached", {}).values()),
     )
 
@@ -352,6 +363,9 @@ def _client(document: Mapping[str, Any]) -> ClientConnection:
         held=_count(document.get("held_bytes", 0)),
         last_event=_in_words(_shown(document.get("last_event", ""))),
         last_error=_shown(document.get("last_error", "")),
+        zone=_shown(document.get("zone", "")),
+        records=_count(document["broker"].get("fetch_record_bytes", 0)),
+        records_other_zone=_count(document.get("record_bytes_other_zone", 0)),
     )
 
 
@@ -380,6 +394,7 @@ def _broker(name: str, address: str, document: Mapping[str, Any]) -> BrokerFigur
         late=_number(document.get("oldest_request_seconds", 0)),
         problem=_shown(document["problem"]),
         problem_seconds=_number_or_none(document.get("problem_seconds")),
+        rack=_shown(document.get("rack") or ""),
     )
 
 

@@ -12,7 +12,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 from proxy.dashboard.figures import NOTHING, fitting, moment, scaled, span, sparkline, volume
-from proxy.dashboard.rates import Rates
+from proxy.dashboard.rates import Rates, TrafficRate
 from proxy.dashboard.rows import ClientFigures
 from proxy.dashboard.snapshot import BOOTSTRAP, BrokerFigures
 
@@ -44,6 +44,7 @@ _CLIENT_WIDTHS: Final = {
     "fetch/s": 7,
     "bytes/s": 7,
     "to broker": 9,
+    "other zone": 13,
     "saved/s": 8,
     "saved": 8,
     "lately": _BARS,
@@ -51,6 +52,8 @@ _CLIENT_WIDTHS: Final = {
     "error": 20,
 }
 _NARROW: Final = ("conns", "parts", "fetch/s", "bytes/s", "saved/s", "why not")
+_NARROW_ZONES: Final = ("fetch/s", "bytes/s", "other zone", "saved/s", "why not")
+"""These columns with ``--rack``. The others of `_NARROW` are added if there is room."""
 _MORE: Final = ("saved", "software", "to broker", "incr", "v")
 """The columns that are added if there is room, the most important first."""
 _LEFT: Final = frozenset({"software", "lately", "why not", "error", "address"})
@@ -70,16 +73,23 @@ _BROKER_WIDTHS: Final = {
 _NARROW_BROKER: Final = ("conns", "due", "sessions", "refused", "evicted", "fetch", "other")
 
 
-def client_columns(width: int, *, bars: bool, errors: bool) -> dict[str, int]:
+def client_columns(width: int, *, bars: bool, errors: bool, zones: bool = False) -> dict[str, int]:
     """Return the table columns after the client name, with their widths.
 
     Enough room is left for long client names.
+
+    Args:
+        width: the width of the screen.
+        bars: whether there is something to draw as bars.
+        errors: whether a client had an error.
+        zones: whether the gateway has a rack.
     """
     minimum = max(_NAME_FROM_100 if width >= 100 else _NAME, width // _OF_NAME)
-    chosen = {name: _CLIENT_WIDTHS[name] for name in _NARROW}
+    narrow = _NARROW_ZONES if zones else _NARROW
+    chosen = {name: _CLIENT_WIDTHS[name] for name in narrow}
     room = _rest(width, chosen) - minimum
     for name, size in [
-        *((name, _CLIENT_WIDTHS[name]) for name in _MORE),
+        *((name, _CLIENT_WIDTHS[name]) for name in (*_NARROW, *_MORE) if name not in narrow),
         *([("error", _CLIENT_WIDTHS["error"])] if errors else []),
         *([("lately", _BARS)] if bars else []),
     ]:
@@ -152,9 +162,17 @@ def _client_cell(row: ClientFigures, name: str, width: int, rates: Rates, *, pla
         "fetch/s": per_second(rate.fetches),
         "bytes/s": volume(rate.client),
         "to broker": volume(rate.broker),
+        "other zone": _other_zone(rate),
         "why not": row.why,
     }
     return text[name], ""
+
+
+def _other_zone(rate: TrafficRate) -> str:
+    """Return the record bytes from other zones per second, and their share of all record bytes."""
+    if not rate.records:
+        return NOTHING
+    return f"{volume(rate.other_zone)} {int(100 * rate.other_zone / rate.records)} %"
 
 
 def per_second(value: float) -> str:

@@ -176,7 +176,7 @@ def _screen(
     )
     clients = found[first : first + fit.clients]
     errors = any(row.error for row in found)
-    columns = tables.client_columns(size.width, bars=rates.bars, errors=errors)
+    columns = tables.client_columns(size.width, bars=rates.bars, errors=errors, zones=bool(snapshot.rack))
     broker_columns = tables.broker_columns(size.width, snapshot.brokers, bars=rates.bars)
     return [
         _title(snapshot, choice),
@@ -481,6 +481,7 @@ _HELP: Final = (
     ("conns", "its connections"),
     ("parts", "partitions in its fetch sessions at brokers"),
     ("bytes/s", "of fetches on the client's side; to broker: on the brokers' side"),
+    ("other zone", "record bytes a second from other zones, and their share (--rack)"),
     ("saved", "bytes on the client's side less those on the brokers'"),
     ("why not", "why it saves nothing now: the commonest reason of its fetches"),
     ("incr", "share of its fetches that brokers got as incremental ones"),

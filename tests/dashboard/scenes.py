@@ -155,6 +155,18 @@ def _cooperative() -> Any:
     return document
 
 
+def _zoned() -> Any:
+    document = live()
+    document["rack"] = "eu-west-1a"
+    for broker, rack in zip(document["brokers"], ("eu-west-1a", "eu-west-1b", None), strict=True):
+        broker["rack"] = rack
+    for number, one in enumerate(document["connections"]):
+        other = number % 3 == 1
+        one["zone"] = "other" if other else "same"
+        one["record_bytes_other_zone"] = one["broker"]["fetch_record_bytes"] if other else 0
+    return document
+
+
 SCENES: Final = {
     "starting": _starting,
     "idle": _idle,
@@ -166,6 +178,7 @@ SCENES: Final = {
     "crowded": _crowded,
     "serving": _serving,
     "cooperative": _cooperative,
+    "zones": _zoned,
 }
 
 

@@ -157,3 +157,22 @@ def test_a_new_connection_or_another_gateway_has_no_past() -> None:
     rates.add(at(1, client("a", client_bytes=20, age=2.0)))
     assert rates.of(client("a", client_bytes=20, age=2.0)).client == 10
     assert rates.cpu() is None
+
+
+def test_records_from_other_zones_are_a_rate_and_a_share() -> None:
+    rates = Rates()
+    near, far = client("a", address="x:1", zone="same"), client("a", address="x:2", zone="other")
+    rates.add(at(0, near, far))
+    near, far = replace(near, records=1000), replace(far, records=3000, records_other_zone=3000)
+    rates.add(at(10, near, far))
+    (row,) = shown(near, far, rates=rates)
+    assert (row.rate.records, row.rate.other_zone) == (400, 300)
+    columns = tables.client_columns(80, bars=False, errors=False, zones=True)
+    (line,) = tables.clients([row], columns, "", rates, 80, plain=True)
+    assert " 300 B 75 % " in line.plain
+
+
+@pytest.mark.parametrize("width", range(80, 241, 8))
+def test_the_column_of_other_zones_is_there_only_if_the_gateway_has_a_rack(width: int) -> None:
+    assert "other zone" not in tables.client_columns(width, bars=True, errors=True)
+    assert tables.client_columns(width, bars=True, errors=True, zones=True)["other zone"] == 13
