@@ -34,15 +34,16 @@ class Counters:
         place: the namespace of the device.
         device: the name of the device.
         ports: the server ports whose connections are counted.
+        host: the IPv4 address of the only server whose connections are counted, "" for all servers.
     """
 
-    def __init__(self, place: Namespace, device: str, ports: Collection[int]) -> None:
+    def __init__(self, place: Namespace, device: str, ports: Collection[int], *, host: str = "") -> None:
         self._place = place
-        self._table = f"count_{device}"
+        self._table = f"count_{device}" + "".join(f"_{part}" for part in host.split(".") if part)
         wanted = "{ " + ", ".join(map(str, sorted(ports))) + " }"
         chains = [
-            _chain("out", "postrouting", 300, f"oifname {device} tcp dport {wanted}"),
-            _chain("back", "prerouting", -300, f"iifname {device} tcp sport {wanted}"),
+            _chain("out", "postrouting", 300, f"oifname {device} tcp dport {wanted}", "daddr", host),
+            _chain("back", "prerouting", -300, f"iifname {device} tcp sport {wanted}", "saddr", host),
         ]
         named = [
             f"counter {way}_{version}_{kind} {{ }}"
@@ -58,19 +59,29 @@ class Counters:
 
     def read(self) -> tuple[Crossed, Crossed]:
         """Return the traffic sent and received since the last reset."""
+        found = self._read()
+        return _sum(found, "out"), _sum(found, "back")
+
+    def opened(self) -> int:
+        """Return how many connections were begun since the last reset."""
+        found = self._read()
+        return sum(int(found[f"out_{version}_syn"]["packets"]) for version in IP_HEADERS)
+
+    def _read(self) -> dict[str, Any]:
         output = self._place.run("nft", "-j", "list", "counters", "table", "inet", self._table).stdout
-        found = {
+        return {
             entry["counter"]["name"]: entry["counter"]
             for entry in json.loads(output)["nftables"]
             if "counter" in entry
         }
-        return _sum(found, "out"), _sum(found, "back")
 
 
-def _chain(name: str, hook: str, priority: int, which: str) -> str:
+def _chain(name: str, hook: str, priority: int, which: str, field: str, host: str) -> str:
     rules = [f"type filter hook {hook} priority {priority}"]
     for version, protocol in (("ip", "ipv4"), ("ip6", "ipv6")):
-        head = f"meta nfproto {protocol} {which}"
+        if host and version == "ip6":
+            continue
+        head = f"meta nfproto {protocol} {f'ip {field} {host} ' if host else ''}{which}"
         rules += [
             f"{head} tcp flags & syn == syn counter name {name}_{version}_syn",
             f"{head} tcp flags & rst == rst counter name {name}_{version}_rst",
