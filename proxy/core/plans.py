@@ -28,7 +28,7 @@ from proxy.protocol.api import (
     ApiKey,
     response_header,
 )
-from proxy.protocol.fetch_layout import HIGH_WATERMARK, FetchLayout
+from proxy.protocol.fetch_layout import HIGH_WATERMARK, RACK_VERSION, FetchLayout
 from proxy.protocol.fetch_request import MAX_AROUND, FetchRequest
 from proxy.protocol.fetch_response import FetchResponseWalk
 from proxy.protocol.primitives import ProtocolError, Span, read_uvarint
@@ -178,7 +178,7 @@ class EntryTemplate:
         self._head = frame[RESPONSE_START_BYTES : at + HIGH_WATERMARK.start]
         self._ends_at = at + layout.aborted
         aborted = 1 if layout.flexible else LENGTH_BYTES
-        self._records_at = self._ends_at + aborted + (4 if layout.version >= 11 else 0)
+        self._records_at = self._ends_at + aborted + (4 if layout.version >= RACK_VERSION else 0)
         self._end = frame[self._ends_at : self._records_at]
         self._tail = b"\0\0\0" if layout.flexible else b""
         self._flexible = layout.flexible
@@ -195,7 +195,7 @@ class EntryTemplate:
             walk: the parsed form of the whole response.
         """
         layout = request.layout
-        if walk.partitions != 1 or walk.tags or not request.topics.keys:
+        if walk.partitions != 1 or walk.tags or walk.replicas or not request.topics.keys:
             return None
         element = layout.count(1) + layout.prefix(request.topics.keys[0], 1)
         begins = RESPONSE_START_BYTES + layout.flexible + layout.response_head
@@ -330,6 +330,7 @@ class FetchPlan(Handler):
         "_received",
         "_record_bytes",
         "_responses",
+        "_sent_size",
         "_size",
         "_template",
         "fetch",
@@ -376,7 +377,7 @@ class FetchPlan(Handler):
         """Whether the plan's assumptions still hold. The session switches are not included; they are checked
         separately."""
         self.spare = None
-        self._fetches, self._size = template, template.size
+        self._fetches, self._size, self._sent_size = template, template.size, len(sent.frame)
         self.fetch: FetchRequest = sent.with_frame(b"")
         """The fetch with the changes of the stages, without its frame."""
         self.version = sent.layout.version
@@ -433,7 +434,7 @@ class FetchPlan(Handler):
         """Return a new handler for a fetch that the fast path forwards."""
         made, fetching = self._responses.new_fetch(self.version, request.correlation_id)
         fetching.ask(self.fetch)
-        fetching.sent, fetching.sent_partitions = self._size, self.partitions
+        fetching.sent, fetching.sent_partitions = self._sent_size, self.partitions
         return made.handler
 
     def count(self, tally: Tally, meter: Meter) -> None:
@@ -447,13 +448,14 @@ class FetchPlan(Handler):
         asked, received = self._asked, self._received
         if not (asked or received):
             return
-        client, broker, asked_bytes = tally.client, tally.broker, asked * self._size
-        client.bytes_in += asked_bytes
-        broker.bytes_out += asked_bytes
+        client, broker = tally.client, tally.broker
+        client.bytes_in += asked * self._size
+        client.fetch_request_bytes += asked * self._size
+        broker.bytes_out += asked * self._sent_size
+        broker.fetch_request_bytes += asked * self._sent_size
         broker.bytes_in += received
         client.bytes_out += received
         for side in (client, broker):
-            side.fetch_request_bytes += asked_bytes
             side.partitions_requested += asked * self.partitions
             side.fetches[FetchKind.SESSIONLESS] += asked
             side.fetch_response_bytes += received
@@ -624,7 +626,7 @@ class SessionPlan(FetchPlan):
             full: the size of each full response in bytes.
         """
         session, savings = self._session, self._eligibility.savings
-        saved = self._size - self._sent + full - received
+        saved = self._sent_size - self._sent + full - received
         for _ in range(times):  # averages are floats: only the same steps give the same value
             session.continue_session()
             savings.answered(saved, 0)
@@ -760,7 +762,7 @@ class Plans:
         """
         self.forget_fetch()
         template, size = self.template, len(request.frame)
-        small = template is not None and size <= _MAX_COMPARED and size == len(sent.frame)
+        small = template is not None and size <= _MAX_COMPARED
         plain = reason in _PLAIN and not request.session_id and request.session_epoch < 0
         if template is not None and small and plain:
             self.fetch = FetchPlan(self, template, request, sent, reason, eligibility, responses)
@@ -839,7 +841,14 @@ class Plans:
             version: the version of the fetch and its response.
             walk: the parsed form of the response.
         """
-        special = walk.record_bytes or walk.tags or walk.session_id or walk.error_code or walk.moved
+        special = (
+            walk.record_bytes
+            or walk.tags
+            or walk.session_id
+            or walk.error_code
+            or walk.moved
+            or walk.replicas  # each has to be seen by the stages
+        )
         if not special and len(frame) <= _MAX_COMPARED:
             self._response = frame[RESPONSE_START_BYTES:], version, walk.partitions
         if request is not None:

@@ -38,6 +38,9 @@ MAX_RUN_MATCH: Final = 128
 SESSION_VERSION: Final = 7
 """The first version of Fetch with session id and epoch (KIP-227; fetch-semantics 1.3)."""
 
+RACK_VERSION: Final = 11
+"""The first version of Fetch with the client's rack, and with preferred_read_replica (KIP-392)."""
+
 HINTS_VERSION: Final = 16
 """The first version of Fetch in which responses with error 6 or 74 contain the new leader (KIP-951;
 fetch-semantics 5)."""
@@ -145,7 +148,7 @@ def _layout(version: int) -> FetchLayout:
     flexible = version >= 12
     aborted = LOG_START_OFFSET.stop if version >= 5 else LOG_START_OFFSET.start
     # KIP-392: preferred_read_replica, -1 for none.
-    preferred = b"\xff\xff\xff\xff" if version >= 11 else b""
+    preferred = b"\xff\xff\xff\xff" if version >= RACK_VERSION else b""
     if flexible:
         ends = (b"\x00" + preferred + b"\x01\x00", b"\x01" + preferred + b"\x01\x00")
     else:

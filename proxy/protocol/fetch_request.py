@@ -10,10 +10,11 @@ from typing import Final
 
 import numpy as np
 
-from proxy.protocol.api import API_KEY, REQUEST_CORRELATION_ID
+from proxy.protocol.api import API_KEY, LENGTH_BYTES, REQUEST_CORRELATION_ID
 from proxy.protocol.fetch_layout import (
     LAYOUTS,
     PARTITION_BYTES,
+    RACK_VERSION,
     SESSION,
     SESSION_VERSION,
     Entries,
@@ -25,6 +26,7 @@ from proxy.protocol.primitives import (
     Span,
     TooMany,
     Truncated,
+    encode_uvarint,
     read_compact_count,
     read_compact_string,
     read_count,
@@ -194,7 +196,7 @@ class FetchRequest:
     def with_frame(self, frame: bytes) -> "FetchRequest":
         """Return a copy of this fetch with another frame.
 
-        The new frame may differ from the old one only in correlation id, limits and entry fields.
+        The new frame may differ from the old one only in correlation id, limits, entry fields and rack.
         """
         return FetchRequest(
             frame,
@@ -226,6 +228,24 @@ class FetchRequest:
         fetch = self.with_frame(b"".join((self.frame[:at], limits, self.frame[at + _LIMITS.size :])))
         fetch.max_wait_ms = wait if max_wait_ms is None else max_wait_ms
         return fetch
+
+    @property
+    def rack_id(self) -> bytes:
+        """The rack of the client (KIP-392). Empty if it has none, and below v11."""
+        version = self.layout.version
+        if version < RACK_VERSION:
+            return b""
+        if self.layout.flexible:
+            return read_compact_string(self.frame, self.tail)[0] or b""
+        return read_string(self.frame, self.tail)[0] or b""
+
+    def with_rack(self, rack_id: bytes) -> "FetchRequest":
+        """Return the same fetch with another rack (v11 and later)."""
+        frame, at, flexible = self.frame, self.tail, self.layout.flexible
+        _, end = (read_compact_string if flexible else read_string)(frame, at)
+        size = encode_uvarint(len(rack_id) + 1) if flexible else len(rack_id).to_bytes(2)
+        content = b"".join((frame[LENGTH_BYTES:at], size, rack_id, frame[end:]))
+        return self.with_frame(len(content).to_bytes(LENGTH_BYTES) + content)
 
     def with_session(self, session_id: int, session_epoch: int) -> bytes:
         """Return the frame with another session id and epoch (v7 and later)."""
@@ -314,7 +334,7 @@ def _tail(frame: bytes, layout: FetchLayout, at: int) -> bool:
     tagged = False
     if layout.flexible and frame[at:] == _NO_RACK_NO_TAGS:
         return False
-    if layout.version >= 11:
+    if layout.version >= RACK_VERSION:
         rack, at = (read_compact_string if layout.flexible else read_string)(frame, at)
         if rack is None:
             # Not nullable (fetch-semantics 1.3).

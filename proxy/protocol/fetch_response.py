@@ -11,12 +11,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from struct import Struct
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from proxy.protocol.api import LENGTH_BYTES, RESPONSE_START_BYTES, ErrorCode
-from proxy.protocol.fetch_layout import ABORTED_BYTES, MAX_RUN_MATCH, SESSION_VERSION, Entries, FetchLayout
+from proxy.protocol.fetch_layout import (
+    ABORTED_BYTES,
+    MAX_RUN_MATCH,
+    RACK_VERSION,
+    SESSION_VERSION,
+    Entries,
+    FetchLayout,
+)
 from proxy.protocol.metadata import LEADER_BYTES, MAX_LEADERS, LeaderHint
 from proxy.protocol.primitives import (
     UUID_BYTES,
@@ -45,6 +52,9 @@ _NAME = Struct(">h")
 _ENTRY = Struct(">ih")  # partition_index, error_code
 _LEADER = Struct(">ii")  # leader_id, leader_epoch
 _NOBODY: Final = b"\xff\xff\xff\xff"
+_NODE_BYTES: Final = 4
+_MAX_REPLICAS: Final = 10_000
+"""The maximum number of preferred read replicas that are read from one response."""
 _BRIDGE: Final = 512
 """If a unit began in an earlier chunk, at least this number of bytes of the next chunk is joined to it, and
 more if the unit is longer."""
@@ -150,6 +160,14 @@ class Received:
         self.settled += len(piece)
 
 
+class PreferredReplica(NamedTuple):
+    """The broker that a client should fetch a partition from, instead of the leader (KIP-392)."""
+
+    key: bytes
+    partition: int
+    node_id: int
+
+
 class _Short(Exception):  # noqa: N818 - not an error: the unit continues in the next chunk
     """Raised if the current unit of the walk continues in the next chunk."""
 
@@ -238,6 +256,7 @@ class FetchResponseWalk:
         "partitions",
         "record_bytes",
         "record_spans",
+        "replicas",
         "runs",
         "session_id",
         "session_id_at",
@@ -289,6 +308,8 @@ class FetchResponseWalk:
         self.leaders: list[LeaderHint] = []
         """The newer leaders in the response's entries. Only versions with topic ids have them (v13 and
         later)."""
+        self.replicas: list[PreferredReplica] = []
+        """The preferred read replicas in the response's entries (v11 and later)."""
         self.moved = 0
         """The number of entries with error 6 or 74: the partition's leader has moved, or the client's leader
         epoch is too old."""
@@ -503,7 +524,7 @@ class FetchResponseWalk:
         if layout.flexible:
             aborted, listed = read_uvarint(buffer, at)
             preferred = listed + ((aborted - 1) * (ABORTED_BYTES + 1) if aborted else 0)
-            size, at = read_uvarint(buffer, preferred + 4)
+            size, at = read_uvarint(buffer, preferred + _NODE_BYTES)
             # Aborted transactions are assumed to have no tags: no schema defines any.
             if aborted > 1 and any(buffer[listed + ABORTED_BYTES : preferred : ABORTED_BYTES + 1]):
                 raise Malformed("an aborted transaction with tags")
@@ -512,7 +533,7 @@ class FetchResponseWalk:
         else:
             aborted = _COUNT.unpack_from(buffer, at)[0] + 1
             preferred = at + 4 + max(aborted - 1, 0) * ABORTED_BYTES
-            at = preferred + (4 if layout.version >= 11 else 0)
+            at = preferred + (_NODE_BYTES if layout.version >= RACK_VERSION else 0)
             # Null records, see above (case 93).
             size = _COUNT.unpack_from(buffer, at)[0] + 1
             records = max(size - 1, 0)
@@ -520,13 +541,16 @@ class FetchResponseWalk:
         if at > len(buffer):
             raise _Short
         end = at + records
+        node = buffer[preferred : preferred + _NODE_BYTES]
+        redirects = layout.version >= RACK_VERSION and node != _NOBODY
+        if redirects and len(self.replicas) < _MAX_REPLICAS:
+            self.replicas.append(PreferredReplica(self._key, partition, int.from_bytes(node, signed=True)))
         if self._keep:
             ends = self._ends_empty
             begin = start + layout.aborted
             empty = not records and buffer[begin : begin + len(ends)][: at - begin] == ends[: at - begin]
             fixed = buffer[start:begin]
             # KIP-392: brokers repeat this until the client has moved (fetch-semantics, trap 29; case 83).
-            redirects = layout.version >= 11 and buffer[preferred : preferred + 4] != _NOBODY
             self._open = PartitionResponse(
                 self._key,
                 partition,

@@ -1,0 +1,440 @@
+"""The rack in the fetch (`proxy.core.rack_reads`): the rules that docs/zones.md numbers 7 to 16, in bytes."""
+
+from collections.abc import Collection
+from typing import Any, Final
+
+import pytest
+
+from proxy.core.connection_state import ConnectionState
+from proxy.core.eligibility import BrokerVersions
+from proxy.core.rack_reads import (
+    AGAIN_SECONDS,
+    MISSES,
+    OVERDUE_SECONDS,
+    PAUSE_SECONDS,
+    REFUSED_SECONDS,
+    NotWritten,
+    RackReads,
+    RackReadsStage,
+)
+from proxy.protocol.api_versions import Features
+from tests.frames import Want, entry, fetch, fetch_response, framed
+from tests.model import wire
+from tests.playbook import SESSION_ID, Playbook, T, asks, full, request
+
+LEADER: Final = 1
+FOLLOWER: Final = 2
+RACK: Final = "R2"
+NOW: Final = 1000.0
+
+
+class Known:
+    """The racks of the brokers, as far as the gateway has heard of them."""
+
+    def __init__(self, *here: int) -> None:
+        self.nodes: Collection[int] = here
+
+    @property
+    def here(self) -> bool:
+        return bool(self.nodes)
+
+    def is_here(self, node_id: int | None) -> bool:
+        return node_id in self.nodes
+
+
+class Gateway:
+    """The connections of one gateway in rack R2, whose broker 2 is in that rack.
+
+    Each connection is played by two cores, with and without the fast path. Each of them has a `RackReads` of
+    its own, which it shares with its like of the other connections.
+    """
+
+    def __init__(self, *, fetch_max: int = 18, here: tuple[int, ...] = (FOLLOWER,)) -> None:
+        self.racks = Known(*here)
+        self.shared = [RackReads(RACK, self.racks), RackReads(RACK, self.racks)]
+        self.versions = BrokerVersions()
+        self.versions.features = Features(fetch_max=fetch_max, offset_fetch_max=9, find_coordinator_max=6)
+        self.stages: list[RackReadsStage] = []
+
+    def connect(self, node_id: int = LEADER, *, software: str = "librdkafka", **options: Any) -> Playbook:
+        """Return a connection of a client to a broker. The client has told its software by then."""
+        made = 0
+
+        def make(state: ConnectionState) -> RackReadsStage:
+            nonlocal made
+            made += 1
+            stage = RackReadsStage(self.shared[made - 1], lambda: node_id, self.versions, state)
+            self.stages.append(stage)
+            return stage
+
+        play = Playbook(stages=(make,), **options)
+        play.now = NOW
+        for core in play.connection.cores:
+            core.attach(lambda: None, lambda _: None)
+        return play.knows() if not software else named(play, software)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        assert self.shared[0].counts == self.shared[1].counts
+        return dict(self.shared[0].counts)
+
+
+def named(play: Playbook, software: str) -> Playbook:
+    """Let the client ask for ApiVersions v3, with the name of its software."""
+    name, version = software.encode(), b"1.0"
+    body = b"\0" + b"".join(bytes((len(text) + 1,)) + text for text in (name, version)) + b"\0"
+    asked = request(18, 3, 0, body)
+    play.client(asked).to_broker(asked)
+    highest = {1: 18, 9: 9, 10: 6}  # Fetch, OffsetFetch, FindCoordinator
+    ranges = bytes((len(highest) + 1,))
+    ranges += b"".join(key.to_bytes(2) + bytes(2) + most.to_bytes(2) + b"\0" for key, most in highest.items())
+    told = framed((0).to_bytes(4) + (0).to_bytes(2) + ranges + (0).to_bytes(4) + b"\0")
+    play.broker(told).to_client(told)
+    return play
+
+
+def redirects(version: int, *places: tuple[str, int], to: int = FOLLOWER, **fields: Any) -> bytes:
+    """Build the answer of a leader that names a follower for each of these partitions."""
+    by_topic: dict[str, list[wire.PartitionData]] = {}
+    for topic, partition in places:
+        by_topic.setdefault(topic, []).append(entry(partition, 5, preferred_read_replica=to))
+    return fetch_response(version, *by_topic.items(), **fields)
+
+
+def writes(play: Playbook, version: int, *wants: Want, rack: str = RACK, **fields: Any) -> None:
+    """Check that a fetch of the client reaches the broker with a rack, and with nothing else changed."""
+    play.client(fetch(version, *wants, **fields)).to_broker(fetch(version, *wants, rack_id=rack, **fields))
+
+
+def answers(play: Playbook, told: bytes) -> None:
+    """Check that a response of the broker reaches the client unchanged."""
+    play.broker(told).to_client(told)
+
+
+@pytest.mark.parametrize("version", range(11, 19))
+def test_rule_7_a_fetch_of_a_consumer_without_a_rack_gets_the_gateways(version: int) -> None:
+    """From v11 on the rack is written. From the second fetch on, the fast path writes it."""
+    play = Gateway().connect()
+    for number in range(10, 16):
+        writes(play, version, *T[:1], correlation=number)
+        answers(play, full(version, T[:1], correlation_id=number))
+    assert play.connection.passed > 5
+
+
+@pytest.mark.parametrize("version", [4, 9, 10])
+def test_rule_7_below_v11_there_is_no_rack(version: int) -> None:
+    play = Gateway().connect()
+    play.exchange(fetch(version, *T[:1]), full(version, T[:1]))
+
+
+def test_rule_7_fetches_of_followers_and_fetches_with_tags_get_none() -> None:
+    play = Gateway().connect()
+    asked = fetch(11, *T[:1], replica_id=3)
+    play.exchange(asked, full(11, T[:1]))
+
+
+@pytest.mark.parametrize("version", [11, 13, 16])
+def test_rule_8_a_rack_of_the_client_is_never_replaced(version: int) -> None:
+    """What the leader answers to it is the client's own affair."""
+    gateway = Gateway()
+    play = gateway.connect()
+    for number in range(5):
+        asked = fetch(version, *T[:1], rack_id="R9", correlation=number)
+        play.exchange(asked, redirects(version, T[0][:2], correlation_id=number))
+    assert gateway.counts == {"redirects": 0, "moved": 0}
+
+
+def test_rule_9_in_the_clients_own_session_only_the_rack_is_written() -> None:
+    """Full and incremental fetches of the client's own session get the rack, with all else as it was."""
+    play = Gateway().connect()
+    writes(play, 13, *T, session=(0, 0), correlation=2)
+    answers(play, full(13, T, session_id=SESSION_ID, correlation_id=2))
+    for epoch in range(1, 4):
+        forget = [("u", 0)] if epoch == 2 else []
+        writes(play, 13, session=(SESSION_ID, epoch), forget=forget, correlation=2 + epoch)
+        answers(play, fetch_response(13, session_id=SESSION_ID, correlation_id=2 + epoch))
+
+
+def test_rule_9_the_gateways_session_has_the_rack_in_each_fetch() -> None:
+    """The rack is of each request, not of the session. A list that rotates still takes the fast path."""
+    play = Gateway().connect()
+    wants: list[Want] = [("t", at) for at in range(30)]
+    asked, forwarded = (fetch(12, *wants, correlation=3, rack_id=rack) for rack in ("", RACK))
+    while (sent := play.client(asked).takes_broker()) == forwarded:
+        play.broker(full(12, wants, correlation_id=3)).takes_client()
+    assert sent == asks(12, wants, (0, 0), correlation=3, rack_id=RACK)
+    play.broker(full(12, wants, correlation_id=3, session_id=SESSION_ID)).takes_client()
+    for epoch in range(1, 9):
+        wants = [*wants[1:], wants[0]]
+        play.client(fetch(12, *wants, correlation=epoch))
+        play.to_broker(asks(12, [], (SESSION_ID, epoch), correlation=epoch, rack_id=RACK))
+        play.broker(fetch_response(12, session_id=SESSION_ID, correlation_id=epoch))
+        play.to_client(full(12, wants, correlation_id=epoch))
+    assert play.connection.passed > 5
+
+
+def test_a_redirect_in_a_session_reaches_the_client_and_the_list_shrinks() -> None:
+    """The client gets the answer that names the follower, and leaves: the session forgets the partition."""
+    gateway = Gateway()
+    play = gateway.connect()
+    wants: list[Want] = [("t", at) for at in range(30)]
+    asked = fetch(12, *wants, correlation=3)
+    while play.client(asked).takes_broker() != asks(12, wants, (0, 0), correlation=3, rack_id=RACK):
+        play.broker(full(12, wants, correlation_id=3)).takes_client()
+    play.broker(full(12, wants, correlation_id=3, session_id=SESSION_ID)).takes_client()
+    play.client(fetch(12, *wants, correlation=4)).takes_broker()
+    play.broker(redirects(12, ("t", 7), session_id=SESSION_ID, correlation_id=4))
+    data = [entry(at, 5, preferred_read_replica=FOLLOWER if at == 7 else -1) for at in range(30)]
+    play.to_client(fetch_response(12, ("t", data), correlation_id=4))
+    left = [want for want in wants if want[1] != 7]
+    play.client(fetch(12, *left, correlation=5))
+    play.to_broker(asks(12, [], (SESSION_ID, 2), forget=[("t", 7)], correlation=5, rack_id=RACK))
+    assert gateway.counts == {"redirects": 1, "moved": 1}
+
+
+@pytest.mark.parametrize(("fetch_max", "rack"), [(12, ""), (14, ""), (15, RACK), (18, RACK)])
+def test_rule_10_brokers_before_3_5_get_no_rack(fetch_max: int, rack: str) -> None:
+    play = Gateway(fetch_max=fetch_max).connect()
+    writes(play, 11, *T[:1], rack=rack)
+
+
+def test_rule_10_a_broker_whose_release_is_not_known_gets_none_until_it_is() -> None:
+    gateway = Gateway()
+    features, gateway.versions.features = gateway.versions.features, None
+    play = gateway.connect()
+    for number in range(3):
+        play.exchange(fetch(11, *T[:1], correlation=number), full(11, T[:1], correlation_id=number))
+    gateway.versions.features = features
+    writes(play, 11, *T[:1], correlation=9)
+
+
+def test_rule_11_franz_go_and_kafkajs_get_none() -> None:
+    """Both would stay with a follower that has failed. KafkaJS is known by its v11 without leader epochs."""
+    gateway = Gateway()
+    for version, software in ((16, "kgo"), (11, "")):
+        play = gateway.connect(software=software)
+        asked = fetch(version, *T[:1], values={"current_leader_epoch": -1})
+        play.exchange(asked, full(version, T[:1]))
+    writes(gateway.connect(software=""), 11, *T[:1], values={"current_leader_epoch": 4})
+
+
+def test_rule_12_a_client_that_leaves_the_partition_out_follows() -> None:
+    gateway = Gateway()
+    play = gateway.connect()
+    writes(play, 12, *T[:2], correlation=1)
+    answers(play, redirects(12, T[0][:2], correlation_id=1))
+    writes(play, 12, T[1], correlation=2)
+    assert gateway.counts == {"redirects": 1, "moved": 1}
+    assert [stage.follows for stage in gateway.stages] == [True, True]
+
+
+def test_rule_12_a_client_that_goes_to_the_follower_follows() -> None:
+    """At the follower, which is in the rack, nothing is written."""
+    gateway = Gateway()
+    leader, follower = gateway.connect(), gateway.connect(FOLLOWER)
+    writes(leader, 12, *T[:1], correlation=1)
+    answers(leader, redirects(12, T[0][:2], correlation_id=1))
+    follower.exchange(fetch(12, *T[:1], correlation=2), full(12, T[:1], correlation_id=2))
+    assert gateway.counts == {"redirects": 1, "moved": 1}
+    assert all(stage.follows for stage in gateway.stages)
+
+
+def test_rule_12_another_partition_at_the_follower_proves_nothing() -> None:
+    gateway = Gateway()
+    leader, follower = gateway.connect(), gateway.connect(FOLLOWER)
+    writes(leader, 12, *T[:1], correlation=1)
+    answers(leader, redirects(12, T[0][:2], correlation_id=1))
+    follower.exchange(fetch(12, T[2], correlation=2), full(12, [T[2]], correlation_id=2))
+    assert gateway.counts == {"redirects": 1, "moved": 0}
+    assert not any(stage.follows for stage in gateway.stages)
+
+
+def test_rule_12_in_its_own_session_a_client_leaves_by_forgetting() -> None:
+    """An incremental fetch asks for all that it has not forgotten, so not to list is no proof."""
+    gateway = Gateway()
+    play = gateway.connect(software="apache-kafka-java")
+    writes(play, 13, *T, session=(0, 0), correlation=1)
+    answers(play, redirects(13, T[0][:2], session_id=SESSION_ID, correlation_id=1))
+    writes(play, 13, session=(SESSION_ID, 1), rack="", correlation=2)
+    answers(play, fetch_response(13, session_id=SESSION_ID, correlation_id=2))
+    writes(play, 13, session=(SESSION_ID, 2), correlation=3)
+    answers(play, redirects(13, T[0][:2], session_id=SESSION_ID, correlation_id=3))
+    writes(play, 13, session=(SESSION_ID, 3), forget=[T[0][:2]], correlation=4)
+    assert gateway.counts == {"redirects": 2, "moved": 1}
+
+
+def test_rules_13_and_14_a_client_that_does_not_follow_is_served_at_once_and_soon_left_alone() -> None:
+    """Each answer that it does not follow costs one empty response. After the third there are none."""
+    gateway = Gateway()
+    play = gateway.connect(software="")
+    number = 0
+    for _ in range(MISSES):
+        writes(play, 17, *T[:1], correlation=number)
+        answers(play, redirects(17, T[0][:2], correlation_id=number))
+        writes(play, 17, *T[:1], rack="", correlation=number + 1)
+        answers(play, full(17, T[:1], correlation_id=number + 1))
+        number += 2
+    for each in range(number, number + 5):
+        writes(play, 17, *T[:1], rack="", correlation=each)
+        answers(play, full(17, T[:1], correlation_id=each))
+    assert gateway.counts == {"redirects": MISSES, "moved": 0}
+    assert [stage.follows for stage in gateway.stages] == [False, False]
+    other = gateway.connect(software="")
+    writes(other, 17, *T[:1], rack="", correlation=50)
+    writes(gateway.connect(software="librdkafka"), 17, *T[:1], correlation=51)
+    later = gateway.connect(software="")
+    later.now = NOW + REFUSED_SECONDS + 1
+    writes(later, 17, *T[:1], correlation=52)
+
+
+def test_rule_14_a_client_that_leaves_is_not_counted() -> None:
+    """A client that is gone after an answer is no proof of anything."""
+    gateway = Gateway()
+    for _ in range(MISSES + 2):
+        play = gateway.connect()
+        writes(play, 16, *T[:1])
+        answers(play, redirects(16, T[0][:2]))
+        play.connection.ended()
+    writes(gateway.connect(), 16, *T[:1])
+
+
+def test_rule_15_a_client_that_comes_back_is_served_for_ten_seconds() -> None:
+    """It follows, but asks the leader again: perhaps the follower can't be reached from there."""
+    gateway = Gateway()
+    play, follower = gateway.connect(), gateway.connect(FOLLOWER)
+    writes(play, 12, *T[:1], correlation=1)
+    answers(play, redirects(12, T[0][:2], correlation_id=1))
+    follower.exchange(fetch(12, *T[:1], correlation=2), full(12, T[:1], correlation_id=2))
+    for number in range(3, 6):
+        writes(play, 12, *T[:1], rack="", correlation=number)
+        answers(play, full(12, T[:1], correlation_id=number))
+    play.now += AGAIN_SECONDS
+    writes(play, 12, *T[:1], correlation=7)
+    answers(play, redirects(12, T[0][:2], correlation_id=7))
+    writes(play, 12, *T[:1], rack="", correlation=8)
+    assert gateway.counts == {"redirects": 2, "moved": 1}
+
+
+def test_rule_16_a_follower_that_does_not_respond_ends_the_connection_and_the_racks() -> None:
+    gateway = Gateway()
+    play, follower = led(gateway)
+    follower.client(fetch(12, *T[:1], correlation=3)).to_broker(fetch(12, *T[:1], correlation=3))
+    tick(follower, NOW + OVERDUE_SECONDS)  # a fetch of 500 ms is not overdue yet
+    writes(play, 12, T[1], correlation=4)
+    answers(play, full(12, [T[1]], correlation_id=4))
+    tick(follower, NOW + 0.5 + OVERDUE_SECONDS)
+    assert [core.fault is not None for core in follower.connection.cores] == [True, True]
+    assert gateway.shared[0].returns == {"unreachable": 0, "closed": 0, "overdue": 1}
+    paused(play, at=NOW + 0.5 + OVERDUE_SECONDS)
+
+
+def test_rule_16_a_response_that_arrives_slowly_is_not_overdue() -> None:
+    gateway = Gateway()
+    _, follower = led(gateway)
+    asked = fetch(12, *T[:1], correlation=3)
+    follower.client(asked).to_broker(asked)
+    told = fetch_response(12, ("t", [entry(0, 5, records=bytes(100_000))]), correlation_id=3)
+    for second in range(10):
+        piece = told[second * 10_000 : (second + 1) * 10_000]
+        follower.broker(piece).takes_client()
+        tick(follower, NOW + 10.0 * (second + 1))
+    assert [core.fault for core in follower.connection.cores] == [None, None]
+
+
+def test_rule_16_a_follower_that_closes_ends_the_racks() -> None:
+    gateway = Gateway()
+    play, follower = led(gateway)
+    follower.connection.broker_ended()
+    assert gateway.shared[0].returns == {"unreachable": 0, "closed": 1, "overdue": 0}
+    paused(play, at=NOW)
+
+
+def test_rule_16_a_client_that_closes_ends_nothing() -> None:
+    gateway = Gateway()
+    play, follower = led(gateway)
+    follower.connection.close_session(NOW)
+    follower.connection.broker_ended()
+    writes(play, 12, T[1], correlation=4)
+
+
+def test_rule_16_a_broker_that_cannot_be_reached_ends_the_racks_if_it_is_in_the_rack() -> None:
+    gateway = Gateway()
+    play, _ = led(gateway)
+    for shared in gateway.shared:
+        shared.unreachable(LEADER, NOW)
+    writes(play, 12, T[1], correlation=4)
+    answers(play, full(12, [T[1]], correlation_id=4))
+    for shared in gateway.shared:
+        shared.unreachable(FOLLOWER, NOW)
+    paused(play, at=NOW)
+
+
+def test_rule_16_the_pause_doubles_up_to_five_minutes() -> None:
+    gateway = Gateway()
+    shared, now = gateway.shared[0], NOW
+    pauses = []
+    for _ in range(6):
+        shared.failed("closed", now)
+        begun = now
+        while shared.paused(now):
+            now += 1.0
+        pauses.append(now - begun)
+        now += 10.0
+    assert pauses == [30.0, 60.0, 120.0, 240.0, 300.0, 300.0]
+    now += 1000.0
+    shared.failed("closed", now)
+    assert not shared.paused(now + PAUSE_SECONDS)
+
+
+def test_without_a_broker_in_the_rack_nothing_is_written_until_one_comes() -> None:
+    """A rack that no broker has leads nobody anywhere (rules 5 and 6)."""
+    gateway = Gateway(here=())
+    play = gateway.connect()
+    for number in range(4):
+        play.exchange(fetch(12, *T[:1], correlation=number), full(12, T[:1], correlation_id=number))
+    assert play.connection.passed > 2
+    gateway.racks.nodes = (FOLLOWER,)
+    for shared in gateway.shared:
+        shared.changed()
+    writes(play, 12, *T[:1], correlation=9)
+
+
+def test_why_nothing_was_written_is_told() -> None:
+    gateway = Gateway(fetch_max=12)
+    play = gateway.connect()
+    play.exchange(fetch(12, *T[:1]), full(12, T[:1]))
+    assert [stage.not_written for stage in gateway.stages] == [NotWritten.OLD_BROKER] * 2
+
+
+def test_thousands_of_clients_are_remembered_within_bounds() -> None:
+    gateway = Gateway()
+    shared = gateway.shared[0]
+    first = shared.reader("c0", "h", "s")
+    for number in range(1, 10_001):
+        shared.reader(f"c{number}", "h", "s")
+    assert shared.reader("c0", "h", "s") is not first
+
+
+def led(gateway: Gateway) -> tuple[Playbook, Playbook]:
+    """Return connections of a client to the leader and to the follower. t-0 has followed, t-1 has not."""
+    play, follower = gateway.connect(), gateway.connect(FOLLOWER)
+    writes(play, 12, *T[:2], correlation=1)
+    answers(play, redirects(12, T[0][:2], correlation_id=1))
+    follower.exchange(fetch(12, *T[:1], correlation=2), full(12, T[:1], correlation_id=2))
+    assert gateway.counts == {"redirects": 1, "moved": 1}
+    return play, follower
+
+
+def tick(play: Playbook, now: float) -> None:
+    for core in play.connection.cores:
+        core.tick(now)
+
+
+def paused(play: Playbook, at: float) -> None:
+    """Check that no fetch gets a rack for `PAUSE_SECONDS`, and that fetches get it again afterwards."""
+    for number, seconds in enumerate((0.0, 1.0, PAUSE_SECONDS - 1.0), 20):
+        play.now = at + seconds
+        writes(play, 12, T[1], rack="", correlation=number)
+        answers(play, full(12, [T[1]], correlation_id=number))
+    play.now = at + PAUSE_SECONDS + 0.1
+    writes(play, 12, T[1], correlation=30)
