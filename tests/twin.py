@@ -105,6 +105,11 @@ class Twin:
         self._off.close_session(now)
         self._compare()
 
+    def tick(self, now: float) -> None:
+        self._on.tick(now)
+        self._off.tick(now)
+        self._compare()
+
     def client_ended(self) -> None:
         self._on.client_ended()
         self._off.client_ended()

@@ -846,8 +846,8 @@ class Plans:
             or walk.tags
             or walk.session_id
             or walk.error_code
-            or walk.moved
-            or walk.replicas  # each has to be seen by the stages
+            or walk.errors
+            or walk.replicas
         )
         if not special and len(frame) <= _MAX_COMPARED:
             self._response = frame[RESPONSE_START_BYTES:], version, walk.partitions

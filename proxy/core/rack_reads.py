@@ -9,25 +9,27 @@ gateway watches what each client does with an answer, and stops writing the rack
 fetch without the rack is always served by the leader.
 """
 
-from collections import Counter, OrderedDict
-from collections.abc import Callable, Collection, Iterator
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
+from math import inf
 from typing import Final, Protocol, TypeAlias
 
 import numpy as np
 
 from proxy.core.connection_state import ConnectionState, Phase
 from proxy.core.eligibility import BrokerVersions
-from proxy.core.in_flight import FetchHandler
+from proxy.core.in_flight import Around, Claim, FetchHandler, Handler, InFlight, Kept, Walked
 from proxy.core.requests import read_client_names
 from proxy.core.stage import Stage
-from proxy.protocol.api import ApiKey
+from proxy.protocol.api import ApiKey, ErrorCode
 from proxy.protocol.api_versions import Features
-from proxy.protocol.fetch_layout import RACK_VERSION
+from proxy.protocol.fetch_layout import ERROR_CODE, LAYOUTS, RACK_VERSION
 from proxy.protocol.fetch_request import FetchRequest
-from proxy.protocol.primitives import ProtocolError
+from proxy.protocol.fetch_response import FetchResponseWalk
+from proxy.protocol.primitives import Buffer, ProtocolError
 from proxy.protocol.produce import READ_WITHIN
 
 OLDEST_FETCH_MAX: Final = 15
@@ -54,12 +56,21 @@ OVERDUE_SECONDS: Final = 2.0
 """A follower has failed if the response to a fetch is this late, in seconds, after max_wait_ms."""
 MAX_READERS: Final = 10_000
 """The maximum number of clients of which the gateway remembers whether they follow."""
+HOLD_SECONDS: Final = 0.01
+"""How long the first empty response of a follower is held back after its fetch, in seconds. The next ones are
+held back for twice as long as the one before."""
+MAX_HOLD_SECONDS: Final = 0.05
+"""The longest time for which an empty response is held back after its fetch, in seconds."""
 _LOOK_SECONDS: Final = 0.5
 """How often a late response is looked at while its bytes still arrive, in seconds."""
 _MAX_PLACES: Final = 10_000
 """The maximum number of partitions that are remembered of one client."""
 _FETCH: Final = int(ApiKey.FETCH)
 _API_VERSIONS: Final = int(ApiKey.API_VERSIONS)
+_OUT_OF_RANGE: Final = int(ErrorCode.OFFSET_OUT_OF_RANGE)
+_NOT_LEADER: Final = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+_ASK_LEADER: Final = ("apache-kafka-java", "librdkafka", "confluent-kafka", "kafka-python")
+"""Parts of the names of software that asks the leader if a follower answers OFFSET_OUT_OF_RANGE."""
 _NEVER_BACK: Final = frozenset({"kgo", "franz-go"})
 """Software that does not come back from a follower that has failed: franz-go (KIP-511 name ``kgo``)."""
 
@@ -119,10 +130,10 @@ class RackReads:
     def __init__(self, rack: str, racks: Racks) -> None:
         self.rack = rack.encode()
         self.racks = racks
-        self.counts: Counter[str] = Counter(redirects=0, moved=0)
-        """The number of partitions in answers that led a client to a follower, and of those that it then
-        followed."""
-        self.returns: Counter[str] = Counter(unreachable=0, closed=0, overdue=0)
+        self.counts: Counter[str] = Counter(redirects=0, moved=0, held=0)
+        """The number of partitions in answers that led a client to a follower, the number of those that it
+        then followed, and the number of responses that were held back."""
+        self.returns: Counter[str] = Counter(unreachable=0, closed=0, overdue=0, out_of_range=0)
         """The number of failed followers, by what was seen of them."""
         self._readers: OrderedDict[tuple[str, str, str], Reader] = OrderedDict()
         self._stages: set[RackReadsStage] = set()
@@ -146,7 +157,7 @@ class RackReads:
         """Note that a follower does not serve its clients.
 
         Args:
-            how: ``unreachable``, ``closed`` or ``overdue``.
+            how: ``unreachable``, ``closed``, ``overdue`` or ``out_of_range``.
             now: the time in seconds.
         """
         self.returns[how] += 1
@@ -162,10 +173,11 @@ class RackReads:
         if self.racks.is_here(node_id):
             self.failed("unreachable", now)
 
-    def changed(self) -> None:
-        """Have each connection decide anew, because something has changed for all of them."""
+    def changed(self, reader: Reader | None = None) -> None:
+        """Have the connections of a client decide anew. Without an argument, those of all clients."""
         for stage in self._stages:
-            stage.forget()
+            if reader is None or stage.reader is reader:
+                stage.forget()
 
     def add(self, stage: "RackReadsStage") -> None:
         """Add the stage of a new connection."""
@@ -174,6 +186,119 @@ class RackReads:
     def remove(self, stage: "RackReadsStage") -> None:
         """Remove the stage of a connection that has ended."""
         self._stages.discard(stage)
+
+
+class FromFollower(Around):
+    """Makes the client's response to a fetch that an answer of a leader has led to a follower.
+
+    A follower that has fallen behind may answer OFFSET_OUT_OF_RANGE for records that the leader has. Some
+    clients would begin at another offset then. They get NOT_LEADER_OR_FOLLOWER instead, and ask the leader.
+
+    A follower learns the high watermark later than its leader. If a client is above it, the follower answers
+    at once, and again and again. Such empty responses are held back for some milliseconds.
+
+    Args:
+        stage: the stage of the connection.
+        inner: makes the response.
+        fetching: the fetch, which is the innermost handler.
+    """
+
+    __slots__ = ("_held", "_holds", "_pieces", "_sent", "_stage", "_told")
+
+    def __init__(self, stage: "RackReadsStage", inner: Handler, fetching: FetchHandler) -> None:
+        super().__init__(inner, fetching)
+        self._stage = stage
+        self._pieces: list[Buffer] = []
+        self._held = 0
+        """The size of `_pieces` in bytes: the beginning of an entry, or a response that is held back."""
+        self._holds = False
+        self._sent = 0
+        """The number of the client's bytes that were returned so far."""
+        self._told = 0
+        """The number of errors that were seen so far."""
+
+    @property
+    def _kept(self) -> int:
+        return self._held
+
+    def feed(self, chunk: bytes, *, last: bool) -> list[Buffer]:
+        """Return the client's bytes that are ready now."""
+        pieces = self._inner.feed(chunk, last=last)
+        fetching, stage = self._fetching, self._stage
+        response = fetching.response
+        walk = response.walk
+        refused = fetching.resend is not None or not response.understood
+        if refused or not (stage.to_follower and fetching.direct):
+            pieces, self._pieces, self._held = [*self._pieces, *pieces], [], 0
+            return pieces
+        if walk is not None and not stage.asks_leader:
+            pieces = self._without_range_errors(pieces, response, walk, last=last)
+        if last and pieces and stage.is_early(fetching, walk):
+            self._pieces, self._held = pieces, sum(map(len, pieces))
+            self._holds = True
+            return []
+        return pieces
+
+    def _without_range_errors(
+        self, pieces: list[Buffer], response: Walked | Kept, walk: FetchResponseWalk, *, last: bool
+    ) -> list[Buffer]:
+        """Replace OFFSET_OUT_OF_RANGE in the next bytes.
+
+        The beginning of an entry is kept until its rest comes.
+        """
+        if isinstance(response, Kept):
+            if not any(code == _OUT_OF_RANGE for _, code in walk.errors):
+                return pieces
+            # The client's response is another one than the broker's, and it is whole.
+            told = FetchResponseWalk(LAYOUTS[self._fetching.version], 0, keep=False)
+            frame = b"".join(pieces)
+            told.feed(frame)
+            return [self._replaced(frame, 0, told.errors)]
+        errors = walk.errors[self._told :]
+        self._told = len(walk.errors)
+        # The client's response has the broker's offsets up to its tags, which come last.
+        size = self._held + sum(map(len, pieces))
+        left = 0 if last else max(self._sent + size - walk.offset, 0)
+        begins, self._sent = self._sent, self._sent + size - left
+        if not (self._pieces or left or errors):
+            return pieces
+        data = self._replaced(b"".join((*self._pieces, *pieces)), begins, errors)
+        ready = size - left
+        self._pieces, self._held = [data[ready:]] if left else [], left
+        return [data[:ready]] if ready else []
+
+    def _replaced(self, data: bytes, begins: int, errors: Iterable[tuple[int, int]]) -> bytes:
+        """Return bytes of a response with the error replaced.
+
+        Args:
+            data: the bytes.
+            begins: their offset in the response.
+            errors: the offset of each entry with an error, and the error.
+        """
+        wrong = [at - begins for at, code in errors if code == _OUT_OF_RANGE]
+        if not wrong:
+            return data
+        changed = bytearray(data)
+        for at in wrong:
+            changed[at + ERROR_CODE.start : at + ERROR_CODE.stop] = _NOT_LEADER.to_bytes(2)
+        self._stage.out_of_range()
+        return bytes(changed)
+
+    def end(self, request: InFlight) -> bool:
+        """Return whether the client's response is complete, and not held back."""
+        if not self._inner.end(request):
+            return False
+        if self._holds:
+            pieces, self._pieces, self._held = self._pieces, [], 0
+            self._stage.hold(request, pieces)
+        return not self._holds
+
+    def passes(self, size: int) -> bool:
+        """Return whether the next bytes are only records, so that they may be forwarded unchanged."""
+        if self._pieces or not self._inner.passes(size):
+            return False
+        self._sent += size
+        return True
 
 
 class RackReadsStage(Stage):
@@ -191,17 +316,19 @@ class RackReadsStage(Stage):
         "_answered",
         "_bytes_in",
         "_due",
+        "_early",
         "_features",
+        "_holds",
         "_kept",
         "_node_id",
-        "_reader",
         "_recent",
         "_shared",
         "_software",
         "_state",
-        "_to_follower",
         "_versions",
         "not_written",
+        "reader",
+        "to_follower",
     )
 
     def __init__(
@@ -218,7 +345,8 @@ class RackReadsStage(Stage):
         self._features: Features | None = None
         self._software: str | None = None
         """The name of the client's software, or None if it has not told it."""
-        self._reader: Reader | None = None
+        self.reader: Reader | None = None
+        """What is known of the client. None before its first fetch."""
         self._answered: set[Place] = set()
         """The partitions of the last answer that led the client elsewhere, until its next fetch."""
         self._recent: dict[Place, float] = {}
@@ -228,10 +356,14 @@ class RackReadsStage(Stage):
         """Those of these partitions that are still in the client's own session with this broker."""
         self.not_written: NotWritten | None = NotWritten.NO_BROKER
         """Why the client's last fetch got no rack, or None if it got one."""
-        self._to_follower = False
+        self.to_follower = False
         """Whether the client reads partitions here because an answer of their leader led it here."""
         self._bytes_in = 0
         """The number of bytes that the broker had sent at the last call of `tick`."""
+        self._early = 0
+        """The number of responses in a row that were held back."""
+        self._holds: deque[tuple[float, Claim]] = deque()
+        """The responses that are held back, each with the time until which it is, in seconds."""
         self._due = 0.0
         """The time at which `tick` next looks at the follower, in seconds."""
         self._alarm: Callable[[float], None] = lambda _: None
@@ -240,7 +372,7 @@ class RackReadsStage(Stage):
     @property
     def follows(self) -> bool | None:
         """Whether the client follows. None if that is not known."""
-        reader = self._reader
+        reader = self.reader
         if reader is None:
             return None
         if reader.follows:
@@ -255,7 +387,7 @@ class RackReadsStage(Stage):
             with suppress(ProtocolError):
                 _, software = read_client_names(data, version)
                 if software is not None:
-                    self._software, self._reader = software.name, None
+                    self._software, self.reader = software.name, None
         return data
 
     def on_fetch(self, fetch: FetchRequest) -> FetchRequest:
@@ -266,9 +398,9 @@ class RackReadsStage(Stage):
     def repeats(self, api_key: int, _version: int, *, in_session: bool = False) -> bool:  # noqa: ARG002
         """Return whether the next fetch is decided like the last one.
 
-        It is not while the rack is left out for some seconds only.
+        It is not while the rack is left out for some seconds only, or while responses are held back.
         """
-        return api_key != _FETCH or self.not_written not in _PASSING
+        return api_key != _FETCH or not (self.not_written in _PASSING or self._early)
 
     def _against(self, fetch: FetchRequest) -> NotWritten | None:
         """Return the reason why a fetch gets no rack, or None. Note whether the client follows."""
@@ -279,9 +411,9 @@ class RackReadsStage(Stage):
             return NotWritten.OWN
         if not shared.racks.here:
             return NotWritten.NO_BROKER
-        reader = self._reader
+        reader = self.reader
         if reader is None:
-            reader = self._reader = shared.reader(
+            reader = self.reader = shared.reader(
                 self._state.client_id, self._state.host, self._software or ""
             )
         if shared.racks.is_here(self._node_id()):
@@ -315,7 +447,7 @@ class RackReadsStage(Stage):
 
     def _arrived(self, fetch: FetchRequest, reader: Reader) -> None:
         """Note which partitions the client fetches from a follower, as their leaders have told it."""
-        if self._to_follower and reader.follows:
+        if self.to_follower and reader.follows:
             return
         node_id = self._node_id()
         places = [place for place, to in reader.led.items() if to == node_id]
@@ -365,7 +497,7 @@ class RackReadsStage(Stage):
 
     def on_fetched(self, fetching: FetchHandler) -> None:
         """Note the partitions of a response that leads the client to a follower."""
-        walk, fetch, reader = fetching.response.walk, fetching.fetch, self._reader
+        walk, fetch, reader = fetching.response.walk, fetching.fetch, self.reader
         if walk is None or not walk.replicas or fetching.resend is not None:
             return
         if fetch is None or reader is None or self.not_written is NotWritten.OWN:
@@ -382,11 +514,67 @@ class RackReadsStage(Stage):
             reader.led[place] = node_id
         if len(reader.led) > _MAX_PLACES:
             reader.led = dict(list(reader.led.items())[-_MAX_PLACES:])
-        self.forget()
+        # Here and at the follower, the next fetch is not like the last one.
+        self._shared.changed(reader)
 
     def forget(self) -> None:
         """Decide anew about the next fetch."""
         self._state.plans.forget_fetch()
+
+    # Responses of a follower
+
+    def around_fetch(self, request: InFlight, fetching: FetchHandler) -> Handler:
+        """Return the handler of a fetch that a leader has led here."""
+        here = self._shared.racks.is_here(self._node_id())
+        return FromFollower(self, request.handler, fetching) if here else request.handler
+
+    @property
+    def asks_leader(self) -> bool:
+        """Whether the client itself asks the leader if a follower answers OFFSET_OUT_OF_RANGE."""
+        return self._software is not None and any(name in self._software for name in _ASK_LEADER)
+
+    def out_of_range(self) -> None:
+        """Note that a follower lacks records that its client asks for."""
+        self._shared.failed("out_of_range", self._state.now)
+
+    def is_early(self, fetching: FetchHandler, walk: FetchResponseWalk | None) -> bool:
+        """Return whether the follower had to wait, but has answered at once with nothing.
+
+        Args:
+            fetching: the fetch.
+            walk: the parsed response. None if the response is the same as the last one without records.
+        """
+        state, fetch = self._state, fetching.fetch
+        empty = walk is None or not (walk.record_bytes or walk.errors or walk.replicas or walk.error_code)
+        throttled = walk is not None and walk.throttle_time_ms
+        if not empty or throttled or fetch is None or fetch.min_bytes <= 0:
+            self._early = 0
+            return False
+        early = state.now - state.queue.expected[0].sent_at < min(MAX_HOLD_SECONDS, fetching.wait / 2)
+        self._early = self._early + 1 if early else 0
+        return early
+
+    def hold(self, request: InFlight, pieces: list[Buffer]) -> None:
+        """Hold back a complete response for some milliseconds after its fetch."""
+        queue = self._state.queue
+        claim = queue.claim(request)
+        queue.keep(claim, pieces)
+        claim.whole = True
+        due = request.sent_at + min(HOLD_SECONDS * 2 ** (self._early - 1), MAX_HOLD_SECONDS)
+        self._holds.append((due, claim))
+        self._shared.counts["held"] += 1
+        self.forget()
+        self._alarm(due)
+
+    def _respond(self, now: float) -> None:
+        """Send the responses that were held back for long enough."""
+        state, holds = self._state, self._holds
+        while holds and holds[0][0] <= now:
+            state.to_client += state.queue.respond(holds.popleft()[1])
+
+    def release(self) -> None:
+        """Send all responses that are held back, because the connection is about to end."""
+        self._respond(inf)
 
     # The follower's health
 
@@ -396,8 +584,8 @@ class RackReadsStage(Stage):
 
     def _watch(self) -> None:
         """Begin to look whether the follower answers."""
-        if not self._to_follower:
-            self._to_follower = True
+        if not self.to_follower:
+            self.to_follower = True
             self._look_at(self._state.now + OVERDUE_SECONDS)
 
     def _look_at(self, due: float) -> None:
@@ -405,9 +593,13 @@ class RackReadsStage(Stage):
         self._alarm(due)
 
     def tick(self, now: float) -> None:
-        """End the connection if the follower does not answer a fetch. The client then asks the leader."""
+        """Send responses that were held back. Look whether the follower answers.
+
+        If it does not, end the connection. The client then asks the leader.
+        """
+        self._respond(now)
         state = self._state
-        if not self._to_follower or now < self._due:
+        if not self.to_follower or now < self._due:
             return
         if state.fault is not None or state.phase is Phase.CLOSING:
             return
@@ -425,11 +617,12 @@ class RackReadsStage(Stage):
 
     def lose(self) -> None:
         """Note that the broker has closed the connection: it may be about to stop."""
-        if self._to_follower and self._state.phase is not Phase.CLOSING and self._state.fault is None:
+        if self.to_follower and self._state.phase is not Phase.CLOSING and self._state.fault is None:
             self._shared.failed("closed", self._state.now)
 
     def end(self) -> None:
         """Forget the connection."""
+        self._holds.clear()
         self._shared.remove(self)
 
 

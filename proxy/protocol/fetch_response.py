@@ -53,6 +53,8 @@ _ENTRY = Struct(">ih")  # partition_index, error_code
 _LEADER = Struct(">ii")  # leader_id, leader_epoch
 _NOBODY: Final = b"\xff\xff\xff\xff"
 _NODE_BYTES: Final = 4
+_MAX_ERRORS: Final = 10_000
+"""The maximum number of entries with errors that are noted in one response."""
 _MAX_REPLICAS: Final = 10_000
 """The maximum number of preferred read replicas that are read from one response."""
 _BRIDGE: Final = 512
@@ -249,6 +251,7 @@ class FetchResponseWalk:
         "elements",
         "entries",
         "error_code",
+        "errors",
         "layout",
         "leaders",
         "moved",
@@ -310,6 +313,8 @@ class FetchResponseWalk:
         later)."""
         self.replicas: list[PreferredReplica] = []
         """The preferred read replicas in the response's entries (v11 and later)."""
+        self.errors: list[tuple[int, int]] = []
+        """The offset of each entry with an error in the frame, and the error."""
         self.moved = 0
         """The number of entries with error 6 or 74: the partition's leader has moved, or the client's leader
         epoch is too old."""
@@ -569,8 +574,11 @@ class FetchResponseWalk:
             self.record_bytes += records
             if self.record_spans is not None:
                 self.record_spans.append((base + at, base + end))
-        if error in _MOVED:
-            self.moved += 1
+        if error:
+            if len(self.errors) < _MAX_ERRORS:
+                self.errors.append((base + start, error))
+            if error in _MOVED:
+                self.moved += 1
         self._left -= 1
         self.partitions += 1
         if not layout.flexible:

@@ -1,5 +1,6 @@
 """The rack in the fetch (`proxy.core.rack_reads`): the rules that docs/zones.md numbers 7 to 16, in bytes."""
 
+from collections import Counter
 from collections.abc import Collection
 from typing import Any, Final
 
@@ -76,7 +77,7 @@ class Gateway:
     @property
     def counts(self) -> dict[str, int]:
         assert self.shared[0].counts == self.shared[1].counts
-        return dict(self.shared[0].counts)
+        return {name: self.shared[0].counts[name] for name in ("redirects", "moved")}
 
 
 def named(play: Playbook, software: str) -> Playbook:
@@ -234,7 +235,7 @@ def test_rule_12_a_client_that_goes_to_the_follower_follows() -> None:
     leader, follower = gateway.connect(), gateway.connect(FOLLOWER)
     writes(leader, 12, *T[:1], correlation=1)
     answers(leader, redirects(12, T[0][:2], correlation_id=1))
-    follower.exchange(fetch(12, *T[:1], correlation=2), full(12, T[:1], correlation_id=2))
+    parks(follower, 12, *T[:1], correlation=2)
     assert gateway.counts == {"redirects": 1, "moved": 1}
     assert all(stage.follows for stage in gateway.stages)
 
@@ -304,7 +305,7 @@ def test_rule_15_a_client_that_comes_back_is_served_for_ten_seconds() -> None:
     play, follower = gateway.connect(), gateway.connect(FOLLOWER)
     writes(play, 12, *T[:1], correlation=1)
     answers(play, redirects(12, T[0][:2], correlation_id=1))
-    follower.exchange(fetch(12, *T[:1], correlation=2), full(12, T[:1], correlation_id=2))
+    parks(follower, 12, *T[:1], correlation=2)
     for number in range(3, 6):
         writes(play, 12, *T[:1], rack="", correlation=number)
         answers(play, full(12, T[:1], correlation_id=number))
@@ -319,13 +320,14 @@ def test_rule_16_a_follower_that_does_not_respond_ends_the_connection_and_the_ra
     gateway = Gateway()
     play, follower = led(gateway)
     follower.client(fetch(12, *T[:1], correlation=3)).to_broker(fetch(12, *T[:1], correlation=3))
-    tick(follower, NOW + OVERDUE_SECONDS)  # a fetch of 500 ms is not overdue yet
+    sent = follower.now
+    follower.connection.tick(sent + OVERDUE_SECONDS)  # a fetch of 500 ms is not overdue yet
     writes(play, 12, T[1], correlation=4)
     answers(play, full(12, [T[1]], correlation_id=4))
-    tick(follower, NOW + 0.5 + OVERDUE_SECONDS)
+    follower.connection.tick(sent + 0.5 + OVERDUE_SECONDS)
     assert [core.fault is not None for core in follower.connection.cores] == [True, True]
-    assert gateway.shared[0].returns == {"unreachable": 0, "closed": 0, "overdue": 1}
-    paused(play, at=NOW + 0.5 + OVERDUE_SECONDS)
+    assert gateway.shared[0].returns == Counter(overdue=1)
+    paused(play, at=sent + 0.5 + OVERDUE_SECONDS)
 
 
 def test_rule_16_a_response_that_arrives_slowly_is_not_overdue() -> None:
@@ -337,7 +339,7 @@ def test_rule_16_a_response_that_arrives_slowly_is_not_overdue() -> None:
     for second in range(10):
         piece = told[second * 10_000 : (second + 1) * 10_000]
         follower.broker(piece).takes_client()
-        tick(follower, NOW + 10.0 * (second + 1))
+        follower.connection.tick(NOW + 10.0 * (second + 1))
     assert [core.fault for core in follower.connection.cores] == [None, None]
 
 
@@ -345,8 +347,8 @@ def test_rule_16_a_follower_that_closes_ends_the_racks() -> None:
     gateway = Gateway()
     play, follower = led(gateway)
     follower.connection.broker_ended()
-    assert gateway.shared[0].returns == {"unreachable": 0, "closed": 1, "overdue": 0}
-    paused(play, at=NOW)
+    assert gateway.shared[0].returns == Counter(closed=1)
+    paused(play, at=follower.now)
 
 
 def test_rule_16_a_client_that_closes_ends_nothing() -> None:
@@ -386,6 +388,97 @@ def test_rule_16_the_pause_doubles_up_to_five_minutes() -> None:
     assert not shared.paused(now + PAUSE_SECONDS)
 
 
+@pytest.mark.parametrize("chunk", [1, 7, 60, 1 << 20])
+@pytest.mark.parametrize("version", [11, 12, 13, 16])
+def test_rule_17_no_follower_says_out_of_range(version: int, chunk: int) -> None:
+    """Error 1 becomes error 6, wherever the bytes are cut, and the leader serves for a while."""
+    gateway = Gateway()
+    play, follower = led(gateway, version, software="sarama")
+    wants: list[Want] = [("t", 0), ("t", 7, 99), ("u", 0)]
+    asked = fetch(version, *wants, correlation=3)
+    follower.client(asked).to_broker(asked)
+
+    def told(error: int) -> bytes:
+        entries = [entry(0, 5, records=bytes(40)), entry(7, error=error)]
+        return fetch_response(version, ("t", entries), ("u", [entry(0, 5)]), correlation_id=3)
+
+    follower.broker(told(1), chunk=chunk).to_client(told(6))
+    assert gateway.shared[0].returns == Counter(out_of_range=1)
+    paused(play, follower.now, version)
+
+
+@pytest.mark.parametrize("software", ["librdkafka", "apache-kafka-java", "kafka-python"])
+def test_rule_17_clients_that_then_ask_the_leader_see_the_error(software: str) -> None:
+    _, follower = led(Gateway(), software=software)
+    asked = fetch(12, ("t", 0, 99), correlation=3)
+    follower.exchange(asked, fetch_response(12, ("t", [entry(0, error=1)]), correlation_id=3))
+
+
+def test_rule_17_the_leaders_out_of_range_passes() -> None:
+    play, _ = led(Gateway(), software="sarama")
+    writes(play, 12, ("t", 1, 99), correlation=3)
+    answers(play, fetch_response(12, ("t", [entry(1, error=1)]), correlation_id=3))
+
+
+def test_rule_17_in_the_gateways_session_with_the_follower() -> None:
+    """The broker sends the one entry with the error. The client gets a full response with error 6."""
+    gateway = Gateway()
+    _, follower = led(gateway, software="sarama")
+    wants: list[Want] = [("t", at) for at in range(30)]
+    asked = fetch(12, *wants, correlation=3)
+    while follower.client(asked).takes_broker() == asked:
+        follower.now += 0.5
+        follower.broker(full(12, wants, correlation_id=3)).takes_client()
+    follower.now += 0.5
+    follower.broker(full(12, wants, correlation_id=3, session_id=SESSION_ID)).takes_client()
+    follower.client(fetch(12, *wants, correlation=4)).takes_broker()
+    wrong = fetch_response(12, ("t", [entry(7, error=1)]), session_id=SESSION_ID, correlation_id=4)
+    data = [entry(at, 5) if at != 7 else entry(7, error=6) for at in range(30)]
+    follower.broker(wrong).to_client(fetch_response(12, ("t", data), correlation_id=4))
+
+
+def test_rule_18_empty_responses_at_once_are_held_back() -> None:
+    """The first is held until 10 ms after its fetch, the next ones longer, up to 50 ms."""
+    gateway = Gateway()
+    play, follower = led(gateway)
+    play.now += AGAIN_SECONDS
+    writes(play, 12, ("t", 0, 6), correlation=9)  # it was at the leader meanwhile
+    answers(play, redirects(12, ("t", 0), correlation_id=9))
+    for number, held in enumerate((0.01, 0.02, 0.04, 0.05, 0.05), 10):
+        asked, told = fetch(12, ("t", 0, 6), correlation=number), full(12, T[:1], correlation_id=number)
+        follower.client(asked).to_broker(asked)
+        follower.now += 0.001
+        follower.broker(told).nothing()
+        follower.connection.tick(follower.now + held - 0.002)
+        follower.nothing()
+        follower.now += held
+        follower.connection.tick(follower.now)
+        follower.to_client(told)
+    assert gateway.shared[0].counts["held"] == 5
+
+
+def test_rule_18_what_is_not_empty_or_not_early_passes() -> None:
+    _, follower = led(Gateway())
+    asked = fetch(12, *T[:1], correlation=20)
+    follower.client(asked).to_broker(asked)
+    told = fetch_response(12, ("t", [entry(0, 5, records=b"r" * 80)]), correlation_id=20)
+    follower.broker(told).to_client(told)
+    follower.exchange(fetch(12, *T[:1], correlation=21, min_bytes=0), full(12, T[:1], correlation_id=21))
+    follower.client(asked).to_broker(asked)
+    follower.now += 0.25
+    follower.broker(full(12, T[:1], correlation_id=20)).to_client(full(12, T[:1], correlation_id=20))
+
+
+def test_rule_18_what_is_held_back_comes_before_the_end() -> None:
+    """A broker that closes does not take a response away. Later requests are answered after it."""
+    _, follower = led(Gateway())
+    asked, told = fetch(12, *T[:1], correlation=20), full(12, T[:1], correlation_id=20)
+    follower.client(asked, request(12, 0, 21)).to_broker(asked, request(12, 0, 21))
+    follower.broker(told, framed((21).to_bytes(4) + b"\0\0")).nothing()
+    follower.connection.broker_ended()
+    follower.to_client(told, framed((21).to_bytes(4) + b"\0\0"))
+
+
 def test_without_a_broker_in_the_rack_nothing_is_written_until_one_comes() -> None:
     """A rack that no broker has leads nobody anywhere (rules 5 and 6)."""
     gateway = Gateway(here=())
@@ -415,26 +508,30 @@ def test_thousands_of_clients_are_remembered_within_bounds() -> None:
     assert shared.reader("c0", "h", "s") is not first
 
 
-def led(gateway: Gateway) -> tuple[Playbook, Playbook]:
+def led(gateway: Gateway, version: int = 12, software: str = "librdkafka") -> tuple[Playbook, Playbook]:
     """Return connections of a client to the leader and to the follower. t-0 has followed, t-1 has not."""
-    play, follower = gateway.connect(), gateway.connect(FOLLOWER)
-    writes(play, 12, *T[:2], correlation=1)
-    answers(play, redirects(12, T[0][:2], correlation_id=1))
-    follower.exchange(fetch(12, *T[:1], correlation=2), full(12, T[:1], correlation_id=2))
+    play, follower = (gateway.connect(node_id, software=software) for node_id in (LEADER, FOLLOWER))
+    writes(play, version, *T[:2], correlation=1)
+    answers(play, redirects(version, T[0][:2], correlation_id=1))
+    parks(follower, version, *T[:1], correlation=2)
     assert gateway.counts == {"redirects": 1, "moved": 1}
     return play, follower
 
 
-def tick(play: Playbook, now: float) -> None:
-    for core in play.connection.cores:
-        core.tick(now)
+def parks(play: Playbook, version: int, *wants: Want, correlation: int) -> None:
+    """Play a fetch that the follower answers with nothing, after it has waited for 500 ms."""
+    asked = fetch(version, *wants, correlation=correlation)
+    play.client(asked).to_broker(asked)
+    play.now += 0.5
+    told = full(version, wants, correlation_id=correlation)
+    play.broker(told).to_client(told)
 
 
-def paused(play: Playbook, at: float) -> None:
+def paused(play: Playbook, at: float, version: int = 12) -> None:
     """Check that no fetch gets a rack for `PAUSE_SECONDS`, and that fetches get it again afterwards."""
     for number, seconds in enumerate((0.0, 1.0, PAUSE_SECONDS - 1.0), 20):
         play.now = at + seconds
-        writes(play, 12, T[1], rack="", correlation=number)
-        answers(play, full(12, [T[1]], correlation_id=number))
+        writes(play, version, T[1], rack="", correlation=number)
+        answers(play, full(version, [T[1]], correlation_id=number))
     play.now = at + PAUSE_SECONDS + 0.1
-    writes(play, 12, T[1], correlation=30)
+    writes(play, version, T[1], correlation=30)
