@@ -115,6 +115,11 @@ class Reader:
     """The number of answers in a row that the client did not follow."""
     refused_until: float = 0.0
     """The time until which the client gets no rack, in seconds."""
+    answered: set[Place] = field(default_factory=set)
+    """The partitions of the last answer, until it is known whether the client follows it. Empty if the client
+    has followed before."""
+    answered_by: "RackReadsStage | None" = None
+    """The connection of that answer."""
     led: dict[Place, int] = field(default_factory=dict)
     """The partitions that a leader has led the client away from, each with the id of the follower."""
 
@@ -313,7 +318,6 @@ class RackReadsStage(Stage):
 
     __slots__ = (
         "_alarm",
-        "_answered",
         "_bytes_in",
         "_due",
         "_early",
@@ -347,8 +351,6 @@ class RackReadsStage(Stage):
         """The name of the client's software, or None if it has not told it."""
         self.reader: Reader | None = None
         """What is known of the client. None before its first fetch."""
-        self._answered: set[Place] = set()
-        """The partitions of the last answer that led the client elsewhere, until its next fetch."""
         self._recent: dict[Place, float] = {}
         """When the client was last led away from partitions of this broker, in seconds. Older entries than
         `AGAIN_SECONDS` are removed."""
@@ -456,24 +458,22 @@ class RackReadsStage(Stage):
             self._watch()
 
     def _asks_again(self, fetch: FetchRequest, reader: Reader, now: float) -> bool:
-        """Return whether the client asks for a partition that the leader has just led elsewhere."""
+        """Return whether the client asks for a partition that a leader has just led elsewhere."""
+        if reader.answered:
+            asked, here = self._asked(fetch, reader.answered), reader.answered_by is self
+            if here and len(asked) < len(reader.answered):
+                self._followed(reader, len(reader.answered) - len(asked))
+            elif asked:
+                reader.answered = set()
+                reader.misses += 1
+                if reader.misses >= MISSES:
+                    reader.misses, reader.refused_until = 0, now + REFUSED_SECONDS
+                return True
         recent = self._recent
-        if not recent:
-            return False
-        asked = self._asked(fetch, recent)
-        answered, self._answered = self._answered, set()
-        if answered and not reader.follows:
-            if not answered <= asked:
-                self._followed(reader, len(answered - asked))
-                return False
-            reader.misses += 1
-            if reader.misses >= MISSES:
-                reader.misses, reader.refused_until = 0, now + REFUSED_SECONDS
-            return True
         for place in [place for place, at in recent.items() if now - at >= AGAIN_SECONDS]:
             del recent[place]
             self._kept.discard(place)
-        return reader.follows and any(place in recent for place in asked)
+        return reader.follows and bool(recent) and bool(self._asked(fetch, recent))
 
     def _asked(self, fetch: FetchRequest, places: Collection[Place]) -> set[Place]:
         """Return those of the places that a fetch asks for.
@@ -485,13 +485,14 @@ class RackReadsStage(Stage):
         if fetch.session_id and fetch.session_epoch > 0:
             for key, numbers in fetch.forgotten:
                 self._kept.difference_update((key, int(each)) for each in np.frombuffer(numbers, ">i4"))
-            asked |= self._kept
+            asked |= self._kept.intersection(places)
         return asked
 
     def _followed(self, reader: Reader, partitions: int) -> None:
         """Note that the client follows."""
         self._shared.counts["moved"] += partitions
         reader.follows, reader.misses, reader.refused_until = True, 0, 0.0
+        reader.answered = set()
 
     # Responses
 
@@ -504,9 +505,10 @@ class RackReadsStage(Stage):
             return
         now = self._state.now
         self._shared.counts["redirects"] += len(walk.replicas)
+        if not reader.follows:
+            reader.answered, reader.answered_by = {(key, number) for key, number, _ in walk.replicas}, self
         for key, partition, node_id in walk.replicas:
             place = key, partition
-            self._answered.add(place)
             self._recent[place] = now
             if fetch.session_epoch >= 0:
                 self._kept.add(place)
@@ -623,6 +625,8 @@ class RackReadsStage(Stage):
     def end(self) -> None:
         """Forget the connection."""
         self._holds.clear()
+        if self.reader is not None and self.reader.answered_by is self:
+            self.reader.answered, self.reader.answered_by = set(), None  # it may just have left
         self._shared.remove(self)
 
 
