@@ -447,9 +447,19 @@ class Config:
         default="",
         help="the zone of this gateway, as brokers there have it in broker.rack (eu-west-1a), or @ and a "
         "file whose only line is that name (@/etc/podinfo/zone); the gateway counts the bytes with "
-        "brokers by zone (docs/zones.md), and changes none",
+        "brokers by zone (docs/zones.md)",
     )
     """The rack of the gateway. Empty if bytes are not counted by zone."""
+    rack_reads: bool = option(
+        metavar="audit|client",
+        parse=lambda text: _one_of("audit", "client")(text) == "client",
+        default="audit",
+        help="client: write --rack into the fetches of clients without a client.rack, so that leaders send "
+        "them to a replica in this rack (KIP-392; the brokers need a replica.selector.class); audit: only "
+        "count",
+        needs="rack",
+    )
+    """Whether the rack is written into fetches."""
     max_connections: int = option(
         metavar="N",
         parse=_whole(1),

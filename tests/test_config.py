@@ -55,6 +55,7 @@ def test_the_defaults_are_those_of_the_design() -> None:
         cooperative=frozenset(),
         cooperative_lanes={},
         rack="",
+        rack_reads=False,
         max_connections=5000,
         workers=1,
         idle_timeout=600.0,
@@ -498,3 +499,10 @@ def test_a_file_that_has_no_rack_is_named(content: bytes | None, said: str, tmp_
 def test_a_rack_needs_a_restart() -> None:
     config, other = load(NEEDED, {}, None), load(NEEDED | {"rack": "R1"}, {}, None)
     assert changes(config, other) == ([], ["rack"])
+
+
+def test_reading_from_the_rack_needs_a_rack() -> None:
+    told = "--rack-reads has no effect alone: give --rack NAME|@FILE as well"
+    with pytest.raises(ConfigError, match=re.escape(told)):
+        load(NEEDED | {"rack_reads": "client"}, {}, None)
+    assert load(NEEDED | {"rack": "R2", "rack_reads": "client"}, {}, None).rack_reads

@@ -26,6 +26,7 @@ from proxy.protocol.api import (
     RESPONSE_CORRELATION_ID,
     RESPONSE_START_BYTES,
     ApiKey,
+    ErrorCode,
     response_header,
 )
 from proxy.protocol.fetch_layout import HIGH_WATERMARK, RACK_VERSION, FetchLayout
@@ -846,8 +847,9 @@ class Plans:
             or walk.tags
             or walk.session_id
             or walk.error_code
-            or walk.errors
+            or walk.moved
             or walk.replicas
+            or any(code == ErrorCode.OFFSET_OUT_OF_RANGE for _, code in walk.errors)
         )
         if not special and len(frame) <= _MAX_COMPARED:
             self._response = frame[RESPONSE_START_BYTES:], version, walk.partitions

@@ -43,9 +43,10 @@ MISSES: Final = 3
 REFUSED_SECONDS: Final = 3600.0
 """How long a client that does not follow gets no rack, in seconds."""
 AGAIN_SECONDS: Final = 10.0
-"""The shortest time between two answers that lead a client away from the leader of one partition, in seconds.
+"""How long a client is served by the leader that has led it away from a partition, if it comes back without a
+response of the follower, in seconds. It may not reach the follower.
 
-A client that comes back sooner is served by the leader: it may not reach the follower.
+kafka-python comes back after each response of the follower. It is led away again.
 """
 PAUSE_SECONDS: Final = 30.0
 """How long no fetch gets a rack after a follower has failed, in seconds. The leader may not know yet that it
@@ -83,11 +84,12 @@ class NotWritten(StrEnum):
 
     VERSION = "fetch version"
     OWN = "client has a rack"
-    NOT_READ = "not read"
+    NOT_READ = "no fetch was read"
     NO_BROKER = "no broker in the rack"
     HERE = "broker is in the rack"
     UNKNOWN_BROKER = "broker's release is not known yet"
     OLD_BROKER = "broker before 3.5"
+    MEMBER = "member of a cooperative group"
     CLIENT = "client never comes back from a failed replica"
     DOES_NOT_FOLLOW = "does not follow"
     REPLICA = "a replica failed"
@@ -119,9 +121,11 @@ class Reader:
     """The partitions of the last answer, until it is known whether the client follows it. Empty if the client
     has followed before."""
     answered_by: "RackReadsStage | None" = None
-    """The connection of that answer."""
+    """The connection of that answer. None if it has ended."""
     led: dict[Place, int] = field(default_factory=dict)
     """The partitions that a leader has led the client away from, each with the id of the follower."""
+    unseen: set[Place] = field(default_factory=set)
+    """Those of them for which the follower has not responded without an error yet."""
 
 
 class RackReads:
@@ -136,8 +140,8 @@ class RackReads:
         self.rack = rack.encode()
         self.racks = racks
         self.counts: Counter[str] = Counter(redirects=0, moved=0, held=0)
-        """The number of partitions in answers that led a client to a follower, the number of those that it
-        then followed, and the number of responses that were held back."""
+        """The number of partitions in answers that led a client to a follower, the number of those that
+        the follower then served, and the number of responses that were held back."""
         self.returns: Counter[str] = Counter(unreachable=0, closed=0, overdue=0, out_of_range=0)
         """The number of failed followers, by what was seen of them."""
         self._readers: OrderedDict[tuple[str, str, str], Reader] = OrderedDict()
@@ -238,6 +242,8 @@ class FromFollower(Around):
             return pieces
         if walk is not None and not stage.asks_leader:
             pieces = self._without_range_errors(pieces, response, walk, last=last)
+        elif walk is not None and last and any(code == _OUT_OF_RANGE for _, code in walk.errors):
+            stage.out_of_range()
         if last and pieces and stage.is_early(fetching, walk):
             self._pieces, self._held = pieces, sum(map(len, pieces))
             self._holds = True
@@ -356,7 +362,7 @@ class RackReadsStage(Stage):
         `AGAIN_SECONDS` are removed."""
         self._kept: set[Place] = set()
         """Those of these partitions that are still in the client's own session with this broker."""
-        self.not_written: NotWritten | None = NotWritten.NO_BROKER
+        self.not_written: NotWritten | None = NotWritten.NOT_READ
         """Why the client's last fetch got no rack, or None if it got one."""
         self.to_follower = False
         """Whether the client reads partitions here because an answer of their leader led it here."""
@@ -380,6 +386,11 @@ class RackReadsStage(Stage):
         if reader.follows:
             return True
         return False if reader.refused_until > self._state.now else None
+
+    @property
+    def became(self) -> str:
+        """What became of the rack in the client's last fetch: ``written``, or the reason why it was not."""
+        return "written" if self.not_written is None else self.not_written
 
     # Requests
 
@@ -411,6 +422,8 @@ class RackReadsStage(Stage):
             return NotWritten.VERSION
         if fetch.rack_id:
             return NotWritten.OWN
+        if self._state.has_lane:
+            return NotWritten.MEMBER  # its fences and scans need the high watermark of one broker
         if not shared.racks.here:
             return NotWritten.NO_BROKER
         reader = self.reader
@@ -448,24 +461,28 @@ class RackReadsStage(Stage):
         return bool((epochs < 0).all())
 
     def _arrived(self, fetch: FetchRequest, reader: Reader) -> None:
-        """Note which partitions the client fetches from a follower, as their leaders have told it."""
+        """Note whether the client fetches from a follower, as a leader has told it."""
         if self.to_follower and reader.follows:
             return
-        node_id = self._node_id()
-        places = [place for place, to in reader.led.items() if to == node_id]
-        if listed := _listed(fetch, places):
-            self._followed(reader, len(listed))
+        if self._listed_here(fetch, reader.led, reader):
+            self._followed(reader)
             self._watch()
+
+    def _listed_here(self, fetch: FetchRequest, places: Collection[Place], reader: Reader) -> set[Place]:
+        """Return the places in a fetch for which a leader has sent the client to this broker."""
+        node_id = self._node_id()
+        return _listed(fetch, [place for place in places if reader.led.get(place) == node_id])
 
     def _asks_again(self, fetch: FetchRequest, reader: Reader, now: float) -> bool:
         """Return whether the client asks for a partition that a leader has just led elsewhere."""
         if reader.answered:
             asked, here = self._asked(fetch, reader.answered), reader.answered_by is self
             if here and len(asked) < len(reader.answered):
-                self._followed(reader, len(reader.answered) - len(asked))
+                self._followed(reader)
             elif asked:
                 reader.answered = set()
-                reader.misses += 1
+                # If the connection of the answer has ended, the client may have got no chance to follow.
+                reader.misses += reader.answered_by is not None
                 if reader.misses >= MISSES:
                     reader.misses, reader.refused_until = 0, now + REFUSED_SECONDS
                 return True
@@ -473,7 +490,8 @@ class RackReadsStage(Stage):
         for place in [place for place, at in recent.items() if now - at >= AGAIN_SECONDS]:
             del recent[place]
             self._kept.discard(place)
-        return reader.follows and bool(recent) and bool(self._asked(fetch, recent))
+        unseen = reader.unseen.intersection(recent) if reader.follows else ()
+        return bool(unseen) and bool(self._asked(fetch, unseen))
 
     def _asked(self, fetch: FetchRequest, places: Collection[Place]) -> set[Place]:
         """Return those of the places that a fetch asks for.
@@ -488,20 +506,24 @@ class RackReadsStage(Stage):
             asked |= self._kept.intersection(places)
         return asked
 
-    def _followed(self, reader: Reader, partitions: int) -> None:
+    @staticmethod
+    def _followed(reader: Reader) -> None:
         """Note that the client follows."""
-        self._shared.counts["moved"] += partitions
         reader.follows, reader.misses, reader.refused_until = True, 0, 0.0
         reader.answered = set()
 
     # Responses
 
     def on_fetched(self, fetching: FetchHandler) -> None:
-        """Note the partitions of a response that leads the client to a follower."""
+        """Note the partitions of a response that leads the client to a follower, or that comes from it."""
         walk, fetch, reader = fetching.response.walk, fetching.fetch, self.reader
-        if walk is None or not walk.replicas or fetching.resend is not None:
+        if fetch is None or reader is None or fetching.resend is not None:
             return
-        if fetch is None or reader is None or self.not_written is NotWritten.OWN:
+        if self.to_follower and reader.unseen and not (walk is not None and (walk.errors or walk.error_code)):
+            seen = self._listed_here(fetch, reader.unseen, reader)
+            self._shared.counts["moved"] += len(seen)
+            reader.unseen -= seen
+        if walk is None or not walk.replicas or self.not_written is NotWritten.OWN:
             return
         now = self._state.now
         self._shared.counts["redirects"] += len(walk.replicas)
@@ -514,8 +536,10 @@ class RackReadsStage(Stage):
                 self._kept.add(place)
             reader.led.pop(place, None)
             reader.led[place] = node_id
+            reader.unseen.add(place)
         if len(reader.led) > _MAX_PLACES:
             reader.led = dict(list(reader.led.items())[-_MAX_PLACES:])
+            reader.unseen.intersection_update(reader.led)
         # Here and at the follower, the next fetch is not like the last one.
         self._shared.changed(reader)
 
@@ -626,7 +650,7 @@ class RackReadsStage(Stage):
         """Forget the connection."""
         self._holds.clear()
         if self.reader is not None and self.reader.answered_by is self:
-            self.reader.answered, self.reader.answered_by = set(), None  # it may just have left
+            self.reader.answered_by = None
         self._shared.remove(self)
 
 

@@ -112,6 +112,10 @@ class BrokerRacks:
         """Return the broker at an address. None if no response has named it."""
         return self.by_address.get(self._named.get((host, port), (host, port)))
 
+    def is_here(self, node_id: int | None) -> bool:
+        """Return whether a broker is known to be in the gateway's rack."""
+        return node_id is not None and self.zone(node_id) is Zone.SAME
+
     def zone(self, node_id: int) -> Zone:
         """Return the zone of a broker. It is never guessed."""
         return zone_of(self.by_node.get(node_id, ""), self.rack)

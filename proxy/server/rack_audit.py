@@ -1,10 +1,15 @@
-"""Counts the bytes with brokers by zone: ``--rack``."""
+"""Counts the bytes with brokers by zone: ``--rack``. It also has what ``--rack-reads`` needs of a process."""
 
 from collections import Counter
 from collections.abc import Iterable
 from functools import partial
+from time import monotonic
 
 from proxy.addresses import Address
+from proxy.core.connection import MakeStage
+from proxy.core.connection_state import ConnectionState
+from proxy.core.eligibility import BrokerVersions
+from proxy.core.rack_reads import RackReads, RackReadsStage
 from proxy.core.rack_stage import RackStage
 from proxy.core.racks import BrokerRack, BrokerRacks, Zone
 from proxy.net.link import Link
@@ -12,7 +17,7 @@ from proxy.net.resolve import is_literal
 from proxy.net.transparent import Destinations
 from proxy.server.process import Process
 from proxy.server.registry import KnownBrokers
-from proxy.telemetry.zones import WHAT, Zones, kinds_of
+from proxy.telemetry.zones import WHAT, RackReadFigures, Zones, kinds_of
 
 _RECORDS = WHAT.index("records")
 
@@ -47,14 +52,49 @@ class RackAudit:
         self._transparent = config.is_transparent
         self.racks = BrokerRacks(config.rack)
         self.racks.changed = self._changed
-        self.stage = partial(RackStage, self.racks)
-        """Makes the stage of a new connection."""
+        self._reads = RackReads(config.rack, self.racks) if config.rack_reads else None
+        """What is known of clients and replicas. None without ``--rack-reads client``."""
+        self._reading: dict[Link, RackReadsStage] = {}
+        """With ``--rack-reads client``, the stage of each open link."""
         self._byte_counts = Counter[tuple[str, str]]()
         """See `Zones.byte_counts`."""
         self._counted: dict[Link, _Counted] = {}
         self._unresolved: list[BrokerRack] = []
         """Brokers whose host names could not be looked up. `look` tries again."""
         self._warning = RackWarning(process)
+
+    def stages(self, link: Link, versions: BrokerVersions) -> tuple[MakeStage, ...]:
+        """Return the functions that make the stages of a new connection."""
+        learns = partial(RackStage, self.racks)
+        return (
+            (learns,)
+            if self._reads is None
+            else (learns, partial(self._reads_of, self._reads, link, versions))
+        )
+
+    def _reads_of(
+        self, reads: RackReads, link: Link, versions: BrokerVersions, state: ConnectionState
+    ) -> RackReadsStage:
+        """Return the stage that writes the rack into the fetches of a connection."""
+        stage = RackReadsStage(reads, partial(self.node_of, link), versions, state)
+        self._reading[link] = stage
+        return stage
+
+    def node_of(self, link: Link) -> int | None:
+        """Return the node id of a link's broker. None while no response has named it.
+
+        In transparent mode, only the broker's address is known. This also applies to links to the bootstrap.
+        """
+        if not self._transparent and link.node_id is not None:
+            return link.node_id
+        address = link.broker_address
+        broker = self.racks.at(address.host, address.port) if address is not None else None
+        return broker.node_id if broker is not None else None
+
+    def unreachable(self, link: Link) -> None:
+        """Note that a link's broker could not be reached. If it is in the rack, nobody can read from it."""
+        if self._reads is not None:
+            self._reads.unreachable(self.node_of(link), monotonic())
 
     def zone_of(self, link: Link) -> Zone:
         """Return the zone of a link's broker.
@@ -69,9 +109,11 @@ class RackAudit:
     def describe(self, link: Link) -> dict[str, object]:
         """Return the fields that `/state` shows of an open link."""
         self._count(link)
+        reading = self._reading.get(link)
         return {
             "zone": self.zone_of(link),
             "record_bytes_other_zone": self._counted[link].records_other_zone,
+            **({} if reading is None else {"follows": reading.follows, "rack": reading.became}),
         }
 
     def look(self, links: Iterable[Link]) -> None:
@@ -91,12 +133,22 @@ class RackAudit:
         """Count the last bytes of a link."""
         self._count(link)
         del self._counted[link]
+        self._reading.pop(link, None)
 
     def zones(self, links: Iterable[Link]) -> Zones:
         """Return what was counted so far."""
         self.look(links)
         return Zones(
-            byte_counts=self._byte_counts.copy(), racks=self._racks, racks_of_known=self._racks_of_known
+            byte_counts=self._byte_counts.copy(),
+            racks=self._racks,
+            racks_of_known=self._racks_of_known,
+            reads=None if self._reads is None else self._read_figures(self._reads),
+        )
+
+    def _read_figures(self, reads: RackReads) -> RackReadFigures:
+        connections = Counter(stage.became for stage in self._reading.values())
+        return RackReadFigures(
+            counts=reads.counts.copy(), returns=reads.returns.copy(), connections=connections
         )
 
     @property
@@ -133,6 +185,8 @@ class RackAudit:
         for broker in brokers:
             if not is_literal(broker.host):
                 self._process.spawn(self._resolve(broker))
+        if self._reads is not None:
+            self._reads.changed()
 
     async def _resolve(self, broker: BrokerRack) -> None:
         """Note the IPs of a broker, because transparent mode knows only the IP of a link's broker."""

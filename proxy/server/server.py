@@ -145,7 +145,7 @@ class Server:
         self._audit = RackAudit(process, brokers) if config.rack else None
         """Counts bytes by zone. None without ``--rack``."""
         if self._audit is not None:
-            self._stages += (self._audit.stage,)
+            self.upstream.failed = self._audit.unreachable
         self._failed_handshakes = Repeated(self.log, "TLS handshake of a client failed")
         self._refused_clients = Repeated(self.log, "client refused")
         self._all_closed = asyncio.Event()
@@ -310,13 +310,17 @@ class Server:
         return Connection(
             sessions=self.sessions,
             resolve=partial(brokers.resolve, reached_at) if brokers is not None else None,
-            common=self._common(),
+            common=self._common(() if self._audit is None else self._audit.stages(link, versions)),
             broker=BrokerInfo(link.node_id, broker, versions, link.measured, self._is_opening),
             host=host_and_port(link.client_address)[0],
         )
 
-    def _common(self) -> Common:
-        """Return what a new connection shares with other connections, by the present options."""
+    def _common(self, stages: tuple[MakeStage, ...]) -> Common:
+        """Return what a new connection shares with other connections, by the present options.
+
+        Args:
+            stages: the functions that make further stages of the connection.
+        """
         return Common(
             max_request_bytes=self.process.config.max_request_bytes,
             maybe_not_kafka=self._transparent,
@@ -324,7 +328,7 @@ class Server:
             leaders=self._leaders,
             siblings=self._siblings,
             manager=self.manager,
-            stages=self._stages,
+            stages=self._stages + stages,
         )
 
     def _is_opening(self, node_id: int) -> bool:

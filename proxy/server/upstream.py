@@ -3,7 +3,7 @@
 import asyncio
 import errno
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from socket import socket
 from time import monotonic
@@ -55,6 +55,8 @@ class Upstream:
         self.tls = BrokerTls(process.config)
         self.tap: Tap = no_tap
         """Wraps the protocol of each socket, to capture the bytes."""
+        self.failed: Callable[[Link], None] = lambda _: None
+        """Called with each link whose broker could not be reached."""
         self.certificates: dict[NodeId, float] = {}
         """When the certificate that each broker showed last expires, in seconds since 1970."""
         self.tls_failures = 0
@@ -166,6 +168,7 @@ class Upstream:
             return
         if reason:
             self.unreachable(link.node_id, reason, last_error)
+            self.failed(link)
         link.last_event = link.last_error = "broker unreachable" if reason else "no file descriptor"
         # If an accepted connection is closed at once, a client sees a success and reconnects at once.
         await asyncio.sleep(UNREACHABLE_SECONDS)

@@ -27,7 +27,7 @@ from proxy.protocol.api import ErrorCode
 from proxy.session.state import Loss
 from proxy.telemetry.status import STATES, Account, Health, WithBroker
 from proxy.telemetry.totals import NodeId
-from proxy.telemetry.zones import WHAT, Zones
+from proxy.telemetry.zones import BECAME, RETURNS, WHAT, RackReadFigures, Zones
 from proxy.version import VERSION
 
 MAX_REASONS: Final = 50
@@ -148,6 +148,12 @@ class SharedValues:
         """The bytes by zone. Only the metrics in `ZONES` use them."""
         assert self.counts.zones is not None  # noqa: S101 - `ZONES` needs a rack
         return self.counts.zones
+
+    @property
+    def rack_reads(self) -> RackReadFigures:
+        """The figures of clients that read from the replica in the rack. Only `RACK_READS` use them."""
+        assert self.zones.reads is not None  # noqa: S101 - `RACK_READS` needs --rack-reads client
+        return self.zones.reads
 
 
 Value: TypeAlias = float | Distribution
@@ -722,6 +728,42 @@ ZONES: Final = (
 )
 """The additional metrics with ``--rack``."""
 
+RACK_READS: Final = (
+    Figure(
+        COUNTER,
+        "rack_redirects",
+        "Partitions in answers of leaders that led a client to a replica in the rack.",
+        lambda it: it.rack_reads.counts["redirects"],
+    ),
+    Figure(
+        COUNTER,
+        "rack_partitions_moved",
+        "Those of them that the replica then served.",
+        lambda it: it.rack_reads.counts["moved"],
+    ),
+    Figure(
+        COUNTER,
+        "rack_empty_held",
+        "Empty responses of replicas that were held back for up to 50 ms.",
+        lambda it: it.rack_reads.counts["held"],
+    ),
+    Figure(
+        COUNTER,
+        "rack_returns",
+        "Failures of replicas in the rack, after each of which no fetch gets the rack for some time.",
+        lambda it: _named(it.rack_reads.returns, RETURNS),
+        _REASON,
+    ),
+    Figure(
+        GAUGE,
+        "rack_connections",
+        "Open connections by what became of the rack in the last fetch: written, or why not.",
+        lambda it: _named(it.rack_reads.connections, BECAME),
+        ("rack",),
+    ),
+)
+"""The additional metrics with ``--rack-reads client``."""
+
 
 def _members(found: Cooperative) -> Iterator[tuple[tuple[str, str], int]]:
     for group in found.groups:
@@ -752,6 +794,7 @@ class _AccountCollector(Collector):
         figures: tuple[Figure, ...] = FIGURES
         figures += () if reading.counts.cooperative is None else COOPERATIVE
         figures += () if reading.counts.zones is None else ZONES
+        figures += () if reading.counts.zones is None or reading.counts.zones.reads is None else RACK_READS
         return (figure.family(reading) for figure in figures)
 
 

@@ -16,16 +16,24 @@ from proxy.config import load
 from proxy.cooperative.tally import Cooperative, FilterTally, GroupSeen, LaneSeen, MemberSeen
 from proxy.core.events import FetchKind, NotFollowed, Refusal, SideTally, Tally
 from proxy.core.histograms import Measured
+from proxy.core.racks import Zone
 from proxy.telemetry.history import History
 from proxy.telemetry.metrics import exposition
 from proxy.telemetry.state import cooperative, overview
 from proxy.telemetry.status import Account, Counts, ServingProcess, Status, UnreachableBrokers, WithBroker
 from proxy.telemetry.totals import BROKER_FETCHES
 from proxy.telemetry.unanswered import Unanswered
+from proxy.telemetry.zones import BECAME, RETURNS, WHAT, RackReadFigures, Zones
 from replay import cli
 
 FOLDER: Final = Path(__file__).parent
 CAPTURES: Final = sorted((FOLDER.parents[1] / "captures").glob("*.pcap"))
+OPTIONS: Final = {
+    "bootstrap": "kafka-1:9092",
+    "sessions_off_for": "b,a",
+    "rack": "R2",
+    "rack_reads": "client",
+}
 _OF_THE_PROCESS: Final = ("python_", "process_")
 
 
@@ -119,6 +127,7 @@ def account() -> Account:
             for worker in (1, 2)
         ],
         cooperative=_cooperative(number),
+        zones=_zones(itertools.count(200_001)),
     )
     counts.loop_lag.note([0.002, 0.3])
     counts.recent_events.note(1000.0, "SessionLost", "broker 1: error 70", warning=True)
@@ -140,7 +149,7 @@ def _status(number: "itertools.count[int]") -> Status:
     unreachable.failed(2, "connection refused", 90.0)
     return Status(
         at=100.0,
-        config=load({"bootstrap": "kafka-1:9092", "sessions_off_for": "b,a"}, {}, None),
+        config=load(OPTIONS, {}, None),
         listen=Address("127.0.0.1", 19092),
         bootstrap=(Address("kafka-1", 9092),),
         brokers={
@@ -170,6 +179,19 @@ def _measured() -> Measured:
     for place, name in enumerate(Measured.DISTRIBUTIONS):
         getattr(measured, name).note([0.0004 * (place + 1), 3 + place])
     return measured
+
+
+def _zones(number: "itertools.count[int]") -> Zones:
+    return Zones(
+        byte_counts=Counter({(zone.value, what): next(number) for zone in Zone for what in WHAT}),
+        racks={"1": "R1", "2": "R2", "3": ""},
+        racks_of_known={1: "R1", 2: "R2"},
+        reads=RackReadFigures(
+            counts=Counter({what: next(number) for what in ("redirects", "moved", "held")}),
+            returns=Counter({how: next(number) for how in RETURNS}),
+            connections=Counter({each: next(number) for each in BECAME}),
+        ),
+    )
 
 
 def _cooperative(number: "itertools.count[int]") -> Cooperative:

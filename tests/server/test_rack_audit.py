@@ -14,6 +14,7 @@ from structlog.testing import capture_logs
 
 from proxy.addresses import Address
 from proxy.core.connection import Connection
+from proxy.core.eligibility import BrokerVersions
 from proxy.core.racks import BrokerRack, Zone
 from proxy.net.link import Link
 from proxy.server.acceptor import Acceptor
@@ -40,7 +41,7 @@ HEARTBEATS = request(HEARTBEAT, 0, 9), response(9, b"\0\0")
 class _Link:
     """What the audit uses of a link."""
 
-    core: Connection
+    core: Connection | None
     node_id: int | None
     broker_address: Address | None = None
 
@@ -55,8 +56,11 @@ class Played:
         self.links: list[Link] = []
 
     def link(self, node_id: int | None, address: Address | None = None) -> Playbook:
-        play = Playbook(stages=(self.audit.stage,), core=Connection)
-        self.links.append(cast("Link", _Link(play.connection, node_id, address)))
+        link = _Link(None, node_id, address)  # its stages are made before its core, as in the server
+        stages = self.audit.stages(cast("Link", link), BrokerVersions())
+        play = Playbook(stages=stages, core=Connection)
+        link.core = play.connection
+        self.links.append(cast("Link", link))
         return play
 
     def learn(self, racks: dict[int, str | None]) -> int:

@@ -46,7 +46,10 @@ def series() -> Series:
     found: Series = {"up": {}}
 
     async def scene() -> None:
-        async with stub_broker() as broker, gateway(broker.address, cooperative="billing", rack="R1") as gate:
+        async with (
+            stub_broker() as broker,
+            gateway(broker.address, cooperative="billing", rack="R1", rack_reads="client") as gate,
+        ):
             gate.monitor.totals.closed_tallies.clear()
             (tally := gate.server.counts().total()).session_errors[70] = 1
             tally.passthrough["one partition"] = 1

@@ -1,0 +1,166 @@
+"""`--rack-reads client` with three real brokers in three racks and a replica selector.
+
+Clients without a `client.rack` read from the replica in the gateway's rack if they can. They come back from a
+replica that fails.
+"""
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any, Final
+
+import pytest
+
+from tests.clients.runner import AIOKAFKA, CONFLUENT, KAFKA_PYTHON, Program, Run, assert_same_records
+from tests.integration.bystander import until
+from tests.integration.producing import Producer
+from tools.gateway import GatewayProcess
+from tools.kafka import Cluster
+from tools.kafka.admin import Admin
+
+pytestmark = pytest.mark.timeout(300)
+
+HERE: Final = 2
+"""The broker in the gateway's rack."""
+TOPIC, PARTITIONS, RECORDS = "zones", 6, 40
+LED_ELSEWHERE: Final = 2 * PARTITIONS // 3
+PROPERTIES: Final = {
+    "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
+    "replica.lag.time.max.ms": 5000,
+}
+
+
+class Brokers:
+    """Brokers 1 to 3 in the racks R1 to R3. Each leads a third of the partitions, if it lives."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.asked = cluster.broker(1).address
+        """The address of a broker that no test disturbs."""
+
+    def produce(self, *values: bytes) -> None:
+        """Append records to every partition."""
+        with Admin(self.asked) as admin:
+            for partition, leader in admin.leaders(TOPIC).items():
+                broker = self.cluster.broker(leader)
+                with closing(Producer(broker.host, broker.port)) as producer:
+                    producer.produce(TOPIC, partition, list(values))
+
+    def ends(self) -> dict[tuple[str, int], int]:
+        with Admin(self.asked) as admin:
+            return {(TOPIC, partition): end for partition, end in admin.offsets(TOPIC).items()}
+
+    def leaders(self) -> set[int]:
+        with Admin(self.asked) as admin:
+            return set(admin.leaders(TOPIC).values())
+
+
+@pytest.fixture(scope="module")
+def brokers() -> Iterator[Brokers]:
+    cluster = Cluster(nodes=3, properties=PROPERTIES)
+    for broker in cluster.brokers:
+        broker.configure({"broker.rack": f"R{broker.node_id}"})
+    with cluster:
+        with Admin(cluster.bootstrap) as admin:
+            turned = {part: [(part + at) % 3 + 1 for at in range(3)] for part in range(PARTITIONS)}
+            admin.create_topic(TOPIC, assignment=turned)
+        found = Brokers(cluster)
+        found.produce(*(b"%d" % number * 200 for number in range(RECORDS)))
+        yield found
+
+
+@pytest.fixture
+def gateway(brokers: Brokers) -> Iterator[GatewayProcess]:
+    with GatewayProcess(brokers.cluster.bootstrap, "--rack", f"R{HERE}", "--rack-reads", "client") as gateway:
+        yield gateway
+
+
+def reads(gateway: GatewayProcess) -> dict[str, Any]:
+    found: dict[str, Any] = gateway.state()["zones"]["reads"]
+    return found
+
+
+def record_bytes(gateway: GatewayProcess) -> dict[str, int]:
+    zones = gateway.state()["zones"]["bytes"]
+    return {zone: counts["records"] for zone, counts in zones.items()}
+
+
+def consumer(program: Program, address: str) -> Run:
+    return Run(program, address, assign={TOPIC: PARTITIONS})
+
+
+def follows(gateway: GatewayProcess) -> None:
+    """Wait until a client reads all partitions from the replica that other brokers lead."""
+    until(lambda: reads(gateway)["partitions_moved"] >= LED_ELSEWHERE, "the client does not follow")
+
+
+def once_and_in_order(run: Run) -> None:
+    for place, lines in run.records().items():
+        offsets = [line["offset"] for line in lines]
+        assert offsets == list(range(offsets[-1] + 1)), place
+
+
+@pytest.mark.parametrize("program", [CONFLUENT, KAFKA_PYTHON, AIOKAFKA], ids=lambda program: program.name)
+def test_a_client_that_can_reads_from_the_replica_in_the_rack(
+    brokers: Brokers, gateway: GatewayProcess, program: Program
+) -> None:
+    """All records then come from the zone. For aiokafka, which could not follow, nothing changes."""
+    with consumer(program, gateway.address) as through, consumer(program, brokers.asked) as direct:
+        for run in (through, direct):
+            run.wait_ends(brokers.ends())
+        if program is not AIOKAFKA:
+            follows(gateway)
+        before = record_bytes(gateway)
+        brokers.produce(*(b"later %d" % number * 100 for number in range(RECORDS)))
+        for run in (through, direct):
+            run.wait_ends(brokers.ends())
+            run.stop()
+    new = {zone: count - before[zone] for zone, count in record_bytes(gateway).items()}
+    assert new["same"] > 0
+    assert new["unknown"] == 0
+    assert (new["other"] == 0) == (program is not AIOKAFKA)
+    assert not any(reads(gateway)["returns"].values())
+    assert_same_records(direct, through)
+    assert through.errors() == direct.errors() == []
+
+
+@pytest.mark.parametrize("program", [CONFLUENT, KAFKA_PYTHON], ids=lambda program: program.name)
+def test_a_client_comes_back_from_a_replica_that_is_killed(
+    brokers: Brokers, gateway: GatewayProcess, program: Program
+) -> None:
+    """It gets each record once and in order. While the replica is gone, no fetch has the rack."""
+    broker = brokers.cluster.broker(HERE)
+    with consumer(program, gateway.address) as through:
+        through.wait_ends(brokers.ends())
+        follows(gateway)
+        broker.kill()
+        try:
+            until(lambda: HERE not in brokers.leaders(), "partitions have no new leader")
+            brokers.produce(*(b"while it is gone %d" % number for number in range(RECORDS)))
+            through.wait_ends(brokers.ends(), seconds=90)
+        finally:
+            broker.start()
+        assert any(reads(gateway)["returns"].values())
+        through.stop()
+    once_and_in_order(through)
+
+
+def test_a_client_comes_back_from_a_replica_that_is_stopped(
+    brokers: Brokers, gateway: GatewayProcess
+) -> None:
+    """Its connections stay open, and leaders still name it. The gateway closes the connections."""
+    broker = brokers.cluster.broker(HERE)
+    with consumer(CONFLUENT, gateway.address) as through:
+        through.wait_ends(brokers.ends())
+        follows(gateway)
+        os.kill(broker.pid, signal.SIGSTOP)
+        try:
+            until(lambda: reads(gateway)["returns"]["overdue"] > 0, "nobody sees that it is overdue")
+            until(lambda: HERE not in brokers.leaders(), "partitions have no new leader")
+            brokers.produce(*(b"while it is stopped %d" % number for number in range(RECORDS)))
+            through.wait_ends(brokers.ends(), seconds=90)
+        finally:
+            os.kill(broker.pid, signal.SIGCONT)
+        through.stop()
+    once_and_in_order(through)
