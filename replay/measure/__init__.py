@@ -9,6 +9,9 @@
 - ``keys``, ``spread``: with --cooperative, count records by hashes of keys, and show how they would be
   distributed.
 - ``collected``, ``sums``: add up rows.
+- ``racks``, ``zone_log``, ``zones``, ``zone_places``, ``zone_moves``, ``zones_report``: which bytes go from
+  one zone to another, and which records could be read in the client's zone: the racks that the user names,
+  what a connection tells, the sums, the racks of brokers, the two ways of reading, and the report.
 - ``report``, ``modelled``: make the report object from the sums.
 - ``strip_records``: removes the contents of records before Spark moves segments between its workers.
 - ``command``: the command line.

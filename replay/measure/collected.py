@@ -25,7 +25,7 @@ from replay.measure.limits import WORST, Starved, VersionFigures
 from replay.measure.spread import Delivered
 from replay.measure.sums import FetchSums
 from replay.measure.table import CODECS, DETAILS, FETCH_COLUMNS, Detail
-from replay.measure.zones import ZoneBytes, ZoneSums
+from replay.measure.zones import ZoneBytes, ZoneSums, topic_name
 from replay.report.model import FetchReport, NotEligible
 from replay.simulate.session_cache import CacheEvent, SlotsUse, simulate
 
@@ -383,11 +383,6 @@ class Collected:
         row = self.not_eligible.setdefault(reason, NotEligible(exchanges=0, bytes=0))
         row["exchanges"] += exchanges
         row["bytes"] += size
-
-
-def topic_name(topic: str | None, topic_id: bytes | None) -> tuple[str, str]:
-    """Return ("topic", its name), or ("id", the hexadecimal digits of its id)."""
-    return ("topic", topic) if topic is not None else ("id", (topic_id or b"").hex())
 
 
 def groups_in(rows: pa.RecordBatch | pa.Table) -> list[Group]:

@@ -39,6 +39,7 @@ from replay.measure.spark.errors import SparkFailedError
 from replay.measure.spark.java import SUBMITTED, NoJavaError
 from replay.measure.spread import MEMBERS
 from replay.measure.work import Work
+from replay.measure.zones_report import ZonePrice
 from replay.report import anonymize, csv, html, terminal
 from replay.report.model import Filters, Report
 from replay.report.wording import shown, size, untold
@@ -64,6 +65,8 @@ is no Kafka in it, or so much of the fetches is missing that the saving can't be
 """
 
 _Named = TypeVar("_Named")
+_CURRENCY: Final = 8
+"""The maximum length of the name of a currency."""
 _LISTED: Final = 10
 """The maximum number of names in the message about a chosen name that is in no counted fetch."""
 
@@ -207,6 +210,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="CIDR=NAME",
         help="the rack (zone) of the clients in a network; the longest prefix counts (repeatable)",
     )
+    add(
+        "--zone-price-per-gb",
+        type=_price,
+        metavar="X",
+        help="the price of 10^9 bytes from one zone to another, for each direction, if one end pays; the "
+        "report then shows what bytes between zones cost",
+    )
+    add(
+        "--currency",
+        type=_currency,
+        metavar="NAME",
+        help="the currency of --zone-price-per-gb, such as USD",
+    )
     add("--anonymize", action="store_true", help="replace names and addresses in the report with pseudonyms")
     add(
         "--anonymize-key",
@@ -290,12 +306,15 @@ def _measured(arguments: argparse.Namespace, console: Console, scratch: str) -> 
         max_fetch_bytes=arguments.max_fetch_bytes,
         members=arguments.cooperative_members or 0,
         racks=work.choice.racks,
+        zone_price=None
+        if arguments.zone_price_per_gb is None
+        else ZonePrice(per_gb=arguments.zone_price_per_gb, currency=arguments.currency or ""),
     )
     result = report(found, about)
     key = arguments.anonymize_key
     if arguments.anonymize or key:
         return anonymize.anonymize(result, key or b"")
-    for line in _absent(found, result):
+    for line in (*_absent(found, result), *_unpriced(about, result)):
         sys.stderr.write(f"fetchgate replay measure: {line}\n")
     return result
 
@@ -335,6 +354,15 @@ def _absent(found: Collected, result: Report) -> Iterator[str]:
                 yield f"no {fetch} is of {option} {shown(name)}{has}"
 
 
+def _unpriced(about: About, result: Report) -> Iterator[str]:
+    """Yield a message if bytes between zones have a price, but no rack is known."""
+    if about.zone_price is not None and "zones" not in result:
+        yield (
+            "--zone-price-per-gb: no rack is known, so nothing goes between zones; name racks with "
+            "--broker-rack and --client-rack"
+        )
+
+
 def _work(arguments: argparse.Namespace, scratch: str) -> Work:
     """Check the inputs and outputs of the command, before anything is measured. Return what to do."""
     for option in ("csv", "html"):
@@ -342,6 +370,8 @@ def _work(arguments: argparse.Namespace, scratch: str) -> Work:
             raise UsageError(f"--{option} {file}: {why}")
     if arguments.html:
         import_module("jinja2")  # only the page needs it: this tells if it is missing
+    if arguments.currency and arguments.zone_price_per_gb is None:
+        raise UsageError("--currency is that of --zone-price-per-gb: give the price, too")
     if arguments.parquet and (arguments.anonymize or arguments.anonymize_key):
         raise UsageError("--parquet writes the names that --anonymize replaces: use only one of them")
     if arguments.parquet and Path(arguments.parquet).is_file():
@@ -507,6 +537,12 @@ def _key(text: str) -> bytes:
     if 0 < len(key) <= anonymize.MAX_KEY:
         return key
     raise argparse.ArgumentTypeError(f"a key has 1 to {anonymize.MAX_KEY} bytes")
+
+
+def _currency(text: str) -> str:
+    if 0 < len(text) <= _CURRENCY and text.isprintable() and not any(map(str.isdigit, text)):
+        return text
+    raise argparse.ArgumentTypeError(f"{text} is not a currency such as USD")
 
 
 def _price(text: str) -> float:

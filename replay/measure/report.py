@@ -15,14 +15,15 @@ from typing import Any, Final
 from replay.capture.kafka.exchanges import ConnectionEnd
 from replay.capture.tls import reasons
 from replay.measure import sums
-from replay.measure.collected import Collected, topic_name
+from replay.measure.collected import Collected
 from replay.measure.digest import BUCKETS, Timeline
 from replay.measure.limits import WORST, VersionFigures
 from replay.measure.modelled import modelled
 from replay.measure.racks import NO_RACKS, Racks
 from replay.measure.spread import Delivered, spread_row
 from replay.measure.sums import FetchSums
-from replay.measure.zones_report import zones_report
+from replay.measure.zones import topic_name
+from replay.measure.zones_report import ZonePrice, zones_report
 from replay.report.decision import DailyRate, decide
 from replay.report.model import (
     BothSides,
@@ -72,6 +73,7 @@ class About:
     """The number of members for which the spread of keys is shown. 0 if it is not shown."""
     racks: Racks = NO_RACKS
     """The racks that the user names."""
+    zone_price: ZonePrice | None = None
 
 
 def report(found: Collected, about: About) -> Report:
@@ -113,7 +115,12 @@ def report(found: Collected, about: About) -> Report:
     if about.members:
         made["cooperative"] = _cooperative(found, about)
     zones = zones_report(
-        found.zones, about.racks, about.filters["clients"], partial(_topic_name, names=found.names)
+        found.zones,
+        about.racks,
+        about.filters["clients"],
+        partial(_topic_name, names=found.names),
+        time["captured_seconds"],
+        about.zone_price,
     )
     if zones is not None:
         made["zones"] = zones
@@ -241,7 +248,7 @@ def _by_topic(found: Collected, whole: FetchReport) -> list[TopicRow]:
 
 
 def _topic_name(kind: str, text: str, names: Mapping[bytes, str]) -> str:
-    """Return a topic's name, or its id as Kafka writes it (Uuid.toString). See `collected.topic_name`."""
+    """Return a topic's name, or its id as Kafka writes it (Uuid.toString). See `zones.topic_name`."""
     if kind == "topic":
         return text
     topic_id = bytes.fromhex(text)

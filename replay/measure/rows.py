@@ -185,6 +185,8 @@ class _ConnectionRows:
             if counted:
                 self._counted = True
                 self._digest_of(exchange.connection).add(outcome)
+                if self._zones.takes_fetches:
+                    self._zones.add_fetch(outcome)
                 if self._keys is not None:
                     self._keys.add(outcome)
 

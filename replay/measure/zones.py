@@ -11,7 +11,9 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from proxy.protocol.api import ApiKey
+from replay.capture.kafka.exchange import ConnectionEnd
 from replay.measure.digest import Summary
+from replay.measure.zone_log import ZonesSeen
 
 
 class NodeAt(NamedTuple):
@@ -24,6 +26,38 @@ class NodeAt(NamedTuple):
     port: int
     rack: str
     """The broker's rack, "" if it has none."""
+
+
+class ReplicasAt(NamedTuple):
+    """The replicas of a topic's partitions, as a response described them."""
+
+    time: int
+    """When the response came, in ns since 1970."""
+    replicas: bytes
+    """See `cluster.unpacked`."""
+
+
+class ReadBy(NamedTuple):
+    """Who read a topic's records, and where."""
+
+    zone: str
+    """The client's zone."""
+    broker: str
+    """The broker's address."""
+    client_id: str
+    software: str
+    fetch_class: int
+    """A `FetchClass`."""
+    kind: str
+    """With `text`: the topic, see `topic_name`."""
+    text: str
+
+
+class LogSpan(NamedTuple):
+    """The lowest and the highest high watermark of a partition."""
+
+    lowest: int
+    highest: int
 
 
 @dataclass(slots=True)
@@ -99,11 +133,19 @@ class ZoneSums:
     topics: dict[tuple[str, str, str, str], TopicBytes] = field(
         default_factory=partial(defaultdict, TopicBytes)
     )
-    """By the client's zone, the broker's address and the topic (see `collected.topic_name`)."""
+    """By the client's zone, the broker's address and the topic (see `topic_name`)."""
     connections: Counter[str] = field(default_factory=Counter)
     """The number of connections, by the client's zone."""
     nodes: dict[tuple[str, int], NodeAt] = field(default_factory=dict)
     """The newest description of each broker, by cluster id and node id."""
+    replicas: dict[tuple[str, str], ReplicasAt] = field(default_factory=dict)
+    """The newest replicas of each topic, by cluster id and topic."""
+    reads: dict[ReadBy, dict[int, int]] = field(default_factory=partial(defaultdict, dict))
+    """Record bytes by partition."""
+    log_ends: dict[tuple[str, str, str], dict[int, LogSpan]] = field(
+        default_factory=partial(defaultdict, dict)
+    )
+    """The high watermarks of partitions, by the broker's address and the topic (see `topic_name`)."""
 
     def add_connection(self, zone: str, broker: str, clients: Mapping[tuple[str, str], ZoneBytes]) -> None:
         """Add the bytes of a connection, by client id and software."""
@@ -116,24 +158,62 @@ class ZoneSums:
         zone = seen.client_rack if seen is not None else ""
         self.connections[zone] += not end.reason
         for name, totals in zip(names, summary.topics, strict=True):
-            topic = self.topics[zone, end.broker, *name]
-            topic.record_bytes += totals.record_bytes
-            topic.listing_bytes += totals.request_bytes + totals.response_bytes - totals.record_bytes
+            own = self.topics[zone, end.broker, *name]
+            own.record_bytes += totals.record_bytes
+            own.listing_bytes += totals.request_bytes + totals.response_bytes - totals.record_bytes
         if seen is not None:
             for time, cluster, nodes in seen.nodes:
                 for node in nodes:
                     self._add_node(cluster, NodeAt(time, *node))
+            for time, cluster, topic, replicas in seen.replicas:
+                self._add_replicas((cluster, topic), ReplicasAt(time, replicas))
+            self._add_reads(seen, end)
 
     def merge(self, other: "ZoneSums") -> None:
         """Add the sums of other connections."""
         for client, one in other.clients.items():
             self.clients[client].merge(one)
-        for topic, totals in other.topics.items():
-            self.topics[topic].merge(totals)
+        for name, totals in other.topics.items():
+            self.topics[name].merge(totals)
         self.connections += other.connections
         for (cluster, _), node in other.nodes.items():
             self._add_node(cluster, node)
+        for topic, replicas in other.replicas.items():
+            self._add_replicas(topic, replicas)
+        for read, partitions in other.reads.items():
+            _add(self.reads[read], partitions)
+        for place, spans in other.log_ends.items():
+            for partition, span in spans.items():
+                self._add_span(place, partition, span)
 
     def _add_node(self, cluster: str, node: NodeAt) -> None:
         key = cluster, node.node_id
         self.nodes[key] = max(node, self.nodes.get(key, node))
+
+    def _add_replicas(self, key: tuple[str, str], replicas: ReplicasAt) -> None:
+        self.replicas[key] = max(replicas, self.replicas.get(key, replicas))
+
+    def _add_reads(self, seen: ZonesSeen, end: ConnectionEnd) -> None:
+        for topic, topic_id, fetch_class, partitions in seen.reads:
+            kind, text = topic_name(topic, topic_id)
+            key = ReadBy(seen.client_rack, end.broker, end.client_id, end.software, fetch_class, kind, text)
+            _add(self.reads[key], partitions)
+        for topic, topic_id, *columns in seen.log_ends:
+            place = end.broker, *topic_name(topic, topic_id)
+            for partition, lowest, highest in zip(*columns, strict=True):
+                self._add_span(place, partition, LogSpan(lowest, highest))
+
+    def _add_span(self, place: tuple[str, str, str], partition: int, span: LogSpan) -> None:
+        spans = self.log_ends[place]
+        known = spans.get(partition, span)
+        spans[partition] = LogSpan(min(known.lowest, span.lowest), max(known.highest, span.highest))
+
+
+def topic_name(topic: str | None, topic_id: bytes | None) -> tuple[str, str]:
+    """Return ("topic", its name), or ("id", the hexadecimal digits of its id)."""
+    return ("topic", topic) if topic is not None else ("id", (topic_id or b"").hex())
+
+
+def _add(sums: dict[int, int], more: Mapping[int, int]) -> None:
+    for partition, count in more.items():
+        sums[partition] = sums.get(partition, 0) + count

@@ -1,78 +1,49 @@
 """Makes the report on zones from the collected sums. Sans-IO."""
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable
-from functools import cache
-from typing import Final, Literal, TypeAlias
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Final
 
-from replay.measure.racks import Racks, endpoint, host_of
-from replay.measure.zones import NodeAt, ZoneBytes, ZoneSums
+from replay.measure.racks import Racks
+from replay.measure.zone_moves import PRODUCE, UNKNOWN, Moves, Topics, leader_rates, moves
+from replay.measure.zone_places import Places, Zone
+from replay.measure.zones import ZoneBytes, ZoneSums
+from replay.report.decision import DailyRate
 from replay.report.zones_model import (
     ByZone,
+    CrossedBytes,
     ZonedBroker,
     ZonedBytes,
     ZonedClient,
     ZonedClients,
     ZonedFetches,
     ZonedTopic,
+    ZoneMoney,
+    ZoneMoves,
     ZonePair,
     ZonesReport,
 )
 
-Zone: TypeAlias = Literal["same", "other", "unknown"]
+_GB: Final = 10**9
+_HOW: Final = (
+    "bytes of requests and responses between known zones, Kafka frames alone, times the price given for each "
+    "direction"
+)
 _KINDS: Final = ("record_bytes", "listing_bytes", "produce_bytes", "other_bytes")
 
 
-class Places:
-    """Knows the racks of brokers.
-
-    The racks that the user names by node id count first, then those named by address, then those of the
-    newest captured response.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ZonePrice:
+    """The price of bytes between zones.
 
     Args:
-        racks: the racks that the user names.
-        nodes: the newest description of each broker.
+        per_gb: the price of 10^9 bytes in each direction.
+        currency: its name, or "".
     """
 
-    def __init__(self, racks: Racks, nodes: Iterable[NodeAt]) -> None:
-        self._racks = racks
-        self._nodes: dict[str, NodeAt] = {}
-        """The brokers by the address that they advertise."""
-        for node in sorted(nodes):
-            if address := endpoint(node.host, node.port):
-                self._nodes[address] = node
-        self.rack = cache(self._rack)
-
-    @property
-    def addresses(self) -> Collection[str]:
-        """The addresses that brokers advertise."""
-        return self._nodes
-
-    def node_id(self, address: str) -> int | None:
-        """Return the node id of the broker at this address. None if it is not known."""
-        node = self._nodes.get(address)
-        return node.node_id if node is not None else None
-
-    def zone(self, client: str, broker: str) -> Zone:
-        """Return whether a client and the broker at this address are in the same zone."""
-        rack = self.rack(broker)
-        if not client or not rack:
-            return "unknown"
-        return "same" if client == rack else "other"
-
-    def of_node(self, node: NodeAt) -> str:
-        """Return the rack of a broker, "" if it is not known."""
-        address = endpoint(node.host, node.port)
-        named = self._racks.of_node(node.node_id) or (
-            self._racks.of_broker(host_of(address)) if address else ""
-        )
-        return named or node.rack
-
-    def _rack(self, address: str) -> str:
-        node = self._nodes.get(address)
-        if node is not None:
-            return self.of_node(node)
-        return self._racks.of_broker(host_of(address)) if address else ""
+    per_gb: float
+    currency: str = ""
 
 
 def zones_report(
@@ -80,6 +51,8 @@ def zones_report(
     racks: Racks,
     clients: Collection[str],
     topic_name: Callable[[str, str], str],
+    seconds: float,
+    price: ZonePrice | None,
 ) -> ZonesReport | None:
     """Return the report on zones. None if no rack is known.
 
@@ -88,16 +61,21 @@ def zones_report(
         racks: the racks that the user names.
         clients: the chosen client ids. Empty for all.
         topic_name: returns the name of a topic.
+        seconds: the captured time.
+        price: the price of bytes between zones. None if it is not known.
     """
     if not racks and not any(node.rack for node in sums.nodes.values()):
         return None
-    places = Places(racks, sums.nodes.values())
+    places = Places(racks, sums.nodes)
+    topics = Topics(sums.replicas, places)
     chosen = {key: one for key, one in sums.clients.items() if not clients or key[2] in clients}
     by_client: defaultdict[tuple[str, str], ZonedBytes] = defaultdict(_no_bytes)
     totals = _no_bytes()
     for (zone, broker, *client), one in chosen.items():
         for into in (totals, by_client[client[0], client[1]]):
             _add(into, places.zone(zone, broker), one)
+    reads = [read for read in sums.reads if not clients or read.client_id in clients]
+    by_rack, by_leader = moves(sums, reads, places, topics, topic_name)
     return ZonesReport(
         brokers=_brokers(places, {broker for _, broker, _, _ in sums.clients}),
         clients=[
@@ -108,13 +86,23 @@ def zones_report(
         **totals,
         by_client=sorted(
             (
-                ZonedClient(client_id=client_id, software=software, **found)
-                for (client_id, software), found in by_client.items()
+                ZonedClient(
+                    client_id=client[0],
+                    software=client[1],
+                    **found,
+                    rack_reads_bytes=by_rack.by_client[client],
+                    rack_clients_bytes=by_leader.by_client[client],
+                )
+                for client, found in by_client.items()
             ),
             key=lambda row: (-_crossing(row), row["client_id"], row["software"]),
         ),
-        by_topic=_by_topic(sums, places, totals, topic_name),
+        by_topic=_by_topic(sums, places, totals, topic_name, by_rack, by_leader),
         pairs=_pairs(chosen, places),
+        rack_reads=_moves(by_rack, totals),
+        rack_clients=_moves(by_leader, totals),
+        leaders=leader_rates(sums, places, topics, topic_name, seconds),
+        money=_money(chosen, places, by_rack.moved, by_leader.moved, seconds, price) if price else None,
     )
 
 
@@ -149,7 +137,12 @@ def _brokers(places: Places, captured: Collection[str]) -> list[ZonedBroker]:
 
 
 def _by_topic(
-    sums: ZoneSums, places: Places, totals: ZonedBytes, topic_name: Callable[[str, str], str]
+    sums: ZoneSums,
+    places: Places,
+    totals: ZonedBytes,
+    topic_name: Callable[[str, str], str],
+    by_rack: Moves,
+    by_leader: Moves,
 ) -> list[ZonedTopic]:
     """Return a row for each topic, and one for the bytes of fetches that belong to no topic."""
     topics: defaultdict[str, ZonedFetches] = defaultdict(_no_fetches)
@@ -157,6 +150,8 @@ def _by_topic(
         topic=None,
         record_bytes={**totals["record_bytes"]},
         listing_bytes={**totals["listing_bytes"]},
+        rack_reads_bytes=0,
+        rack_clients_bytes=0,
     )
     for (zone, broker, kind, text), one in sums.topics.items():
         where = places.zone(zone, broker)
@@ -164,7 +159,15 @@ def _by_topic(
         for name, count in (("record_bytes", one.record_bytes), ("listing_bytes", one.listing_bytes)):
             row[name][where] += count  # type: ignore[literal-required]  # keys of ZonedFetches
             rest[name][where] -= count  # type: ignore[literal-required]  # the same
-    rows = [ZonedTopic(topic=name, **found) for name, found in topics.items()]
+    rows = [
+        ZonedTopic(
+            topic=name,
+            **found,
+            rack_reads_bytes=by_rack.by_topic[name],
+            rack_clients_bytes=by_leader.by_topic[name],
+        )
+        for name, found in topics.items()
+    ]
     rows.sort(key=lambda row: (-row["record_bytes"]["other"], row["topic"]))
     return [*rows, rest]
 
@@ -181,3 +184,47 @@ def _pairs(chosen: dict[tuple[str, str, str, str], ZoneBytes], places: Places) -
         for (begin, end), count in order
         if count
     ]
+
+
+def _moves(found: Moves, totals: ZonedBytes) -> ZoneMoves:
+    """Return what would be moved. Records that were not noted by partition are of clients without a zone."""
+    stays = found.stays.copy()
+    stays[UNKNOWN] += sum(_values(totals["record_bytes"])) - found.moved - found.stays.total()
+    stays[PRODUCE] += sum(_values(totals["produce_bytes"]))
+    return ZoneMoves(
+        moved_bytes=found.moved, stays={reason: count for reason, count in sorted(stays.items()) if count}
+    )
+
+
+def _values(by_zone: ByZone) -> tuple[int, int, int]:
+    return by_zone["same"], by_zone["other"], by_zone["unknown"]
+
+
+def _money(
+    chosen: Mapping[tuple[str, str, str, str], ZoneBytes],
+    places: Places,
+    by_rack: int,
+    by_leader: int,
+    seconds: float,
+    price: ZonePrice,
+) -> ZoneMoney:
+    crossing = [one for (zone, broker, _, _), one in chosen.items() if places.zone(zone, broker) == "other"]
+
+    def cost(count: int) -> float:
+        return count / _GB * price.per_gb
+
+    to_clients, to_brokers = sum(one.responses for one in crossing), sum(one.requests for one in crossing)
+    whole = to_clients + to_brokers
+    return ZoneMoney(
+        price_per_gb=price.per_gb,
+        currency=price.currency,
+        to_clients=CrossedBytes(bytes=to_clients, cost=cost(to_clients)),
+        to_brokers=CrossedBytes(bytes=to_brokers, cost=cost(to_brokers)),
+        cost=cost(whole),
+        cost_both_ends=2 * cost(whole),
+        rack_reads_saves=cost(by_rack),
+        rack_clients_saves=cost(by_leader),
+        captured_seconds=seconds,
+        cost_per_month=DailyRate(seconds=seconds, price_per_gb=price.per_gb).month(whole),
+        how=_HOW,
+    )

@@ -180,6 +180,10 @@ class _Pseudonyms:
                 {**row, "from": self._rack(row["from"]), "to": self._rack(row["to"])}
                 for row in zones["pairs"]
             ],
+            "leaders": [
+                {**row, "topic": self._name("topic", row["topic"]), "rack": self._rack(row["rack"])}
+                for row in zones["leaders"]
+            ],
         }
 
     def _rack(self, rack: str | None) -> str | None:

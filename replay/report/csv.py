@@ -1,5 +1,7 @@
 """The report as one CSV table: a row for the total, and for each client, topic, broker and connection.
 
+If a rack is known, rows on zones and their columns come last (`ZONE_COLUMNS`).
+
 The column `by` has the kind of the row: total, client, topic, broker, connection or passed. A row of the kind
 passed has those fetches of a client that did not use a session for a certain reason.
 
@@ -12,7 +14,7 @@ RFC 4180: UTF-8, comma, CRLF, names in the first row.
 
 import csv
 from collections.abc import Iterator, Mapping
-from typing import Final
+from typing import Any, Final
 
 from proxy.printable import printable
 from replay.report.decision import why
@@ -30,6 +32,7 @@ from replay.report.model import (
     predicted_bytes,
 )
 from replay.report.table import ReportColumn, ReportLine, ReportTable
+from replay.report.zones_model import ByZone, ZonedBytes, ZonedClient, ZonedTopic, ZonesReport
 
 NAMES: Final = (
     "by",
@@ -75,6 +78,17 @@ MORE: Final = (
 two columns, and the rows `client` also have `to_do`. `reason` says why nothing is saved; in a row `passed`,
 why its fetches did not use a session. Only rows `passed` have the last two columns."""
 COLUMNS: Final = (*NAMES, *FIGURES, *MORE)
+ZONE_KINDS: Final = tuple(ZonedBytes.__annotations__)
+ZONE_COLUMNS: Final = (
+    *(f"{kind}_{zone}_zone" for kind in ZONE_KINDS for zone in ByZone.__annotations__),
+    "rack_reads_bytes",
+    "rack_clients_bytes",
+    "from_rack",
+    "to_rack",
+    "zone_bytes",
+)
+"""The columns that come after the others if a rack is known. Rows of the kinds `zones` (all), `zone client`,
+`zone topic` and `zone pair` have them. An empty rack is not known."""
 
 
 def render(report: Report) -> str:
@@ -87,8 +101,11 @@ def render(report: Report) -> str:
         The text. Write it as UTF-8 without translation of line ends. Names from clients and brokers are
             printable. If a spreadsheet would take a name for a formula, an apostrophe is put before the name.
     """
-    lines = [ReportLine(values=[row.get(name) for name in COLUMNS]) for row in _rows(report)]
-    return table(ReportTable(title="", columns=[ReportColumn(title=name) for name in COLUMNS], lines=lines))
+    zones = report.get("zones")
+    columns = COLUMNS if zones is None else (*COLUMNS, *ZONE_COLUMNS)
+    rows = [*_rows(report), *(_zone_rows(zones) if zones is not None else ())]
+    lines = [ReportLine(values=[row.get(name) for name in columns]) for row in rows]
+    return table(ReportTable(title="", columns=[ReportColumn(title=name) for name in columns], lines=lines))
 
 
 def table(described: ReportTable) -> str:
@@ -155,6 +172,35 @@ def _rows(report: Report) -> Iterator[Mapping[str, object]]:
             **_figures(connection["fetch"]),
             **_why(connection),
         }
+
+
+def _zone_rows(zones: ZonesReport) -> Iterator[Mapping[str, object]]:
+    moved = {f"{way}_bytes": zones[way]["moved_bytes"] for way in ("rack_reads", "rack_clients")}
+    yield {"by": "zones", **_by_zone(zones), **moved}
+    for client in zones["by_client"]:
+        yield {"by": "zone client", **_names(client), **_by_zone(client), **_moved(client)}
+    for topic in zones["by_topic"]:
+        yield {"by": "zone topic", **_names(topic), **_by_zone(topic), **_moved(topic)}
+    for pair in zones["pairs"]:
+        yield {
+            "by": "zone pair",
+            "from_rack": pair["from"],
+            "to_rack": pair["to"],
+            "zone_bytes": pair["bytes"],
+        }
+
+
+def _by_zone(row: Mapping[str, Any]) -> dict[str, int]:
+    return {
+        f"{kind}_{zone}_zone": count
+        for kind in ZONE_KINDS
+        if kind in row
+        for zone, count in row[kind].items()
+    }
+
+
+def _moved(row: ZonedClient | ZonedTopic) -> dict[str, int]:
+    return {"rack_reads_bytes": row["rack_reads_bytes"], "rack_clients_bytes": row["rack_clients_bytes"]}
 
 
 def _why(row: ClientRow | BrokerRow | ConnectionRow) -> dict[str, str]:

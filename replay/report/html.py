@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
-from replay.report import plots, tables
+from replay.report import plots, tables, zone_tables
 from replay.report.markup import Markup, joined
 from replay.report.model import Report, actual_bytes, predicted_bytes
 from replay.report.wording import (
@@ -39,6 +39,9 @@ from replay.report.wording import (
     untold,
     warnings,
 )
+from replay.report.zone_wording import latencies, ways, zones_known
+from replay.report.zone_wording import money as zone_money
+from replay.report.zones_model import ZonesReport
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -115,6 +118,19 @@ def _tables(report: Report) -> dict[str, Any]:
         "starved": tables.starved(report),
         "evenness": tables.evenness(found, ROWS) if found else None,
         "modelled": tables.modelled(report),
+    } | (_zone_tables(report["zones"]) if "zones" in report else {})
+
+
+def _zone_tables(found: ZonesReport) -> dict[str, Any]:
+    return {
+        "zones": zone_tables.zones(found),
+        "zone_pairs": zone_tables.pairs(found, ROWS),
+        "zone_clients": zone_tables.by_client(found, ROWS),
+        "zone_topics": zone_tables.by_topic(found, ROWS),
+        "zone_moves": zone_tables.moves(found),
+        "zone_leaders": zone_tables.leaders(found, ROWS),
+        "racks": zone_tables.racks(found, ROWS),
+        "client_racks": zone_tables.clients(found, ROWS),
     }
 
 
@@ -137,6 +153,19 @@ def _fetches(report: Report) -> dict[str, Any]:
         "keys_words": _keys_words(report),
         "modelled": MODELLED,
         "money": _money(report),
+        **_zone_words(report),
+    }
+
+
+def _zone_words(report: Report) -> dict[str, str]:
+    if "zones" not in report:
+        return {}
+    found = report["zones"]
+    return {
+        "zones_known": zones_known(found),
+        "zone_ways": ways(),
+        "zone_latencies": latencies(),
+        "zone_money": f"{MODELLED}: {zone_money(found['money'])}" if found["money"] else "",
     }
 
 

@@ -38,7 +38,8 @@ from replay.report.wording import (
     untold,
     warnings,
 )
-from replay.report.zone_wording import zones_known
+from replay.report.zone_wording import latencies, money, ways, zones_known
+from replay.report.zones_model import ZonesReport
 
 ROWS: Final = 10
 """The maximum number of rows in a table by client, topic or broker. The last of them adds up the rest. A row
@@ -159,10 +160,20 @@ def _zones(report: Report) -> list[RenderableType]:
         table(zone_tables.pairs(found, ROWS)),
         table(zone_tables.by_client(found, ROWS)),
         table(zone_tables.by_topic(found, ROWS)),
+        table(zone_tables.moves(found)),
+        Text(ways(), style="dim"),
+        *_leaders(found),
         table(zone_tables.racks(found, ROWS)),
         table(zone_tables.clients(found, ROWS)),
         Text(zones_known(found)),
+        *([Text(f"{MODELLED}: {money(found['money'])}")] if found["money"] else []),
     ]
+
+
+def _leaders(found: ZonesReport) -> list[RenderableType]:
+    if not found["leaders"]:
+        return []
+    return [table(zone_tables.leaders(found, ROWS)), Text(latencies(), style="dim")]
 
 
 def _reading(report: Report) -> Text:

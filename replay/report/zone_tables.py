@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from replay.report.table import BYTES, COUNT, NAME, ReportColumn, ReportLine, ReportTable
+from replay.report.table import BYTES, COUNT, FIGURE, NAME, ReportColumn, ReportLine, ReportTable, Unit
 from replay.report.wording import plural, shown
 from replay.report.zones_model import ByZone, ZonesReport
 
@@ -14,9 +14,24 @@ KINDS: Final = {
 }
 """The kinds of bytes by their key in the report: the name, and what it is."""
 UNKNOWN: Final = "unknown"
+PER_SECOND: Final = Unit(write=lambda rate: f"{rate:,.1f}" if rate else "")
+MOVES: Final = "from another zone, with an in-sync replica in the client's zone"
+REASONS: Final = {
+    "broker in the zone": "they come from the client's zone already",
+    "below v10": "Fetch v4 to v9: replicas serve from v10 on, raised to v11",
+    "below v11": "Fetch v11 and later have a rack",
+    "rack of its own": "the client names its rack itself",
+    "not a consumer": "a broker fetches from a broker",
+    "does not follow": "this client does not go to the replica that it is sent to, or does not come back",
+    "client unknown": "the client does not tell its software, or it was not tried",
+    "no replica in the zone": "no in-sync replica is in the client's zone",
+    "produce": "only the leader takes them",
+    "unknown": "a zone is not known, or no Metadata names the replicas",
+}
+"""The reasons why bytes stay, with what they mean."""
 _ZONES: Final = (
-    ReportColumn(title="Same zone", unit=BYTES),
-    ReportColumn(title="Other zone", unit=BYTES),
+    ReportColumn(title="Same zone", unit=BYTES, short="same"),
+    ReportColumn(title="Other zone", unit=BYTES, short="other"),
     ReportColumn(title="Unknown", unit=BYTES),
 )
 
@@ -112,6 +127,8 @@ def by_client(found: ZonesReport, limit: int) -> ReportTable:
                 shown(row["software"], empty=UNKNOWN),
                 *_zones(row["record_bytes"]),
                 sum(row[key]["other"] for key in KINDS),  # type: ignore[literal-required]  # fields of ZonedBytes
+                row["rack_reads_bytes"],
+                row["rack_clients_bytes"],
             )
         )
         for row in rows
@@ -122,7 +139,9 @@ def by_client(found: ZonesReport, limit: int) -> ReportTable:
             ReportColumn(title="Client id"),
             ReportColumn(title="Software"),
             *_ZONES,
-            ReportColumn(title="All bytes to other zones", unit=BYTES, short="all, other zone"),
+            ReportColumn(title="All bytes to other zones", unit=BYTES, wide=True),
+            ReportColumn(title="Moved by the rack", unit=BYTES, short="A"),
+            ReportColumn(title="Moved by the leader", unit=BYTES, short="B"),
         ),
         lines=_ranked(lines, limit, "client", 2),
     )
@@ -136,6 +155,8 @@ def by_topic(found: ZonesReport, limit: int) -> ReportTable:
                 shown(row["topic"]),
                 *_zones(row["record_bytes"]),
                 row["record_bytes"]["other"] + row["listing_bytes"]["other"],
+                row["rack_reads_bytes"],
+                row["rack_clients_bytes"],
             )
         )
         for row in found["by_topic"]
@@ -146,10 +167,74 @@ def by_topic(found: ZonesReport, limit: int) -> ReportTable:
         columns=(
             ReportColumn(title="Topic"),
             *_ZONES,
-            ReportColumn(title="All bytes to other zones", unit=BYTES, short="all, other zone"),
+            ReportColumn(title="All bytes to other zones", unit=BYTES, wide=True),
+            ReportColumn(title="Moved by the rack", unit=BYTES, short="A"),
+            ReportColumn(title="Moved by the leader", unit=BYTES, short="B"),
         ),
         lines=_ranked(lines, limit, "topic", 1),
     )
+
+
+def moves(found: ZonesReport) -> ReportTable:
+    """Return the table of what could be read in the client's zone, and why the rest stays."""
+    ways = found["rack_reads"], found["rack_clients"]
+    reasons = sorted({*ways[0]["stays"], *ways[1]["stays"]})
+    lines = [ReportLine(values=("moves", MOVES, *(way["moved_bytes"] for way in ways)))]
+    lines += [
+        ReportLine(
+            values=(shown(reason), REASONS.get(reason, ""), *(way["stays"].get(reason, 0) for way in ways))
+        )
+        for reason in reasons
+    ]
+    whole = [sum(line.values[place] for line in lines) for place in (2, 3)]
+    return ReportTable(
+        title="Read in the own zone",
+        columns=(
+            ReportColumn(title="Records", short=""),
+            ReportColumn(title="What it means", soft=True, wide=True),
+            ReportColumn(title="Rack in the fetch", unit=BYTES, short="A: rack in the fetch"),
+            ReportColumn(title="Replica as leader", unit=BYTES, short="B: replica as leader"),
+        ),
+        lines=[*lines, ReportLine(values=("all records and produce", "", *whole), total=True)],
+    )
+
+
+def leaders(found: ZonesReport, limit: int) -> ReportTable:
+    """Return the table of topics by leader, with the latencies of the leader's rate."""
+    rows = found["leaders"]
+    lines = [
+        ReportLine(
+            values=(
+                shown(row["topic"]),
+                f"{row['leader']} ({rack(row['rack'])})",
+                row["records_per_second"],
+                row["leader_records_per_second"],
+                _latencies(row["latency"]["leader_p50_ms"], row["latency"]["leader_p99_ms"]),
+                _latencies(row["latency"]["replica_p50_ms"], row["latency"]["replica_p99_ms"]),
+            )
+        )
+        for row in rows[:limit]
+    ]
+    if more := len(rows[limit:]):
+        lines.append(
+            ReportLine(values=(f"{plural(more, 'other row')}; the JSON has all", "", 0.0, 0.0, "", ""))
+        )
+    return ReportTable(
+        title="Records a second by leader",
+        columns=(
+            ReportColumn(title="Topic"),
+            ReportColumn(title="Leader"),
+            ReportColumn(title="Records a second", unit=PER_SECOND, short="records/s"),
+            ReportColumn(title="All topics of the leader", unit=PER_SECOND, short="all/s"),
+            ReportColumn(title="Latency from the leader, p50 / p99", unit=FIGURE, short="leader ms"),
+            ReportColumn(title="From a replica", unit=FIGURE, short="replica ms"),
+        ),
+        lines=lines,
+    )
+
+
+def _latencies(half: int, most: int) -> str:
+    return f"{half} / {most}"
 
 
 def _zones(by_zone: ByZone) -> tuple[int, int, int]:

@@ -1,7 +1,7 @@
 """The sentences of the report on zones."""
 
-from replay.report.wording import plural
-from replay.report.zones_model import ZonesReport
+from replay.report.wording import duration, plural, price, size
+from replay.report.zones_model import ZoneMoney, ZonesReport
 
 
 def zones_known(found: ZonesReport) -> str:
@@ -20,3 +20,47 @@ def zones_known(found: ZonesReport) -> str:
             "10.0.1.0/24=NAME names it."
         )
     return " ".join(lines)
+
+
+def ways() -> str:
+    """Say what the two ways of reading in the own zone are."""
+    return (
+        "A: with the client's rack in its fetches, brokers with a replica selector send it to a replica in "
+        "that rack (v11 and later, clients that follow). B: Metadata names that replica as the leader (v10 "
+        "and later). Replicas are those of the last captured Metadata."
+    )
+
+
+def latencies() -> str:
+    """Say what the latencies beside topics are."""
+    return (
+        "From a replica records come later: it learns with the leader's next response that they may be read. "
+        "The latencies (p50 / p99, from produce to consumer) were measured with Kafka 4.3 at 2, 10, 100 and "
+        "1,000 records a second; the next lower rate counts. Records a second are how far high watermarks "
+        "rose in the captured time, so topics that nobody fetched are not in them."
+    )
+
+
+def money(found: ZoneMoney) -> str:
+    """Say what bytes between zones cost, by direction, and in 30 days."""
+    unit = found["currency"] or "(in the currency of the price)"
+
+    def cost(amount: float) -> str:
+        return f"{price(amount)} {unit}"
+
+    to_clients, to_brokers = found["to_clients"], found["to_brokers"]
+    span = duration(found["captured_seconds"])
+    text = (
+        f"Between zones: {size(to_clients['bytes'])} to clients for {cost(to_clients['cost'])}, and "
+        f"{size(to_brokers['bytes'])} to brokers for {cost(to_brokers['cost'])}, in {span} at "
+        f"{found['price_per_gb']:g} {unit} per GB and direction. Together {cost(found['cost'])}; if both "
+        f"ends pay, {cost(found['cost_both_ends'])}. Of this, A would move bytes for "
+        f"{cost(found['rack_reads_saves'])}, and B for {cost(found['rack_clients_saves'])}."
+    )
+    month = found["cost_per_month"]
+    if month is not None:
+        text += (
+            f" In 30 days of the same traffic as in these {span}: {cost(month)}; if both ends pay, "
+            f"{cost(2 * month)}."
+        )
+    return f"{text} ({found['how']})"

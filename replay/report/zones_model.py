@@ -56,18 +56,100 @@ class ZonedClient(ZonedBytes):
     client_id: str
     software: str
     """The name and version of the client's software, "" if unknown."""
+    rack_reads_bytes: int
+    """The part of `rack_reads.moved_bytes` of this client."""
+    rack_clients_bytes: int
+    """The part of `rack_clients.moved_bytes` of this client."""
 
 
 class ZonedTopic(ZonedFetches):
     """The fetch bytes of one topic. In one row the topic is None: it has the rest of each frame."""
 
     topic: str | None
+    rack_reads_bytes: int
+    """The part of `rack_reads.moved_bytes` of this topic."""
+    rack_clients_bytes: int
+    """The part of `rack_clients.moved_bytes` of this topic."""
 
 
 class ZonePair(TypedDict("_Ends", {"from": str | None, "to": str | None})):
     """The bytes that went from one zone to another one, or stayed in one zone, in this direction."""
 
     bytes: int
+
+
+class ZoneMoves(TypedDict):
+    """The record bytes that one way of reading in the client's own zone would move there.
+
+    `moved_bytes` and `stays` add up to all record bytes and all produce bytes.
+    """
+
+    moved_bytes: int
+    """Record bytes from brokers in other zones, of partitions that have an in-sync replica in the client's
+    zone."""
+    stays: dict[str, int]
+    """The bytes that stay where they are, by reason."""
+
+
+class LatencyClass(TypedDict):
+    """Latencies at one rate: from produce to a consumer that waits for records, in ms. Measured, not here."""
+
+    records_per_second: int
+    leader_p50_ms: int
+    leader_p99_ms: int
+    replica_p50_ms: int
+    """From a replica that is not the leader."""
+    replica_p99_ms: int
+
+
+class LeaderRate(TypedDict):
+    """How many records were written to the partitions of a topic that have one leader.
+
+    Counted is how far the high watermarks of fetched partitions rose, so it may be less than all.
+    """
+
+    topic: str
+    leader: int
+    """The leader's node id."""
+    rack: str | None
+    records_per_second: float
+    leader_records_per_second: float
+    """Of all topics at this leader. A replica learns from the leader's next response for any of them that a
+    record may be read."""
+    latency: LatencyClass
+    """The class of the highest rate that is not above the leader's, or the lowest class."""
+
+
+class CrossedBytes(TypedDict):
+    """The bytes that go to another zone in one direction, and their price if one end pays."""
+
+    bytes: int
+    cost: float
+
+
+class ZoneMoney(TypedDict):
+    """Modelled: what bytes between zones cost, in the time of the capture."""
+
+    price_per_gb: float
+    """The price of 10^9 bytes in each direction."""
+    currency: str
+    """The value of --currency, "" if it is not given."""
+    to_clients: CrossedBytes
+    """From brokers to clients: records and all else in responses."""
+    to_brokers: CrossedBytes
+    """From clients to brokers: requests, with what is produced."""
+    cost: float
+    """Of both directions, if one end pays."""
+    cost_both_ends: float
+    """Of both directions, if both ends pay: twice `cost`."""
+    rack_reads_saves: float
+    """The part of `cost` of the bytes that `rack_reads` would move."""
+    rack_clients_saves: float
+    """The part of `cost` of the bytes that `rack_clients` would move."""
+    captured_seconds: float
+    cost_per_month: float | None
+    """`cost` in 30 days, if the traffic continued as in the capture. None if no time was captured."""
+    how: str
 
 
 class ZonesReport(ZonedBytes):
@@ -82,3 +164,12 @@ class ZonesReport(ZonedBytes):
     pairs: list[ZonePair]
     """The pairs with the most bytes are first. All of them together have the bytes of all whole requests and
     responses."""
+    rack_reads: ZoneMoves
+    """If the client's rack were in its fetches, and the brokers had a replica selector: the leader then names
+    a replica in that rack. For fetches of v11 and later, of clients that follow."""
+    rack_clients: ZoneMoves
+    """If Metadata named a replica in the client's rack as the leader. For fetches of v10 and later."""
+    leaders: list[LeaderRate]
+    """The highest rates are first. Empty if no client's zone is known."""
+    money: ZoneMoney | None
+    """None without --zone-price-per-gb."""

@@ -6,7 +6,7 @@ from typing import Self
 from tools.kafka.broker import LATEST, Broker, new_cluster_id
 from tools.kafka.jars import classpath
 from tools.kafka.ports import free_ports
-from tools.kafka.settings import Properties
+from tools.kafka.settings import Listeners, Properties
 
 
 class Cluster:
@@ -18,6 +18,7 @@ class Cluster:
         version: Kafka's release, 3.5 or later.
         nodes: the number of nodes.
         properties: settings for all nodes.
+        listeners: more listeners of all nodes, as for a `Broker`.
         heap: the heap of each node, as in -Xmx.
     """
 
@@ -27,6 +28,7 @@ class Cluster:
         nodes: int = 3,
         *,
         properties: Properties | None = None,
+        listeners: Listeners | None = None,
         heap: str = "384m",
     ) -> None:
         first = free_ports(2 * nodes)
@@ -44,6 +46,7 @@ class Cluster:
             Broker(
                 version,
                 properties=shared,
+                listeners=listeners,
                 node_id=node_id,
                 port=first + node_id - 1,
                 heap=heap,

@@ -2,6 +2,7 @@
 
 import argparse
 import gzip
+import json
 import os
 import sys
 import tempfile
@@ -77,6 +78,15 @@ def test_a_switch_that_is_neither_on_nor_off_is_named(capsys: pytest.CaptureFixt
             ["measure", CAPTURE, "--broker-rack", "1"],
             "--broker-rack: 1 is not ID=NAME, such as 1=us-east-1a;",
         ),
+        (
+            ["measure", CAPTURE, "--currency", "USD"],
+            "--currency is that of --zone-price-per-gb: give the price",
+        ),
+        (
+            ["measure", CAPTURE, "--zone-price-per-gb", "1", "--currency", "1 EUR"],
+            "--currency: 1 EUR is not a currency such as USD",
+        ),
+        (["measure", CAPTURE, "--zone-price-per-gb", "-1"], "--zone-price-per-gb: -1 is not a price such as"),
         (["measure", CAPTURE, "--broker-rack", "kafka-1=a"], "--broker-rack: kafka-1=a is not ID=NAME"),
         (["measure", CAPTURE, "--client-rack", "10.0.0.0/33=a"], "10.0.0.0/33=a is not CIDR=NAME, such as"),
         (["measure", CAPTURE, "--client-rack", "10.0.0.0/8="], "--client-rack: 10.0.0.0/8= is not CIDR=NAME"),
@@ -380,3 +390,25 @@ def test_a_saving_that_can_not_be_told_is_no_success(monkeypatch: pytest.MonkeyP
 
     assert written(monkeypatch, result=whole) == 0
     assert written(monkeypatch, result=cut) == 3
+
+
+def test_a_price_between_zones_without_a_rack_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["measure", CAPTURE, "--zone-price-per-gb", "0.01", "--json"]) == 0
+    said = capsys.readouterr()
+    assert "--zone-price-per-gb: no rack is known, so nothing goes between zones; name racks with" in said.err
+    assert "zones" not in json.loads(said.out)
+
+
+def test_zones_have_a_price(capsys: pytest.CaptureFixture[str]) -> None:
+    named = ["--broker-rack", "1=a", "--client-rack", "127.0.0.1=b"]
+    priced = ["--zone-price-per-gb", "2", "--currency", "EUR"]
+    assert cli.main(["measure", CAPTURE, *named, *priced, "--json"]) == 0
+    zones = json.loads(capsys.readouterr().out)["zones"]
+    pairs = {(row["from"], row["to"]): row["bytes"] for row in zones["pairs"]}
+    money = zones["money"]
+    assert (money["currency"], money["price_per_gb"]) == ("EUR", 2.0)
+    assert money["to_clients"] == {"bytes": pairs["a", "b"], "cost": pairs["a", "b"] / 10**9 * 2}
+    assert money["to_brokers"] == {"bytes": pairs["b", "a"], "cost": pairs["b", "a"] / 10**9 * 2}
+    assert money["cost_both_ends"] == 2 * money["cost"]
+    days = money["captured_seconds"] / 86_400
+    assert money["cost_per_month"] == pytest.approx(money["cost"] / days * 30)

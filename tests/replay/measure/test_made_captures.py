@@ -15,7 +15,11 @@ from replay.simulate.outcome import Outcome
 from tests.replay.events import captured_events
 
 CAPTURES = Path(__file__).parents[3] / "captures"
-MADE = sorted(path.name.removesuffix(".manifest.json") for path in CAPTURES.glob("*.manifest.json"))
+MADE = sorted(
+    path.name.removesuffix(".manifest.json")
+    for path in CAPTURES.glob("*.manifest.json")
+    if "-m tools.captures " in path.read_text()
+)
 BOTH_SIDES = [name for name in MADE if "gateway" in name]
 
 

@@ -247,6 +247,8 @@ def zones(*names: str) -> ZonesReport:
             "listing_bytes": by_zone(1_000_000, 2_000_000, 50),
             "produce_bytes": produce,
             "other_bytes": other,
+            "rack_reads_bytes": 120_000_000,
+            "rack_clients_bytes": 150_000_000,
         }
         for name in names
     ]
@@ -267,6 +269,8 @@ def zones(*names: str) -> ZonesReport:
                 "topic": topic,
                 "record_bytes": by_zone(100_000_000, 200_000_000),
                 "listing_bytes": by_zone(1_000_000, 2_000_000),
+                "rack_reads_bytes": 120_000_000,
+                "rack_clients_bytes": 150_000_000,
             }
             for topic in topics
         ],
@@ -274,6 +278,44 @@ def zones(*names: str) -> ZonesReport:
             {"from": first, "to": last, "bytes": 202_040_000},
             {"from": last, "to": None, "bytes": 5_550},
         ],
+        "rack_reads": {
+            "moved_bytes": 120_000_000,
+            "stays": {"broker in the zone": 100_000_000, "client unknown": 80_005_000, "produce": 40_000},
+        },
+        "rack_clients": {
+            "moved_bytes": 150_000_000,
+            "stays": {"broker in the zone": 100_000_000, "below v10": 50_005_000, "produce": 40_000},
+        },
+        "leaders": [
+            {
+                "topic": name,
+                "leader": 1,
+                "rack": first,
+                "records_per_second": 12.25,
+                "leader_records_per_second": 1_012.5,
+                "latency": {
+                    "records_per_second": 1_000,
+                    "leader_p50_ms": 11,
+                    "leader_p99_ms": 61,
+                    "replica_p50_ms": 20,
+                    "replica_p99_ms": 92,
+                },
+            }
+            for name in names
+        ],
+        "money": {
+            "price_per_gb": 0.01,
+            "currency": "USD",
+            "to_clients": {"bytes": 202_000_000, "cost": 0.02},
+            "to_brokers": {"bytes": 42_000, "cost": 0.000_42},
+            "cost": 0.020_42,
+            "cost_both_ends": 0.040_84,
+            "rack_reads_saves": 0.012,
+            "rack_clients_saves": 0.015,
+            "captured_seconds": 3600.0,
+            "cost_per_month": 14.70,
+            "how": "bytes between zones times the price",
+        },
     }
 
 

@@ -63,6 +63,8 @@ def test_the_same_name_is_the_same_pseudonym_wherever_it_stands_and_in_every_run
         "node_id": 1,
         "rack": zones["pairs"][0]["from"],
     }
+    assert zones["leaders"][1]["topic"] == zones["by_topic"][1]["topic"]
+    assert zones["leaders"][0]["rack"] == zones["brokers"][0]["rack"]
     assert (zones["brokers"][1]["rack"], zones["clients"][0]["rack"]) == (None, None)
     assert zones["clients"][1]["rack"] == zones["pairs"][0]["to"] == "rack-bg24lv74"
     assert zones["by_client"][0]["client_id"] == "client-bf7hkoak"

@@ -5,7 +5,7 @@ import io
 
 import pytest
 
-from replay.report.csv import COLUMNS, FIGURES, MORE, NAMES, render
+from replay.report.csv import COLUMNS, FIGURES, MORE, NAMES, ZONE_COLUMNS, render
 from replay.report.model import Report, predicted_bytes
 from tests.replay.report import hostile, sample
 
@@ -13,8 +13,9 @@ from tests.replay.report import hostile, sample
 def rows_of(report: Report) -> list[dict[str, str]]:
     text = render(report)
     rows = csv.reader(io.StringIO(text, newline=""), strict=True)
-    assert tuple(next(rows)) == COLUMNS
-    return [dict(zip(COLUMNS, row, strict=True)) for row in rows]
+    columns = (*COLUMNS, *ZONE_COLUMNS) if "zones" in report else COLUMNS
+    assert tuple(next(rows)) == columns
+    return [dict(zip(columns, row, strict=True)) for row in rows]
 
 
 def test_columns_keep_their_names_and_order() -> None:
@@ -151,3 +152,24 @@ def test_peers_cannot_act_in_a_spreadsheet() -> None:
 def test_a_report_without_fetches_has_its_total() -> None:
     (total,) = rows_of(sample.empty())
     assert total["actual_requests"] == total["saved_bytes"] == "0"
+
+
+def test_zones_have_rows_and_columns_of_their_own() -> None:
+    rows = rows_of({**sample.report(), "zones": sample.zones("az-1", "az-2")})
+    zones = [{name: row[name] for name in row if row[name]} for row in rows if row["by"].startswith("zone")]
+
+    figures = {
+        "record_bytes_same_zone": "100000000",
+        "record_bytes_other_zone": "200000000",
+        "listing_bytes_same_zone": "1000000",
+        "listing_bytes_other_zone": "2000000",
+        "rack_reads_bytes": "120000000",
+        "rack_clients_bytes": "150000000",
+    }
+    assert {"by": "zones", **figures}.items() <= zones[0].items()
+    assert [row.get("client_id") for row in zones if row["by"] == "zone client"] == ["az-1", "az-2"]
+    assert [row.get("topic") for row in zones if row["by"] == "zone topic"] == ["az-1", "az-2", None]
+    assert zones[-2:] == [
+        {"by": "zone pair", "from_rack": "az-1", "to_rack": "az-2", "zone_bytes": "202040000"},
+        {"by": "zone pair", "from_rack": "az-2", "zone_bytes": "5550"},
+    ]

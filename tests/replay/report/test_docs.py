@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 
 from replay.report import wording
-from replay.report.csv import COLUMNS
+from replay.report.csv import COLUMNS, ZONE_COLUMNS
 from replay.report.model import Report
 
 PAGE = (Path(__file__).parents[3] / "docs" / "reading-the-report.md").read_text()
 CODE = set(re.findall(r"`([^`\n]+)`", PAGE))
 
 
-@pytest.mark.parametrize("column", COLUMNS)
+@pytest.mark.parametrize("column", [*COLUMNS, *ZONE_COLUMNS])
 def test_each_csv_column_is_documented(column: str) -> None:
     assert column in CODE
 

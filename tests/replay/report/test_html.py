@@ -203,3 +203,20 @@ def test_a_table_has_one_description_for_all_forms() -> None:
     assert Page(page).text == "Client id Bytes Saved Why =a<b note 12.3 kB -50.0 % x"
     assert '<td class="n bad" title="-5 B" data-label="Saved">-50.0 %</td>' in page
     assert csv.table(described).splitlines()[0] == "Client id,Bytes,Saved,Why"
+
+
+def test_zones_are_parts_of_their_own() -> None:
+    assert "Bytes by zone" not in html.render(sample.report())
+    text = Page(html.render({**sample.report(), "zones": sample.zones("az-1", "az-2")})).text
+    for words in (
+        "Bytes by zone A zone is a rack of Kafka's brokers.",
+        "records in fetch responses 100 MB 200 MB 5.00 kB",
+        "Zone to zone From To Bytes az-1 az-2 202 MB az-2 unknown 5.55 kB",
+        "Racks of brokers Broker Node id Rack 10.20.0.11:9092 1 az-1",
+        "Between zones: 202 MB to clients for 0.02 USD, and 42.0 kB to brokers for <0.01 USD, in 1 h",
+        "az-1 librdkafka 2.16.0 100 MB 200 MB 5.00 kB 202 MB 120 MB 150 MB",
+        "moves from another zone, with an in-sync replica in the client's zone 120 MB 150 MB",
+        "client unknown the client does not tell its software, or it was not tried 80.0 MB 0 B",
+        "az-1 1 (az-1) 12.2 1,012.5 11 / 61 20 / 92",
+    ):
+        assert words in text

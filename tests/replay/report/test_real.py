@@ -27,7 +27,7 @@ def real(request: pytest.FixtureRequest) -> Report:
 
 def test_it_adds_up(real: Report) -> None:
     sample.assert_adds_up(real)
-    assert real.keys() == Report.__required_keys__
+    assert real.keys() - {"zones"} == Report.__required_keys__  # only where racks are known
     assert real["fetch"]["actual"]["requests"] > 0
 
 

@@ -208,15 +208,21 @@ def test_zones_at_80_columns() -> None:
     assert max(map(len, text.splitlines())) <= 80
     flat = " ".join(text.split())
     for words in (
-        "same zone other zone unknown records 100 MB 200 MB 5.00 kB listing 1.00 MB 2.00 MB 50 B",
+        "same other unknown records 100 MB 200 MB 5.00 kB listing 1.00 MB 2.00 MB 50 B",
         "all 101 MB 202 MB 5.55 kB",
         "from to bytes az-1 az-3 202 MB az-3 unknown 5.55 kB",
-        "az-1 librdkafka 2.16.0 100 MB 200 MB 5.00 kB 202 MB",
-        "az-1 100 MB 200 MB 0 B 202 MB",
+        "az-1 librdkafka 2.16.0 100 MB 200 MB 5.00 kB 120 MB 150 MB",
+        "az-1 100 MB 200 MB 0 B 120 MB 150 MB",
         "10.20.0.11:9092 1 az-1 [fd00:20::13]:9092 unknown",
         "unknown 2 az-3 34",
+        "moves 120 MB 150 MB below v10 0 B 50.0 MB broker in the zone 100 MB 100 MB",
+        "client unknown 80.0 MB 0 B",
+        "all records and produce 300 MB 300 MB",
+        "az-1 1 (az-1) 12.2 1,012.5 11 / 61 20 / 92",
         "The rack of 1 broker is not known",
         "The rack of the clients of 2 connections is not known",
+        "in 1 h at 0.01 USD per GB and direction. Together 0.02 USD; if both ends pay, 0.04 USD.",
+        "In 30 days of the same traffic as in these 1 h: 14.70 USD; if both ends pay, 29.40 USD.",
     ):
         assert words in flat
 
@@ -236,3 +242,13 @@ def test_rows_of_zones_beyond_the_limit_are_added_up() -> None:
         "6 other brokers",
     ):
         assert words in flat
+
+
+def test_money_of_zones_stands_there_only_with_a_price_and_a_month_only_with_a_time() -> None:
+    zones = sample.zones("az-1", "az-2")
+    assert "Between zones" not in printed({**sample.report(), "zones": {**zones, "money": None}})
+    assert zones["money"] is not None
+    zones["money"] = {**zones["money"], "cost_per_month": None, "currency": ""}
+    flat = " ".join(printed({**sample.report(), "zones": zones}).split())
+    assert "Together 0.02 (in the currency of the price)" in flat
+    assert "In 30 days" not in flat.partition("Between zones")[2].partition("Predicted")[0]

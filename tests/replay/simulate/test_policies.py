@@ -20,7 +20,9 @@ from tests.replay.simulate.test_predicted_equals_measured import values
 from tools.bench.captures import Shape, make
 
 CAPTURES = Path(__file__).parents[3] / "captures"
-NAMES = sorted(path.stem for path in CAPTURES.glob("*.pcap"))
+NAMES = sorted(path.stem for path in CAPTURES.glob("*.pcap") if "zones" not in path.stem)
+"""The captures of zones are left out: they have 16 and 20 fetches, and the policy waits before it asks for a
+session (law 6)."""
 
 
 @cache

@@ -1,0 +1,173 @@
+"""Makes the captures of `captures/` that cross zones, from three brokers in three racks.
+
+    python -m tools.zone_captures --into captures
+
+Both have the same records. In `librdkafka-zones` the consumer reads from the leaders. In
+`librdkafka-zones-rack` its rack is R2, and it reads from the replicas there that the leaders name (KIP-392).
+So the second shows whether `replay measure` predicts the right thing from the first. They need tcpdump, and
+the right to capture.
+"""
+
+import argparse
+import json
+import platform
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+try:
+    from confluent_kafka import Consumer, Producer, TopicPartition
+
+    from tools.capture_clients import LIBRDKAFKA, WAIT_SECONDS
+    from tools.captures import DESTINATION, tcpdump
+except ImportError as error:
+    raise SystemExit(f"zone_captures: {error}; install '.[dev,kafka]'") from None
+
+from tools.kafka import LATEST, Cluster
+from tools.kafka.admin import Admin
+
+NAME: Final = "librdkafka-zones"
+RACKS: Final = {1: "R1", 2: "R2", 3: "R3"}
+CLIENT_RACK: Final = "R2"
+REPLICAS: Final[dict[str, dict[int, list[int]]]] = {
+    "events": {0: [1, 2, 3], 1: [2, 3, 1], 2: [3, 1, 2], 3: [1, 2, 3], 4: [2, 3, 1], 5: [3, 1, 2]},
+    "orders": {0: [1, 3], 1: [3, 1], 2: [2, 1]},
+}
+"""The replicas of each partition, the leader first. Two partitions have none in the client's rack."""
+RECORDS: Final = 40
+"""The number of records of each partition."""
+RECORD_BYTES: Final = 150
+_LISTENER: Final = "CLIENTS"
+"""The listener of clients. Brokers fetch from each other at another one, which is not captured."""
+_SELECTOR: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+_IDLE: Final = 2.0
+"""Seconds in which the consumer waits for more records, after the last one."""
+_REPLICATED: Final = 2.0
+"""Seconds after which replicas have all records, and know that they may be read."""
+
+
+def capture(cluster: Cluster, folder: Path) -> dict[str, tuple[Path, dict[str, Any]]]:
+    """Make both captures. Return the file and the manifest of each.
+
+    Raises:
+        RuntimeError: tcpdump failed, or the consumer did not get all records.
+    """
+    ports = [broker.port_of(_LISTENER) for broker in cluster.brokers]
+    bootstrap = ",".join(f"{broker.host}:{port}" for broker, port in zip(cluster.brokers, ports, strict=True))
+    with Admin(cluster.brokers[0].address) as admin:
+        for topic, replicas in REPLICAS.items():
+            admin.create_topic(topic, assignment=replicas)
+    found = {}
+    for name, rack in ((NAME, ""), (f"{NAME}-rack", CLIENT_RACK)):
+        file = folder / f"{name}.pcap"
+        with tcpdump(file, ports) as command:
+            if not rack:
+                write(bootstrap)
+                time.sleep(_REPLICATED)
+            read = consume(bootstrap, rack)
+        found[name] = file, manifest(command, rack, ports, read)
+    return found
+
+
+def write(bootstrap: str) -> None:
+    """Write all records."""
+    producer = Producer({"bootstrap.servers": bootstrap, "client.id": "writer", "linger.ms": 20})
+    for number in range(RECORDS):
+        for topic, replicas in REPLICAS.items():
+            for partition in replicas:
+                producer.produce(topic, f"{number} ".encode().ljust(RECORD_BYTES, b"."), partition=partition)
+        producer.poll(0)
+    if producer.flush(WAIT_SECONDS):
+        raise RuntimeError("not all records were written")
+
+
+def consume(bootstrap: str, rack: str) -> int:
+    """Read all records, and wait for more. Return their number.
+
+    Raises:
+        RuntimeError: records are missing.
+    """
+    settings = {"client.rack": rack} if rack else {}
+    consumer = Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": "g", "client.id": "reader", "enable.auto.commit": False}
+        | settings
+    )
+    consumer.assign([TopicPartition(*place, 0) for place in partitions()])
+    read, began, until = 0, time.monotonic(), 0.0
+    while not until or time.monotonic() < until:
+        read += sum(message.error() is None for message in consumer.consume(100, 0.1))
+        if read == RECORDS * len(partitions()) and not until:
+            until = time.monotonic() + _IDLE
+        if not until and time.monotonic() - began > WAIT_SECONDS:
+            raise RuntimeError(f"the consumer got {read} records")
+    consumer.close()
+    return read
+
+
+def partitions() -> list[tuple[str, int]]:
+    """Return all partitions."""
+    return [(topic, partition) for topic, replicas in REPLICAS.items() for partition in replicas]
+
+
+def manifest(command: str, rack: str, ports: Sequence[int], read: int) -> dict[str, Any]:
+    """Return the manifest of a capture."""
+    reads = f"from the replicas in its rack {rack}" if rack else "from the leaders"
+    story = [f"consumer reader reads all of it {reads}, waits for more, and leaves"]
+    if not rack:
+        story.insert(0, f"producer writer writes {RECORDS} records to each of {len(partitions())} partitions")
+    return {
+        "what": f"{LIBRDKAFKA}: three brokers in three racks",
+        "origin": "a run of this project on loopback; it holds nobody's data",
+        "made_by": "python -m tools.zone_captures",
+        "taken_by": command,
+        "story": story,
+        "versions": {
+            "broker": f"Apache Kafka {LATEST}, three nodes, KRaft, with RackAwareReplicaSelector",
+            "client": LIBRDKAFKA,
+            "python": platform.python_version(),
+        },
+        "racks": {str(node_id): name for node_id, name in RACKS.items()},
+        "client_rack": CLIENT_RACK,
+        "replicas": REPLICAS,
+        "ports": {"client_side": list(ports), "broker_side": []},
+        "expected": {"records_read": read},
+    }
+
+
+def in_racks(racks: Mapping[int, str]) -> Cluster:
+    """Return a cluster of brokers in racks, whose leaders name the replica in the client's rack."""
+    selector = {"replica.selector.class": _SELECTOR}
+    cluster = Cluster(LATEST, nodes=len(racks), properties=selector, listeners={_LISTENER: None})
+    for node_id, rack in racks.items():
+        cluster.broker(node_id).configure({"broker.rack": rack})
+    return cluster
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Make both captures. The exit code is 0 for success, 1 for a failure, 2 for wrong usage."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.zone_captures",
+        description="Make the captures of captures/ that cross zones.",
+    )
+    parser.add_argument("--into", type=Path, default=DESTINATION, metavar="DIR", help="write them there")
+    arguments = parser.parse_args(argv)
+    with tempfile.TemporaryDirectory(prefix="fetchgate-") as folder:
+        try:
+            with in_racks(RACKS) as cluster:
+                found = capture(cluster, Path(folder))
+        except RuntimeError as error:
+            sys.stderr.write(f"zone_captures: {error}\n")
+            return 1
+        arguments.into.mkdir(parents=True, exist_ok=True)
+        for name, (file, described) in found.items():
+            shutil.copyfile(file, arguments.into / f"{name}.pcap")
+            (arguments.into / f"{name}.manifest.json").write_text(json.dumps(described, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
