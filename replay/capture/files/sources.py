@@ -3,9 +3,11 @@
 import fnmatch
 import glob
 import hashlib
+import os
 import re
 import shutil
 import socket
+import stat
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -31,8 +33,9 @@ from replay.capture.files.streams import (
 from replay.capture.files.window import SIZE, FileWindow
 
 _GLOB = re.compile(r"[*?\[]")
-_NAMES = re.compile(r"\.(pcap|pcapng|cap|dmp|ntar)\d*(\.(gz|zst))?$", re.IGNORECASE)
-"""Names of captures. tcpdump -C adds a number at the end."""
+_NAMES = re.compile(r"\.(pcap|pcapng|cap|dmp|ntar)\d*(\.(gz|zst|xz|bz2))?$", re.IGNORECASE)
+"""Names of captures. tcpdump -C adds a number at the end. Those in xz and bzip2 are not read: a report says
+so."""
 _HEAD = 64 << 10
 """How many bytes of each file are read to find its format and the time of its first packet."""
 FINGERPRINT = 1 << 10
@@ -129,7 +132,7 @@ def expand(inputs: Iterable[str]) -> list[Source]:
     """Return the capture files that the user's inputs stand for, in the order of their first packets.
 
     A directory is searched with all its subdirectories. A file in it is a capture if its name or its first
-    bytes show this.
+    bytes show this. What can't be opened becomes a source with a `problem`.
 
     Raises:
         InputError: a path does not exist, or a pattern or directory has no capture.
@@ -190,22 +193,65 @@ def spool(source: Source, directory: str) -> Source:
 
 
 def _expanded(text: str) -> Iterator[str]:
+    if not text:  # it would be the current directory, but the user named none
+        raise InputError("an input has an empty name")
     if text == STDIN:
         yield text
     elif is_remote(text):
         yield from _remote(text)
-    elif Path(text).is_dir():
-        yield from _directory(text, (str(path) for path in Path(text).rglob("*") if path.is_file()))
-    elif Path(text).exists():
+    elif _is_directory(text):
+        yield from _directory(text, _files_in(text))
+    elif _exists(text):
         yield text
     elif _GLOB.search(text):
         names = glob.glob(text, recursive=True)  # noqa: PTH207  # Path.glob takes no absolute patterns
-        found = [name for name in names if Path(name).is_file()]
+        found = [name for name in names if _is_file(name)]
         if not found:
             raise InputError(f"{text}: no file matches this pattern")
         yield from sorted(found, key=_natural)
     else:
         raise InputError(f"{text}: no such file or directory")
+
+
+def _files_in(folder: str) -> Iterator[str]:
+    """Yield the files in a directory, and the directories that can't be listed.
+
+    Links to directories are not followed.
+    """
+    refused: list[OSError] = []
+    for parent, _, names in os.walk(folder, onerror=refused.append):
+        yield from filter(_is_file, (str(Path(parent, name)) for name in names))
+    yield from (str(error.filename) for error in refused)
+
+
+def _is_directory(name: str) -> bool:
+    with suppress(OSError, ValueError):
+        return stat.S_ISDIR(Path(name).stat().st_mode)
+    return False
+
+
+def _exists(name: str) -> bool:
+    """Return whether a path exists, or the system does not tell. Then the reason shows when it is opened."""
+    try:
+        Path(name).stat()
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _is_file(name: str) -> bool:
+    """Return whether a path is a file.
+
+    A broken link is a file if it has the name of a capture. A path that may not be looked at is a file, too.
+    """
+    try:
+        return stat.S_ISREG(Path(name).stat().st_mode)
+    except PermissionError:
+        return True
+    except OSError:
+        return bool(_NAMES.search(name))
 
 
 def _remote(uri: str) -> Iterator[str]:
@@ -236,7 +282,7 @@ def _remote(uri: str) -> Iterator[str]:
 def _directory(text: str, names: Iterable[str]) -> list[str]:
     listed = list(names)
     nameless = [name for name in listed if not _NAMES.search(name)]
-    kept = dict(zip(nameless, _side_by_side(_is_capture, nameless), strict=True))
+    kept = dict(zip(nameless, _side_by_side(_may_be_capture, nameless), strict=True))
     found = sorted((name for name in listed if kept.get(name, True)), key=_natural)
     if not found and is_table(text):
         raise InputError(
@@ -250,7 +296,7 @@ def _directory(text: str, names: Iterable[str]) -> list[str]:
 def is_table(text: str) -> bool:
     """Return whether an input is a local directory that `measure --parquet` wrote."""
     patterns = ("day=*/broker=*/*.parquet", "*.parquet")  # the latter: of earlier releases
-    return Path(text).is_dir() and any(any(Path(text).glob(pattern)) for pattern in patterns)
+    return _is_directory(text) and any(any(Path(text).glob(pattern)) for pattern in patterns)
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
@@ -258,8 +304,9 @@ def _natural(name: str) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
 
 
-def _is_capture(name: str) -> bool:
-    return _inspected(name).form is not None
+def _may_be_capture(name: str) -> bool:
+    found = _inspected(name)
+    return found.form is not None or found.unopened
 
 
 def _inspected(name: str) -> Source:
@@ -280,7 +327,8 @@ def _inspected(name: str) -> Source:
     except OSError as error:
         # damage within the compression has no number of the system's
         unopened = error.errno is not None
-        return Source(name=name, located=located, size=size, problem=first_line(error), unopened=unopened)
+        shown = os.fsencode(name).decode(errors="backslashreplace")  # reports are UTF-8
+        return Source(name=shown, size=size, problem=first_line(error), unopened=unopened)
     secrets = form.kind == "pcapng" and pcapng.has_secrets(window)
     time = pcapng.first_time(window) if form.kind == "pcapng" else pcap.first_time(form, window)
     head = window.data[: window.end]

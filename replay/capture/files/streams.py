@@ -3,6 +3,7 @@
 import io
 import re
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -27,7 +28,11 @@ def is_pipe(name: str) -> bool:
 
     A pipe can be read only once.
     """
-    return name == STDIN or (not is_remote(name) and Path(name).is_fifo())
+    if name == STDIN:
+        return True
+    with suppress(OSError):  # whoever opens it tells why it can't be opened
+        return not is_remote(name) and Path(name).is_fifo()
+    return False
 
 
 def open_pipe(name: str) -> BinaryIO:
@@ -39,8 +44,12 @@ def filesystem(name: str) -> tuple[fs.FileSystem, str]:
     """Return the file system for a URI or a local path, and the path in this file system.
 
     Raises:
-        OSError: this pyarrow has no such file system.
+        OSError: this pyarrow has no such file system, or the name is not UTF-8, as pyarrow needs it.
     """
+    try:
+        name.encode()
+    except UnicodeEncodeError as error:
+        raise OSError("the name is not UTF-8; rename the file") from error
     if not is_remote(name):
         return fs.LocalFileSystem(), name
     try:

@@ -1,4 +1,5 @@
 import bz2
+import errno
 import gzip
 import io
 import lzma
@@ -8,14 +9,17 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import zstandard
+from pyarrow.fs import LocalFileSystem
 
 from replay.capture.files.counts import FileCounts
 from replay.capture.files.sources import InputError, Source, TaskInput, expand, plan, spool
 from replay.capture.files.streams import open_stream
 from replay.capture.packets.segments import read
+from replay.measure.typed import Packed
 from tests.replay.capture.crafting import RAW, Talk, capture, pcap, pcapng, relink, section, take_apart
 from tests.replay.capture.slow import runs, told
 
@@ -125,6 +129,85 @@ def test_a_directory_without_captures_is_said(tmp_path: Path) -> None:
 
     with pytest.raises(InputError, match="no capture in this directory"):
         expand([str(tmp_path)])
+
+
+def problems(sources: list[Source], base: Path) -> dict[str, str]:
+    return dict(zip(names(sources, base), (source.problem for source in sources), strict=True))
+
+
+def test_no_capture_in_a_directory_is_left_out_silently(tmp_path: Path) -> None:
+    (tmp_path / "good.pcap").write_bytes(WHOLE)
+    (tmp_path / "notes.txt.xz").write_bytes(lzma.compress(b"these are no packets"))
+    (tmp_path / "a.pcap.xz").write_bytes(lzma.compress(WHOLE))
+    (tmp_path / "b.pcap3.bz2").write_bytes(bz2.compress(WHOLE))
+    (tmp_path / "gone.pcap").symlink_to("nothing")
+    (tmp_path / "lock").symlink_to("nothing")
+    (tmp_path / "loop.pcap").symlink_to("loop.pcap")
+
+    assert problems(expand([str(tmp_path)]), tmp_path) == {
+        "a.pcap.xz": "compressed with xz, which is not read; unpack it first: xz -dk FILE",
+        "b.pcap3.bz2": "compressed with bzip2, which is not read; unpack it first: bzip2 -dk FILE",
+        "gone.pcap": "No such file or directory",
+        "loop.pcap": "Too many levels of symbolic links",
+        "good.pcap": "",
+    }
+
+
+def test_what_the_system_refuses_costs_no_other_capture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tests may run as root, whom nothing is refused. So the functions of `os` refuse it."""
+    for name in ("good.pcap", "closed/x.pcap", "listed/nameless"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(WHOLE)
+
+    def refused(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+        def call(path: Any, *given: Any, **more: Any) -> Any:
+            if os.fspath(path) == str(tmp_path / name):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), os.fspath(path))
+            return function(path, *given, **more)
+
+        return call
+
+    monkeypatch.setattr(os, "scandir", refused(os.scandir, "closed"))
+    monkeypatch.setattr(os, "stat", refused(os.stat, "listed/nameless"))
+    opened = LocalFileSystem.open_input_file
+
+    class Refusing:
+        """A file system that refuses to open two paths."""
+
+        get_file_info = staticmethod(LocalFileSystem().get_file_info)
+
+        def open_input_file(self, path: str) -> Any:
+            if path in {str(tmp_path / "closed"), str(tmp_path / "listed" / "nameless")}:
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+            return opened(LocalFileSystem(), path)
+
+    monkeypatch.setattr("replay.capture.files.streams.fs.LocalFileSystem", Refusing)
+    for text in (str(tmp_path), str(tmp_path / "listed" / "nameless"), str(tmp_path / "closed")):
+        found = problems(expand([text]), tmp_path)
+        assert found.pop("good.pcap", "") == ""
+        assert {*found.values()} == {"Permission denied"}
+        assert {*found} <= {"closed", "listed/nameless"}
+
+
+def test_a_name_that_is_not_utf_8_is_told_with_the_remedy(tmp_path: Path) -> None:
+    """Arrow opens no such file, and no report could have the name."""
+    (tmp_path / "good.pcap").write_bytes(WHOLE)
+    bad = tmp_path / os.fsdecode(b"bad\xff.pcap")
+    bad.write_bytes(WHOLE)
+    told = {r"bad\xff.pcap": "the name is not UTF-8; rename the file"}
+
+    assert problems(expand([str(bad)]), tmp_path) == told
+    sources = expand([str(tmp_path)])
+    assert problems(sources, tmp_path) == told | {"good.pcap": ""}
+    assert Packed(TaskInput).read(Packed(TaskInput).write(plan(sources, 1 << 30))) == plan(sources, 1 << 30)
+
+
+def test_an_empty_name_is_not_the_current_directory() -> None:
+    """`measure "$FOLDER"`, where the variable is not set."""
+    with pytest.raises(InputError, match="an input has an empty name"):
+        expand([""])
 
 
 @pytest.mark.parametrize("pattern", ["", "/x.pcap", "/x.pcap?", "/*/*.gz"])
