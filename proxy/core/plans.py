@@ -26,7 +26,6 @@ from proxy.protocol.api import (
     RESPONSE_CORRELATION_ID,
     RESPONSE_START_BYTES,
     ApiKey,
-    ErrorCode,
     response_header,
 )
 from proxy.protocol.fetch_layout import HIGH_WATERMARK, RACK_VERSION, FetchLayout
@@ -849,7 +848,7 @@ class Plans:
             or walk.error_code
             or walk.moved
             or walk.replicas
-            or any(code == ErrorCode.OFFSET_OUT_OF_RANGE for _, code in walk.errors)
+            or walk.out_of_range
         )
         if not special and len(frame) <= _MAX_COMPARED:
             self._response = frame[RESPONSE_START_BYTES:], version, walk.partitions

@@ -10,7 +10,7 @@ fetch without the rack is always served by the leader.
 """
 
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -68,7 +68,6 @@ _MAX_PLACES: Final = 10_000
 """The maximum number of partitions that are remembered of one client."""
 _FETCH: Final = int(ApiKey.FETCH)
 _API_VERSIONS: Final = int(ApiKey.API_VERSIONS)
-_OUT_OF_RANGE: Final = int(ErrorCode.OFFSET_OUT_OF_RANGE)
 _NOT_LEADER: Final = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 _ASK_LEADER: Final = ("apache-kafka-java", "librdkafka", "confluent-kafka", "kafka-python")
 """Parts of the names of software that asks the leader if a follower answers OFFSET_OUT_OF_RANGE."""
@@ -224,7 +223,7 @@ class FromFollower(Around):
         self._sent = 0
         """The number of the client's bytes that were returned so far."""
         self._told = 0
-        """The number of errors that were seen so far."""
+        """The number of errors OFFSET_OUT_OF_RANGE that were seen so far."""
 
     @property
     def _kept(self) -> int:
@@ -242,7 +241,7 @@ class FromFollower(Around):
             return pieces
         if walk is not None and not stage.asks_leader:
             pieces = self._without_range_errors(pieces, response, walk, last=last)
-        elif walk is not None and last and any(code == _OUT_OF_RANGE for _, code in walk.errors):
+        elif walk is not None and last and walk.out_of_range:
             stage.out_of_range()
         if last and pieces and stage.is_early(fetching, walk):
             self._pieces, self._held = pieces, sum(map(len, pieces))
@@ -258,39 +257,39 @@ class FromFollower(Around):
         The beginning of an entry is kept until its rest comes.
         """
         if isinstance(response, Kept):
-            if not any(code == _OUT_OF_RANGE for _, code in walk.errors):
+            if not walk.out_of_range:
                 return pieces
             # The client's response is another one than the broker's, and it is whole.
             told = FetchResponseWalk(LAYOUTS[self._fetching.version], 0, keep=False)
             frame = b"".join(pieces)
             told.feed(frame)
-            return [self._replaced(frame, 0, told.errors)]
-        errors = walk.errors[self._told :]
-        self._told = len(walk.errors)
+            return [self._replaced(frame, 0, told.out_of_range)]
+        wrong = walk.out_of_range[self._told :]
+        self._told = len(walk.out_of_range)
         # The client's response has the broker's offsets up to its tags, which come last.
         size = self._held + sum(map(len, pieces))
         left = 0 if last else max(self._sent + size - walk.offset, 0)
         begins, self._sent = self._sent, self._sent + size - left
-        if not (self._pieces or left or errors):
+        if not (self._pieces or left or wrong):
             return pieces
-        data = self._replaced(b"".join((*self._pieces, *pieces)), begins, errors)
+        data = self._replaced(b"".join((*self._pieces, *pieces)), begins, wrong)
         ready = size - left
         self._pieces, self._held = [data[ready:]] if left else [], left
         return [data[:ready]] if ready else []
 
-    def _replaced(self, data: bytes, begins: int, errors: Iterable[tuple[int, int]]) -> bytes:
+    def _replaced(self, data: bytes, begins: int, wrong: Sequence[int]) -> bytes:
         """Return bytes of a response with the error replaced.
 
         Args:
             data: the bytes.
             begins: their offset in the response.
-            errors: the offset of each entry with an error, and the error.
+            wrong: the offset of each entry with the error in the response.
         """
-        wrong = [at - begins for at, code in errors if code == _OUT_OF_RANGE]
         if not wrong:
             return data
         changed = bytearray(data)
-        for at in wrong:
+        for start in wrong:
+            at = start - begins
             changed[at + ERROR_CODE.start : at + ERROR_CODE.stop] = _NOT_LEADER.to_bytes(2)
         self._stage.out_of_range()
         return bytes(changed)
@@ -519,7 +518,7 @@ class RackReadsStage(Stage):
         walk, fetch, reader = fetching.response.walk, fetching.fetch, self.reader
         if fetch is None or reader is None or fetching.resend is not None:
             return
-        if self.to_follower and reader.unseen and not (walk is not None and (walk.errors or walk.error_code)):
+        if self.to_follower and reader.unseen and not (walk is not None and (walk.failed or walk.error_code)):
             seen = self._listed_here(fetch, reader.unseen, reader)
             self._shared.counts["moved"] += len(seen)
             reader.unseen -= seen
@@ -571,7 +570,7 @@ class RackReadsStage(Stage):
             walk: the parsed response. None if the response is the same as the last one without records.
         """
         state, fetch = self._state, fetching.fetch
-        empty = walk is None or not (walk.record_bytes or walk.errors or walk.replicas or walk.error_code)
+        empty = walk is None or not (walk.record_bytes or walk.failed or walk.replicas or walk.error_code)
         throttled = walk is not None and walk.throttle_time_ms
         if not empty or throttled or fetch is None or fetch.min_bytes <= 0:
             self._early = 0

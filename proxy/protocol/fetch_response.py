@@ -53,8 +53,8 @@ _ENTRY = Struct(">ih")  # partition_index, error_code
 _LEADER = Struct(">ii")  # leader_id, leader_epoch
 _NOBODY: Final = b"\xff\xff\xff\xff"
 _NODE_BYTES: Final = 4
-_MAX_ERRORS: Final = 10_000
-"""The maximum number of entries with errors that are noted in one response."""
+_MAX_OUT_OF_RANGE: Final = 10_000
+"""The maximum number of entries with OFFSET_OUT_OF_RANGE that are noted in one response."""
 _MAX_REPLICAS: Final = 10_000
 """The maximum number of preferred read replicas that are read from one response."""
 _BRIDGE: Final = 512
@@ -251,11 +251,12 @@ class FetchResponseWalk:
         "elements",
         "entries",
         "error_code",
-        "errors",
+        "failed",
         "layout",
         "leaders",
         "moved",
         "offset",
+        "out_of_range",
         "partitions",
         "record_bytes",
         "record_spans",
@@ -313,8 +314,10 @@ class FetchResponseWalk:
         later)."""
         self.replicas: list[PreferredReplica] = []
         """The preferred read replicas in the response's entries (v11 and later)."""
-        self.errors: list[tuple[int, int]] = []
-        """The offset of each entry with an error in the frame, and the error."""
+        self.failed = 0
+        """The number of entries with an error."""
+        self.out_of_range: list[int] = []
+        """The offset of each entry with OFFSET_OUT_OF_RANGE in the frame."""
         self.moved = 0
         """The number of entries with error 6 or 74: the partition's leader has moved, or the client's leader
         epoch is too old."""
@@ -575,10 +578,11 @@ class FetchResponseWalk:
             if self.record_spans is not None:
                 self.record_spans.append((base + at, base + end))
         if error:
-            if len(self.errors) < _MAX_ERRORS:
-                self.errors.append((base + start, error))
+            self.failed += 1
             if error in _MOVED:
                 self.moved += 1
+            elif error == ErrorCode.OFFSET_OUT_OF_RANGE and len(self.out_of_range) < _MAX_OUT_OF_RANGE:
+                self.out_of_range.append(base + start)
         self._left -= 1
         self.partitions += 1
         if not layout.flexible:

@@ -33,6 +33,7 @@ NESTED: Final = {
     "summary.limits": "field of a value of `summary.limits`",
     "summary.starved": "field of an item of `summary.starved`",
     "summary.sample": "field of an item of `summary.sample`",
+    "summary.zones": "field of `summary.zones`",
     "file_counts": "field",
 }
 """The nested columns, and how the page names their fields."""
