@@ -279,7 +279,7 @@ def run(args: argparse.Namespace) -> int:
     script.topics |= dict(args.topic_id)
     _report_absent_clients(script, wanted.clients)
     if not script.connections:
-        return _nothing(script, problems)
+        return _nothing(script, problems, args.port)
     _report_nameless(script)
     for line in both_sides(
         script.sides.found(),
@@ -397,8 +397,8 @@ def _exit_code(report: DriveReport, args: argparse.Namespace) -> int:
     return EXIT_PARTLY if report["problems"] else 0
 
 
-def _nothing(script: Script, problems: list[str]) -> int:
-    """Report why there is nothing to play."""
+def _nothing(script: Script, problems: list[str], ports: Sequence[int]) -> int:
+    """Report why there is nothing to play, from the chosen ports."""
     for problem in problems:
         _say(problem)
     left_out = script.left_out.total()
@@ -407,9 +407,12 @@ def _nothing(script: Script, problems: list[str]) -> int:
     elif script.clients:
         why = "no request is of a chosen client"
     else:
-        why = "no Kafka requests in the input"
-        # Where a file can't be read, that says why, and inspect knows no more.
-        why += "" if problems else "; `fetchgate replay inspect` tells what to do"
+        chosen = f" on --port {' or '.join(map(str, ports))}" if ports else ""
+        why = f"no Kafka requests{chosen} in the input"
+        if ports:
+            why += "; without --port, Kafka is recognised by its bytes, on any port"
+        elif not problems:  # where a file can't be read, that says why, and inspect knows no more
+            why += "; `fetchgate replay inspect` tells what to do"
     if script.left_out:
         why += f" (most of them {_most(left_out_rows(script.left_out))})"
     return _complain(f"nothing to play: {why}", EXIT_PARTLY)

@@ -374,13 +374,8 @@ def _work(arguments: argparse.Namespace, scratch: str) -> Work:
         raise UsageError("--currency is that of --zone-price-per-gb: give the price, too")
     if arguments.parquet and (arguments.anonymize or arguments.anonymize_key):
         raise UsageError("--parquet writes the names that --anonymize replaces: use only one of them")
-    if arguments.parquet and Path(arguments.parquet).is_file():
-        raise UsageError(f"--parquet {arguments.parquet}: it is a file; name a directory")
-    if arguments.parquet and not is_table(arguments.parquet) and _has_files(arguments.parquet):
-        raise UsageError(
-            f"--parquet {arguments.parquet}: the directory is not empty, and is no table of --parquet; name "
-            "such a table, an empty directory, or a new one"
-        )
+    if arguments.parquet and (why := _why_no_table(arguments.parquet)):
+        raise UsageError(f"--parquet {arguments.parquet}: {why}")
     work = Work(
         keep=Filter(hosts=frozenset(arguments.host), ports=frozenset(arguments.port)),
         choice=RowFilter(
@@ -414,6 +409,25 @@ def _work(arguments: argparse.Namespace, scratch: str) -> Work:
     if len(arguments.inputs) > 1:
         raise UsageError(f"{tables[0]} is a table that --parquet wrote: it must be the only input")
     return dataclasses.replace(work, table=tables[0])
+
+
+def _why_no_table(text: str) -> str | None:
+    """Return why no table can be written to a directory, and the remedy. None if it can be written."""
+    try:
+        text.encode()
+        if Path(text).is_file():
+            return "it is a file; name a directory"
+        others = not is_table(text) and _has_files(text)
+    except UnicodeEncodeError:  # Spark opens no such directory
+        return "the name is not UTF-8; name another directory"
+    except OSError as error:
+        return f"{error.strerror}; name another directory"
+    if others:
+        return (
+            "the directory is not empty, and is no table of --parquet; name such a table, an empty "
+            "directory, or a new one"
+        )
+    return None
 
 
 def _has_files(text: str) -> bool:

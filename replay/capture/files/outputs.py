@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from replay.capture.files.formats import HEADER, NotACaptureError, identify
-from replay.capture.files.streams import compression
+from replay.capture.files.streams import compression, first_line
 
 
 def why_not(file: Path) -> str | None:
@@ -13,11 +13,15 @@ def why_not(file: Path) -> str | None:
     A capture is never overwritten: after `--html *.pcap`, the first capture is the value of the option.
     """
     folder = file.absolute().parent
-    if not folder.is_dir():
-        return "there is no such directory to write to"
-    if file.is_dir():
-        return "it is a directory; name a file"
-    if not os.access(file if file.exists() else folder, os.W_OK):
+    try:
+        if not folder.is_dir():
+            return "there is no such directory to write to"
+        if file.is_dir():
+            return "it is a directory; name a file"
+        exists = file.exists()
+    except OSError as error:
+        return f"{first_line(error)}; name another file"
+    if not os.access(file if exists else folder, os.W_OK):
         return "no permission to write there; name another file"
     if _is_capture(file):
         return "it is a capture, and would be overwritten; name a new file, and then the captures"

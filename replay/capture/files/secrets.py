@@ -34,9 +34,9 @@ def load(keylogs: Sequence[str], sources: Iterable[Source]) -> tuple[Secrets | N
     secrets = Secrets()
     problems = []
     for name in keylogs:
-        if Path(name).is_dir():
-            raise InputError(f"--keylog {name}: it is a directory; name a file")
         try:
+            if Path(name).is_dir():
+                raise InputError(f"--keylog {name}: it is a directory; name a file")
             found = _read(name)
         except OSError as error:
             raise InputError(f"--keylog {name}: {first_line(error)}") from error

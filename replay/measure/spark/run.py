@@ -52,7 +52,7 @@ _NO_EXECUTOR: Final = (
     "No executor has registered yet: the cluster has no worker with enough free cores and memory "
     "(--conf spark.executor.memory=512m asks for less). Still waiting; Ctrl-C ends it."
 )
-_EXCEPTION: Final = re.compile(r"(?!org\.apache|java\.|py4j|scala)[\w.]*(Error|Exception)\b")
+_EXCEPTION: Final = re.compile(r"(?!org\.apache|java\.|py4j|scala)[\w.]*(Error|Exception)(:|$)")
 """The line of a Python traceback that has the name of the exception."""
 
 
@@ -77,7 +77,8 @@ def run_on_spark(work: Work, master: str | None, settings: Mapping[str, str], co
         console.print("Starting Spark ...", highlight=False)
     with Progress(*columns, TimeElapsedColumn(), console=console, transient=True, disable=quiet) as progress:
         bar = progress.add_task("starting Spark", total=None)
-        with _failures_in_one_line(), session(master, settings) as spark:
+        # Spark tells why it failed only while it runs, so the inner one comes first.
+        with _failures_in_one_line(), session(master, settings) as spark, _failures_in_one_line():
             up = time.monotonic()
             progress.update(bar, description="measuring")
             if quiet:
@@ -195,7 +196,8 @@ def _failures_in_one_line() -> Iterator[None]:
 def _cause(text: str) -> str:
     """Return the cause of a failure in one line, from the output of Python and Java.
 
-    This is the last exception of Python in it, else Java's last "Caused by", else its first line.
+    This is the last exception of Python in it, else Java's last "Caused by", else Java's exception, else the
+    first line.
     """
     if _FULL in text:
         return (
@@ -203,7 +205,7 @@ def _cause(text: str) -> str:
             "and --parquet writes to its own"
         )
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    of_java = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
+    of_java = [line.partition(": ")[2] for line in lines if line.startswith((": ", "Caused by: "))]
     of_python = [line for line in lines if _EXCEPTION.match(line)]
     return next(reversed([*lines[:1], *of_java, *of_python]), "")
 

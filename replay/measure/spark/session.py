@@ -5,6 +5,7 @@ A new session prints nothing, uses only loopback unless a cluster is named, and 
 
 import logging
 import os
+import re
 import shutil
 import signal
 import socket
@@ -14,6 +15,7 @@ import threading
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from itertools import pairwise
 from pathlib import Path
 from subprocess import TimeoutExpired
 from types import MappingProxyType
@@ -224,6 +226,10 @@ def interrupted(error: BaseException | None) -> bool:
     return error is not None
 
 
+_OF_JAVA: Final = re.compile(r"\.(\w+(?:Exception|Error)): (.+)")
+"""The name of an exception of Java, and its message."""
+_NO_JVM: Final = "Error: Could not create the Java Virtual Machine"
+"""What Java prints after the reason, which is not the text of an exception."""
 _JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 _SETTINGS: Final = {
     "spark.app.name": "fetchgate replay measure",
@@ -270,12 +276,15 @@ def _completed(conf: SparkConf, master: str | None, chosen: Mapping[str, str]) -
 
 
 def _reason(error: Exception, output: Path) -> str:
-    """Return why Spark failed, in one line: the first error that Java printed, or else the exception."""
+    """Return why Spark failed, in one line: the first exception that Java printed, or else `error`."""
     with suppress(OSError):
         lines = [line.strip() for line in output.read_text(errors="replace").splitlines()]
-        errors = [line for line in lines if "Exception" in line or "Error" in line]
-        if errors:
-            return errors[0].partition("Exception: ")[2] or errors[0]
+        for before, line in pairwise(["", *lines]):
+            if found := _OF_JAVA.search(line):
+                name, text = found.groups()
+                return text if name == "SparkException" else f"{name}: {text}"
+            if before and line.startswith(_NO_JVM):
+                return before
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 

@@ -27,6 +27,8 @@ from replay.protocol.names import NAMES
 
 _NOTHING: Final = frozenset({"PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA"})
 """Spark's errors if there is no table: the folder does not exist, or it has no files."""
+_NO_PATTERN: Final = {"__globPaths__": "false"}
+"""Lets Spark read a path with characters of patterns as it is. Spark writes to such a path, too."""
 _FIRST: Final = """
 nullif(case row
     when 'connection' then summary.end.first_time
@@ -92,7 +94,7 @@ def read_stored(spark: SparkSession, path: str) -> DataFrame | None:
         InputError: the Parquet files are not a table that --parquet wrote.
     """
     try:
-        columns = set(spark.read.parquet(path).columns)
+        columns = set(spark.read.options(**_NO_PATTERN).parquet(path).columns)
     except AnalysisException as error:
         if error.getCondition() in _NOTHING:
             return None
@@ -102,7 +104,7 @@ def read_stored(spark: SparkSession, path: str) -> DataFrame | None:
     if set(schema.names) - columns:
         raise InputError(f"{path}: not a table that --parquet wrote")
     # With the schema named, Spark does not guess the types of day and broker from the names of folders.
-    table = spark.read.schema(from_arrow_schema(schema)).parquet(path)
+    table = spark.read.schema(from_arrow_schema(schema)).options(**_NO_PATTERN).parquet(path)
     if old:
         return table.mapInArrow(typed, from_arrow_schema(EXCHANGES_RAW))
     return table.select(*_read_columns(), *ADDED_COLUMNS)

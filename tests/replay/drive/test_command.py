@@ -184,6 +184,14 @@ def test_a_capture_without_kafka_is_no_success(capsys: pytest.CaptureFixture[str
     )
 
 
+def test_a_port_on_which_there_is_nothing_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert drive(LIBRDKAFKA, "--dry-run", "--port", "7", "--port", "9") == 3
+    assert capsys.readouterr().err == (
+        "fetchgate replay drive: nothing to play: no Kafka requests on --port 7 or 9 in the input; without "
+        "--port, Kafka is recognised by its bytes, on any port\n"
+    )
+
+
 def test_a_file_that_is_no_capture_is_named_and_nothing_leads_in_a_circle(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

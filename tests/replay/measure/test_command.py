@@ -129,6 +129,23 @@ def test_a_mistake_is_one_line(argv: list[str], told: str, capsys: pytest.Captur
     assert told in err
 
 
+@pytest.mark.parametrize("option", ["--csv", "--html", "--parquet", "--keylog"])
+def test_a_path_that_the_system_refuses_is_told_with_its_option(
+    option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    long = "x" * 300
+
+    test_a_mistake_is_one_line(["measure", CAPTURE, option, long], f"{option} {long}: File name too", capsys)
+
+
+def test_a_table_with_a_name_that_is_not_utf_8_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    name = os.fsdecode(b"table\xff")
+
+    test_a_mistake_is_one_line(
+        ["measure", CAPTURE, "--parquet", name], "the name is not UTF-8; name another directory", capsys
+    )
+
+
 def test_a_report_that_may_not_be_written_fails_before_spark_starts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

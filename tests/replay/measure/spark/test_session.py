@@ -198,6 +198,37 @@ def test_a_signal_ends_it_without_a_trace(tmp_path: Path, number: int, code: int
 
 
 @pytest.mark.integration
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--master", "local[x]"], "--master local[x]: Could not parse Master URL: 'local[x]'"),
+        (["--conf", "spark.driver.memory=abc"], "Spark did not start: Invalid maximum heap size: -Xmxabc"),
+        (["--conf", "spark.serializer=none"], "Spark did not start: ClassNotFoundException: none"),
+        (["--conf", "spark.sql.shuffle.partitions=x"], 'in the config "spark.sql.shuffle.partitions" is inv'),
+        (["--parquet", "nofs://x/y"], 'UnsupportedFileSystemException: No FileSystem for scheme "nofs"'),
+    ],
+)
+def test_a_failure_of_spark_is_one_line_with_its_cause(
+    tmp_path: Path, arguments: list[str], told: str
+) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", CODE, "measure", str(CAPTURE), *arguments],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        check=False,
+    )
+
+    lines = ran.stderr.splitlines()
+    assert (ran.returncode, ran.stdout) == (1, "")
+    assert [line for line in lines if not line.startswith(("Starting", "Measuring"))] == lines[-1:]
+    assert lines[-1].startswith("fetchgate replay measure: ")
+    assert told in lines[-1]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.integration
 def test_spark_submit_chooses_the_master_and_prints_the_report(spark: SparkSession, tmp_path: Path) -> None:
     script = tmp_path / "measure.py"
     script.write_text(CODE.replace("; ", "\n"))

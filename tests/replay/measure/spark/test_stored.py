@@ -208,6 +208,15 @@ def test_a_table_is_asked_in_sql(spark: SparkSession, written: Path) -> None:
     assert latest
 
 
+def test_the_name_of_a_table_is_no_pattern(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark takes the characters of patterns in a path for a pattern, but only when it reads."""
+    table = tmp_path / "a b,c=1 {x}[2]*?"
+    reports = [measured(spark, work(capture, parquet=str(table))) for capture in (FIRST, SECOND)]
+
+    assert [*map(plain, reports)] == [plain(at_once("gateway", capture)) for capture in (FIRST, SECOND)]
+    assert plain(measured(spark, work(table=str(table)))) == plain(at_once("gateway", FIRST, SECOND))
+
+
 def test_files_of_others_are_no_table(spark: SparkSession, tmp_path: Path) -> None:
     spark.range(3).write.parquet(str(tmp_path / "other"))
 
