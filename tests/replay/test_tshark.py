@@ -69,5 +69,5 @@ def test_tshark_finds_the_same_frames(name: str) -> None:
     file = CAPTURES / f"{name}.pcap"
     found = framed(file)
 
-    assert found.total() > 50
+    assert found.total() > (50 if "zones" in name else 100)  # the captures of zones are short
     assert found == framed_by_tshark(file, ports(name))
