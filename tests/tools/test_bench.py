@@ -293,8 +293,16 @@ class TestLaw6:
 
 class TestRounds:
     def test_each_round_begins_with_another_route(self) -> None:
-        orders = [turned(["a", "b", "c"], number) for number in range(4)]
-        assert orders == [["a", "b", "c"], ["a", "c", "b"], ["c", "a", "b"], ["a", "b", "c"]]
+        assert [turned("ab", number) for number in range(3)] == [["a", "b"], ["b", "a"], ["a", "b"]]
+        assert ["".join(turned("abc", number)) for number in range(4)] == ["abc", "bac", "cab", "acb"]
+        assert ["".join(turned("abcd", number)) for number in range(5)] == [
+            "abcd",
+            "badc",
+            "cdab",
+            "dcba",
+            "abcd",
+        ]
+        assert [turned("a", number) for number in range(2)] == [["a"], ["a"]]
 
     def test_windows_are_compared_within_their_round(self) -> None:
         rounds = {

@@ -1,6 +1,8 @@
 """Tests of the benchmark of `replay measure`: its tables, and how it makes and measures captures."""
 
+import os
 import shutil
+import subprocess
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +16,7 @@ from tools.bench.by_stage import STAGES, seconds_by_stage, stage_table
 from tools.bench.captures import Shape, Truth
 from tools.bench.figures import REPLAY, TRAFFICS, TSHARK, FigureRow
 from tools.bench.large import GB, RECORDS, LargeCaptures, best, check, traffics
+from tools.bench.measured import peak
 from tools.bench.measured_capture import MB, MeasuredCapture
 from tools.bench.stage import BenchStage
 
@@ -220,3 +223,11 @@ def test_captures_are_measured_and_compared_with_what_is_in_them(tmp_path: Path)
     assert parts.bytes == whole.bytes + 24
     assert each.connections == 500
     assert min(each.worker_bytes, each.driver_bytes, each.java_bytes) > 10 * MB
+
+
+def test_a_process_that_has_ended_has_no_peak() -> None:
+    """A Python worker of Spark may end while it is looked at."""
+    with subprocess.Popen(["true"]) as ended:
+        pass
+    assert peak(ended.pid) == 0
+    assert peak(os.getpid()) > MB

@@ -195,6 +195,14 @@ def test_no_half_release_is_left_and_the_remedy_is_told(cache: Path, monkeypatch
     assert [entry.name for entry in cache.iterdir()] == ["4.3.0.lock"]
 
 
+def test_a_way_that_takes_too_long_has_failed(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def late(_wanted: Sequence[str], _into: Path) -> None:
+        raise subprocess.TimeoutExpired("mvn", 900)
+
+    monkeypatch.setattr(jars, "_with_maven", late)
+    assert jars.fetch("4.3.0") == cache / "4.3.0"
+
+
 def test_two_that_ask_at_once_fetch_once(
     cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

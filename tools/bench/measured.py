@@ -70,8 +70,11 @@ def _children(program: str) -> Iterator[int]:
 
 
 def peak(pid: int) -> int:
-    """Return the peak of a process's resident bytes (proc(5): VmHWM). 0 for a zombie process."""
-    status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+    """Return the peak of a process's resident bytes (proc(5): VmHWM). 0 for a process that has ended."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
     return sum(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM:"))
 
 

@@ -14,13 +14,14 @@ Rounds: TypeAlias = Mapping[str, Sequence[T]]
 
 
 def turned(names: Sequence[str], by: int) -> list[str]:
-    """Return the routes rotated by `by` places, the number of the round. Reverse them after an odd rotation.
+    """Return the routes in the order of a round. In as many rounds as routes, each comes first once.
 
-    So two routes have the same order in all rounds.
+    Args:
+        names: the routes.
+        by: the number of the round. In odd rounds the routes go backward.
     """
-    by %= len(names)
-    order = [*names[by:], *names[:by]]
-    return order[::-1] if by % 2 else order
+    step = -1 if by % 2 else 1
+    return [names[(by + step * place) % len(names)] for place in range(len(names))]
 
 
 def medians(rounds: Rounds[Any], what: str) -> dict[str, float]:

@@ -104,7 +104,8 @@ def _fill(folder: Path, wanted: Sequence[str]) -> None:
             jars.mkdir()
             try:
                 way(wanted, jars)
-            except (OSError, RuntimeError) as error:  # requests' own errors are OSErrors
+            # requests' own errors are OSErrors
+            except (OSError, RuntimeError, subprocess.TimeoutExpired) as error:
                 complaints.append(f"{name}: {error}")
                 continue
             for jar in jars.iterdir():
@@ -134,6 +135,7 @@ def _with_maven(wanted: Sequence[str], into: Path) -> None:
 
     Raises:
         RuntimeError: Maven failed. The message has the end of its output.
+        subprocess.TimeoutExpired: Maven took more than 15 minutes.
     """
     pom = into.with_name("pom.xml")
     pom.write_text(_pom(wanted))
