@@ -4,7 +4,7 @@ from typing import Final
 
 from proxy.core.connection_state import ConnectionState
 from proxy.core.in_flight import Handler, InFlight
-from proxy.core.racks import VERSIONS, BrokerRacks, read_racks
+from proxy.core.racks import VERSIONS, BrokerRacks
 from proxy.core.stage import Stage
 from proxy.protocol.api import LENGTH_BYTES, response_header
 from proxy.protocol.primitives import Buffer, ProtocolError, Truncated
@@ -73,15 +73,13 @@ class LearnRacks(Handler):
         frame = b"".join(self._begins)
         try:
             _, body = response_header(frame, LENGTH_BYTES, self.api_key, self.version)
-            brokers = read_racks(self.api_key, self.version, frame[body:])
+            self._racks.read(self.api_key, self.version, frame, body)
         except Truncated:
             if not last and self._size < MAX_READ:
                 self._begins, self._next = [frame], 2 * self._size
                 return
         except ProtocolError:
             pass  # the inner handler decides what becomes of it
-        else:
-            self._racks.learn(brokers)
         self._reads, self._begins, self._size = False, [], 0
 
     def end(self, request: InFlight) -> bool:

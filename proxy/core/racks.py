@@ -37,8 +37,8 @@ class BrokerRack(NamedTuple):
     rack: str
 
 
-def read_racks(api_key: int, version: int, body: bytes) -> list[BrokerRack]:
-    """Return the brokers in a response of one of `VERSIONS`.
+def read_racks(api_key: int, version: int, body: bytes) -> tuple[list[BrokerRack], int]:
+    """Return the brokers in a response of one of `VERSIONS`, and the offset at which they end.
 
     Args:
         api_key: the API key of the request.
@@ -49,16 +49,17 @@ def read_racks(api_key: int, version: int, body: bytes) -> list[BrokerRack]:
         ProtocolError: the body does not match the version, or ends before the last broker.
     """
     message = ADDRESSED[api_key]
-    brokers = read(message.schema, api_key, version, body, 0, only=message.where, whole=False)["brokers"]
-    return [
+    found = read(message.schema, api_key, version, body, 0, only=message.where, whole=False)
+    brokers = [
         BrokerRack(
             broker["node_id"],
             broker["host"].decode(errors="replace"),
             broker["port"],
             (broker["rack"] or b"").decode(errors="replace"),
         )
-        for broker in brokers or ()
+        for broker in found["brokers"] or ()
     ]
+    return brokers, found.spans["brokers"][1]
 
 
 class BrokerRacks:
@@ -81,9 +82,33 @@ class BrokerRacks:
         """For an IP and port, the host and port that responses have."""
         self.changed: Callable[[Iterable[BrokerRack]], None] = lambda _: None
         """Called with brokers that are new, or whose rack or address has changed."""
+        self._learned: dict[tuple[int, int], bytes] = {}
+        """By API key and version, a response body from its start to the end of its brokers. Nothing was
+        learned since then that differs."""
 
     def __repr__(self) -> str:
         return f"<BrokerRacks of {self.rack} {self.by_node}>"
+
+    def read(self, api_key: int, version: int, frame: bytes, at: int) -> None:
+        """Note the brokers of a response.
+
+        Most responses have the same brokers as the last one, in the same bytes. They are not parsed again.
+
+        Args:
+            api_key: the API key of the request.
+            version: the version of the request.
+            frame: the response. It may end after the brokers.
+            at: the offset of the body.
+
+        Raises:
+            ProtocolError: as for `read_racks`.
+        """
+        learned = self._learned.get((api_key, version))
+        if learned is not None and frame.startswith(learned, at):
+            return
+        brokers, end = read_racks(api_key, version, frame[at:])
+        self.learn(brokers)
+        self._learned[api_key, version] = frame[at : at + end]
 
     def learn(self, brokers: Iterable[BrokerRack]) -> None:
         """Note the brokers of a response. The newest response wins."""
@@ -97,6 +122,7 @@ class BrokerRacks:
             self.by_node[broker.node_id] = broker.rack
             self.by_address[broker.host, broker.port] = broker
         if new:
+            self._learned.clear()
             self.changed(new)
 
     def found_at(self, ip: str, broker: BrokerRack) -> None:
