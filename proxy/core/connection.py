@@ -66,6 +66,8 @@ class Common:
     leaders are not followed."""
     manager: FetchManager | None = None
     """Gives sessions to clients. None if they get no session from the gateway."""
+    first_stages: tuple[MakeStage, ...] = ()
+    """Functions that make the stages of each connection that come before the core's own stages."""
     stages: tuple[MakeStage, ...] = ()
     """Functions that make further stages for each connection. The core's own stages come before them."""
 
@@ -166,6 +168,7 @@ class Connection:
             else AddressRewriting(state, fetches.eligibility, resolve, broker.opening, leaders, serves=serves)
         )
         fetch_responses = FetchResponses(state, fetches, sessions, rewriting, leaders)
+        state.stages += [make(state) for make in common.first_stages]
         if common.manager is not None:
             state.stages.append(ClientSessions(state, common.manager, fetches.eligibility, broker.name))
         state.stages.append(MaxFetchBytes(state, fetches, sessions))

@@ -153,10 +153,31 @@ class Claim:
         self.whole = False
 
 
+class ClientForm(Protocol):
+    """Changes a response after all handlers and stages, because its request was changed before them."""
+
+    @property
+    def buffered(self) -> int:
+        """How many bytes of the response are buffered."""
+
+    def feed(self, pieces: list[Buffer]) -> list[Buffer]:
+        """Process the next bytes of the response. Return the client's bytes that are ready now."""
+
+
 class InFlight:
     """A request whose response has not arrived completely, or was not sent to the client completely."""
 
-    __slots__ = ("answered", "api_key", "claim", "correlation_id", "handler", "out", "sent_at", "version")
+    __slots__ = (
+        "answered",
+        "api_key",
+        "claim",
+        "correlation_id",
+        "form",
+        "handler",
+        "out",
+        "sent_at",
+        "version",
+    )
 
     def __init__(
         self, api_key: int, version: int, correlation_id: bytes, handler: Handler, sent_at: float = 0.0
@@ -171,6 +192,8 @@ class InFlight:
         """Whether the client's response is complete. The client has it already, or it waits in `out`."""
         self.claim: Claim | None = None
         """The claim of a stage on the response, or None."""
+        self.form: ClientForm | None = None
+        """Changes the response on its way to the client. None for nearly all requests."""
         self.out: list[Buffer] | None = None
         """Response bytes that wait for earlier responses. None if there are none."""
 
@@ -203,6 +226,10 @@ class ResponseQueue:
             request.claim.pieces += pieces
             self.buffered += sum(map(len, pieces))
             return []
+        if request.form is not None:
+            buffered = request.form.buffered
+            pieces = request.form.feed(pieces)
+            self.buffered += request.form.buffered - buffered
         if self.owed and self.owed[0] is request:
             return pieces
         if request.out is None:

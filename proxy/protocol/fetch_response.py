@@ -335,6 +335,11 @@ class FetchResponseWalk:
         return self._at != _HEADER
 
     @property
+    def counted(self) -> bool:
+        """Whether the numbers of entries of all topic elements have been read."""
+        return self._topics_left <= 1 and self._at not in (_HEADER, _TOPIC)
+
+    @property
     def done(self) -> bool:
         """Whether the complete response has been walked."""
         return self._at == _END and not self._skip

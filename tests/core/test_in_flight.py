@@ -1,6 +1,7 @@
 """Methods of a request in flight, and the response handlers that hold a response back."""
 
 from proxy.core.in_flight import FORWARD, InFlight, Kept, ResponseQueue, Walked
+from proxy.protocol.primitives import Buffer
 
 
 def test_a_new_request_holds_nothing() -> None:
@@ -68,3 +69,34 @@ def test_a_claimed_response_waits_for_its_turn() -> None:
     assert queue.respond(claim) == []
     assert queue.in_turn(first, [b"1"]) + queue.ended(first) == [b"1", b"2"]
     assert (queue.buffered, list(queue.owed)) == (0, [])
+
+
+class Upper:
+    """Returns the bytes of a response in capital letters, but keeps the last one."""
+
+    def __init__(self) -> None:
+        self.last = b""
+
+    @property
+    def buffered(self) -> int:
+        return len(self.last)
+
+    def feed(self, pieces: list[Buffer]) -> list[Buffer]:
+        ready = self.last + b"".join(pieces).upper()
+        self.last = ready[-1:]
+        return [ready[:-1]]
+
+
+def test_a_response_is_changed_after_a_claim_of_it_has_ended() -> None:
+    """Its kept bytes count as buffered, whether it is its turn or not."""
+    queue, (first, second) = owed(2)
+    first.form, second.form = Upper(), Upper()
+    claim = queue.claim(first)
+    assert queue.in_turn(first, [b"ab"]) == []
+    assert (claim.pieces, queue.buffered) == ([b"ab"], 2)
+    assert queue.in_turn(second, [b"cd"]) == []
+    assert queue.buffered == 4
+    assert queue.ended(first) == []
+    assert queue.respond(claim) == [b"A", b"C"]
+    assert queue.buffered == 2
+    assert queue.in_turn(second, [b"e"]) == [b"D"]
