@@ -10,7 +10,7 @@ fetch without the rack is always served by the leader.
 """
 
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -360,7 +360,8 @@ class RackReadsStage(Stage):
         """When the client was last led away from partitions of this broker, in seconds. Older entries than
         `AGAIN_SECONDS` are removed."""
         self._kept: set[Place] = set()
-        """Those of these partitions that are still in the client's own session with this broker."""
+        """Those of these partitions that are still in the client's own session with this broker. If it is a
+        follower, the partitions in this session that it has served."""
         self.not_written: NotWritten | None = NotWritten.NOT_READ
         """Why the client's last fetch got no rack, or None if it got one."""
         self.to_follower = False
@@ -461,16 +462,17 @@ class RackReadsStage(Stage):
 
     def _arrived(self, fetch: FetchRequest, reader: Reader) -> None:
         """Note whether the client fetches from a follower, as a leader has told it."""
+        self._leave_out(fetch)
         if self.to_follower and reader.follows:
             return
-        if self._listed_here(fetch, reader.led, reader):
+        if _listed(fetch, self._led_here(reader.led, reader)):
             self._followed(reader)
             self._watch()
 
-    def _listed_here(self, fetch: FetchRequest, places: Collection[Place], reader: Reader) -> set[Place]:
-        """Return the places in a fetch for which a leader has sent the client to this broker."""
+    def _led_here(self, places: Iterable[Place], reader: Reader) -> list[Place]:
+        """Return those of the places for which a leader has sent the client to this broker."""
         node_id = self._node_id()
-        return _listed(fetch, [place for place in places if reader.led.get(place) == node_id])
+        return [place for place in places if reader.led.get(place) == node_id]
 
     def _asks_again(self, fetch: FetchRequest, reader: Reader, now: float) -> bool:
         """Return whether the client asks for a partition that a leader has just led elsewhere."""
@@ -498,12 +500,16 @@ class RackReadsStage(Stage):
         An incremental fetch of the client's own session also asks for partitions that it does not list, until
         it forgets them.
         """
-        asked = _listed(fetch, places)
-        if fetch.session_id and fetch.session_epoch > 0:
+        self._leave_out(fetch)
+        return _listed(fetch, places) | self._kept.intersection(places)
+
+    def _leave_out(self, fetch: FetchRequest) -> None:
+        """Note the partitions that are not in the client's own session with this broker any more."""
+        if fetch.session_id == 0 or fetch.session_epoch <= 0:
+            self._kept.clear()
+        elif self._kept:
             for key, numbers in fetch.forgotten:
                 self._kept.difference_update((key, int(each)) for each in np.frombuffer(numbers, ">i4"))
-            asked |= self._kept.intersection(places)
-        return asked
 
     @staticmethod
     def _followed(reader: Reader) -> None:
@@ -519,9 +525,13 @@ class RackReadsStage(Stage):
         if fetch is None or reader is None or fetching.resend is not None:
             return
         if self.to_follower and reader.unseen and not (walk is not None and (walk.failed or walk.error_code)):
-            seen = self._listed_here(fetch, reader.unseen, reader)
+            seen = self._asked(fetch, self._led_here(reader.unseen, reader))
             self._shared.counts["moved"] += len(seen)
             reader.unseen -= seen
+            if fetch.session_epoch >= 0:
+                self._kept |= seen
+                if len(self._kept) > _MAX_PLACES:
+                    self._kept.intersection_update(reader.led)
         if walk is None or not walk.replicas or self.not_written is NotWritten.OWN:
             return
         now = self._state.now

@@ -332,6 +332,59 @@ def test_rule_15_a_client_that_was_served_by_the_follower_is_led_away_again() ->
     assert gateway.counts == {"redirects": 4, "moved": 4}
 
 
+def test_rule_15_a_partition_that_stays_in_the_session_with_the_follower_is_served_there() -> None:
+    """kafka-python lists a partition in its own session only if its offset has changed.
+
+    The follower may answer with a new high watermark and no records. Then kafka-python asks the leader again,
+    and its next fetch to the follower does not list the partition.
+    """
+    gateway = Gateway()
+    play, follower = gateway.connect(), gateway.connect(FOLLOWER)
+    named_place = T[0][:2]
+    writes(play, 12, *T[:1], correlation=1)
+    answers(play, redirects(12, named_place, correlation_id=1))
+    waits(
+        follower,
+        fetch(12, T[0], session=(0, 0), correlation=2),
+        full(12, T[:1], session_id=SESSION_ID, correlation_id=2),
+    )
+    for epoch in range(1, 4):
+        writes(play, 12, *T[:1], correlation=10 + epoch)
+        answers(play, redirects(12, named_place, correlation_id=10 + epoch))
+        waits(
+            follower,
+            fetch(12, session=(SESSION_ID, epoch), correlation=20 + epoch),
+            fetch_response(12, session_id=SESSION_ID, correlation_id=20 + epoch),
+        )
+    assert gateway.counts == {"redirects": 4, "moved": 4}
+
+
+def test_rule_15_a_partition_that_the_session_with_the_follower_forgets_is_not_served_there() -> None:
+    gateway = Gateway()
+    play, follower = gateway.connect(), gateway.connect(FOLLOWER)
+    writes(play, 12, *T[:1], correlation=1)
+    answers(play, redirects(12, T[0][:2], correlation_id=1))
+    waits(
+        follower,
+        fetch(12, *T[:2], session=(0, 0), correlation=2),
+        full(12, T[:2], session_id=SESSION_ID, correlation_id=2),
+    )
+    waits(
+        follower,
+        fetch(12, session=(SESSION_ID, 1), forget=[T[0][:2]], correlation=3),
+        fetch_response(12, session_id=SESSION_ID, correlation_id=3),
+    )
+    writes(play, 12, *T[:1], correlation=4)
+    answers(play, redirects(12, T[0][:2], correlation_id=4))
+    waits(
+        follower,
+        fetch(12, session=(SESSION_ID, 2), correlation=5),
+        fetch_response(12, session_id=SESSION_ID, correlation_id=5),
+    )
+    writes(play, 12, *T[:1], rack="", correlation=6)
+    assert gateway.counts == {"redirects": 2, "moved": 1}
+
+
 def test_rule_16_a_follower_that_does_not_respond_ends_the_connection_and_the_racks() -> None:
     gateway = Gateway()
     play, follower = led(gateway)
@@ -545,10 +598,17 @@ def led(gateway: Gateway, version: int = 12, software: str = "librdkafka") -> tu
 
 def parks(play: Playbook, version: int, *wants: Want, correlation: int) -> None:
     """Play a fetch that the follower answers with nothing, after it has waited for 500 ms."""
-    asked = fetch(version, *wants, correlation=correlation)
+    waits(
+        play,
+        fetch(version, *wants, correlation=correlation),
+        full(version, wants, correlation_id=correlation),
+    )
+
+
+def waits(play: Playbook, asked: bytes, told: bytes) -> None:
+    """Play a fetch and its response, which comes after 500 ms."""
     play.client(asked).to_broker(asked)
     play.now += 0.5
-    told = full(version, wants, correlation_id=correlation)
     play.broker(told).to_client(told)
 
 
