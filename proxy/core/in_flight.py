@@ -139,6 +139,57 @@ FORWARD: Final = Forward()
 unchanged."""
 
 
+class Over(Handler):
+    """A handler that reads or changes the response to a request other than a fetch.
+
+    Another handler makes the client's response.
+
+    Args:
+        inner: the handler that makes the response.
+    """
+
+    __slots__ = ("_inner",)
+
+    def __init__(self, inner: Handler) -> None:
+        self._inner = inner
+
+    @property
+    def wait(self) -> float:  # type: ignore[override]  # of the inner handler
+        """See `Handler.wait`."""
+        return self._inner.wait
+
+    @property
+    def buffered(self) -> int:  # type: ignore[override]  # of the inner handler
+        """See `Handler.buffered`."""
+        return self._inner.buffered
+
+    @property
+    def small(self) -> int:  # type: ignore[override]  # of the inner handler
+        """See `Handler.small`."""
+        return self._inner.small
+
+    @property
+    def awaits_brokers(self) -> frozenset[int]:  # type: ignore[override]  # of the inner handler
+        """See `Handler.awaits_brokers`."""
+        return self._inner.awaits_brokers
+
+    def opened(self) -> list[Buffer]:
+        """See `Handler.opened`."""
+        return self._inner.opened()
+
+    def end(self, request: "InFlight") -> bool:
+        """See `Handler.end`."""
+        return self._inner.end(request)
+
+    def passes(self, size: int) -> bool:
+        """See `Handler.passes`."""
+        return self._inner.passes(size)
+
+    def lose(self, now: float) -> None:
+        """See `Handler.lose`."""
+        self._inner.lose(now)
+
+
 class Claim:
     """A response, in the form for the client, that is held back for a stage.
 

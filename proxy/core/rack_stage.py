@@ -3,7 +3,7 @@
 from typing import Final
 
 from proxy.core.connection_state import ConnectionState
-from proxy.core.in_flight import Handler, InFlight
+from proxy.core.in_flight import Handler, InFlight, Over
 from proxy.core.racks import VERSIONS, BrokerRacks
 from proxy.core.stage import Stage
 from proxy.protocol.api import LENGTH_BYTES, response_header
@@ -13,7 +13,7 @@ MAX_READ: Final = 1 << 18
 """The first bytes of a response in which the brokers must be, to be read: 1,000 brokers take 100 KB."""
 
 
-class LearnRacks(Handler):
+class LearnRacks(Over):
     """Reads the brokers at the beginning of a response. Another handler makes the client's response.
 
     Args:
@@ -23,10 +23,10 @@ class LearnRacks(Handler):
         version: the version of the request.
     """
 
-    __slots__ = ("_begins", "_inner", "_next", "_racks", "_reads", "_size", "api_key", "version")
+    __slots__ = ("_begins", "_next", "_racks", "_reads", "_size", "api_key", "version")
 
     def __init__(self, inner: Handler, racks: BrokerRacks, api_key: int, version: int) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._racks = racks
         self.api_key, self.version = api_key, version
         self._reads = True
@@ -37,28 +37,9 @@ class LearnRacks(Handler):
         """The number of bytes at which reading is tried again. It doubles, so that the cost is linear."""
 
     @property
-    def wait(self) -> float:  # type: ignore[override]  # of the inner handler
-        """See `Handler.wait`."""
-        return self._inner.wait
-
-    @property
     def buffered(self) -> int:  # type: ignore[override]  # of both handlers
         """See `Handler.buffered`."""
         return self._inner.buffered + self._size
-
-    @property
-    def small(self) -> int:  # type: ignore[override]  # of the inner handler
-        """See `Handler.small`."""
-        return self._inner.small
-
-    @property
-    def awaits_brokers(self) -> frozenset[int]:  # type: ignore[override]  # of the inner handler
-        """See `Handler.awaits_brokers`."""
-        return self._inner.awaits_brokers
-
-    def opened(self) -> list[Buffer]:
-        """See `Handler.opened`."""
-        return self._inner.opened()
 
     def feed(self, chunk: bytes, *, last: bool) -> list[Buffer]:
         """Read the brokers if they have arrived, and return the client's bytes."""
@@ -82,17 +63,9 @@ class LearnRacks(Handler):
             pass  # the inner handler decides what becomes of it
         self._reads, self._begins, self._size = False, [], 0
 
-    def end(self, request: InFlight) -> bool:
-        """See `Handler.end`."""
-        return self._inner.end(request)
-
     def passes(self, size: int) -> bool:
         """See `Handler.passes`."""
         return not self._reads and self._inner.passes(size)
-
-    def lose(self, now: float) -> None:
-        """See `Handler.lose`."""
-        self._inner.lose(now)
 
 
 class RackStage(Stage):

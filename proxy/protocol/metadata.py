@@ -117,7 +117,7 @@ def read_topics(
     Raises:
         ProtocolError: the body does not match the version.
     """
-    before, after = _around_topics(version)
+    before, after = around_topics(version)
     head = read_fields(before, _KEY, version, body, 0)
     brokers = {broker["node_id"] for broker in head["brokers"] or ()}
     count, at = read_compact_count(body, head.span[1])
@@ -148,7 +148,7 @@ def read_topics(
 
 
 @cache
-def _around_topics(version: int) -> tuple[tuple[Field, ...], tuple[Field, ...]]:
+def around_topics(version: int) -> tuple[tuple[Field, ...], tuple[Field, ...]]:
     """Return the fields before the topics, and the fields after the topics.
 
     Of the fields before, only broker ids are read.
