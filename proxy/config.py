@@ -9,6 +9,7 @@ from these declarations; see `proxy.options`.
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -25,6 +26,10 @@ LOOPBACK = "127.0.0.1"
 """The host of a listen address that has only a port."""
 MIN_INTERVAL = 0.1
 MAX_INTERVAL = 3600.0
+MAX_MIN_BYTES: Final = 2**31 - 1
+"""The largest min_bytes of a fetch: it is an int32 (FetchRequest.json)."""
+MAX_WAIT: Final = 5.0
+"""The longest time in seconds for which ``--fetch-max-wait`` makes a fetch wait."""
 MAX_RACK_BYTES: Final = 249
 """The maximum length of a rack's name in bytes."""
 LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -138,18 +143,38 @@ def _lanes(text: str) -> "Mapping[str, NamedLane]":
     return named_lanes(text)
 
 
-def _by_client(text: str) -> dict[str, int]:
-    """Read a list of ``SIZE`` and ``ID=SIZE``. Return the sizes in bytes by client id.
+def _by_client(text: str, read: Callable[[str], _Value], metavar: str = "SIZE") -> dict[str, _Value]:
+    """Read a list of values, such as ``SIZE`` and ``ID=SIZE``. Return the values by client id.
 
     The key "" is for all other clients.
+
+    Args:
+        text: the list.
+        read: reads a value.
+        metavar: the kind of the values, for the error message.
     """
-    found: dict[str, int] = {}
+    found: dict[str, _Value] = {}
     for item in _list(text):
-        client_id, _, number = (part.strip() for part in item.rpartition("="))
+        client_id, _, value = (part.strip() for part in item.rpartition("="))
         if client_id in found:
             whose = f"client id {client_id}" if client_id else "all clients"
-            raise ValueError(f"{text!r} has two numbers for {whose}; give one, and ID=SIZE for others")
-        found[client_id] = size(number)
+            raise ValueError(f"{text!r} has two numbers for {whose}; give one, and ID={metavar} for others")
+        found[client_id] = read(value)
+    return found
+
+
+def _min_bytes(text: str) -> int:
+    if (found := size(text)) > MAX_MIN_BYTES:
+        raise ValueError(f"{text!r} is too large: min_bytes of a fetch is at most {MAX_MIN_BYTES}")
+    return found
+
+
+def _max_wait(text: str) -> float:
+    if (found := seconds(text)) > MAX_WAIT:
+        raise ValueError(
+            f"{text!r} is too long: give at most {MAX_WAIT:g} s, since clients give up slow requests; "
+            "a number without a unit is in seconds"
+        )
     return found
 
 
@@ -371,7 +396,7 @@ class Config:
     )
     max_fetch_bytes: Mapping[str, int] = option(
         metavar="SIZE[,ID=SIZE]",
-        parse=_by_client,
+        parse=partial(_by_client, read=size),
         default="0",
         help="lower max_bytes of fetches to this, so that responses have no more records than that, or one "
         "batch; other values for client ids follow by commas (10m,billing=50m); fetches of v2, "
@@ -380,6 +405,29 @@ class Config:
     )
     """The limits of `max_bytes` in fetches, in bytes, by client id. The key "" is for all other clients. 0
     means no limit."""
+    fetch_min_bytes: Mapping[str, int] = option(
+        metavar="SIZE[,ID=SIZE]",
+        parse=partial(_by_client, read=_min_bytes),
+        default="0",
+        help="raise min_bytes of fetches to this, so that the broker gathers records until it has so many "
+        "bytes or max_wait_ms is over: fewer fetches, later records; other values for client ids follow by "
+        "commas (64KiB,billing=0); fetches are never made to ask for more than their max_bytes, or than the "
+        "smallest partition_max_bytes; 0: min_bytes stays as clients send it",
+        live=True,
+    )
+    """The smallest `min_bytes` of fetches, in bytes, by client id. The key "" is for all other clients. 0
+    means that it is not raised."""
+    fetch_max_wait: Mapping[str, float] = option(
+        metavar="TIME[,ID=TIME]",
+        parse=partial(_by_client, read=_max_wait, metavar="TIME"),
+        default="0",
+        help="raise max_wait_ms of fetches to this (at most 5s), for clients that tell the name of their "
+        "software and are known to wait three times as long for a response; for others only by client id "
+        "(1s,billing=5s; which ones: docs/fetch-floors.md); 0: max_wait_ms stays as clients send it",
+        live=True,
+    )
+    """The smallest `max_wait_ms` of fetches, in seconds, by client id. The key "" is for all other clients. 0
+    means that it is not raised."""
     max_sessions: int = option(
         metavar="N",
         parse=_whole(0),

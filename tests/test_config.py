@@ -47,6 +47,8 @@ def test_the_defaults_are_those_of_the_design() -> None:
         sessions_off_for=frozenset(),
         keep_order=False,
         max_fetch_bytes={"": 0},
+        fetch_min_bytes={"": 0},
+        fetch_max_wait={"": 0.0},
         max_sessions=500,
         client_sessions="auto",
         max_incremental_fetch_session_cache_slots=1000,
@@ -194,6 +196,34 @@ def test_an_endpoint_can_be_off() -> None:
             "1000,a=50X",
             "--max-fetch-bytes: '50X' is not a size; give bytes, or a unit as in 10m, 256MiB or 1.5GB",
         ),
+        (
+            "fetch_min_bytes",
+            "a=2GiB",
+            "--fetch-min-bytes: '2GiB' is too large: min_bytes of a fetch is at most 2147483647",
+        ),
+        (
+            "fetch_min_bytes",
+            "-1",
+            "--fetch-min-bytes: '-1' is not a size; give bytes, or a unit as in 10m, 256MiB or 1.5GB",
+        ),
+        (
+            "fetch_max_wait",
+            "a=1s,a=2s",
+            "--fetch-max-wait: 'a=1s,a=2s' has two numbers for client id a; give one, and ID=TIME for others",
+        ),
+        (
+            "fetch_max_wait",
+            "500",
+            (
+                "--fetch-max-wait: '500' is too long: give at most 5 s, since clients give up slow requests; "
+                "a number without a unit is in seconds"
+            ),
+        ),
+        (
+            "fetch_max_wait",
+            "a=soon",
+            "--fetch-max-wait: 'soon' is not a time; give seconds, or a unit as in 500ms, 30s, 5m or 1h",
+        ),
         ("max_inflight_bytes", "0", "--max-inflight-bytes: '0' must be at least 1 byte"),
         (
             "drain_timeout",
@@ -225,6 +255,8 @@ def test_a_value_from_elsewhere_names_where_it_stands(tmp_path: Path) -> None:
 
 SIZES_AND_TIMES = {
     "max_fetch_bytes": ("10m,billing=1.5GB", {"": 10_485_760, "billing": 1_500_000_000}),
+    "fetch_min_bytes": ("64KiB,billing=0", {"": 65_536, "billing": 0}),
+    "fetch_max_wait": ("500ms,billing=2", {"": 0.5, "billing": 2.0}),
     "max_inflight_bytes": ("128MiB", 134_217_728),
     "max_request_bytes": ("50MB", 50_000_000),
     "capture_file_bytes": ("1g", 1_073_741_824),

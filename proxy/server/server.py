@@ -27,6 +27,7 @@ from proxy.core.budget import REQUESTS_PART, Budget, RequestBudget
 from proxy.core.connection import BrokerInfo, Common, Connection, MakeStage
 from proxy.core.eligibility import BrokerVersions, SessionLimits
 from proxy.core.events import BrokersAwaited, Event, Fault, LoginRefused, MemberElsewhere, Tally
+from proxy.core.fetch_floors import FetchFloors, FetchFloorsStage
 from proxy.core.leaders import Leaders
 from proxy.core.siblings import Siblings
 from proxy.error_text import is_client_refused, of_client
@@ -119,6 +120,7 @@ class Server:
         self.manager = _manager(config)
         """Gives fetch sessions to clients. These sessions survive a reconnect, but not a restart of this
         process."""
+        self.fetch_floors = FetchFloors()
         self._apply_limits()
         self.links: set[Link] = set()
         self.handshakes: set[Link] = set()
@@ -142,6 +144,7 @@ class Server:
         self._members: Members | None
         self._stages: tuple[MakeStage, ...]
         self._members, self._stages = _cooperative(config, self.shared.number, self._tell)
+        self._stages += (partial(FetchFloorsStage, self.fetch_floors),)
         self._audit = RackAudit(process, brokers) if config.rack else None
         """Counts bytes by zone. None without ``--rack``."""
         if self._audit is not None:
@@ -449,7 +452,7 @@ class Server:
         self.sessions.crowded = self.budget.over
 
     def _apply_limits(self) -> None:
-        """Set the limits of sessions and memory from the options.
+        """Set the limits of sessions, fetches and memory from the options.
 
         Other options are read when they are used.
         """
@@ -457,7 +460,11 @@ class Server:
         self.sessions.on = config.sessions
         self.sessions.off_for = config.sessions_off_for
         self.sessions.keep_order = config.keep_order
-        self.sessions.max_fetch_bytes = config.max_fetch_bytes
+        self.sessions.max_fetch_bytes = dict(config.max_fetch_bytes)  # a new one: see `FetchFloors`
+        self.fetch_floors.min_bytes = config.fetch_min_bytes
+        self.fetch_floors.max_wait_ms = {
+            client_id: round(wait * 1e3) for client_id, wait in config.fetch_max_wait.items()
+        }
         self.sessions.max_sessions = config.max_sessions
         self.budget.limit = config.max_inflight_bytes
         self.request_budget.limit = config.max_inflight_bytes // REQUESTS_PART

@@ -1,0 +1,211 @@
+"""Lets brokers gather records before they respond: ``--fetch-min-bytes``, ``--fetch-max-wait``. Sans-IO.
+
+A fetch returns as soon as the broker has min_bytes of records, or after max_wait_ms. Most clients ask for one
+byte, so they get nearly each record in a response of its own. With larger values there are fewer fetches, for
+later records.
+
+A client gives up a fetch that takes too long, and this time-out is in no request. So max_wait_ms is raised
+only for software whose default is known, or if the operator has named the client id.
+"""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Final
+
+from proxy.core.connection_state import ConnectionState
+from proxy.core.requests import read_client_names
+from proxy.core.stage import Stage
+from proxy.protocol.api import LENGTH_BYTES, ApiKey, is_flexible, request_header
+from proxy.protocol.fetch_request import FetchRequest
+from proxy.protocol.primitives import ProtocolError, read_compact_string, read_int32, read_string
+from proxy.protocol.produce import READ_WITHIN
+
+MAX_WAIT_MS: Final = 5000
+"""The longest max_wait_ms that a fetch is given. Fetches that wait longer on their own are not changed."""
+TIMEOUTS_MS: Final = {
+    "apache-kafka-java": 30_000,
+    "librdkafka": 60_000,
+    "confluent-kafka": 60_000,
+    "sarama": 30_000,
+    "kafka-python": 30_000,
+    "kafka-ts": 60_000,
+}
+"""The default time-outs of requests, by the beginning of the name of the client's software (KIP-511), in ms:
+request.timeout.ms, socket.timeout.ms, Net.ReadTimeout, request_timeout_ms, requestTimeout."""
+OVERHEADS_MS: Final = {"kgo": 10_000, "franz-go": 10_000}
+"""The same for software whose time-out begins after max_wait_ms: RequestTimeoutOverhead."""
+PART: Final = 3
+"""A fetch waits for at most this part of a time-out: a third."""
+_API_VERSIONS: Final = int(ApiKey.API_VERSIONS)
+_JOIN_GROUP: Final = int(ApiKey.JOIN_GROUP)
+_HEARTBEATS: Final = frozenset(
+    map(
+        int,
+        (
+            ApiKey.HEARTBEAT,
+            ApiKey.CONSUMER_GROUP_HEARTBEAT,
+            ApiKey.SHARE_GROUP_HEARTBEAT,
+            ApiKey.STREAMS_GROUP_HEARTBEAT,
+        ),
+    )
+)
+_LOG_START_VERSION: Final = 5
+"""The first version whose entries have a log_start_offset."""
+_NONE: Final[Mapping[str, int]] = {}
+
+
+class FetchFloors:
+    """The floors by client id. All connections of a process share this object.
+
+    When a floor is changed, `SessionLimits.max_fetch_bytes` has to be replaced as well. Then the plans of the
+    fast path, which have the old floors, are no longer used.
+
+    Args:
+        min_bytes: the smallest min_bytes of a fetch. The entry "" is for all other clients. 0 means none.
+        max_wait_ms: the smallest max_wait_ms of a fetch. The entries are as in `min_bytes`.
+    """
+
+    __slots__ = ("max_wait_ms", "min_bytes")
+
+    def __init__(self, min_bytes: Mapping[str, int] = _NONE, max_wait_ms: Mapping[str, int] = _NONE) -> None:
+        self.min_bytes = min_bytes
+        self.max_wait_ms = max_wait_ms
+
+    def __repr__(self) -> str:
+        return f"<FetchFloors min_bytes={self.min_bytes} max_wait_ms={self.max_wait_ms}>"
+
+
+class FetchFloorsStage(Stage):
+    """Raises min_bytes and max_wait_ms in the fetches of one client.
+
+    Args:
+        floors: the floors of each client id. A reload may change them.
+        state: the state of the connection.
+    """
+
+    __slots__ = ("_floors", "_partition_bytes", "_session_ms", "_software", "_state")
+
+    def __init__(self, floors: FetchFloors, state: ConnectionState) -> None:
+        self._floors = floors
+        self._state = state
+        self._software: str | None = None
+        """The name of the client's software. None if the client has not told it on this connection."""
+        self._session_ms: int | None = None
+        """The session timeout of the client's group, in ms, if the client sends its heartbeats on this
+        connection. 0 if it is not known. None without heartbeats here."""
+        self._partition_bytes = 0
+        """The smallest partition_max_bytes in the fetches so far. 0 before the first one."""
+
+    def on_request(self, data: bytes, size: int, api_key: int, version: int) -> bytes | None:
+        """Read the name of the client's software, and the session timeout of its group."""
+        if api_key == _API_VERSIONS and len(data) >= size and size < READ_WITHIN:
+            with suppress(ProtocolError):
+                _, software = read_client_names(data, version)
+                if software is not None and software.name != self._software:
+                    self._software = software.name
+                    self._forget()
+        elif api_key == _JOIN_GROUP or (api_key in _HEARTBEATS and self._session_ms is None):
+            session_ms = _session_timeout(data, version) if api_key == _JOIN_GROUP else 0
+            if session_ms != self._session_ms:
+                self._session_ms = session_ms
+                self._forget()
+        return data
+
+    def on_fetch(self, fetch: FetchRequest) -> FetchRequest:
+        """Return the fetch with min_bytes and max_wait_ms of at least the client's floors.
+
+        A fetch that asks for a response at once is not changed. Neither are fetches of kafka-go, and of
+        members of cooperative groups, which get only some of the records that the broker counts.
+        """
+        client_id = self._state.client_id
+        least, longest = (
+            _of(floors, client_id) for floors in (self._floors.min_bytes, self._floors.max_wait_ms)
+        )
+        if not (least or longest) or self._state.has_lane:
+            return fetch
+        wait_ms, min_bytes = fetch.max_wait_ms, fetch.min_bytes
+        if wait_ms <= 0 or min_bytes <= 0 or _is_kafka_go(fetch):
+            return fetch
+        if longest > wait_ms:
+            wait_ms = max(wait_ms, self._limited(longest, fetch))
+        # The records of a fetch that waits longer on its own could be later than `MAX_WAIT_MS`.
+        if least > min_bytes and wait_ms <= MAX_WAIT_MS:
+            min_bytes = max(min_bytes, min(least, fetch.max_bytes, self._room(fetch)))
+        if wait_ms == fetch.max_wait_ms and min_bytes == fetch.min_bytes:
+            return fetch
+        return fetch.with_limits(max_wait_ms=wait_ms, min_bytes=min_bytes)
+
+    def _limited(self, floor: int, fetch: FetchRequest) -> int:
+        """Return a floor of max_wait_ms, limited to a third of each time-out that is known."""
+        client_id, floors = self._state.client_id, self._floors.max_wait_ms
+        timeout_ms = self._timeout_ms(fetch)
+        if timeout_ms is not None:
+            floor = min(floor, timeout_ms // PART)
+        elif not client_id or client_id not in floors:
+            return 0
+        # A broker takes the next request of a connection when it has answered the last one
+        # (fetch-semantics, trap 16). So a heartbeat waits for the fetch before it.
+        return floor if self._session_ms is None else min(floor, self._session_ms // PART)
+
+    def _timeout_ms(self, fetch: FetchRequest) -> int | None:
+        """Return the default time-out of the client's fetches, or None if it is not known."""
+        software = self._software or ""
+        for name, timeout_ms in TIMEOUTS_MS.items():
+            if software.startswith(name):
+                return timeout_ms
+        overhead_ms = OVERHEADS_MS.get(software)
+        return None if overhead_ms is None else fetch.max_wait_ms + overhead_ms
+
+    def _room(self, fetch: FetchRequest) -> int:
+        """Return the most bytes that a broker surely counts for a fetch, if there are records.
+
+        A broker counts at most partition_max_bytes of a partition. If min_bytes were more, a client that
+        catches up with one partition would always wait for max_wait_ms. In the client's own session, a fetch
+        does not list all its partitions. So the smallest value of all fetches counts.
+        """
+        listing = fetch.listing
+        if listing is not None and len(listing):
+            least = int(listing.entries.view(listing.layout.request_fields)["max_bytes"].min())
+            self._partition_bytes = min(least, self._partition_bytes or least)
+        return self._partition_bytes
+
+    def _forget(self) -> None:
+        """Have the core process the next fetch, because it may have another floor than the last one."""
+        plans = self._state.plans
+        plans.forget_fetch()
+        plans.template = None
+
+
+def _is_kafka_go(fetch: FetchRequest) -> bool:
+    """Return whether a fetch is kafka-go's. Its read deadline is little more than its own max_wait_ms.
+
+    If the response is late, kafka-go connects again and repeats the fetch. So it would never get records for
+    which the broker waits to the end. It does not tell its name. Its Client sends session id -1. Its Reader
+    lists one partition, with a log_start_offset of 0 (fetch-semantics 1.3, 2.2, 6.7).
+    """
+    if fetch.session_id < 0:
+        return True
+    listing = fetch.listing
+    if listing is None or len(listing) != 1 or fetch.layout.version < _LOG_START_VERSION:
+        return False
+    return not listing.entries.view(listing.layout.request_fields)["log_start_offset"][0]
+
+
+def _of(floors: Mapping[str, int], client_id: str) -> int:
+    return floors.get(client_id, floors.get("", 0))
+
+
+def _session_timeout(frame: bytes, version: int) -> int:
+    """Return the session timeout in a JoinGroup request, in ms, or 0 if it can't be read.
+
+    Args:
+        frame: the request, or its first bytes.
+        version: the version of the request.
+    """
+    try:
+        _, _, _, _, at = request_header(frame, LENGTH_BYTES)
+        read_name = read_compact_string if is_flexible(_JOIN_GROUP, version) else read_string
+        _, at = read_name(frame, at)  # group_id
+        return max(read_int32(frame, at)[0], 0)
+    except ProtocolError:
+        return 0
