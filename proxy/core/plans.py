@@ -419,9 +419,11 @@ class FetchPlan(Handler):
         plans, version, size = self._plans, self.version, len(frame)
         entry = plans.entry
         if entry is not None and entry.version == version and (records := entry.records(frame)) >= 0:
+            if not records and seconds < plans.no_sooner:
+                return None
             self._partitions += 1
             self._record_bytes += records
-        elif (partitions := plans.response(frame, version)) >= 0:
+        elif seconds >= plans.no_sooner and (partitions := plans.response(frame, version)) >= 0:
             self._partitions += partitions
         else:
             return None
@@ -594,6 +596,8 @@ class SessionPlan(FetchPlan):
             if entry is None or (records := entry.records(frame)) <= 0:
                 return None
             row, sent = self._row, entry.entry(frame)
+        elif seconds < self._plans.no_sooner:
+            return None
         full = rotation.full(self._first, row, sent, frame[RESPONSE_CORRELATION_ID])
         saved = len(self._frame) - self._sent + len(full) - size
         if saved <= 0:
@@ -692,6 +696,7 @@ class Plans:
         "fetch",
         "limits",
         "measured",
+        "no_sooner",
         "on",
         "produced",
         "requested",
@@ -708,6 +713,8 @@ class Plans:
         self._meter = meter
         self.on = True
         """Whether the fast path may use plans."""
+        self.no_sooner = 0.0
+        """Fetch responses without records that come sooner than this take no plan, in seconds."""
         self.requested = self.responded = self.produced = 0
         """The number of request bytes, of response bytes, and of all bytes of Produce that are not in the
         tally yet. The plans other than `fetch` have forwarded them."""
@@ -848,7 +855,7 @@ class Plans:
             or walk.error_code
             or walk.moved
             or walk.replicas
-            or walk.out_of_range
+            or walk.errors
         )
         if not special and len(frame) <= _MAX_COMPARED:
             self._response = frame[RESPONSE_START_BYTES:], version, walk.partitions

@@ -9,27 +9,27 @@ gateway watches what each client does with an answer, and stops writing the rack
 fetch without the rack is always served by the leader.
 """
 
-from collections import Counter, OrderedDict, deque
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
-from math import inf
 from typing import Final, Protocol, TypeAlias
 
 import numpy as np
 
-from proxy.core.connection_state import ConnectionState, Phase
+from proxy.core.connection_state import ConnectionState
 from proxy.core.eligibility import BrokerVersions
-from proxy.core.in_flight import Around, Claim, FetchHandler, Handler, InFlight, Kept, Walked
+from proxy.core.follower import Follower, FromFollower
+from proxy.core.in_flight import FetchHandler, Handler, InFlight
 from proxy.core.requests import read_client_names
 from proxy.core.stage import Stage
-from proxy.protocol.api import ApiKey, ErrorCode
+from proxy.protocol.api import ApiKey
 from proxy.protocol.api_versions import Features
-from proxy.protocol.fetch_layout import ERROR_CODE, LAYOUTS, RACK_VERSION
+from proxy.protocol.fetch_layout import RACK_VERSION
 from proxy.protocol.fetch_request import FetchRequest
-from proxy.protocol.fetch_response import FetchResponseWalk
-from proxy.protocol.primitives import Buffer, ProtocolError
+from proxy.protocol.fetch_response import PartitionError
+from proxy.protocol.primitives import ProtocolError
 from proxy.protocol.produce import READ_WITHIN
 
 OLDEST_FETCH_MAX: Final = 15
@@ -53,22 +53,12 @@ PAUSE_SECONDS: Final = 30.0
 has failed."""
 MAX_PAUSE_SECONDS: Final = 300.0
 """The longest such pause. Each failure soon after the last pause doubles the pause."""
-OVERDUE_SECONDS: Final = 2.0
-"""A follower has failed if the response to a fetch is this late, in seconds, after max_wait_ms."""
 MAX_READERS: Final = 10_000
 """The maximum number of clients of which the gateway remembers whether they follow."""
-HOLD_SECONDS: Final = 0.01
-"""How long the first empty response of a follower is held back after its fetch, in seconds. The next ones are
-held back for twice as long as the one before."""
-MAX_HOLD_SECONDS: Final = 0.05
-"""The longest time for which an empty response is held back after its fetch, in seconds."""
-_LOOK_SECONDS: Final = 0.5
-"""How often a late response is looked at while its bytes still arrive, in seconds."""
 _MAX_PLACES: Final = 10_000
 """The maximum number of partitions that are remembered of one client."""
 _FETCH: Final = int(ApiKey.FETCH)
 _API_VERSIONS: Final = int(ApiKey.API_VERSIONS)
-_NOT_LEADER: Final = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 _ASK_LEADER: Final = ("apache-kafka-java", "librdkafka", "confluent-kafka", "kafka-python")
 """Parts of the names of software that asks the leader if a follower answers OFFSET_OUT_OF_RANGE."""
 _NEVER_BACK: Final = frozenset({"kgo", "franz-go"})
@@ -196,14 +186,11 @@ class RackReads:
         self._stages.discard(stage)
 
 
-class FromFollower(Around):
+class Led(FromFollower):
     """Makes the client's response to a fetch that an answer of a leader has led to a follower.
 
     A follower that has fallen behind may answer OFFSET_OUT_OF_RANGE for records that the leader has. Some
-    clients would begin at another offset then. They get NOT_LEADER_OR_FOLLOWER instead, and ask the leader.
-
-    A follower learns the high watermark later than its leader. If a client is above it, the follower answers
-    at once, and again and again. Such empty responses are held back for some milliseconds.
+    clients would begin at another offset then. They get NOT_LEADER_OR_FOLLOWER instead.
 
     Args:
         stage: the stage of the connection.
@@ -211,104 +198,21 @@ class FromFollower(Around):
         fetching: the fetch, which is the innermost handler.
     """
 
-    __slots__ = ("_held", "_holds", "_pieces", "_sent", "_stage", "_told")
+    __slots__ = ("_stage",)
 
     def __init__(self, stage: "RackReadsStage", inner: Handler, fetching: FetchHandler) -> None:
-        super().__init__(inner, fetching)
+        super().__init__(stage.follower, inner, fetching)
         self._stage = stage
-        self._pieces: list[Buffer] = []
-        self._held = 0
-        """The size of `_pieces` in bytes: the beginning of an entry, or a response that is held back."""
-        self._holds = False
-        self._sent = 0
-        """The number of the client's bytes that were returned so far."""
-        self._told = 0
-        """The number of errors OFFSET_OUT_OF_RANGE that were seen so far."""
 
-    @property
-    def _kept(self) -> int:
-        return self._held
+    def concerns(self) -> bool:
+        """Return whether the response comes from a follower, and may be changed."""
+        return super().concerns() and self._fetching.direct
 
-    def feed(self, chunk: bytes, *, last: bool) -> list[Buffer]:
-        """Return the client's bytes that are ready now."""
-        pieces = self._inner.feed(chunk, last=last)
-        fetching, stage = self._fetching, self._stage
-        response = fetching.response
-        walk = response.walk
-        refused = fetching.resend is not None or not response.understood
-        if refused or not (stage.to_follower and fetching.direct):
-            pieces, self._pieces, self._held = [*self._pieces, *pieces], [], 0
-            return pieces
-        if walk is not None and not stage.asks_leader:
-            pieces = self._without_range_errors(pieces, response, walk, last=last)
-        elif walk is not None and last and walk.out_of_range:
-            stage.out_of_range()
-        if last and pieces and stage.is_early(fetching, walk):
-            self._pieces, self._held = pieces, sum(map(len, pieces))
-            self._holds = True
-            return []
-        return pieces
-
-    def _without_range_errors(
-        self, pieces: list[Buffer], response: Walked | Kept, walk: FetchResponseWalk, *, last: bool
-    ) -> list[Buffer]:
-        """Replace OFFSET_OUT_OF_RANGE in the next bytes.
-
-        The beginning of an entry is kept until its rest comes.
-        """
-        if isinstance(response, Kept):
-            if not walk.out_of_range:
-                return pieces
-            # The client's response is another one than the broker's, and it is whole.
-            told = FetchResponseWalk(LAYOUTS[self._fetching.version], 0, keep=False)
-            frame = b"".join(pieces)
-            told.feed(frame)
-            return [self._replaced(frame, 0, told.out_of_range)]
-        wrong = walk.out_of_range[self._told :]
-        self._told = len(walk.out_of_range)
-        # The client's response has the broker's offsets up to its tags, which come last.
-        size = self._held + sum(map(len, pieces))
-        left = 0 if last else max(self._sent + size - walk.offset, 0)
-        begins, self._sent = self._sent, self._sent + size - left
-        if not (self._pieces or left or wrong):
-            return pieces
-        data = self._replaced(b"".join((*self._pieces, *pieces)), begins, wrong)
-        ready = size - left
-        self._pieces, self._held = [data[ready:]] if left else [], left
-        return [data[:ready]] if ready else []
-
-    def _replaced(self, data: bytes, begins: int, wrong: Sequence[int]) -> bytes:
-        """Return bytes of a response with the error replaced.
-
-        Args:
-            data: the bytes.
-            begins: their offset in the response.
-            wrong: the offset of each entry with the error in the response.
-        """
-        if not wrong:
-            return data
-        changed = bytearray(data)
-        for start in wrong:
-            at = start - begins
-            changed[at + ERROR_CODE.start : at + ERROR_CODE.stop] = _NOT_LEADER.to_bytes(2)
-        self._stage.out_of_range()
-        return bytes(changed)
-
-    def end(self, request: InFlight) -> bool:
-        """Return whether the client's response is complete, and not held back."""
-        if not self._inner.end(request):
-            return False
-        if self._holds:
-            pieces, self._pieces, self._held = self._pieces, [], 0
-            self._stage.hold(request, pieces)
-        return not self._holds
-
-    def passes(self, size: int) -> bool:
-        """Return whether the next bytes are only records, so that they may be forwarded unchanged."""
-        if self._pieces or not self._inner.passes(size):
-            return False
-        self._sent += size
-        return True
+    def replaces(self, errors: Sequence[PartitionError]) -> Sequence[int]:
+        """Return the offsets of entries with OFFSET_OUT_OF_RANGE, if the client does not ask the leader."""
+        if errors:
+            self._stage.out_of_range()
+        return () if self._stage.asks_leader else [error.start for error in errors]
 
 
 class RackReadsStage(Stage):
@@ -322,12 +226,7 @@ class RackReadsStage(Stage):
     """
 
     __slots__ = (
-        "_alarm",
-        "_bytes_in",
-        "_due",
-        "_early",
         "_features",
-        "_holds",
         "_kept",
         "_node_id",
         "_recent",
@@ -335,9 +234,9 @@ class RackReadsStage(Stage):
         "_software",
         "_state",
         "_versions",
+        "follower",
         "not_written",
         "reader",
-        "to_follower",
     )
 
     def __init__(
@@ -364,17 +263,8 @@ class RackReadsStage(Stage):
         follower, the partitions in this session that it has served."""
         self.not_written: NotWritten | None = NotWritten.NOT_READ
         """Why the client's last fetch got no rack, or None if it got one."""
-        self.to_follower = False
-        """Whether the client reads partitions here because an answer of their leader led it here."""
-        self._bytes_in = 0
-        """The number of bytes that the broker had sent at the last call of `tick`."""
-        self._early = 0
-        """The number of responses in a row that were held back."""
-        self._holds: deque[tuple[float, Claim]] = deque()
-        """The responses that are held back, each with the time until which it is, in seconds."""
-        self._due = 0.0
-        """The time at which `tick` next looks at the follower, in seconds."""
-        self._alarm: Callable[[float], None] = lambda _: None
+        self.follower = Follower(state, shared.failed, self._count_held)
+        """The broker, if the client reads partitions here because an answer of their leader led it here."""
         shared.add(self)
 
     @property
@@ -413,7 +303,7 @@ class RackReadsStage(Stage):
 
         It is not while the rack is left out for some seconds only, or while responses are held back.
         """
-        return api_key != _FETCH or not (self.not_written in _PASSING or self._early)
+        return api_key != _FETCH or not (self.not_written in _PASSING or self.follower.early)
 
     def _against(self, fetch: FetchRequest) -> NotWritten | None:
         """Return the reason why a fetch gets no rack, or None. Note whether the client follows."""
@@ -463,11 +353,11 @@ class RackReadsStage(Stage):
     def _arrived(self, fetch: FetchRequest, reader: Reader) -> None:
         """Note whether the client fetches from a follower, as a leader has told it."""
         self._leave_out(fetch)
-        if self.to_follower and reader.follows:
+        if self.follower.watched and reader.follows:
             return
         if _listed(fetch, self._led_here(reader.led, reader)):
             self._followed(reader)
-            self._watch()
+            self.follower.watch()
 
     def _led_here(self, places: Iterable[Place], reader: Reader) -> list[Place]:
         """Return those of the places for which a leader has sent the client to this broker."""
@@ -524,7 +414,11 @@ class RackReadsStage(Stage):
         walk, fetch, reader = fetching.response.walk, fetching.fetch, self.reader
         if fetch is None or reader is None or fetching.resend is not None:
             return
-        if self.to_follower and reader.unseen and not (walk is not None and (walk.failed or walk.error_code)):
+        if (
+            self.follower.watched
+            and reader.unseen
+            and not (walk is not None and (walk.failed or walk.error_code))
+        ):
             seen = self._asked(fetch, self._led_here(reader.unseen, reader))
             self._shared.counts["moved"] += len(seen)
             reader.unseen -= seen
@@ -561,7 +455,7 @@ class RackReadsStage(Stage):
     def around_fetch(self, request: InFlight, fetching: FetchHandler) -> Handler:
         """Return the handler of a fetch that a leader has led here."""
         here = self._shared.racks.is_here(self._node_id())
-        return FromFollower(self, request.handler, fetching) if here else request.handler
+        return Led(self, request.handler, fetching) if here else request.handler
 
     @property
     def asks_leader(self) -> bool:
@@ -572,92 +466,28 @@ class RackReadsStage(Stage):
         """Note that a follower lacks records that its client asks for."""
         self._shared.failed("out_of_range", self._state.now)
 
-    def is_early(self, fetching: FetchHandler, walk: FetchResponseWalk | None) -> bool:
-        """Return whether the follower had to wait, but has answered at once with nothing.
-
-        Args:
-            fetching: the fetch.
-            walk: the parsed response. None if the response is the same as the last one without records.
-        """
-        state, fetch = self._state, fetching.fetch
-        empty = walk is None or not (walk.record_bytes or walk.failed or walk.replicas or walk.error_code)
-        throttled = walk is not None and walk.throttle_time_ms
-        if not empty or throttled or fetch is None or fetch.min_bytes <= 0:
-            self._early = 0
-            return False
-        early = state.now - state.queue.expected[0].sent_at < min(MAX_HOLD_SECONDS, fetching.wait / 2)
-        self._early = self._early + 1 if early else 0
-        return early
-
-    def hold(self, request: InFlight, pieces: list[Buffer]) -> None:
-        """Hold back a complete response for some milliseconds after its fetch."""
-        queue = self._state.queue
-        claim = queue.claim(request)
-        queue.keep(claim, pieces)
-        claim.whole = True
-        due = request.sent_at + min(HOLD_SECONDS * 2 ** (self._early - 1), MAX_HOLD_SECONDS)
-        self._holds.append((due, claim))
+    def _count_held(self) -> None:
         self._shared.counts["held"] += 1
-        self.forget()
-        self._alarm(due)
-
-    def _respond(self, now: float) -> None:
-        """Send the responses that were held back for long enough."""
-        state, holds = self._state, self._holds
-        while holds and holds[0][0] <= now:
-            state.to_client += state.queue.respond(holds.popleft()[1])
-
-    def release(self) -> None:
-        """Send all responses that are held back, because the connection is about to end."""
-        self._respond(inf)
-
-    # The follower's health
 
     def attach(self, _wake: Callable[[], None], alarm: Callable[[float], None]) -> None:
         """Attach the I/O shell."""
-        self._alarm = alarm
-
-    def _watch(self) -> None:
-        """Begin to look whether the follower answers."""
-        if not self.to_follower:
-            self.to_follower = True
-            self._look_at(self._state.now + OVERDUE_SECONDS)
-
-    def _look_at(self, due: float) -> None:
-        self._due = due
-        self._alarm(due)
+        self.follower.attach(alarm)
 
     def tick(self, now: float) -> None:
-        """Send responses that were held back. Look whether the follower answers.
+        """See `Follower.tick`."""
+        self.follower.tick(now)
 
-        If it does not, end the connection. The client then asks the leader.
-        """
-        self._respond(now)
-        state = self._state
-        if not self.to_follower or now < self._due:
-            return
-        if state.fault is not None or state.phase is Phase.CLOSING:
-            return
-        head = state.queue.expected[0] if state.queue.expected else None
-        due = now + OVERDUE_SECONDS
-        if head is not None and head.api_key == _FETCH:
-            due = head.sent_at + head.handler.wait + OVERDUE_SECONDS
-            bytes_in = state.plans.count().broker.bytes_in
-            if now >= due and bytes_in == self._bytes_in:
-                self._shared.failed("overdue", now)
-                state.fail("broker", "a replica in the rack does not respond, so its client asks the leader")
-                return
-            self._bytes_in = bytes_in
-        self._look_at(due if due > now else now + _LOOK_SECONDS)
+    def release(self) -> None:
+        """See `Follower.release`."""
+        self.follower.release()
 
     def lose(self) -> None:
-        """Note that the broker has closed the connection: it may be about to stop."""
-        if self.to_follower and self._state.phase is not Phase.CLOSING and self._state.fault is None:
-            self._shared.failed("closed", self._state.now)
+        """See `Follower.lose`."""
+        self.follower.lose()
 
     def end(self) -> None:
         """Forget the connection."""
-        self._holds.clear()
+        self.follower.end()
         if self.reader is not None and self.reader.answered_by is self:
             self.reader.answered_by = None
         self._shared.remove(self)

@@ -53,8 +53,11 @@ _ENTRY = Struct(">ih")  # partition_index, error_code
 _LEADER = Struct(">ii")  # leader_id, leader_epoch
 _NOBODY: Final = b"\xff\xff\xff\xff"
 _NODE_BYTES: Final = 4
-_MAX_OUT_OF_RANGE: Final = 10_000
-"""The maximum number of entries with OFFSET_OUT_OF_RANGE that are noted in one response."""
+MAX_ERRORS: Final = 1 << 15
+"""The maximum number of entries with an error that are noted in one response. It is enough for a fetch of 1
+MiB."""
+OUT_OF_RANGE: Final = frozenset({int(ErrorCode.OFFSET_OUT_OF_RANGE)})
+"""The errors that are noted in responses, if not others are asked for."""
 _MAX_REPLICAS: Final = 10_000
 """The maximum number of preferred read replicas that are read from one response."""
 _BRIDGE: Final = 512
@@ -170,6 +173,16 @@ class PreferredReplica(NamedTuple):
     node_id: int
 
 
+class PartitionError(NamedTuple):
+    """An entry with an error in a fetch response."""
+
+    key: bytes
+    partition: int
+    error_code: int
+    start: int
+    """The offset of the entry in the frame."""
+
+
 class _Short(Exception):  # noqa: N818 - not an error: the unit continues in the next chunk
     """Raised if the current unit of the walk continues in the next chunk."""
 
@@ -229,6 +242,7 @@ class FetchResponseWalk:
             levels are accepted in each run, because the request may not have been read.
         keep: whether to collect `entries`, `runs` and `elements`. If False, entries are only counted.
         spans: whether to collect `record_spans`.
+        noted: the codes of errors that are collected in `errors`.
     """
 
     __slots__ = (
@@ -251,12 +265,13 @@ class FetchResponseWalk:
         "elements",
         "entries",
         "error_code",
+        "errors",
         "failed",
         "layout",
         "leaders",
         "moved",
+        "noted",
         "offset",
-        "out_of_range",
         "partitions",
         "record_bytes",
         "record_spans",
@@ -271,8 +286,17 @@ class FetchResponseWalk:
         "with_records",
     )
 
-    def __init__(self, layout: FetchLayout, isolation_level: int, *, keep: bool, spans: bool = False) -> None:
+    def __init__(
+        self,
+        layout: FetchLayout,
+        isolation_level: int,
+        *,
+        keep: bool,
+        spans: bool = False,
+        noted: frozenset[int] = OUT_OF_RANGE,
+    ) -> None:
         self.layout = layout
+        self.noted = noted
         self._isolation = 1 if isolation_level else 0
         self._ends_empty = layout.empty_ends[self._isolation]
         self._list_at = layout.aborted if not keep else -1
@@ -316,8 +340,8 @@ class FetchResponseWalk:
         """The preferred read replicas in the response's entries (v11 and later)."""
         self.failed = 0
         """The number of entries with an error."""
-        self.out_of_range: list[int] = []
-        """The offset of each entry with OFFSET_OUT_OF_RANGE in the frame."""
+        self.errors: list[PartitionError] = []
+        """The entries with an error of `noted`, at most `MAX_ERRORS`."""
         self.moved = 0
         """The number of entries with error 6 or 74: the partition's leader has moved, or the client's leader
         epoch is too old."""
@@ -586,8 +610,8 @@ class FetchResponseWalk:
             self.failed += 1
             if error in _MOVED:
                 self.moved += 1
-            elif error == ErrorCode.OFFSET_OUT_OF_RANGE and len(self.out_of_range) < _MAX_OUT_OF_RANGE:
-                self.out_of_range.append(base + start)
+            if error in self.noted and len(self.errors) < MAX_ERRORS:
+                self.errors.append(PartitionError(self._key, partition, error, base + start))
         self._left -= 1
         self.partitions += 1
         if not layout.flexible:

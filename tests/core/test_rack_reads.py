@@ -8,10 +8,10 @@ import pytest
 
 from proxy.core.connection_state import ConnectionState
 from proxy.core.eligibility import BrokerVersions
+from proxy.core.follower import OVERDUE_SECONDS
 from proxy.core.rack_reads import (
     AGAIN_SECONDS,
     MISSES,
-    OVERDUE_SECONDS,
     PAUSE_SECONDS,
     REFUSED_SECONDS,
     NotWritten,
@@ -524,6 +524,24 @@ def test_rule_18_empty_responses_at_once_are_held_back() -> None:
         follower.connection.tick(follower.now)
         follower.to_client(told)
     assert gateway.shared[0].counts["held"] == 5
+
+
+def test_rule_18_an_early_response_does_not_take_the_fast_path() -> None:
+    """It may be the same as earlier ones, for which the follower has waited."""
+    gateway = Gateway()
+    _, follower = led(gateway)
+    for number in range(10, 20):
+        parks(follower, 12, *T[:1], correlation=number)
+    assert follower.connection.passed > 5
+    for number in range(20, 30):
+        asked, told = fetch(12, *T[:1], correlation=number), full(12, T[:1], correlation_id=number)
+        follower.client(asked).to_broker(asked)
+        follower.now += 0.001
+        follower.broker(told).nothing()
+        follower.now += 0.05
+        follower.connection.tick(follower.now)
+        follower.to_client(told)
+    assert gateway.shared[0].counts["held"] == 10
 
 
 def test_rule_18_what_is_not_empty_or_not_early_passes() -> None:
