@@ -225,6 +225,14 @@ class MemberElsewhere:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NoConsumer:
+    """A client of ``--rack-clients`` sends requests that only leaders take. It gets true Metadata."""
+
+    request: str
+    """The name of the request's API."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LoginRefused:
     """The broker refused the client's SASL mechanism or credentials (KIP-152)."""
 
@@ -250,6 +258,7 @@ Event: TypeAlias = (
     | Passthrough
     | BrokersAwaited
     | MemberElsewhere
+    | NoConsumer
     | LoginRefused
     | Fault
 )

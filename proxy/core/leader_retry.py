@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 from proxy.core.connection_state import ConnectionState, Phase, Stream
 from proxy.core.events import FetchKind, NotFollowed
@@ -63,9 +63,21 @@ _BATCH_BYTES: Final = 600
 _FETCH: Final = int(ApiKey.FETCH)
 _REQUEST_SECONDS: Final = 1e-3
 """A safe estimate of the time, in seconds, that a broker needs for a request that does not wait."""
-_ASKED_OF_SIBLINGS: Final = (ApiKey.FETCH, ApiKey.PRODUCE, ApiKey.OFFSET_FOR_LEADER_EPOCH)
+_ASKED_OF_SIBLINGS: Final = (
+    ApiKey.FETCH,
+    ApiKey.PRODUCE,
+    ApiKey.LIST_OFFSETS,
+    ApiKey.OFFSET_FOR_LEADER_EPOCH,
+)
 _PARKED: Final = (ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP)
 """Requests that a broker answers when other members have joined, which may take minutes."""
+
+
+class Holding(Protocol):
+    """The handler of a response that may be held back."""
+
+    held: bool
+    """Whether the response is complete but held back, until leaders have answered or its time is over."""
 
 
 @dataclass(slots=True, eq=False)
@@ -73,7 +85,7 @@ class _Held:
     """A response that is held back until new leaders have answered."""
 
     request: InFlight
-    handler: "FollowFetch | FollowProduce"
+    handler: Holding
     repeat: Repeat
     deadline: float
     ask_at: float | None = None
@@ -237,6 +249,7 @@ class LeaderRetry(Stage):
         "_state",
         "_waits_since",
         "_wake",
+        "keeps_from_produce",
     )
 
     def __init__(self, state: ConnectionState, siblings: Siblings, host: str, node_id: int | None) -> None:
@@ -247,6 +260,8 @@ class LeaderRetry(Stage):
         self._settle: Callable[[], None] = _nothing
         self._resume: Callable[[], None] = _nothing
         self._order = siblings.order
+        self.keeps_from_produce = False
+        """Whether no produce request is retried, because the client is told of leaders that are none."""
         self._produced: Produced | None = None
         """The produce request that is being processed, if a part of it may be retried."""
         self._kept = 0
@@ -375,7 +390,12 @@ class LeaderRetry(Stage):
                 requests.need = size
                 return None
             self._authenticates(data if len(data) >= size else b"")
-        elif api_key == ApiKey.PRODUCE and self._takes(version) and wants_response(data, size):
+        elif (
+            api_key == ApiKey.PRODUCE
+            and self._takes(version)
+            and not self.keeps_from_produce
+            and wants_response(data, size)
+        ):
             if len(data) < size <= MAX_BYTES and requests.reserve(min(size, 2 * len(data))):
                 return None
             if len(data) >= size:
@@ -403,7 +423,7 @@ class LeaderRetry(Stage):
 
     def around_fetch(self, request: InFlight, fetching: FetchHandler) -> Handler:
         """Return the handler of a fetch. From v16 on, clients learn new leaders by KIP-951 instead."""
-        if request.version >= HINTS_VERSION:
+        if request.version >= HINTS_VERSION or not self._siblings.fetches:
             return request.handler
         return FollowFetch(self, request.handler, fetching)
 
@@ -413,7 +433,7 @@ class LeaderRetry(Stage):
         They may if no error in their responses needs this stage.
         """
         if api_key == _FETCH:
-            return in_session or version >= HINTS_VERSION
+            return in_session or version >= HINTS_VERSION or not self._siblings.fetches
         return api_key != ApiKey.PRODUCE or not self._takes(version)
 
     def on_asked(self, api_key: int) -> None:
@@ -516,6 +536,13 @@ class LeaderRetry(Stage):
             not_followed[NotFollowed.NOT_LISTED] += walk.moved - len(repeat.failed)
         if not repeat.failed:
             return pieces
+        return self.follow(handler, repeat)
+
+    def follow(self, handler: Holding, repeat: Repeat) -> list[Buffer]:
+        """Hold back the response that has just arrived, and ask leaders for a part of it.
+
+        Return the client's bytes that are ready now.
+        """
         return self._begin(_Held(self._answered_now, handler, repeat, self._state.now + repeat.seconds))
 
     def receive_produced(self, handler: FollowProduce, frame: bytes) -> list[Buffer]:
@@ -563,7 +590,7 @@ class LeaderRetry(Stage):
             return [self._settled(held)]
         for each in failed:
             epoch, leader = self._known.get(each.place, (-1, None))
-            if leader is not None and epoch == each.epoch:
+            if leader is not None and epoch == each.epoch and each.leader is None:
                 each.leader, each.proven = leader, True
         known = [each for each in failed if each.leader is not None]
         if len(known) < len(failed):

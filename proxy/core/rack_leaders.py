@@ -34,8 +34,10 @@ MAX_CLIENTS: Final = 10_000
 MAX_TOPICS: Final = 1000
 """The maximum number of topics for which this is remembered of one client. A client with more of them gets
 true Metadata for all topics."""
-RETURNS: Final = ("offsets",)
-"""The reasons for true Metadata. ``offsets``: the leader of a partition could not be asked for offsets."""
+RETURNS: Final = ("offsets", "no_consumer", "old_fetch")
+"""The reasons for true Metadata. ``offsets``: the leader of a partition could not be asked for offsets.
+``no_consumer``: the client sends requests that only leaders take. ``old_fetch``: followers do not answer its
+version of Fetch."""
 _METADATA: Final = int(ApiKey.METADATA)
 _MAX_HEADER: Final = 1 << 16
 """The maximum number of bytes of a request that are kept until its client id has arrived."""

@@ -200,10 +200,12 @@ class Siblings:
     """The connections of all clients of this process, by client and broker.
 
     Args:
+        fetches: whether fetches are retried at new leaders.
         produces: whether idempotent produce requests are retried, too.
     """
 
-    def __init__(self, *, produces: bool = False) -> None:
+    def __init__(self, *, fetches: bool = True, produces: bool = False) -> None:
+        self.fetches = fetches
         self.produces = produces
         self.order = ProduceOrder()
         self._own: dict[tuple[ClientIdentity, int], deque[Sibling]] = {}

@@ -40,6 +40,19 @@ OFFSET_FOR_LEADER_EPOCH: Final = (
     "leader_epoch:int32@1+ end_offset:int64]]"
 )
 
+LIST_OFFSETS_REQUEST: Final = (
+    "replica_id:int32 isolation_level:int8@2+ topics:[name:string partitions:[partition_index:int32 "
+    "current_leader_epoch:int32@4+ timestamp:int64 max_num_offsets:int32@0]] timeout_ms:int32@10+"
+)
+LIST_OFFSETS: Final = (
+    "throttle_time_ms:int32@2+ topics:[name:string partitions:[partition_index:int32 error_code:int16 "
+    "old_style_offsets:int64[]@0 timestamp:int64@1+ offset:int64@1+ leader_epoch:int32@4+]]"
+)
+DELETE_RECORDS: Final = (
+    "throttle_time_ms:int32 topics:[name:string partitions:[partition_index:int32 low_watermark:int64 "
+    "error_code:int16]]"
+)
+
 NODE_ENDPOINTS: Final = "node_endpoints:[node_id:int32 host:string port:int32 rack:string]"
 """The schema of a field of ShareFetch and ShareAcknowledge. Fetch and Produce have it as a tagged field
 (KIP-951)."""

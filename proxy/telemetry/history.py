@@ -12,6 +12,7 @@ from proxy.core.events import (
     Fault,
     LoginRefused,
     MemberElsewhere,
+    NoConsumer,
     Passthrough,
     SessionClosed,
     SessionLost,
@@ -135,10 +136,11 @@ _KINDS: Final[dict[type[Event], str]] = {
     SessionLost: "session lost",
     SessionClosed: "session closed",
     Passthrough: "passed through",
+    NoConsumer: "no consumer",
     LoginRefused: "login refused",
     Fault: "fault",
 }
-_WARNINGS: Final = frozenset({"session refused", "session lost", "login refused", "fault"})
+_WARNINGS: Final = frozenset({"session refused", "session lost", "no consumer", "login refused", "fault"})
 
 
 def _words(event: Event, client: str, broker: str) -> str:
@@ -159,6 +161,8 @@ def _words(event: Event, client: str, broker: str) -> str:
             words = f"a response to {client} waits for listeners"
         case MemberElsewhere():
             words = f"{client} was handed over to worker {event.worker}"
+        case NoConsumer():
+            words = f"{client} of --rack-clients sends {event.request}; for an hour it gets true Metadata"
         case LoginRefused():
             words = f"{broker} refused the authentication of {client}: error {event.error_code}"
         case Fault():
@@ -206,6 +210,13 @@ def write_event(log: Logger, event: Event, **who: object) -> None:
             log.debug("response waits for listeners", **who, brokers=sorted(event.node_ids))
         case MemberElsewhere():
             log.debug("client handed over", **who, to=event.worker)
+        case NoConsumer():
+            log.warning(
+                "client of --rack-clients is no pure consumer",
+                **who,
+                request=event.request,
+                remedy="it gets true Metadata for an hour; leave its client id out of --rack-clients",
+            )
         case LoginRefused():
             log.warning("authentication refused by the broker", **who, code=event.error_code)
         case Fault():

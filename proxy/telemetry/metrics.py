@@ -324,8 +324,8 @@ FIGURES: Final = (
     Figure(
         COUNTER,
         "leaders_followed",
-        "Partitions whose request was repeated to their new leader.",
-        lambda it: _named(it.total.leaders_followed, ("fetch", "produce")),
+        "Partitions whose request was repeated to their leader.",
+        lambda it: _named(it.total.leaders_followed, ("fetch", "produce", "offsets")),
         ("request",),
     ),
     Figure(

@@ -239,7 +239,7 @@ def test_a_client_can_get_true_metadata_of_some_topics_for_some_time() -> None:
     assert shared.name_replicas(data, 12, CLIENT, HOST, NOW + 59) == only_b
     assert shared.name_replicas(data, 12, CLIENT, "another", NOW + 59) == both
     assert shared.name_replicas(data, 12, CLIENT, HOST, NOW + 60) == both
-    assert shared.returns == {"offsets": 1}
+    assert +shared.returns == {"offsets": 1}
 
 
 def test_a_client_can_get_true_metadata_of_all_topics() -> None:

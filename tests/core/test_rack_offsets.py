@@ -1,0 +1,329 @@
+"""What only a leader answers, for clients for which replicas are named: rules 22 to 26 of docs/zones.md."""
+
+from typing import Any, Final
+
+import pytest
+
+from proxy.core.connection import Connection
+from proxy.core.connection_state import ConnectionState
+from proxy.core.eligibility import BrokerVersions
+from proxy.core.events import NoConsumer
+from proxy.core.leader_retry import QUIET_SECONDS
+from proxy.core.rack_leaders import RackLeaders
+from proxy.core.rack_offsets import LONG_SECONDS, OFTEN_SECONDS, TRUE_SECONDS, RackOffsetsStage, Troubles
+from proxy.core.raise_fetch import RaiseFetch
+from proxy.core.repeat import MAX_SECONDS
+from proxy.core.siblings import Siblings
+from proxy.protocol.api_versions import Features
+from tests.core.offsets import FOR_EPOCH, LIST_OFFSETS, VERSIONS, Place, asks, tells
+from tests.core.replicas import Part, body
+from tests.frames import entry, fetch, fetch_response
+from tests.playbook import Playbook, full, request, response
+from tests.twin import Twin
+
+LEADER, HERE, OTHER = 1, 2, 3
+"""Broker 2 is in the gateway's rack. It leads partition 1; the others lead partitions 0 and 2."""
+TOPIC: Final = "orders"
+CLIENT: Final = "app"
+HOST: Final = "10.0.0.7"
+OURS: Final = 0x6667_666C
+NOW: Final = 1000.0
+PLACES: Final = [Place(TOPIC, at, 70 + at) for at in range(3)]
+REFUSED: Final = [Place(TOPIC, at, -1, error=6, epoch=-1) for at in range(3)]
+TRUE: Final = body(7, {TOPIC: [Part(leader=1), Part(leader=2), Part(leader=3)]})
+NAMED: Final = body(7, {TOPIC: [Part(leader=2), Part(leader=2), Part(leader=2)]})
+
+
+class Known:
+    """The broker in the gateway's rack."""
+
+    def is_here(self, node_id: int | None) -> bool:
+        return node_id == HERE
+
+
+class Gateway:
+    """A gateway that has named broker 2 as the leader of all partitions."""
+
+    def __init__(self, *, fetch_max: int = 18) -> None:
+        self.siblings = Siblings(fetches=False)
+        self.clients = {CLIENT}
+        self.leaders = RackLeaders(Known(), lambda: self.clients)
+        self.troubles = Troubles()
+        self.versions = BrokerVersions()
+        self.versions.features = Features(fetch_max=fetch_max, offset_fetch_max=9, find_coordinator_max=6)
+        self.alarms: list[float] = []
+        self.plays: list[Playbook] = []
+        assert self.metadata(NOW) == NAMED
+
+    def metadata(self, now: float, client: str = CLIENT) -> bytes:
+        """Return the Metadata that a client gets."""
+        return self.leaders.name_replicas(TRUE, 7, client, HOST, now)
+
+    def connect(self, node_id: int, *, client: str = CLIENT, core: Any = Connection) -> Playbook:
+        """Return a connection of an authenticated client. Its last response came some time ago."""
+        stages: list[RackOffsetsStage] = []
+
+        def first(state: ConnectionState) -> RackOffsetsStage:
+            stages.append(
+                RackOffsetsStage(self.leaders, self.troubles, lambda: node_id, self.versions, state)
+            )
+            return stages[-1]
+
+        def second(state: ConnectionState) -> RaiseFetch:
+            return RaiseFetch(stages[-1].raises, stages[-1].may_raise, state)
+
+        play = Playbook(
+            resolve=lambda at, _host, _port: (f"broker-{at}", 9092),
+            core=core,
+            siblings=self.siblings,
+            host=HOST,
+            node_id=node_id,
+            first_stages=(first, second),
+        )
+        self.plays.append(play)
+        play.now = NOW - QUIET_SECONDS
+        asked = request(18, 0, 1, client=client.encode())
+        play.client(asked).to_broker(asked).broker(told := response(1, bytes(6))).to_client(told)
+        play.exchange(request(12, 0, 1, client=client.encode()), response(1, b"\0\0"))
+        play.now = NOW
+        for core_ in (play.connection,) if core is Connection else play.connection.cores:
+            core_.attach(lambda: None, self.alarms.append)
+        return play
+
+
+def true_until(gateway: Gateway, now: float) -> bool:
+    """Return whether the client gets true Metadata until a time, and no longer."""
+    until = gateway.metadata(now - 0.001) == TRUE
+    return until and gateway.metadata(now) == NAMED
+
+
+@pytest.mark.parametrize(("api_key", "version"), VERSIONS)
+def test_rule_22_the_leaders_are_asked_for_what_the_replica_does_not_know(api_key: int, version: int) -> None:
+    """Each is asked for its partitions, in the client's own words. Their entries take the place of errors."""
+    gateway = Gateway()
+    here, leader, other = (gateway.connect(node_id) for node_id in (HERE, LEADER, OTHER))
+    asked = asks(api_key, version, *PLACES, tag=True)
+    here.client(asked).to_broker(asked)
+    here.broker(tells(api_key, version, REFUSED[0], PLACES[1], REFUSED[2], throttle_ms=7)).nothing()
+    leader.to_broker(asks(api_key, version, PLACES[0], correlation=OURS, tag=True))
+    other.to_broker(asks(api_key, version, PLACES[2], correlation=OURS, tag=True))
+    leader.broker(tells(api_key, version, PLACES[0], correlation=OURS)).nothing()
+    here.nothing()
+    other.broker(tells(api_key, version, PLACES[2], correlation=OURS, throttle_ms=9)).nothing()
+    here.to_client(tells(api_key, version, *PLACES, throttle_ms=7))
+    assert gateway.metadata(NOW) == NAMED
+    assert here.connection.tally.leaders_followed["offsets"] == 2
+
+
+def test_rule_22_a_request_of_several_topics_is_asked_in_part() -> None:
+    """Topics of which the broker has answered all partitions are left out."""
+    gateway = Gateway()
+    gateway.leaders.name_replicas(
+        body(7, {TOPIC: [Part(leader=1)], "led": [Part(leader=2)], "more": [Part(leader=1), Part(leader=2)]}),
+        7,
+        CLIENT,
+        HOST,
+        NOW,
+    )
+    here, leader = gateway.connect(HERE), gateway.connect(LEADER)
+    places = [Place("led", 0, 1), Place("more", 0, 2), Place("more", 1, 3), Place(TOPIC, 0, 4)]
+    missing = [places[1], places[3]]
+    told = [each._replace(error=6, value=-1) if each in missing else each for each in places]
+    here.client(asked := asks(LIST_OFFSETS, 7, *places)).to_broker(asked)
+    here.broker(tells(LIST_OFFSETS, 7, *told)).nothing()
+    leader.to_broker(asks(LIST_OFFSETS, 7, *missing, correlation=OURS))
+    leader.broker(tells(LIST_OFFSETS, 7, *missing, correlation=OURS)).nothing()
+    here.to_client(tells(LIST_OFFSETS, 7, *places))
+
+
+def test_rule_22_other_errors_of_the_leader_are_for_the_client() -> None:
+    """What the leader says of the client's epoch, for example."""
+    gateway = Gateway()
+    here, leader = gateway.connect(HERE), gateway.connect(LEADER)
+    here.client(asked := asks(LIST_OFFSETS, 5, PLACES[0])).to_broker(asked)
+    here.broker(tells(LIST_OFFSETS, 5, REFUSED[0])).nothing()
+    leader.takes_broker()
+    fenced = PLACES[0]._replace(error=74)
+    leader.broker(tells(LIST_OFFSETS, 5, fenced, correlation=OURS)).nothing()
+    here.to_client(tells(LIST_OFFSETS, 5, fenced))
+    assert gateway.metadata(NOW) == NAMED
+
+
+def test_rule_22_later_responses_wait_for_the_leader() -> None:
+    gateway = Gateway()
+    here, leader = gateway.connect(HERE), gateway.connect(LEADER)
+    here.client(asked := asks(LIST_OFFSETS, 5, PLACES[0])).to_broker(asked)
+    here.client(beat := request(12, 0, 9, client=b"app")).to_broker(beat)
+    here.broker(tells(LIST_OFFSETS, 5, REFUSED[0])).nothing()
+    here.broker(response(9, b"\0\0")).nothing()
+    leader.takes_broker()
+    leader.broker(tells(LIST_OFFSETS, 5, PLACES[0], correlation=OURS)).nothing()
+    here.to_client(tells(LIST_OFFSETS, 5, PLACES[0]), response(9, b"\0\0"))
+
+
+def test_rule_22_what_needs_no_leader_passes() -> None:
+    """Answers, other errors, partitions for which no replica was named, and other clients."""
+    gateway = Gateway()
+    here, _leader = gateway.connect(HERE), gateway.connect(LEADER)
+    for places in ([PLACES[1]], [PLACES[0]._replace(error=3)], [REFUSED[1]], [Place("new", 0, error=6)]):
+        here.exchange(asks(LIST_OFFSETS, 7, *places), tells(LIST_OFFSETS, 7, *places))
+    asked = asks(LIST_OFFSETS, 7, PLACES[0], client=b"another")
+    here.exchange(asked, tells(LIST_OFFSETS, 7, REFUSED[0]))
+    assert gateway.metadata(NOW) == NAMED
+
+
+@pytest.mark.parametrize("client", ["app", "other"])
+def test_rule_23_without_a_connection_the_error_passes_and_metadata_is_true(client: str) -> None:
+    """The connection of another client is none."""
+    gateway = Gateway()
+    here = gateway.connect(HERE)
+    if client != CLIENT:
+        gateway.connect(LEADER, client=client)
+    here.exchange(asks(LIST_OFFSETS, 7, *PLACES), tells(LIST_OFFSETS, 7, REFUSED[0], PLACES[1], REFUSED[2]))
+    assert true_until(gateway, NOW + TRUE_SECONDS)
+    assert gateway.leaders.returns["offsets"] == 1
+
+
+def test_rule_23_the_entries_of_one_leader_remain_if_another_does_not_answer() -> None:
+    """Its connection ends, or it leads no more, or it takes too long."""
+    for ending in ("closed", "moved", "late"):
+        gateway = Gateway()
+        here, leader, other = (gateway.connect(node_id) for node_id in (HERE, LEADER, OTHER))
+        here.client(asked := asks(LIST_OFFSETS, 7, *PLACES)).to_broker(asked)
+        here.broker(tells(LIST_OFFSETS, 7, REFUSED[0], PLACES[1], REFUSED[2])).nothing()
+        leader.takes_broker()
+        other.takes_broker()
+        leader.broker(tells(LIST_OFFSETS, 7, PLACES[0], correlation=OURS)).nothing()
+        if ending == "closed":
+            other.connection.ended()
+        elif ending == "moved":
+            other.broker(tells(LIST_OFFSETS, 7, REFUSED[2], correlation=OURS)).nothing()
+        else:
+            here.connection.tick(NOW + MAX_SECONDS)
+        here.to_client(tells(LIST_OFFSETS, 7, PLACES[0], PLACES[1], REFUSED[2]))
+        assert gateway.metadata(NOW + TRUE_SECONDS - 0.001) == TRUE, ending
+
+
+def test_rule_23_epochs_as_well() -> None:
+    gateway = Gateway()
+    here = gateway.connect(HERE)
+    for _ in range(9):
+        here.exchange(asks(FOR_EPOCH, 3, PLACES[0]), tells(FOR_EPOCH, 3, REFUSED[0]))
+    assert true_until(gateway, NOW + TRUE_SECONDS)
+
+
+def test_rule_25_who_often_asks_for_offsets_gets_true_metadata_for_an_hour() -> None:
+    """Three times in five minutes. Several consumers of one client that start together count once."""
+    gateway = Gateway()
+    here = gateway.connect(HERE)
+    for number in range(3):
+        here.now = NOW + number * (TRUE_SECONDS + 1)
+        for _ in range(4):
+            assert gateway.metadata(here.now + TRUE_SECONDS) == NAMED
+            here.exchange(asks(LIST_OFFSETS, 7, PLACES[0]), tells(LIST_OFFSETS, 7, REFUSED[0]))
+            assert gateway.metadata(here.now) == TRUE
+            if number == 2:
+                break
+    assert true_until(gateway, here.now + LONG_SECONDS)
+
+
+def test_rule_25_who_seldom_asks_does_not() -> None:
+    gateway = Gateway()
+    here = gateway.connect(HERE)
+    for number in range(9):
+        here.now = NOW + number * OFTEN_SECONDS / 2
+        here.exchange(asks(LIST_OFFSETS, 7, PLACES[0]), tells(LIST_OFFSETS, 7, REFUSED[0]))
+        assert true_until(gateway, here.now + TRUE_SECONDS)
+
+
+def produce(acks: int, correlation: int = 5, client: bytes = b"app") -> bytes:
+    part = b"\0\0\0\0" + b"\0\0\0\1" + b"r"
+    topic = b"\0\0\0\1" + b"\0\6orders" + b"\0\0\0\1" + part
+    return request(0, 7, correlation, b"\xff\xff" + acks.to_bytes(2, signed=True) + bytes(4) + topic, client)
+
+
+def produced(error: int, partition: int = 0, correlation: int = 5) -> bytes:
+    part = partition.to_bytes(4) + error.to_bytes(2) + b"\xff" * 24
+    return response(correlation, b"\0\0\0\1" + b"\0\6orders" + b"\0\0\0\1" + part + bytes(4))
+
+
+def test_rule_24_a_producer_gets_true_metadata_for_an_hour() -> None:
+    """The error passes. Nothing is repeated, and one warning is given."""
+    gateway = Gateway()
+    here, leader = gateway.connect(HERE), gateway.connect(LEADER)
+    here.exchange(produce(1), produced(0))
+    here.exchange(produce(1), produced(6, partition=1))
+    assert gateway.metadata(NOW) == NAMED
+    for _ in range(3):
+        here.exchange(produce(1), produced(6))
+    leader.nothing()
+    assert here.events(NoConsumer) == [NoConsumer(request="PRODUCE")]
+    assert true_until(gateway, NOW + LONG_SECONDS)
+    assert gateway.leaders.returns["no_consumer"] == 1
+
+
+def test_rule_24_records_without_an_answer_show_it_themselves() -> None:
+    """A follower would close the connection, and the producer would come back to it."""
+    gateway = Gateway()
+    here, leader = gateway.connect(HERE), gateway.connect(LEADER)
+    leader.client(produce(0)).to_broker(produce(0))
+    assert gateway.metadata(NOW) == NAMED
+    here.client(produce(0)).to_broker(produce(0))
+    assert here.events(NoConsumer) == [NoConsumer(request="PRODUCE")]
+    assert true_until(gateway, NOW + LONG_SECONDS)
+
+
+def test_rule_24_delete_records_and_share_fetch_as_well() -> None:
+    gateway = Gateway()
+    here = gateway.connect(HERE)
+    part = b"\0\0\0\0" + b"\xff" * 8 + b"\0\6"
+    told = response(5, bytes(4) + b"\0\0\0\1" + b"\0\6orders" + b"\0\0\0\1" + part)
+    here.exchange(request(21, 0, 5, b"?", b"app"), told)
+    assert here.events(NoConsumer) == [NoConsumer(request="DELETE_RECORDS")]
+    gateway = Gateway()
+    here = gateway.connect(HERE)
+    asked = request(78, 1, 5, b"\0?", b"app")
+    here.client(asked).to_broker(asked)
+    assert here.events(NoConsumer) == [NoConsumer(request="SHARE_FETCH")]
+    assert true_until(gateway, NOW + LONG_SECONDS)
+
+
+def test_rule_24_other_clients_produce_on_the_fast_path() -> None:
+    gateway = Gateway()
+    here = gateway.connect(HERE, client="producer", core=Twin)
+    for number in range(6):
+        here.exchange(produce(1, number, b"producer"), produced(6, correlation=number))
+    assert here.connection.passed > 5
+    assert gateway.metadata(NOW) == NAMED
+
+
+def test_rule_26_the_replica_gets_v11_for_v10() -> None:
+    """On connections to it only, and for named clients."""
+    gateway = Gateway()
+    here, leader = gateway.connect(HERE), gateway.connect(LEADER)
+    wants = (TOPIC, 0)
+    here.client(fetch(10, wants, client="app")).to_broker(fetch(11, wants, client="app"))
+    here.broker(fetch_response(11, (TOPIC, [entry(0, 9, records=b"r" * 99)])))
+    here.to_client(fetch_response(10, (TOPIC, [entry(0, 9, records=b"r" * 99)])))
+    leader.exchange(fetch(10, wants, client="app"), full(10, [wants]))
+    gateway.connect(HERE).exchange(fetch(10, (TOPIC, 1), client="app"), full(10, [(TOPIC, 1)]))
+    gateway.connect(HERE, client="b").exchange(fetch(10, wants, client="b"), full(10, [wants]))
+
+
+def test_rule_26_a_broker_without_v11_gets_v10() -> None:
+    here = Gateway(fetch_max=10).connect(HERE)
+    here.exchange(fetch(10, (TOPIC, 0), client="app"), full(10, [(TOPIC, 0)]))
+
+
+@pytest.mark.parametrize("version", [0, 3, 4, 9])
+def test_rule_26_a_client_of_older_fetches_gets_true_metadata(version: int) -> None:
+    """No follower answers them."""
+    gateway = Gateway()
+    here, leader = gateway.connect(HERE), gateway.connect(LEADER)
+    asked = fetch(version, (TOPIC, 0), client="app") if version >= 4 else request(1, version, 1, b"?", b"app")
+    told = full(version, [(TOPIC, 0)]) if version >= 4 else response(1, b"?")
+    leader.exchange(asked, told)
+    assert gateway.metadata(NOW) == NAMED
+    here.exchange(asked, told).exchange(asked, told)
+    assert true_until(gateway, NOW + LONG_SECONDS)
+    assert gateway.leaders.returns["old_fetch"] == 1
