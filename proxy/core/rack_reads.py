@@ -454,7 +454,7 @@ class RackReadsStage(Stage):
 
     def around_fetch(self, request: InFlight, fetching: FetchHandler) -> Handler:
         """Return the handler of a fetch that a leader has led here."""
-        here = self._shared.racks.is_here(self._node_id())
+        here = self.follower.watched and self._shared.racks.is_here(self._node_id())
         return Led(self, request.handler, fetching) if here else request.handler
 
     @property

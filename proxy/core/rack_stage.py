@@ -23,15 +23,14 @@ class LearnRacks(Over):
         version: the version of the request.
     """
 
-    __slots__ = ("_begins", "_next", "_racks", "_reads", "_size", "api_key", "version")
+    __slots__ = ("_begins", "_next", "_racks", "_size", "api_key", "version")
 
     def __init__(self, inner: Handler, racks: BrokerRacks, api_key: int, version: int) -> None:
         super().__init__(inner)
         self._racks = racks
         self.api_key, self.version = api_key, version
-        self._reads = True
-        self._begins: list[bytes] = []
-        """The received bytes, until the brokers are read."""
+        self._begins: list[bytes] | None = []
+        """The received bytes, until the brokers are read. Then None."""
         self._size = 0
         self._next = 1
         """The number of bytes at which reading is tried again. It doubles, so that the cost is linear."""
@@ -43,15 +42,17 @@ class LearnRacks(Over):
 
     def feed(self, chunk: bytes, *, last: bool) -> list[Buffer]:
         """Read the brokers if they have arrived, and return the client's bytes."""
-        if self._reads:
-            self._begins.append(chunk)
-            self._size += len(chunk)
-            if last or self._size >= self._next:
-                self._read(last=last)
+        if (begins := self._begins) is not None:
+            if not begins and self._racks.knows((self.api_key, self.version), chunk):
+                self._begins = None
+            else:
+                begins.append(chunk)
+                self._size += len(chunk)
+                if last or self._size >= self._next:
+                    self._read(b"".join(begins), last=last)
         return self._inner.feed(chunk, last=last)
 
-    def _read(self, *, last: bool) -> None:
-        frame = b"".join(self._begins)
+    def _read(self, frame: bytes, *, last: bool) -> None:
         try:
             _, body = response_header(frame, LENGTH_BYTES, self.api_key, self.version)
             self._racks.read(self.api_key, self.version, frame, body)
@@ -61,11 +62,11 @@ class LearnRacks(Over):
                 return
         except ProtocolError:
             pass  # the inner handler decides what becomes of it
-        self._reads, self._begins, self._size = False, [], 0
+        self._begins, self._size = None, 0
 
     def passes(self, size: int) -> bool:
         """See `Handler.passes`."""
-        return not self._reads and self._inner.passes(size)
+        return self._begins is None and self._inner.passes(size)
 
 
 class RackStage(Stage):

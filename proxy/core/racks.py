@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from proxy.protocol.api import ApiKey
+from proxy.protocol.api import RESPONSE_START_BYTES, ApiKey
 from proxy.protocol.messages import read
 from proxy.protocol.schemas import ADDRESSED
 
@@ -83,16 +83,26 @@ class BrokerRacks:
         self.changed: Callable[[Iterable[BrokerRack]], None] = lambda _: None
         """Called with brokers that are new, or whose rack or address has changed."""
         self._learned: dict[tuple[int, int], bytes] = {}
-        """By API key and version, a response body from its start to the end of its brokers. Nothing was
-        learned since then that differs."""
+        """By API key and version, the bytes of a response after its correlation id, up to the end of its
+        brokers. Since that response, nothing else was learned."""
 
     def __repr__(self) -> str:
         return f"<BrokerRacks of {self.rack} {self.by_node}>"
 
+    def knows(self, kind: tuple[int, int], frame: bytes) -> bool:
+        """Return whether a response begins like one whose brokers were noted, so that nothing can be learned.
+
+        Most responses have the same brokers as the last one, in the same bytes.
+
+        Args:
+            kind: API key and version of the request.
+            frame: the response, or its beginning.
+        """
+        learned = self._learned.get(kind)
+        return learned is not None and frame.startswith(learned, RESPONSE_START_BYTES)
+
     def read(self, api_key: int, version: int, frame: bytes, at: int) -> None:
         """Note the brokers of a response.
-
-        Most responses have the same brokers as the last one, in the same bytes. They are not parsed again.
 
         Args:
             api_key: the API key of the request.
@@ -103,12 +113,9 @@ class BrokerRacks:
         Raises:
             ProtocolError: as for `read_racks`.
         """
-        learned = self._learned.get((api_key, version))
-        if learned is not None and frame.startswith(learned, at):
-            return
         brokers, end = read_racks(api_key, version, frame[at:])
         self.learn(brokers)
-        self._learned[api_key, version] = frame[at : at + end]
+        self._learned[api_key, version] = frame[RESPONSE_START_BYTES : at + end]
 
     def learn(self, brokers: Iterable[BrokerRack]) -> None:
         """Note the brokers of a response. The newest response wins."""
@@ -140,7 +147,7 @@ class BrokerRacks:
 
     def is_here(self, node_id: int | None) -> bool:
         """Return whether a broker is known to be in the gateway's rack."""
-        return node_id is not None and self.zone(node_id) is Zone.SAME
+        return node_id is not None and self.by_node.get(node_id) == self.rack
 
     def zone(self, node_id: int) -> Zone:
         """Return the zone of a broker. It is never guessed."""
