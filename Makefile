@@ -12,7 +12,7 @@ KILLS ?= 1000
 PYTEST := $(BIN)/pytest -q --dist loadfile
 
 .DEFAULT_GOAL := help
-.PHONY: help check test lint programs demo demo-link demo-cooperative clients soak bench dist clean
+.PHONY: help check test lint programs demo demo-link demo-cooperative demo-zones clients soak bench dist clean
 
 help:  ## show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -49,6 +49,9 @@ demo-link: $(STAMP)  ## a client, two gateways in a row, a broker without sessio
 
 demo-cooperative: $(STAMP)  ## four consumers on one partition, as a plain group and cooperative
 	$(BIN)/python -m tools.demo_cooperative
+
+demo-zones: $(STAMP)  ## three brokers in three racks, four clients: the bytes that cross zones, before and after
+	$(BIN)/python -m tools.demo_zones
 
 clients: $(STAMP)  ## tests with clients in Java, Go, JavaScript and C
 	$(BIN)/pytest -q -m clients

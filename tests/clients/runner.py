@@ -16,7 +16,6 @@ from typing import Any, Self, TypeAlias
 
 ROOT = Path(__file__).resolve().parents[2]
 CACHE = Path(os.environ.get("FETCHGATE_CACHE", ROOT / ".cache"))
-OLD_KAFKA_PYTHON = "kafka-python==2.0.2"
 
 Line: TypeAlias = dict[str, Any]
 Place: TypeAlias = tuple[str, int]
@@ -68,12 +67,15 @@ AIOKAFKA = _python("aiokafka", "aiokafka", "consume_aiokafka", Sessions.GIVEN)
 KAFKA_PYTHON = _python("kafka-python", "kafka-python-3", "consume_kafka_python", Sessions.OWN)
 
 
-def _old_kafka_python() -> Program:
-    """Return the program of kafka-python 2.0.2, the last release without fetch sessions.
+def old_kafka_python(release: str = "2.0.2", sessions: Sessions = Sessions.GIVEN) -> Program:
+    """Return the program of a kafka-python before 3. 2.0.2 is the last release without fetch sessions.
 
     The release is installed into its own folder when it is first used.
+
+    Raises:
+        subprocess.CalledProcessError: it could not be installed.
     """
-    folder = CACHE / OLD_KAFKA_PYTHON
+    folder = CACHE / f"kafka-python=={release}"
     if not (folder / "kafka").is_dir():
         pip = [
             sys.executable,
@@ -84,13 +86,13 @@ def _old_kafka_python() -> Program:
             "--disable-pip-version-check",
             "--no-compile",
         ]
-        subprocess.run([*pip, "--target", str(folder), OLD_KAFKA_PYTHON, "six"], check=True)
+        subprocess.run([*pip, "--target", str(folder), folder.name, "six"], check=True)
     return Program(
-        name="kafka-python-2.0.2",
+        name=f"kafka-python-{release}",
         client_id="kafka-python-2",
         command=KAFKA_PYTHON.command,
         environment={"PYTHONPATH": str(folder)},
-        sessions=Sessions.GIVEN,
+        sessions=sessions,
         transactions=False,
         markers=False,
     )
@@ -98,7 +100,7 @@ def _old_kafka_python() -> Program:
 
 def python_programs() -> dict[str, Program]:
     """Return the programs of the Python clients by name."""
-    programs = (CONFLUENT, AIOKAFKA, KAFKA_PYTHON, _old_kafka_python())
+    programs = (CONFLUENT, AIOKAFKA, KAFKA_PYTHON, old_kafka_python())
     return {program.name: program for program in programs}
 
 

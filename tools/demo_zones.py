@@ -1,0 +1,456 @@
+"""`make demo-zones`: three brokers in three racks, and four clients that read in their own zone.
+
+Each partition has its leader in one rack, and followers in the other two. Four consumers that have no setting
+for it are in rack R2, each with a gateway beside it.
+
+1. The gateways have only `--rack R2`: they count record bytes by zone, and change nothing. 2. New gateways
+have `--rack-reads client` as well. In the middle, the broker in R2 is killed, and comes back.
+
+Each record is checked: whether a client lost it, got it twice, out of order, or with another value.
+"""
+
+import argparse
+import hashlib
+import sys
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Final, Self
+
+from confluent_kafka import Message, Producer
+from rich.console import Console
+
+from tests.clients.runner import AIOKAFKA, CONFLUENT, KAFKA_PYTHON, Program, Run, Sessions, old_kafka_python
+from tools.demo import BROKER_REMEDY, RunningStep, Steps, perform, seconds_of
+from tools.demo_zones_report import (
+    ByZone,
+    Checked,
+    ClientOutcome,
+    Period,
+    ZonesOutcome,
+    records_table,
+    zones_table,
+)
+from tools.gateway import GatewayProcess
+from tools.kafka import LATEST, Broker, Cluster
+from tools.kafka.admin import Admin
+from tools.kafka.jars import classpath
+
+RACKS: Final = {1: "R1", 2: "R2", 3: "R3"}
+OWN: Final = 2
+"""The broker in the rack of the clients."""
+AUDIT: Final = ("--rack", RACKS[OWN])
+HELP: Final = (*AUDIT, "--rack-reads", "client")
+PARTITIONS: Final = 6
+RECORDS_PER_SECOND: Final = 120
+RECORD_BYTES: Final = 1_000
+SELECTOR: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+OLD_KAFKA_PYTHON: Final = "2.3.3"
+"""The last kafka-python before 3. It speaks Fetch v10, in which a fetch has no rack."""
+KILLED_SECONDS: Final = 8.0
+"""Seconds until the killed broker is started again. The cluster misses it after 6 s."""
+BACK_SECONDS: Final = 60.0
+"""How many seconds clients may take to read in their zone again. For 30 s after a replica has failed, no
+fetch gets the rack."""
+PATIENCE: Final = 60.0
+"""The time limit for clients to start, and to get the last records."""
+LOOK_SECONDS: Final = 1.0
+"""How often it is looked whether clients read in their zone again."""
+EXAMPLES: Final = """\
+examples:
+  make demo-zones                                            takes about a minute and a half
+  .venv/bin/python -m tools.demo_zones --seconds 60
+
+exit codes: 0: nothing lost, twice or out of order, and those that follow read in their zone; 1: something
+failed; 2: wrong options; 130: interrupted
+"""
+NEXT: Final = """\
+Try next:
+  docs/zones.md            what clients can do without fetchgate, what it costs, when the rack is written
+  .venv/bin/fetchgate proxy --bootstrap YOUR-BROKER:9092 --rack YOUR-ZONE
+      counts what crosses: curl http://127.0.0.1:9464/metrics | grep zone_bytes
+  .venv/bin/fetchgate proxy --bootstrap YOUR-BROKER:9092 --rack YOUR-ZONE --rack-reads client
+      leads clients to the replica in the zone; the brokers need a replica.selector.class
+  .venv/bin/fetchgate replay measure captures/librdkafka-zones.pcap --client-rack 127.0.0.0/8=R2
+      computes what would move, from a capture
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ZoneClient:
+    """One of the four clients."""
+
+    program: Program
+    follows: bool
+    """Whether the client reads from the replica that a leader names."""
+
+
+class ZoneReader:
+    """A consumer with a gateway beside it. It reads a topic from its beginning."""
+
+    def __init__(self, client: ZoneClient, gateway: GatewayProcess, topic: str) -> None:
+        self.name = client.program.name
+        """The name of the client's library. With its version, as soon as the client has told it."""
+        self.follows = client.follows
+        self.received: defaultdict[int, list[tuple[int, str]]] = defaultdict(list)
+        """The offset and the digest of each record, by partition."""
+        self.count = 0
+        self.periods: dict[Period, ByZone] = {}
+        """The record bytes of each period that has ended."""
+        self._last = ByZone()
+        self._ends: set[int] = set()
+        self._gateway = gateway
+        self._run = Run(client.program, gateway.address, assign={topic: PARTITIONS})
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._run.__exit__(None, None, None)
+
+    def read(self) -> None:
+        """Take what the consumer has printed since the last call.
+
+        Raises:
+            RuntimeError: it has ended.
+        """
+        ended = not self._run.running
+        for line in self._run.take():
+            match line["kind"]:
+                case "record":
+                    self.received[line["partition"]].append((line["offset"], line["value"]))
+                    self.count += 1
+                case "start":
+                    self.name = f"{line['client']} {line['version']}"
+                case "eof":
+                    self._ends.add(line["partition"])
+        if ended:
+            raise RuntimeError(f"the consumer {self.name} has ended:\n{self._run.told_on_stderr()}")
+
+    @property
+    def started(self) -> bool:
+        """Whether the consumer has fetched each partition."""
+        return len(self._ends) == PARTITIONS
+
+    def counted(self) -> ByZone:
+        """Return the record bytes that the gateway has counted so far."""
+        return ByZone.of(self._gateway.state()["zones"]["bytes"])
+
+    def end_period(self, period: Period) -> None:
+        """Note the record bytes that were counted since the last period."""
+        now = self.counted()
+        self.periods[period] = now.since(self._last)
+        self._last = now
+
+
+class ZoneWriter(threading.Thread):
+    """Writes records to all partitions in turn, at a constant rate, until it is stopped."""
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        super().__init__(daemon=True)
+        self.produced: dict[int, dict[int, str]] = {partition: {} for partition in range(PARTITIONS)}
+        """The digest of the value of each record that the brokers have, by partition and offset."""
+        self.count = 0
+        """The number of those records."""
+        self._topic = topic
+        self._refused: list[str] = []
+        self._stop_writing = threading.Event()
+        self._producer = Producer(
+            {"bootstrap.servers": bootstrap, "linger.ms": 5, "enable.idempotence": True, "log_level": 2}
+        )
+
+    def run(self) -> None:
+        """Write until stopped."""
+        began, number = time.monotonic(), 0
+        while not self._stop_writing.is_set():
+            value = f"{number} ".encode().ljust(RECORD_BYTES, b".")
+            self._producer.produce(
+                self._topic, value, partition=number % PARTITIONS, on_delivery=self._delivered
+            )
+            number += 1
+            self._producer.poll(max(0.0, began + number / RECORDS_PER_SECOND - time.monotonic()))
+
+    def _delivered(self, problem: object, message: Message) -> None:
+        partition, offset, value = message.partition(), message.offset(), message.value()
+        if problem is not None or partition is None or offset is None or not isinstance(value, bytes):
+            self._refused.append(str(problem))
+            return
+        self.produced[partition][offset] = f"{len(value)}:{hashlib.sha256(value).hexdigest()}"
+        self.count += 1
+
+    def stop(self) -> None:
+        """Stop writing, and wait until the brokers have all records.
+
+        Raises:
+            RuntimeError: the brokers did not accept all records.
+        """
+        self._stop_writing.set()
+        self.join()
+        if self._producer.flush(PATIENCE) or self._refused:
+            raise RuntimeError(f"the brokers did not accept all records: {(self._refused or ['late'])[0]}")
+
+
+class Half:
+    """One half of the demo: all clients read what is written meanwhile. Leaving the ``with`` ends them.
+
+    Args:
+        cluster: the brokers.
+        topic: the topic of this half. It is created.
+        clients: the clients.
+        options: the options of the gateways.
+    """
+
+    def __init__(
+        self, cluster: Cluster, topic: str, clients: Sequence[ZoneClient], options: Sequence[str]
+    ) -> None:
+        self._cluster, self._topic, self._clients, self._options = cluster, topic, clients, options
+        self._stack = ExitStack()
+        self._writer = ZoneWriter(cluster.bootstrap, topic)
+        self.readers: list[ZoneReader] = []
+
+    def __enter__(self) -> Self:
+        try:
+            self._start()
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def _start(self) -> None:
+        turned = {part: [(part + at) % 3 + 1 for at in range(3)] for part in range(PARTITIONS)}
+        with Admin(self._cluster.broker(1).address) as admin:
+            admin.create_topic(self._topic, assignment=turned)
+        for client in self._clients:
+            gateway = self._stack.enter_context(GatewayProcess(self._cluster.bootstrap, *self._options))
+            reader = ZoneReader(client, gateway, self._topic)
+            self.readers.append(self._stack.enter_context(reader))
+        if not self._reach(lambda reader: reader.started):
+            raise RuntimeError(f"not all consumers have started in {PATIENCE:g} s")
+        self._writer.start()
+
+    def _reach(self, true: Callable[[ZoneReader], bool]) -> bool:
+        """Read until a condition is true for all clients, at most `PATIENCE`. Return whether it is true."""
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline:
+            for reader in self.readers:
+                reader.read()
+            if all(true(reader) for reader in self.readers):
+                return True
+            time.sleep(0.05)
+        return False
+
+    def go_on(self, seconds: float, step: RunningStep, since: float = 0.0) -> None:
+        """Read for some time, and show how much was read.
+
+        Args:
+            seconds: how long.
+            step: shows it.
+            since: how long the step has run before.
+        """
+        began = time.monotonic()
+        while (passed := time.monotonic() - began) < seconds:
+            for reader in self.readers:
+                reader.read()
+            each = ", ".join(f"{reader.count:,}" for reader in self.readers)
+            step.reached(since + passed, f"{self._writer.count:,} written, read: {each}")
+            time.sleep(0.1)
+
+    def wait_back(self, step: RunningStep) -> None:
+        """Wait until all clients that follow read only in their zone, at most `BACK_SECONDS`."""
+        followers = [reader for reader in self.readers if reader.follows]
+        began, before = time.monotonic(), [reader.counted() for reader in followers]
+        while (passed := time.monotonic() - began) < BACK_SECONDS:
+            self.go_on(LOOK_SECONDS, step, passed)
+            now = [reader.counted() for reader in followers]
+            if all(
+                new.same > old.same and new.other == old.other for new, old in zip(now, before, strict=True)
+            ):
+                return
+            before = now
+
+    def finish(self) -> None:
+        """Stop writing, and wait until all clients have as many records as were written.
+
+        If they do not get them in `PATIENCE` seconds, `check` finds that records were lost.
+
+        Raises:
+            RuntimeError: a client or a broker failed.
+        """
+        self._writer.stop()
+        self._reach(lambda reader: reader.count >= self._writer.count)
+
+    def end_period(self, period: Period) -> None:
+        """Note what was counted since the last period."""
+        for reader in self.readers:
+            reader.end_period(period)
+
+    def check(self, reader: ZoneReader) -> Checked:
+        """Return the result of the check of all records of a client."""
+        return Checked.of(self._writer.produced, reader.received)
+
+
+def in_racks() -> Cluster:
+    """Return brokers in racks, whose leaders name the replica in the rack of a fetch."""
+    cluster = Cluster(properties={"replica.selector.class": SELECTOR})
+    for broker in cluster.brokers:
+        broker.configure({"broker.rack": RACKS[broker.node_id]})
+    return cluster
+
+
+def clients() -> tuple[ZoneClient, ...]:
+    """Return two clients that follow, and two that do not.
+
+    Raises:
+        subprocess.CalledProcessError: the old kafka-python could not be installed.
+    """
+    old = old_kafka_python(OLD_KAFKA_PYTHON, Sessions.OWN)
+    return (
+        ZoneClient(program=CONFLUENT, follows=True),
+        ZoneClient(program=KAFKA_PYTHON, follows=True),
+        ZoneClient(program=AIOKAFKA, follows=False),
+        ZoneClient(program=old, follows=False),
+    )
+
+
+@contextmanager
+def four_clients(
+    cluster: Cluster, topic: str, four: Sequence[ZoneClient], options: Sequence[str], steps: Steps
+) -> Iterator[Half]:
+    """Run the clients of one half, each with a gateway.
+
+    Raises:
+        DemoError: one of them did not start.
+    """
+    with ExitStack() as stack:
+        with steps.step(f"Four clients, each with a gateway: {' '.join(options)}"):
+            half = stack.enter_context(Half(cluster, topic, four, options))
+        yield half
+
+
+def before(half: Half, seconds: float, steps: Steps) -> None:
+    """Read while the gateways only count.
+
+    Raises:
+        DemoError: a client or a broker failed.
+    """
+    with steps.step(f"Without help: reading for {seconds:g} s", total=seconds) as step:
+        half.go_on(seconds, step)
+        half.finish()
+        half.end_period(Period.BEFORE)
+
+
+def after(half: Half, broker: Broker, seconds: float, steps: Steps) -> None:
+    """Read while the gateways help. Kill the broker in the zone, and start it again.
+
+    Raises:
+        DemoError: a client or a broker failed.
+    """
+    with steps.step(f"With help: reading for {seconds:g} s", total=seconds) as step:
+        half.go_on(seconds, step)
+        half.end_period(Period.AFTER)
+    with steps.step(f"The broker in the zone: killed, and started after {KILLED_SECONDS:g} s") as step:
+        broker.kill()
+        half.go_on(KILLED_SECONDS, step)
+        broker.start()
+    with steps.step(
+        "Reading until clients are in their zone again (30 s after the kill at the soonest)"
+    ) as step:
+        half.wait_back(step)
+        half.end_period(Period.KILLED)
+    with steps.step(f"Reading for {seconds / 2:g} s more", total=seconds / 2) as step:
+        half.go_on(seconds / 2, step)
+        half.finish()
+        half.end_period(Period.BACK)
+
+
+def run(seconds: float, steps: Steps) -> ZonesOutcome:
+    """Start brokers, gateways and clients, read in both halves, and stop all of them.
+
+    Raises:
+        DemoError: something did not start, or failed.
+    """
+    with steps.step(f"Kafka {LATEST}: jars"):
+        classpath(LATEST)
+    with ExitStack() as stack:
+        with steps.step(f"Kafka {LATEST}: starting three brokers in three racks", remedy=BROKER_REMEDY):
+            cluster = in_racks()
+            stack.enter_context(cluster)
+        with steps.step(f"kafka-python {OLD_KAFKA_PYTHON}, of which pip makes a copy in .cache"):
+            four = clients()
+        with four_clients(cluster, "zones-before", four, AUDIT, steps) as first:
+            before(first, seconds, steps)
+        with four_clients(cluster, "zones-after", four, HELP, steps) as second:
+            after(second, cluster.broker(OWN), seconds, steps)
+    return ZonesOutcome(
+        clients=tuple(
+            ClientOutcome(
+                name=other.name,
+                moves=client.follows,
+                periods=one.periods | other.periods,
+                checked=first.check(one) + second.check(other),
+            )
+            for client, one, other in zip(four, first.readers, second.readers, strict=True)
+        )
+    )
+
+
+def show(outcome: ZonesOutcome, console: Console) -> None:
+    """Print the result."""
+    console.print()
+    console.print(zones_table(outcome))
+    console.print(
+        f"Three brokers in the racks {', '.join(RACKS.values())} lead a third of {PARTITIONS} partitions "
+        f"each, with {RECORDS_PER_SECOND} records/s of {RECORD_BYTES:,} bytes. The clients are in "
+        f"{RACKS[OWN]}, and none of them has a setting for it. The gateway of each client counts "
+        "whole batches.",
+        highlight=False,
+    )
+    console.print(
+        f"before: {' '.join(AUDIT)}, which only counts. after: {' '.join(HELP)}. Then the broker in "
+        f"{RACKS[OWN]} is killed, and is started again. This part ends when clients read from it again, no "
+        "sooner than 30 s after the kill.",
+        highlight=False,
+    )
+    console.print()
+    console.print(records_table(outcome))
+    console.print(outcome.verdict, highlight=False)
+    console.print(
+        "aiokafka does not read from the replica that a leader names, and Fetch v10 of kafka-python 2 has no "
+        "field for a rack. So these two stay with the leaders.",
+        highlight=False,
+    )
+    for complaint in outcome.complaints:
+        console.print(f"FAILED: {complaint}", style="red", highlight=False, markup=False)
+    console.print()
+    console.print(NEXT, end="", highlight=False, soft_wrap=True)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the demo. Return the exit code: 0 if no record is wrong and clients read in their zone, else 1."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.demo_zones",
+        description="Three brokers in three racks: what crosses zones, without and with --rack-reads client.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--seconds", type=seconds_of, default=10.0, metavar="N", help="of each half (default: 10)"
+    )
+    arguments = parser.parse_args(argv)
+
+    def act(console: Console) -> bool:
+        outcome = run(arguments.seconds, Steps(console))
+        show(outcome, console)
+        return not outcome.complaints
+
+    return perform(act)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
