@@ -7,6 +7,9 @@ gateway can be compared line by line:
     --bootstrap HOST:PORT --subscribe TOPIC[,...] --group GROUP     a member of a consumer group
     --isolation read_uncommitted|read_committed
 
+With ``CONSUME_USUAL`` in the environment, fetches wait for 500 ms at the broker, and metadata have the age
+that is the default of most clients, 5 minutes. Without it, both are short.
+
 A line is one JSON object with a ``kind``:
 
 - ``start``: ``client`` and ``version``, once, before anything is read.

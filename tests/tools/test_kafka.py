@@ -401,6 +401,14 @@ def test_cluster_is_one_quorum() -> None:
     assert cluster.broker(2).node_id == 2
 
 
+def test_a_cluster_before_3_5_has_one_zookeeper() -> None:
+    cluster = Cluster("2.8.2", nodes=3)
+    settings = [broker._settings() for broker in cluster.brokers]
+    assert len({str(each["zookeeper.connect"]) for each in settings}) == 1
+    assert [each["broker.id"] for each in settings] == [1, 2, 3]
+    assert len({broker.port for broker in cluster.brokers} | {cluster.broker(1).controller_port}) == 4
+
+
 KILLED = """
 import subprocess, sys, time
 from pathlib import Path

@@ -27,8 +27,8 @@
 - `start()` returns when the broker responds to ApiVersions and lists itself in Metadata (a `with` calls it).
 - `stop()`, `kill()`, `restart()`, `running`, `log()` (the broker's own log as text), `folder` (its data).
 
-`Cluster(version, nodes=3, properties=...)`: KRaft nodes 1..N with both roles; `cluster.brokers`,
-`cluster.broker(node_id)`, `cluster.bootstrap`, `cluster.start()`, `cluster.stop()`.
+`Cluster(version, nodes=3, properties=...)`: nodes 1..N, with both roles of KRaft, or with one ZooKeeper;
+`cluster.brokers`, `cluster.broker(node_id)`, `cluster.bootstrap`, `cluster.start()`, `cluster.stop()`.
 
 All processes end with the `with`, when the interpreter exits, or when this process dies. Data and logs
 are in a temporary folder, which is removed at the same time.

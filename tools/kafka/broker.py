@@ -26,6 +26,7 @@ from tools.kafka.process import JVM, JavaProcess
 from tools.kafka.raw import RawConnection
 from tools.kafka.settings import (
     HOST,
+    LOG4J,
     PROTOCOL_MAP,
     QUICK,
     QUICK_KRAFT,
@@ -63,6 +64,7 @@ class Broker:
         voters: the ports of the cluster's controllers, by node id. None: only this broker is a controller.
         cluster_id: 22 characters that all nodes of a cluster share.
         options: more options for the broker's JVM.
+        zookeeper_port: the port of a running ZooKeeper. 0: a broker that needs one starts its own.
     """
 
     def __init__(
@@ -77,6 +79,7 @@ class Broker:
         voters: Mapping[int, int] | None = None,
         cluster_id: str | None = None,
         options: Sequence[str] = (),
+        zookeeper_port: int = 0,
     ) -> None:
         self.version = version
         self.node_id = node_id
@@ -87,6 +90,7 @@ class Broker:
         self._properties = dict(properties or {})
         self._listeners = dict(listeners or {})
         self._chooses_ports = not port and not voters
+        self._zookeeper_port = zookeeper_port
         self._place(port, voters)
         self._cluster_id = cluster_id or new_cluster_id()
         self._broker: JavaProcess | None = None
@@ -116,7 +120,7 @@ class Broker:
     @property
     def controller_port(self) -> int:
         """The port of the broker's own controller, or of its ZooKeeper."""
-        return self._voters[self.node_id]
+        return self._zookeeper_port or self._voters[self.node_id]
 
     @property
     def pid(self) -> int:
@@ -237,7 +241,7 @@ class Broker:
 
     @property
     def _uses_zookeeper(self) -> bool:
-        return parse_version(self.version) < (3, 5)
+        return uses_zookeeper(self.version)
 
     def _prepare(self, class_path: str) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix=f"kafka-{self.version}-"))
@@ -293,7 +297,8 @@ class Broker:
 
     def _ensure_zookeeper(self, class_path: str) -> None:
         """Start ZooKeeper if it is not running. Wait until the session of a killed broker has expired."""
-        if self._zookeeper is None:
+        write_properties(self.folder / "log4j.properties", LOG4J)
+        if self._zookeeper is None and not self._zookeeper_port:
             self._zookeeper = ZooKeeper(class_path, port=self.controller_port, folder=self.folder)
         time.sleep(max(0.0, self._killed_at + SESSION_EXPIRY - time.monotonic()))
 
@@ -306,6 +311,11 @@ class Broker:
             and len(state.brokers) >= nodes
             and state.controller >= 0
         )
+
+
+def uses_zookeeper(version: str) -> bool:
+    """Return whether the brokers of a release need a ZooKeeper here: those before 3.5."""
+    return parse_version(version) < (3, 5)
 
 
 def new_cluster_id() -> str:

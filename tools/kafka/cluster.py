@@ -1,12 +1,17 @@
-"""Several KRaft nodes on loopback. Each node is both a broker and a controller."""
+"""Several nodes on loopback. From 3.5 on, each is a broker and a controller. Older ones share a ZooKeeper."""
 
+import shutil
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Self
 
-from tools.kafka.broker import LATEST, Broker, new_cluster_id
+from tools.kafka import reaper
+from tools.kafka.broker import LATEST, Broker, new_cluster_id, uses_zookeeper
 from tools.kafka.jars import classpath
 from tools.kafka.ports import free_ports
 from tools.kafka.settings import Listeners, Properties
+from tools.kafka.zookeeper import ZooKeeper
 
 
 class Cluster:
@@ -15,7 +20,7 @@ class Cluster:
     Kafka's own topics (offsets, transactions) are on every node, so that consumers survive a restart.
 
     Args:
-        version: Kafka's release, 3.5 or later.
+        version: Kafka's release.
         nodes: the number of nodes.
         properties: settings for all nodes.
         listeners: more listeners of all nodes, as for a `Broker`.
@@ -42,6 +47,9 @@ class Cluster:
             **(properties or {}),
         }
         self.version = version
+        self._zookeeper_port = first + nodes if uses_zookeeper(version) else 0
+        self._zookeeper: ZooKeeper | None = None
+        self._folder = Path()
         self.brokers = [
             Broker(
                 version,
@@ -52,6 +60,7 @@ class Cluster:
                 heap=heap,
                 voters=voters,
                 cluster_id=cluster_id,
+                zookeeper_port=self._zookeeper_port,
             )
             for node_id in ids
         ]
@@ -78,8 +87,12 @@ class Cluster:
         Raises:
             RuntimeError: a node did not start. The message ends with the node's log.
         """
-        classpath(self.version)  # download first, instead of in three threads that wait for each other
+        class_path = classpath(self.version)  # first, instead of in three threads that wait for each other
         try:
+            if self._zookeeper_port:
+                self._folder = Path(tempfile.mkdtemp(prefix="zookeeper-"))
+                reaper.remove(self._folder)
+                self._zookeeper = ZooKeeper(class_path, port=self._zookeeper_port, folder=self._folder)
             with ThreadPoolExecutor(len(self.brokers)) as pool:
                 list(pool.map(Broker.launch, self.brokers))
             for broker in self.brokers:
@@ -92,3 +105,7 @@ class Cluster:
         """Kill all nodes and remove their data."""
         for broker in self.brokers:
             broker.close()
+        if self._zookeeper is not None:
+            self._zookeeper.close()
+        if self._folder != Path():
+            shutil.rmtree(self._folder, ignore_errors=True)

@@ -9,7 +9,7 @@ import { parseArgs } from 'node:util'
 const [folder, ...args] = process.argv.slice(2)
 
 export const require = createRequire(`${folder}/`)
-export const FETCH_MAX_WAIT_MS = 100
+export const FETCH_MAX_WAIT_MS = process.env.CONSUME_USUAL === undefined ? 100 : 500
 export const COMMIT_INTERVAL_MS = 1000
 
 export const { values: given } = parseArgs({

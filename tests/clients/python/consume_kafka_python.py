@@ -8,6 +8,8 @@ from tests.clients.python.program import (
     COMMIT_INTERVAL_MS,
     FETCH_MAX_WAIT_MS,
     POLL_SECONDS,
+    USUAL,
+    USUAL_METADATA_MAX_AGE_MS,
     EndsReached,
     Options,
     emit,
@@ -33,7 +35,7 @@ from kafka.coordinator.assignors.range import (  # type: ignore[import-untyped] 
 )
 
 SINCE_3 = int(kafka.__version__.split(".")[0]) >= 3
-METADATA_MAX_AGE_MS = 2000
+METADATA_MAX_AGE_MS = USUAL_METADATA_MAX_AGE_MS if USUAL else 2000
 POLL_MS = 500 if SINCE_3 else round(POLL_SECONDS * 1000)
 """The time limit of one poll, in milliseconds.
 

@@ -15,12 +15,15 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 POLL_SECONDS = 0.05
-FETCH_MAX_WAIT_MS = 100
+USUAL = "CONSUME_USUAL" in os.environ
+"""Whether the consumers have their usual settings. See `tests.clients`."""
+FETCH_MAX_WAIT_MS = 500 if USUAL else 100
 """The longest wait of a fetch at the broker, in milliseconds.
 
 It is short, so that a consumer without new records sends many fetches within a test of a few seconds.
 """
-METADATA_MAX_AGE_MS = 500
+USUAL_METADATA_MAX_AGE_MS = 300_000
+METADATA_MAX_AGE_MS = USUAL_METADATA_MAX_AGE_MS if USUAL else 500
 COMMIT_INTERVAL_MS = 1000
 
 

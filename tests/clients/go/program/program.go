@@ -18,7 +18,15 @@ import (
 )
 
 // FetchMaxWait is short, so that a consumer at the end of its partitions makes many fetches in a test of seconds.
-const FetchMaxWait = 100 * time.Millisecond
+// With CONSUME_USUAL in the environment, it is the usual one.
+var FetchMaxWait = fetchMaxWait()
+
+func fetchMaxWait() time.Duration {
+	if _, usual := os.LookupEnv("CONSUME_USUAL"); usual {
+		return 500 * time.Millisecond
+	}
+	return 100 * time.Millisecond
+}
 
 // CommitInterval is that of a member of a group.
 const CommitInterval = time.Second

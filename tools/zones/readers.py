@@ -1,0 +1,182 @@
+"""The clients, and when each of their records came."""
+
+import shutil
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, Self
+
+from tests.clients.programs import PROGRAMS
+from tests.clients.runner import Program, Run, python_programs
+from tools.zones.brokers import PARTITIONS
+
+STEP_SECONDS: Final = 0.02
+"""How often new records are taken, in seconds."""
+_GROUP: Final = "-group"
+"""The end of the name of a client that reads as a member of a group. Others are assigned all partitions."""
+CLIENTS: Final = (
+    "java",
+    "confluent-kafka",
+    "sarama",
+    f"sarama{_GROUP}",
+    "kafka-python",
+    "franz-go",
+    "kafkajs",
+    "aiokafka",
+    "platformatic",
+    "kafka-go",
+    "kafka-python-2.0.2",
+)
+OWN_GROUP: Final = ("kafkajs", "platformatic")
+"""Clients that always join a group, even if they are assigned partitions."""
+_TOOLCHAINS: Final[Mapping[str, Sequence[str]]] = {
+    "java": ("javac", "java"),
+    "sarama": ("go",),
+    "franz-go": ("go",),
+    "kafka-go": ("go",),
+    "kafkajs": ("node", "npm"),
+    "platformatic": ("node", "npm"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A record that a client has received."""
+
+    partition: int
+    offset: int
+    number: int
+    at: float
+    """When it came, in seconds since 1970."""
+
+
+@dataclass(slots=True, eq=False)
+class Reader:
+    """One running client."""
+
+    name: str
+    client_id: str
+    run: Run
+    records: list[Received] = field(default_factory=list)
+    errors: Counter[str] = field(default_factory=Counter)
+    ended: str = ""
+    """The last output of a client that has ended by itself."""
+    positions: dict[int, int] = field(default_factory=dict)
+    """The offset after the last record, by partition."""
+
+    @property
+    def in_group(self) -> bool:
+        """Whether the client is a member of a group. It may then get records again after a rebalance."""
+        return self.name.endswith(_GROUP) or self.name in OWN_GROUP
+
+    @property
+    def reads(self) -> bool:
+        """Whether the client has got a record of each partition."""
+        return len(self.positions) == PARTITIONS
+
+    def read(self) -> None:
+        """Take the records that have come since the last call."""
+        now, runs = time.time(), self.run.running
+        for line in self.run.take():
+            match line["kind"]:
+                case "record":
+                    number, partition, offset = (
+                        int(bytes.fromhex(line["key"])),
+                        line["partition"],
+                        line["offset"],
+                    )
+                    self.records.append(Received(partition, offset, number, now))
+                    self.positions[partition] = max(self.positions.get(partition, 0), offset + 1)
+                case "error":
+                    self.errors[line["code"]] += 1
+        if not runs and not self.ended:
+            self.ended = f"it ended: {self.run.told_on_stderr()[-300:]}"
+
+
+class Readers:
+    """All clients, which read a topic from its beginning. `with` starts them and ends them.
+
+    Args:
+        programs: the clients' programs, by name.
+        bootstrap: where they connect.
+        topic: the topic.
+    """
+
+    def __init__(self, programs: Mapping[str, Program], bootstrap: str, topic: str) -> None:
+        self.all: list[Reader] = []
+        self._programs, self._bootstrap, self._topic = programs, bootstrap, topic
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._read, daemon=True)
+
+    def __enter__(self) -> Self:
+        try:
+            for name, program in self._programs.items():
+                self.all.append(self._start(name, program))
+        except BaseException:
+            self._end()
+            raise
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+        self._end()
+
+    def stop(self) -> None:
+        """Stop to take records."""
+        self._stopped.set()
+        self._thread.join()
+
+    def reading(self) -> bool:
+        """Return whether each client has got a record of each partition, or has ended."""
+        return all(reader.reads or reader.ended for reader in self.all)
+
+    def have(self, ends: Mapping[int, int]) -> bool:
+        """Return whether each client that reads has got all records up to these offsets."""
+        return all(
+            reader.positions.get(partition, 0) >= end
+            for reader in self.all
+            if reader.reads
+            for partition, end in ends.items()
+        )
+
+    def _start(self, name: str, program: Program) -> Reader:
+        if name.endswith(_GROUP):
+            group = f"{name}-{uuid.uuid4().hex[:8]}"
+            run = Run(program, self._bootstrap, subscribe=[self._topic], group=group, suffix=_GROUP)
+            return Reader(name, program.client_id + _GROUP, run)
+        return Reader(
+            name, program.client_id, Run(program, self._bootstrap, assign={self._topic: PARTITIONS})
+        )
+
+    def _read(self) -> None:
+        while not self._stopped.wait(STEP_SECONDS):
+            for reader in self.all:
+                reader.read()
+
+    def _end(self) -> None:
+        for reader in self.all:
+            reader.run.__exit__(None, None, None)
+
+
+def usual(program: Program) -> Program:
+    """Return a program with the usual settings of its client."""
+    return replace(program, environment={**program.environment, "CONSUME_USUAL": "1"})
+
+
+def programs(names: Sequence[str]) -> tuple[dict[str, Program], dict[str, str]]:
+    """Return the programs of clients, and why others can't be run, by name."""
+    found: dict[str, Program] = {}
+    lacking: dict[str, str] = {}
+    for name in names:
+        library = name.removesuffix(_GROUP)
+        missing = [each for each in _TOOLCHAINS.get(library, ()) if shutil.which(each) is None]
+        if missing:
+            lacking[name] = f"no {', '.join(missing)} on this machine"
+        else:
+            make: Callable[[], Program] | None = PROGRAMS.get(library)
+            found[name] = usual(make() if make is not None else python_programs()[library])
+    return found, lacking

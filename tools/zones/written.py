@@ -1,0 +1,82 @@
+"""Writes numbered records, and notes the offset of each."""
+
+import threading
+import time
+from typing import Any, Final, Self
+
+from confluent_kafka import Producer
+
+from tools.zones.brokers import PARTITIONS
+
+FLUSH_SECONDS: Final = 60.0
+VALUE_BYTES: Final = 100
+_SILENT: Final = 0
+"""The log level of librdkafka: brokers fail on purpose here."""
+
+
+class Written:
+    """A producer with acks=all that writes to each partition in turn. `with` starts it.
+
+    Args:
+        bootstrap: the addresses of the brokers.
+        topic: the topic.
+        rate: the number of records a second.
+    """
+
+    def __init__(self, bootstrap: str, topic: str, rate: float) -> None:
+        self.numbers: dict[tuple[int, int], int] = {}
+        """The number of each record that a broker has acknowledged, by partition and offset."""
+        self._topic, self._rate = topic, rate
+        self._producer = Producer(
+            {
+                "bootstrap.servers": bootstrap,
+                "enable.idempotence": True,  # and with it acks=all
+                "linger.ms": 0,
+                "log_level": _SILENT,
+            }
+        )
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._produce, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopped.set()
+        self._thread.join()
+
+    def stop(self) -> None:
+        """Stop to write. Wait until all records are acknowledged.
+
+        Raises:
+            RuntimeError: some were not acknowledged in time.
+        """
+        self._stopped.set()
+        self._thread.join()
+        if left := self._producer.flush(FLUSH_SECONDS):
+            raise RuntimeError(f"{left} records were not acknowledged in {FLUSH_SECONDS:.0f} s")
+
+    def ends(self) -> dict[int, int]:
+        """Return the offset after the last acknowledged record, by partition."""
+        ends: dict[int, int] = {}
+        for partition, offset in list(self.numbers):
+            ends[partition] = max(ends.get(partition, 0), offset + 1)
+        return ends
+
+    def _produce(self) -> None:
+        number, due = 0, time.monotonic()
+        while not self._stopped.wait(max(0.0, due - time.monotonic())):
+            self._producer.produce(
+                self._topic,
+                (b"%d " % number).ljust(VALUE_BYTES, b"."),
+                key=b"%d" % number,
+                partition=number % PARTITIONS,
+                on_delivery=self._delivered,
+            )
+            self._producer.poll(0)
+            number, due = number + 1, due + 1 / self._rate
+
+    def _delivered(self, error: Any, message: Any) -> None:
+        if error is None:
+            self.numbers[message.partition(), message.offset()] = int(message.key())
