@@ -4,7 +4,7 @@ A follower learns the high watermark later than its leader. If a client is above
 once with nothing, and again and again. Such responses are held back for some milliseconds.
 
 A follower that is stopped answers nothing, and its leader does not know. Its connections are ended, so that
-clients ask the leader.
+clients ask the leader. Some clients connect to it again. These connections are ended sooner.
 
 A follower may answer with an error that the leader would not give. Some clients would begin at another offset
 then. They get NOT_LEADER_OR_FOLLOWER instead, and ask the leader.
@@ -24,6 +24,9 @@ from proxy.protocol.primitives import Buffer
 
 OVERDUE_SECONDS: Final = 2.0
 """A follower has failed if the response to a fetch is this late, in seconds, after max_wait_ms."""
+SILENT_SECONDS: Final = 0.5
+"""How long a follower that was late with a fetch may take for a request that brokers answer at once, in
+seconds. Clients that connect to it again would wait for their own time limits: 10 s and more."""
 HOLD_SECONDS: Final = 0.01
 """How long the first empty response of a follower is held back after its fetch, in seconds. The next ones are
 held back for twice as long as the one before."""
@@ -32,6 +35,8 @@ MAX_HOLD_SECONDS: Final = 0.05
 _LOOK_SECONDS: Final = 0.5
 """How often a late response is looked at while its bytes still arrive, in seconds."""
 _FETCH: Final = int(ApiKey.FETCH)
+_AT_ONCE: Final = frozenset({ApiKey.API_VERSIONS, ApiKey.METADATA, ApiKey.FIND_COORDINATOR})
+"""The requests that brokers answer at once."""
 _NOT_LEADER: Final = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
 
@@ -43,6 +48,8 @@ class Follower:
         failed: called if the follower does not serve its client: ``closed`` or ``overdue``, and the time in
             seconds.
         held: called if a response is held back.
+        silent: returns whether the broker was late with a fetch of any client a short time ago. Its argument
+            is the time in seconds.
     """
 
     __slots__ = (
@@ -52,6 +59,7 @@ class Follower:
         "_failed",
         "_held",
         "_holds",
+        "_silent",
         "_state",
         "_waits",
         "early",
@@ -59,11 +67,16 @@ class Follower:
     )
 
     def __init__(
-        self, state: ConnectionState, failed: Callable[[str, float], None], held: Callable[[], None]
+        self,
+        state: ConnectionState,
+        failed: Callable[[str, float], None],
+        held: Callable[[], None],
+        silent: Callable[[float], bool] = lambda _: False,
     ) -> None:
         self._state = state
         self._failed = failed
         self._held = held
+        self._silent = silent
         self.watched = False
         """Whether the client reads partitions here that another broker leads."""
         self.early = 0
@@ -132,6 +145,17 @@ class Follower:
             self._state.plans.no_sooner = MAX_HOLD_SECONDS
             self._look_at(self._state.now + OVERDUE_SECONDS)
 
+    def asked(self, api_key: int) -> None:
+        """Note a request of the client that is not a fetch."""
+        now = self._state.now
+        if api_key in _AT_ONCE and self._silent(now):
+            self._look_at(now + SILENT_SECONDS)
+
+    def hurry(self, now: float) -> None:
+        """Look at the broker now: a broker was late with a fetch of another client."""
+        if self._silent(now):
+            self._look_at(now)
+
     def _look_at(self, due: float) -> None:
         self._due = due
         self._alarm(due)
@@ -142,18 +166,20 @@ class Follower:
         If it does not, end the connection. The client then asks the leader.
         """
         self._respond(now)
-        state = self._state
-        if not self.watched or now < self._due:
+        state, silent = self._state, self._silent(now)
+        if not (self.watched or silent) or now < self._due:
             return
         if state.fault is not None or state.phase is Phase.CLOSING:
             return
         head = state.queue.expected[0] if state.queue.expected else None
         due = now + OVERDUE_SECONDS
-        if head is not None and head.api_key == _FETCH:
-            due = head.sent_at + head.handler.wait + OVERDUE_SECONDS
+        fetches = head is not None and head.api_key == _FETCH and self.watched
+        if head is not None and (fetches or (silent and head.api_key in _AT_ONCE)):
+            due = head.sent_at + (head.handler.wait + OVERDUE_SECONDS if fetches else SILENT_SECONDS)
             bytes_in = state.plans.count().broker.bytes_in
             if now >= due and bytes_in == self._bytes_in:
-                self._failed("overdue", now)
+                if fetches:
+                    self._failed("overdue", now)
                 state.fail("broker", "a replica in the rack does not respond, so its client asks the leader")
                 return
             self._bytes_in = bytes_in

@@ -137,6 +137,8 @@ class RackReads:
         self._stages: set[RackReadsStage] = set()
         self._paused_until = 0.0
         self._pause = PAUSE_SECONDS
+        self._silent: dict[int | None, float] = {}
+        """The brokers that were late with a fetch, each with the time at which the pause ends, in seconds."""
 
     def reader(self, client_id: str, host: str, software: str) -> Reader:
         """Return what is known of a client."""
@@ -165,6 +167,16 @@ class RackReads:
         self._pause = min(2 * self._pause, MAX_PAUSE_SECONDS) if recent else PAUSE_SECONDS
         self._paused_until = now + self._pause
         self.changed()
+
+    def overdue(self, node_id: int | None, now: float) -> None:
+        """Note that a follower is late with a fetch. It is probably late with other requests as well."""
+        self._silent[node_id] = self._paused_until
+        for stage in tuple(self._stages):
+            stage.follower.hurry(now)
+
+    def silent(self, node_id: int | None, now: float) -> bool:
+        """Return whether a follower was late with a fetch, less than a pause ago."""
+        return now < self._silent.get(node_id, 0.0)
 
     def unreachable(self, node_id: int | None, now: float) -> None:
         """Note that the gateway could not connect to a broker. If it is in the rack, it may be a follower."""
@@ -263,7 +275,7 @@ class RackReadsStage(Stage):
         follower, the partitions in this session that it has served."""
         self.not_written: NotWritten | None = NotWritten.NOT_READ
         """Why the client's last fetch got no rack, or None if it got one."""
-        self.follower = Follower(state, shared.failed, self._count_held)
+        self.follower = Follower(state, self._failed, self._count_held, self._silent)
         """The broker, if the client reads partitions here because an answer of their leader led it here."""
         shared.add(self)
 
@@ -291,6 +303,7 @@ class RackReadsStage(Stage):
                 _, software = read_client_names(data, version)
                 if software is not None:
                     self._software, self.reader = software.name, None
+        self.follower.asked(api_key)
         return data
 
     def on_fetch(self, fetch: FetchRequest) -> FetchRequest:
@@ -465,6 +478,14 @@ class RackReadsStage(Stage):
     def out_of_range(self) -> None:
         """Note that a follower lacks records that its client asks for."""
         self._shared.failed("out_of_range", self._state.now)
+
+    def _failed(self, how: str, now: float) -> None:
+        self._shared.failed(how, now)
+        if how == "overdue":
+            self._shared.overdue(self._node_id(), now)
+
+    def _silent(self, now: float) -> bool:
+        return self._shared.silent(self._node_id(), now)
 
     def _count_held(self) -> None:
         self._shared.counts["held"] += 1

@@ -8,7 +8,7 @@ import pytest
 
 from proxy.core.connection_state import ConnectionState
 from proxy.core.eligibility import BrokerVersions
-from proxy.core.follower import OVERDUE_SECONDS
+from proxy.core.follower import OVERDUE_SECONDS, SILENT_SECONDS
 from proxy.core.rack_reads import (
     AGAIN_SECONDS,
     MISSES,
@@ -21,7 +21,7 @@ from proxy.core.rack_reads import (
 from proxy.protocol.api_versions import Features
 from tests.frames import Want, entry, fetch, fetch_response, framed
 from tests.model import wire
-from tests.playbook import SESSION_ID, Playbook, T, asks, full, request
+from tests.playbook import SESSION_ID, Playbook, T, asks, full, request, response
 
 LEADER: Final = 1
 FOLLOWER: Final = 2
@@ -57,8 +57,13 @@ class Gateway:
         self.versions.features = Features(fetch_max=fetch_max, offset_fetch_max=9, find_coordinator_max=6)
         self.stages: list[RackReadsStage] = []
 
-    def connect(self, node_id: int = LEADER, *, software: str = "librdkafka", **options: Any) -> Playbook:
-        """Return a connection of a client to a broker. The client has told its software by then."""
+    def connect(
+        self, node_id: int = LEADER, *, software: str | None = "librdkafka", **options: Any
+    ) -> Playbook:
+        """Return a connection of a client to a broker. The client has told its software by then.
+
+        Without a software, it has told its versions only. With None, it has sent nothing yet.
+        """
         made = 0
 
         def make(state: ConnectionState) -> RackReadsStage:
@@ -72,6 +77,8 @@ class Gateway:
         play.now = NOW
         for core in play.connection.cores:
             core.attach(lambda: None, lambda _: None)
+        if software is None:
+            return play
         return play.knows() if not software else named(play, software)
 
     @property
@@ -410,6 +417,74 @@ def test_rule_16_a_response_that_arrives_slowly_is_not_overdue() -> None:
         follower.broker(piece).takes_client()
         follower.connection.tick(NOW + 10.0 * (second + 1))
     assert [core.fault for core in follower.connection.cores] == [None, None]
+
+
+def overdue(gateway: Gateway) -> float:
+    """Let the follower be late with a fetch. Return when that was seen."""
+    _, follower = led(gateway)
+    follower.client(fetch(12, *T[:1], correlation=3)).to_broker(fetch(12, *T[:1], correlation=3))
+    at = follower.now + 0.5 + OVERDUE_SECONDS
+    for look in (at - 0.5, at):
+        follower.connection.tick(look)
+    assert gateway.shared[0].returns == Counter(overdue=1)
+    return at
+
+
+@pytest.mark.parametrize(("api_key", "version"), [(18, 0), (3, 1), (10, 0)])
+def test_rule_16_what_a_late_follower_should_answer_at_once_is_late_soon(api_key: int, version: int) -> None:
+    """A client that connects to it again would wait for its own time limit, of ten seconds and more."""
+    gateway = Gateway()
+    at = overdue(gateway)
+    again = gateway.connect(FOLLOWER, software=None)
+    again.now = at + 1.0
+    asked = request(api_key, version, 0, bytes(4))
+    again.client(asked).to_broker(asked)
+    again.connection.tick(again.now + SILENT_SECONDS - 0.1)
+    assert [core.fault for core in again.connection.cores] == [None, None]
+    again.connection.tick(again.now + SILENT_SECONDS)
+    assert [core.fault is not None for core in again.connection.cores] == [True, True]
+    assert gateway.shared[0].returns == Counter(overdue=1)
+
+
+def test_rule_16_what_was_asked_before_the_follower_was_late_is_late_as_well() -> None:
+    gateway = Gateway()
+    other = gateway.connect(FOLLOWER)
+    asked = request(3, 1, 9, bytes(4))
+    other.client(asked).to_broker(asked)
+    at = overdue(gateway)
+    other.connection.tick(at)  # the broker has sent something since the connection began: look again
+    other.connection.tick(at + 0.5)
+    assert [core.fault is not None for core in other.connection.cores] == [True, True]
+
+
+@pytest.mark.parametrize(
+    ("node_id", "api_key", "seconds"), [(LEADER, 3, 9.0), (FOLLOWER, 11, 9.0), (FOLLOWER, 3, 31.0)]
+)
+def test_rule_16_other_brokers_other_requests_and_later_ones_may_take_longer(
+    node_id: int, api_key: int, seconds: float
+) -> None:
+    """A broker may keep a JoinGroup (11) for long. After the pause, the follower is like other brokers."""
+    gateway = Gateway()
+    at = overdue(gateway)
+    other = gateway.connect(node_id)
+    other.now = at + (seconds if seconds > PAUSE_SECONDS else 0.0)
+    asked = request(api_key, 1, 9, bytes(4))
+    other.client(asked).to_broker(asked)
+    for step in range(20):
+        other.connection.tick(other.now + step)
+    assert [core.fault for core in other.connection.cores] == [None, None]
+
+
+def test_rule_16_a_follower_that_responds_again_is_not_late() -> None:
+    gateway = Gateway()
+    at = overdue(gateway)
+    again = gateway.connect(FOLLOWER)
+    again.now = at + 1.0
+    asked, told = request(3, 1, 9, bytes(4)), response(9, bytes(12))
+    again.exchange(asked, told)
+    for step in range(20):
+        again.connection.tick(again.now + step)
+    assert [core.fault for core in again.connection.cores] == [None, None]
 
 
 def test_rule_16_a_follower_that_closes_ends_the_racks() -> None:
