@@ -18,7 +18,7 @@ from tools.zones.brokers import ELSEWHERE, HERE, PARTITIONS, led_elsewhere, repl
 from tools.zones.outcome import TIGHT, Findings, Row, failures, judge, longest_gap
 from tools.zones.readers import Received
 from tools.zones.replication import Replication
-from tools.zones.tables import markdown, tables
+from tools.zones.tables import by_fault, by_release, markdown, tables
 from tools.zones.traffic import Fetched, Traffic, traffic
 
 CAPTURES = Path(__file__).parents[2] / "captures"
@@ -176,7 +176,7 @@ def test_the_tables_have_the_modes_side_by_side() -> None:
         ),
         replace(ROW, mode="A", client="go", ran=False, note="no go on this machine"),
     ]
-    assert markdown(rows) == (
+    assert markdown(by_fault(rows)) == (
         "**Kafka 4.3.0, killed (control / A)**\n"
         "\n"
         "| client | from the zone | lost | twice | out of order | out of range | fetches/s"
@@ -190,6 +190,28 @@ def test_the_tables_have_the_modes_side_by_side() -> None:
         console.print(table)
     assert isinstance(console.file, io.StringIO)
     assert "33% / 100%" in console.file.getvalue()
+
+
+def test_the_table_of_a_release_has_the_gaps_of_all_faults() -> None:
+    rows = [
+        replace(
+            ROW, mode=mode, fault=fault, busiest=busiest, findings=Findings(gap_elsewhere=gap, doubled=twice)
+        )
+        for mode, fault, busiest, gap, twice in (
+            ("control", "killed", 20, 6.66, 2),
+            ("A", "killed", 20, 6.62, 0),
+            ("control", "stopped", 4, 5.0, 1),
+            ("A", "stopped", 30, 9.0, 0),
+        )
+    ]
+    assert markdown(by_release(rows)) == (
+        "**Kafka 4.3.0 (control / A)**\n"
+        "\n"
+        "| client | from the zone | killed | stopped | lost, twice, out of order | out of range"
+        " | fetches/s |\n"
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: |\n"
+        "| java | 33% | 6.7 s / 6.6 s | 5.0 s / 9.0 s | 0, 3, 0 / 0 | 0 | 20 / 30 |\n"
+    )
 
 
 @pytest.mark.parametrize("option", ["--clients", "--faults", "--modes"])

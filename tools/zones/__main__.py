@@ -17,7 +17,7 @@ from tools.zones.brokers import FAULTS, Brokers
 from tools.zones.outcome import Row, failures
 from tools.zones.readers import CLIENTS, programs
 from tools.zones.running import CONTROL, MODES, ZoneRun
-from tools.zones.tables import markdown, tables
+from tools.zones.tables import by_fault, by_release, markdown, tables
 
 
 def _some(of: Sequence[str]) -> Callable[[str], list[str]]:
@@ -73,11 +73,13 @@ def main(argv: Sequence[str] | None = None) -> int:
                         for name, why in lacking.items()
                     ]
                 if given.markdown:
-                    print(markdown(new), flush=True)
+                    print(markdown(by_fault(new)), flush=True)
                 else:
                     for table in tables(new):
                         console.print(table)
                 rows += new
+    if given.markdown:
+        print(markdown(by_release(rows)), end="")
     worse = failures(rows, CONTROL)
     for line in worse:
         print(line, file=sys.stderr)

@@ -1,13 +1,22 @@
 """The outcomes as tables, for a terminal and as Markdown."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Final
+from typing import Final, NamedTuple
 
 from rich.table import Table
 
 from tools.zones.outcome import Row
+
+
+class TableText(NamedTuple):
+    """A table: all its cells as text."""
+
+    title: str
+    headings: list[str]
+    lines: list[list[str]]
+    """A line that has only two cells says why a client was not run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +47,8 @@ _COLUMNS: Final = (
 )
 
 
-def by_fault(rows: Sequence[Row]) -> Iterator[tuple[str, list[str], list[list[str]]]]:
-    """Yield a table for each release and fault: its title, its headings, and its lines.
+def by_fault(rows: Sequence[Row]) -> Iterator[TableText]:
+    """Yield a table for each release and fault.
 
     A cell has the values of all modes, in the order in which they were run. Equal values are there once.
     """
@@ -58,7 +67,7 @@ def by_fault(rows: Sequence[Row]) -> Iterator[tuple[str, list[str], list[list[st
                 continue
             lines.append([client, *(_joined([column.cell(row) for row in same]) for column in _COLUMNS)])
         title = f"Kafka {release}, {fault} ({' / '.join(modes)})"
-        yield title, ["client", *(column.heading for column in _COLUMNS)], lines
+        yield TableText(title, ["client", *(column.heading for column in _COLUMNS)], lines)
 
 
 def _order(rows: Sequence[Row], value: str) -> int:
@@ -69,8 +78,51 @@ def _joined(cells: Sequence[str]) -> str:
     return cells[0] if len(set(cells)) == 1 else " / ".join(cells)
 
 
+def by_release(rows: Sequence[Row]) -> Iterator[TableText]:
+    """Yield a table for each release: of each fault only the gap of partitions that are led elsewhere."""
+    for release in dict.fromkeys(row.release for row in rows):
+        own = [row for row in rows if row.release == release]
+        modes = list(dict.fromkeys(row.mode for row in own))
+        faults = list(dict.fromkeys(row.fault for row in own))
+        lines = []
+        for client in dict.fromkeys(row.client for row in own):
+            same = [[row for row in own if (row.client, row.mode) == (client, mode)] for mode in modes]
+            if missing := [row for each in same for row in each if not row.ran]:
+                lines.append([client, f"not run: {missing[0].note}"])
+                continue
+            gaps = [
+                _joined([_gap(*_elsewhere(row)) for each in same for row in each if row.fault == fault])
+                for fault in faults
+            ]
+            wrong = _joined([_wrong(each) for each in same])
+            ranges = _joined([str(sum(row.out_of_range for row in each)) for each in same])
+            busiest = _joined([str(max(row.busiest for row in each)) for each in same])
+            shares = _joined([_percent(each[0].from_zone) for each in same])
+            lines.append([client, shares, *gaps, wrong, ranges, busiest])
+        headings = [
+            "client",
+            "from the zone",
+            *faults,
+            "lost, twice, out of order",
+            "out of range",
+            "fetches/s",
+        ]
+        yield TableText(f"Kafka {release} ({' / '.join(modes)})", headings, lines)
+
+
+def _elsewhere(row: Row) -> tuple[float, int]:
+    return row.findings.gap_elsewhere, row.findings.missing_elsewhere
+
+
+def _wrong(rows: Sequence[Row]) -> str:
+    found = [row.findings for row in rows]
+    lost = sum(each.lost + each.changed for each in found)
+    numbers = lost, sum(each.doubled for each in found), sum(each.disordered for each in found)
+    return ", ".join(map(str, numbers)) if any(numbers) else "0"
+
+
 def tables(rows: Sequence[Row]) -> Iterator[Table]:
-    """Yield the tables for a terminal."""
+    """Yield the tables of each fault for a terminal."""
     for title, headings, lines in by_fault(rows):
         table = Table(title=title, title_justify="left")
         for number, heading in enumerate(headings):
@@ -80,11 +132,11 @@ def tables(rows: Sequence[Row]) -> Iterator[Table]:
         yield table
 
 
-def markdown(rows: Sequence[Row]) -> str:
-    """Return the tables as Markdown."""
+def markdown(found: Iterable[TableText]) -> str:
+    """Return tables as Markdown."""
     parts = []
-    for title, headings, lines in by_fault(rows):
+    for title, headings, lines in found:
         rules = ["---", *("---:" for _ in headings[1:])]
         table = [headings, rules, *(line + [""] * (len(headings) - len(line)) for line in lines)]
-        parts.append(f"**{title}**\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in table))
-    return "\n\n".join(parts) + "\n"
+        parts.append(f"**{title}**\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in table) + "\n")
+    return "\n".join(parts)
