@@ -10,6 +10,9 @@ from tools.zones.brokers import PARTITIONS
 
 FLUSH_SECONDS: Final = 60.0
 VALUE_BYTES: Final = 100
+TIMEOUT_MS: Final = 3_000
+"""How long the producer waits for a broker that does not respond, in milliseconds. The default is 60 s. Until
+then, there would be no new records of such a broker's partitions."""
 _SILENT: Final = 0
 """The log level of librdkafka: brokers fail on purpose here."""
 
@@ -32,6 +35,7 @@ class Written:
                 "bootstrap.servers": bootstrap,
                 "enable.idempotence": True,  # and with it acks=all
                 "linger.ms": 0,
+                "socket.timeout.ms": TIMEOUT_MS,
                 "log_level": _SILENT,
             }
         )
