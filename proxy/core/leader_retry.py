@@ -663,13 +663,15 @@ class LeaderRetry(Stage):
                 held.legs[leader_id] += those
                 continue
             found_there = self._siblings.find(self._who, leader_id, now)
-            if found_there is None:
-                self._give_up(those, NotFollowed.NO_CONNECTION)
+            late = found_there is None or now + found_there[1] > held.deadline + held.repeat.beyond
+            if late and held.repeat.may_connect:
+                own = self._siblings.new(self._who, leader_id)
+                found_there, late = (own, 0.0) if own is not None else found_there, own is None
+            if found_there is None or late:
+                why = NotFollowed.NO_CONNECTION if found_there is None else NotFollowed.BUSY
+                self._give_up(those, why)
                 continue
             sibling, left = found_there
-            if now + left > held.deadline + held.repeat.beyond:
-                self._give_up(those, NotFollowed.BUSY)
-                continue
             held.legs[leader_id] = []
             leg = _Leg(held, leader_id, sibling, those)
             if all(each.sure for each in those):

@@ -361,6 +361,8 @@ class RackOffsetsStage(Stage):
         if self._retry is None:
             left(leaders.keys())
             return [frame]
+        # The client has authenticated: this may be the first response that shows it.
+        self._retry.on_answered(asked.api_key)
         return self._retry.follow(handler, OffsetsRepeat(asked, frame, leaders, left))
 
     def _was_named(self, place: Place) -> bool:

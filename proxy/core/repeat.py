@@ -50,7 +50,7 @@ class Repeat(Protocol):
     """The parts of one client request that have to be retried."""
 
     name: str
-    """``fetch`` or ``produce``."""
+    """``fetch``, ``produce`` or ``offsets``."""
     frame: bytes
     """The response with the errors, in the form for the client."""
     failed: dict[Place, Failed]
@@ -63,6 +63,8 @@ class Repeat(Protocol):
     beyond: float
     """Earlier requests may block the retry at the new leader for up to this many seconds after `seconds` have
     passed. If they may block it for longer, the new leader is not asked."""
+    may_connect: bool
+    """Whether the gateway may open a connection if the client has none, or if it is in use."""
 
     def choose(self, followed: Container[Place]) -> int:
         """Remove the partitions that may not be retried. Return how many of these had error 6.

@@ -47,6 +47,7 @@ class FetchRepeat:
     beyond = MAX_SECONDS - HOLD_SECONDS
     """For how many seconds after the hold the client's own fetch at the new leader may block the retry, at
     worst. While records arrive, it seldom blocks."""
+    may_connect = False
 
     def __init__(self, fetch: FetchRequest, frame: bytes) -> None:
         self.frame = frame

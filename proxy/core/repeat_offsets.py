@@ -112,6 +112,7 @@ class OffsetsRepeat:
     by_id = False
     seconds = MAX_SECONDS
     beyond = 0.0
+    may_connect = True
 
     def __init__(
         self,

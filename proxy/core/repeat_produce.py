@@ -32,6 +32,7 @@ class ProduceRepeat:
     by_id = False
     seconds = MAX_SECONDS
     beyond = 0.0
+    may_connect = False
 
     def __init__(
         self,

@@ -208,6 +208,8 @@ class Siblings:
         self.fetches = fetches
         self.produces = produces
         self.order = ProduceOrder()
+        self.connect: Callable[[ClientIdentity, int], Sibling | None] = lambda *_: None
+        """Returns a new connection to a broker for a client without authentication, or None."""
         self._own: dict[tuple[ClientIdentity, int], deque[Sibling]] = {}
 
     def __repr__(self) -> str:
@@ -249,6 +251,14 @@ class Siblings:
             if least <= (0.0, False) or looked_at == _LOOKED_AT:
                 break
         return best
+
+    def new(self, who: ClientIdentity | None, node_id: int) -> Sibling | None:
+        """Return a connection of the gateway's own to a broker. None if it would not be like the client's.
+
+        It is, if the client has not authenticated: a broker knows both by the gateway's address and
+        certificate.
+        """
+        return self.connect(who, node_id) if who is not None and not who.authenticated_as else None
 
 
 class Authentication:

@@ -3,7 +3,7 @@
 import asyncio
 import errno
 import ssl
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from socket import socket
 from time import monotonic
@@ -18,6 +18,7 @@ from proxy.net.listen import check_not_own
 from proxy.net.resolve import try_each
 from proxy.net.tls import BrokerTls
 from proxy.net.transparent import Destinations, OutboundPorts, is_own, outbound_socket
+from proxy.protocol.api import LENGTH_BYTES
 from proxy.server.monitor import Monitor
 from proxy.server.process import Process
 from proxy.server.registry import KnownBrokers
@@ -27,6 +28,8 @@ CONNECT_SECONDS: Final = 10.0
 """How long connecting to one address of a broker may take, in seconds."""
 UNREACHABLE_SECONDS: Final = 0.5
 """How long a client stays connected after the last attempt to reach its broker has failed, in seconds."""
+MAX_ANSWER: Final = 1 << 20
+"""The longest response to a request of `Upstream.ask`, in bytes."""
 LOOP_SECONDS: Final = 60.0
 """How long /readyz reports that the gateway has connected to itself, in seconds."""
 _LOOP: Final = (
@@ -189,6 +192,39 @@ class Upstream:
         check_not_own(ips, address.port, self._brokers.listeners)
         connect = partial(self._open, address, link, port=address.port)
         await try_each(ips, end - self._loop.time(), lambda ip: connect(host=ip))
+
+    async def ask(
+        self, address: Address, frame: bytes, within: float, listeners: Collection[Address]
+    ) -> bytes:
+        """Send a request to a broker on a connection of its own, and return the response.
+
+        Args:
+            address: the broker's address.
+            frame: the request.
+            within: the time limit in seconds.
+            listeners: the gateway's own listeners, which are not asked.
+
+        Raises:
+            OSError: the broker can't be reached, or there is no response in time.
+            ValueError: the host can't be a host name.
+            asyncio.IncompleteReadError: the broker closed the connection.
+        """
+        async with asyncio.timeout(within):
+            ips = await self._process.resolver.ips(address.host)
+            check_not_own(ips, address.port, listeners)
+            args = self.tls.connect_args(address.host)
+            reader, writer = await try_each(
+                ips, within, lambda ip: asyncio.open_connection(ip, address.port, **args)
+            )
+            try:
+                writer.write(frame)
+                head = await reader.readexactly(LENGTH_BYTES)
+                size = int.from_bytes(head)
+                if size > MAX_ANSWER:
+                    raise OSError(f"a response of {size} bytes")
+                return head + await reader.readexactly(size)
+            finally:
+                writer.close()
 
     async def _open(self, address: Address, link: Link, **where: Any) -> None:
         transport, _ = await self._loop.create_connection(

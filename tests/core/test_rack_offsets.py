@@ -9,11 +9,12 @@ from proxy.core.connection_state import ConnectionState
 from proxy.core.eligibility import BrokerVersions
 from proxy.core.events import NoConsumer
 from proxy.core.leader_retry import QUIET_SECONDS
+from proxy.core.own import TakeReply
 from proxy.core.rack_leaders import RackLeaders
 from proxy.core.rack_offsets import LONG_SECONDS, OFTEN_SECONDS, TRUE_SECONDS, RackOffsetsStage, Troubles
 from proxy.core.raise_fetch import RaiseFetch
 from proxy.core.repeat import MAX_SECONDS
-from proxy.core.siblings import Siblings
+from proxy.core.siblings import ClientIdentity, Siblings
 from proxy.protocol.api_versions import Features
 from tests.core.offsets import FOR_EPOCH, LIST_OFFSETS, VERSIONS, Place, asks, tells
 from tests.core.replicas import Part, body
@@ -59,8 +60,13 @@ class Gateway:
         """Return the Metadata that a client gets."""
         return self.leaders.name_replicas(TRUE, 7, client, HOST, now)
 
-    def connect(self, node_id: int, *, client: str = CLIENT, core: Any = Connection) -> Playbook:
-        """Return a connection of an authenticated client. Its last response came some time ago."""
+    def connect(
+        self, node_id: int, *, client: str = CLIENT, core: Any = Connection, idle: bool = True
+    ) -> Playbook:
+        """Return a connection of a client that has asked for versions.
+
+        If it is `idle`, the client has got another response some time ago.
+        """
         stages: list[RackOffsetsStage] = []
 
         def first(state: ConnectionState) -> RackOffsetsStage:
@@ -84,7 +90,8 @@ class Gateway:
         play.now = NOW - QUIET_SECONDS
         asked = request(18, 0, 1, client=client.encode())
         play.client(asked).to_broker(asked).broker(told := response(1, bytes(6))).to_client(told)
-        play.exchange(request(12, 0, 1, client=client.encode()), response(1, b"\0\0"))
+        if idle:
+            play.exchange(request(12, 0, 1, client=client.encode()), response(1, b"\0\0"))
         play.now = NOW
         for core_ in (play.connection,) if core is Connection else play.connection.cores:
             core_.attach(lambda: None, self.alarms.append)
@@ -149,6 +156,15 @@ def test_rule_22_other_errors_of_the_leader_are_for_the_client() -> None:
     assert gateway.metadata(NOW) == NAMED
 
 
+def test_rule_22_the_first_request_of_a_connection_is_asked_again() -> None:
+    """The response to it shows that the client needs no further authentication."""
+    gateway = Gateway()
+    here, leader = gateway.connect(HERE, idle=False), gateway.connect(LEADER)
+    here.client(asked := asks(LIST_OFFSETS, 5, PLACES[0])).to_broker(asked)
+    here.broker(tells(LIST_OFFSETS, 5, REFUSED[0])).nothing()
+    leader.to_broker(asks(LIST_OFFSETS, 5, PLACES[0], correlation=OURS))
+
+
 def test_rule_22_later_responses_wait_for_the_leader() -> None:
     gateway = Gateway()
     here, leader = gateway.connect(HERE), gateway.connect(LEADER)
@@ -170,6 +186,82 @@ def test_rule_22_what_needs_no_leader_passes() -> None:
     asked = asks(LIST_OFFSETS, 7, PLACES[0], client=b"another")
     here.exchange(asked, tells(LIST_OFFSETS, 7, REFUSED[0]))
     assert gateway.metadata(NOW) == NAMED
+
+
+class Own:
+    """A connection of the gateway's own."""
+
+    def __init__(self, who: ClientIdentity, node_id: int) -> None:
+        self.who, self.node_id = who, node_id
+        self.asked = b""
+        self.take: TakeReply = lambda *_: None
+
+    def identity(self) -> ClientIdentity | None:
+        return self.who
+
+    def wait_left(self, _now: float) -> float:
+        return 0.0
+
+    def quiet(self, _now: float) -> bool:
+        return True
+
+    def ask(self, frame: bytes, take: TakeReply, _now: float, *, partitions: int = -1) -> None:
+        assert partitions == 1
+        self.asked, self.take = frame, take
+
+    def count(self, _partitions: int, _record_bytes: int) -> None:
+        pass
+
+
+def own_connections(gateway: Gateway) -> list[Own]:
+    """Let the gateway open connections of its own. Return a list that gets them."""
+    own: list[Own] = []
+
+    def connect(who: ClientIdentity, node_id: int) -> Own:
+        own.append(Own(who, node_id))
+        return own[-1]
+
+    gateway.siblings.connect = connect
+    return own
+
+
+def test_rule_22_the_gateway_connects_if_the_client_has_not_authenticated() -> None:
+    """Nothing tells its connection from one of the client's. Without a response, rule 23 holds."""
+    for answers in (True, False):
+        gateway = Gateway()
+        own = own_connections(gateway)
+        here = gateway.connect(HERE)
+        here.client(asked := asks(LIST_OFFSETS, 5, PLACES[0])).to_broker(asked)
+        here.broker(tells(LIST_OFFSETS, 5, REFUSED[0])).nothing()
+        assert own[0].who == ClientIdentity(HOST, CLIENT, b"")
+        assert own[0].node_id == LEADER
+        assert own[0].asked == asks(LIST_OFFSETS, 5, PLACES[0], correlation=OURS)
+        if answers:
+            own[0].take(tells(LIST_OFFSETS, 5, PLACES[0], correlation=OURS), NOW)
+            here.to_client(tells(LIST_OFFSETS, 5, PLACES[0]))
+            assert gateway.metadata(NOW) == NAMED
+        else:
+            own[0].take(None, NOW)
+            here.to_client(tells(LIST_OFFSETS, 5, REFUSED[0]))
+            assert true_until(gateway, NOW + TRUE_SECONDS)
+
+
+def test_rule_22_a_connection_of_the_client_comes_first_if_it_is_not_in_use() -> None:
+    """A fetch that may wait for longer than the client would wait is in the way."""
+    gateway = Gateway()
+    own = own_connections(gateway)
+    here, leader = gateway.connect(HERE), gateway.connect(LEADER)
+    here.client(asked := asks(LIST_OFFSETS, 5, PLACES[0])).to_broker(asked)
+    here.broker(tells(LIST_OFFSETS, 5, REFUSED[0])).nothing()
+    leader.to_broker(asks(LIST_OFFSETS, 5, PLACES[0], correlation=OURS))
+    leader.broker(tells(LIST_OFFSETS, 5, PLACES[0], correlation=OURS)).nothing()
+    here.to_client(tells(LIST_OFFSETS, 5, PLACES[0]))
+    assert own == []
+    parked = fetch(12, (TOPIC, 0), max_wait_ms=5000, client="app")
+    leader.client(parked).to_broker(parked)
+    here.client(asked).to_broker(asked)
+    here.broker(tells(LIST_OFFSETS, 5, REFUSED[0])).nothing()
+    assert [each.node_id for each in own] == [LEADER]
 
 
 @pytest.mark.parametrize("client", ["app", "other"])

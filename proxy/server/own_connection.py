@@ -1,0 +1,90 @@
+"""The gateway's own connections to leaders, for clients that have not authenticated: ``--rack-clients``."""
+
+import asyncio
+from time import monotonic
+from typing import Final
+
+from proxy.addresses import Address
+from proxy.core.own import TakeReply
+from proxy.core.repeat import MAX_SECONDS
+from proxy.core.siblings import ClientIdentity, Sibling
+from proxy.server.process import Process
+from proxy.server.registry import KnownBrokers
+from proxy.server.upstream import Upstream
+
+MOST: Final = 16
+"""The maximum number of these connections at one time."""
+
+
+class OwnConnections:
+    """Opens connections for questions of clients that have no connection to a leader.
+
+    Args:
+        process: the process.
+        brokers: the known brokers.
+        upstream: connects to brokers.
+    """
+
+    def __init__(self, process: Process, brokers: KnownBrokers, upstream: Upstream) -> None:
+        self._process = process
+        self._brokers = brokers
+        self._upstream = upstream
+        self._open = 0
+
+    def connect(self, who: ClientIdentity, node_id: int) -> Sibling | None:
+        """Return a connection for one question. None if the broker is not known, or if too many are open."""
+        broker = self._brokers.known.get(node_id)
+        return None if broker is None or self._open >= MOST else OwnConnection(self, who, broker.address)
+
+    def ask(self, address: Address, frame: bytes, take: TakeReply) -> None:
+        """Send a request. Call `take` with the response and the time; None if there is none."""
+        self._process.spawn(self._ask(address, frame, take))
+
+    async def _ask(self, address: Address, frame: bytes, take: TakeReply) -> None:
+        self._open += 1
+        response = None
+        try:
+            response = await self._upstream.ask(address, frame, MAX_SECONDS, self._brokers.listeners)
+        except (OSError, ValueError, asyncio.IncompleteReadError):  # TimeoutError is an OSError
+            pass
+        finally:
+            self._open -= 1
+            take(response, monotonic())
+
+
+class OwnConnection:
+    """A connection of the gateway's own, which has the methods of `Sibling`.
+
+    It is opened for the question, and closed after the response.
+
+    Args:
+        connections: opens it.
+        who: the client for which it is.
+        address: the broker's address.
+    """
+
+    __slots__ = ("_address", "_connections", "_who")
+
+    def __init__(self, connections: OwnConnections, who: ClientIdentity, address: Address) -> None:
+        self._connections = connections
+        self._who = who
+        self._address = address
+
+    def identity(self) -> ClientIdentity | None:
+        """See `Sibling.identity`."""
+        return self._who
+
+    def wait_left(self, _now: float) -> float:
+        """Return 0, because nothing else is sent there."""
+        return 0.0
+
+    def quiet(self, _now: float) -> bool:
+        """Return True, because nothing else is sent there."""
+        return True
+
+    def ask(self, frame: bytes, take: TakeReply, _now: float, *, partitions: int = -1) -> None:  # noqa: ARG002
+        """See `Sibling.ask`."""
+        self._connections.ask(self._address, frame, take)
+
+    def count(self, _partitions: int, _record_bytes: int) -> None:
+        """Count nothing, because no fetch is sent there."""
