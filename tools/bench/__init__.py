@@ -29,6 +29,9 @@ megabytes per second and milliseconds are not.
 - `cooperative`: four consumers that share a partition by key, compared with other ways to consume it.
 - `replay`: `measure` and `inspect` of large generated captures, compared with tshark; more bytes, more files,
   a cluster, many connections; CPU by stage; cold starts; `drive`.
+- `zones`: the options of racks (docs/zones.md): the gateway's CPU, bytes that cross zones, latency at a
+  follower, the time back from a replica that fails, and what that does to other clients. It takes 15 minutes
+  at most.
 
 `stage` has the broker and the routes to it. `load` has the programs that produce and consume, each in its own
 process. `windows` orders and compares the windows. `figures` prints tables. `floor` makes the table that

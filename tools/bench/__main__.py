@@ -34,6 +34,7 @@ from tools.bench import (
     transparent,
     wire,
     workers,
+    zones,
 )
 from tools.bench.figures import FigureTable, document, show
 from tools.bench.page import page
@@ -60,6 +61,7 @@ PARTS: Final[dict[str, Callable[[BenchStage], list[FigureTable]]]] = {
     "filter": key_ranges.run,
     "cooperative": cooperative.run,
     "replay": replay.run,
+    "zones": zones.run,
 }
 SECONDS: Final = 20.0
 QUICK_SECONDS: Final = 4.0
@@ -125,7 +127,7 @@ def _options() -> argparse.Namespace:
         nargs="+",
         choices=PARTS,
         metavar="NAME",
-        help=f"measure only these parts: {', '.join(PARTS)}",
+        help=f"measure only these parts: {', '.join(PARTS)} (zones takes 15 minutes at most, --quick 5)",
     )
     parser.add_argument("--seconds", type=float, help=f"length of a window (default: {SECONDS:.0f})")
     extent = parser.add_mutually_exclusive_group()

@@ -2,7 +2,8 @@
 
 Each connection fetches the first PARTITIONS partitions of a topic (default 1), and fetches again after each
 response. If there are no new records, the broker responds after WAIT_MS: 500 connections that wait 500 ms
-send at most 1,000 fetches a second. Each fetch rotates its list of partitions, like librdkafka.
+send at most 1,000 fetches a second. Each fetch rotates its list of partitions, like librdkafka. If PARTITIONS
+is `metadata`, the connections request Metadata for the topic instead.
 
 The program prints `ready` when all connections are open. They begin to fetch when a line arrives on stdin,
 and pause at the next line. Then the program prints the figures since the fetches began. This repeats. When
@@ -18,9 +19,10 @@ from typing import Final, TypeAlias, cast
 
 import uvloop
 
-from tools.bench.frames import fetch_request, rotated
+from tools.bench.frames import fetch_request, metadata_request, rotated
 from tools.bench.passthrough import address
 
+METADATA: Final = "metadata"
 TURNS: Final = 16
 """The number of different orders of the list of partitions. They are used in turn."""
 
@@ -144,6 +146,10 @@ def _same(client: FetchingConnection) -> FetchingConnection:
 
 if __name__ == "__main__":
     target, topic_id, connections, wait, *more = sys.argv[1:]
-    listed = fetches(bytes.fromhex(topic_id), int(more[0]) if more else 1, int(wait))
+    topic_of = bytes.fromhex(topic_id)
+    if more == [METADATA]:
+        listed = [metadata_request(0, topic_of)]
+    else:
+        listed = fetches(topic_of, int(more[0]) if more else 1, int(wait))
     counted = uvloop.run(run(address(target), listed, int(connections), int(wait)))
     print(json.dumps(counted), flush=True)

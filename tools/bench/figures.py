@@ -24,6 +24,15 @@ TRANSPARENT: Final = ("redirect", "tproxy")
 ONE_WORKER, TWO_WORKERS = "1 worker", "2 workers"
 ONE_MEMBER, FOUR_MEMBERS, PARALLEL, SHARE = "1 member", "4 members", "parallel-consumer", "share group"
 """The columns of the table that compares cooperative consuming with other ways to consume."""
+NO_RACK, AGAIN = "no rack", "again"
+"""The columns of a gateway without ``--rack``, and of a second one like it."""
+AUDIT, WRITTEN, REPLICA, NAMED = "--rack", "--rack-reads", "at the replica", "--rack-clients"
+"""The columns of gateways with a rack: it only counts; it writes the rack into fetches; it is between a
+client and the replica in its rack; it names that replica as the leader."""
+OWN_RACK: Final = "client.rack"
+"""The column of a client with a rack of its own, without a gateway."""
+BEFORE, KILLED, STOPPED = "before", "killed", "stopped"
+"""The columns of figures before and after another client's replica is killed or stopped."""
 MEMBER: Final = "member"
 """The column of a client that is a member of a cooperative group."""
 TRAFFICS: Final = ("records", "20 connections", "200 connections", "5,000 connections")
@@ -31,12 +40,17 @@ TRAFFICS: Final = ("records", "20 connections", "200 connections", "5,000 connec
 COLUMNS: Final = (
     *(DIRECT, "Java", FLOOR, HAPROXY),
     *(GATEWAY, FOLLOW, EXPLICIT, *TRANSPARENT, ONE_WORKER, TWO_WORKERS),
+    *(NO_RACK, OWN_RACK, AGAIN, AUDIT, WRITTEN, REPLICA, NAMED),
+    *(BEFORE, KILLED, STOPPED),
     *(TSHARK, REPLAY),
     *TRAFFICS,
     *(MEMBER, ONE_MEMBER, FOUR_MEMBERS, PARALLEL, SHARE),
 )
 """All columns that a table can have, in their order. Most are routes between client and broker."""
-JUDGED: Final = (GATEWAY, FOLLOW, *TRANSPARENT, TWO_WORKERS, REPLAY, MEMBER, FOUR_MEMBERS)
+JUDGED: Final = (
+    *(GATEWAY, FOLLOW, *TRANSPARENT, TWO_WORKERS, REPLAY, MEMBER, FOUR_MEMBERS),
+    *(AUDIT, WRITTEN, REPLICA, NAMED),
+)
 """The columns of fetchgate. The other columns are shown for comparison."""
 
 

@@ -9,9 +9,10 @@ import cProfile
 import logging
 import socket
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final, Self, TypeAlias
 
 import numpy as np
@@ -26,13 +27,15 @@ from proxy.server.process import Process, Tasks
 from tools.bench import passthrough
 from tools.bench.frames import Topics, fetch_request, fetch_response, rotated
 from tools.bench.processes import HOST
-from tools.bench.traffic import SESSION_ID
+from tools.bench.traffic import CLIENT_ID, SESSION_ID
 from tools.kafka.ports import free_ports
-from tools.kafka.raw import array, frame
+from tools.kafka.raw import API_VERSIONS, array, frame, request
 
 _RANGES: Final = ((0, 0, 11), (1, 4, 18), (3, 0, 13), (9, 1, 9), (10, 0, 6), (12, 0, 4), (18, 0, 4))
 """The relevant part of a 4.3 broker's ApiVersions: key, lowest and highest version."""
 _PEER: Final = (HOST, 1)
+NODES: Final = 3
+"""The highest node id for which a gateway has a free port."""
 FIRST_FETCHES: Final = 10
 """The number of fetches after which a gateway has a session at the latest."""
 HEAD_BYTES, END_BYTES = 90, 3
@@ -104,14 +107,28 @@ class _NoTasks(Tasks):
 
 
 class _IdleGateway(Gateway):
-    """A gateway that is bound, but accepts nothing and never connects."""
+    """A gateway that is bound, but accepts nothing and never connects.
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        options = {"listen": f"{HOST}:{free_ports()}", "bootstrap": f"{HOST}:{_PEER[1]}", "admin": "off"}
+    Its event loop does not run.
+
+    Args:
+        more: more options of the gateway.
+    """
+
+    def __init__(self, more: Mapping[str, str]) -> None:
+        self._loop = loop = asyncio.new_event_loop()
+        listen = f"{HOST}:{free_ports(NODES + 2)}"
+        options = {"listen": listen, "bootstrap": f"{HOST}:{_PEER[1]}", "admin": "off", **more}
         log = structlog.wrap_logger(None, wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
         process = Process.of(load(options, {}, None), loop, log)
         super().__init__(replace(process, tasks=_NoTasks(loop)))
         self.open()
+
+    def close(self) -> int:
+        """Close the listeners, the connections and the event loop."""
+        closed = super().close()
+        self._loop.close()
+        return closed
 
 
 class Inside:
@@ -119,17 +136,31 @@ class Inside:
 
     Args:
         gateway: True for the gateway's code, False for the floor's code.
+        options: more options of the gateway.
+        node_id: the broker of the connection. None for the bootstrap.
+        beside: another connection, whose gateway this one shares. It must end later.
     """
 
-    def __init__(self, *, gateway: bool) -> None:
-        self._loop = asyncio.new_event_loop()
+    def __init__(
+        self,
+        *,
+        gateway: bool,
+        options: Mapping[str, str] | None = None,
+        node_id: int | None = None,
+        beside: "Inside | None" = None,
+    ) -> None:
+        self._shares = beside is not None
         self._socket = socket.socket()
         self._client, self._broker = _MemoryTransport(self._socket), _MemoryTransport(self._socket)
         self._client_side: Side
         self._broker_side: Side
-        self._gateway = _IdleGateway(self._loop) if gateway else None
-        if self._gateway is not None:
-            link = Link(self._gateway.server, None)
+        self.gateway: _IdleGateway | None
+        if beside is not None:
+            self.gateway = beside.gateway
+        else:
+            self.gateway = _IdleGateway(options or {}) if gateway else None
+        if self.gateway is not None:
+            link = Link(self.gateway.server, node_id)
             self._client_side, self._broker_side = ClientProtocol(link), BrokerProtocol(link)
         else:
             side = passthrough.FloorSide()
@@ -141,36 +172,73 @@ class Inside:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._gateway is not None:
-            self._gateway.close()
-        self._loop.close()
+        if self.gateway is not None and not self._shares:
+            self.gateway.close()
         self._socket.close()
 
-    def begin(self, listed: Topics, *, session: bool) -> None:
+    def begin(self, listed: Topics, *, session: bool, wait_ms: int = 500) -> None:
         """Fetch a few times, until the gateway knows its broker and, if wanted, has a session.
 
         Args:
             listed: the topics and partitions to list. Their order is rotated on every fetch.
             session: whether the gateway must get a session.
+            wait_ms: how long the broker may wait for records.
 
         Raises:
             RuntimeError: the gateway requested no session.
         """
         established = False
+
+        def respond(sent: bytes) -> bytes:
+            nonlocal established
+            wants = _wants_session(sent)
+            established |= wants
+            return _response(sent, topics, wants=wants)
+
         for number in range(1, FIRST_FETCHES):
             topics = rotated(listed, number)
-            _give(self._client_side, fetch_request(number, topics))
-            while sent := self._broker.taken():
-                while sent:
-                    first, sent = sent[: (size := 4 + int.from_bytes(sent[:4]))], sent[size:]
-                    wants = _wants_session(first)
-                    established |= wants
-                    _give(self._broker_side, _response(first, topics, wants=wants))
-            self._client.taken()
+            self.play(fetch_request(number, topics, wait_ms=wait_ms), respond)
             if established:
                 return
         if session:
             raise RuntimeError(f"no session for {len(listed)} topics")
+
+    def introduce(self, metadata: tuple[bytes, bytes] | None = None) -> None:
+        """Request the broker's versions, as a client does first.
+
+        Args:
+            metadata: a Metadata request and its response, which follow.
+        """
+        self.play(
+            frame(request(API_VERSIONS, 0, b"", CLIENT_ID, 0)), partial(_response, listed=(), wants=False)
+        )
+        if metadata is not None:
+            self.play(metadata[0], lambda _: metadata[1])
+
+    def lead(self, listed: Topics, node_id: int) -> None:
+        """Fetch once. The response leads the client to another broker (KIP-392)."""
+
+        def respond(sent: bytes) -> bytes:
+            if sent[5] != ApiKey.FETCH:
+                return _response(sent, listed, wants=False)
+            session_id = SESSION_ID if _wants_session(sent) else 0
+            return fetch_response(int.from_bytes(sent[8:12]), listed, session_id=session_id, replica=node_id)
+
+        self.play(fetch_request(1, listed, wait_ms=0), respond)
+
+    def play(self, asked: bytes, respond: Callable[[bytes], bytes]) -> None:
+        """Play an exchange, and those that the gateway makes for itself.
+
+        Args:
+            asked: the client's request.
+            respond: returns the broker's response to each request that reaches it.
+        """
+        _give(self._client_side, asked)
+        while sent := self._broker.taken():
+            while sent:
+                first, sent = sent[: (size := 4 + int.from_bytes(sent[:4]))], sent[size:]
+                _give(self._broker_side, respond(first))
+        self._client.taken()
 
     def exchange(
         self, request: bytes, response: bytes, profile: cProfile.Profile | None = None

@@ -213,6 +213,7 @@ def _percentiles(values: list[int]) -> Result:
         "count": len(ordered),
         "p50": ordered[len(ordered) // 2] / 1e6,
         "p99": ordered[len(ordered) * 99 // 100] / 1e6,
+        "most": ordered[-1] / 1e6,
     }
 
 

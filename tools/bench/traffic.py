@@ -46,7 +46,9 @@ def listing(topics: int, partitions: int) -> Topics:
     return [(chance.randbytes(16), list(range(partitions))) for _ in range(topics)]
 
 
-def fetches(topics: int, partitions: int, *, busy: bool = False, size: int = len(RECORDS)) -> Traffic:
+def fetches(
+    topics: int, partitions: int, *, busy: bool = False, size: int = len(RECORDS), wait_ms: int = 500
+) -> Traffic:
     """Return fetches of all partitions, rotated by one each time like librdkafka, with or without records.
 
     Args:
@@ -54,6 +56,7 @@ def fetches(topics: int, partitions: int, *, busy: bool = False, size: int = len
         partitions: the number of partitions of each topic.
         busy: whether the first partition has records in every response.
         size: the size of these records in bytes.
+        wait_ms: how long the broker may wait for records.
     """
     listed = listing(topics, partitions)
     hot: Key = (listed[0][0], 0)
@@ -63,7 +66,7 @@ def fetches(topics: int, partitions: int, *, busy: bool = False, size: int = len
 
     def frames(number: int) -> tuple[bytes, bytes]:
         turned = rotated(listed, number % (topics * partitions))
-        sent = fetch_request(number, turned, offsets={hot: OFFSET + number} if busy else {})
+        sent = fetch_request(number, turned, offsets={hot: OFFSET + number} if busy else {}, wait_ms=wait_ms)
         answered = changed if session else listed
         response = fetch_response(number, answered, session_id=SESSION_ID if session else 0, records=records)
         return sent, response

@@ -1,0 +1,89 @@
+"""Three brokers in three racks, with a replica selector, for the part `zones`."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Final
+
+from tools.bench.processes import BenchGateway
+from tools.kafka import LATEST, Cluster
+from tools.kafka.admin import Admin
+
+RACKS: Final = {1: "R1", 2: "R2", 3: "R3"}
+LEADER, REPLICA = 1, 2
+"""The broker that leads partitions in these measurements, and the one in the clients' zone."""
+OWN: Final = RACKS[REPLICA]
+"""The rack of clients and gateways."""
+AUDITS: Final = ("--rack", OWN)
+WRITES: Final = (*AUDITS, "--rack-reads", "client")
+_SELECTOR: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+_PATIENCE: Final = 60.0
+
+
+def cluster(racks: Mapping[int, str] = RACKS) -> Cluster:
+    """Return brokers in racks, which `with` starts. All other settings are the brokers' defaults."""
+    found = Cluster(LATEST, nodes=len(racks), properties={"replica.selector.class": _SELECTOR})
+    for broker in found.brokers:
+        broker.configure({"broker.rack": racks[broker.node_id]})
+    return found
+
+
+def gateway(brokers: Cluster, *options: str) -> BenchGateway:
+    """Start a gateway in front of the brokers."""
+    return BenchGateway(brokers.bootstrap, *options, node_id=len(brokers.brokers))
+
+
+def create(brokers: Cluster, topic: str, *replicas: Sequence[int]) -> None:
+    """Make a topic: for each partition the replicas, the leader first. Wait until all are in sync."""
+    with Admin(brokers.bootstrap) as admin:
+        admin.create_topic(topic, assignment=dict(enumerate(map(list, replicas))))
+    in_sync(brokers, topic, len(replicas[0]))
+
+
+def in_sync(brokers: Cluster, topic: str, count: int) -> None:
+    """Wait until each partition of a topic has this many replicas in sync.
+
+    Raises:
+        RuntimeError: it takes too long.
+    """
+
+    def holds() -> bool:
+        with suppress(OSError), Admin(brokers.broker(LEADER).address) as admin:
+            found = admin.state(topic).topics[topic].in_sync
+            return bool(found) and all(len(each) == count for each in found.values())
+        return False
+
+    until(holds, f"{count} replicas of {topic} are not in sync")
+
+
+def follows(gateway: BenchGateway, partitions: int) -> None:
+    """Wait until clients have got a response for this many partitions from a replica in the rack.
+
+    Raises:
+        RuntimeError: it takes too long.
+    """
+    until(
+        lambda: gateway.state()["zones"]["reads"]["partitions_moved"] >= partitions,
+        "a client does not read from the replica in its rack",
+    )
+
+
+def until(holds: Callable[[], bool], otherwise: str) -> None:
+    """Wait until a condition holds.
+
+    Raises:
+        RuntimeError: it takes too long. The text is `otherwise`.
+    """
+    end = time.monotonic() + _PATIENCE
+    while not holds():
+        if time.monotonic() > end:
+            raise RuntimeError(otherwise)
+        time.sleep(0.1)
+
+
+def offers(option: str) -> bool:
+    """Return whether the gateway has an option."""
+    command = [sys.executable, "-m", "proxy", "proxy", "--help"]
+    return option in subprocess.run(command, capture_output=True, text=True, check=True).stdout

@@ -1,0 +1,139 @@
+"""Measures the bytes that cross zones: three brokers in three racks, and six clients, one after the other.
+
+Each client reads all partitions of a topic through a gateway that only counts, and then through one that has
+it read from the replica in its zone. All partitions have a replica there. Brokers lead a third of them each.
+"""
+
+import shutil
+import subprocess
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from proxy.core.racks import Zone
+from tests.clients import programs
+from tests.clients.runner import AIOKAFKA, CONFLUENT, KAFKA_PYTHON, Program, Run
+from tools.bench import zone_brokers
+from tools.bench.figures import AUDIT, NAMED, WRITTEN, FigureRow, FigureTable
+from tools.bench.processes import BenchGateway, Load
+from tools.bench.stage import BenchStage
+from tools.bench.zone_brokers import AUDITS, WRITES
+from tools.kafka import Cluster
+from tools.kafka.admin import Admin
+
+TOPIC: Final = "crossing"
+PARTITIONS: Final = 6
+RECORDS: Final = 500
+"""The number of records of each partition."""
+RECORD_BYTES: Final = 1024
+PATIENCE: Final = 90.0
+FOLLOWERS: Final[Mapping[str, Callable[[], Program]]] = {
+    "librdkafka": lambda: CONFLUENT,
+    "Java": programs.java,
+    "Sarama": programs.sarama,
+    "kafka-python": lambda: KAFKA_PYTHON,
+}
+"""Clients that follow if the rack is written into their fetches."""
+OTHERS: Final[Mapping[str, Callable[[], Program]]] = {
+    "aiokafka": lambda: AIOKAFKA,
+    "franz-go": programs.franz_go,
+}
+"""Clients that do not follow, or do not come back. They need ``--rack-clients``."""
+TOOLS: Final = {"Java": ("javac", "java"), "Sarama": ("go",), "franz-go": ("go",)}
+"""The programs without which a client can't run."""
+NAMES: Final = "--rack-clients"
+
+
+@dataclass(frozen=True, slots=True)
+class Crossed:
+    """What one client has exchanged with brokers, in bytes."""
+
+    records: int
+    """Records from brokers in other zones."""
+    every: int
+    """All bytes with brokers in other zones, and with those of which no zone is known."""
+    own: int
+    """Records from the broker in the zone."""
+
+
+def run(stage: BenchStage, brokers: Cluster) -> list[FigureTable]:
+    """Measure all clients that can run here."""
+    with Admin(brokers.bootstrap) as admin:
+        nodes = [broker.node_id for broker in brokers.brokers]
+        replicas = [nodes[at % 3 :] + nodes[: at % 3] for at in range(PARTITIONS)]
+        admin.create_topic(TOPIC, assignment=dict(enumerate(replicas)))
+    command = ["tools.bench.load", "fill", brokers.bootstrap, TOPIC, f"--records={RECORDS * PARTITIONS}"]
+    with Load(*command, f"--partitions={PARTITIONS}", f"--bytes={RECORD_BYTES}") as load:
+        load.ready().result()
+    zone_brokers.in_sync(brokers, TOPIC, len(nodes))
+    found: dict[str, dict[str, Crossed]] = {}
+    notes: list[str] = []
+    names = zone_brokers.offers(NAMES)
+    for client, make in {**FOLLOWERS, **OTHERS}.items():
+        if absent := [tool for tool in TOOLS.get(client, ()) if shutil.which(tool) is None]:
+            notes.append(f"{client}: left out, there is no {absent[0]} here.")
+            continue
+        stage.report(f"zones: bytes that cross, {client} ...")
+        try:
+            program = make()
+        except subprocess.SubprocessError as error:
+            stage.report(f"zones: {error}")
+            notes.append(f"{client}: left out, it could not be built.")
+            continue
+        ways = {AUDIT: AUDITS, WRITTEN: WRITES}
+        if names:
+            ways[NAMED] = (*AUDITS, NAMES, program.client_id)
+        found[client] = {name: crossed(brokers, program, options) for name, options in ways.items()}
+    return [table(found, notes)]
+
+
+def crossed(brokers: Cluster, program: Program, options: tuple[str, ...]) -> Crossed:
+    """Have a client read all records through a gateway, from its start on. Return what crossed."""
+    with zone_brokers.gateway(brokers, *options).ready() as gateway:
+        with Run(program, gateway.address, assign={TOPIC: PARTITIONS}) as reader:
+            reader.wait_records(RECORDS * PARTITIONS, seconds=PATIENCE)
+        return _read(gateway)
+
+
+def _read(gateway: BenchGateway) -> Crossed:
+    zones = gateway.state()["zones"]["bytes"]
+    other, unknown = zones[Zone.OTHER], zones[Zone.UNKNOWN]
+    return Crossed(
+        records=other["records"] + unknown["records"],
+        every=sum(other.values()) + sum(unknown.values()),
+        own=zones[Zone.SAME]["records"],
+    )
+
+
+def table(found: Mapping[str, Mapping[str, Crossed]], notes: list[str]) -> FigureTable:
+    """Make the table of all clients."""
+    rows = []
+    for client, ways in found.items():
+        judged = (WRITTEN, NAMED) if client in FOLLOWERS else (NAMED,)
+        rows += [
+            FigureRow(
+                name=f"{client}: records from other zones",
+                unit="kB",
+                values={name: each.records / 1e3 for name, each in ways.items()},
+                limit=0 if any(name in ways for name in judged) else None,
+                judged=judged,
+            ),
+            FigureRow(
+                name=f"{client}: records from its zone",
+                unit="kB",
+                values={name: each.own / 1e3 for name, each in ways.items()},
+            ),
+            FigureRow(
+                name=f"{client}: all bytes with other zones",
+                unit="kB",
+                values={name: each.every / 1e3 for name, each in ways.items()},
+            ),
+        ]
+    told = [
+        f"{PARTITIONS} partitions, each with {RECORDS} records of {RECORD_BYTES} bytes, read from the start.",
+        "All bytes: also Metadata and the listings of fetches, and bytes before a zone was known.",
+        *notes,
+    ]
+    return FigureTable(
+        part="zones", title="Zones, bytes that cross: three brokers in three racks", rows=rows, notes=told
+    )
