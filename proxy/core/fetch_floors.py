@@ -22,6 +22,8 @@ from proxy.protocol.produce import READ_WITHIN
 
 MAX_WAIT_MS: Final = 5000
 """The longest max_wait_ms that a fetch is given. Fetches that wait longer on their own are not changed."""
+MAX_MIN_BYTES: Final = 2**31 - 1
+"""The largest min_bytes: it is an int32 (FetchRequest.json)."""
 TIMEOUTS_MS: Final = {
     "apache-kafka-java": 30_000,
     "librdkafka": 60_000,
@@ -123,14 +125,10 @@ class FetchFloorsStage(Stage):
         )
         if not (least or longest) or self._state.has_lane:
             return fetch
-        wait_ms, min_bytes = fetch.max_wait_ms, fetch.min_bytes
-        if wait_ms <= 0 or min_bytes <= 0 or _is_kafka_go(fetch):
-            return fetch
-        if longest > wait_ms:
-            wait_ms = max(wait_ms, self._limited(longest, fetch))
-        # The records of a fetch that waits longer on its own could be later than `MAX_WAIT_MS`.
-        if least > min_bytes and wait_ms <= MAX_WAIT_MS:
-            min_bytes = max(min_bytes, min(least, fetch.max_bytes, self._room(fetch)))
+        longest = self._limited(longest, fetch) if longest > fetch.max_wait_ms else 0
+        if least > fetch.min_bytes:
+            self._partition_bytes = smallest_partition(fetch, self._partition_bytes)
+        wait_ms, min_bytes = raised(fetch, least, longest, self._partition_bytes)
         if wait_ms == fetch.max_wait_ms and min_bytes == fetch.min_bytes:
             return fetch
         return fetch.with_limits(max_wait_ms=wait_ms, min_bytes=min_bytes)
@@ -156,24 +154,50 @@ class FetchFloorsStage(Stage):
         overhead_ms = OVERHEADS_MS.get(software)
         return None if overhead_ms is None else fetch.max_wait_ms + overhead_ms
 
-    def _room(self, fetch: FetchRequest) -> int:
-        """Return the most bytes that a broker surely counts for a fetch, if there are records.
-
-        A broker counts at most partition_max_bytes of a partition. If min_bytes were more, a client that
-        catches up with one partition would always wait for max_wait_ms. In the client's own session, a fetch
-        does not list all its partitions. So the smallest value of all fetches counts.
-        """
-        listing = fetch.listing
-        if listing is not None and len(listing):
-            least = int(listing.entries.view(listing.layout.request_fields)["max_bytes"].min())
-            self._partition_bytes = min(least, self._partition_bytes or least)
-        return self._partition_bytes
-
     def _forget(self) -> None:
         """Have the core process the next fetch, because it may have another floor than the last one."""
         plans = self._state.plans
         plans.forget_fetch()
         plans.template = None
+
+
+def raised(fetch: FetchRequest, min_bytes: int, max_wait_ms: int, partition_bytes: int) -> tuple[int, int]:
+    """Return max_wait_ms and min_bytes of a fetch, raised to these floors.
+
+    A fetch that asks for a response at once keeps its own values, and so does a fetch of kafka-go. min_bytes
+    is not raised if the fetch waits for longer than `MAX_WAIT_MS`, because its records would be later still.
+
+    Args:
+        fetch: a consumer's fetch.
+        min_bytes: the floor of min_bytes. It is lowered to max_bytes of the fetch (KIP-74).
+        max_wait_ms: the floor of max_wait_ms.
+        partition_bytes: the smallest partition_max_bytes of the client. A broker counts at most
+            partition_max_bytes of a partition. If min_bytes were more, a client that catches up with one
+            partition would always wait for max_wait_ms.
+    """
+    wait_ms, least = fetch.max_wait_ms, fetch.min_bytes
+    if wait_ms <= 0 or least <= 0 or _is_kafka_go(fetch):
+        return wait_ms, least
+    wait_ms = max(wait_ms, max_wait_ms)
+    if wait_ms <= MAX_WAIT_MS:
+        least = max(least, min(min_bytes, fetch.max_bytes, partition_bytes))
+    return wait_ms, least
+
+
+def smallest_partition(fetch: FetchRequest, before: int) -> int:
+    """Return the smallest partition_max_bytes of a client, or 0 if no fetch has listed a partition yet.
+
+    In the client's own session, a fetch does not list all its partitions. So all fetches count.
+
+    Args:
+        fetch: the client's fetch.
+        before: the smallest one of the fetches before, or 0.
+    """
+    listing = fetch.listing
+    if listing is None or not len(listing):
+        return before
+    least = int(listing.entries.view(listing.layout.request_fields)["max_bytes"].min())
+    return min(least, before or least)
 
 
 def _is_kafka_go(fetch: FetchRequest) -> bool:

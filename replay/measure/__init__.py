@@ -5,7 +5,8 @@
 - ``table``: the table of exchanges, column by column. ``typed`` makes columns from dataclasses.
   ``old_tables`` reads the tables of earlier releases.
 - ``rows``: turns the exchanges of a connection into its rows of the table, through ``replay.simulate``.
-- ``digest``, ``limits``: the summary of a connection: bytes by topic and over time, sessions, limits.
+- ``digest``, ``limits``, ``floors``: the summary of a connection: bytes by topic and over time, sessions,
+  limits, and what floors of fetches would save.
 - ``keys``, ``spread``: with --cooperative, count records by hashes of keys, and show how they would be
   distributed.
 - ``collected``, ``sums``: add up rows.

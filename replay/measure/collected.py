@@ -21,6 +21,7 @@ from replay.capture.kafka.both_sides import MOST, Sampled, busiest, pairs
 from replay.capture.kafka.exchange import ConnectionEnd
 from replay.measure import sums
 from replay.measure.digest import Summary, Timeline
+from replay.measure.floors import FloorFigures
 from replay.measure.limits import WORST, Starved, VersionFigures
 from replay.measure.spread import Delivered
 from replay.measure.sums import FetchSums
@@ -158,6 +159,10 @@ class Collected:
         default_factory=partial(defaultdict, VersionFigures)
     )
     """The figures for response limits, by client id, software and version."""
+    floors: dict[tuple[str, str, int], FloorFigures] = field(
+        default_factory=partial(defaultdict, FloorFigures)
+    )
+    """What floors would save, by client id, software and version."""
     starving: list[Starving] = field(default_factory=list)
     """The partitions that starved longest. If more partitions have the same rank as the last one, all of them
     are kept. Their order depends on topic names, which are not known yet."""
@@ -229,6 +234,8 @@ class Collected:
         self.timeline.merge(other.timeline.width, other.timeline.over_time())
         for client, counted in other.limits.items():
             self.limits[client].add(counted)
+        for client, figures in other.floors.items():
+            self.floors[client].add(figures)
         self.starving += other.starving
         self._keep_longest()
         self.saved_by_other += other.saved_by_other
@@ -358,6 +365,8 @@ class Collected:
         self.timeline.merge(summary.bucket_ns, summary.over_time)
         for version, counted in summary.limits.items():
             self.limits[end.client_id, end.software, version].add(counted)
+        for version, figures in summary.floors.items():
+            self.floors[end.client_id, end.software, version].add(figures)
         if summary.starved:
             self.starving += [
                 Starving(client_id=end.client_id, broker=end.broker, partition=one) for one in summary.starved

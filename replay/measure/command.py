@@ -23,7 +23,9 @@ from typing import Final, NoReturn, TypeVar
 
 from rich.console import Console
 
+from proxy.core.fetch_floors import MAX_MIN_BYTES, MAX_WAIT_MS
 from proxy.printable import printable
+from proxy.units import seconds
 from proxy.units import size as bytes_of
 from replay.capture.files.outputs import why_not
 from replay.capture.files.secrets import load
@@ -31,6 +33,7 @@ from replay.capture.files.sources import InputError, Source, expand, is_table, s
 from replay.capture.packets.tcp import Filter
 from replay.exits import EXIT_FAILED, EXIT_PARTLY, EXIT_TERMINATED, EXIT_USAGE
 from replay.measure.collected import Collected
+from replay.measure.floors import Floors
 from replay.measure.here import MOST, measure_here
 from replay.measure.racks import broker_rack, client_rack, racks
 from replay.measure.report import About, report
@@ -54,6 +57,8 @@ examples:
       measures what --parquet wrote, without reading the captures again
   fetchgate replay measure captures/ --client-rack 10.0.1.0/24=az1 --client-rack 10.0.2.0/24=az2
       also tells how many bytes go from one zone to another; brokers without a rack: --broker-rack 3=az1
+  fetchgate replay measure captures/ --fetch-min-bytes 64KiB --fetch-max-wait 1s
+      also tells how many fetches fewer there would be if brokers waited for records
   fetchgate replay measure captures/ --cooperative 6
       also tells how evenly keys would spread over 6 members of each consumer group, and how much of all
       records the hottest key has
@@ -145,6 +150,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="tell which responses have more records than this, as `fetchgate proxy --max-fetch-bytes` "
         "would limit them; in bytes, or with a unit as there (10m, 256MiB, 1.5GB); by default a fetch's own "
         "max_bytes counts",
+    )
+    add(
+        "--fetch-min-bytes",
+        default=0,
+        type=_min_bytes,
+        metavar="SIZE",
+        help="tell how many fetches `fetchgate proxy --fetch-min-bytes` would save, and by how much records "
+        "would come later (modelled)",
+    )
+    add(
+        "--fetch-max-wait",
+        default=0,
+        type=_max_wait,
+        metavar="TIME",
+        help="the same for `fetchgate proxy --fetch-max-wait`, or for both together; at most 5s",
     )
     add(
         "--cooperative",
@@ -304,6 +324,7 @@ def _measured(arguments: argparse.Namespace, console: Console, scratch: str) -> 
         ),
         price_per_gb=arguments.price_per_gb,
         max_fetch_bytes=arguments.max_fetch_bytes,
+        floors=work.choice.floors,
         members=arguments.cooperative_members or 0,
         racks=work.choice.racks,
         zone_price=None
@@ -382,6 +403,7 @@ def _work(arguments: argparse.Namespace, scratch: str) -> Work:
             policy=arguments.policy,
             clients=frozenset(arguments.client),
             max_fetch_bytes=arguments.max_fetch_bytes,
+            floors=Floors(min_bytes=arguments.fetch_min_bytes, max_wait_ms=arguments.fetch_max_wait),
             members=arguments.cooperative_members or 0,
             racks=racks(arguments.broker_rack, arguments.client_rack),
             plain=os.environ.get("FETCHGATE_REPLAY") == "plain",
@@ -527,6 +549,26 @@ def _bytes(text: str) -> int:
         return bytes_of(text, lowest=1)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _min_bytes(text: str) -> int:
+    found = _bytes(text)
+    if found > MAX_MIN_BYTES:
+        raise argparse.ArgumentTypeError(f"{text!r} is too large: min_bytes is at most {MAX_MIN_BYTES}")
+    return found
+
+
+def _max_wait(text: str) -> int:
+    try:
+        found = seconds(text) * 1e3
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    if not 0 < found <= MAX_WAIT_MS:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} must be above 0, and at most {MAX_WAIT_MS / 1e3:g} s; a number without a unit is in "
+            "seconds"
+        )
+    return round(found)
 
 
 def _setting(text: str) -> tuple[str, str]:

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from replay.capture.kafka.both_sides import SampledExchange
 from replay.capture.kafka.exchange import ConnectionEnd
+from replay.measure.floors import NO_FLOORS, FloorFigures, FloorLog, Floors
 from replay.measure.limits import LimitLog, Starved, VersionFigures
 from replay.measure.zone_log import ZonesSeen
 from replay.simulate.outcome import Outcome, TopicKey, TopicShare
@@ -124,6 +125,8 @@ class Summary:
     """The figures of response limits, by Fetch version."""
     starved: list[Starved] = field(default_factory=list)
     """The partitions that starved longest."""
+    floors: dict[int, FloorFigures] = field(default_factory=dict)
+    """What floors of min_bytes and max_wait_ms would save, by Fetch version. Empty without floors."""
     differing: int = 0
     """How many responses changed their size: the response that the session has expanded is longer or shorter
     than the captured one."""
@@ -149,9 +152,10 @@ class Digest:
     Args:
         connection: its name.
         max_fetch_bytes: see `LimitLog`.
+        floors: see `FloorLog`.
     """
 
-    def __init__(self, connection: str, max_fetch_bytes: int = 0) -> None:
+    def __init__(self, connection: str, max_fetch_bytes: int = 0, floors: Floors = NO_FLOORS) -> None:
         self._connection = connection
         self._topics: dict[TopicKey, list[int]] = defaultdict(lambda: [0] * len(_SHARE))
         self._eligible: dict[TopicKey, list[int]] = defaultdict(lambda: [0] * len(_SHARE))
@@ -164,6 +168,7 @@ class Digest:
         self.timeline = Timeline()
         self.log = SessionLog()
         self.limits = LimitLog(max_fetch_bytes)
+        self.floors = FloorLog(floors)
 
     def add(self, outcome: Outcome) -> None:
         """Add a counted fetch to the figures."""
@@ -174,6 +179,7 @@ class Digest:
         self._note_shares(outcome, 1)
         self._note_session(outcome)
         self.limits.add(outcome)
+        self.floors.add(outcome)
 
     def repeat(self, outcome: Outcome, request_times: Sequence[int], response_times: Sequence[int]) -> None:
         """Add counted fetches with the same outcome, which went through the session and changed nothing.
@@ -189,6 +195,7 @@ class Digest:
         for time in response_times:
             self.log.touch(time, self._connection, outcome.session_size)
         self.limits.repeat(outcome, times)
+        self.floors.add(outcome, times)
 
     def close(self, closing: Outcome) -> None:
         """Add the closing fetch with which the gateway ends its session for the connection."""
@@ -207,6 +214,7 @@ class Digest:
             sessions=self.log.drain(),
             limits=self.limits.by_version(),
             starved=self.limits.longest(),
+            floors=self.floors.by_version(end.last_time - end.first_time),
         )
 
     def _note_shares(self, outcome: Outcome, times: int) -> None:

@@ -17,6 +17,7 @@ from replay.capture.tls import reasons
 from replay.measure import sums
 from replay.measure.collected import Collected
 from replay.measure.digest import BUCKETS, Timeline
+from replay.measure.floors import NO_FLOORS, FloorFigures, Floors
 from replay.measure.limits import WORST, VersionFigures
 from replay.measure.modelled import modelled
 from replay.measure.racks import NO_RACKS, Racks
@@ -25,6 +26,7 @@ from replay.measure.sums import FetchSums
 from replay.measure.zones import topic_name
 from replay.measure.zones_report import ZonePrice, zones_report
 from replay.report.decision import DailyRate, decide
+from replay.report.floors import HOW
 from replay.report.model import (
     BothSides,
     BrokerRow,
@@ -34,6 +36,8 @@ from replay.report.model import (
     CooperativeReport,
     FetchReport,
     Filters,
+    FloorsReport,
+    FloorsRow,
     Input,
     LimitFigures,
     LimitsReport,
@@ -51,6 +55,7 @@ from replay.report.model import (
     TopicRow,
     actual_bytes,
 )
+from replay.report.model import FloorFigures as FloorReportFigures
 from replay.report.wording import CUT, next_step
 from replay.simulate.session_cache import SLOTS
 
@@ -69,6 +74,7 @@ class About:
     filters: Filters
     price_per_gb: float | None = None
     max_fetch_bytes: int = 0
+    floors: Floors = NO_FLOORS
     members: int = 0
     """The number of members for which the spread of keys is shown. 0 if it is not shown."""
     racks: Racks = NO_RACKS
@@ -112,6 +118,8 @@ def report(found: Collected, about: About) -> Report:
         limits=_limits(found, about.max_fetch_bytes),
         modelled=modelled(found.whole, rate),
     )
+    if about.floors:
+        made["floors"] = _floors(found, by_client, about.floors)
     if about.members:
         made["cooperative"] = _cooperative(found, about)
     zones = zones_report(
@@ -339,6 +347,37 @@ def _slots(found: Collected) -> list[SlotsRow]:
         )
         for broker, use in sorted(found.slots.items())
     ]
+
+
+def _floors(found: Collected, by_client: list[ClientRow], floors: Floors) -> FloorsReport:
+    rows: list[FloorsRow] = []
+    whole, requests = FloorFigures(), 0
+    for client in by_client:
+        key = client["client_id"], client["software"], client["fetch_version"]
+        figures, own = found.floors.get(key, FloorFigures()), client["fetch"]["actual"]["requests"]
+        whole.add(figures)
+        requests += own
+        rows.append(
+            FloorsRow(client_id=key[0], software=key[1], fetch_version=key[2], **_floor_figures(figures, own))
+        )
+    return FloorsReport(
+        fetch_min_bytes=floors.min_bytes,
+        fetch_max_wait_seconds=floors.max_wait_ms / 1e3,
+        **_floor_figures(whole, requests),
+        by_client=rows,
+        how=HOW,
+    )
+
+
+def _floor_figures(figures: FloorFigures, requests: int) -> FloorReportFigures:
+    gathered = figures.gathered_bytes
+    return FloorReportFigures(
+        requests=requests,
+        fewer_requests=figures.fewer,
+        saved_bytes=figures.saved_bytes,
+        later_seconds=round(figures.later / gathered / 1e3, 3) if gathered else 0.0,
+        later_at_most_seconds=figures.later_at_most_ms / 1e3,
+    )
 
 
 def _limits(found: Collected, max_fetch_bytes: int) -> LimitsReport:

@@ -15,6 +15,7 @@ from replay.capture.kafka.both_sides import Sample
 from replay.capture.kafka.exchange import ConnectionEnd, Exchange
 from replay.capture.kafka.exchanges import BulkEvent, Pairs
 from replay.measure.digest import Digest
+from replay.measure.floors import NO_FLOORS, Floors
 from replay.measure.racks import NO_RACKS, Racks
 from replay.measure.table import FETCH, KEYS, RowWriter
 from replay.measure.zone_log import Newest, ZoneLog
@@ -40,6 +41,8 @@ class RowFilter:
     """The names and ids of the chosen topics. Empty for all topics."""
     max_fetch_bytes: int = 0
     """The response limit to compute with, see `LimitLog`."""
+    floors: Floors = NO_FLOORS
+    """The floors to compute with, see `FloorLog`."""
     members: int = 0
     """The number of members over which the keys of records are spread. 0 if keys are not counted."""
     racks: Racks = NO_RACKS
@@ -207,7 +210,7 @@ class _ConnectionRows:
 
     def _digest_of(self, connection: str) -> Digest:
         if self._digest is None:
-            self._digest = Digest(connection, self._choice.max_fetch_bytes)
+            self._digest = Digest(connection, self._choice.max_fetch_bytes, self._choice.floors)
         return self._digest
 
 

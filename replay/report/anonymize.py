@@ -73,6 +73,14 @@ class _Pseudonyms:
             "slots": [self._slots(row) for row in report["slots"]],
             "limits": self._limits(report["limits"]),
         }
+        if "floors" in report:
+            made["floors"] = {
+                **report["floors"],
+                "by_client": [
+                    {**row, "client_id": self._name("client", row["client_id"])}
+                    for row in report["floors"]["by_client"]
+                ],
+            }
         if "cooperative" in report:
             made["cooperative"] = self._cooperative(report["cooperative"])
         if "zones" in report:

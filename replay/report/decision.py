@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from replay.report.floors import fetches_left
 from replay.report.model import (
     Action,
     ClientRow,
@@ -208,7 +209,7 @@ def _saved_by_waiting(client: ClientRow, captured: float) -> int:
     fetch = client["fetch"]
     requests = fetch["actual"]["requests"]
     seconds = _seconds(client, captured)
-    fewer = requests - _WAITING * seconds
+    fewer = requests - fetches_left(requests, seconds, wait=1 / _WAITING)
     if not seconds or fewer <= 0:
         return 0
     listing = predicted_bytes(fetch) - fetch["actual"]["record_bytes"]

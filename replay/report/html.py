@@ -10,6 +10,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
 from replay.report import plots, tables, zone_tables
+from replay.report.floors import saved_by_floors
 from replay.report.markup import Markup, joined
 from replay.report.model import Report, actual_bytes, predicted_bytes
 from replay.report.wording import (
@@ -116,6 +117,7 @@ def _tables(report: Report) -> dict[str, Any]:
         "slots": tables.slots(report),
         "limits": tables.limits(report, ROWS),
         "starved": tables.starved(report),
+        "floors": tables.floors(report["floors"], ROWS) if "floors" in report else None,
         "evenness": tables.evenness(found, ROWS) if found else None,
         "modelled": tables.modelled(report),
     } | (_zone_tables(report["zones"]) if "zones" in report else {})
@@ -150,6 +152,7 @@ def _fetches(report: Report) -> dict[str, Any]:
         "session_counts": session_counts(report),
         "slots_over_time": list(_slots_over_time(report)),
         "limits": limits(report),
+        "floors_words": saved_by_floors(report["floors"]) if "floors" in report else "",
         "keys_words": _keys_words(report),
         "modelled": MODELLED,
         "money": _money(report),

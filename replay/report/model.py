@@ -393,6 +393,47 @@ class LimitsReport(LimitFigures):
     """The longest time spans in which a partition starved, at most 10."""
 
 
+class FloorFigures(TypedDict):
+    """What floors of min_bytes and max_wait_ms would save, and by how much records would come later.
+
+    These figures are modelled: the records of a connection are taken to arrive evenly in its captured time.
+    """
+
+    requests: int
+    """The number of captured requests."""
+    fewer_requests: int
+    """How many of them there would be fewer."""
+    saved_bytes: int
+    """The bytes of these requests and of their responses, without records. They are those with sessions, so
+    that this saving comes on top of `FetchReport.saved_bytes`."""
+    later_seconds: float
+    """The time by which records would come later on average, in seconds. Only records of connections on which
+    min_bytes is raised count."""
+    later_at_most_seconds: float
+    """The longest time by which a record would come later, in seconds."""
+
+
+class FloorsRow(FloorFigures):
+    """The effect of the floors on one client id, software and fetch version."""
+
+    client_id: str
+    software: str
+    fetch_version: int
+
+
+class FloorsReport(FloorFigures):
+    """What `fetchgate proxy --fetch-min-bytes --fetch-max-wait` would save."""
+
+    fetch_min_bytes: int
+    """The value of --fetch-min-bytes. 0 if min_bytes is not raised."""
+    fetch_max_wait_seconds: float
+    """The value of --fetch-max-wait. 0 if max_wait_ms is not raised."""
+    by_client: list[FloorsRow]
+    """A row for each row of `Report.by_client`, in the same order."""
+    how: str
+    """How the figures were computed, in one sentence."""
+
+
 class SpreadShare(TypedDict):
     """One figure in two forms: for the number of records, and for their bytes without compression."""
 
@@ -531,6 +572,8 @@ class Report(TypedDict):
     slots: list[SlotsRow]
     limits: LimitsReport
     modelled: Modelled
+    floors: NotRequired[FloorsReport]
+    """What floors of fetches would save. The key exists only with --fetch-min-bytes or --fetch-max-wait."""
     cooperative: NotRequired[CooperativeReport]
     """The report about cooperative consuming. The key exists only with --cooperative."""
     zones: NotRequired[ZonesReport]

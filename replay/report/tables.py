@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from replay.report.model import CooperativeReport, CooperativeRow, Report
+from replay.report.model import CooperativeReport, CooperativeRow, FloorsReport, Report
 from replay.report.rows import (
     ReportRow,
     broker_rows,
@@ -229,6 +229,39 @@ def limits(report: Report, limit: int) -> ReportTable:
                 )
             )
             for row in found[:limit]
+        ],
+    )
+
+
+def floors(found: FloorsReport, limit: int) -> ReportTable:
+    """Return the table of what floors of fetches would save, and of how much later records would come.
+
+    The clients with the most fetch bytes come first.
+    """
+    return ReportTable(
+        title="Fetch floors",
+        columns=(
+            ReportColumn(title="Client id", unit=NAME),
+            ReportColumn(title="Fetch"),
+            ReportColumn(title="Fetches", unit=COUNT),
+            ReportColumn(title="Fewer", unit=COUNT),
+            ReportColumn(title="Saved", unit=BYTES),
+            ReportColumn(title="Later on average", unit=SECONDS, short="later"),
+            ReportColumn(title="At most", unit=SECONDS),
+        ),
+        lines=[
+            ReportLine(
+                values=(
+                    row["client_id"],
+                    f"v{row['fetch_version']}",
+                    row["requests"],
+                    row["fewer_requests"],
+                    row["saved_bytes"],
+                    row["later_seconds"],
+                    row["later_at_most_seconds"],
+                )
+            )
+            for row in found["by_client"][:limit]
         ],
     )
 

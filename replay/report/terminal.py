@@ -12,6 +12,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from replay.report import tables, zone_tables
+from replay.report.floors import saved_by_floors
 from replay.report.model import Report, actual_bytes, predicted_bytes
 from replay.report.table import ReportColumn, ReportTable, neutral
 from replay.report.wording import (
@@ -71,6 +72,7 @@ def render(report: Report) -> RenderableType:
         table(tables.policies(report)),
         *(table(one) for one in (tables.passed(report, ROWS), tables.slots(report)) if one.lines),
         *_limits(report),
+        *_floors(report),
         *_cooperative(report),
         *_zones(report),
         _reading(report),
@@ -140,6 +142,12 @@ def _cell(column: ReportColumn, value: Any) -> Text:
 def _limits(report: Report) -> list[RenderableType]:
     found = (tables.limits(report, ROWS), tables.starved(report))
     return [Text(limits(report)), *(table(one) for one in found if one.lines)]
+
+
+def _floors(report: Report) -> list[RenderableType]:
+    if "floors" not in report:
+        return []
+    return [table(tables.floors(report["floors"], ROWS)), Text(saved_by_floors(report["floors"]))]
 
 
 def _cooperative(report: Report) -> list[RenderableType]:

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from proxy.config import MAX_WAIT
+from proxy import config
 from proxy.core.eligibility import SessionLimits
-from proxy.core.fetch_floors import MAX_WAIT_MS, FetchFloors, FetchFloorsStage
+from proxy.core.fetch_floors import MAX_MIN_BYTES, MAX_WAIT_MS, FetchFloors, FetchFloorsStage
 from tests.core.test_rack_reads import named
 from tests.frames import Want, fetch, fetch_response
 from tests.playbook import SESSION_ID, Playbook, T, api_versions, asks, full, request, response
@@ -176,7 +176,7 @@ def test_without_a_listed_partition_min_bytes_is_not_raised() -> None:
 
 def test_records_are_later_by_five_seconds_at_most() -> None:
     """If a fetch waits longer on its own, min_bytes is not raised."""
-    assert MAX_WAIT * 1e3 == MAX_WAIT_MS
+    assert (config.MAX_WAIT * 1e3, config.MAX_MIN_BYTES) == (MAX_WAIT_MS, MAX_MIN_BYTES)
     sends(connected(), {"min_bytes": 65_536}, asked={"max_wait_ms": 5000, "min_bytes": 1})
     sends(connected(), {}, asked={"max_wait_ms": 5001, "min_bytes": 1})
 

@@ -80,6 +80,7 @@ def reported(found: Collected, choice: RowFilter) -> Report:
         policy=choice.policy,
         filters=NO_FILTERS,
         max_fetch_bytes=choice.max_fetch_bytes,
+        floors=choice.floors,
         members=choice.members,
         racks=choice.racks,
     )

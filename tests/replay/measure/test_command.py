@@ -72,6 +72,20 @@ def test_a_switch_that_is_neither_on_nor_off_is_named(capsys: pytest.CaptureFixt
             "--max-fetch-bytes: '10x' is not a size; give bytes",
         ),
         (["measure", CAPTURE, "--max-fetch-bytes", "0"], "--max-fetch-bytes: '0' must be at least 1 byte"),
+        (["measure", CAPTURE, "--fetch-min-bytes", "0"], "--fetch-min-bytes: '0' must be at least 1 byte"),
+        (
+            ["measure", CAPTURE, "--fetch-min-bytes", "2GiB"],
+            "--fetch-min-bytes: '2GiB' is too large: min_bytes",
+        ),
+        (["measure", CAPTURE, "--fetch-max-wait", "soon"], "--fetch-max-wait: 'soon' is not a time"),
+        (
+            ["measure", CAPTURE, "--fetch-max-wait", "0"],
+            "--fetch-max-wait: '0' must be above 0, and at most 5 s",
+        ),
+        (
+            ["measure", CAPTURE, "--fetch-max-wait", "500"],
+            "--fetch-max-wait: '500' must be above 0, and at most 5 s; a number without a unit is in seconds",
+        ),
         (["measure", CAPTURE, "--host", "kafka"], "--host: kafka is not an address"),
         (["measure", CAPTURE, "--price-per-gb", "nan"], "--price-per-gb: nan is not a price"),
         (

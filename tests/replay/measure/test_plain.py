@@ -25,6 +25,7 @@ from replay.capture.packets import segments
 from replay.capture.packets.tcp import EVERYTHING, Filter
 from replay.measure import command, here, steps
 from replay.measure.collected import Collected
+from replay.measure.floors import NO_FLOORS, Floors
 from replay.measure.here import measure_here
 from replay.measure.racks import NO_RACKS, broker_rack, client_rack, racks
 from replay.measure.rows import RowFilter
@@ -166,6 +167,7 @@ OPTIONS = {
     "members": st.sampled_from([0, 0, 3]),
     "clients": st.sampled_from([(), (), ("client-0",), ("nobody",)]).map(frozenset),
     "max_fetch_bytes": st.sampled_from([0, 0, 100]),
+    "floors": st.sampled_from([NO_FLOORS, Floors(min_bytes=300), Floors(min_bytes=9_000, max_wait_ms=2_000)]),
     "racks": st.sampled_from(
         [
             NO_RACKS,

@@ -88,5 +88,11 @@ def report() -> Report:
                 {**limits["longest"][0], "client_id": name, "broker": name, "topic": name} for name in NAMES
             ],
         },
+        "floors": {
+            **sample.floors(),
+            "by_client": [
+                {**sample.floors()["by_client"][0], "client_id": name, "software": name} for name in NAMES
+            ],
+        },
         "zones": sample.zones(*NAMES),
     }

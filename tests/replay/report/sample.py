@@ -13,6 +13,7 @@ from replay.report.model import (
     ConnectionRow,
     Eligible,
     FetchReport,
+    FloorsReport,
     Passed,
     Report,
     SessionsReport,
@@ -376,6 +377,36 @@ def empty() -> Report:
             "longest": [],
         },
         "modelled": {"tcp_ip": {"bytes_actual": 0, "bytes_predicted": 0, "how": "none"}, "money": None},
+    }
+
+
+def floors() -> FloorsReport:
+    """Make what floors of fetches would save, for two clients."""
+    return {
+        "fetch_min_bytes": 65_536,
+        "fetch_max_wait_seconds": 1.0,
+        "requests": 149_684,
+        "fewer_requests": 116_030,
+        "saved_bytes": 9_840_000,
+        "later_seconds": 0.412,
+        "later_at_most_seconds": 1.0,
+        "by_client": [
+            {
+                "client_id": client,
+                "software": software,
+                "fetch_version": version,
+                "requests": requests,
+                "fewer_requests": fewer,
+                "saved_bytes": saved,
+                "later_seconds": later,
+                "later_at_most_seconds": 1.0,
+            }
+            for client, software, version, requests, fewer, saved, later in (
+                ("billing-enricher", "librdkafka 2.16.0", 16, 61_200, 50_400, 6_140_000, 0.35),
+                ("search-indexer", "aiokafka 0.12.0", 11, 30_010, 19_210, 3_700_000, 0.5),
+            )
+        ],
+        "how": "it was made up",
     }
 
 

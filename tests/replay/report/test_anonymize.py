@@ -36,6 +36,7 @@ TOLD: Report = {
         "clients": ["billing-enricher"],
         "topics": ["orders"],
     },
+    "floors": sample.floors(),
     "zones": sample.zones("billing-enricher", "az-1"),
 }
 

@@ -205,6 +205,13 @@ def test_a_table_has_one_description_for_all_forms() -> None:
     assert csv.table(described).splitlines()[0] == "Client id,Bytes,Saved,Why"
 
 
+def test_floors_are_a_part_of_its_own() -> None:
+    assert "Fetch floors" not in Page(html.render(sample.report())).text
+    text = Page(html.render({**sample.report(), "floors": sample.floors()})).text
+    for words in ("Fetch floors", "50,400", "a gateway would send 116,030 of 149,684 fetch requests less"):
+        assert words in text
+
+
 def test_zones_are_parts_of_their_own() -> None:
     assert "Bytes by zone" not in html.render(sample.report())
     text = Page(html.render({**sample.report(), "zones": sample.zones("az-1", "az-2")})).text

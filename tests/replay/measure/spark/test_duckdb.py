@@ -32,6 +32,7 @@ NESTED: Final = {
     "summary.sessions": "field of an item of `summary.sessions`",
     "summary.limits": "field of a value of `summary.limits`",
     "summary.starved": "field of an item of `summary.starved`",
+    "summary.floors": "field of a value of `summary.floors`",
     "summary.sample": "field of an item of `summary.sample`",
     "summary.zones": "field of `summary.zones`",
     "file_counts": "field",

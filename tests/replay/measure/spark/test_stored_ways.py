@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from replay.capture.packets.tcp import Filter
+from replay.measure.floors import Floors
 from replay.measure.here import measure_here
 from replay.measure.work import Work
 from tests.replay.capture.crafting import CAPTURES, RAW, pcapng, relink, take_apart
@@ -33,6 +34,7 @@ READ: Mapping[str, dict[str, Any]] = {
     "always": {"policy": "always"},
     "always, plain": {"policy": "always", "plain": True},
     "topics": {"policy": "always", "topics": frozenset({"orders"}), "max_fetch_bytes": 100},
+    "floors": {"floors": Floors(min_bytes=300, max_wait_ms=2_000)},
 }
 
 

@@ -1,0 +1,51 @@
+"""The model of fetches that wait for records: how many are left, and what the report says about it. Pure."""
+
+from typing import Final
+
+from replay.report.model import FloorsReport
+from replay.report.wording import duration, number, percent, plural, size
+
+HOW: Final = (
+    "the records of a connection are taken to arrive evenly in its captured time; a fetch ends when it has "
+    "so many bytes, or has waited"
+)
+"""How the figures are computed."""
+
+
+def fetches_left(fetches: int, seconds: float, *, wait: float, filled: float = 0.0) -> float:
+    """Return how many fetches are left if each waits for records.
+
+    A fetch ends when it has got enough records, or when it has waited. If the records of a connection arrive
+    evenly, its fetches end in one of these two ways. There are never more than without waiting.
+
+    Args:
+        fetches: how many there are.
+        seconds: the time of the connections on which they were sent, all together.
+        wait: how long a fetch waits at most, in seconds.
+        filled: how many fetches get enough records before this time. 0 if this is never enough.
+    """
+    return min(fetches, max(seconds / wait, filled))
+
+
+def saved_by_floors(found: FloorsReport) -> str:
+    """Say what floors of fetches would save, and by how much records would come later."""
+    options = [
+        *([f"--fetch-min-bytes {number(found['fetch_min_bytes'])}"] if found["fetch_min_bytes"] else []),
+        *(
+            [f"--fetch-max-wait {found['fetch_max_wait_seconds']:g}s"]
+            if found["fetch_max_wait_seconds"]
+            else []
+        ),
+    ]
+    requests, fewer = found["requests"], found["fewer_requests"]
+    text = (
+        f"With {' and '.join(options)}, a gateway would send {number(fewer)} of "
+        f"{plural(requests, 'fetch request')} less ({percent(fewer / requests if requests else 0.0)}). "
+        f"That saves {size(found['saved_bytes'])} more than sessions alone."
+    )
+    if found["later_at_most_seconds"]:
+        text += (
+            f" Records would come {duration(found['later_seconds'])} later on average, and at most "
+            f"{duration(found['later_at_most_seconds'])} later."
+        )
+    return f"{text} Modelled: {found['how']}."
