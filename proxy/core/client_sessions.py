@@ -52,15 +52,18 @@ class Serve(Around):
     """Makes the response for the client's session from the broker's full response.
 
     Args:
-        fetching: the handler that makes the full response.
+        inner: the handler that makes the full response.
+        fetching: the fetch, which is the innermost handler.
         context: the context of the client's fetch in its session.
         sessions: the sessions of the client.
     """
 
     __slots__ = ("_context", "_sessions")
 
-    def __init__(self, fetching: FetchHandler, context: FetchContext, sessions: "ClientSessions") -> None:
-        super().__init__(fetching, fetching)
+    def __init__(
+        self, inner: Handler, fetching: FetchHandler, context: FetchContext, sessions: "ClientSessions"
+    ) -> None:
+        super().__init__(inner, fetching)
         self._context = context
         self._sessions = sessions
         if not isinstance(context, SessionlessFetchContext):
@@ -72,7 +75,7 @@ class Serve(Around):
 
     def feed(self, chunk: bytes, *, last: bool) -> list[Buffer]:
         """Return the bytes that can be sent to the client now."""
-        pieces = self._fetching.feed(chunk, last=last)
+        pieces = self._inner.feed(chunk, last=last)
         if self._fetching.resend is not None:
             return pieces
         if last and not pieces and not isinstance(self._context, SessionlessFetchContext):
@@ -84,7 +87,7 @@ class Serve(Around):
 
         At the end, the client's next fetch is allowed.
         """
-        ended = self._fetching.end(request)
+        ended = self._inner.end(request)
         if ended and not isinstance(self._context, SessionlessFetchContext):
             self._sessions.holds = False
         return ended
@@ -173,7 +176,7 @@ class ClientSessions(Stage):
             return request.handler
         fetching.direct = False
         fetching.listed = not isinstance(context, IncrementalFetchContext)
-        return Serve(fetching, context, self)
+        return Serve(request.handler, fetching, context, self)
 
     def on_fetched(self, fetching: FetchHandler) -> None:
         """If the client has a session with the broker, keep its id from the gateway's sessions.

@@ -173,7 +173,9 @@ class FetchResponses:
             through_session, version = fetching.through_session, fetching.version
             isolation = fetching.fetch.isolation_level if fetching.fetch is not None else 0
             layout = session_layout(version) if through_session else LAYOUTS[version]
-            walk = response.walk = FetchResponseWalk(layout, isolation, keep=through_session)
+            walk = response.walk = FetchResponseWalk(
+                layout, isolation, keep=through_session, noted=fetching.noted
+            )
         return walk
 
     # Responses that are forwarded

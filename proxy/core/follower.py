@@ -13,13 +13,13 @@ then. They get NOT_LEADER_OR_FOLLOWER instead, and ask the leader.
 from collections import deque
 from collections.abc import Callable, Sequence
 from math import inf
-from typing import Final
+from typing import Final, TypeAlias
 
 from proxy.core.connection_state import ConnectionState, Phase
 from proxy.core.in_flight import Around, Claim, FetchHandler, Handler, InFlight, Kept, Walked
 from proxy.protocol.api import ApiKey, ErrorCode
 from proxy.protocol.fetch_layout import ERROR_CODE, LAYOUTS
-from proxy.protocol.fetch_response import FetchResponseWalk, PartitionError
+from proxy.protocol.fetch_response import FetchResponseWalk, HintAt, PartitionError
 from proxy.protocol.primitives import Buffer
 
 OVERDUE_SECONDS: Final = 2.0
@@ -38,6 +38,9 @@ _FETCH: Final = int(ApiKey.FETCH)
 _AT_ONCE: Final = frozenset({ApiKey.API_VERSIONS, ApiKey.METADATA, ApiKey.FIND_COORDINATOR})
 """The requests that brokers answer at once."""
 _NOT_LEADER: Final = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+Edit: TypeAlias = tuple[int, bytes]
+"""An offset in a response, and the bytes that replace as many bytes there."""
 
 
 class Follower:
@@ -204,7 +207,7 @@ class FromFollower(Around):
         fetching: the fetch, which is the innermost handler.
     """
 
-    __slots__ = ("_follower", "_pieces", "_sent", "_size", "_told")
+    __slots__ = ("_follower", "_hinted", "_pieces", "_sent", "_size", "_told")
 
     def __init__(self, follower: Follower, inner: Handler, fetching: FetchHandler) -> None:
         super().__init__(inner, fetching)
@@ -215,8 +218,8 @@ class FromFollower(Around):
         """The size of `_pieces` in bytes."""
         self._sent = 0
         """The number of the client's bytes that were returned so far."""
-        self._told = 0
-        """The number of errors that were seen so far."""
+        self._told = self._hinted = 0
+        """The numbers of errors, and of newer leaders, that were seen so far."""
 
     @property
     def _kept(self) -> int:
@@ -226,12 +229,12 @@ class FromFollower(Around):
         """Return whether the response comes from a follower, and may be changed."""
         return self._follower.watched
 
-    def replaces(self, _errors: Sequence[PartitionError]) -> Sequence[int]:
-        """Return the offsets of entries whose error becomes NOT_LEADER_OR_FOLLOWER.
+    def edits(self, _errors: Sequence[PartitionError], _hints: Sequence[HintAt]) -> list[Edit]:
+        """Return the changes in the entries of a response that have errors.
 
-        This is called once for each error that was noted in the response.
+        This is called once for each of these errors and newer leaders (KIP-951).
         """
-        return ()
+        return []
 
     def feed(self, chunk: bytes, *, last: bool) -> list[Buffer]:
         """Return the client's bytes that are ready now."""
@@ -260,36 +263,20 @@ class FromFollower(Around):
             told = FetchResponseWalk(LAYOUTS[self._fetching.version], 0, keep=False, noted=walk.noted)
             frame = b"".join(pieces)
             told.feed(frame)
-            return [self._replaced(frame, 0, self.replaces(told.errors))]
-        wrong = walk.errors[self._told :]
-        self._told = len(walk.errors)
+            return [_edited(frame, 0, self.edits(told.errors, told.hints))]
+        errors, hints = walk.errors[self._told :], walk.hints[self._hinted :]
+        self._told, self._hinted = len(walk.errors), len(walk.hints)
         # The client's response has the broker's offsets up to its tags, which come last.
         size = self._size + sum(map(len, pieces))
         left = 0 if last else max(self._sent + size - walk.offset, 0)
         begins, self._sent = self._sent, self._sent + size - left
-        if not (self._pieces or left or wrong):
+        if not (self._pieces or left or errors or hints):
             return pieces
-        data = self._replaced(b"".join((*self._pieces, *pieces)), begins, self.replaces(wrong))
+        edits = self.edits(errors, hints) if errors or hints else []
+        data = _edited(b"".join((*self._pieces, *pieces)), begins, edits)
         ready = size - left
         self._pieces, self._size = [data[ready:]] if left else [], left
         return [data[:ready]] if ready else []
-
-    @staticmethod
-    def _replaced(data: bytes, begins: int, wrong: Sequence[int]) -> bytes:
-        """Return bytes of a response with other errors.
-
-        Args:
-            data: the bytes.
-            begins: their offset in the response.
-            wrong: the offset of each entry whose error is replaced in the response.
-        """
-        if not wrong:
-            return data
-        changed = bytearray(data)
-        for start in wrong:
-            at = start - begins
-            changed[at + ERROR_CODE.start : at + ERROR_CODE.stop] = _NOT_LEADER.to_bytes(2)
-        return bytes(changed)
 
     def end(self, request: InFlight) -> bool:
         """See `Handler.end`."""
@@ -301,3 +288,24 @@ class FromFollower(Around):
             return False
         self._sent += size
         return True
+
+
+def not_leader(error: PartitionError) -> Edit:
+    """Return the change that makes an error NOT_LEADER_OR_FOLLOWER."""
+    return error.start + ERROR_CODE.start, _NOT_LEADER.to_bytes(2)
+
+
+def _edited(data: bytes, begins: int, edits: Sequence[Edit]) -> bytes:
+    """Return bytes of a response with changes.
+
+    Args:
+        data: the bytes.
+        begins: their offset in the response.
+        edits: the changes.
+    """
+    if not edits:
+        return data
+    changed = bytearray(data)
+    for at, new in edits:
+        changed[at - begins : at - begins + len(new)] = new
+    return bytes(changed)

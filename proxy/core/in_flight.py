@@ -17,7 +17,7 @@ from typing import Final, Protocol, Self, TypeAlias
 
 from proxy.protocol.fetch_layout import Rows
 from proxy.protocol.fetch_request import FetchRequest, Listing
-from proxy.protocol.fetch_response import FetchResponseWalk, PartitionResponse, Received
+from proxy.protocol.fetch_response import OUT_OF_RANGE, FetchResponseWalk, PartitionResponse, Received
 from proxy.protocol.primitives import Buffer
 from proxy.protocol.versions import raise_listing
 
@@ -449,7 +449,9 @@ class FetchHandler(Handler):
         "direct",
         "fetch",
         "first",
+        "follows",
         "listed",
+        "noted",
         "resend",
         "response",
         "responses",
@@ -471,6 +473,10 @@ class FetchHandler(Handler):
         fetch, and makes the client's response from this handler's response."""
         self.listed = True
         """Whether the client gets all partitions of the response, not only the partitions with changes."""
+        self.follows = True
+        """Whether new leaders may be asked for partitions that have moved (``--follow-leader``)."""
+        self.noted = OUT_OF_RANGE
+        """The errors that are noted in the response, see `FetchResponseWalk.errors`."""
         self.fetch: FetchRequest | None = None
         """The parsed request. None if it was not understood."""
         self._listing: Listing | None = None

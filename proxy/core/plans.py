@@ -195,7 +195,7 @@ class EntryTemplate:
             walk: the parsed form of the whole response.
         """
         layout = request.layout
-        if walk.partitions != 1 or walk.tags or walk.replicas or not request.topics.keys:
+        if walk.partitions != 1 or walk.tags or walk.replicas or walk.errors or not request.topics.keys:
             return None
         element = layout.count(1) + layout.prefix(request.topics.keys[0], 1)
         begins = RESPONSE_START_BYTES + layout.flexible + layout.response_head

@@ -1,8 +1,9 @@
-"""Names the replica in the gateway's rack as leader in Metadata: ``--rack-clients``. Sans-IO.
+"""Knows which replicas Metadata names as leaders, and which brokers lead: ``--rack-clients``. Sans-IO.
 
 A client fetches from the broker that Metadata calls the leader. Followers serve consumers as well (KIP-392),
 without a replica selector and without a rack in the fetch. So a client that can't be led by an answer of the
-leader (`proxy.core.rack_reads`) reads from its own zone nevertheless.
+leader (`proxy.core.rack_reads`) reads from its own zone nevertheless. `proxy.core.rack_clients` has the stage
+of a connection.
 
 What only a leader can answer then comes to the replica, too. Whoever handles that asks `RackLeaders` for the
 true leader. After trouble, a client gets true Metadata for some time (`RackLeaders.distrust`).
@@ -10,37 +11,51 @@ true leader. After trouble, a client gets true Metadata for some time (`RackLead
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterable
-from contextlib import suppress
-from typing import Final, NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Protocol, TypeAlias
 from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
 
-from proxy.core.connection_state import ConnectionState
-from proxy.core.in_flight import Handler, InFlight, Over
-from proxy.core.requests import readable
-from proxy.core.stage import Stage
-from proxy.protocol.api import LENGTH_BYTES, ApiKey, request_header, response_header
-from proxy.protocol.metadata import LAST_VERSION
-from proxy.protocol.primitives import UUID_BYTES, Buffer, ProtocolError
-from proxy.protocol.replicas import FIRST_VERSION, NOBODY, NodeIds, Replicas, read_replicas, with_leaders
+from proxy.protocol.primitives import UUID_BYTES, ProtocolError
+from proxy.protocol.replicas import NOBODY, NodeIds, Replicas, read_replicas, with_leaders
 
 MAX_BYTES: Final = 1 << 23
 """The memory limit for known topics in bytes, enough for 300,000 partitions with three replicas. Topics that
 were in no response for longest are forgotten first."""
 MAX_CLIENTS: Final = 10_000
 """The maximum number of clients for which it is remembered that they get true Metadata."""
-MAX_TOPICS: Final = 1000
-"""The maximum number of topics for which this is remembered of one client. A client with more of them gets
-true Metadata for all topics."""
-RETURNS: Final = ("offsets", "no_consumer", "old_fetch")
-"""The reasons for true Metadata. ``offsets``: the leader of a partition could not be asked for offsets.
+MAX_PLACES: Final = 1000
+"""The maximum number of topics and partitions for which this is remembered of one client. A client with more
+of them gets true Metadata for all topics."""
+RETURNS: Final = (
+    "closed",
+    "overdue",
+    "unreachable",
+    "out_of_range",
+    "refused",
+    "isr",
+    "offsets",
+    "no_consumer",
+    "old_fetch",
+)
+"""The reasons for true Metadata.
+
+A replica has closed a connection, is late, or can't be reached: all clients get true Metadata for it. It has
+said OFFSET_OUT_OF_RANGE, has refused to serve, or is not in sync any more (``isr``): its client gets true
+Metadata for the partition. ``offsets``: the leader of a partition could not be asked for offsets.
 ``no_consumer``: the client sends requests that only leaders take. ``old_fetch``: followers do not answer its
-version of Fetch."""
-_METADATA: Final = int(ApiKey.METADATA)
-_MAX_HEADER: Final = 1 << 16
-"""The maximum number of bytes of a request that are kept until its client id has arrived."""
+version of Fetch.
+"""
+PAUSE_SECONDS: Final = 30.0
+"""How long no client is told of a replica that has failed, in seconds."""
+MAX_PAUSE_SECONDS: Final = 300.0
+"""The longest such pause. Each failure soon after the last pause doubles the pause."""
+TRUE_SECONDS: Final = 60.0
+"""How long a client gets true Metadata for a partition that its replica did not serve, in seconds."""
+LONG_SECONDS: Final = 300.0
+"""How long it does if that happens again within this time after the first time, in seconds."""
 _MORE_BYTES: Final = 400
 """The memory for a known topic in bytes, in addition to its columns."""
 _PARTITION, _LEADER, _EPOCH, _IN_SYNC = 0, 1, 2, 3
@@ -54,17 +69,51 @@ class Racks(Protocol):
         """Return whether a broker is known to be in the gateway's rack."""
 
 
-class _Known(NamedTuple):
+Place: TypeAlias = tuple[bytes, int]
+"""A partition: the topic's name or id, and the partition's number."""
+_ALL: Final = b"", -1
+"""Stands for all partitions of all topics. A topic with the number -1 stands for all its partitions."""
+
+
+class Reading(Protocol):
+    """The stage of a connection."""
+
+    def forget(self) -> None:
+        """Decide anew about the next fetch."""
+
+
+@dataclass(slots=True, eq=False)
+class _Known:
     """A topic, as the last Metadata response has described it."""
 
     topic_id: bytes
     table: NodeIds
     """A row for each partition, in the order of their numbers."""
+    seen: float
+    """When the response came, or when a broker was last asked, in seconds."""
 
     @property
     def size(self) -> int:
         """The memory of the topic in bytes."""
         return self.table.nbytes + _MORE_BYTES
+
+
+class _True(NamedTuple):
+    """How long a client gets true Metadata."""
+
+    until: float
+    """In seconds."""
+    seconds: float
+    """The length of this time, in seconds."""
+
+
+class _Pause(NamedTuple):
+    """How long no client is told of a broker."""
+
+    until: float
+    """In seconds."""
+    seconds: float
+    """The length of this time, in seconds."""
 
 
 class RackLeaders:
@@ -94,9 +143,15 @@ class RackLeaders:
         """The number of partitions in Metadata responses for which a replica was named as leader."""
         self.returns: Counter[str] = Counter(dict.fromkeys(RETURNS, 0))
         """How often a client, or all, got true Metadata for some time, by reason."""
-        self._true: OrderedDict[tuple[str, str], dict[bytes, float]] = OrderedDict()
-        """The clients that get true Metadata, by client id and host: for each topic until when, in seconds.
-        The key of all topics is b""."""
+        self.held = 0
+        """The number of responses that were held back."""
+        self.changes = 0
+        """The number of responses with other leaders or in-sync replicas than were known."""
+        self._true: OrderedDict[tuple[str, str], dict[Place, _True]] = OrderedDict()
+        """The clients that get true Metadata, by client id and host, and the partitions for which they do."""
+        self._out: dict[int, _Pause] = {}
+        """The brokers that have failed, by node id."""
+        self._stages: set[Reading] = set()
 
     def __repr__(self) -> str:
         return f"<RackLeaders topics={len(self._topics)} named={self.named}>"
@@ -130,17 +185,74 @@ class RackLeaders:
         row = self._row(topic_key, partition)
         return row is not None and row[_LEADER] != node_id and self.racks.is_here(node_id)
 
+    def leads(self, place: Place, node_id: int | None) -> bool | None:
+        """Return whether a broker leads a partition. None if that is not known."""
+        row = self._row(*place)
+        return None if row is None else bool(row[_LEADER] == node_id)
+
+    def look(
+        self, topic_key: bytes, partitions: npt.NDArray[np.int64], node_id: int
+    ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+        """Return for which partitions of a topic a broker is a follower, and for which it is out of sync.
+
+        Where nothing is known, it is neither.
+
+        Args:
+            topic_key: the topic's name, or its id.
+            partitions: the numbers of the partitions.
+            node_id: the broker.
+        """
+        known = self._topics.get(self._name(topic_key))
+        if known is None or not len(known.table):
+            nowhere = np.zeros(len(partitions), np.bool_)
+            return nowhere, nowhere
+        numbers = known.table[:, _PARTITION]
+        rows = np.minimum(numbers.searchsorted(partitions), len(numbers) - 1)
+        others = (numbers[rows] == partitions) & (known.table[rows, _LEADER] != node_id)
+        in_sync = (known.table[rows, _IN_SYNC:] == node_id).any(axis=1)
+        return others, others & ~in_sync
+
+    def stale(self, topic_keys: Iterable[bytes], now: float, seconds: float) -> list[bytes]:
+        """Return the topics that no response has described for some seconds.
+
+        They count as described now, because a broker is asked about them.
+        """
+        found: list[bytes] = []
+        for key in topic_keys:
+            known = self._topics.get(self._name(key))
+            if known is None or now - known.seen >= seconds:
+                found.append(key)
+                if known is not None:
+                    known.seen = now
+        return found
+
+    def learn(self, body: bytes, version: int, now: float) -> None:
+        """Learn leaders and in-sync replicas from a Metadata response that is not for the client.
+
+        Args:
+            body: the complete response without its header.
+            version: the version of the request.
+            now: the time in seconds.
+        """
+        try:
+            self._learn(read_replicas(body, version), now)
+        except ProtocolError:
+            return
+
+    def _name(self, topic_key: bytes) -> bytes:
+        """Return the name of a topic, if it is known."""
+        return self._names.get(topic_key, topic_key) if len(topic_key) == UUID_BYTES else topic_key
+
     def _row(self, topic_key: bytes, partition: int) -> NodeIds | None:
         """Return the row of a partition in the table of its topic. None if it is not known."""
-        name = self._names.get(topic_key, topic_key) if len(topic_key) == UUID_BYTES else topic_key
-        known = self._topics.get(name)
+        known = self._topics.get(self._name(topic_key))
         if known is None:
             return None
         numbers = known.table[:, _PARTITION]
         at = int(numbers.searchsorted(partition))
         return known.table[at] if at < len(numbers) and numbers[at] == partition else None
 
-    def _learn(self, found: Replicas) -> None:
+    def _learn(self, found: Replicas, now: float) -> None:
         """Note all topics of a response.
 
         The newest response wins, also with older epochs: the topic may be another one of the same name.
@@ -149,22 +261,65 @@ class RackLeaders:
         order = np.lexsort((found.partition, np.repeat(np.arange(len(lengths)), lengths)))
         columns = (found.partition, found.leader, found.epoch, *found.in_sync.T)
         table = np.column_stack(columns)[order]
+        changed = False
         for topic in found.topics:
             if topic.name:
+                known = _Known(topic.topic_id, table[topic.start : topic.end].copy(), now)
+                before = self._topics.get(topic.name)
+                changed |= before is None or not np.array_equal(before.table, known.table)
                 self._forget(topic.name)
-                known = _Known(topic.topic_id, table[topic.start : topic.end].copy())
                 self._topics[topic.name] = known
                 self.buffered += known.size
                 if topic.topic_id:
                     self._names[topic.topic_id] = topic.name
         while self.buffered > self._max_bytes:
             self._forget(next(iter(self._topics)))
+        if changed:
+            self.changes += 1
+            for stage in self._stages:
+                stage.forget()
 
     def _forget(self, name: bytes) -> None:
         known = self._topics.pop(name, None)
         if known is not None:
             self.buffered -= known.size
             self._names.pop(known.topic_id, None)
+
+    def add(self, stage: Reading) -> None:
+        """Add the stage of a new connection."""
+        self._stages.add(stage)
+
+    def remove(self, stage: Reading) -> None:
+        """Remove the stage of a connection that has ended."""
+        self._stages.discard(stage)
+
+    # Replicas that have failed
+
+    def failed(self, node_id: int | None, how: str, now: float) -> None:
+        """Note that a replica does not serve its clients. For some time no client is told of it.
+
+        Args:
+            node_id: the broker, or None if it is unknown.
+            how: ``closed``, ``overdue`` or ``unreachable``.
+            now: the time in seconds.
+        """
+        self.returns[how] += 1
+        if node_id is None:
+            return
+        last = self._out.get(node_id, _Pause(-MAX_PAUSE_SECONDS, PAUSE_SECONDS))
+        if now < last.until:
+            return
+        recent = now - last.until < MAX_PAUSE_SECONDS
+        seconds = min(2 * last.seconds, MAX_PAUSE_SECONDS) if recent else PAUSE_SECONDS
+        self._out[node_id] = _Pause(now + seconds, seconds)
+
+    def unreachable(self, node_id: int | None, now: float) -> None:
+        """Note that the gateway could not connect to a broker. If it is in the rack, it may be a follower."""
+        if self.racks.is_here(node_id):
+            self.failed(node_id, "unreachable", now)
+
+    def _is_out(self, node_id: int, now: float) -> bool:
+        return node_id in self._out and now < self._out[node_id].until
 
     # True Metadata
 
@@ -188,28 +343,63 @@ class RackLeaders:
             now: the time in seconds.
         """
         self.returns[reason] += 1
-        until = self._true.setdefault((client_id, host), {})
+        places = [_ALL] if topics is None else [(self._name(key), -1) for key in topics]
+        self._distrust(client_id, host, dict.fromkeys(places, seconds), now)
+
+    def refused(self, client_id: str, host: str, places: Iterable[Place], reason: str, now: float) -> None:
+        """Note that a follower does not serve a client. For some time the client gets true Metadata.
+
+        Args:
+            client_id: the client's id.
+            host: the client's host.
+            places: the partitions.
+            reason: why, one of `RETURNS`.
+            now: the time in seconds.
+        """
+        before = self._true.get((client_id, host), {})
+        seconds: dict[Place, float] = {}
+        for key, partition in places:
+            place = self._name(key), partition
+            last = before.get(place)
+            if last is None or now >= last.until:
+                recent = last is not None and now - last.until < LONG_SECONDS
+                seconds[place] = LONG_SECONDS if recent else TRUE_SECONDS
+        self.returns[reason] += len(seconds)
+        if seconds:
+            self._distrust(client_id, host, seconds, now)
+
+    def _distrust(self, client_id: str, host: str, seconds: dict[Place, float], now: float) -> None:
+        found = self._true.setdefault((client_id, host), {})
         self._true.move_to_end((client_id, host))
-        for key in (b"",) if topics is None else topics:
-            name = self._names.get(key, key)
-            until[name] = max(until.get(name, 0.0), now + seconds)
-        if len(until) > MAX_TOPICS:
-            latest = max(until.values())
-            until.clear()
-            until[b""] = latest
+        for place, each in seconds.items():
+            new = _True(now + each, each)
+            found[place] = max(found.get(place, new), new)
+        if len(found) > MAX_PLACES:
+            latest = max(found.values())
+            found.clear()
+            found[_ALL] = latest
         if len(self._true) > MAX_CLIENTS:
             self._true.popitem(last=False)
 
-    def _distrusted(self, client_id: str, host: str, now: float) -> Collection[bytes]:
-        """Return the topics for which a client gets true Metadata. The key of all topics is b""."""
-        until = self._true.get((client_id, host))
-        if until is None:
-            return ()
-        for name in [name for name, each in until.items() if each <= now]:
-            del until[name]
-        if not until:
+    def is_distrusted(self, client_id: str, host: str, place: Place, now: float) -> bool:
+        """Return whether a client gets true Metadata for a partition because a follower did not serve it."""
+        found = self._true.get((client_id, host), {}).get((self._name(place[0]), place[1]))
+        return found is not None and now < found.until
+
+    def _distrusted(self, client_id: str, host: str, now: float) -> dict[bytes, list[int]]:
+        """Return the topics and partitions for which a client gets true Metadata, see `_ALL`."""
+        found = self._true.get((client_id, host))
+        if found is None:
+            return {}
+        for place in [place for place, each in found.items() if now - each.until >= LONG_SECONDS]:
+            del found[place]
+        if not found:
             del self._true[client_id, host]
-        return until.keys()
+        true: dict[bytes, list[int]] = {}
+        for (name, partition), each in found.items():
+            if now < each.until:
+                true.setdefault(name, []).append(partition)
+        return true
 
     # Metadata
 
@@ -239,20 +429,22 @@ class RackLeaders:
             found = read_replicas(body, version)
         except ProtocolError:
             return body
-        self._learn(found)
+        self._learn(found, now)
         here = [node_id for node_id in sorted(found.brokers) if self.racks.is_here(node_id)]
         true = self._distrusted(client_id, host, now)
-        if not here or b"" in true:
+        if not here or _ALL[0] in true:
             return body
         may = (found.error == 0) & (found.leader >= 0) & ~np.isin(found.leader, here)
         for topic in found.topics if true else ():
-            if topic.name in true:
-                may[topic.start : topic.end] = False
-        rows = np.nonzero(may)[0]
-        chosen = _choose(found, rows, here, client_id)
-        rows, chosen = rows[chosen != NOBODY], chosen[chosen != NOBODY]
-        self.named += len(rows)
-        return with_leaders(body, found.at[rows], chosen) if len(rows) else body
+            if (partitions := true.get(topic.name)) is not None:
+                rows = slice(topic.start, topic.end)
+                may[rows] &= _ALL[1] not in partitions and ~np.isin(found.partition[rows], partitions)
+        rows_named = np.nonzero(may)[0]
+        usable = [node_id for node_id in here if not self._is_out(node_id, now)]
+        chosen = _choose(found, rows_named, usable, client_id)
+        rows_named, chosen = rows_named[chosen != NOBODY], chosen[chosen != NOBODY]
+        self.named += len(rows_named)
+        return with_leaders(body, found.at[rows_named], chosen) if len(rows_named) else body
 
 
 def _choose(found: Replicas, rows: npt.NDArray[np.intp], nodes: list[int], client_id: str) -> NodeIds:
@@ -279,97 +471,3 @@ def _mixed(values: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
     values = (values ^ (values >> np.uint32(16))) * np.uint32(0x85EBCA6B)
     values = (values ^ (values >> np.uint32(13))) * np.uint32(0xC2B2AE35)
     return values ^ (values >> np.uint32(16))
-
-
-class NameReplicas(Over):
-    """Names replicas in the client's Metadata response, which another handler has made.
-
-    Args:
-        inner: makes the client's response, and returns it as a whole.
-        shared: what the connections of the process share.
-        state: the state of the connection.
-        client_id: the client's id.
-        version: the version of the request.
-    """
-
-    __slots__ = ("_client_id", "_shared", "_state", "_version")
-
-    def __init__(
-        self, inner: Handler, shared: RackLeaders, state: ConnectionState, client_id: str, version: int
-    ) -> None:
-        super().__init__(inner)
-        self._shared = shared
-        self._state = state
-        self._client_id = client_id
-        self._version = version
-
-    def feed(self, chunk: bytes, *, last: bool) -> list[Buffer]:
-        """Return the client's bytes that are ready now."""
-        return self._named(self._inner.feed(chunk, last=last))
-
-    def opened(self) -> list[Buffer]:
-        """Return the client's response after it has waited for listeners."""
-        return self._named(self._inner.opened())
-
-    def passes(self, _size: int) -> bool:
-        """Return False, because the response is changed as a whole."""
-        return False
-
-    def _named(self, pieces: list[Buffer]) -> list[Buffer]:
-        frame = b"".join(pieces)
-        if not frame:
-            return pieces
-        try:
-            _, at = response_header(frame, LENGTH_BYTES, _METADATA, self._version)
-        except ProtocolError:
-            return pieces
-        state, body = self._state, frame[at:]
-        named = self._shared.name_replicas(body, self._version, self._client_id, state.host, state.now)
-        return pieces if named is body else [frame[:at], named]
-
-
-class RackLeadersStage(Stage):
-    """Names replicas in the Metadata responses of one connection, if its client is to have that.
-
-    Args:
-        shared: what the connections of the process share.
-        state: the state of the connection.
-    """
-
-    __slots__ = ("_client_id", "_shared", "_state")
-
-    def __init__(self, shared: RackLeaders, state: ConnectionState) -> None:
-        self._shared = shared
-        self._state = state
-        self._client_id = ""
-        """The client id in the Metadata request that is being processed."""
-
-    def on_request(self, data: bytes, size: int, api_key: int, _version: int) -> bytes | None:
-        """Read the client id of a Metadata request. Not all clients send another request before it."""
-        if api_key == _METADATA:
-            self._client_id = ""
-            with suppress(ProtocolError):
-                self._client_id = readable(request_header(data, LENGTH_BYTES)[3])
-                return data
-            if len(data) < min(size, _MAX_HEADER):
-                self._state.from_client.need = min(size, 2 * len(data))
-                return None
-        return data
-
-    def around(self, request: InFlight) -> Handler:
-        """Return a handler that names replicas, if the request is for Metadata.
-
-        Members of cooperative groups get none: what they share needs the high watermark of one broker.
-        """
-        if (
-            request.api_key != _METADATA
-            or not FIRST_VERSION <= request.version <= LAST_VERSION
-            or self._state.has_lane
-            or not self._shared.names_for(self._client_id)
-        ):
-            return request.handler
-        return NameReplicas(request.handler, self._shared, self._state, self._client_id, request.version)
-
-    def repeats(self, api_key: int, _version: int, *, in_session: bool = False) -> bool:  # noqa: ARG002
-        """Return False for requests whose responses are changed."""
-        return api_key != _METADATA

@@ -20,7 +20,7 @@ import numpy as np
 
 from proxy.core.connection_state import ConnectionState
 from proxy.core.eligibility import BrokerVersions
-from proxy.core.follower import Follower, FromFollower
+from proxy.core.follower import Edit, Follower, FromFollower, not_leader
 from proxy.core.in_flight import FetchHandler, Handler, InFlight
 from proxy.core.requests import read_client_names
 from proxy.core.stage import Stage
@@ -28,7 +28,7 @@ from proxy.protocol.api import ApiKey
 from proxy.protocol.api_versions import Features
 from proxy.protocol.fetch_layout import RACK_VERSION
 from proxy.protocol.fetch_request import FetchRequest
-from proxy.protocol.fetch_response import PartitionError
+from proxy.protocol.fetch_response import HintAt, PartitionError
 from proxy.protocol.primitives import ProtocolError
 from proxy.protocol.produce import READ_WITHIN
 
@@ -78,6 +78,7 @@ class NotWritten(StrEnum):
     HERE = "broker is in the rack"
     UNKNOWN_BROKER = "broker's release is not known yet"
     OLD_BROKER = "broker before 3.5"
+    NAMED = "named in --rack-clients"
     MEMBER = "member of a cooperative group"
     CLIENT = "client never comes back from a failed replica"
     DOES_NOT_FOLLOW = "does not follow"
@@ -123,9 +124,11 @@ class RackReads:
     Args:
         rack: the gateway's rack.
         racks: the racks of the brokers.
+        named: returns whether Metadata names replicas for a client id. Such a client gets no rack.
     """
 
-    def __init__(self, rack: str, racks: Racks) -> None:
+    def __init__(self, rack: str, racks: Racks, named: Callable[[str], bool] = lambda _: False) -> None:
+        self.named = named
         self.rack = rack.encode()
         self.racks = racks
         self.counts: Counter[str] = Counter(redirects=0, moved=0, held=0)
@@ -220,11 +223,11 @@ class Led(FromFollower):
         """Return whether the response comes from a follower, and may be changed."""
         return super().concerns() and self._fetching.direct
 
-    def replaces(self, errors: Sequence[PartitionError]) -> Sequence[int]:
-        """Return the offsets of entries with OFFSET_OUT_OF_RANGE, if the client does not ask the leader."""
+    def edits(self, errors: Sequence[PartitionError], _hints: Sequence[HintAt]) -> list[Edit]:
+        """Return the changes in entries with OFFSET_OUT_OF_RANGE, if the client does not ask the leader."""
         if errors:
             self._stage.out_of_range()
-        return () if self._stage.asks_leader else [error.start for error in errors]
+        return [] if self._stage.asks_leader else [not_leader(error) for error in errors]
 
 
 class RackReadsStage(Stage):
@@ -325,6 +328,8 @@ class RackReadsStage(Stage):
             return NotWritten.VERSION
         if fetch.rack_id:
             return NotWritten.OWN
+        if shared.named(self._state.client_id):
+            return NotWritten.NAMED
         if self._state.has_lane:
             return NotWritten.MEMBER  # its fences and scans need the high watermark of one broker
         if not shared.racks.here:

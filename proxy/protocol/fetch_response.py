@@ -183,6 +183,14 @@ class PartitionError(NamedTuple):
     """The offset of the entry in the frame."""
 
 
+class HintAt(NamedTuple):
+    """A newer leader in an entry of a fetch response (KIP-951)."""
+
+    at: int
+    """The offset of its node id in the frame. Its epoch follows the node id."""
+    hint: LeaderHint
+
+
 class _Short(Exception):  # noqa: N818 - not an error: the unit continues in the next chunk
     """Raised if the current unit of the walk continues in the next chunk."""
 
@@ -267,6 +275,7 @@ class FetchResponseWalk:
         "error_code",
         "errors",
         "failed",
+        "hints",
         "layout",
         "leaders",
         "moved",
@@ -336,6 +345,8 @@ class FetchResponseWalk:
         self.leaders: list[LeaderHint] = []
         """The newer leaders in the response's entries. Only versions with topic ids have them (v13 and
         later)."""
+        self.hints: list[HintAt] = []
+        """The leaders in `leaders`, with their offsets."""
         self.replicas: list[PreferredReplica] = []
         """The preferred read replicas in the response's entries (v11 and later)."""
         self.failed = 0
@@ -684,15 +695,16 @@ class FetchResponseWalk:
                 entry.ends_empty = False
                 entry.redirects = True
         if end - at > 1 and self.layout.topic_ids and len(self.leaders) < MAX_LEADERS:
-            self._note_leader(buffer, at)
+            self._note_leader(buffer, at, base)
         self._entry_done()
         return end
 
-    def _note_leader(self, buffer: bytes, at: int) -> None:
+    def _note_leader(self, buffer: bytes, at: int, base: int) -> None:
         for tag, start, end in read_tags(buffer, at)[0]:
             if tag == _CURRENT_LEADER_TAG and end - start >= LEADER_BYTES:
                 leader = _LEADER.unpack_from(buffer, start)
                 self.leaders.append(LeaderHint(self._key, self._partition, *leader))
+                self.hints.append(HintAt(base + start, self.leaders[-1]))
 
     def _entry_done(self) -> None:
         if self._open is not None:

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from proxy.core.connection_state import ConnectionState
 from proxy.core.leaders import Leaders
-from proxy.core.rack_leaders import MAX_CLIENTS, MAX_TOPICS, RackLeaders, RackLeadersStage
+from proxy.core.rack_clients import RackClientsStage
+from proxy.core.rack_leaders import MAX_CLIENTS, MAX_PLACES, RackLeaders
 from proxy.core.rack_stage import RackStage
 from proxy.core.racks import BrokerRacks
 from proxy.protocol.replicas import read_replicas
@@ -253,7 +254,7 @@ def test_a_client_can_get_true_metadata_of_all_topics() -> None:
 
 def test_what_is_remembered_of_clients_is_bounded() -> None:
     shared = leaders()
-    shared.distrust(CLIENT, HOST, [b"t%d" % at for at in range(MAX_TOPICS + 1)], 60, "offsets", NOW)
+    shared.distrust(CLIENT, HOST, [b"t%d" % at for at in range(MAX_PLACES + 1)], 60, "offsets", NOW)
     assert named(shared, {"another": [Part()]}) == body(7, {"another": [Part()]})
     for number in range(MAX_CLIENTS):
         shared.distrust(CLIENT, str(number), None, 60, "offsets", NOW)
@@ -279,10 +280,10 @@ class Gateway:
         def learns(state: ConnectionState) -> RackStage:
             return RackStage(self.racks, state)
 
-        def names(state: ConnectionState) -> RackLeadersStage:
-            return RackLeadersStage(self.shared, state)
+        def names(state: ConnectionState) -> RackClientsStage:
+            return RackClientsStage(self.shared, lambda: None, state)
 
-        play = Playbook(stages=(learns, names), resolve=gateway, **options)
+        play = Playbook(first_stages=(names,), stages=(learns,), resolve=gateway, **options)
         play.now = NOW
         return play
 

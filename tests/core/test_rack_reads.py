@@ -551,6 +551,18 @@ def test_rule_17_no_follower_says_out_of_range(version: int, chunk: int) -> None
     paused(play, follower.now, version)
 
 
+def test_rule_17_an_error_never_takes_the_fast_path() -> None:
+    """An error that comes again and again in the same bytes is replaced each time."""
+    _, follower = led(Gateway(), software="sarama")
+    for number in range(3, 12):
+        asked = fetch(12, *T[:1], correlation=number)
+        follower.client(asked).to_broker(asked)
+        told, given = (
+            fetch_response(12, ("t", [entry(0, error=error)]), correlation_id=number) for error in (1, 6)
+        )
+        follower.broker(told).to_client(given)
+
+
 @pytest.mark.parametrize("software", ["librdkafka", "apache-kafka-java", "kafka-python"])
 def test_rule_17_clients_that_then_ask_the_leader_see_the_error(software: str) -> None:
     _, follower = led(Gateway(), software=software)
