@@ -26,6 +26,7 @@ from replay.measure.limits import WORST, Starved, VersionFigures
 from replay.measure.spread import Delivered
 from replay.measure.sums import FetchSums
 from replay.measure.table import CODECS, DETAILS, FETCH_COLUMNS, Detail
+from replay.measure.typed import bounded
 from replay.measure.zones import ZoneBytes, ZoneSums, topic_name
 from replay.report.model import FetchReport, NotEligible
 from replay.simulate.session_cache import CacheEvent, SlotsUse, simulate
@@ -289,7 +290,8 @@ class Collected:
             if len(self.sides) > 2 * MOST:
                 self._keep_busiest()
         for client in one.clients:
-            self.clients[client].lasted += one.lasted
+            sums = self.clients[client]
+            sums.lasted = bounded(sums.lasted + one.lasted)
         self.zones.add_connection(one.zone, one.broker, one.zone_bytes)
         one.zone_bytes = {}
         if one.fetches.connections:

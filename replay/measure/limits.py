@@ -19,6 +19,7 @@ from proxy.protocol.fetch_request import FetchRequest, Listing
 from proxy.protocol.old_fetch import LIMITED
 from proxy.protocol.primitives import ProtocolError, read_count, read_int32, read_string
 from proxy.session.handler import FetchSessionHandler
+from replay.measure.typed import bounded
 from replay.simulate.captured_response import CapturedResponse
 from replay.simulate.outcome import Outcome, TopicKey
 
@@ -62,7 +63,7 @@ class VersionFigures:
         self.over_limit += other.over_limit
         self.over_limit_bytes += other.over_limit_bytes
         self.starved += other.starved
-        self.starved_ns += other.starved_ns
+        self.starved_ns = bounded(self.starved_ns + other.starved_ns)
 
 
 @dataclass(slots=True)
@@ -155,7 +156,8 @@ class LimitLog:
         """
         counted = {version: copy(one) for version, one in self._counted.items()}
         for starved in self._starving.values():
-            counted[starved.version].starved_ns += starved.lasted
+            one = counted[starved.version]
+            one.starved_ns = bounded(one.starved_ns + starved.lasted)
         return counted
 
     def longest(self) -> list[Starved]:
@@ -229,7 +231,8 @@ class LimitLog:
 
     def _end(self, starved: Starved, time: int) -> None:
         starved.until = time
-        self._counted[starved.version].starved_ns += starved.lasted
+        counted = self._counted[starved.version]
+        counted.starved_ns = bounded(counted.starved_ns + starved.lasted)
         self._worst.append(starved)
         if len(self._worst) > 4 * WORST:
             self._worst = nlargest(WORST, self._worst, key=lambda one: one.lasted)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from replay.measure.digest import TopicTotals
+from replay.measure.typed import bounded
 from replay.report.model import (
     Actual,
     Eligible,
@@ -149,7 +150,7 @@ class FetchSums:
     def merge(self, other: "FetchSums") -> None:
         """Add the sums of other connections."""
         self.connections += other.connections
-        self.lasted += other.lasted
+        self.lasted = bounded(self.lasted + other.lasted)
         self.closes += other.closes
         for reason, passed in other.passed.items():
             row = self.passed.setdefault(reason, Passed(exchanges=0, bytes=0))

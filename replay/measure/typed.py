@@ -32,6 +32,7 @@ _SCALARS: Final = {
     str: pa.string(),
     bytes: pa.binary(),
 }
+_LARGEST: Final = 2**63 - 1
 _SEQUENCES: Final = frozenset({list, set, frozenset})
 _MAPS: Final = frozenset({dict, Counter, defaultdict, Mapping})
 
@@ -82,6 +83,14 @@ def codec(kind: Hashable) -> Codec:
         defaults = {name: one.default for name, one in shown.items() if one.default is not MISSING}
         return _StructCodec({name: hints[name] for name in shown}, map(attrgetter, shown), kind, defaults)
     raise TypeError(f"{kind} has no Arrow type")
+
+
+def bounded(count: int) -> int:
+    """Return a sum as an integer of 64 bits. A sum that is too large or too small becomes the nearest one.
+
+    Only a capture whose clock jumps by decades has such sums of times.
+    """
+    return max(-_LARGEST - 1, min(count, _LARGEST))
 
 
 class Packed:

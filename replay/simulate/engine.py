@@ -81,9 +81,9 @@ class Engine:
             return []
         settled = []
         whole = exchange.response and not exchange.response_missing
-        if self._recognises and whole and not self._unanswered:
+        if whole and not self._unanswered:
             settled = self._chosen(self._gateway, self._gateway.settle(exchange.request_time))
-            if self._gateway.repeats(exchange):
+            if self._recognises and self._gateway.repeats(exchange):
                 self._number = exchange.number
                 return settled + self._chosen(self._always, self._repeat_in_always(exchange))
         outcome = Outcome(exchange)

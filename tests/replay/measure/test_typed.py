@@ -12,6 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from replay.measure.limits import VersionFigures
+from replay.measure.sums import FetchSums
 from replay.measure.typed import Packed, codec, struct_field
 
 
@@ -108,3 +110,14 @@ def test_a_field_that_an_earlier_release_did_not_have_is_its_default() -> None:
 def test_other_types_are_refused(kind: Any) -> None:
     with pytest.raises(TypeError):
         codec(kind)
+
+
+def test_sums_of_times_are_at_most_an_integer_of_64_bits() -> None:
+    """A capture whose clock jumps by decades, on several connections, has larger sums."""
+    lasted, starved = FetchSums(lasted=2**62), VersionFigures(starved_ns=2**62)
+    for _ in range(2):
+        lasted.merge(FetchSums(lasted=2**62))
+        starved.add(VersionFigures(starved_ns=2**62))
+
+    assert codec(FetchSums).read(codec(FetchSums).write([lasted]))[0].lasted == 2**63 - 1
+    assert codec(VersionFigures).read(codec(VersionFigures).write([starved]))[0].starved_ns == 2**63 - 1

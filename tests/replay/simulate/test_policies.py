@@ -126,3 +126,24 @@ def test_the_gateways_policy_saves_what_a_session_for_all_or_for_none_would(name
     always, _ = saved(name, "always")
 
     assert own >= max(always, 0) - wire / 100
+
+
+def test_an_unreadable_fetch_settles_what_came_before_it(tmp_path: Path) -> None:
+    """With ``plain`` no fetch is recognised, and the outcomes are the same, also if the clock goes back."""
+    make(tmp_path / "idle.pcap", 200_000, Shape(filled=0, connections=1))
+    captured = captured_events(tmp_path / "idle.pcap")
+    exchanges = [event for event in captured if isinstance(event, Exchange)]
+    (end,) = [event for event in captured if isinstance(event, ConnectionEnd)]
+    exchanges[20] = replace(exchanges[20], request=exchanges[20].request[:-1] + b"\xff\xff")
+    exchanges[21] = replace(exchanges[21], request_time=exchanges[19].request_time)
+
+    def others(*, plain: bool) -> list[Any]:
+        engine = Engine("always", plain=plain)
+        found = list[Outcome]()
+        for exchange in exchanges:
+            engine.add(exchange)
+            found += engine.drain_other()
+        engine.end(end)
+        return [values(outcome) for outcome in found + engine.drain_other()]
+
+    assert others(plain=True) == others(plain=False)
