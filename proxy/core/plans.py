@@ -419,11 +419,13 @@ class FetchPlan(Handler):
         plans, version, size = self._plans, self.version, len(frame)
         entry = plans.entry
         if entry is not None and entry.version == version and (records := entry.records(frame)) >= 0:
-            if not records and seconds < plans.no_sooner:
+            if not records and seconds < plans.no_sooner and seconds < self.wait / 2:
                 return None
             self._partitions += 1
             self._record_bytes += records
-        elif seconds >= plans.no_sooner and (partitions := plans.response(frame, version)) >= 0:
+        elif seconds < plans.no_sooner and seconds < self.wait / 2:
+            return None
+        elif (partitions := plans.response(frame, version)) >= 0:
             self._partitions += partitions
         else:
             return None
@@ -596,7 +598,7 @@ class SessionPlan(FetchPlan):
             if entry is None or (records := entry.records(frame)) <= 0:
                 return None
             row, sent = self._row, entry.entry(frame)
-        elif seconds < self._plans.no_sooner:
+        elif seconds < self._plans.no_sooner and seconds < self.wait / 2:
             return None
         full = rotation.full(self._first, row, sent, frame[RESPONSE_CORRELATION_ID])
         saved = len(self._frame) - self._sent + len(full) - size
@@ -714,7 +716,8 @@ class Plans:
         self.on = True
         """Whether the fast path may use plans."""
         self.no_sooner = 0.0
-        """Fetch responses without records that come sooner than this take no plan, in seconds."""
+        """Fetch responses without records that come sooner than this, and sooner than half the wait that the
+        fetch allows, take no plan, in seconds."""
         self.requested = self.responded = self.produced = 0
         """The number of request bytes, of response bytes, and of all bytes of Produce that are not in the
         tally yet. The plans other than `fetch` have forwarded them."""

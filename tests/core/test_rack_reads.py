@@ -631,6 +631,18 @@ def test_rule_18_an_early_response_does_not_take_the_fast_path() -> None:
     assert gateway.shared[0].counts["held"] == 10
 
 
+def test_a_short_wait_that_has_passed_does_not_leave_the_fast_path() -> None:
+    """An empty response after all of its fetch's wait is not early, however short the wait was."""
+    _, follower = led(Gateway())
+    for number in range(10, 20):
+        asked = fetch(12, *T[:1], correlation=number, max_wait_ms=20)
+        follower.client(asked).to_broker(asked)
+        follower.now += 0.02
+        told = full(12, T[:1], correlation_id=number)
+        follower.broker(told).to_client(told)
+    assert follower.connection.passed > 15  # requests and responses
+
+
 def test_rule_18_what_is_not_empty_or_not_early_passes() -> None:
     _, follower = led(Gateway())
     asked = fetch(12, *T[:1], correlation=20)
