@@ -45,6 +45,9 @@ examples:
       broker N at 29100 + N, broker 7 at 29050
   fetchgate proxy --bootstrap kafka:9092 --capture captures --capture-records no
       write the traffic of both sides as pcap files, without the contents of records
+  fetchgate proxy --bootstrap kafka:9092 --fetch-min-bytes 64KiB,alerts=0 --fetch-max-wait 1s
+      have brokers gather records before they respond: fewer fetches, records up to a second later; not for
+      the client id alerts
   fetchgate proxy --bootstrap kafka:9092 --check
       test the configuration, the bootstrap and the addresses to listen at; the exit code is 0 or 1
   fetchgate proxy --config gate.toml --show-config

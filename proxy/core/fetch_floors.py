@@ -26,13 +26,13 @@ MAX_MIN_BYTES: Final = 2**31 - 1
 """The largest min_bytes: it is an int32 (FetchRequest.json)."""
 TIMEOUTS_MS: Final = {
     "apache-kafka-java": 30_000,
-    "librdkafka": 60_000,
+    "rdkafka": 60_000,
     "confluent-kafka": 60_000,
     "sarama": 30_000,
     "kafka-python": 30_000,
     "kafka-ts": 60_000,
 }
-"""The default time-outs of requests, by the beginning of the name of the client's software (KIP-511), in ms:
+"""The default time-outs of requests, by a part of the name of the client's software (KIP-511), in ms:
 request.timeout.ms, socket.timeout.ms, Net.ReadTimeout, request_timeout_ms, requestTimeout."""
 OVERHEADS_MS: Final = {"kgo": 10_000, "franz-go": 10_000}
 """The same for software whose time-out begins after max_wait_ms: RequestTimeoutOverhead."""
@@ -149,7 +149,7 @@ class FetchFloorsStage(Stage):
         """Return the default time-out of the client's fetches, or None if it is not known."""
         software = self._software or ""
         for name, timeout_ms in TIMEOUTS_MS.items():
-            if software.startswith(name):
+            if name in software:
                 return timeout_ms
         overhead_ms = OVERHEADS_MS.get(software)
         return None if overhead_ms is None else fetch.max_wait_ms + overhead_ms

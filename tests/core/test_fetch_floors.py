@@ -1,14 +1,30 @@
 """`--fetch-min-bytes` and `--fetch-max-wait` raise min_bytes and max_wait_ms of fetches."""
 
 from functools import partial
+from random import Random
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from proxy import config
+from proxy.core.connection import Connection
 from proxy.core.eligibility import SessionLimits
-from proxy.core.fetch_floors import MAX_MIN_BYTES, MAX_WAIT_MS, FetchFloors, FetchFloorsStage
+from proxy.core.fetch_floors import (
+    MAX_MIN_BYTES,
+    MAX_WAIT_MS,
+    FetchFloors,
+    FetchFloorsStage,
+    raised,
+    smallest_partition,
+)
+from proxy.fetch_manager.cache import FetchSessionCache
+from proxy.fetch_manager.manager import FetchManager
+from proxy.protocol.api import request_header
+from proxy.protocol.fetch_request import parse_fetch_request
 from tests.core.test_rack_reads import named
+from tests.examples import examples
 from tests.frames import Want, fetch, fetch_response
 from tests.playbook import SESSION_ID, Playbook, T, api_versions, asks, full, request, response
 
@@ -84,6 +100,22 @@ def test_a_session_of_the_clients_own_is_raised(version: int) -> None:
         play.client(fetch(version, *wants, session=session, correlation=4, **ASKED))
         play.to_broker(fetch(version, *wants, session=session, correlation=4, **RAISED))
         play.broker(told).to_client(told)
+
+
+def test_a_session_that_the_gateway_gives_is_raised() -> None:
+    """The full fetches that stand for the fetches of this session are raised."""
+    manager = FetchManager(FetchSessionCache(Random(0).randint, slots=8), asks_broker=False)
+    sessions = SessionLimits(max_sessions=0, on=False)
+    play = connected(manager=manager, name="b:1", core=Connection, sessions=sessions)
+    play.client(fetch(12, *T, session=(0, 0), correlation=4, **ASKED))
+    play.to_broker(fetch(12, *T, correlation=4, **RAISED))
+    told = play.broker(full(12, T, correlation_id=4)).takes_client()
+    session_id = int.from_bytes(told[15:19])
+    assert session_id > 0
+    for epoch in (1, 2, 3):
+        play.client(fetch(12, session=(session_id, epoch), correlation=4, **ASKED))
+        play.to_broker(fetch(12, *T, correlation=4, **RAISED))
+        play.broker(full(12, T, correlation_id=4)).takes_client()
 
 
 @pytest.mark.parametrize("software", ["librdkafka", ""])
@@ -190,6 +222,7 @@ def test_records_are_later_by_five_seconds_at_most() -> None:
         ("apache-kafka-java", 5000),
         ("librdkafka", 5000),
         ("confluent-kafka-python", 5000),
+        ("rust-rdkafka", 5000),
         ("sarama", 5000),
         ("kafka-python", 5000),
         ("kafka-ts", 5000),
@@ -305,6 +338,33 @@ def test_a_session_waits_less_from_the_join_on() -> None:
         play.broker(told).to_client(full(12, WANTS, correlation_id=number))
         if number == 14:
             play.broker(response(7, bytes(30))).takes_client()
+
+
+# --- the rule -------------------------------------------------------------------------------------
+
+LIMITS = st.integers(-2, 12_000) | st.sampled_from([-(2**31), 2**31 - 1, 65_536, 5_000, 5_001])
+
+
+@examples(200)
+@given(
+    own=st.fixed_dictionaries({"max_wait_ms": LIMITS, "min_bytes": LIMITS, "max_bytes": LIMITS}),
+    partition_bytes=LIMITS,
+    floor=st.integers(0, MAX_MIN_BYTES),
+    wait_ms=st.integers(0, MAX_WAIT_MS),
+)
+def test_no_fetch_asks_for_less_or_for_what_it_can_not_get(
+    own: dict[str, Any], partition_bytes: int, floor: int, wait_ms: int
+) -> None:
+    frame = fetch(12, *T, values={"partition_max_bytes": partition_bytes}, **own)
+    read = parse_fetch_request(frame, 12, request_header(frame, 4)[4])
+    longest, least = raised(read, floor, wait_ms, smallest_partition(read, 0))
+    assert own["max_wait_ms"] <= longest <= max(own["max_wait_ms"], wait_ms)
+    assert own["min_bytes"] <= least <= max(own["min_bytes"], floor)
+    if least > own["min_bytes"]:
+        assert least <= min(own["max_bytes"], partition_bytes)
+        assert 0 < longest <= MAX_WAIT_MS
+    if own["max_wait_ms"] <= 0 or own["min_bytes"] <= 0:
+        assert (longest, least) == (own["max_wait_ms"], own["min_bytes"])
 
 
 # --- whose fetches --------------------------------------------------------------------------------
