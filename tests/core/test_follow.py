@@ -37,9 +37,11 @@ def gateway(node_id: int, _host: str, _port: int) -> tuple[str, int]:
     return f"broker-{node_id}", 9092
 
 
-def play(siblings: Siblings, node_id: int | None, host: str = "10.0.0.7", client: bytes = b"c") -> Playbook:
+def play(
+    siblings: Siblings, node_id: int | None, host: str = "10.0.0.7", client: bytes = b"c", **more: Any
+) -> Playbook:
     """Return a connection of an authenticated client. Its last response came some time ago."""
-    played = Playbook(resolve=gateway, core=Connection, siblings=siblings, host=host, node_id=node_id)
+    played = Playbook(resolve=gateway, core=Connection, siblings=siblings, host=host, node_id=node_id, **more)
     played.now = -QUIET_SECONDS
     asked = request(18, 0, 1, client=client)
     played.client(asked).to_broker(asked).broker(told := response(1, bytes(6))).to_client(told)
