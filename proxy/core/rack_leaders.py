@@ -39,6 +39,7 @@ RETURNS: Final = (
     "offsets",
     "no_consumer",
     "old_fetch",
+    "login",
 )
 """The reasons for true Metadata.
 
@@ -46,7 +47,7 @@ A replica has closed a connection, is late, or can't be reached: all clients get
 said OFFSET_OUT_OF_RANGE, has refused to serve, or is not in sync any more (``isr``): its client gets true
 Metadata for the partition. ``offsets``: the leader of a partition could not be asked for offsets.
 ``no_consumer``: the client sends requests that only leaders take. ``old_fetch``: followers do not answer its
-version of Fetch.
+version of Fetch. ``login``: it has authenticated, and does not read yet.
 """
 PAUSE_SECONDS: Final = 30.0
 """How long no client is told of a replica that has failed, in seconds."""

@@ -6,7 +6,7 @@ then asked for the offsets, on the same client's own connection. If there is non
 consumer, the error passes, and the client gets true Metadata for some time.
 """
 
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from typing import Final
@@ -64,6 +64,8 @@ class Troubles:
         """By client id, host and topic: when the topic's leaders last could not be asked, in seconds."""
         self._known: OrderedDict[tuple[str, str, str], float] = OrderedDict()
         """By client id, host and reason: until when a client gets true Metadata, in seconds."""
+        self.fetching: Counter[tuple[str, str]] = Counter()
+        """The number of open connections that have fetched, by client id and host."""
 
     def is_new(self, client_id: str, host: str, reason: str, now: float) -> bool:
         """Note that a client gets true Metadata for `LONG_SECONDS`. Return whether that is new."""
@@ -192,6 +194,7 @@ class RackOffsetsStage(Stage):
     __slots__ = (
         "_asked",
         "_client_id",
+        "_fetches_as",
         "_leaders",
         "_node_id",
         "_retry",
@@ -218,6 +221,8 @@ class RackOffsetsStage(Stage):
         """The client id in the last request that was looked at."""
         self._asked: OffsetsRequest | None = None
         """The request for offsets that is being processed."""
+        self._fetches_as: tuple[str, str] | None = None
+        """Client id and host, as which the connection counts as one that has fetched. None if it does not."""
 
     def connect_core(
         self,
@@ -246,6 +251,9 @@ class RackOffsetsStage(Stage):
         if api_key == _FETCH and version < MIN_VERSION:
             with suppress(ProtocolError):
                 self._is_too_old(readable(request_header(data, LENGTH_BYTES)[3]))
+        elif api_key == ApiKey.SASL_HANDSHAKE:
+            with suppress(ProtocolError):
+                self._logs_in(readable(request_header(data, LENGTH_BYTES)[3]))
         if api_key not in _SEEN:
             return data
         requests = self._state.from_client
@@ -297,9 +305,23 @@ class RackOffsetsStage(Stage):
 
     def before_fetch(self, frame: bytes, version: int, _body: int) -> tuple[bytes, int] | None:
         """Give a client true Metadata for an hour if its fetches have versions that no follower answers."""
+        state = self._state
         if version < RAISED:
-            self._is_too_old(self._state.client_id)
+            self._is_too_old(state.client_id)
+        if self._fetches_as is None and self._leaders.names_for(state.client_id):
+            self._fetches_as = state.client_id, state.host
+            self._troubles.fetching[self._fetches_as] += 1
         return frame, version
+
+    def _logs_in(self, client_id: str) -> None:
+        """Give a client that authenticates true Metadata for some time, if it does not read yet.
+
+        It has no connection to leaders then, and the gateway must not open one for it. Not all clients would
+        survive the error (platformatic).
+        """
+        state, leaders = self._state, self._leaders
+        if leaders.names_for(client_id) and not self._troubles.fetching[client_id, state.host]:
+            leaders.distrust(client_id, state.host, None, TRUE_SECONDS, "login", state.now)
 
     def may_raise(self) -> bool:
         """Return whether a fetch of v10 may have to be raised (`proxy.core.raise_fetch`)."""
@@ -397,3 +419,14 @@ class RackOffsetsStage(Stage):
         """Give the client true Metadata for an hour, because it sends requests that only leaders take."""
         if self._needs_leaders(self._client_id, "no_consumer"):
             self._state.events.append(NoConsumer(request=api))
+
+    # The connection
+
+    def end(self) -> None:
+        """Note that the connection fetches no more."""
+        key, self._fetches_as = self._fetches_as, None
+        if key is not None:
+            fetching = self._troubles.fetching
+            fetching[key] -= 1
+            if not fetching[key]:
+                del fetching[key]

@@ -304,6 +304,25 @@ def test_rule_23_epochs_as_well() -> None:
     assert true_until(gateway, NOW + TRUE_SECONDS)
 
 
+def test_rule_23_a_client_that_authenticates_begins_at_the_leaders() -> None:
+    """Until it fetches, it has no connection to them. The next Metadata names the replica."""
+    gateway = Gateway()
+    leader = gateway.connect(LEADER)
+    handshake = request(17, 1, 5, b"\0\5PLAIN", b"app"), response(5, b"\0\0" + bytes(4))
+    leader.exchange(*handshake)
+    assert gateway.metadata(NOW, "another") == NAMED
+    assert true_until(gateway, NOW + TRUE_SECONDS)
+    leader.exchange(fetch(12, (TOPIC, 0), client="app"), full(12, [(TOPIC, 0)]))
+    leader.now = NOW + TRUE_SECONDS
+    gateway.connect(OTHER).exchange(*handshake)
+    assert gateway.metadata(leader.now) == NAMED
+    leader.connection.ended()
+    other = gateway.connect(OTHER)
+    other.now = leader.now
+    other.exchange(*handshake)
+    assert true_until(gateway, leader.now + TRUE_SECONDS)
+
+
 def test_rule_25_who_often_asks_for_offsets_gets_true_metadata_for_an_hour() -> None:
     """Three times in five minutes. Several consumers of one client that start together count once."""
     gateway = Gateway()
