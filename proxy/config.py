@@ -508,6 +508,18 @@ class Config:
         needs="rack",
     )
     """Whether the rack is written into fetches."""
+    rack_clients: frozenset[str] = option(
+        metavar="ID[,ID]",
+        parse=lambda text: frozenset(_list(text)),
+        parse_transparent=_left_out(frozenset[str](), "clients get the brokers' own Metadata"),
+        default="",
+        help="client ids of consumers that read from the replica in this rack, because their Metadata names "
+        "it as leader: for consumers that don't follow --rack-reads, and brokers without a "
+        "replica.selector.class (docs/zones.md); not with --transparent",
+        needs="rack",
+        live=True,
+    )
+    """The client ids for which replicas are named as leaders."""
     max_connections: int = option(
         metavar="N",
         parse=_whole(1),

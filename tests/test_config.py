@@ -1,5 +1,5 @@
 import re
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -58,6 +58,7 @@ def test_the_defaults_are_those_of_the_design() -> None:
         cooperative_lanes={},
         rack="",
         rack_reads=False,
+        rack_clients=frozenset(),
         max_connections=5000,
         workers=1,
         idle_timeout=600.0,
@@ -538,3 +539,15 @@ def test_reading_from_the_rack_needs_a_rack() -> None:
     with pytest.raises(ConfigError, match=re.escape(told)):
         load(NEEDED | {"rack_reads": "client"}, {}, None)
     assert load(NEEDED | {"rack": "R2", "rack_reads": "client"}, {}, None).rack_reads
+
+
+def test_replicas_as_leaders_need_a_rack_and_brokers_with_listeners() -> None:
+    told = "--rack-clients has no effect alone: give --rack NAME|@FILE as well"
+    with pytest.raises(ConfigError, match=re.escape(told)):
+        load(NEEDED | {"rack_clients": "app"}, {}, None)
+    config = load(NEEDED | {"rack": "R2", "rack_clients": "app, other"}, {}, None)
+    assert config.rack_clients == {"app", "other"}
+    assert changes(config, replace(config, rack_clients=frozenset())) == (["rack_clients"], [])
+    transparent = {"transparent": "redirect", "listen": "127.0.0.1:1", "rack": "R2", "rack_clients": "app"}
+    with pytest.raises(ConfigError, match="--rack-clients: leave it out with --transparent"):
+        load(transparent, {}, None)

@@ -147,7 +147,7 @@ class RackLeaders:
         self.held = 0
         """The number of responses that were held back."""
         self.changes = 0
-        """The number of responses with other leaders or in-sync replicas than were known."""
+        """The number of times that something else was learned of leaders, replicas or racks."""
         self._true: OrderedDict[tuple[str, str], dict[Place, _True]] = OrderedDict()
         """The clients that get true Metadata, by client id and host, and the partitions for which they do."""
         self._out: dict[int, _Pause] = {}
@@ -276,9 +276,13 @@ class RackLeaders:
         while self.buffered > self._max_bytes:
             self._forget(next(iter(self._topics)))
         if changed:
-            self.changes += 1
-            for stage in self._stages:
-                stage.forget()
+            self.changed()
+
+    def changed(self) -> None:
+        """Have all connections look again at what is known of leaders, replicas and racks."""
+        self.changes += 1
+        for stage in self._stages:
+            stage.forget()
 
     def _forget(self, name: bytes) -> None:
         known = self._topics.pop(name, None)

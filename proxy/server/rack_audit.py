@@ -1,4 +1,7 @@
-"""Counts the bytes with brokers by zone: ``--rack``. It also has what ``--rack-reads`` needs of a process."""
+"""Counts the bytes with brokers by zone: ``--rack``.
+
+It also has what ``--rack-reads`` and ``--rack-clients`` need of a process.
+"""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -9,9 +12,13 @@ from proxy.addresses import Address
 from proxy.core.connection import MakeStage
 from proxy.core.connection_state import ConnectionState
 from proxy.core.eligibility import BrokerVersions
+from proxy.core.rack_clients import RackClientsStage
+from proxy.core.rack_leaders import RackLeaders
+from proxy.core.rack_offsets import RackOffsetsStage, Troubles
 from proxy.core.rack_reads import RackReads, RackReadsStage
 from proxy.core.rack_stage import RackStage
 from proxy.core.racks import BrokerRack, BrokerRacks, Zone
+from proxy.core.raise_fetch import RaiseFetch
 from proxy.net.link import Link
 from proxy.net.resolve import is_literal
 from proxy.net.transparent import Destinations
@@ -52,10 +59,16 @@ class RackAudit:
         self._transparent = config.is_transparent
         self.racks = BrokerRacks(config.rack)
         self.racks.changed = self._changed
-        self._reads = RackReads(config.rack, self.racks) if config.rack_reads else None
+        self._leaders = RackLeaders(self.racks, lambda: process.config.rack_clients)
+        """What is known of leaders, for ``--rack-clients``."""
+        self._troubles = Troubles()
+        named = self._leaders.names_for
+        self._reads = RackReads(config.rack, self.racks, named) if config.rack_reads else None
         """What is known of clients and replicas. None without ``--rack-reads client``."""
         self._reading: dict[Link, RackReadsStage] = {}
         """With ``--rack-reads client``, the stage of each open link."""
+        self._clients: dict[Link, RackClientsStage] = {}
+        """With ``--rack-clients``, the stage of each open link."""
         self._byte_counts = Counter[tuple[str, str]]()
         """See `Zones.byte_counts`."""
         self._counted: dict[Link, _Counted] = {}
@@ -71,6 +84,26 @@ class RackAudit:
             if self._reads is None
             else (learns, partial(self._reads_of, self._reads, link, versions))
         )
+
+    def first_stages(self, link: Link, versions: BrokerVersions) -> tuple[MakeStage, ...]:
+        """Return the functions that make the stages of a new connection that come before all others."""
+        if not self._process.config.rack_clients:
+            return ()
+        node_id = partial(self.node_of, link)
+        made: list[RackOffsetsStage] = []
+
+        def offsets(state: ConnectionState) -> RackOffsetsStage:
+            made.append(RackOffsetsStage(self._leaders, self._troubles, node_id, versions, state))
+            return made[0]
+
+        def raises(state: ConnectionState) -> RaiseFetch:
+            return RaiseFetch(made[0].raises, made[0].may_raise, state)
+
+        def clients(state: ConnectionState) -> RackClientsStage:
+            stage = self._clients[link] = RackClientsStage(self._leaders, node_id, state)
+            return stage
+
+        return offsets, raises, clients
 
     def _reads_of(
         self, reads: RackReads, link: Link, versions: BrokerVersions, state: ConnectionState
@@ -93,8 +126,11 @@ class RackAudit:
 
     def unreachable(self, link: Link) -> None:
         """Note that a link's broker could not be reached. If it is in the rack, nobody can read from it."""
+        node_id, now = self.node_of(link), monotonic()
         if self._reads is not None:
-            self._reads.unreachable(self.node_of(link), monotonic())
+            self._reads.unreachable(node_id, now)
+        if self._process.config.rack_clients:
+            self._leaders.unreachable(node_id, now)
 
     def zone_of(self, link: Link) -> Zone:
         """Return the zone of a link's broker.
@@ -109,11 +145,12 @@ class RackAudit:
     def describe(self, link: Link) -> dict[str, object]:
         """Return the fields that `/state` shows of an open link."""
         self._count(link)
-        reading = self._reading.get(link)
+        reading, client = self._reading.get(link), self._clients.get(link)
         return {
             "zone": self.zone_of(link),
             "record_bytes_other_zone": self._counted[link].records_other_zone,
             **({} if reading is None else {"follows": reading.follows, "rack": reading.became}),
+            **({} if client is None else {"replica": client.follower.watched}),
         }
 
     def look(self, links: Iterable[Link]) -> None:
@@ -134,6 +171,7 @@ class RackAudit:
         self._count(link)
         del self._counted[link]
         self._reading.pop(link, None)
+        self._clients.pop(link, None)
 
     def zones(self, links: Iterable[Link]) -> Zones:
         """Return what was counted so far."""
@@ -142,14 +180,20 @@ class RackAudit:
             byte_counts=self._byte_counts.copy(),
             racks=self._racks,
             racks_of_known=self._racks_of_known,
-            reads=None if self._reads is None else self._read_figures(self._reads),
+            reads=self._read_figures(),
         )
 
-    def _read_figures(self, reads: RackReads) -> RackReadFigures:
+    def _read_figures(self) -> RackReadFigures | None:
+        reads, leaders = self._reads, self._leaders
+        if reads is None and not self._process.config.rack_clients:
+            return None
+        counts = Counter(named=leaders.named, held=leaders.held)
+        returns = leaders.returns.copy()
+        if reads is not None:
+            counts.update(reads.counts)
+            returns.update(reads.returns)
         connections = Counter(stage.became for stage in self._reading.values())
-        return RackReadFigures(
-            counts=reads.counts.copy(), returns=reads.returns.copy(), connections=connections
-        )
+        return RackReadFigures(counts=counts, returns=returns, connections=connections)
 
     @property
     def _racks(self) -> dict[str, str]:
@@ -187,6 +231,7 @@ class RackAudit:
                 self._process.spawn(self._resolve(broker))
         if self._reads is not None:
             self._reads.changed()
+        self._leaders.changed()
 
     async def _resolve(self, broker: BrokerRack) -> None:
         """Note the IPs of a broker, because transparent mode knows only the IP of a link's broker."""

@@ -38,6 +38,7 @@ from proxy.net.tls import ClientTls
 from proxy.net.transparent import Destinations, OutboundPorts
 from proxy.server.conditions import Repeated
 from proxy.server.monitor import Monitor
+from proxy.server.own_connection import OwnConnections
 from proxy.server.process import Process, give_back, open_fds, resident_bytes, two_descriptors_free
 from proxy.server.rack_audit import RackAudit
 from proxy.server.registry import KnownBrokers
@@ -138,9 +139,8 @@ class Server:
         that it closes because of a fault or for lack of memory are not counted here."""
         self._versions = WeakValueDictionary[Address, BrokerVersions]()
         self._leaders = Leaders()
-        self._siblings = (
-            None if config.follow_leader == "off" else Siblings(produces=config.follow_leader == "idempotent")
-        )
+        self._siblings: Siblings | None = None
+        self._join_siblings()
         self._members: Members | None
         self._stages: tuple[MakeStage, ...]
         self._members, self._stages = _cooperative(config, self.shared.number, self._tell)
@@ -313,15 +313,19 @@ class Server:
         return Connection(
             sessions=self.sessions,
             resolve=partial(brokers.resolve, reached_at) if brokers is not None else None,
-            common=self._common(() if self._audit is None else self._audit.stages(link, versions)),
+            common=self._common(
+                () if self._audit is None else self._audit.first_stages(link, versions),
+                () if self._audit is None else self._audit.stages(link, versions),
+            ),
             broker=BrokerInfo(link.node_id, broker, versions, link.measured, self._is_opening),
             host=host_and_port(link.client_address)[0],
         )
 
-    def _common(self, stages: tuple[MakeStage, ...]) -> Common:
+    def _common(self, first: tuple[MakeStage, ...], stages: tuple[MakeStage, ...]) -> Common:
         """Return what a new connection shares with other connections, by the present options.
 
         Args:
+            first: the functions that make stages of the connection that come before all others.
             stages: the functions that make further stages of the connection.
         """
         return Common(
@@ -331,6 +335,7 @@ class Server:
             leaders=self._leaders,
             siblings=self._siblings,
             manager=self.manager,
+            first_stages=first,
             stages=self._stages + stages,
         )
 
@@ -446,10 +451,22 @@ class Server:
         the limit of sessions is now lower, sessions above it stay until they end.
         """
         self._apply_limits()
+        self._join_siblings()
         if self._members is not None:
             self._members.lanes = self.process.config.cooperative_lanes
         self.budget.settle()
         self.sessions.crowded = self.budget.over
+
+    def _join_siblings(self) -> None:
+        """Let new connections of a client find one another, if an option needs that."""
+        config = self.process.config
+        fetches = config.follow_leader != "off"
+        if not (fetches or config.rack_clients):
+            return
+        if self._siblings is None:
+            self._siblings = Siblings(fetches=fetches, produces=config.follow_leader == "idempotent")
+        if config.rack_clients and isinstance(self.brokers, KnownBrokers):
+            self._siblings.connect = OwnConnections(self.process, self.brokers, self.upstream).connect
 
     def _apply_limits(self) -> None:
         """Set the limits of sessions, fetches and memory from the options.

@@ -152,7 +152,7 @@ class SharedValues:
     @property
     def rack_reads(self) -> RackReadFigures:
         """The figures of clients that read from the replica in the rack. Only `RACK_READS` use them."""
-        assert self.zones.reads is not None  # noqa: S101 - `RACK_READS` needs --rack-reads client
+        assert self.zones.reads is not None  # noqa: S101 - `RACK_READS` needs them
         return self.zones.reads
 
 
@@ -743,6 +743,12 @@ RACK_READS: Final = (
     ),
     Figure(
         COUNTER,
+        "rack_leaders_named",
+        "Partitions in Metadata responses for which a replica in the rack was named as leader.",
+        lambda it: it.rack_reads.counts["named"],
+    ),
+    Figure(
+        COUNTER,
         "rack_empty_held",
         "Empty responses of replicas that were held back for up to 50 ms.",
         lambda it: it.rack_reads.counts["held"],
@@ -750,7 +756,7 @@ RACK_READS: Final = (
     Figure(
         COUNTER,
         "rack_returns",
-        "Failures of replicas in the rack, after each of which no fetch gets the rack for some time.",
+        "What led clients back to leaders for some time: replicas that failed, requests for leaders only.",
         lambda it: _named(it.rack_reads.returns, RETURNS),
         _REASON,
     ),
@@ -762,7 +768,7 @@ RACK_READS: Final = (
         ("rack",),
     ),
 )
-"""The additional metrics with ``--rack-reads client``."""
+"""The additional metrics with ``--rack-reads client`` or ``--rack-clients``."""
 
 
 def _members(found: Cooperative) -> Iterator[tuple[tuple[str, str], int]]:

@@ -164,6 +164,7 @@ def _rack_reads(reads: RackReadFigures) -> dict[str, Any]:
     return {
         "redirects": reads.counts["redirects"],
         "partitions_moved": reads.counts["moved"],
+        "leaders_named": reads.counts["named"],
         "empty_held": reads.counts["held"],
         "returns": {how: reads.returns[how] for how in RETURNS},
         "connections": dict(sorted(reads.connections.items())),

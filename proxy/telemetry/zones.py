@@ -6,8 +6,11 @@ from typing import Any, Final
 
 from proxy.adding import ADDS, Figures
 from proxy.core.events import Tally, fetch_bytes
+from proxy.core.rack_leaders import RETURNS
 from proxy.core.rack_reads import NotWritten
 from proxy.core.racks import Zone, zone_of
+
+__all__ = ["BECAME", "RETURNS", "WHAT", "RackReadFigures", "Zones", "kinds_of"]
 
 WHAT: Final = ("records", "listing", "produce", "other")
 """The kinds of bytes on the broker's side. Each byte is of exactly one kind: records of fetch responses, the
@@ -16,8 +19,6 @@ rest of fetch requests and responses, Produce requests and responses, and everyt
 
 BECAME: Final = ("written", *map(str, NotWritten))
 """What may become of the gateway's rack in a fetch: it is written, or a reason why not."""
-RETURNS: Final = ("closed", "overdue", "unreachable", "out_of_range")
-"""What is seen of a replica that fails its clients."""
 
 
 def kinds_of(tally: Tally, arriving: tuple[int, int] = (0, 0)) -> tuple[int, int, int, int]:
@@ -48,9 +49,9 @@ class RackReadFigures(Figures):
     """What a process has counted of clients that read from the replica in its rack."""
 
     counts: Counter[str] = field(default_factory=Counter)
-    """See `RackReads.counts`."""
+    """See `RackReads.counts`; and ``named``, see `RackLeaders.named`."""
     returns: Counter[str] = field(default_factory=Counter)
-    """See `RackReads.returns`. The keys are `RETURNS`."""
+    """See `RackReads.returns` and `RackLeaders.returns`. The keys are `RETURNS`."""
     connections: Counter[str] = field(default_factory=Counter)
     """The open connections by what became of the rack in the last fetch. The keys are `BECAME`."""
 
@@ -67,7 +68,7 @@ class Zones(Figures):
     racks_of_known: dict[int, str] = field(default_factory=dict, metadata={ADDS: _newer})
     """The rack of each broker in `Status.brokers`, by the id there."""
     reads: RackReadFigures | None = None
-    """The figures of ``--rack-reads client``. None without it."""
+    """The figures of ``--rack-reads client`` and ``--rack-clients``. None without both."""
 
     def drop_current(self) -> None:
         """Forget the racks, because the process has ended. Another process may know newer ones."""

@@ -33,6 +33,7 @@ OPTIONS: Final = {
     "sessions_off_for": "b,a",
     "rack": "R2",
     "rack_reads": "client",
+    "rack_clients": "c,b",
 }
 _OF_THE_PROCESS: Final = ("python_", "process_")
 
@@ -187,7 +188,7 @@ def _zones(number: "itertools.count[int]") -> Zones:
         racks={"1": "R1", "2": "R2", "3": ""},
         racks_of_known={1: "R1", 2: "R2"},
         reads=RackReadFigures(
-            counts=Counter({what: next(number) for what in ("redirects", "moved", "held")}),
+            counts=Counter({what: next(number) for what in ("redirects", "moved", "held", "named")}),
             returns=Counter({how: next(number) for how in RETURNS}),
             connections=Counter({each: next(number) for each in BECAME}),
         ),

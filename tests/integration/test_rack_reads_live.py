@@ -6,8 +6,8 @@ replica that fails.
 
 import os
 import signal
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from typing import Any, Final
 
 import pytest
@@ -56,9 +56,10 @@ class Brokers:
             return set(admin.leaders(TOPIC).values())
 
 
-@pytest.fixture(scope="module")
-def brokers() -> Iterator[Brokers]:
-    cluster = Cluster(nodes=3, properties=PROPERTIES)
+@contextmanager
+def make_brokers(properties: Mapping[str, object]) -> Iterator[Brokers]:
+    """Start brokers 1 to 3 in the racks R1 to R3, with records in each partition of a topic."""
+    cluster = Cluster(nodes=3, properties=properties)
     for broker in cluster.brokers:
         broker.configure({"broker.rack": f"R{broker.node_id}"})
     with cluster:
@@ -67,6 +68,12 @@ def brokers() -> Iterator[Brokers]:
             admin.create_topic(TOPIC, assignment=turned)
         found = Brokers(cluster)
         found.produce(*(b"%d" % number * 200 for number in range(RECORDS)))
+        yield found
+
+
+@pytest.fixture(scope="module")
+def brokers() -> Iterator[Brokers]:
+    with make_brokers(PROPERTIES) as found:
         yield found
 
 

@@ -1,0 +1,117 @@
+"""`--rack-clients` with three real brokers in three racks, and without a replica selector.
+
+Metadata names the replica in the gateway's rack as leader, so that clients read there. They come back from a
+replica that fails, and leave one that is not in sync.
+"""
+
+import os
+import signal
+from collections.abc import Iterator
+from typing import Any, Final
+
+import pytest
+
+from tests.clients.runner import AIOKAFKA, CONFLUENT, KAFKA_PYTHON, Program, assert_same_records
+from tests.integration.bystander import until
+from tests.integration.test_rack_reads_live import (
+    HERE,
+    LED_ELSEWHERE,
+    RECORDS,
+    Brokers,
+    consumer,
+    make_brokers,
+    once_and_in_order,
+    reads,
+    record_bytes,
+)
+from tools.gateway import GatewayProcess
+
+pytestmark = pytest.mark.timeout(300)
+
+PROGRAMS: Final = [AIOKAFKA, CONFLUENT, KAFKA_PYTHON]
+CLIENT_IDS: Final = ("aiokafka", "librdkafka", "kafka-python-3", "kafka-python-2")
+
+
+@pytest.fixture(scope="module")
+def brokers() -> Iterator[Brokers]:
+    with make_brokers({"replica.lag.time.max.ms": 5000}) as found:
+        yield found
+
+
+@pytest.fixture
+def gateway(brokers: Brokers) -> Iterator[GatewayProcess]:
+    options = ("--rack", f"R{HERE}", "--rack-clients", ",".join(CLIENT_IDS))
+    with GatewayProcess(brokers.cluster.bootstrap, *options) as gateway:
+        yield gateway
+
+
+def from_the_zone(gateway: GatewayProcess) -> None:
+    """Wait until a client reads from the replica what other brokers lead."""
+    until(lambda: any(link.get("replica") for link in gateway.state()["connections"]), "nobody reads there")
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
+def test_all_records_come_from_the_zone(brokers: Brokers, gateway: GatewayProcess, program: Program) -> None:
+    """They are the same as those of a consumer beside it that reads from leaders."""
+    with consumer(program, gateway.address) as through, consumer(program, brokers.asked) as direct:
+        for run in (through, direct):
+            run.wait_ends(brokers.ends())
+        from_the_zone(gateway)
+        before = record_bytes(gateway)
+        brokers.produce(*(b"later %d" % number * 100 for number in range(RECORDS)))
+        for run in (through, direct):
+            run.wait_ends(brokers.ends())
+            run.stop()
+    new = {zone: count - before[zone] for zone, count in record_bytes(gateway).items()}
+    assert new["same"] > 0
+    assert new["unknown"] == new["other"] == 0
+    found = reads(gateway)
+    assert found["leaders_named"] >= LED_ELSEWHERE
+    assert not any(count for why, count in found["returns"].items() if why != "offsets")
+    assert_same_records(direct, through)
+    assert through.errors() == direct.errors() == []
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.name)
+def test_a_client_comes_back_from_a_replica_that_is_killed(
+    brokers: Brokers, gateway: GatewayProcess, program: Program
+) -> None:
+    broker = brokers.cluster.broker(HERE)
+    with consumer(program, gateway.address) as through:
+        through.wait_ends(brokers.ends())
+        from_the_zone(gateway)
+        broker.kill()
+        try:
+            until(lambda: HERE not in brokers.leaders(), "partitions have no new leader")
+            brokers.produce(*(b"while it is gone %d" % number for number in range(RECORDS)))
+            through.wait_ends(brokers.ends(), seconds=90)
+        finally:
+            broker.start()
+        assert _failures(gateway)
+        through.stop()
+    once_and_in_order(through)
+
+
+@pytest.mark.parametrize("program", [AIOKAFKA, CONFLUENT], ids=lambda program: program.name)
+def test_a_client_comes_back_from_a_replica_that_is_stopped(
+    brokers: Brokers, gateway: GatewayProcess, program: Program
+) -> None:
+    """Its connections stay open. The gateway closes them when a fetch is late."""
+    broker = brokers.cluster.broker(HERE)
+    with consumer(program, gateway.address) as through:
+        through.wait_ends(brokers.ends())
+        from_the_zone(gateway)
+        os.kill(broker.pid, signal.SIGSTOP)
+        try:
+            until(lambda: reads(gateway)["returns"]["overdue"] > 0, "nobody sees that it is overdue")
+            until(lambda: HERE not in brokers.leaders(), "partitions have no new leader")
+            brokers.produce(*(b"while it is stopped %d" % number for number in range(RECORDS)))
+            through.wait_ends(brokers.ends(), seconds=90)
+        finally:
+            os.kill(broker.pid, signal.SIGCONT)
+        through.stop()
+    once_and_in_order(through)
+
+
+def _failures(gateway: GatewayProcess) -> dict[str, Any]:
+    return {why: count for why, count in reads(gateway)["returns"].items() if count and why != "offsets"}
