@@ -15,6 +15,8 @@ from tools.zones.brokers import PARTITIONS
 
 STEP_SECONDS: Final = 0.02
 """How often new records are taken, in seconds."""
+GIVES_UP_SECONDS: Final = 25.0
+"""How long a client has to be without a record, after an error, so that the run does not wait for it."""
 _GROUP: Final = "-group"
 """The end of the name of a client that reads as a member of a group. Others are assigned all partitions."""
 CLIENTS: Final = (
@@ -77,6 +79,11 @@ class Reader:
         """Whether the client has got a record of each partition."""
         return len(self.positions) == PARTITIONS
 
+    @property
+    def gave_up(self) -> bool:
+        """Whether the client told its application of an error, and has got nothing for long since then."""
+        return bool(self.errors) and time.time() - self.records[-1].at > GIVES_UP_SECONDS
+
     def read(self) -> None:
         """Take the records that have come since the last call."""
         now, runs = time.time(), self.run.running
@@ -135,11 +142,11 @@ class Readers:
         return all(reader.reads or reader.ended for reader in self.all)
 
     def have(self, ends: Mapping[int, int]) -> bool:
-        """Return whether each client that reads has got all records up to these offsets."""
+        """Return whether each client that reads, and has not given up, has all records to these offsets."""
         return all(
             reader.positions.get(partition, 0) >= end
             for reader in self.all
-            if reader.reads
+            if reader.reads and not reader.gave_up
             for partition, end in ends.items()
         )
 
