@@ -26,6 +26,8 @@ RATE: Final = 20.0
 """Records a second."""
 FAULT_SECONDS: Final = 15.0
 STEP_SECONDS: Final = 0.2
+START_SECONDS: Final = 120.0
+"""The time limit for the gateway to start. The clients of a run keep the machine busy."""
 BEGIN_SECONDS: Final = 90.0
 """The time limit for clients to begin to read."""
 SETTLE_SECONDS: Final = 4.0
@@ -81,7 +83,9 @@ class ZoneRun:
                 folder = self.keep / topic
                 folder.mkdir(parents=True)
             options = ["--rack", RACKS[HERE], *MODES[self.mode], "--capture", str(folder)]
-            gateway = stack.enter_context(GatewayProcess(self.brokers.bootstrap, *options))
+            gateway = GatewayProcess(self.brokers.bootstrap, *options)
+            gateway.start_timeout = START_SECONDS
+            stack.enter_context(gateway)
             written = stack.enter_context(Written(self.brokers.bootstrap, topic, RATE))
             readers = stack.enter_context(Readers(self.programs, gateway.address, topic))
             self._watch(topic, written, readers)
