@@ -95,6 +95,11 @@ def test_the_busiest_second_is_that_with_the_most_fetches_without_records() -> N
     assert Traffic().busiest == 0
 
 
+def test_fetches_in_vain_are_those_to_one_broker_and_those_that_are_led_away() -> None:
+    fetches = [Fetched(2.1, 1, 0, 0)] * 4 + [Fetched(2.2, 3, 0, 0, 1)] * 2 + [Fetched(2.3, 2, 0, 0)] * 3
+    assert Traffic(fetches=tuple(fetches)).in_vain(2) == 5
+
+
 def test_the_fetches_of_a_capture_are_read_with_their_broker(tmp_path: Path) -> None:
     """The consumer of this capture reads all partitions from broker 2 that have a replica there."""
     told = json.loads((CAPTURES / "librdkafka-zones-rack.manifest.json").read_text())
@@ -153,10 +158,14 @@ def test_what_the_control_does_not_have_fails(findings: Findings, told: str) -> 
 
 
 def test_a_tight_loop_and_an_offset_out_of_range_fail() -> None:
-    worse = replace(ROW, mode="A", busiest=TIGHT, out_of_range=1)
+    worse = replace(ROW, mode="A", busiest=TIGHT, in_vain=TIGHT, out_of_range=1)
     assert failures([ROW, worse], "control") == [
         f"4.3.0, killed, A: java: out of range 1, fetches a second {TIGHT}"
     ]
+
+
+def test_a_new_leader_may_answer_at_once() -> None:
+    assert failures([ROW, replace(ROW, mode="A", busiest=TIGHT)], "control") == []
 
 
 def test_a_member_of_a_group_may_get_records_again() -> None:

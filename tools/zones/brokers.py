@@ -29,6 +29,7 @@ _SELECTOR: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 _SETTINGS: Final[Mapping[str, object]] = {
     "replica.selector.class": _SELECTOR,
     "replica.lag.time.max.ms": LAG_MS,
+    "auto.leader.rebalance.enable": "false",  # else coordinators move in a later run
     "inter.broker.listener.name": _REPLICATION,
 }
 

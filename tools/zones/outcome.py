@@ -56,6 +56,12 @@ class Row:
     """The number of OFFSET_OUT_OF_RANGE that the client got."""
     busiest: int = 0
     """The number of fetches without records in the second that has most of them."""
+    in_vain: int = 0
+    """The same for fetches to the broker in the rack, and those that a leader has led to another broker.
+
+    Other leaders may answer at once and with nothing for a while, whatever the gateway does. A new leader
+    does not know the high watermark yet, and the client is above it.
+    """
     errors: int = 0
     """The number of errors that the client reported to its application."""
     note: str = ""
@@ -73,7 +79,7 @@ class Row:
             "changed": found.changed,
             "starved, missing": found.missing,
             "out of range": self.out_of_range,
-            "fetches a second": self.busiest if self.busiest >= TIGHT else 0,
+            "fetches a second": self.in_vain if self.in_vain >= TIGHT else 0,
         }
         return {name: number for name, number in numbers.items() if number}
 

@@ -33,7 +33,7 @@ CLIENTS: Final = (
     "kafka-python-2.0.2",
 )
 OWN_GROUP: Final = ("kafkajs", "platformatic")
-"""Clients that always join a group, even if they are assigned partitions."""
+"""Clients that always join a group."""
 _TOOLCHAINS: Final[Mapping[str, Sequence[str]]] = {
     "java": ("javac", "java"),
     "sarama": ("go",),
@@ -151,13 +151,13 @@ class Readers:
         )
 
     def _start(self, name: str, program: Program) -> Reader:
-        if name.endswith(_GROUP):
+        suffix = _GROUP if name.endswith(_GROUP) else ""
+        if suffix or name in OWN_GROUP:
             group = f"{name}-{uuid.uuid4().hex[:8]}"
-            run = Run(program, self._bootstrap, subscribe=[self._topic], group=group, suffix=_GROUP)
-            return Reader(name, program.client_id + _GROUP, run)
-        return Reader(
-            name, program.client_id, Run(program, self._bootstrap, assign={self._topic: PARTITIONS})
-        )
+            run = Run(program, self._bootstrap, subscribe=[self._topic], group=group, suffix=suffix)
+        else:
+            run = Run(program, self._bootstrap, assign={self._topic: PARTITIONS})
+        return Reader(name, program.client_id + suffix, run)
 
     def _read(self) -> None:
         while not self._stopped.wait(STEP_SECONDS):

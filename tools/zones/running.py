@@ -136,6 +136,7 @@ class ZoneRun:
             from_zone=fetched.share(HERE, times.steady, times.fault),
             out_of_range=fetched.out_of_range,
             busiest=fetched.busiest,
+            in_vain=fetched.in_vain(HERE),
         )
 
 

@@ -1,7 +1,7 @@
 """The fetches of each client, from the gateway's own capture."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -31,6 +31,8 @@ class Fetched:
     record_bytes: int
     out_of_range: int
     """The number of partitions with OFFSET_OUT_OF_RANGE."""
+    led_away: int = 0
+    """The number of partitions for which the response names another replica."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,8 +57,19 @@ class Traffic:
     @property
     def busiest(self) -> int:
         """The number of fetches without records in the second that has most of them."""
-        seconds = Counter(int(each.at) for each in self.fetches if not each.record_bytes)
-        return max(seconds.values(), default=0)
+        return _most(int(each.at) for each in self.fetches if not each.record_bytes)
+
+    def in_vain(self, node_id: int) -> int:
+        """Return the same for fetches that went to a broker, or that were led to another broker."""
+        return _most(
+            int(each.at)
+            for each in self.fetches
+            if not each.record_bytes and (each.node_id == node_id or each.led_away)
+        )
+
+
+def _most(seconds: Iterable[int]) -> int:
+    return max(Counter(seconds).values(), default=0)
 
 
 def traffic(folder: Path, nodes: Mapping[int, int | None]) -> dict[str, Traffic]:
@@ -96,4 +109,4 @@ def _fetched(exchange: Exchange, node_id: int | None) -> Fetched:
             walk.feed(bytes(piece))
     except ProtocolError:
         return Fetched(at, node_id, 0, 0)
-    return Fetched(at, node_id, walk.record_bytes, len(walk.errors))  # of OFFSET_OUT_OF_RANGE
+    return Fetched(at, node_id, walk.record_bytes, len(walk.errors), len(walk.replicas))
