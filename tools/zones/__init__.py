@@ -1,11 +1,12 @@
-"""Clients before three brokers in three racks while brokers fail, with and without ``--rack-reads``.
+"""Clients before three brokers in three racks while brokers fail, with and without the gateway's help.
 
     python -m tools.zones
     python -m tools.zones --releases 4.3.0,3.9.1 --faults killed,stopped --clients java,sarama --markdown
 
 All clients read the same topic side by side, through one gateway in the rack of broker 2. A producer writes
 numbered records at a low rate, with acks=all. Each fault has its own run, with new clients and a new gateway.
-Each run is made once for each mode of the gateway: `control` counts zones and changes no byte.
+Each run is made once for each mode of the gateway: `control` counts zones and changes no byte, A has
+``--rack-reads client``, and B has ``--rack-clients`` for all clients.
 
 - `brokers`: three brokers in three racks, and the faults.
 - `replication`: relays between the brokers, which can hold back what one follower copies.

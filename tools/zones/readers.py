@@ -151,13 +151,13 @@ class Readers:
         )
 
     def _start(self, name: str, program: Program) -> Reader:
-        suffix = _GROUP if name.endswith(_GROUP) else ""
+        suffix = _suffix(name)
         if suffix or name in OWN_GROUP:
             group = f"{name}-{uuid.uuid4().hex[:8]}"
             run = Run(program, self._bootstrap, subscribe=[self._topic], group=group, suffix=suffix)
         else:
             run = Run(program, self._bootstrap, assign={self._topic: PARTITIONS})
-        return Reader(name, program.client_id + suffix, run)
+        return Reader(name, client_id_of(name, program), run)
 
     def _read(self) -> None:
         while not self._stopped.wait(STEP_SECONDS):
@@ -167,6 +167,15 @@ class Readers:
     def _end(self) -> None:
         for reader in self.all:
             reader.run.__exit__(None, None, None)
+
+
+def client_id_of(name: str, program: Program) -> str:
+    """Return the client id of a client."""
+    return program.client_id + _suffix(name)
+
+
+def _suffix(name: str) -> str:
+    return _GROUP if name.endswith(_GROUP) else ""
 
 
 def usual(program: Program) -> Program:

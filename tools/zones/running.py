@@ -12,16 +12,18 @@ from tests.clients.runner import Program
 from tools.gateway import GatewayProcess
 from tools.zones.brokers import HERE, RACKS, Brokers
 from tools.zones.outcome import Row, judge
-from tools.zones.readers import Reader, Readers
+from tools.zones.readers import Reader, Readers, client_id_of
 from tools.zones.traffic import Traffic, traffic
 from tools.zones.written import Written
 
 CONTROL: Final = "control"
+CLIENT_IDS: Final = "CLIENT_IDS"
 MODES: Final[Mapping[str, Sequence[str]]] = {
     CONTROL: (),
     "A": ("--rack-reads", "client"),
+    "B": ("--rack-clients", CLIENT_IDS),
 }
-"""The options of the gateway in each mode, beside `--rack`."""
+"""The options of the gateway in each mode, beside `--rack`. `CLIENT_IDS` stands for those of all clients."""
 RATE: Final = 20.0
 """Records a second."""
 FAULT_SECONDS: Final = 15.0
@@ -82,7 +84,9 @@ class ZoneRun:
             else:
                 folder = self.keep / topic
                 folder.mkdir(parents=True)
-            options = ["--rack", RACKS[HERE], *MODES[self.mode], "--capture", str(folder)]
+            ids = ",".join(client_id_of(name, program) for name, program in self.programs.items())
+            mode = [ids if word == CLIENT_IDS else word for word in MODES[self.mode]]
+            options = ["--rack", RACKS[HERE], *mode, "--capture", str(folder)]
             gateway = GatewayProcess(self.brokers.bootstrap, *options)
             gateway.start_timeout = START_SECONDS
             stack.enter_context(gateway)
