@@ -42,7 +42,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--releases", default=LATEST, metavar="LIST", help=f"of the brokers (default: {LATEST})")
     add("--clients", type=_some(CLIENTS), default=list(CLIENTS), metavar="LIST", help="(default: all)")
     add("--faults", type=_some(FAULTS), default=list(FAULTS), metavar="LIST", help="(default: all)")
-    add("--modes", type=_some(list(MODES)), default=list(MODES), metavar="LIST", help="(default: all)")
+    add(
+        "--modes",
+        type=_some(list(MODES)),
+        default=[CONTROL, "A"],
+        metavar="LIST",
+        help="(default: control,A)",
+    )
     add("--seconds", type=float, default=10.0, metavar="N", help="the time before each fault (default: 10)")
     add("--markdown", action="store_true", help="print the tables as Markdown")
     add("--keep", type=Path, metavar="DIR", help="keep captures and the gateway's logs there")
