@@ -66,6 +66,13 @@ class Troubles:
         """By client id, host and reason: until when a client gets true Metadata, in seconds."""
         self.fetching: Counter[tuple[str, str]] = Counter()
         """The number of open connections that have fetched, by client id and host."""
+        self.stages: set[RackOffsetsStage] = set()
+        """The stages of all open connections."""
+
+    def forget_plans(self) -> None:
+        """Let all connections look at their next requests: replicas are named for other clients now."""
+        for stage in self.stages:
+            stage.forget_plans()
 
     def is_new(self, client_id: str, host: str, reason: str, now: float) -> bool:
         """Note that a client gets true Metadata for `LONG_SECONDS`. Return whether that is new."""
@@ -223,6 +230,7 @@ class RackOffsetsStage(Stage):
         """The request for offsets that is being processed."""
         self._fetches_as: tuple[str, str] | None = None
         """Client id and host, as which the connection counts as one that has fetched. None if it does not."""
+        troubles.stages.add(self)
 
     def connect_core(
         self,
@@ -422,8 +430,13 @@ class RackOffsetsStage(Stage):
 
     # The connection
 
+    def forget_plans(self) -> None:
+        """Take no request on the fast path before it was looked at once more."""
+        self._state.plans.forget()
+
     def end(self) -> None:
         """Note that the connection fetches no more."""
+        self._troubles.stages.discard(self)
         key, self._fetches_as = self._fetches_as, None
         if key is not None:
             fetching = self._troubles.fetching

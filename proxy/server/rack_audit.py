@@ -105,6 +105,10 @@ class RackAudit:
 
         return offsets, raises, clients
 
+    def reloaded(self) -> None:
+        """Note that the options may have changed."""
+        self._troubles.forget_plans()
+
     def _reads_of(
         self, reads: RackReads, link: Link, versions: BrokerVersions, state: ConnectionState
     ) -> RackReadsStage:

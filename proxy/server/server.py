@@ -452,6 +452,8 @@ class Server:
         """
         self._apply_limits()
         self._join_siblings()
+        if self._audit is not None:
+            self._audit.reloaded()
         if self._members is not None:
             self._members.lanes = self.process.config.cooperative_lanes
         self.budget.settle()
