@@ -62,6 +62,7 @@ class Follower:
         "_failed",
         "_held",
         "_holds",
+        "_muted_until",
         "_silent",
         "_state",
         "_waits",
@@ -86,6 +87,9 @@ class Follower:
         """The number of responses in a row that were held back."""
         self._waits = True
         """Whether the client's last fetch was to wait for records."""
+        self._muted_until = 0.0
+        """The time until which the broker reads no request, because it throttles the client (KIP-219), in
+        seconds."""
         self._holds: deque[tuple[float, Claim]] = deque()
         """The responses that are held back, each with the time until which it is, in seconds."""
         self._bytes_in = 0
@@ -103,6 +107,8 @@ class Follower:
     def is_early(self, fetching: FetchHandler, walk: FetchResponseWalk | None) -> bool:
         """Return whether the follower had to wait, but has answered at once with nothing.
 
+        Note for how long it throttles the client.
+
         Args:
             fetching: the fetch.
             walk: the parsed response. None if the response is the same as the last one without records.
@@ -111,8 +117,10 @@ class Follower:
         if fetch is not None and fetch.frame:  # a fetch of the fast path has none, and is like the last one
             self._waits = fetch.min_bytes > 0
         empty = walk is None or not (walk.record_bytes or walk.failed or walk.replicas or walk.error_code)
-        throttled = walk is not None and walk.throttle_time_ms
-        if not empty or throttled or fetch is None or not self._waits:
+        throttle_ms = 0 if walk is None else walk.throttle_time_ms
+        if throttle_ms > 0:
+            self._muted_until = state.now + throttle_ms / 1e3
+        if not empty or throttle_ms or fetch is None or not self._waits:
             self.early = 0
             return False
         early = state.now - state.queue.expected[0].sent_at < min(MAX_HOLD_SECONDS, fetching.wait / 2)
@@ -178,7 +186,8 @@ class Follower:
         due = now + OVERDUE_SECONDS
         fetches = head is not None and head.api_key == _FETCH and self.watched
         if head is not None and (fetches or (silent and head.api_key in _AT_ONCE)):
-            due = head.sent_at + (head.handler.wait + OVERDUE_SECONDS if fetches else SILENT_SECONDS)
+            due = max(head.sent_at, self._muted_until)
+            due += head.handler.wait + OVERDUE_SECONDS if fetches else SILENT_SECONDS
             bytes_in = state.plans.count().broker.bytes_in
             if now >= due and bytes_in == self._bytes_in:
                 if fetches:

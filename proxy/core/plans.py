@@ -853,6 +853,7 @@ class Plans:
         """
         special = (
             walk.record_bytes
+            or walk.throttle_time_ms
             or walk.tags
             or walk.session_id
             or walk.error_code

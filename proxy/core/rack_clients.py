@@ -113,8 +113,9 @@ class FromReplica(FromFollower):
     def __init__(self, stage: "RackClientsStage", inner: Handler, fetching: FetchHandler) -> None:
         super().__init__(stage.follower, inner, fetching)
         self._stage = stage
-        self._leaving = False
-        """Whether the client leaves partitions with this response, so that it is buffered as a whole."""
+        self._leaving: bool | None = None
+        """Whether the client leaves partitions with this response, so that it is buffered as a whole. None
+        until it begins."""
         self._whole: list[Buffer] = []
         self._whole_size = 0
 
@@ -132,7 +133,8 @@ class FromReplica(FromFollower):
 
     def feed(self, chunk: bytes, *, last: bool) -> list[Buffer]:
         """Return the client's bytes that are ready now."""
-        self._leaving = self._leaving or bool(self._stage.leaving)
+        if self._leaving is None:
+            self._leaving = bool(self._stage.leaving)
         pieces = super().feed(chunk, last=last)
         if last:
             self._stage.answered(self._fetching)

@@ -251,6 +251,32 @@ def test_rule_28_a_replica_that_does_not_respond_is_named_to_nobody() -> None:
         assert gateway.leaders(now + PAUSE_SECONDS, client=client) == [REPLICA, REPLICA]
 
 
+@pytest.mark.parametrize("in_a_session", [False, True])
+def test_rule_28_a_replica_that_throttles_its_client_is_not_overdue(*, in_a_session: bool) -> None:
+    """It reads the next fetch when the time is over (KIP-219). Some clients send it before."""
+    gateway = Gateway()
+    play = gateway.connect(sessions=SessionLimits(max_sessions=1 if in_a_session else 0))
+    wants: list[Want] = [("t", at) for at in range(30)]
+    if in_a_session:
+        in_session(play, wants)
+    throttled_for = 0
+    for number in range(4, 13):
+        gateway.learn(TOPICS, play.now)
+        play.client(fetch(12, *wants, correlation=number)).takes_broker()
+        for _ in range(throttled_for):
+            play.now += 1.0
+            play.connection.tick(play.now)
+        throttled = fetch_response(12, throttle_time_ms=5000, correlation_id=number)
+        play.broker(throttled).to_client(throttled)
+        throttled_for = 5
+    assert not gateway.returns
+    play.client(fetch(12, *wants, correlation=18)).takes_broker()
+    for _ in range(9):
+        play.now += 1.0
+        play.connection.tick(play.now)
+    assert gateway.returns == Counter(overdue=1)
+
+
 def test_rule_28_a_replica_that_closes_or_cannot_be_reached_is_named_to_nobody() -> None:
     gateway = Gateway()
     play = gateway.connect()
@@ -309,6 +335,23 @@ def test_rule_29_a_client_leaves_a_replica_that_is_out_of_sync(version: int, chu
     gateway.learn(OUT, play.now)
     play.client(fetch(version, *wants, correlation=16))
     play.to_broker(fetch(version, *wants, correlation=16, max_wait_ms=0, max_bytes=1))
+
+
+def test_rule_29_a_response_that_has_begun_is_not_changed() -> None:
+    """The client may send its next fetch before the response is complete."""
+    gateway = Gateway()
+    play = gateway.connect(sessions=SessionLimits(max_sessions=0))
+    wants: list[Want] = [("t", 0), ("t", 1)]
+    parks(play, fetch(12, *wants, correlation=2), full(12, wants, correlation_id=2))
+    told = fetch_response(12, ("t", [entry(0, 5), entry(1, 9, records=b"s" * 300)]), correlation_id=3)
+    play.client(asked := fetch(12, *wants, correlation=3)).to_broker(asked)
+    play.broker(told[:150]).to_client(told[:150], more=True)
+    gateway.learn(OUT, play.now)
+    play.client(fetch(12, *wants, correlation=4))
+    play.to_broker(fetch(12, *wants, correlation=4, max_wait_ms=0, max_bytes=1), more=True)
+    play.broker(told[150:]).to_client(told[150:])
+    left = fetch_response(12, ("t", [entry(0, 5), entry(1, error=6)]), correlation_id=4)
+    play.broker(full(12, wants, correlation_id=4)).to_client(left)
 
 
 def test_rule_29_in_the_gateways_session_with_the_follower() -> None:
