@@ -1,7 +1,5 @@
 """Three brokers in three racks, with a replica selector, for the part `zones`."""
 
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -18,6 +16,8 @@ OWN: Final = RACKS[REPLICA]
 """The rack of clients and gateways."""
 AUDITS: Final = ("--rack", OWN)
 WRITES: Final = (*AUDITS, "--rack-reads", "client")
+NAMES: Final = (*AUDITS, "--rack-clients")
+"""The options that are followed by client ids."""
 _SELECTOR: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 _PATIENCE: Final = 60.0
 
@@ -64,9 +64,22 @@ def follows(gateway: BenchGateway, partitions: int) -> None:
     Raises:
         RuntimeError: it takes too long.
     """
+    _until_reads(gateway, "partitions_moved", partitions)
+
+
+def named(gateway: BenchGateway, partitions: int) -> None:
+    """Wait until the replica in the rack was named as leader of this many partitions.
+
+    Raises:
+        RuntimeError: it takes too long.
+    """
+    _until_reads(gateway, "leaders_named", partitions)
+
+
+def _until_reads(gateway: BenchGateway, what: str, count: int) -> None:
     until(
-        lambda: gateway.state()["zones"]["reads"]["partitions_moved"] >= partitions,
-        "a client does not read from the replica in its rack",
+        lambda: gateway.state()["zones"]["reads"][what] >= count,
+        f"a client does not read from the replica in its rack: {what}",
     )
 
 
@@ -81,9 +94,3 @@ def until(holds: Callable[[], bool], otherwise: str) -> None:
         if time.monotonic() > end:
             raise RuntimeError(otherwise)
         time.sleep(0.1)
-
-
-def offers(option: str) -> bool:
-    """Return whether the gateway has an option."""
-    command = [sys.executable, "-m", "proxy", "proxy", "--help"]
-    return option in subprocess.run(command, capture_output=True, text=True, check=True).stdout

@@ -17,7 +17,7 @@ from tools.bench import zone_brokers
 from tools.bench.figures import AUDIT, NAMED, WRITTEN, FigureRow, FigureTable
 from tools.bench.processes import BenchGateway, Load
 from tools.bench.stage import BenchStage
-from tools.bench.zone_brokers import AUDITS, WRITES
+from tools.bench.zone_brokers import AUDITS, NAMES, WRITES
 from tools.kafka import Cluster
 from tools.kafka.admin import Admin
 
@@ -41,7 +41,6 @@ OTHERS: Final[Mapping[str, Callable[[], Program]]] = {
 """Clients that do not follow, or do not come back. They need ``--rack-clients``."""
 TOOLS: Final = {"Java": ("javac", "java"), "Sarama": ("go",), "franz-go": ("go",)}
 """The programs without which a client can't run."""
-NAMES: Final = "--rack-clients"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +67,6 @@ def run(stage: BenchStage, brokers: Cluster) -> list[FigureTable]:
     zone_brokers.in_sync(brokers, TOPIC, len(nodes))
     found: dict[str, dict[str, Crossed]] = {}
     notes: list[str] = []
-    names = zone_brokers.offers(NAMES)
     for client, make in {**FOLLOWERS, **OTHERS}.items():
         if absent := [tool for tool in TOOLS.get(client, ()) if shutil.which(tool) is None]:
             notes.append(f"{client}: left out, there is no {absent[0]} here.")
@@ -80,9 +78,7 @@ def run(stage: BenchStage, brokers: Cluster) -> list[FigureTable]:
             stage.report(f"zones: {error}")
             notes.append(f"{client}: left out, it could not be built.")
             continue
-        ways = {AUDIT: AUDITS, WRITTEN: WRITES}
-        if names:
-            ways[NAMED] = (*AUDITS, NAMES, program.client_id)
+        ways = {AUDIT: AUDITS, WRITTEN: WRITES, NAMED: (*NAMES, program.client_id)}
         found[client] = {name: crossed(brokers, program, options) for name, options in ways.items()}
     return [table(found, notes)]
 
@@ -115,7 +111,7 @@ def table(found: Mapping[str, Mapping[str, Crossed]], notes: list[str]) -> Figur
                 name=f"{client}: records from other zones",
                 unit="kB",
                 values={name: each.records / 1e3 for name, each in ways.items()},
-                limit=0 if any(name in ways for name in judged) else None,
+                limit=0,
                 judged=judged,
             ),
             FigureRow(

@@ -21,13 +21,13 @@ from statistics import median, quantiles
 from typing import Final
 
 from tools.bench.connections import METADATA
-from tools.bench.figures import AGAIN, AUDIT, NO_RACK, REPLICA, WRITTEN, FigureRow, FigureTable
+from tools.bench.figures import AGAIN, AUDIT, NAMED, NO_RACK, REPLICA, WRITTEN, FigureRow, FigureTable
 from tools.bench.frames import metadata_request, metadata_response
 from tools.bench.inside import Inside
 from tools.bench.processes import HOST, BenchGateway, Load, Proxy
 from tools.bench.stage import BenchStage
 from tools.bench.stub import MANY, NODE_ID, PARTITIONS, TOPIC_ID
-from tools.bench.traffic import Traffic, fetches, listing
+from tools.bench.traffic import CLIENT_ID, Topics, Traffic, fetches
 from tools.bench.windows import Rounds, medians, turned
 from tools.kafka.metadata import request_metadata
 from tools.kafka.ports import free_ports
@@ -43,8 +43,9 @@ MODES: Final[Mapping[str, Mapping[str, str]]] = {
     AUDIT: {"rack": "R2"},
     WRITTEN: {"rack": "R2", "rack_reads": "client"},
     REPLICA: {"rack": "R1", "rack_reads": "client"},
+    NAMED: {"rack": "R1", "rack_clients": CLIENT_ID},
 }
-"""The options of the gateway in each column. In `REPLICA`, the stub is in the gateway's rack."""
+"""The options of the gateway in each column. In the last two, the stub is in the gateway's rack."""
 AUDIT_LIMIT, READS_LIMIT = 1.01, 1.03
 """The limits of CPU relative to a gateway without a rack."""
 SHARE: Final = 40
@@ -55,15 +56,15 @@ MEGABYTE: Final = 1_000_000
 
 
 def _metadata() -> Traffic:
-    def frames(number: int) -> tuple[bytes, bytes]:
-        return metadata_request(number, TOPIC_ID), _metadata_response(number, MANY)
-
-    return Traffic(listing(1, 1), frames)
+    listed: Topics = [(TOPIC_ID, [0])]
+    return Traffic(listed, lambda number: _metadata_of(TOPIC_ID, MANY, number))
 
 
-def _metadata_response(number: int, partitions: int) -> bytes:
+def _metadata_of(topic: bytes, partitions: int, number: int = 0) -> tuple[bytes, bytes]:
+    """Return a Metadata request and its response. Each broker leads every other partition."""
     racks = dict(enumerate(RACKS, NODE_ID))
-    return metadata_response(number, racks, TOPIC_ID, partitions, host=HOST, port=9092)
+    response = metadata_response(number, racks, topic, partitions, host=HOST, port=9092)
+    return metadata_request(number, topic), response
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,12 +215,14 @@ def added(stage: BenchStage, traffic: ZoneTraffic) -> dict[str, list[float]]:
 def _inside(stack: ExitStack, name: str, traffic: Traffic) -> Inside:
     """Return a connection to a broker outside the rack, or to the replica to which that broker has led it."""
     options = dict(MODES[name])
-    if name == REPLICA:
-        options["rack"] = "R2"
+    if at_replica := name in (REPLICA, NAMED):
+        options["rack"] = RACKS[1]
+    (topic, partitions), *_ = traffic.listed
     one = stack.enter_context(Inside(gateway=True, options=options, node_id=NODE_ID))
-    one.introduce((metadata_request(0, TOPIC_ID), _metadata_response(0, 1)))
+    one.introduce(_metadata_of(topic, len(partitions)))
     if name == REPLICA:
         one.lead(traffic.listed, REPLICA_ID)
+    if at_replica:
         one = stack.enter_context(Inside(gateway=True, node_id=REPLICA_ID, beside=one))
         one.introduce()
     one.begin(traffic.listed, session=traffic.session, wait_ms=0)
@@ -277,11 +280,12 @@ def _table(
             values={name: whole[name] for name in (WRITTEN, REPLICA)},
             limit=READS_LIMIT,
         ),
+        FigureRow(name="CPU with what is added: replica named", unit="times", values={NAMED: whole[NAMED]}),
     ]
     notes = [
         f"CPU: medians of {len(rounds[NO_RACK])} rounds of windows of {seconds:g} s; ratios within a round.",
         f"Inside: {len(more[NO_RACK])} repeats of {traffic.count:,} exchanges of each gateway, in turns.",
         "again: a second gateway without a rack. --rack-reads: the rack is written into each fetch, and the",
-        "leader serves. at the replica: the client was led to the broker in the gateway's rack.",
+        "leader serves. at the replica, --rack-clients: the client reads at the broker in the rack.",
     ]
     return FigureTable(part="zones", title=f"Zones, CPU: {traffic.name}", rows=rows, notes=notes)

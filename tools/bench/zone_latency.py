@@ -1,9 +1,9 @@
 """Measures the latency from produce to consume at the leader and at a follower, direct and by the gateway.
 
-One producer writes to the leader (acks=1). Four consumers read the same records at the same time, each with a
-maximum wait of 500 ms: two from the leader, two from the replica in their zone. Of each two, one reads
-through the gateway. Direct, the client has a client.rack. Behind the gateway it has none, and
-``--rack-reads client`` leads it to the replica.
+One producer writes to the leader (acks=1). Five consumers read the same records at the same time, each with a
+maximum wait of 500 ms: two from the leader, three from the replica in their zone. Direct, a client has a
+client.rack to read from the replica. Behind a gateway it has none: ``--rack-reads client`` leads it there, or
+``--rack-clients`` names the replica as leader.
 """
 
 import time
@@ -12,10 +12,10 @@ from contextlib import ExitStack
 from typing import Any, Final
 
 from tools.bench import zone_brokers
-from tools.bench.figures import DIRECT, GATEWAY, FigureRow, FigureTable
+from tools.bench.figures import DIRECT, GATEWAY, NAMED, FigureRow, FigureTable
 from tools.bench.processes import BenchGateway, Load
 from tools.bench.stage import BenchStage
-from tools.bench.zone_brokers import LEADER, OWN, REPLICA, WRITES
+from tools.bench.zone_brokers import LEADER, NAMES, OWN, REPLICA, WRITES
 from tools.kafka import Cluster
 
 RATES: Final[Mapping[int, float]] = {2: 1.5, 10: 1.0, 100: 0.5, 1000: 0.5}
@@ -23,6 +23,8 @@ RATES: Final[Mapping[int, float]] = {2: 1.5, 10: 1.0, 100: 0.5, 1000: 0.5}
 READS: Final = ("leader", "replica")
 PERCENTILES: Final = {"p50": "p50", "p99": "p99", "most": "worst"}
 BYTES: Final = 200
+CLIENT_ID: Final = "named"
+"""The client id of the consumer whose Metadata names the replica as leader."""
 NOT_COUNTED: Final = 2.0
 """The first seconds of a window, in which records are not counted."""
 _PRODUCE: Final = ("--set=acks=1", f"--bytes={BYTES}")
@@ -38,6 +40,7 @@ def run(stage: BenchStage, brokers: Cluster) -> list[FigureTable]:
         gateways = {
             "leader": stack.enter_context(zone_brokers.gateway(brokers)).ready(),
             "replica": stack.enter_context(zone_brokers.gateway(brokers, *WRITES)).ready(),
+            NAMED: stack.enter_context(zone_brokers.gateway(brokers, *NAMES, CLIENT_ID)).ready(),
         }
         for rate, share in RATES.items():
             seconds = stage.seconds * share
@@ -64,9 +67,13 @@ def measured(
             ):
                 load = Load("tools.bench.load", "consume", address, topic, "--first", *more)
                 consumers[what, route] = stack.enter_context(load)
+        names = f"--set=client.id={CLIENT_ID}"
+        load = Load("tools.bench.load", "consume", gateways[NAMED].address, topic, "--first", names)
+        consumers["replica", NAMED] = stack.enter_context(load)
         for load in consumers.values():
             load.ready()
         zone_brokers.follows(gateways["replica"], 1)
+        zone_brokers.named(gateways[NAMED], 1)
         first.finish()
         times = (f"--warm-up={NOT_COUNTED}", f"--seconds={NOT_COUNTED + seconds}")
         with Load(*produce, f"--rate={rate}", *times) as load:
@@ -86,7 +93,7 @@ def table(found: Mapping[int, Latencies], seconds: float) -> FigureTable:
         FigureRow(
             name=f"{rate:,} records/s, {what}: {label}",
             unit="ms",
-            values={route: figures[what, route][name] for route in (DIRECT, GATEWAY)},
+            values={route: each[name] for (of, route), each in figures.items() if of == what},
         )
         for rate, figures in found.items()
         for what in READS
@@ -95,7 +102,7 @@ def table(found: Mapping[int, Latencies], seconds: float) -> FigureTable:
     lengths = ", ".join(f"{seconds * RATES[rate]:g}" for rate in found)
     notes = [
         f"Windows of {lengths} s. One partition of three brokers, replica.fetch.wait.max.ms 500; acks=1.",
-        "Four librdkafka consumers read the same records at the same time, with a maximum wait of 500 ms.",
+        "Five librdkafka consumers read the same records at the same time, with a maximum wait of 500 ms.",
         "replica: direct, the client has a client.rack; by the gateway it has none (--rack-reads client).",
     ]
     title = f"Zones, latency: produce to consume, records of {BYTES} bytes"

@@ -15,8 +15,7 @@ from tools.bench.figures import BEFORE, KILLED, STOPPED, FigureRow, FigureTable
 from tools.bench.processes import BenchGateway, Load
 from tools.bench.stage import BenchStage
 from tools.bench.zone_brokers import LEADER, OWN, REPLICA, WRITES
-from tools.bench.zone_reader import CLIENTS
-from tools.bench.zone_returns import failed
+from tools.bench.zone_returns import FOLLOWERS, failed
 from tools.kafka import Cluster
 
 RACKS: Final = {LEADER: "R1", REPLICA: OWN, 3: OWN}
@@ -56,7 +55,7 @@ def measured(stage: BenchStage, brokers: Cluster, how: str) -> dict[str, dict[st
         readers = [stack.enter_context(victim)]
         bystanders = {
             client: stack.enter_context(Load(*program, client, gateway.address, HEALTHY))
-            for client in CLIENTS
+            for client in FOLLOWERS
         }
         for reader in (*readers, *bystanders.values()):
             reader.ready()
@@ -115,7 +114,7 @@ def table(
         found: the results of `measured`, by kind of failure.
         seconds: the length of a window.
     """
-    rows = [row for client in CLIENTS for row in _rows(client, found)]
+    rows = [row for client in FOLLOWERS for row in _rows(client, found)]
     notes = [
         f"Windows of {seconds:g} s before and after another client's replica fails; {RATE // 2} records/s.",
         "The bystanders read from another replica in the zone. kafka-python asks the leader after each",

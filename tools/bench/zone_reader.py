@@ -11,6 +11,7 @@ it fetches nothing in advance, so that a pause of the broker is soon a pause of 
 """
 
 import argparse
+import asyncio
 import json
 import logging
 import select
@@ -19,25 +20,26 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, TopicPartition
+import confluent_kafka
+from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer
 
 POLL: Final = 0.1
 SMALL: Final = 4_000
 """The most bytes of a fetch of a reader with a pace."""
-ERRORS: Final = 3
-"""librdkafka's log level for errors."""
+SILENT: Final = 0
+"""librdkafka's log level with which it prints nothing, because the replica fails on purpose."""
 
 
 def librdkafka(options: argparse.Namespace) -> Iterator[bytes | None]:
     """Yield the values of records, or None at times without one, with confluent-kafka."""
-    settings: dict[str, Any] = {"group.id": "unused", "enable.auto.commit": False, "log_level": ERRORS}
+    settings: dict[str, Any] = {"group.id": "unused", "enable.auto.commit": False, "log_level": SILENT}
     if options.rack:
         settings["client.rack"] = options.rack
     if options.pace:
         settings |= {"fetch.message.max.bytes": SMALL, "queued.min.messages": 1, "fetch.queue.backoff.ms": 1}
     consumer = Consumer({"bootstrap.servers": options.bootstrap, "client.id": options.client_id, **settings})
     start = OFFSET_BEGINNING if options.pace else OFFSET_END
-    consumer.assign([TopicPartition(options.topic, 0, start)])
+    consumer.assign([confluent_kafka.TopicPartition(options.topic, 0, start)])
     while True:
         message = consumer.poll(POLL)
         yield message.value() if message is not None and message.error() is None else None
@@ -65,9 +67,36 @@ def kafka_python(options: argparse.Namespace) -> Iterator[bytes | None]:
         yield None
 
 
+def aiokafka(options: argparse.Namespace) -> Iterator[bytes | None]:
+    """Yield the values of records, or None at times without one, with aiokafka."""
+    from aiokafka import AIOKafkaConsumer, TopicPartition  # type: ignore[import-untyped]  # noqa: PLC0415 - no types
+
+    loop = asyncio.new_event_loop()
+    settings: dict[str, Any] = {"enable_auto_commit": False, "client_rack": options.rack or None}
+    if options.pace:
+        settings["max_partition_fetch_bytes"] = SMALL
+
+    async def start() -> Any:
+        consumer = AIOKafkaConsumer(
+            bootstrap_servers=options.bootstrap, client_id=options.client_id, **settings
+        )
+        await consumer.start()
+        place = TopicPartition(options.topic, 0)
+        consumer.assign([place])
+        await (consumer.seek_to_beginning(place) if options.pace else consumer.seek_to_end(place))
+        return consumer
+
+    consumer = loop.run_until_complete(start())
+    while True:
+        batches = loop.run_until_complete(consumer.getmany(timeout_ms=round(POLL * 1e3), max_records=1))
+        yield from (record.value for each in batches.values() for record in each)
+        yield None
+
+
 CLIENTS: Final[dict[str, Callable[[argparse.Namespace], Iterator[bytes | None]]]] = {
     "librdkafka": librdkafka,
     "kafka-python": kafka_python,
+    "aiokafka": aiokafka,
 }
 
 

@@ -3,12 +3,13 @@
 Clients read a long partition slowly, all of whose records were committed long ago. So only the way of the
 fetches decides how long a client gets no record. (At the end of a partition all readers wait: the leader
 commits nothing until it has given the replica up.) A broker leads the partition, and another one, the replica
-in the clients' zone, is killed (SIGKILL) or stopped (SIGSTOP). At the same time three readers of each kind of
-client run:
+in the clients' zone, is killed (SIGKILL) or stopped (SIGSTOP). At the same time these readers of each
+kind of client run:
 
 - direct without a rack: it reads from the leader. This is the control.
 - direct with its own client.rack: this is what the client needs by itself.
-- through a gateway with ``--rack-reads client``.
+- through a gateway with ``--rack-reads client``, if it follows.
+- through a gateway with ``--rack-clients``.
 """
 
 import os
@@ -21,15 +22,15 @@ from statistics import median
 from typing import Final
 
 from tools.bench import zone_brokers
-from tools.bench.figures import NO_RACK, OWN_RACK, WRITTEN, FigureRow, FigureTable
+from tools.bench.figures import NAMED, NO_RACK, OWN_RACK, WRITTEN, FigureRow, FigureTable
 from tools.bench.processes import Load
 from tools.bench.stage import BenchStage
-from tools.bench.zone_brokers import LEADER, OWN, REPLICA, WRITES
+from tools.bench.zone_brokers import LEADER, NAMES, OWN, REPLICA, WRITES
 from tools.bench.zone_reader import CLIENTS
 from tools.kafka import Broker, Cluster
 
 TOPIC: Final = "long"
-PACE: Final = 0.005
+PACE: Final = 0.01
 """The pause of a reader after each record, in seconds."""
 RECORDS: Final = 10_000
 """More records than a reader reads in a window."""
@@ -42,7 +43,8 @@ MORE_LIMIT: Final = 100.0
 """The limit of milliseconds that a client behind a gateway may need longer, if its replica is killed."""
 STOPPED_LIMIT: Final = 3000.0
 """The limit of milliseconds without a record, if the replica is stopped."""
-ROUTES: Final = (NO_RACK, OWN_RACK, WRITTEN)
+FOLLOWERS: Final = ("librdkafka", "kafka-python")
+"""The clients that follow if the rack is written into their fetches."""
 
 Gaps = Mapping[tuple[str, str], float]
 """The longest time without a record in one event, in ms, by client and route."""
@@ -78,16 +80,24 @@ def measured(brokers: Cluster, how: str) -> dict[tuple[str, str], float]:
     """
     direct = brokers.bootstrap
     with ExitStack() as stack:
-        gateway = stack.enter_context(zone_brokers.gateway(brokers, *WRITES)).ready()
-        ways = {NO_RACK: (direct, ()), OWN_RACK: (direct, ("--rack", OWN)), WRITTEN: (gateway.address, ())}
+        writes = stack.enter_context(zone_brokers.gateway(brokers, *WRITES)).ready()
+        names = stack.enter_context(zone_brokers.gateway(brokers, *NAMES, ",".join(CLIENTS))).ready()
+        ways = {
+            NO_RACK: (direct, ()),
+            OWN_RACK: (direct, ("--rack", OWN)),
+            WRITTEN: (writes.address, ()),
+            NAMED: (names.address, ()),
+        }
         readers = {
             (client, route): stack.enter_context(_reader(client, address, *options))
             for client in CLIENTS
             for route, (address, options) in ways.items()
+            if route != WRITTEN or client in FOLLOWERS
         }
         for reader in readers.values():
             reader.ready()
-        zone_brokers.follows(gateway, len(CLIENTS))
+        zone_brokers.follows(writes, len(FOLLOWERS))
+        zone_brokers.named(names, len(CLIENTS))
         time.sleep(SETTLE)
         with failed(brokers.broker(REPLICA), how) as began:
             time.sleep(WATCHED[how])
@@ -156,21 +166,22 @@ def table(found: Mapping[str, Sequence[Gaps]]) -> FigureTable:
 
 
 def _rows(label: str, client: str, how: str, events: Sequence[Gaps]) -> Iterator[FigureRow]:
-    gaps = {route: [event[client, route] for event in events] for route in ROUTES}
-    more = [own - alone for own, alone in zip(gaps[WRITTEN], gaps[OWN_RACK], strict=True)]
-    limit = STOPPED_LIMIT if how == "stopped" else None
+    gaps = {route: [event[client, route] for event in events] for of, route in events[0] if of == client}
     yield FigureRow(name=f"{label}: median", unit="ms", values={name: median(g) for name, g in gaps.items()})
     yield FigureRow(
         name=f"{label}: worst",
         unit="ms",
         values={name: max(g) for name, g in gaps.items()},
-        limit=limit,
-        judged=(WRITTEN,),
+        limit=STOPPED_LIMIT if how == "stopped" else None,
     )
     if how == "killed":
         yield FigureRow(
             name=f"{label}: more than the client by itself, median",
             unit="ms",
-            values={WRITTEN: median(more)},
+            values={
+                name: median(own - alone for own, alone in zip(g, gaps[OWN_RACK], strict=True))
+                for name, g in gaps.items()
+                if name in (WRITTEN, NAMED)
+            },
             limit=MORE_LIMIT,
         )
