@@ -336,9 +336,13 @@ class RackOffsetsStage(Stage):
         return self._leaders.names_for(self._state.client_id)
 
     def raises(self, fetch: FetchRequest) -> bool:
-        """Return whether a fetch lists a partition for which the broker was named as a leader."""
+        """Return whether a fetch lists a partition for which the broker was named as a leader.
+
+        If the broker's release is not known, it is taken for one that serves consumers as a follower: 2.4 or
+        later. Not every client asks each broker for its versions (kafka-python 2).
+        """
         listing, features = fetch.listing, self._versions.features
-        if listing is None or features is None or features.fetch_max <= RAISED or not self._is_replica:
+        if listing is None or (features is not None and features.fetch_max <= RAISED) or not self._is_replica:
             return False
         numbers = iter(listing.entries.view(listing.layout.request_fields)["partition"].tolist())
         return any(

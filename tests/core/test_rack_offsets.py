@@ -434,6 +434,15 @@ def test_rule_26_a_broker_without_v11_gets_v10() -> None:
     here.exchange(fetch(10, (TOPIC, 0), client="app"), full(10, [(TOPIC, 0)]))
 
 
+def test_rule_26_a_broker_whose_release_is_not_known_gets_v11() -> None:
+    """kafka-python 2 asks only the bootstrap for versions. Followers serve consumers from Kafka 2.4 on."""
+    gateway = Gateway()
+    here = gateway.connect(HERE)
+    gateway.versions.features = None
+    here.client(fetch(10, (TOPIC, 0), client="app")).to_broker(fetch(11, (TOPIC, 0), client="app"))
+    here.broker(full(11, [(TOPIC, 0)])).to_client(full(10, [(TOPIC, 0)]))
+
+
 @pytest.mark.parametrize("version", [0, 3, 4, 9])
 def test_rule_26_a_client_of_older_fetches_gets_true_metadata(version: int) -> None:
     """No follower answers them."""
