@@ -11,19 +11,26 @@ then. They get NOT_LEADER_OR_FOLLOWER instead, and ask the leader.
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from math import inf
 from typing import Final, TypeAlias
 
 from proxy.core.connection_state import ConnectionState, Phase
 from proxy.core.in_flight import Around, Claim, FetchHandler, Handler, InFlight, Kept, Walked
-from proxy.protocol.api import ApiKey, ErrorCode
-from proxy.protocol.fetch_layout import ERROR_CODE, LAYOUTS
+from proxy.core.own import OwnResponse, own
+from proxy.protocol.api import LENGTH_BYTES, ApiKey, ErrorCode, request_header, response_header
+from proxy.protocol.fetch_layout import ERROR_CODE, HIGH_WATERMARK, LAYOUTS, FetchLayout
+from proxy.protocol.fetch_request import FetchRequest
 from proxy.protocol.fetch_response import FetchResponseWalk, HintAt, PartitionError
-from proxy.protocol.primitives import Buffer
+from proxy.protocol.leader_requests import BY_ID, BY_NAME, metadata_request
+from proxy.protocol.primitives import Buffer, ProtocolError
 
 OVERDUE_SECONDS: Final = 2.0
 """A follower has failed if the response to a fetch is this late, in seconds, after max_wait_ms."""
+ASK_SECONDS: Final = 10.0
+"""If for this time no response has described the topics that a client reads from a follower, the gateway asks
+for them, in seconds."""
 SILENT_SECONDS: Final = 0.5
 """How long a follower that was late with a fetch may take for a request that brokers answer at once, in
 seconds. Clients that connect to it again would wait for their own time limits: 10 s and more."""
@@ -35,10 +42,14 @@ MAX_HOLD_SECONDS: Final = 0.05
 _LOOK_SECONDS: Final = 0.5
 """How often a late response is looked at while its bytes still arrive, in seconds."""
 _FETCH: Final = int(ApiKey.FETCH)
+_METADATA: Final = int(ApiKey.METADATA)
+_CORRELATION_ID: Final = 0x6667_7263
 _AT_ONCE: Final = frozenset({ApiKey.API_VERSIONS, ApiKey.METADATA, ApiKey.FIND_COORDINATOR})
 """The requests that brokers answer at once."""
 _NOT_LEADER: Final = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
+Place: TypeAlias = tuple[bytes, int]
+"""A partition: the topic's key in fetches (its name, or its id from v13 on), and the partition's number."""
 Edit: TypeAlias = tuple[int, bytes]
 """An offset in a response, and the bytes that replace as many bytes there."""
 
@@ -147,6 +158,41 @@ class Follower:
         """Send all responses that are held back, because the connection is about to end."""
         self._respond(inf)
 
+    # Replicas in sync
+
+    def ask(
+        self, fetch: FetchRequest, topics: Collection[bytes], learn: Callable[[bytes, int, float], None]
+    ) -> None:
+        """Ask the broker for Metadata of topics. The question goes right before the client's fetch.
+
+        Args:
+            fetch: the client's fetch.
+            topics: the keys of the topics in this fetch.
+            learn: gets the response without its header, its version, and the time in seconds.
+        """
+        state = self._state
+        if not topics or state.phase is Phase.CLOSING or state.from_client.left:
+            return
+        by_id = fetch.layout.topic_ids
+        _, _, _, client_id, _ = request_header(fetch.frame, LENGTH_BYTES)
+        frame = metadata_request(_CORRELATION_ID, client_id or b"", topics, by_id=by_id)
+        version = BY_ID if by_id else BY_NAME
+
+        def take(response: bytes | None, now: float) -> None:
+            if response is not None:
+                with suppress(ProtocolError):
+                    _, at = response_header(response, LENGTH_BYTES, _METADATA, version)
+                    learn(response[at:], version, now)
+
+        state.tally.probe_bytes += len(frame)
+        state.send(own(frame, OwnResponse(state, _METADATA, take, 0)), frame)
+
+    def fail(self) -> None:
+        """End the connection, because the client has to leave and can't be told so."""
+        self._state.fail(
+            "broker", "a replica in the rack is not in sync any more, so its client asks the leader"
+        )
+
     # The follower's health
 
     def watch(self) -> None:
@@ -216,7 +262,17 @@ class FromFollower(Around):
         fetching: the fetch, which is the innermost handler.
     """
 
-    __slots__ = ("_follower", "_hinted", "_pieces", "_sent", "_size", "_told")
+    __slots__ = (
+        "_follower",
+        "_hinted",
+        "_leaves",
+        "_pieces",
+        "_sent",
+        "_size",
+        "_told",
+        "_whole",
+        "_whole_size",
+    )
 
     def __init__(self, follower: Follower, inner: Handler, fetching: FetchHandler) -> None:
         super().__init__(inner, fetching)
@@ -229,10 +285,15 @@ class FromFollower(Around):
         """The number of the client's bytes that were returned so far."""
         self._told = self._hinted = 0
         """The numbers of errors, and of newer leaders, that were seen so far."""
+        self._leaves: bool | None = None
+        """Whether the client leaves partitions with this response, so that it is buffered as a whole. None
+        until it begins."""
+        self._whole: list[Buffer] = []
+        self._whole_size = 0
 
     @property
     def _kept(self) -> int:
-        return self._size
+        return self._size + self._whole_size
 
     def concerns(self) -> bool:
         """Return whether the response comes from a follower, and may be changed."""
@@ -245,8 +306,51 @@ class FromFollower(Around):
         """
         return []
 
+    def leaves(self) -> bool:
+        """Return whether the client has to leave partitions, because the broker is not in sync any more."""
+        return False
+
+    def leave(self) -> set[Place]:
+        """Return these partitions, and note that the client is told."""
+        return set()
+
     def feed(self, chunk: bytes, *, last: bool) -> list[Buffer]:
         """Return the client's bytes that are ready now."""
+        if self._leaves is None:
+            self._leaves = self.leaves()
+        pieces = self._fed(chunk, last=last)
+        if not self._leaves:
+            return pieces
+        self._whole += pieces
+        self._whole_size += sum(map(len, pieces))
+        if not last:
+            return []
+        frame, self._whole, self._whole_size = b"".join(self._whole), [], 0
+        return [self._left(frame)] if frame else []
+
+    def _left(self, frame: bytes) -> bytes:
+        """Return a response in which the partitions that the client has to leave have an error.
+
+        Their records are cut: an error comes without records. A partition that is not in the response, as in
+        the client's own session, can't get an error. Then the connection ends.
+        """
+        fetching = self._fetching
+        isolation = fetching.fetch.isolation_level if fetching.fetch is not None else 0
+        walk = FetchResponseWalk(LAYOUTS[fetching.version], isolation, keep=True)
+        try:
+            walk.feed(frame)
+        except ProtocolError:
+            return frame
+        if walk.error_code or fetching.resend is not None:
+            return frame
+        leaving = self.leave()
+        new, found = with_errors(frame, walk, leaving, isolation)
+        if found != leaving:
+            self._follower.fail()
+        return new
+
+    def _fed(self, chunk: bytes, *, last: bool) -> list[Buffer]:
+        """Return the client's bytes that are ready now, with errors replaced."""
         pieces = self._inner.feed(chunk, last=last)
         fetching, response = self._fetching, self._fetching.response
         if fetching.resend is not None or not response.understood or not self.concerns():
@@ -293,7 +397,7 @@ class FromFollower(Around):
 
     def passes(self, size: int) -> bool:
         """Return whether the next bytes are only records, so that they may be forwarded unchanged."""
-        if self._pieces or not self._inner.passes(size):
+        if self._leaves or self._pieces or not self._inner.passes(size):
             return False
         self._sent += size
         return True
@@ -318,3 +422,44 @@ def _edited(data: bytes, begins: int, edits: Sequence[Edit]) -> bytes:
     for at, new in edits:
         changed[at - begins : at - begins + len(new)] = new
     return bytes(changed)
+
+
+def with_errors(
+    frame: bytes, walk: FetchResponseWalk, places: set[Place], isolation_level: int
+) -> tuple[bytes, set[Place]]:
+    """Return a response in which some partitions have an error, and which of them it has.
+
+    Args:
+        frame: the response.
+        walk: its parsed form.
+        places: the partitions.
+        isolation_level: that of the fetch.
+    """
+    layout, found = walk.layout, set[Place]()
+    spans: list[tuple[int, int, int]] = []
+    for entry in walk.entries:
+        if (place := (entry.key, entry.partition)) in places:
+            spans.append((entry.start, entry.end, entry.partition))
+            found.add(place)
+    for run in walk.runs:
+        numbers = run.entries.view(layout.response_fields)["partition"].tolist()
+        for number, partition in enumerate(numbers):
+            if (place := (run.key, partition)) in places:
+                start = run.start + number * layout.response_entry
+                spans.append((start, start + layout.response_entry, partition))
+                found.add(place)
+    parts: list[bytes] = []
+    at = LENGTH_BYTES
+    for start, end, partition in sorted(spans):
+        parts += (frame[at:start], _refusal(layout, partition, isolation_level))
+        at = end
+    body = b"".join((*parts, frame[at:]))
+    return len(body).to_bytes(LENGTH_BYTES) + body, found
+
+
+def _refusal(layout: FetchLayout, partition: int, isolation_level: int) -> bytes:
+    """Return an entry of a response with NOT_LEADER_OR_FOLLOWER, as brokers send it."""
+    offsets = b"\xff" * (layout.aborted - HIGH_WATERMARK.start)
+    code = _NOT_LEADER.to_bytes(ERROR_CODE.stop - ERROR_CODE.start)
+    ends = layout.empty_ends[1 if isolation_level else 0]
+    return partition.to_bytes(ERROR_CODE.start, signed=True) + code + offsets + ends

@@ -11,25 +11,19 @@ from typing import Final
 
 import numpy as np
 
-from proxy.core.connection_state import ConnectionState, Phase
-from proxy.core.follower import Edit, Follower, FromFollower, not_leader
+from proxy.core.connection_state import ConnectionState
+from proxy.core.follower import ASK_SECONDS, Edit, Follower, FromFollower, not_leader
 from proxy.core.in_flight import FetchHandler, Handler, InFlight, Over
-from proxy.core.own import OwnResponse, own
 from proxy.core.rack_leaders import Place, RackLeaders
 from proxy.core.requests import readable
 from proxy.core.stage import Stage
 from proxy.protocol.api import LENGTH_BYTES, ApiKey, ErrorCode, request_header, response_header
-from proxy.protocol.fetch_layout import ERROR_CODE, HIGH_WATERMARK, LAYOUTS, FetchLayout
 from proxy.protocol.fetch_request import FetchRequest, Topics
-from proxy.protocol.fetch_response import MAX_ERRORS, FetchResponseWalk, HintAt, PartitionError
-from proxy.protocol.leader_requests import BY_ID, BY_NAME, metadata_request
+from proxy.protocol.fetch_response import MAX_ERRORS, HintAt, PartitionError
 from proxy.protocol.metadata import LAST_VERSION
 from proxy.protocol.primitives import Buffer, ProtocolError
 from proxy.protocol.replicas import FIRST_VERSION
 
-ASK_SECONDS: Final = 10.0
-"""If for this time no response has described the topics that a client reads from a follower, the gateway asks
-for them, in seconds."""
 UNKNOWN_EPOCHS: Final = 3
 """The number of errors UNKNOWN_LEADER_EPOCH in a row after which a client is sent to the leader. A follower
 that has not heard of a new leader yet says so once or twice."""
@@ -37,7 +31,6 @@ _METADATA: Final = int(ApiKey.METADATA)
 _FETCH: Final = int(ApiKey.FETCH)
 _MAX_HEADER: Final = 1 << 16
 """The maximum number of bytes of a request that are kept until its client id has arrived."""
-_CORRELATION_ID: Final = 0x6667_7263
 _OUT_OF_RANGE: Final = int(ErrorCode.OFFSET_OUT_OF_RANGE)
 _NOT_LEADER: Final = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 _UNKNOWN_EPOCH: Final = int(ErrorCode.UNKNOWN_LEADER_EPOCH)
@@ -108,20 +101,11 @@ class FromReplica(FromFollower):
         fetching: the fetch, which is the innermost handler.
     """
 
-    __slots__ = ("_leaving", "_stage", "_whole", "_whole_size")
+    __slots__ = ("_stage",)
 
     def __init__(self, stage: "RackClientsStage", inner: Handler, fetching: FetchHandler) -> None:
         super().__init__(stage.follower, inner, fetching)
         self._stage = stage
-        self._leaving: bool | None = None
-        """Whether the client leaves partitions with this response, so that it is buffered as a whole. None
-        until it begins."""
-        self._whole: list[Buffer] = []
-        self._whole_size = 0
-
-    @property
-    def _kept(self) -> int:
-        return super()._kept + self._whole_size
 
     def concerns(self) -> bool:
         """Return whether the response comes from a follower, and may be changed."""
@@ -131,25 +115,20 @@ class FromReplica(FromFollower):
         """Return the changes in entries whose errors the leader might not give."""
         return self._stage.judge(errors, hints)
 
+    def leaves(self) -> bool:
+        """Return whether the client has to leave partitions."""
+        return bool(self._stage.leaving)
+
+    def leave(self) -> set[Place]:
+        """Return these partitions, and note that the client is told."""
+        return self._stage.leave()
+
     def feed(self, chunk: bytes, *, last: bool) -> list[Buffer]:
         """Return the client's bytes that are ready now."""
-        if self._leaving is None:
-            self._leaving = bool(self._stage.leaving)
         pieces = super().feed(chunk, last=last)
         if last:
             self._stage.answered(self._fetching)
-        if not self._leaving:
-            return pieces
-        self._whole += pieces
-        self._whole_size += sum(map(len, pieces))
-        if not last:
-            return []
-        frame, self._whole, self._whole_size = b"".join(self._whole), [], 0
-        return [self._stage.leave(frame, self._fetching)] if frame else []
-
-    def passes(self, size: int) -> bool:
-        """Return whether the next bytes are only records, so that they may be forwarded unchanged."""
-        return not self._leaving and super().passes(size)
+        return pieces
 
 
 class RackClientsStage(Stage):
@@ -359,57 +338,21 @@ class RackClientsStage(Stage):
             for place in [place for place, times in self._unknown_epochs.items() if times >= UNKNOWN_EPOCHS]:
                 del self._unknown_epochs[place]
 
-    def leave(self, frame: bytes, fetching: FetchHandler) -> bytes:
-        """Return a response in which the partitions that the client has to leave have an error.
-
-        Their records are cut: an error comes without records. A partition that is not in the response, as in
-        the client's own session, can't get an error. Then the connection ends.
-        """
-        state = self._state
-        isolation = fetching.fetch.isolation_level if fetching.fetch is not None else 0
-        walk = FetchResponseWalk(LAYOUTS[fetching.version], isolation, keep=True)
-        try:
-            walk.feed(frame)
-        except ProtocolError:
-            return frame
-        if walk.error_code or fetching.resend is not None:
-            return frame
+    def leave(self) -> set[Place]:
+        """Return the partitions that the client leaves with the next response, and note that it is told."""
         leaving, self.leaving = self.leaving, set()
         self._told |= leaving
-        self._shared.refused(state.client_id, state.host, leaving, "isr", state.now)
-        new, found = _with_errors(frame, walk, leaving, isolation)
-        if found != leaving:
-            state.fail(
-                "broker", "a replica in the rack is not in sync any more, so its client asks the leader"
-            )
-        return new
+        self._shared.refused(self._state.client_id, self._state.host, leaving, "isr", self._state.now)
+        return leaving
 
     # Questions
 
     def _ask(self, fetch: FetchRequest) -> None:
-        """Ask the broker for Metadata of the topics that the client reads here, if none has passed lately.
-
-        The question goes right before the client's fetch. The broker answers it at once.
-        """
-        state = self._state
-        self._ask_at = state.now + ASK_SECONDS
+        """Ask the broker for Metadata of the topics that the client reads here, if none has passed lately."""
+        now = self._state.now
+        self._ask_at = now + ASK_SECONDS
         self._alarm(self._ask_at)
-        topics = self._shared.stale(self._reading, state.now, ASK_SECONDS)
-        if not topics or state.phase is Phase.CLOSING or state.from_client.left:
-            return
-        by_id = fetch.layout.topic_ids
-        _, _, _, client_id, _ = request_header(fetch.frame, LENGTH_BYTES)
-        frame = metadata_request(_CORRELATION_ID, client_id or b"", topics, by_id=by_id)
-        version = BY_ID if by_id else BY_NAME
-
-        def take(response: bytes | None, now: float) -> None:
-            if response is not None:
-                with suppress(ProtocolError):
-                    _, at = response_header(response, LENGTH_BYTES, _METADATA, version)
-                    self._shared.learn(response[at:], version, now)
-
-        state.tally.probe_bytes += len(frame)
-        state.send(own(frame, OwnResponse(state, _METADATA, take, 0)), frame)
+        self.follower.ask(fetch, self._shared.stale(self._reading, now, ASK_SECONDS), self._shared.learn)
 
     def forget(self) -> None:
         """Decide anew about the next fetch."""
@@ -446,44 +389,3 @@ class RackClientsStage(Stage):
         """Forget the connection."""
         self.follower.end()
         self._shared.remove(self)
-
-
-def _with_errors(
-    frame: bytes, walk: FetchResponseWalk, places: set[Place], isolation_level: int
-) -> tuple[bytes, set[Place]]:
-    """Return a response in which some partitions have an error, and which of them it has.
-
-    Args:
-        frame: the response.
-        walk: its parsed form.
-        places: the partitions.
-        isolation_level: that of the fetch.
-    """
-    layout, found = walk.layout, set[Place]()
-    spans: list[tuple[int, int, int]] = []
-    for entry in walk.entries:
-        if (place := (entry.key, entry.partition)) in places:
-            spans.append((entry.start, entry.end, entry.partition))
-            found.add(place)
-    for run in walk.runs:
-        numbers = run.entries.view(layout.response_fields)["partition"].tolist()
-        for number, partition in enumerate(numbers):
-            if (place := (run.key, partition)) in places:
-                start = run.start + number * layout.response_entry
-                spans.append((start, start + layout.response_entry, partition))
-                found.add(place)
-    parts: list[bytes] = []
-    at = LENGTH_BYTES
-    for start, end, partition in sorted(spans):
-        parts += (frame[at:start], _refusal(layout, partition, isolation_level))
-        at = end
-    body = b"".join((*parts, frame[at:]))
-    return len(body).to_bytes(LENGTH_BYTES) + body, found
-
-
-def _refusal(layout: FetchLayout, partition: int, isolation_level: int) -> bytes:
-    """Return an entry of a response with NOT_LEADER_OR_FOLLOWER, as brokers send it."""
-    offsets = b"\xff" * (layout.aborted - HIGH_WATERMARK.start)
-    code = _NOT_LEADER.to_bytes(ERROR_CODE.stop - ERROR_CODE.start)
-    ends = layout.empty_ends[1 if isolation_level else 0]
-    return partition.to_bytes(ERROR_CODE.start, signed=True) + code + offsets + ends
