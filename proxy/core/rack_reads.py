@@ -14,13 +14,14 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final, Protocol, TypeAlias
+from functools import partial
+from typing import Final, Protocol
 
 import numpy as np
 
 from proxy.core.connection_state import ConnectionState
 from proxy.core.eligibility import BrokerVersions
-from proxy.core.follower import Edit, Follower, FromFollower, not_leader
+from proxy.core.follower import ASK_SECONDS, Edit, Follower, FromFollower, Place, not_leader
 from proxy.core.in_flight import FetchHandler, Handler, InFlight
 from proxy.core.requests import read_client_names
 from proxy.core.stage import Stage
@@ -31,6 +32,7 @@ from proxy.protocol.fetch_request import FetchRequest
 from proxy.protocol.fetch_response import HintAt, PartitionError
 from proxy.protocol.primitives import ProtocolError
 from proxy.protocol.produce import READ_WITHIN
+from proxy.protocol.replicas import read_replicas
 
 OLDEST_FETCH_MAX: Final = 15
 """The lowest highest version of Fetch of a broker that gets a rack: Kafka 3.5.
@@ -63,9 +65,6 @@ _ASK_LEADER: Final = ("apache-kafka-java", "librdkafka", "confluent-kafka", "kaf
 """Parts of the names of software that asks the leader if a follower answers OFFSET_OUT_OF_RANGE."""
 _NEVER_BACK: Final = frozenset({"kgo", "franz-go"})
 """Software that does not come back from a follower that has failed: franz-go (KIP-511 name ``kgo``)."""
-
-Place: TypeAlias = tuple[bytes, int]
-"""A partition: the topic's key in fetches (its name, or its id from v13 on), and the partition's number."""
 
 
 class NotWritten(StrEnum):
@@ -134,8 +133,9 @@ class RackReads:
         self.counts: Counter[str] = Counter(redirects=0, moved=0, held=0)
         """The number of partitions in answers that led a client to a follower, the number of those that
         the follower then served, and the number of responses that were held back."""
-        self.returns: Counter[str] = Counter(unreachable=0, closed=0, overdue=0, out_of_range=0)
-        """The number of failed followers, by what was seen of them."""
+        self.returns: Counter[str] = Counter(unreachable=0, closed=0, overdue=0, out_of_range=0, isr=0)
+        """The number of failed followers, by what was seen of them. ``isr``: the number of partitions that
+        clients have left because the follower was not in sync any more."""
         self._readers: OrderedDict[tuple[str, str, str], Reader] = OrderedDict()
         self._stages: set[RackReadsStage] = set()
         self._paused_until = 0.0
@@ -223,6 +223,14 @@ class Led(FromFollower):
         """Return whether the response comes from a follower, and may be changed."""
         return super().concerns() and self._fetching.direct
 
+    def leaves(self) -> bool:
+        """Return whether the client has to leave partitions."""
+        return bool(self._stage.leaving)
+
+    def leave(self) -> set[Place]:
+        """Return these partitions, and note that the client is told."""
+        return self._stage.leave()
+
     def edits(self, errors: Sequence[PartitionError], _hints: Sequence[HintAt]) -> list[Edit]:
         """Return the changes in entries with OFFSET_OUT_OF_RANGE, if the client does not ask the leader."""
         if errors:
@@ -241,6 +249,8 @@ class RackReadsStage(Stage):
     """
 
     __slots__ = (
+        "_alarm",
+        "_ask_at",
         "_features",
         "_kept",
         "_node_id",
@@ -250,6 +260,7 @@ class RackReadsStage(Stage):
         "_state",
         "_versions",
         "follower",
+        "leaving",
         "not_written",
         "reader",
     )
@@ -280,6 +291,12 @@ class RackReadsStage(Stage):
         """Why the client's last fetch got no rack, or None if it got one."""
         self.follower = Follower(state, self._failed, self._count_held, self._silent)
         """The broker, if the client reads partitions here because an answer of their leader led it here."""
+        self._alarm: Callable[[float], None] = lambda _: None
+        self._ask_at = 0.0
+        """The time at which the follower is next asked which replicas are in sync, in seconds."""
+        self.leaving: set[Place] = set()
+        """The partitions that the client has to read from their leader from the next response on, because the
+        follower is not in sync any more."""
         shared.add(self)
 
     @property
@@ -312,6 +329,8 @@ class RackReadsStage(Stage):
     def on_fetch(self, fetch: FetchRequest) -> FetchRequest:
         """Return the fetch with the gateway's rack, if that makes sense."""
         self.not_written = self._against(fetch)
+        if self.follower.watched and self._state.now >= self._ask_at:
+            self._ask(fetch)
         return fetch if self.not_written is not None else fetch.with_rack(self._shared.rack)
 
     def repeats(self, api_key: int, _version: int, *, in_session: bool = False) -> bool:  # noqa: ARG002
@@ -376,6 +395,7 @@ class RackReadsStage(Stage):
         if _listed(fetch, self._led_here(reader.led, reader)):
             self._followed(reader)
             self.follower.watch()
+            self._ask_later()
 
     def _led_here(self, places: Iterable[Place], reader: Reader) -> list[Place]:
         """Return those of the places for which a leader has sent the client to this broker."""
@@ -492,16 +512,60 @@ class RackReadsStage(Stage):
     def _silent(self, now: float) -> bool:
         return self._shared.silent(self._node_id(), now)
 
+    # Replicas in sync
+
+    def _ask_later(self) -> None:
+        self._ask_at = self._state.now + ASK_SECONDS
+        self._alarm(self._ask_at)
+
+    def _ask(self, fetch: FetchRequest) -> None:
+        """Ask the follower for Metadata of the topics that leaders have led the client to."""
+        self._ask_later()
+        reader = self.reader
+        if reader is not None:
+            topics = {key for key, _ in self._led_here(reader.led, reader)}
+            self.follower.ask(fetch, topics, partial(self._learn, fetch))
+
+    def _learn(self, fetch: FetchRequest, body: bytes, version: int, _now: float) -> None:
+        """Note which partitions of a fetch the follower is not in sync with any more.
+
+        Raises:
+            ProtocolError: the body is no Metadata response of this version.
+        """
+        found, node_id, reader = read_replicas(body, version), self._node_id(), self.reader
+        if reader is None or node_id is None:
+            return
+        out = (found.error == 0) & (found.leader != node_id) & ~(found.in_sync == node_id).any(axis=1)
+        places = {
+            (key, int(number))
+            for topic in found.topics
+            for number in found.partition[topic.start : topic.end][out[topic.start : topic.end]]
+            for key in (topic.name, topic.topic_id)
+        }
+        self.leaving = self._asked(fetch, self._led_here(places, reader))
+
+    def leave(self) -> set[Place]:
+        """Return the partitions that the client leaves with the next response, and note that it is told."""
+        leaving, self.leaving = self.leaving, set()
+        self._shared.returns["isr"] += len(leaving)
+        if self.reader is not None:
+            for place in leaving:
+                self.reader.led.pop(place, None)
+        return leaving
+
     def _count_held(self) -> None:
         self._shared.counts["held"] += 1
 
     def attach(self, _wake: Callable[[], None], alarm: Callable[[float], None]) -> None:
         """Attach the I/O shell."""
+        self._alarm = alarm
         self.follower.attach(alarm)
 
     def tick(self, now: float) -> None:
-        """See `Follower.tick`."""
+        """See `Follower.tick`. From time to time, the follower is asked before the next fetch."""
         self.follower.tick(now)
+        if self.follower.watched and now >= self._ask_at:
+            self.forget()
 
     def release(self) -> None:
         """See `Follower.release`."""

@@ -2,13 +2,15 @@
 
 from collections import Counter
 from collections.abc import Collection
+from itertools import pairwise
 from typing import Any, Final
+from uuid import UUID
 
 import pytest
 
 from proxy.core.connection_state import ConnectionState
 from proxy.core.eligibility import BrokerVersions
-from proxy.core.follower import OVERDUE_SECONDS, SILENT_SECONDS
+from proxy.core.follower import ASK_SECONDS, OVERDUE_SECONDS, SILENT_SECONDS
 from proxy.core.rack_reads import (
     AGAIN_SECONDS,
     MISSES,
@@ -19,7 +21,9 @@ from proxy.core.rack_reads import (
     RackReadsStage,
 )
 from proxy.protocol.api_versions import Features
-from tests.frames import Want, entry, fetch, fetch_response, framed
+from proxy.protocol.leader_requests import metadata_request
+from tests.core.replicas import Part, body
+from tests.frames import Want, entry, fetch, fetch_response, framed, topic_id
 from tests.model import wire
 from tests.playbook import SESSION_ID, Playbook, T, asks, full, request, response
 
@@ -737,3 +741,97 @@ def paused(play: Playbook, at: float, version: int = 12) -> None:
         answers(play, full(version, [T[1]], correlation_id=number))
     play.now = at + PAUSE_SECONDS + 0.1
     writes(play, version, T[1], correlation=30)
+
+
+def question(version: int, topic: str = "t") -> bytes:
+    """Build the gateway's question which replicas are in sync."""
+    by_id = version >= 13
+    key = topic_id(topic) if by_id else topic.encode()
+    return metadata_request(0x6667_7263, b"c", [key], by_id=by_id)
+
+
+def replicas_of(version: int, *parts: Part) -> bytes:
+    """Build the response to this question: the partitions of t."""
+    asked = 12 if version >= 13 else 7
+    told = body(asked, {"t": parts}, ids={"t": UUID(bytes=topic_id("t"))})
+    return framed((0x6667_7263).to_bytes(4) + (b"\0" if asked == 12 else b"") + told)
+
+
+def asks_for_replicas(play: Playbook, asked: bytes, version: int, *parts: Part) -> None:
+    """Play a fetch before which the follower is asked. The follower answers the question."""
+    play.connection.tick(play.now)
+    play.client(asked).to_broker(question(version) + asked)
+    play.broker(replicas_of(version, *parts)).to_client(b"")
+
+
+OUT: Final = Part(isr=(1, 3))
+
+
+@pytest.mark.parametrize("version", [12, 16])
+def test_rule_29_a_client_leaves_a_follower_that_is_not_in_sync_any_more(version: int) -> None:
+    """Its next response has NOT_LEADER_OR_FOLLOWER for the partition. It asks the leader, and is served."""
+    gateway = Gateway()
+    leader, follower = led(gateway, version)
+    follower.now = leader.now = NOW + ASK_SECONDS + 1.0
+    wants = T[:2]
+    asked = fetch(version, *wants, correlation=3)
+    asks_for_replicas(follower, asked, version, OUT, OUT)
+    follower.now += 0.5
+    follower.broker(full(version, wants, correlation_id=3))
+    error = entry(0, -1, error=6, last_stable_offset=-1, log_start_offset=-1)
+    follower.to_client(fetch_response(version, ("t", [error, entry(1, 5)]), correlation_id=3))
+    assert gateway.shared[0].returns == Counter(isr=1)
+    writes(leader, version, *T[:1], correlation=4)
+    answers(leader, full(version, T[:1], correlation_id=4))
+    parks(follower, version, T[1], correlation=5)
+
+
+@pytest.mark.parametrize("part", [Part(), Part(leader=FOLLOWER, isr=(2,)), Part(error=5, leader=-1, isr=())])
+def test_rule_29_a_follower_that_is_in_sync_or_leads_or_has_no_leader_goes_on(part: Part) -> None:
+    gateway = Gateway()
+    _, follower = led(gateway)
+    follower.now = NOW + ASK_SECONDS + 1.0
+    asks_for_replicas(follower, fetch(12, *T[:1], correlation=3), 12, part)
+    follower.now += 0.5
+    answers(follower, full(12, T[:1], correlation_id=3))
+    assert gateway.shared[0].returns == Counter()
+
+
+def test_rule_29_the_follower_is_asked_every_ten_seconds() -> None:
+    """The fast path takes the other fetches."""
+    gateway = Gateway()
+    _, follower = led(gateway)
+    questions = []
+    for number in range(3, 63):
+        asked = fetch(12, *T[:1], correlation=number)
+        if follower.now >= NOW + ASK_SECONDS:
+            follower.connection.tick(follower.now)
+        sent = follower.client(asked).takes_broker()
+        if sent != asked:
+            assert sent == question(12) + asked
+            questions.append(follower.now)
+            follower.broker(replicas_of(12, Part())).to_client(b"")
+        follower.now += 0.5
+        answers(follower, full(12, T[:1], correlation_id=number))
+    assert len(questions) == 3
+    assert min(later - earlier for earlier, later in pairwise(questions)) >= ASK_SECONDS
+
+
+def test_rule_29_in_the_clients_own_session_the_connection_ends() -> None:
+    """An incremental response can't say more than the session does. The client asks the leader then."""
+    gateway = Gateway()
+    software = "apache-kafka-java"
+    play, follower = (gateway.connect(node_id, software=software) for node_id in (LEADER, FOLLOWER))
+    writes(play, 12, *T[:2], session=(0, 0), correlation=1)
+    answers(play, redirects(12, T[0][:2], session_id=SESSION_ID, correlation_id=1))
+    asked = fetch(12, *T[:1], session=(0, 0), correlation=2)
+    follower.client(asked).to_broker(asked)
+    follower.now += 0.5
+    answers(follower, full(12, T[:1], session_id=SESSION_ID + 1, correlation_id=2))
+    follower.now = NOW + ASK_SECONDS + 1.0
+    asked = fetch(12, session=(SESSION_ID + 1, 1), correlation=3)
+    asks_for_replicas(follower, asked, 12, OUT)
+    follower.now += 0.5
+    answers(follower, fetch_response(12, session_id=SESSION_ID + 1, correlation_id=3))
+    assert [core.fault is not None for core in follower.connection.cores] == [True, True]
+    assert gateway.shared[0].returns == Counter(isr=1)

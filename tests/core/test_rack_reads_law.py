@@ -13,11 +13,13 @@ from hypothesis import strategies as st
 
 from proxy.core.connection_state import ConnectionState
 from proxy.core.eligibility import BrokerVersions, SessionLimits
+from proxy.core.follower import ASK_SECONDS
 from proxy.core.rack_reads import RackReads, RackReadsStage
 from proxy.protocol.api_versions import Features
 from tests.connections import Asked, connect
+from tests.core.replicas import Part, body
 from tests.examples import examples
-from tests.frames import entry, fetch, fetch_response
+from tests.frames import entry, fetch, fetch_response, framed
 from tests.model import wire
 
 VERSION: Final = 12
@@ -27,6 +29,7 @@ HERE: Final = 2
 RECORD_BYTES: Final = 8
 OUT_OF_RANGE: Final = 1
 NOT_LEADER: Final = 6
+METADATA: Final = 3
 
 
 class Known:
@@ -87,6 +90,11 @@ class Replicas:
                 self.high[other] = min(self.high[other], self.end[other])
             self.settle()
 
+    def described(self, correlation: bytes) -> bytes:
+        """Return the response to Metadata v7."""
+        part = Part(leader=self.leader, isr=tuple(self.isr))
+        return framed(correlation + body(7, {"t": [part]}))
+
     def answer(self, node: int, asked: wire.FetchRequest) -> wire.PartitionData:
         """Return what a broker answers to a fetch of the partition."""
         offset = asked.topics[0].partitions[0].fetch_offset
@@ -140,6 +148,10 @@ class Reader:
             self.wait(core, node)
             return
         self.now += 0.001
+        size = 4 + int.from_bytes(sent[:4])
+        if int.from_bytes(sent[4:6]) == METADATA:  # the gateway's question which replicas are in sync
+            core.receive_broker(self.replicas.described(correlation=sent[8:12]), self.now)
+            sent = sent[size:]
         told = self.replicas.answer(node, wire.decode_request(sent[4:]))
         core.receive_broker(fetch_response(VERSION, ("t", [told]), correlation_id=self.number), self.now)
         self.now += 0.1
@@ -242,12 +254,20 @@ def do(reader: Reader, step: Step) -> None:
 
 
 @examples(300)
-@given(steps=st.lists(STEPS, max_size=60), follows=st.booleans(), asks_again=st.sampled_from([1, 3, 1000]))
-def test_each_record_comes_once_and_in_order(steps: list[Step], *, follows: bool, asks_again: int) -> None:
+@given(
+    steps=st.lists(STEPS, max_size=60),
+    follows=st.booleans(),
+    asks_again=st.sampled_from([1, 3, 1000]),
+    lags=st.booleans(),
+)
+def test_each_record_comes_once_and_in_order(
+    steps: list[Step], *, follows: bool, asks_again: int, lags: bool
+) -> None:
     """No record is lost, doubled or out of order, and no follower's OFFSET_OUT_OF_RANGE is seen.
 
     A client that does not follow gets at most one empty answer in a row. In the end, with the follower as it
-    happens to be, the client reads all that is committed.
+    happens to be, the client reads all that is committed. That is so as well if the follower lives, but has
+    left the ISR and copies nothing.
     """
     reader = Reader(Replicas(), follows=follows, asks_again=asks_again)
     for step in steps:
@@ -258,9 +278,14 @@ def test_each_record_comes_once_and_in_order(steps: list[Step], *, follows: bool
     for node in NODES:
         if not replicas.lives(node):
             replicas.leave(node)
+    lags = lags and replicas.leader != HERE
+    if lags:
+        replicas.leave(HERE)
     for node in 2 * NODES:
-        replicas.copy(node)
-        replicas.join(node)
+        if not (lags and node == HERE):
+            replicas.copy(node)
+            replicas.join(node)
+    reader.now += ASK_SECONDS
     for _ in range(12):
         reader.fetch()
     assert reader.position == replicas.high[replicas.leader]
