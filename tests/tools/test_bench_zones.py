@@ -42,6 +42,7 @@ from tools.bench.zone_cpu import MODES, TRAFFICS, CpuWindow
 from tools.kafka import raw
 from tools.kafka.metadata import read_metadata
 
+READERS = (*zone_reader.CLIENTS, zone_returns.AT_END)
 STUB = ("127.0.0.1", 9092)
 RESPONSE_HEAD = 4 + 4 + 1
 """The bytes of a flexible response's length, correlation id and tags."""
@@ -158,7 +159,7 @@ class TestReturns:
 
     def events(self, route: str, *gaps: float) -> list[dict[tuple[str, str], float]]:
         routes = (NO_RACK, OWN_RACK, WRITTEN)
-        base = {(client, name): 50.0 for client in zone_reader.CLIENTS for name in routes}
+        base = {(client, name): 50.0 for client in READERS for name in routes}
         return [base | {("librdkafka", route): gap} for gap in gaps]
 
     def test_a_client_is_held_against_itself_without_a_gateway(self) -> None:
@@ -233,7 +234,7 @@ def test_a_reader_and_a_gateway_in_front_of_brokers_in_racks(monkeypatch: pytest
     assert first[WRITTEN] == 0
     assert all(row.values[GATEWAY] > 0 for row in latency.rows)
     assert {row.name.partition(":")[0] for row in returns.rows} == {
-        f"{client}, replica killed" for client in zone_reader.CLIENTS
+        f"{client}, replica killed" for client in READERS
     }
     assert all(value > 0 for row in returns.rows[:2] for value in row.values.values())
 

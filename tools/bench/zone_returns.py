@@ -1,10 +1,11 @@
 """Measures how long clients need to come back from a replica that is killed or stopped.
 
 Clients read a long partition slowly, all of whose records were committed long ago. So only the way of the
-fetches decides how long a client gets no record. (At the end of a partition all readers wait: the leader
-commits nothing until it has given the replica up.) A broker leads the partition, and another one, the replica
-in the clients' zone, is killed (SIGKILL) or stopped (SIGSTOP). At the same time these readers of each
-kind of client run:
+fetches decides how long a client gets no record. At the end of a partition all readers wait, also those at
+the leader: it commits nothing until it has given the replica up. So one client also reads new records.
+
+A broker leads the partitions. Another one, the replica in the clients' zone, is killed (SIGKILL) or stopped
+(SIGSTOP). At the same time these readers of each kind of client run:
 
 - direct without a rack: it reads from the leader. This is the control.
 - direct with its own client.rack: this is what the client needs by itself.
@@ -29,7 +30,12 @@ from tools.bench.zone_brokers import LEADER, NAMES, OWN, REPLICA, WRITES
 from tools.bench.zone_reader import CLIENTS
 from tools.kafka import Broker, Cluster
 
-TOPIC: Final = "long"
+TOPIC, NEW = "long", "new"
+"""The topic that is read slowly, and one that gets records all the time."""
+NEW_RATE: Final = 50
+"""New records per second."""
+AT_END: Final = "librdkafka, new records"
+"""The reader of new records."""
 PACE: Final = 0.01
 """The pause of a reader after each record, in seconds."""
 RECORDS: Final = 10_000
@@ -62,6 +68,7 @@ def run(stage: BenchStage, brokers: Cluster, until: float) -> list[FigureTable]:
     command = ["tools.bench.load", "fill", brokers.bootstrap, TOPIC, f"--records={RECORDS}", *BATCH]
     with Load(*command) as load:
         load.ready().result()
+    zone_brokers.create(brokers, NEW, [LEADER, REPLICA, 3])
     found: dict[str, list[Gaps]] = {how: [] for how in WATCHED}
     times = stage.rounds(quick=1, usual=4, long=5)
     for number in range(times):
@@ -88,16 +95,18 @@ def measured(brokers: Cluster, how: str) -> dict[tuple[str, str], float]:
             WRITTEN: (writes.address, ()),
             NAMED: (names.address, ()),
         }
+        produce = ("tools.bench.load", "produce", direct, NEW, f"--rate={NEW_RATE}", "--set=acks=1")
+        stack.enter_context(Load(*produce)).ready()
         readers = {
             (client, route): stack.enter_context(_reader(client, address, *options))
-            for client in CLIENTS
+            for client in (*CLIENTS, AT_END)
             for route, (address, options) in ways.items()
-            if route != WRITTEN or client in FOLLOWERS
+            if route != WRITTEN or client in (*FOLLOWERS, AT_END)
         }
         for reader in readers.values():
             reader.ready()
-        zone_brokers.follows(writes, len(FOLLOWERS))
-        zone_brokers.named(names, len(CLIENTS))
+        zone_brokers.follows(writes, len(FOLLOWERS) + 1)
+        zone_brokers.named(names, len(CLIENTS) + 1)
         time.sleep(SETTLE)
         with failed(brokers.broker(REPLICA), how) as began:
             time.sleep(WATCHED[how])
@@ -110,6 +119,8 @@ def measured(brokers: Cluster, how: str) -> dict[tuple[str, str], float]:
 
 
 def _reader(client: str, address: str, *options: str) -> Load:
+    if client == AT_END:
+        return Load("tools.bench.zone_reader", "librdkafka", address, NEW, *options)
     return Load("tools.bench.zone_reader", client, address, TOPIC, f"--pace={PACE}", *options)
 
 
@@ -149,7 +160,7 @@ def table(found: Mapping[str, Sequence[Gaps]]) -> FigureTable:
     """Make the table of all events."""
     rows = [
         row
-        for client in CLIENTS
+        for client in (*CLIENTS, AT_END)
         for how, events in found.items()
         for row in _rows(f"{client}, replica {how}", client, how, events)
     ]
@@ -159,6 +170,7 @@ def table(found: Mapping[str, Sequence[Gaps]]) -> FigureTable:
         f"The longest time in which a reader gets no record; {each} times each, all readers at once.",
         "no rack: direct, from the leader. client.rack: direct, with the client's own rack.",
         f"Readers are watched for {watched}; such a value means at least that long.",
+        "new records: at the end of a partition. The leader commits none until it has given the replica up.",
     ]
     return FigureTable(
         part="zones", title="Zones, time back to the leader: a replica fails", rows=rows, notes=notes
@@ -172,9 +184,9 @@ def _rows(label: str, client: str, how: str, events: Sequence[Gaps]) -> Iterator
         name=f"{label}: worst",
         unit="ms",
         values={name: max(g) for name, g in gaps.items()},
-        limit=STOPPED_LIMIT if how == "stopped" else None,
+        limit=STOPPED_LIMIT if how == "stopped" and client != AT_END else None,
     )
-    if how == "killed":
+    if client != AT_END and how == "killed":
         yield FigureRow(
             name=f"{label}: more than the client by itself, median",
             unit="ms",
