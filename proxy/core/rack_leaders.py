@@ -153,6 +153,8 @@ class RackLeaders:
         self._out: dict[int, _Pause] = {}
         """The brokers that have failed, by node id."""
         self._stages: set[Reading] = set()
+        self.tell: Callable[..., None] = lambda *_: None
+        """Called with the arguments for `told` of the gateway's other processes."""
 
     def __repr__(self) -> str:
         return f"<RackLeaders topics={len(self._topics)} named={self.named}>"
@@ -317,6 +319,7 @@ class RackLeaders:
         recent = now - last.until < MAX_PAUSE_SECONDS
         seconds = min(2 * last.seconds, MAX_PAUSE_SECONDS) if recent else PAUSE_SECONDS
         self._out[node_id] = _Pause(now + seconds, seconds)
+        self.tell(node_id, seconds, now)
 
     def unreachable(self, node_id: int | None, now: float) -> None:
         """Note that the gateway could not connect to a broker. If it is in the rack, it may be a follower."""
@@ -349,7 +352,9 @@ class RackLeaders:
         """
         self.returns[reason] += 1
         places = [_ALL] if topics is None else [(self._name(key), -1) for key in topics]
-        self._distrust(client_id, host, dict.fromkeys(places, seconds), now)
+        given = dict.fromkeys(places, seconds)
+        self._distrust(client_id, host, given, now)
+        self.tell((client_id, host), given, now)
 
     def refused(self, client_id: str, host: str, places: Iterable[Place], reason: str, now: float) -> None:
         """Note that a follower does not serve a client. For some time the client gets true Metadata.
@@ -372,6 +377,21 @@ class RackLeaders:
         self.returns[reason] += len(seconds)
         if seconds:
             self._distrust(client_id, host, seconds, now)
+            self.tell((client_id, host), seconds, now)
+
+    def told(self, who: int | tuple[str, str], seconds: float | dict[Place, float], now: float) -> None:
+        """Note what another process of the gateway has found.
+
+        Args:
+            who: a broker that does not serve its clients, or a client that gets true Metadata.
+            seconds: how long no client is told of the broker, or for which partitions the client gets true
+                Metadata, and how long, in seconds.
+            now: the time of the other process in seconds. All processes have one clock.
+        """
+        if isinstance(who, int) and isinstance(seconds, float):
+            self._out[who] = _Pause(now + seconds, seconds)
+        elif isinstance(who, tuple) and isinstance(seconds, dict):
+            self._distrust(*who, seconds, now)
 
     def _distrust(self, client_id: str, host: str, seconds: dict[Place, float], now: float) -> None:
         found = self._true.setdefault((client_id, host), {})

@@ -371,17 +371,20 @@ class RackOffsetsStage(Stage):
         Return the client's bytes that are ready now.
         """
         frame = b"".join(pieces)
-        leaders: dict[Place, Leader] = {}
+        leaders: dict[Place, Leader | None] = {}
         led_by_none: list[Place] = []
         try:
             for place, entry in asked.read_response(frame):
-                if entry["error_code"] != _NOT_LEADER or not self._was_named(place):
+                leads = self._leaders.leads(place, self._node_id())
+                if entry["error_code"] != _NOT_LEADER or leads or not self._is_replica:
                     continue
                 leader_id = self._leaders.leader_of(*place)
-                if leader_id is None:
-                    led_by_none.append(place)
-                else:
+                if leader_id is not None:
                     leaders[place] = Leader(leader_id, -1, place[0])
+                elif leads is None:  # no Metadata of the topic has passed in this process
+                    leaders[place] = None
+                else:
+                    led_by_none.append(place)
         except ProtocolError:
             return [frame]
         if led_by_none:

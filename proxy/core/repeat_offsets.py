@@ -101,7 +101,7 @@ class OffsetsRepeat:
     Args:
         asked: the client's request.
         frame: the response.
-        leaders: the leaders to ask, for some partitions.
+        leaders: the leaders to ask, for some partitions. None if a leader is not known.
         left: called with the partitions for which no leader has answered.
 
     Raises:
@@ -118,7 +118,7 @@ class OffsetsRepeat:
         self,
         asked: OffsetsRequest,
         frame: bytes,
-        leaders: Mapping[Place, Leader],
+        leaders: Mapping[Place, Leader | None],
         left: Callable[[Collection[Place]], None],
     ) -> None:
         self.frame = frame

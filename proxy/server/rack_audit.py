@@ -4,7 +4,7 @@ It also has what ``--rack-reads`` and ``--rack-clients`` need of a process.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from time import monotonic
 
@@ -50,9 +50,15 @@ class RackAudit:
     Args:
         process: the process. Its options name the gateway's rack.
         brokers: the known brokers.
+        tell: called with what the other processes of the gateway have to know (`RackLeaders.tell`).
     """
 
-    def __init__(self, process: Process, brokers: KnownBrokers | Destinations) -> None:
+    def __init__(
+        self,
+        process: Process,
+        brokers: KnownBrokers | Destinations,
+        tell: Callable[..., None] = lambda *_: None,
+    ) -> None:
         config = process.config
         self._process = process
         self._brokers = brokers
@@ -61,6 +67,9 @@ class RackAudit:
         self.racks.changed = self._changed
         self._leaders = RackLeaders(self.racks, lambda: process.config.rack_clients)
         """What is known of leaders, for ``--rack-clients``."""
+        self._leaders.tell = tell
+        self.told = self._leaders.told
+        """Notes what another process of the gateway has told by `tell`."""
         self._troubles = Troubles()
         named = self._leaders.names_for
         self._reads = RackReads(config.rack, self.racks, named) if config.rack_reads else None

@@ -90,6 +90,7 @@ class Server:
         shared: the state that the processes share.
         left: called when a link has closed, or its client has left before it was connected.
         elsewhere: called if another worker owns the client's group, with the link and that worker's number.
+        tell: called with what all workers have to know of replicas (`RackLeaders.tell`).
     """
 
     def __init__(
@@ -101,6 +102,7 @@ class Server:
         *,
         left: Callable[[Link], None] = lambda _: None,
         elsewhere: Callable[[Link, int], None] = lambda *_: None,
+        tell: Callable[..., None] = lambda *_: None,
     ) -> None:
         config = process.config
         self.process = process
@@ -145,7 +147,7 @@ class Server:
         self._stages: tuple[MakeStage, ...]
         self._members, self._stages = _cooperative(config, self.shared.number, self._tell)
         self._stages += (partial(FetchFloorsStage, self.fetch_floors),)
-        self._audit = RackAudit(process, brokers) if config.rack else None
+        self._audit = RackAudit(process, brokers, tell) if config.rack else None
         """Counts bytes by zone. None without ``--rack``."""
         if self._audit is not None:
             self.upstream.failed = self._audit.unreachable
@@ -458,6 +460,11 @@ class Server:
             self._members.lanes = self.process.config.cooperative_lanes
         self.budget.settle()
         self.sessions.crowded = self.budget.over
+
+    def told(self, *what: Any) -> None:
+        """Note what another worker has found of replicas (`RackLeaders.told`)."""
+        if self._audit is not None:
+            self._audit.told(*what)
 
     def _join_siblings(self) -> None:
         """Let new connections of a client find one another, if an option needs that."""

@@ -261,6 +261,10 @@ class Supervisor:
             self._worker_ended(worker, *what)
         elif name == "learned":
             self._learned(*what)
+        elif name == "replicas":
+            for other in self._workers.values():
+                if other is not worker:
+                    other.send(name, *what)
         elif name == "hand over":
             self.process.spawn(self._hand_over(*what))
 

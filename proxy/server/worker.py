@@ -169,7 +169,10 @@ class Worker:
         monitor = Monitor(process, brokers)
         monitor.reach.answered = True  # only the supervisor asks the bootstrap
         monitor.reach.unreachable_brokers = UnreachableBrokers()
-        self.server = Server(process, brokers, monitor, shared, left=self._left, elsewhere=self._hand_over)
+        tell = partial(channel.send, "replicas")
+        self.server = Server(
+            process, brokers, monitor, shared, left=self._left, elsewhere=self._hand_over, tell=tell
+        )
         self._channel = channel
         self._clients = clients
         self._listener_of: dict[Link | Relay, NodeId] = {}
@@ -275,6 +278,8 @@ class Worker:
             self.server.reconfigured()
         elif name == "follow files":
             self.server.follow_files()
+        elif name == "replicas":
+            self.server.told(*what)
 
     async def _respond(self, number: int, what: str, *more: Any) -> None:
         """Send the response to a question of the supervisor."""

@@ -39,9 +39,10 @@ class WorkerHandle:
         process: the supervisor's process.
         number: the number of the worker, from 1 on.
         memory: the descriptor of the memory that all workers share.
-        received: called for each message to the supervisor: ``up``; ``learned`` (the brokers); ``hand over``
-            (a stream, the broker, the client); ``ended`` (the exit code). A negative exit code is a signal.
-            None means that the worker has closed its channel and did not exit.
+        received: called for each message to the supervisor: ``up``; ``learned`` (the brokers); ``replicas``
+            (what the other workers have to know of them); ``hand over`` (a stream, the broker, the client);
+            ``ended`` (the exit code). A negative exit code is a signal. None means that the worker has closed
+            its channel and did not exit.
         respond: returns the response to a blocking question.
 
     Raises:

@@ -10,7 +10,7 @@ from proxy.core.eligibility import BrokerVersions
 from proxy.core.events import NoConsumer
 from proxy.core.leader_retry import QUIET_SECONDS
 from proxy.core.own import TakeReply
-from proxy.core.rack_leaders import RackLeaders
+from proxy.core.rack_leaders import PAUSE_SECONDS, RackLeaders
 from proxy.core.rack_offsets import LONG_SECONDS, OFTEN_SECONDS, TRUE_SECONDS, RackOffsetsStage, Troubles
 from proxy.core.raise_fetch import RaiseFetch
 from proxy.core.repeat import MAX_SECONDS
@@ -179,11 +179,28 @@ def test_rule_22_later_responses_wait_for_the_leader() -> None:
     here.to_client(tells(LIST_OFFSETS, 5, PLACES[0]), response(9, b"\0\0"))
 
 
+def test_rule_22_a_leader_that_is_not_known_is_asked_for() -> None:
+    """With workers, the Metadata may have passed in another process. The broker tells the true leader."""
+    gateway = Gateway()
+    here, leader = gateway.connect(HERE), gateway.connect(LEADER)
+    places = [Place("new", 0, 7), Place("new", 1, 8)]
+    told = [each._replace(error=6, value=-1) for each in places]
+    here.client(asked := asks(LIST_OFFSETS, 7, *places)).to_broker(asked)
+    here.broker(tells(LIST_OFFSETS, 7, *told))
+    here.to_broker(request(3, 7, OURS, b"\0\0\0\1" + b"\0\3new" + b"\0", b"app"))
+    here.broker(response(OURS, body(7, {"new": [Part(leader=LEADER), Part(leader=-1, error=5)]}))).nothing()
+    leader.to_broker(asks(LIST_OFFSETS, 7, places[0], correlation=OURS))
+    leader.broker(tells(LIST_OFFSETS, 7, places[0], correlation=OURS)).nothing()
+    here.nothing().connection.tick(NOW + MAX_SECONDS)
+    here.to_client(tells(LIST_OFFSETS, 7, places[0], told[1]))
+    assert gateway.leaders.returns["offsets"] == 1
+
+
 def test_rule_22_what_needs_no_leader_passes() -> None:
-    """Answers, other errors, partitions for which no replica was named, and other clients."""
+    """Answers, other errors, partitions that the broker leads, and other clients."""
     gateway = Gateway()
     here, _leader = gateway.connect(HERE), gateway.connect(LEADER)
-    for places in ([PLACES[1]], [PLACES[0]._replace(error=3)], [REFUSED[1]], [Place("new", 0, error=6)]):
+    for places in ([PLACES[1]], [PLACES[0]._replace(error=3)], [REFUSED[1]]):
         here.exchange(asks(LIST_OFFSETS, 7, *places), tells(LIST_OFFSETS, 7, *places))
     asked = asks(LIST_OFFSETS, 7, PLACES[0], client=b"another")
     here.exchange(asked, tells(LIST_OFFSETS, 7, REFUSED[0]))
@@ -323,6 +340,20 @@ def test_rule_23_a_client_that_authenticates_begins_at_the_leaders() -> None:
     other.now = leader.now
     other.exchange(*handshake)
     assert true_until(gateway, leader.now + TRUE_SECONDS)
+
+
+def test_rule_23_other_processes_of_the_gateway_are_told() -> None:
+    """Else a client would get true Metadata only if it asks in the right one."""
+    gateway, other = Gateway(), Gateway()
+    told: list[Any] = []
+    gateway.leaders.tell = lambda *what: told.append(what)
+    other.leaders.tell = lambda *_: pytest.fail("what was told is not told again")
+    gateway.connect(HERE).exchange(asks(FOR_EPOCH, 3, PLACES[0]), tells(FOR_EPOCH, 3, REFUSED[0]))
+    gateway.leaders.failed(HERE, "closed", NOW + TRUE_SECONDS)
+    for what in told:
+        other.leaders.told(*what)
+    assert other.metadata(NOW + TRUE_SECONDS - 0.001) == TRUE
+    assert true_until(other, NOW + TRUE_SECONDS + PAUSE_SECONDS)
 
 
 def test_rule_25_who_often_asks_for_offsets_gets_true_metadata_for_an_hour() -> None:
