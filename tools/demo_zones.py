@@ -4,7 +4,8 @@ Each partition has its leader in one rack, and followers in the other two. Four 
 for it are in rack R2, each with a gateway beside it.
 
 1. The gateways have only `--rack R2`: they count record bytes by zone, and change nothing. 2. New gateways
-have `--rack-reads client` as well. In the middle, the broker in R2 is killed, and comes back.
+have `--rack-reads client` as well, for the two clients that read from the replica which a leader names, and
+`--rack-clients` for the other two. In the middle, the broker in R2 is killed, and comes back.
 
 Each record is checked: whether a client lost it, got it twice, out of order, or with another value.
 """
@@ -17,7 +18,6 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from typing import Final, Self
 
 from confluent_kafka import Message, Producer
@@ -43,7 +43,9 @@ RACKS: Final = {1: "R1", 2: "R2", 3: "R3"}
 OWN: Final = 2
 """The broker in the rack of the clients."""
 AUDIT: Final = ("--rack", RACKS[OWN])
-HELP: Final = (*AUDIT, "--rack-reads", "client")
+NAMED: Final = "aiokafka,kafka-python-2"
+"""The client ids of the clients that do not follow."""
+HELP: Final = (*AUDIT, "--rack-reads", "client", "--rack-clients", NAMED)
 PARTITIONS: Final = 6
 RECORDS_PER_SECOND: Final = 120
 RECORD_BYTES: Final = 1_000
@@ -64,8 +66,8 @@ examples:
   make demo-zones                                            takes about a minute and a half
   .venv/bin/python -m tools.demo_zones --seconds 60
 
-exit codes: 0: nothing lost, twice or out of order, and those that follow read in their zone; 1: something
-failed; 2: wrong options; 130: interrupted
+exit codes: 0: nothing lost, twice or out of order, and all clients read in their zone; 1: something failed;
+2: wrong options; 130: interrupted
 """
 NEXT: Final = """\
 Try next:
@@ -74,27 +76,19 @@ Try next:
       counts what crosses: curl http://127.0.0.1:9464/metrics | grep zone_bytes
   .venv/bin/fetchgate proxy --bootstrap YOUR-BROKER:9092 --rack YOUR-ZONE --rack-reads client
       leads clients to the replica in the zone; the brokers need a replica.selector.class
+  .venv/bin/fetchgate proxy --bootstrap YOUR-BROKER:9092 --rack YOUR-ZONE --rack-clients CLIENT-ID
+      the same for consumers that do not follow, and for brokers without a selector
   .venv/bin/fetchgate replay measure captures/librdkafka-zones.pcap --client-rack 127.0.0.0/8=R2
       computes what would move, from a capture
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ZoneClient:
-    """One of the four clients."""
-
-    program: Program
-    follows: bool
-    """Whether the client reads from the replica that a leader names."""
-
-
 class ZoneReader:
     """A consumer with a gateway beside it. It reads a topic from its beginning."""
 
-    def __init__(self, client: ZoneClient, gateway: GatewayProcess, topic: str) -> None:
-        self.name = client.program.name
+    def __init__(self, program: Program, gateway: GatewayProcess, topic: str) -> None:
+        self.name = program.name
         """The name of the client's library. With its version, as soon as the client has told it."""
-        self.follows = client.follows
         self.received: defaultdict[int, list[tuple[int, str]]] = defaultdict(list)
         """The offset and the digest of each record, by partition."""
         self.count = 0
@@ -103,7 +97,7 @@ class ZoneReader:
         self._last = ByZone()
         self._ends: set[int] = set()
         self._gateway = gateway
-        self._run = Run(client.program, gateway.address, assign={topic: PARTITIONS})
+        self._run = Run(program, gateway.address, assign={topic: PARTITIONS})
 
     def __enter__(self) -> Self:
         return self
@@ -204,7 +198,7 @@ class Half:
     """
 
     def __init__(
-        self, cluster: Cluster, topic: str, clients: Sequence[ZoneClient], options: Sequence[str]
+        self, cluster: Cluster, topic: str, clients: Sequence[Program], options: Sequence[str]
     ) -> None:
         self._cluster, self._topic, self._clients, self._options = cluster, topic, clients, options
         self._stack = ExitStack()
@@ -262,12 +256,11 @@ class Half:
             time.sleep(0.1)
 
     def wait_back(self, step: RunningStep) -> None:
-        """Wait until all clients that follow read only in their zone, at most `BACK_SECONDS`."""
-        followers = [reader for reader in self.readers if reader.follows]
-        began, before = time.monotonic(), [reader.counted() for reader in followers]
+        """Wait until all clients read only in their zone, at most `BACK_SECONDS`."""
+        began, before = time.monotonic(), [reader.counted() for reader in self.readers]
         while (passed := time.monotonic() - began) < BACK_SECONDS:
             self.go_on(LOOK_SECONDS, step, passed)
-            now = [reader.counted() for reader in followers]
+            now = [reader.counted() for reader in self.readers]
             if all(
                 new.same > old.same and new.other == old.other for new, old in zip(now, before, strict=True)
             ):
@@ -303,24 +296,18 @@ def in_racks() -> Cluster:
     return cluster
 
 
-def clients() -> tuple[ZoneClient, ...]:
+def clients() -> tuple[Program, ...]:
     """Return two clients that follow, and two that do not.
 
     Raises:
         subprocess.CalledProcessError: the old kafka-python could not be installed.
     """
-    old = old_kafka_python(OLD_KAFKA_PYTHON, Sessions.OWN)
-    return (
-        ZoneClient(program=CONFLUENT, follows=True),
-        ZoneClient(program=KAFKA_PYTHON, follows=True),
-        ZoneClient(program=AIOKAFKA, follows=False),
-        ZoneClient(program=old, follows=False),
-    )
+    return CONFLUENT, KAFKA_PYTHON, AIOKAFKA, old_kafka_python(OLD_KAFKA_PYTHON, Sessions.OWN)
 
 
 @contextmanager
 def four_clients(
-    cluster: Cluster, topic: str, four: Sequence[ZoneClient], options: Sequence[str], steps: Steps
+    cluster: Cluster, topic: str, four: Sequence[Program], options: Sequence[str], steps: Steps
 ) -> Iterator[Half]:
     """Run the clients of one half, each with a gateway.
 
@@ -391,11 +378,10 @@ def run(seconds: float, steps: Steps) -> ZonesOutcome:
         clients=tuple(
             ClientOutcome(
                 name=other.name,
-                moves=client.follows,
                 periods=one.periods | other.periods,
                 checked=first.check(one) + second.check(other),
             )
-            for client, one, other in zip(four, first.readers, second.readers, strict=True)
+            for one, other in zip(first.readers, second.readers, strict=True)
         )
     )
 
@@ -421,8 +407,9 @@ def show(outcome: ZonesOutcome, console: Console) -> None:
     console.print(records_table(outcome))
     console.print(outcome.verdict, highlight=False)
     console.print(
-        "aiokafka does not read from the replica that a leader names, and Fetch v10 of kafka-python 2 has no "
-        "field for a rack. So these two stay with the leaders.",
+        "confluent-kafka and kafka-python 3 read from the replica that a leader names: --rack-reads. "
+        "aiokafka does not, and Fetch v10 of kafka-python 2 has no field for a rack. For these, Metadata "
+        "names the replica as the leader: --rack-clients.",
         highlight=False,
     )
     for complaint in outcome.complaints:
@@ -435,12 +422,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the demo. Return the exit code: 0 if no record is wrong and clients read in their zone, else 1."""
     parser = argparse.ArgumentParser(
         prog="python -m tools.demo_zones",
-        description="Three brokers in three racks: what crosses zones, without and with --rack-reads client.",
+        description="Three brokers in three racks: what crosses zones, without fetchgate and with it.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "--seconds", type=seconds_of, default=10.0, metavar="N", help="of each half (default: 10)"
+        "--seconds",
+        type=seconds_of,
+        default=10.0,
+        metavar="N",
+        help="how long each half reads while nothing fails (default: 10)",
     )
     arguments = parser.parse_args(argv)
 

@@ -28,6 +28,8 @@ REPLICAS: Final = {0: [1, 2], 1: [2, 3], 2: [3, 1], 3: [3, 2], 4: [1, 3], 5: [2,
 have a replica in the client's rack, and two have none, so these can't be moved."""
 RECORDS: Final = 1_000
 """The number of records of each partition: twice as many bytes as a client asks for at a time."""
+BATCH: Final = 8
+"""The number of records of each batch. A client may read the end of a response again, so it is not large."""
 VALUE: Final = b"v" * 2_000
 WITHIN: Final = 0.02
 """The largest part of all record bytes by which prediction and count may differ."""
@@ -68,38 +70,43 @@ def zoned_cluster() -> Iterator[Cluster]:
 
 
 def _fill(bootstrap: str) -> None:
-    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 20})
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 20, "batch.num.messages": BATCH})
     for number in range(RECORDS * len(REPLICAS)):
         producer.produce(TOPIC, VALUE, partition=number % len(REPLICAS))
         producer.poll(0)
     assert producer.flush(60) == 0
 
 
-def assert_predicted(program: Program, cluster: Cluster, folder: Path) -> None:
+def assert_predicted(program: Program, cluster: Cluster, folder: Path, way: str = "rack_reads") -> None:
     """Check that what is predicted to move is what moves, within `WITHIN`. Print the figures.
 
     Args:
         program: the client.
         cluster: a cluster of `zoned_cluster`.
         folder: an empty folder for the capture.
+        way: ``rack_reads`` or ``rack_clients``, as in the report.
     """
-    figures = _compare(program, cluster, folder)
+    figures = _compare(program, cluster, folder, way)
     sys.stdout.write(f"{program.name}: {figures}\n")  # pytest -s shows it
     assert figures.before["other"] > figures.before["same"] > 0
     assert figures.predicted["other"] > 0, "two partitions have no replica in the zone"
     assert figures.error <= WITHIN, str(figures)
 
 
-def _compare(program: Program, cluster: Cluster, folder: Path) -> Figures:
+def _compare(program: Program, cluster: Cluster, folder: Path, way: str) -> Figures:
     audit = ("--rack", OWN)
+    options = {
+        "rack_reads": ("--rack-reads", "client"),
+        "rack_clients": ("--rack-clients", program.client_id),
+    }
     with GatewayProcess(cluster.bootstrap, *audit, "--capture", str(folder)) as gateway:
         alone = _read(program, gateway.address)
         before = _record_bytes(gateway)
         gateway.stop()
         zones = _measured(folder, gateway)
-    assert zones["record_bytes"] == before
-    moved = zones["rack_reads"]["moved_bytes"]
-    with GatewayProcess(cluster.bootstrap, *audit, "--rack-reads", "client") as gateway:
+    assert zones["record_bytes"] == before, (zones["record_bytes"], before)
+    moved = zones[way]["moved_bytes"]
+    with GatewayProcess(cluster.bootstrap, *audit, *options[way]) as gateway:
         led = _read(program, gateway.address)
         counted = _record_bytes(gateway)
     assert_same_records(alone, led)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.clients.predicted_zones import assert_predicted, zoned_cluster
-from tests.clients.runner import CONFLUENT, KAFKA_PYTHON, Program
+from tests.clients.runner import AIOKAFKA, CONFLUENT, KAFKA_PYTHON, Program
 from tools.kafka import Cluster
 
 pytestmark = pytest.mark.timeout(300)
@@ -24,3 +24,8 @@ def zoned() -> Iterator[Cluster]:
 @pytest.mark.parametrize("program", [CONFLUENT, KAFKA_PYTHON], ids=lambda program: program.name)
 def test_what_is_predicted_to_move_is_what_moves(zoned: Cluster, program: Program, tmp_path: Path) -> None:
     assert_predicted(program, zoned, tmp_path)
+
+
+def test_what_is_predicted_to_move_with_another_leader_is_what_moves(zoned: Cluster, tmp_path: Path) -> None:
+    """aiokafka does not follow, so Metadata names the replica as leader: `--rack-clients`."""
+    assert_predicted(AIOKAFKA, zoned, tmp_path, "rack_clients")
