@@ -225,9 +225,12 @@ class RackClientsStage(Stage):
 
     @property
     def _reads_here(self) -> bool:
-        """Whether the client may read from the broker as from a follower."""
+        """Whether the client may read from the broker as from a follower.
+
+        A client that a reload has taken from the option reads here until its next Metadata.
+        """
         return (
-            self._shared.names_for(self._state.client_id)
+            (self.follower.watched or self._shared.names_for(self._state.client_id))
             and self._shared.racks.is_here(self._node_id())
             and not self._state.has_lane
         )

@@ -460,9 +460,11 @@ class RackLeaders:
         if not here or _ALL[0] in true:
             return body
         may = (found.error == 0) & (found.leader >= 0) & ~np.isin(found.leader, here)
-        for topic in found.topics if true else ():
-            if (partitions := true.get(topic.name)) is not None:
-                rows = slice(topic.start, topic.end)
+        for topic in found.topics:
+            rows = slice(topic.start, topic.end)
+            if topic.name not in self._topics:  # there was no memory for it: its leaders would not be found
+                may[rows] = False
+            elif (partitions := true.get(topic.name)) is not None:
                 may[rows] &= _ALL[1] not in partitions and ~np.isin(found.partition[rows], partitions)
         rows_named = np.nonzero(may)[0]
         usable = [node_id for node_id in here if not self._is_out(node_id, now)]

@@ -44,6 +44,8 @@ _TOPIC_STEPS: Final = 16
 """The cost of a topic in steps, as in `metadata`. A partition that is found on its own costs 1 step more."""
 _MAX_REPLICAS: Final = 256
 """The maximum number of replicas of a partition. Each costs time for all partitions."""
+_MAX_NODES: Final = 1 << 21
+"""The maximum number of node ids in one column of a response: 500,000 partitions with three replicas."""
 _STRIDE_WORTH: Final = 4
 """The number of partitions from which on it pays to check whether all entries have the same size."""
 
@@ -227,9 +229,9 @@ class _Walk:
         """Return the columns of the partitions that were found."""
         found = np.concatenate([np.empty((0, 1 + 2 * self._arrays), np.intp), *self._found])
         data = np.frombuffer(self._body, np.uint8)
+        in_sync = self._nodes(data, found[:, 3], found[:, 4])
         starts = found[:, 0]
         entries = data[starts[:, None] + np.arange(self._fields.itemsize)].view(self._fields)[:, 0]
-        in_sync = self._nodes(data, found[:, 3], found[:, 4])
         if self._arrays > 2:
             offline = self._nodes(data, found[:, 5], found[:, 6])
             for column in offline.T:
@@ -259,8 +261,8 @@ class _Walk:
             TooMany: a partition has too many.
         """
         most = int(counts.max(initial=0))
-        if most > _MAX_REPLICAS:
-            raise TooMany(f"{most} replicas")
+        if most > _MAX_REPLICAS or (most + 1) * len(counts) > _MAX_NODES:
+            raise TooMany(f"{len(counts)} partitions with up to {most} replicas")
         columns = np.full((len(counts), most), NOBODY, np.int32)
         for number in range(most):
             rows = np.nonzero(counts > number)[0]

@@ -38,10 +38,10 @@ class OwnConnections:
 
     def ask(self, address: Address, frame: bytes, take: TakeReply) -> None:
         """Send a request. Call `take` with the response and the time; None if there is none."""
+        self._open += 1  # the task begins later
         self._process.spawn(self._ask(address, frame, take))
 
     async def _ask(self, address: Address, frame: bytes, take: TakeReply) -> None:
-        self._open += 1
         response = None
         try:
             response = await self._upstream.ask(address, frame, MAX_SECONDS, self._brokers.listeners)

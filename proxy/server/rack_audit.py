@@ -77,7 +77,7 @@ class RackAudit:
         self._reading: dict[Link, RackReadsStage] = {}
         """With ``--rack-reads client``, the stage of each open link."""
         self._clients: dict[Link, RackClientsStage] = {}
-        """With ``--rack-clients``, the stage of each open link."""
+        """The stage for ``--rack-clients`` of each open link."""
         self._byte_counts = Counter[tuple[str, str]]()
         """See `Zones.byte_counts`."""
         self._counted: dict[Link, _Counted] = {}
@@ -95,8 +95,12 @@ class RackAudit:
         )
 
     def first_stages(self, link: Link, versions: BrokerVersions) -> tuple[MakeStage, ...]:
-        """Return the functions that make the stages of a new connection that come before all others."""
-        if not self._process.config.rack_clients:
+        """Return the functions that make the stages of a new connection that come before all others.
+
+        They are made even if no client is named yet. A reload may name the client of this connection, and it
+        then reads here from a replica.
+        """
+        if self._transparent:
             return ()
         node_id = partial(self.node_of, link)
         made: list[RackOffsetsStage] = []
@@ -142,7 +146,7 @@ class RackAudit:
         node_id, now = self.node_of(link), monotonic()
         if self._reads is not None:
             self._reads.unreachable(node_id, now)
-        if self._process.config.rack_clients:
+        if self._names:
             self._leaders.unreachable(node_id, now)
 
     def zone_of(self, link: Link) -> Zone:
@@ -163,7 +167,7 @@ class RackAudit:
             "zone": self.zone_of(link),
             "record_bytes_other_zone": self._counted[link].records_other_zone,
             **({} if reading is None else {"follows": reading.follows, "rack": reading.became}),
-            **({} if client is None else {"replica": client.follower.watched}),
+            **({"replica": client.follower.watched} if self._names and client is not None else {}),
         }
 
     def look(self, links: Iterable[Link]) -> None:
@@ -198,7 +202,7 @@ class RackAudit:
 
     def _read_figures(self) -> RackReadFigures | None:
         reads, leaders = self._reads, self._leaders
-        if reads is None and not self._process.config.rack_clients:
+        if reads is None and not self._names:
             return None
         counts = Counter(named=leaders.named, held=leaders.held)
         returns = leaders.returns.copy()
@@ -207,6 +211,11 @@ class RackAudit:
             returns.update(reads.returns)
         connections = Counter(stage.became for stage in self._reading.values())
         return RackReadFigures(counts=counts, returns=returns, connections=connections)
+
+    @property
+    def _names(self) -> bool:
+        """Whether replicas are named for any client."""
+        return bool(self._process.config.rack_clients)
 
     @property
     def _racks(self) -> dict[str, str]:

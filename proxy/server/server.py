@@ -474,8 +474,8 @@ class Server:
             return
         if self._siblings is None:
             self._siblings = Siblings(fetches=fetches, produces=config.follow_leader == "idempotent")
-        if config.rack_clients and isinstance(self.brokers, KnownBrokers):
-            self._siblings.connect = OwnConnections(self.process, self.brokers, self.upstream).connect
+            if isinstance(self.brokers, KnownBrokers):
+                self._siblings.connect = OwnConnections(self.process, self.brokers, self.upstream).connect
 
     def _apply_limits(self) -> None:
         """Set the limits of sessions, fetches and memory from the options.

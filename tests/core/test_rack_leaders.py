@@ -225,6 +225,14 @@ def test_topics_that_were_in_no_response_for_longest_are_forgotten() -> None:
     assert shared.leader_of(b"t0", 0) is None
 
 
+def test_what_is_not_kept_is_not_named() -> None:
+    """Whatever only a leader answers would come to the replica, and would never find the leader."""
+    shared = leaders(max_bytes=2_000)
+    told = {"a": [Part()] * 50, "b": [Part()] * 50}
+    assert named(shared, told) == body(7, told | {"b": [LED_HERE] * 50})
+    assert [shared.leader_of(key, 0) for key in (b"a", b"b")] == [None, LEADER]
+
+
 # True Metadata
 
 

@@ -110,6 +110,8 @@ def test_a_response_that_would_cost_too_much_is_refused() -> None:
         read_replicas(body(9, {f"t{number}": [Part()] for number in range(MAX_STEPS // 16)}), 9)
     with pytest.raises(TooMany):
         read_replicas(body(9, {"orders": [Part(isr=tuple(range(257)))]}), 9)
+    with pytest.raises(TooMany):
+        read_replicas(body(9, {"orders": [Part()] * 10_000, "t": [Part(isr=tuple(range(256)))]}), 9)
 
 
 @pytest.mark.parametrize("version", [1, 13])

@@ -75,6 +75,7 @@ def test_few_connections_are_open_at_one_time(monkeypatch: pytest.MonkeyPatch) -
             sibling = own.connect(WHO, 1)
             assert sibling is not None
             sibling.ask(ASKED, lambda *_: None, 0.0)
+            assert own.connect(WHO, 1) is None
             await until(lambda: cluster.open)
             assert own.connect(WHO, 1) is None
 

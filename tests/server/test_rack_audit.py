@@ -5,7 +5,7 @@ import json
 import struct
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import pytest
@@ -17,6 +17,7 @@ from proxy.core.connection import Connection
 from proxy.core.eligibility import BrokerVersions
 from proxy.core.racks import BrokerRack, Zone
 from proxy.net.link import Link
+from proxy.protocol.replicas import read_replicas
 from proxy.server.acceptor import Acceptor
 from proxy.server.gateway import Gateway
 from proxy.server.process import Process
@@ -26,6 +27,7 @@ from proxy.server.supervisor import Supervisor
 from proxy.telemetry.metrics import exposition
 from proxy.telemetry.state import document
 from proxy.telemetry.zones import WHAT, Zones
+from tests.core.replicas import Part, body
 from tests.core.test_rack_stage import METADATA, brokers, told
 from tests.frames import entry, fetch, fetch_response
 from tests.playbook import HOT, Playbook, T, request, response
@@ -51,14 +53,16 @@ class Played:
 
     def __init__(self, **options: str) -> None:
         options = {"rack": "R2", "bootstrap": "kafka-1:9092"} | options
-        process = Process.of(config(**options), asyncio.get_running_loop(), structlog.get_logger())
-        self.audit = RackAudit(process, brokers_of(process, Acceptor(process)))
+        self.process = Process.of(config(**options), asyncio.get_running_loop(), structlog.get_logger())
+        self.audit = RackAudit(self.process, brokers_of(self.process, Acceptor(self.process)))
         self.links: list[Link] = []
 
     def link(self, node_id: int | None, address: Address | None = None) -> Playbook:
         link = _Link(None, node_id, address)  # its stages are made before its core, as in the server
-        stages = self.audit.stages(cast("Link", link), BrokerVersions())
-        play = Playbook(stages=stages, core=Connection)
+        versions = BrokerVersions()
+        stages = self.audit.stages(cast("Link", link), versions)
+        first = self.audit.first_stages(cast("Link", link), versions)
+        play = Playbook(first_stages=first, stages=stages, core=Connection)
         link.core = play.connection
         self.links.append(cast("Link", link))
         return play
@@ -409,6 +413,43 @@ def test_rule_5_a_gateway_whose_rack_no_broker_has_is_ready() -> None:
             assert event.count == 1
 
     run(scene())
+
+
+def test_a_reload_of_rack_clients_applies_to_open_connections_as_well() -> None:
+    """A client that is named, and then reads from a replica on an old connection, is kept from harm there.
+
+    So is a client that is not named any more, and has not asked for Metadata yet.
+    """
+
+    def scene() -> None:
+        one = Played()
+        here = one.link(2)
+        options = one.process.options
+        before, asked = options.config, request(METADATA, 7, 1)
+
+        def leader() -> int:
+            play = one.link(1).client(asked).to_broker(asked)
+            play.broker(response(1, body(7, {"t": [Part()]})))
+            return int(read_replicas(play.takes_client()[8:], 7).leader[0])
+
+        def fetches(correlation: int) -> None:
+            wants = fetch(12, ("t", 0), correlation=correlation)
+            here.client(wants).to_broker(wants)
+
+        def out_of_range(correlation: int, error: int) -> bytes:
+            return fetch_response(12, ("t", [entry(0, error=error)]), correlation_id=correlation)
+
+        assert leader() == 1
+        options.config = replace(before, rack_clients=frozenset({"c"}))
+        assert leader() == 2
+        fetches(2)
+        here.broker(out_of_range(2, 1)).to_client(out_of_range(2, 6))
+        options.config = before
+        fetches(3)
+        here.broker(out_of_range(3, 1)).to_client(out_of_range(3, 6))
+        assert leader() == 1
+
+    played(scene)
 
 
 def test_workers_add_up_and_the_supervisor_warns() -> None:
