@@ -180,14 +180,6 @@ class RackLeaders:
         row = self._row(topic_key, partition)
         return None if row is None or row[_EPOCH] < 0 else int(row[_EPOCH])
 
-    def is_named(self, topic_key: bytes, partition: int, node_id: int | None) -> bool:
-        """Return whether a client may have been told that a broker leads a partition, but it does not.
-
-        This is so if the broker is in the gateway's rack and another broker leads the partition.
-        """
-        row = self._row(topic_key, partition)
-        return row is not None and row[_LEADER] != node_id and self.racks.is_here(node_id)
-
     def leads(self, place: Place, node_id: int | None) -> bool | None:
         """Return whether a broker leads a partition. None if that is not known."""
         row = self._row(*place)

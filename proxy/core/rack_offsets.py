@@ -346,7 +346,7 @@ class RackOffsetsStage(Stage):
             return False
         numbers = iter(listing.entries.view(listing.layout.request_fields)["partition"].tolist())
         return any(
-            self._was_named((key, next(numbers)))
+            self._may_follow((key, next(numbers)))
             for key, count in zip(listing.keys, listing.counts, strict=True)
             for _ in range(count)
         )
@@ -375,14 +375,13 @@ class RackOffsetsStage(Stage):
         led_by_none: list[Place] = []
         try:
             for place, entry in asked.read_response(frame):
-                leads = self._leaders.leads(place, self._node_id())
-                if entry["error_code"] != _NOT_LEADER or leads or not self._is_replica:
+                if entry["error_code"] != _NOT_LEADER or not self._may_follow(place):
                     continue
                 leader_id = self._leaders.leader_of(*place)
                 if leader_id is not None:
                     leaders[place] = Leader(leader_id, -1, place[0])
-                elif leads is None:  # no Metadata of the topic has passed in this process
-                    leaders[place] = None
+                elif self._leaders.leads(place, self._node_id()) is None:
+                    leaders[place] = None  # it is asked for
                 else:
                     led_by_none.append(place)
         except ProtocolError:
@@ -402,8 +401,12 @@ class RackOffsetsStage(Stage):
         self._retry.on_answered(asked.api_key)
         return self._retry.follow(handler, OffsetsRepeat(asked, frame, leaders, left))
 
-    def _was_named(self, place: Place) -> bool:
-        return self._leaders.is_named(*place, self._node_id())
+    def _may_follow(self, place: Place) -> bool:
+        """Return whether the broker is in the rack, and not known to lead a partition.
+
+        With workers, the Metadata of the topic may have passed in another process.
+        """
+        return self._is_replica and not self._leaders.leads(place, self._node_id())
 
     def _unanswered_by_leaders(self, asked: OffsetsRequest, places: Iterable[Place]) -> None:
         """Give the client true Metadata for topics whose leaders could not be asked. It asks them itself."""
@@ -426,7 +429,7 @@ class RackOffsetsStage(Stage):
         for topic in found[topics] or ():
             key = topic.get("name") or topic.get("topic_id") or b""
             for each in topic[partitions] or ():
-                if each["error_code"] == _NOT_LEADER and self._was_named((key, each[number])):
+                if each["error_code"] == _NOT_LEADER and self._may_follow((key, each[number])):
                     self._is_no_consumer(ApiKey(api_key).name)
                     return
 

@@ -194,9 +194,8 @@ def test_the_true_leaders_are_known_by_name_and_by_id() -> None:
     for key in (b"orders", ORDERS.bytes):
         assert [shared.leader_of(key, partition) for partition in range(6)] == [None, 2, None, None, 3, None]
         assert [shared.epoch_of(key, partition) for partition in (1, 4, 5)] == [9, 8, None]
-        assert [shared.is_named(key, 4, node) for node in (1, 2, 3, None)] == [False, True, False, False]
-        assert not shared.is_named(key, 1, 2)
-        assert not shared.is_named(key, 0, 2)
+        assert [shared.leads((key, 4), node) for node in (1, 3, None)] == [False, True, False]
+        assert shared.leads((key, 0), 3) is None
     assert shared.leader_of(b"other", 4) is None
 
 

@@ -457,6 +457,8 @@ def test_rule_26_the_replica_gets_v11_for_v10() -> None:
     here.to_client(fetch_response(10, (TOPIC, [entry(0, 9, records=b"r" * 99)])))
     leader.exchange(fetch(10, wants, client="app"), full(10, [wants]))
     gateway.connect(HERE).exchange(fetch(10, (TOPIC, 1), client="app"), full(10, [(TOPIC, 1)]))
+    not_known = fetch(10, ("new", 1), client="app"), fetch(11, ("new", 1), client="app")
+    gateway.connect(HERE).client(not_known[0]).to_broker(not_known[1])
     gateway.connect(HERE, client="b").exchange(fetch(10, wants, client="b"), full(10, [wants]))
 
 
