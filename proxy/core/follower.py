@@ -230,18 +230,34 @@ class Follower:
             return
         head = state.queue.expected[0] if state.queue.expected else None
         due = now + OVERDUE_SECONDS
-        fetches = head is not None and head.api_key == _FETCH and self.watched
-        if head is not None and (fetches or (silent and head.api_key in _AT_ONCE)):
-            due = max(head.sent_at, self._muted_until)
-            due += head.handler.wait + OVERDUE_SECONDS if fetches else SILENT_SECONDS
+        late = self._late_at() if self.watched else inf
+        if head is not None and silent and head.api_key in _AT_ONCE:
+            due = min(late, max(head.sent_at, self._muted_until) + SILENT_SECONDS)
+        elif late < inf:
+            due = late
+        else:
+            head = None
+        if head is not None:
             bytes_in = state.plans.count().broker.bytes_in
             if now >= due and bytes_in == self._bytes_in:
-                if fetches:
+                if now >= late:
                     self._failed("overdue", now)
                 state.fail("broker", "a replica in the rack does not respond, so its client asks the leader")
                 return
             self._bytes_in = bytes_in
         self._look_at(due if due > now else now + _LOOK_SECONDS)
+
+    def _late_at(self) -> float:
+        """Return when the first fetch without a response is late, in seconds. `inf` if there is none.
+
+        A broker handles the requests of a connection one by one, so those before the fetch may wait as well.
+        """
+        wait = OVERDUE_SECONDS
+        for request in self._state.queue.expected:
+            wait += request.handler.wait
+            if request.api_key == _FETCH:
+                return max(request.sent_at, self._muted_until) + wait
+        return inf
 
     def lose(self) -> None:
         """Note that the broker has closed the connection: it may be about to stop."""

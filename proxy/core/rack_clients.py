@@ -352,10 +352,9 @@ class RackClientsStage(Stage):
 
     def _ask(self, fetch: FetchRequest) -> None:
         """Ask the broker for Metadata of the topics that the client reads here, if none has passed lately."""
-        now = self._state.now
-        self._ask_at = now + ASK_SECONDS
+        topics, self._ask_at = self._shared.stale(self._reading, self._state.now, ASK_SECONDS)
         self._alarm(self._ask_at)
-        self.follower.ask(fetch, self._shared.stale(self._reading, now, ASK_SECONDS), self._shared.learn)
+        self.follower.ask(fetch, topics, self._shared.learn)
 
     def forget(self) -> None:
         """Decide anew about the next fetch."""

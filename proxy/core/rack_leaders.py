@@ -207,19 +207,22 @@ class RackLeaders:
         in_sync = (known.table[rows, _IN_SYNC:] == node_id).any(axis=1)
         return others, others & ~in_sync
 
-    def stale(self, topic_keys: Iterable[bytes], now: float, seconds: float) -> list[bytes]:
-        """Return the topics that no response has described for some seconds.
+    def stale(self, topic_keys: Iterable[bytes], now: float, seconds: float) -> tuple[list[bytes], float]:
+        """Return the topics that no response has described for some seconds, and when to look again.
 
         They count as described now, because a broker is asked about them.
         """
         found: list[bytes] = []
+        again = now + seconds
         for key in topic_keys:
             known = self._topics.get(self._name(key))
             if known is None or now - known.seen >= seconds:
                 found.append(key)
                 if known is not None:
                     known.seen = now
-        return found
+            else:
+                again = min(again, known.seen + seconds)
+        return found, again
 
     def learn(self, body: bytes, version: int, now: float) -> None:
         """Learn leaders and in-sync replicas from a Metadata response that is not for the client.

@@ -23,7 +23,7 @@ from tests.core.replicas import Part, body
 from tests.core.test_rack_reads import Known
 from tests.frames import Want, entry, fetch, fetch_response, framed, topic_id
 from tests.model import wire
-from tests.playbook import SESSION_ID, Playbook, T, asks, full
+from tests.playbook import SESSION_ID, Playbook, T, asks, full, request
 from tests.twin import Twin
 
 LEADER, REPLICA = 1, 2
@@ -275,6 +275,19 @@ def test_rule_28_a_replica_that_throttles_its_client_is_not_overdue(*, in_a_sess
         play.now += 1.0
         play.connection.tick(play.now)
     assert gateway.returns == Counter(overdue=1)
+
+
+def test_rule_28_a_fetch_behind_other_requests_is_late_as_well() -> None:
+    """Here it is behind the gateway's question for Metadata, and one of the client."""
+    gateway = Gateway()
+    play = gateway.connect()
+    play.now += ASK_SECONDS
+    play.client(request(12, 0, 2), asked := fetch(12, *T[:1], correlation=3))
+    play.to_broker(request(12, 0, 2), question(12), asked)
+    play.connection.tick(play.now + 0.4 + OVERDUE_SECONDS)
+    assert [core.fault for core in play.connection.cores] == [None, None]
+    play.connection.tick(play.now + 0.5 + OVERDUE_SECONDS)
+    assert [core.fault is not None for core in play.connection.cores] == [True, True]
 
 
 def test_rule_28_a_replica_that_closes_or_cannot_be_reached_is_named_to_nobody() -> None:
