@@ -51,8 +51,8 @@ _HEARTBEATS: Final = frozenset(
         ),
     )
 )
-_LOG_START_VERSION: Final = 5
-"""The first version whose entries have a log_start_offset."""
+_KAFKA_GO_VERSIONS: Final = frozenset({5, 10})
+"""The versions of kafka-go's fetches whose entries have a log_start_offset."""
 _NONE: Final[Mapping[str, int]] = {}
 
 
@@ -205,12 +205,13 @@ def _is_kafka_go(fetch: FetchRequest) -> bool:
 
     If the response is late, kafka-go connects again and repeats the fetch. So it would never get records for
     which the broker waits to the end. It does not tell its name. Its Client sends session id -1. Its Reader
-    lists one partition, with a log_start_offset of 0 (fetch-semantics 1.3, 2.2, 6.7).
+    lists one partition, with a log_start_offset of 0 (fetch-semantics 1.3, 2.2, 6.7). Sarama does so as
+    well, in all versions.
     """
     if fetch.session_id < 0:
         return True
     listing = fetch.listing
-    if listing is None or len(listing) != 1 or fetch.layout.version < _LOG_START_VERSION:
+    if listing is None or len(listing) != 1 or fetch.layout.version not in _KAFKA_GO_VERSIONS:
         return False
     return not listing.entries.view(listing.layout.request_fields)["log_start_offset"][0]
 

@@ -267,6 +267,16 @@ def test_kafka_go_stays_as_it_is(version: int, fields: dict[str, Any]) -> None:
         play.exchange(asked, full(version, T[:1], correlation_id=number))
 
 
+def test_a_fetch_of_one_partition_by_sarama_is_raised() -> None:
+    """It has a log_start_offset of 0 as well. kafka-go sends no such version."""
+    play = connected(software="sarama")
+    for version in (11, 12):
+        values = {"log_start_offset": 0}
+        play.client(fetch(version, *T[:1], values=values, **ASKED))
+        play.to_broker(fetch(version, *T[:1], values=values, **RAISED))
+        play.broker(full(version, T[:1])).takes_client()
+
+
 def test_the_software_of_a_later_request_counts() -> None:
     play = connected(software="")
     sends(play, {"min_bytes": 65_536})

@@ -103,12 +103,12 @@ def test_there_are_never_more_fetches() -> None:
         {"min_bytes": 0},
         {"max_wait_ms": 2_000, "min_bytes": 1_000},
         {"max_wait_ms": 9_000},
-        {"values": {"log_start_offset": 0}},
+        {"version": 10, "values": {"log_start_offset": 0}},
     ],
     ids=["at once", "whatever there is", "asks for more", "waits for long", "kafka-go"],
 )
 def test_fetches_that_the_gateway_leaves_as_they_are(fields: dict[str, Any]) -> None:
-    play = Play(Floors(min_bytes=1_000, max_wait_ms=1_000))
+    play = Play(Floors(min_bytes=1_000, max_wait_ms=1_000), fields.pop("version", 12))
     play.fetch(100, 1_000, **fields)
     assert play.figures(10) == NOTHING
 
