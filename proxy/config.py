@@ -110,10 +110,15 @@ def _rack(text: str) -> str:
     name, where = text.strip(), ""
     if name.startswith("@"):
         file, where = name[1:], f"the file {name[1:]} "
+        if not file:
+            raise ValueError("@ has no file behind it; write @FILE, or the name")
         try:
             lines = Path(file).read_text(encoding="utf-8").strip().splitlines()
         except OSError as error:
-            raise ValueError(f"{file} can't be read: {reason_of(error)}; write @FILE, or the name") from None
+            reason = reason_of(error)
+            raise ValueError(
+                f"{where}can't be read: {reason}; give one that can, or the name without @"
+            ) from None
         except UnicodeDecodeError:
             raise ValueError(f"{where}is not text in UTF-8; it must have one line, a rack's name") from None
         if len(lines) != 1:
@@ -155,11 +160,12 @@ def _by_client(text: str, read: Callable[[str], _Value], metavar: str = "SIZE") 
     """
     found: dict[str, _Value] = {}
     for item in _list(text):
-        client_id, _, value = (part.strip() for part in item.rpartition("="))
+        client_id, _, written = (part.strip() for part in item.rpartition("="))
+        value = read(written)
         if client_id in found:
             whose = f"client id {client_id}" if client_id else "all clients"
             raise ValueError(f"{text!r} has two numbers for {whose}; give one, and ID={metavar} for others")
-        found[client_id] = read(value)
+        found[client_id] = value
     return found
 
 

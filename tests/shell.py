@@ -73,13 +73,17 @@ def api_versions(*ranges: tuple[int, int, int], error: int = 0) -> bytes:
     return struct.pack(">hi", error, len(ranges)) + b"".join(struct.pack(">hhh", *entry) for entry in ranges)
 
 
-def metadata(*brokers: tuple[int, str, int]) -> bytes:
+def metadata(*brokers: tuple[int, str, int], racks: dict[int, str] | None = None) -> bytes:
     """Write the body of a Metadata v1 response without topics.
 
-    Each broker is a node id, a host and a port.
+    Each broker is a node id, a host and a port. Brokers that are not in `racks` have no rack.
     """
+    racks = racks or {}
     entries = [
-        struct.pack(">ih", node_id, len(host)) + host.encode() + struct.pack(">ih", port, -1)
+        struct.pack(">ih", node_id, len(host))
+        + host.encode()
+        + struct.pack(">ih", port, len(racks[node_id]) if node_id in racks else -1)
+        + racks.get(node_id, "").encode()
         for node_id, host, port in brokers
     ]
     return struct.pack(">i", len(entries)) + b"".join(entries) + struct.pack(">ii", 1, 0)
@@ -312,6 +316,7 @@ class StubCluster(StubBroker):
     def __init__(self, *brokers: tuple[int, str, int], tls: ssl.SSLContext | None = None) -> None:
         super().__init__(self._response, tls)
         self.brokers = brokers
+        self.racks: dict[int, str] = {}
         self.others: Callable[[bytes], bytes] = lambda _: b""
 
     async def _read(self, reader: asyncio.StreamReader) -> bytes:
@@ -327,7 +332,7 @@ class StubCluster(StubBroker):
         if api_key == ApiKey.API_VERSIONS:
             return response(correlation_id, api_versions((1, 0, 11), (3, 0, 1), (18, 0, 0)))
         if api_key == ApiKey.METADATA:
-            return response(correlation_id, metadata(*self.brokers))
+            return response(correlation_id, metadata(*self.brokers, racks=self.racks))
         body = self.others(message)
         return response(correlation_id, body) if body else b""
 

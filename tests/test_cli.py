@@ -657,6 +657,34 @@ def test_check_says_which_rack_was_read(capsys: pytest.CaptureFixture[str], tmp_
     assert "--rack: it is empty; give a rack's name" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("racks", "said"),
+    [
+        ({1: "R1", 2: "R2", 3: "R3"}, "1 of 3 brokers is in the rack R2."),
+        ({1: "R2", 3: "R2"}, "2 of 3 brokers are in the rack R2."),
+        (
+            {1: "R3", 2: "R1", 3: "R3"},
+            (
+                "--rack R2: no broker is in this rack; the racks are R1, R3; "
+                "give --rack the broker.rack of brokers in the gateway's zone"
+            ),
+        ),
+        ({}, "--rack R2: no broker has a rack, so all bytes are unknown; set broker.rack at the brokers"),
+    ],
+)
+def test_check_says_whether_a_broker_is_in_the_rack(
+    capsys: pytest.CaptureFixture[str], racks: dict[int, str], said: str
+) -> None:
+    async def scene() -> None:
+        async with stub_cluster(*((node_id, f"kafka-{node_id}", 9092) for node_id in (1, 2, 3))) as cluster:
+            cluster.racks = racks
+            options = ("--listen", f"127.0.0.1:{free_ports(5)}", "--admin", "off", "--rack", "R2")
+            code, found, _ = await _checked(capsys, cluster.address, *options)
+            assert (code, found[1:3]) == (0, [_responded(cluster.address, 3), said])
+
+    run(scene())
+
+
 @pytest.mark.parametrize("more", [[], ["--check"]])
 def test_a_misspelt_variable_is_reported_where_its_option_is_missing(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, more: list[str]

@@ -199,6 +199,11 @@ def test_an_endpoint_can_be_off() -> None:
         ),
         (
             "fetch_min_bytes",
+            "64KiB,a",
+            "--fetch-min-bytes: 'a' is not a size; give bytes, or a unit as in 10m, 256MiB or 1.5GB",
+        ),
+        (
+            "fetch_min_bytes",
             "a=2GiB",
             "--fetch-min-bytes: '2GiB' is too large: min_bytes of a fetch is at most 2147483647",
         ),
@@ -517,7 +522,7 @@ def test_a_rack_can_be_in_a_file_of_one_line(tmp_path: Path) -> None:
         (b"eu-west-1a\neu-west-1b\n", "has 2 lines; it must have one"),
         (b"\xff", "is not text in UTF-8"),
         (b"R" * 250, "has 250 bytes; give a rack's name of at most 249"),
-        (None, "can't be read: No such file or directory; write @FILE"),
+        (None, "can't be read: No such file or directory; give one that can, or the name without @"),
     ],
 )
 def test_a_file_that_has_no_rack_is_named(content: bytes | None, said: str, tmp_path: Path) -> None:
@@ -527,6 +532,10 @@ def test_a_file_that_has_no_rack_is_named(content: bytes | None, said: str, tmp_
     told = _error(NEEDED | {"rack": f"@{file}"})
     assert told.startswith("--rack: ")
     assert f"{file} {said}" in told
+
+
+def test_a_rack_in_a_file_needs_the_name_of_the_file() -> None:
+    assert _error(NEEDED | {"rack": "@"}) == "--rack: @ has no file behind it; write @FILE, or the name"
 
 
 def test_a_rack_needs_a_restart() -> None:

@@ -6,8 +6,8 @@ authentication, the gateway can't ask. In this case it learns the brokers from t
 
 import asyncio
 from collections.abc import Collection
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 from proxy.addresses import Address
 from proxy.error_text import reason_of
@@ -44,6 +44,8 @@ class BootstrapResponse:
     brokers: dict[int, Address] | None
     """The address of each broker, by node id. None if the broker did not answer the Metadata request, usually
     because the cluster requires authentication first, or if it supports no usable version of Metadata."""
+    racks: dict[int, str] = field(default_factory=dict)
+    """The rack of each broker that has one, by node id."""
 
 
 async def ask(
@@ -85,9 +87,14 @@ async def ask(
             try:
                 version = await _ask_versions(reader, writer)
                 late = silent  # it has responded in plain text
-                return BootstrapResponse(address=address, brokers=await _ask_brokers(reader, writer, version))
+                response = await _ask_brokers(reader, writer, version)
             finally:
                 writer.close()
+        if version is None or response is None:
+            return BootstrapResponse(address=address, brokers=None)
+        return BootstrapResponse(
+            address=address, brokers=brokers_of(response, version), racks=racks_of(response, version)
+        )
     except TimeoutError:
         raise BootstrapError(f"{address}: {late}") from None
     except asyncio.IncompleteReadError:
@@ -130,15 +137,15 @@ async def _ask_versions(reader: asyncio.StreamReader, writer: asyncio.StreamWrit
 
 async def _ask_brokers(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, version: int | None
-) -> dict[int, Address] | None:
+) -> bytes | None:
+    """Return the Metadata response, or None if there is none."""
     if version is None:
         return None
     writer.write(metadata_request(version))
     try:
-        response = await _response(reader)
+        return await _response(reader)
     except (asyncio.IncompleteReadError, ConnectionError):
         return None  # before SASL, a broker closes a connection that asks for anything but ApiVersions
-    return brokers_of(response, version)
 
 
 async def _response(reader: asyncio.StreamReader) -> bytes:
@@ -184,8 +191,22 @@ def metadata_request(version: int) -> bytes:
 
 def brokers_of(response: bytes, version: int) -> dict[int, Address]:
     """Read the brokers from a Metadata response (v1 to v8)."""
-    found = read(METADATA, ApiKey.METADATA, version, response, 0, only=frozenset({"brokers"}), whole=False)
     return {
         broker["node_id"]: Address((broker["host"] or b"").decode("utf-8", "replace"), broker["port"])
-        for broker in found["brokers"] or ()
+        for broker in _brokers(response, version)
     }
+
+
+def racks_of(response: bytes, version: int) -> dict[int, str]:
+    """Read the racks of the brokers that have one from a Metadata response (v1 to v8)."""
+    return {
+        broker["node_id"]: broker["rack"].decode("utf-8", "replace")
+        for broker in _brokers(response, version)
+        if broker["rack"]
+    }
+
+
+def _brokers(response: bytes, version: int) -> list[Any]:
+    only = frozenset({"brokers"})
+    found = read(METADATA, ApiKey.METADATA, version, response, 0, only=only, whole=False)
+    return found["brokers"] or []

@@ -20,6 +20,7 @@ from proxy.net.bootstrap import BootstrapError, BootstrapResponse, ask
 from proxy.net.listen import LeadsBackError, OwnListenerError, check_not_own
 from proxy.net.resolve import Resolver
 from proxy.net.tls import BrokerTls, ClientTls, ended, in_words
+from proxy.printable import printable
 from proxy.server.acceptor import Acceptor
 from proxy.server.process import Process
 from proxy.server.registry import BrokerRegistry, brokers_of
@@ -57,6 +58,8 @@ async def check(config: Config, say: Say) -> bool:
     writable = [_writable(flag, folder, say) for flag, folder in _folders(config)]
     process = Process.of(config, asyncio.get_running_loop(), logs.silent())
     cluster = await _ask_all(config, tls, process.resolver, say)
+    if config.rack and cluster is not None and cluster.brokers:
+        say(_in_rack(config.rack, len(cluster.brokers), cluster.racks))
     with ExitStack() as opened:
         bound = await _Listeners(process, say, opened).bind_all((cluster and cluster.brokers) or {})
     if config.bootstrap and cluster is None:
@@ -162,6 +165,22 @@ def _named(cluster: BootstrapResponse) -> str:
         return "; it requires authentication, so brokers are learned from the responses to clients"
     count = len(cluster.brokers)
     return f" and named {count} broker{'s' * (count != 1)}"
+
+
+def _in_rack(rack: str, brokers: int, racks: dict[int, str]) -> str:
+    """Return a sentence that says how many of the brokers are in the gateway's rack."""
+    if here := sum(each == rack for each in racks.values()):
+        verb = "is" if here == 1 else "are"
+        return f"{here} of {brokers} broker{'s' * (brokers != 1)} {verb} in the rack {rack}."
+    if not racks:
+        return (
+            f"--rack {rack}: no broker has a rack, so all bytes are unknown; set broker.rack at the brokers"
+        )
+    known = printable(", ".join(sorted(set(racks.values()))))
+    return (
+        f"--rack {rack}: no broker is in this rack; the racks are {known}; "
+        "give --rack the broker.rack of brokers in the gateway's zone"
+    )
 
 
 class _Listeners:

@@ -14,6 +14,7 @@ from proxy.net.bootstrap import (
     brokers_of,
     metadata_request,
     metadata_version,
+    racks_of,
 )
 from proxy.net.resolve import Resolver
 from proxy.protocol.primitives import ProtocolError
@@ -68,6 +69,7 @@ def test_brokers_are_read_at_every_version() -> None:
 
     assert brokers_of(_metadata(*brokers), 1) == expected
     assert brokers_of(_metadata(*brokers, throttle=b"\x00\x00\x00\x07"), 3) == expected
+    assert racks_of(_metadata(*brokers), 1) == {2: "rack"}
 
 
 def _cluster(metadata: bytes) -> Callable[[bytes], bytes]:
@@ -84,11 +86,12 @@ def _cluster(metadata: bytes) -> Callable[[bytes], bytes]:
 
 def test_a_cluster_tells_its_brokers() -> None:
     async def scene() -> None:
-        metadata = _metadata(_broker(7, b"kafka-7", 9092), throttle=bytes(4))
+        metadata = _metadata(_broker(7, b"kafka-7", 9092, b"R7"), throttle=bytes(4))
         async with stub_broker(_cluster(metadata)) as broker:
             address = Address("127.0.0.1", broker.port)
             dead = Address("127.0.0.1", 1)
-            cluster = BootstrapResponse(address=address, brokers={7: Address("kafka-7", 9092)})
+            brokers = {7: Address("kafka-7", 9092)}
+            cluster = BootstrapResponse(address=address, brokers=brokers, racks={7: "R7"})
             assert await ask_any((dead, address), Resolver()) == cluster
 
     run(scene())
