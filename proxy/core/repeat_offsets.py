@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Container, Iterator, Mapping, 
 from contextlib import suppress
 from typing import Final
 
-from proxy.core.repeat import CORRELATION_ID, MAX_SECONDS, Failed, LeaderAnswer
+from proxy.core.repeat import CORRELATION_ID, Failed, LeaderAnswer
 from proxy.protocol.api import (
     LENGTH_BYTES,
     REQUEST_CORRELATION_ID,
@@ -39,6 +39,9 @@ OFFSETS: Final[Mapping[int, tuple[range, str, str, str, str]]] = {
 }
 """API key -> the versions that are read, the schemas of request and response, and the names of the fields of
 a topic's name and a partition's number."""
+ANSWER_SECONDS: Final = 3.0
+"""The longest time for which a response is held back until leaders have answered, in seconds. A client that
+gets the error may read from the leader for long, and clients wait for longer than that."""
 _NOT_LEADER: Final = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
 
@@ -110,7 +113,7 @@ class OffsetsRepeat:
 
     name = "offsets"
     by_id = False
-    seconds = MAX_SECONDS
+    seconds = ANSWER_SECONDS
     beyond = 0.0
     may_connect = True
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from proxy.addresses import Address
 from proxy.core.own import TakeReply
-from proxy.core.repeat import MAX_SECONDS
+from proxy.core.repeat_offsets import ANSWER_SECONDS
 from proxy.core.siblings import ClientIdentity, Sibling
 from proxy.server.process import Process
 from proxy.server.registry import KnownBrokers
@@ -44,7 +44,7 @@ class OwnConnections:
     async def _ask(self, address: Address, frame: bytes, take: TakeReply) -> None:
         response = None
         try:
-            response = await self._upstream.ask(address, frame, MAX_SECONDS, self._brokers.listeners)
+            response = await self._upstream.ask(address, frame, ANSWER_SECONDS, self._brokers.listeners)
         except (OSError, ValueError, asyncio.IncompleteReadError):  # TimeoutError is an OSError
             pass
         finally:

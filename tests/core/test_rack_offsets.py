@@ -13,7 +13,7 @@ from proxy.core.own import TakeReply
 from proxy.core.rack_leaders import PAUSE_SECONDS, RackLeaders
 from proxy.core.rack_offsets import LONG_SECONDS, OFTEN_SECONDS, TRUE_SECONDS, RackOffsetsStage, Troubles
 from proxy.core.raise_fetch import RaiseFetch
-from proxy.core.repeat import MAX_SECONDS
+from proxy.core.repeat_offsets import ANSWER_SECONDS
 from proxy.core.siblings import ClientIdentity, Siblings
 from proxy.protocol.api_versions import Features
 from tests.core.offsets import FOR_EPOCH, LIST_OFFSETS, VERSIONS, Place, asks, tells
@@ -191,7 +191,7 @@ def test_rule_22_a_leader_that_is_not_known_is_asked_for() -> None:
     here.broker(response(OURS, body(7, {"new": [Part(leader=LEADER), Part(leader=-1, error=5)]}))).nothing()
     leader.to_broker(asks(LIST_OFFSETS, 7, places[0], correlation=OURS))
     leader.broker(tells(LIST_OFFSETS, 7, places[0], correlation=OURS)).nothing()
-    here.nothing().connection.tick(NOW + MAX_SECONDS)
+    here.nothing().connection.tick(NOW + ANSWER_SECONDS)
     here.to_client(tells(LIST_OFFSETS, 7, places[0], told[1]))
     assert gateway.leaders.returns["offsets"] == 1
 
@@ -310,7 +310,7 @@ def test_rule_23_the_entries_of_one_leader_remain_if_another_does_not_answer() -
         elif ending == "moved":
             other.broker(tells(LIST_OFFSETS, 7, REFUSED[2], correlation=OURS)).nothing()
         else:
-            here.connection.tick(NOW + MAX_SECONDS)
+            here.connection.tick(NOW + ANSWER_SECONDS)
         here.to_client(tells(LIST_OFFSETS, 7, PLACES[0], PLACES[1], REFUSED[2]))
         assert gateway.metadata(NOW + TRUE_SECONDS - 0.001) == TRUE, ending
 

@@ -37,7 +37,7 @@ def test_a_question_gets_its_response_and_the_connection_is_closed() -> None:
 
 @pytest.mark.parametrize("how", ["no answer", "closed", "refused", "too large"])
 def test_a_question_that_gets_no_response_is_told(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(own_connection, "MAX_SECONDS", 0.2)
+    monkeypatch.setattr(own_connection, "ANSWER_SECONDS", 0.2)
 
     async def scene() -> None:
         async with stub_cluster((1, "", 0)) as cluster, gateway(cluster.address, Gateway) as gate:
