@@ -79,7 +79,10 @@ def _joined(cells: Sequence[str]) -> str:
 
 
 def by_release(rows: Sequence[Row]) -> Iterator[TableText]:
-    """Yield a table for each release: of each fault only the gap of partitions that are led elsewhere."""
+    """Yield a table for each release.
+
+    Each fault has one column: the gap of partitions that are led elsewhere, in seconds.
+    """
     for release in dict.fromkeys(row.release for row in rows):
         own = [row for row in rows if row.release == release]
         modes = list(dict.fromkeys(row.mode for row in own))
@@ -91,7 +94,7 @@ def by_release(rows: Sequence[Row]) -> Iterator[TableText]:
                 lines.append([client, f"not run: {missing[0].note}"])
                 continue
             gaps = [
-                _joined([_gap(*_elsewhere(row)) for each in same for row in each if row.fault == fault])
+                _joined([_brief(row) for each in same for row in each if row.fault == fault])
                 for fault in faults
             ]
             wrong = _joined([_wrong(each) for each in same])
@@ -110,8 +113,10 @@ def by_release(rows: Sequence[Row]) -> Iterator[TableText]:
         yield TableText(f"Kafka {release} ({' / '.join(modes)})", headings, lines)
 
 
-def _elsewhere(row: Row) -> tuple[float, int]:
-    return row.findings.gap_elsewhere, row.findings.missing_elsewhere
+def _brief(row: Row) -> str:
+    """Return the gap of partitions that are led elsewhere, in seconds."""
+    gap, missing = row.findings.gap_elsewhere, row.findings.missing_elsewhere
+    return f"{'>' if missing else ''}{gap:.{0 if gap >= 10 else 1}f}"
 
 
 def _wrong(rows: Sequence[Row]) -> str:
