@@ -44,7 +44,9 @@ _LOOK_SECONDS: Final = 0.5
 _FETCH: Final = int(ApiKey.FETCH)
 _METADATA: Final = int(ApiKey.METADATA)
 _CORRELATION_ID: Final = 0x6667_7263
-_AT_ONCE: Final = frozenset({ApiKey.API_VERSIONS, ApiKey.METADATA, ApiKey.FIND_COORDINATOR})
+_AT_ONCE: Final = frozenset(
+    {ApiKey.API_VERSIONS, ApiKey.METADATA, ApiKey.FIND_COORDINATOR, ApiKey.LIST_OFFSETS}
+)
 """The requests that brokers answer at once."""
 _NOT_LEADER: Final = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
@@ -73,6 +75,7 @@ class Follower:
         "_failed",
         "_held",
         "_holds",
+        "_may_fail",
         "_muted_until",
         "_silent",
         "_state",
@@ -92,6 +95,8 @@ class Follower:
         self._failed = failed
         self._held = held
         self._silent = silent
+        self._may_fail = False
+        """Whether the follower has failed if it is late with a request that brokers answer at once."""
         self.watched = False
         """Whether the client reads partitions here that another broker leads."""
         self.early = 0
@@ -202,11 +207,22 @@ class Follower:
             self._state.plans.no_sooner = MAX_HOLD_SECONDS
             self._look_at(self._state.now + OVERDUE_SECONDS)
 
-    def asked(self, api_key: int) -> None:
-        """Note a request of the client that is not a fetch."""
+    def asked(self, api_key: int, *, may_fail: bool = False) -> None:
+        """Note a request of the client that is not a fetch.
+
+        Args:
+            api_key: the API key of the request.
+            may_fail: whether the follower has failed if it is late with a request that brokers answer at
+                once. Some clients close their connections themselves before a fetch is late.
+        """
         now = self._state.now
-        if api_key in _AT_ONCE and self._silent(now):
+        if api_key not in _AT_ONCE:
+            return
+        if self._silent(now):
             self._look_at(now + SILENT_SECONDS)
+        elif may_fail and not self.watched:
+            self._may_fail = True
+            self._look_at(now + OVERDUE_SECONDS)
 
     def hurry(self, now: float) -> None:
         """Look at the broker now: a broker was late with a fetch of another client."""
@@ -224,20 +240,21 @@ class Follower:
         """
         self._respond(now)
         state, silent = self._state, self._silent(now)
-        if not (self.watched or silent) or now < self._due:
+        if not (self.watched or silent or self._may_fail) or now < self._due:
             return
         if state.fault is not None or state.phase is Phase.CLOSING:
             return
         head = state.queue.expected[0] if state.queue.expected else None
         due = now + OVERDUE_SECONDS
         late = self._late_at() if self.watched else inf
-        if head is not None and silent and head.api_key in _AT_ONCE:
-            due = min(late, max(head.sent_at, self._muted_until) + SILENT_SECONDS)
-        elif late < inf:
-            due = late
+        if head is not None and head.api_key in _AT_ONCE:
+            asked = max(head.sent_at, self._muted_until)
+            late = min(late, asked + OVERDUE_SECONDS) if self._may_fail else late
+            soon = min(late, asked + SILENT_SECONDS) if silent else late
         else:
-            head = None
-        if head is not None:
+            soon = late
+        if soon < inf:
+            due = soon
             bytes_in = state.plans.count().broker.bytes_in
             if now >= due and bytes_in == self._bytes_in:
                 if now >= late:

@@ -165,7 +165,7 @@ class RackClientsStage(Stage):
         self._state = state
         self._client_id = ""
         """The client id in the Metadata request that is being processed."""
-        self.follower = Follower(state, self._failed, self._count_held)
+        self.follower = Follower(state, self._failed, self._count_held, self._silent)
         """The broker, if it is in the rack."""
         self._alarm: Callable[[float], None] = lambda _: None
         self._ask_at = 0.0
@@ -191,6 +191,8 @@ class RackClientsStage(Stage):
 
     def on_request(self, data: bytes, size: int, api_key: int, _version: int) -> bytes | None:
         """Read the client id of a Metadata request. Not all clients send another request before it."""
+        if self._shared.racks.is_here(self._node_id()):
+            self.follower.asked(api_key, may_fail=self._is_named(data))
         if api_key == _METADATA:
             self._client_id = ""
             with suppress(ProtocolError):
@@ -200,6 +202,12 @@ class RackClientsStage(Stage):
                 self._state.from_client.need = min(size, 2 * len(data))
                 return None
         return data
+
+    def _is_named(self, data: bytes) -> bool:
+        """Return whether replicas are named for the client of a request."""
+        with suppress(ProtocolError):
+            return self._shared.names_for(readable(request_header(data, LENGTH_BYTES)[3]))
+        return False
 
     def around(self, request: InFlight) -> Handler:
         """Return a handler that names replicas, if the request is for Metadata.
@@ -364,6 +372,15 @@ class RackClientsStage(Stage):
 
     def _failed(self, how: str, now: float) -> None:
         self._shared.failed(self._node_id(), how, now)
+        if how == "overdue":
+            self._shared.overdue(self._node_id(), now)
+
+    def hurry(self, now: float) -> None:
+        """See `Follower.hurry`."""
+        self.follower.hurry(now)
+
+    def _silent(self, now: float) -> bool:
+        return self._shared.silent(self._node_id(), now)
 
     def _count_held(self) -> None:
         self._shared.held += 1

@@ -82,6 +82,9 @@ class Reading(Protocol):
     def forget(self) -> None:
         """Decide anew about the next fetch."""
 
+    def hurry(self, now: float) -> None:
+        """See `Follower.hurry`."""
+
 
 @dataclass(slots=True, eq=False)
 class _Known:
@@ -153,6 +156,8 @@ class RackLeaders:
         self._out: dict[int, _Pause] = {}
         """The brokers that have failed, by node id."""
         self._stages: set[Reading] = set()
+        self._silent: dict[int, float] = {}
+        """The brokers that were late with a request, each with the end of the pause, in seconds."""
         self.tell: Callable[..., None] = lambda *_: None
         """Called with the arguments for `told` of the gateway's other processes."""
 
@@ -315,6 +320,17 @@ class RackLeaders:
         seconds = min(2 * last.seconds, MAX_PAUSE_SECONDS) if recent else PAUSE_SECONDS
         self._out[node_id] = _Pause(now + seconds, seconds)
         self.tell(node_id, seconds, now)
+
+    def overdue(self, node_id: int | None, now: float) -> None:
+        """Note that a replica is late with a request. It is probably late with others as well."""
+        if node_id is not None:
+            self._silent[node_id] = self._out[node_id].until
+        for stage in tuple(self._stages):
+            stage.hurry(now)
+
+    def silent(self, node_id: int | None, now: float) -> bool:
+        """Return whether a replica was late with a request, less than a pause ago."""
+        return node_id is not None and now < self._silent.get(node_id, 0.0)
 
     def unreachable(self, node_id: int | None, now: float) -> None:
         """Note that the gateway could not connect to a broker. If it is in the rack, it may be a follower."""

@@ -10,7 +10,7 @@ import pytest
 from proxy.core.connection import Connection
 from proxy.core.connection_state import ConnectionState
 from proxy.core.eligibility import BrokerVersions, SessionLimits
-from proxy.core.follower import ASK_SECONDS, MAX_HOLD_SECONDS, OVERDUE_SECONDS
+from proxy.core.follower import ASK_SECONDS, MAX_HOLD_SECONDS, OVERDUE_SECONDS, SILENT_SECONDS
 from proxy.core.rack_clients import RackClientsStage
 from proxy.core.rack_leaders import PAUSE_SECONDS, TRUE_SECONDS, RackLeaders
 from proxy.core.rack_reads import NotWritten, RackReads, RackReadsStage
@@ -53,7 +53,8 @@ class Gateway:
         for shared in self.shared:
             shared.learn(body(12, topics, ids=IDS), 12, now)
 
-    def connect(self, node_id: int = REPLICA, **options: Any) -> Playbook:
+    def connect(self, node_id: int = REPLICA, *, begins: bool = True, **options: Any) -> Playbook:
+        """Return a connection of a client. It has asked for the broker's versions, if it `begins`."""
         made = 0
 
         def make(state: ConnectionState) -> RackClientsStage:
@@ -65,7 +66,7 @@ class Gateway:
         play.now = NOW
         for core in cores(play):
             core.attach(lambda: None, lambda _: None)
-        return play.knows()
+        return play.knows() if begins else play
 
     @property
     def returns(self) -> Counter[str]:
@@ -318,6 +319,36 @@ def test_rule_28_a_leader_in_the_rack_is_not_watched() -> None:
 
 OUT: Final = TOPICS | {"t": [Part(), Part(isr=(1, 3)), *TOPICS["t"][2:]]}
 """Broker 2 is out of sync for t-1."""
+
+
+@pytest.mark.parametrize("api_key", [2, 3, 10, 18])
+def test_rule_28_what_a_replica_should_answer_at_once_shows_that_it_does_not_respond(api_key: int) -> None:
+    """kafka-go gives up its fetches before they are overdue. Then other connections are late sooner."""
+    gateway = Gateway()
+    play = gateway.connect(begins=False)
+    asked = request(api_key, 1, 0, bytes(4))
+    play.client(asked).to_broker(asked)
+    play.connection.tick(NOW + OVERDUE_SECONDS - 0.1)
+    assert [core.fault for core in cores(play)] == [None, None]
+    play.connection.tick(NOW + OVERDUE_SECONDS)
+    assert [core.fault is not None for core in cores(play)] == [True, True]
+    assert gateway.returns == Counter(overdue=1)
+    again = gateway.connect(begins=False)
+    again.now = NOW + OVERDUE_SECONDS
+    again.client(asked).to_broker(asked)
+    again.connection.tick(again.now + SILENT_SECONDS)
+    assert [core.fault is not None for core in cores(again)] == [True, True]
+    assert gateway.returns == Counter(overdue=1)
+
+
+@pytest.mark.parametrize(("node_id", "client"), [(LEADER, b"c"), (REPLICA, b"other")])
+def test_rule_28_other_brokers_and_other_clients_may_take_longer(node_id: int, client: bytes) -> None:
+    play = Gateway().connect(node_id, begins=False)
+    asked = request(3, 1, 0, bytes(4), client)
+    play.client(asked).to_broker(asked)
+    for second in range(20):
+        play.connection.tick(NOW + second)
+    assert [core.fault for core in cores(play)] == [None, None]
 
 
 @pytest.mark.parametrize("chunk", [7, 1 << 20])
