@@ -224,6 +224,12 @@ def test_the_table_of_a_release_has_the_gaps_of_all_faults() -> None:
     )
 
 
+def test_a_client_that_was_not_run_once_has_no_value_there() -> None:
+    rows = [replace(ROW, fault="killed", ran=False, note="it ended"), replace(ROW, fault="stopped")]
+    assert markdown(by_release(rows)).endswith("| java | 33% | - | 0.0 | 0 | 0 | 20 |\n")
+    assert markdown(by_release(rows[:1])).endswith("| java | not run: it ended |  |  |  |  |\n")
+
+
 @pytest.mark.parametrize("option", ["--clients", "--faults", "--modes"])
 def test_an_unknown_name_is_refused(option: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:

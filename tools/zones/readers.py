@@ -100,7 +100,8 @@ class Reader:
                 case "error":
                     self.errors[line["code"]] += 1
         if not runs and not self.ended:
-            self.ended = f"it ended: {self.run.told_on_stderr()[-300:]}"
+            told = self.run.told_on_stderr().split("\n")
+            self.ended = f"it ended: {next((line for line in reversed(told) if line.strip()), '')}"
 
 
 class Readers:

@@ -90,8 +90,8 @@ def by_release(rows: Sequence[Row]) -> Iterator[TableText]:
         lines = []
         for client in dict.fromkeys(row.client for row in own):
             same = [[row for row in own if (row.client, row.mode) == (client, mode)] for mode in modes]
-            if missing := [row for each in same for row in each if not row.ran]:
-                lines.append([client, f"not run: {missing[0].note}"])
+            if not any(row.ran for each in same for row in each):
+                lines.append([client, f"not run: {same[0][0].note}"])
                 continue
             gaps = [
                 _joined([_brief(row) for each in same for row in each if row.fault == fault])
@@ -100,7 +100,9 @@ def by_release(rows: Sequence[Row]) -> Iterator[TableText]:
             wrong = _joined([_wrong(each) for each in same])
             ranges = _joined([str(sum(row.out_of_range for row in each)) for each in same])
             busiest = _joined([str(max(row.busiest for row in each)) for each in same])
-            shares = _joined([_percent(each[0].from_zone) for each in same])
+            shares = _joined(
+                [_percent(next((row.from_zone for row in each if row.ran), None)) for each in same]
+            )
             lines.append([client, shares, *gaps, wrong, ranges, busiest])
         headings = [
             "client",
@@ -115,6 +117,8 @@ def by_release(rows: Sequence[Row]) -> Iterator[TableText]:
 
 def _brief(row: Row) -> str:
     """Return the gap of partitions that are led elsewhere, in seconds."""
+    if not row.ran:
+        return "-"
     gap, missing = row.findings.gap_elsewhere, row.findings.missing_elsewhere
     return f"{'>' if missing else ''}{gap:.{0 if gap >= 10 else 1}f}"
 
