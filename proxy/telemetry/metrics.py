@@ -738,7 +738,7 @@ RACK_READS: Final = (
     Figure(
         COUNTER,
         "rack_partitions_moved",
-        "Those of them that the replica then served.",
+        "Partitions that the replica then served, after such an answer of a leader.",
         lambda it: it.rack_reads.counts["moved"],
     ),
     Figure(

@@ -14,7 +14,7 @@ KINDS: Final = {
 }
 """The kinds of bytes by their key in the report: the name, and what it is."""
 UNKNOWN: Final = "unknown"
-PER_SECOND: Final = Unit(write=lambda rate: f"{rate:,.1f}" if rate else "")
+PER_SECOND: Final = Unit(write=lambda rate: "" if rate is None else f"{rate:,.1f}")
 MOVES: Final = "from another zone, with an in-sync replica in the client's zone"
 REASONS: Final = {
     "broker in the zone": "they come from the client's zone already",
@@ -217,7 +217,7 @@ def leaders(found: ZonesReport, limit: int) -> ReportTable:
     ]
     if more := len(rows[limit:]):
         lines.append(
-            ReportLine(values=(f"{plural(more, 'other row')}; the JSON has all", "", 0.0, 0.0, "", ""))
+            ReportLine(values=(f"{plural(more, 'other row')}; the JSON has all", "", None, None, "", ""))
         )
     return ReportTable(
         title="Records a second by leader",

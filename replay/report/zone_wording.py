@@ -1,6 +1,6 @@
 """The sentences of the report on zones."""
 
-from replay.report.wording import duration, plural, price, size
+from replay.report.wording import duration, plural, price, shown, size
 from replay.report.zones_model import ZoneMoney, ZonesReport
 
 
@@ -19,6 +19,13 @@ def zones_known(found: ZonesReport) -> str:
             f"The rack of the clients of {plural(connections, 'connection')} is not known: --client-rack "
             "10.0.1.0/24=NAME names it."
         )
+    known = {row["rack"] for row in found["brokers"]}
+    absent = [row["rack"] for row in found["clients"] if row["rack"] and row["rack"] not in known]
+    if absent and not brokers:
+        lines.append(
+            f"No broker is in these racks of clients: {', '.join(map(shown, absent))}. "
+            "Give --client-rack the names that brokers have."
+        )
     return " ".join(lines)
 
 
@@ -26,8 +33,9 @@ def ways() -> str:
     """Say what the two ways of reading in the own zone are."""
     return (
         "A: with the client's rack in its fetches, brokers with a replica selector send it to a replica in "
-        "that rack (v11 and later, clients that follow). B: Metadata names that replica as the leader (v10 "
-        "and later). Replicas are those of the last captured Metadata."
+        "that rack (v11 and later, clients that follow): fetchgate proxy --rack-reads client. "
+        "B: Metadata names that replica as the leader (v10 and later): fetchgate proxy --rack-clients. "
+        "Replicas are those of the last captured Metadata."
     )
 
 

@@ -253,6 +253,20 @@ def test_zones_at_80_columns() -> None:
         assert words in flat
 
 
+def test_a_rack_of_clients_without_brokers_is_named() -> None:
+    zones = sample.zones("az-1", "az-3")
+    absent = "No broker is in these racks of clients: az-3. Give --client-rack the names that brokers have."
+    assert absent not in " ".join(printed({**sample.report(), "zones": zones}).split())
+    zones["brokers"][1]["rack"] = "az-2"
+    assert absent in " ".join(printed({**sample.report(), "zones": zones}).split())
+
+
+def test_a_leader_to_which_nothing_was_written_has_a_rate_of_zero() -> None:
+    zones = sample.zones("az-1", "az-2")
+    zones["leaders"][0] |= {"records_per_second": 0.0, "leader_records_per_second": 0.0}
+    assert "az-1 1 (az-1) 0.0 0.0 " in " ".join(printed({**sample.report(), "zones": zones}).split())
+
+
 def test_rows_of_zones_beyond_the_limit_are_added_up() -> None:
     names = [f"az-{number}" for number in range(15)]
     zones = sample.zones(*names)
