@@ -35,7 +35,7 @@ from tools.demo_zones_report import (
     zones_table,
 )
 from tools.gateway import GatewayProcess
-from tools.kafka import LATEST, Broker, Cluster
+from tools.kafka import LATEST, NEAREST, Broker, Cluster
 from tools.kafka.admin import Admin
 from tools.kafka.jars import classpath
 
@@ -49,7 +49,6 @@ HELP: Final = (*AUDIT, "--rack-reads", "client", "--rack-clients", NAMED)
 PARTITIONS: Final = 6
 RECORDS_PER_SECOND: Final = 120
 RECORD_BYTES: Final = 1_000
-SELECTOR: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 OLD_KAFKA_PYTHON: Final = "2.3.3"
 """The last kafka-python before 3. It speaks Fetch v10, in which a fetch has no rack."""
 KILLED_SECONDS: Final = 8.0
@@ -288,14 +287,6 @@ class Half:
         return Checked.of(self._writer.produced, reader.received)
 
 
-def in_racks() -> Cluster:
-    """Return brokers in racks, whose leaders name the replica in the rack of a fetch."""
-    cluster = Cluster(properties={"replica.selector.class": SELECTOR})
-    for broker in cluster.brokers:
-        broker.configure({"broker.rack": RACKS[broker.node_id]})
-    return cluster
-
-
 def clients() -> tuple[Program, ...]:
     """Return two clients that follow, and two that do not.
 
@@ -366,7 +357,7 @@ def run(seconds: float, steps: Steps) -> ZonesOutcome:
         classpath(LATEST)
     with ExitStack() as stack:
         with steps.step(f"Kafka {LATEST}: starting three brokers in three racks", remedy=BROKER_REMEDY):
-            cluster = in_racks()
+            cluster = Cluster(properties=NEAREST, racks=RACKS)
             stack.enter_context(cluster)
         with steps.step(f"kafka-python {OLD_KAFKA_PYTHON}, of which pip makes a copy in .cache"):
             four = clients()

@@ -27,7 +27,7 @@ try:
 except ImportError as error:
     raise SystemExit(f"zone_captures: {error}; install '.[dev,kafka]'") from None
 
-from tools.kafka import LATEST, Cluster
+from tools.kafka import LATEST, NEAREST, Cluster
 from tools.kafka.admin import Admin
 
 NAME: Final = "librdkafka-zones"
@@ -43,7 +43,6 @@ RECORDS: Final = 40
 RECORD_BYTES: Final = 150
 _LISTENER: Final = "CLIENTS"
 """The listener of clients. Brokers fetch from each other at another one, which is not captured."""
-_SELECTOR: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 _IDLE: Final = 2.0
 """Seconds in which the consumer waits for more records, after the last one."""
 _REPLICATED: Final = 2.0
@@ -140,11 +139,7 @@ def manifest(command: str, rack: str, ports: Sequence[int], read: int) -> dict[s
 
 def in_racks(racks: Mapping[int, str]) -> Cluster:
     """Return a cluster of brokers in racks, whose leaders name the replica in the client's rack."""
-    selector = {"replica.selector.class": _SELECTOR}
-    cluster = Cluster(LATEST, nodes=len(racks), properties=selector, listeners={_LISTENER: None})
-    for node_id, rack in racks.items():
-        cluster.broker(node_id).configure({"broker.rack": rack})
-    return cluster
+    return Cluster(nodes=len(racks), properties=NEAREST, listeners={_LISTENER: None}, racks=racks)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -18,7 +18,7 @@ from confluent_kafka import Producer
 
 from tests.clients.runner import Program, Run, assert_same_records
 from tools.gateway import GatewayProcess
-from tools.kafka import Cluster
+from tools.kafka import NEAREST, Cluster
 from tools.kafka.admin import Admin
 
 OWN: Final = "R2"
@@ -58,11 +58,8 @@ class Figures:
 @contextmanager
 def zoned_cluster() -> Iterator[Cluster]:
     """Run three brokers in three racks, which have all records of the topic."""
-    selector = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
-    cluster = Cluster(nodes=3, properties={"replica.selector.class": selector})
-    for broker in cluster.brokers:
-        broker.configure({"broker.rack": f"R{broker.node_id}"})
-    with cluster:
+    racks = {node_id: f"R{node_id}" for node_id in (1, 2, 3)}
+    with Cluster(nodes=3, properties=NEAREST, racks=racks) as cluster:
         with Admin(cluster.bootstrap) as admin:
             admin.create_topic(TOPIC, assignment=REPLICAS)
         _fill(cluster.bootstrap)

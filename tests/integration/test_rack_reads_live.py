@@ -16,7 +16,7 @@ from tests.clients.runner import AIOKAFKA, CONFLUENT, KAFKA_PYTHON, Program, Run
 from tests.integration.bystander import until
 from tests.integration.producing import Producer
 from tools.gateway import GatewayProcess
-from tools.kafka import Cluster
+from tools.kafka import NEAREST, Cluster
 from tools.kafka.admin import Admin
 
 pytestmark = pytest.mark.timeout(300)
@@ -25,10 +25,7 @@ HERE: Final = 2
 """The broker in the gateway's rack."""
 TOPIC, PARTITIONS, RECORDS = "zones", 6, 40
 LED_ELSEWHERE: Final = 2 * PARTITIONS // 3
-PROPERTIES: Final = {
-    "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
-    "replica.lag.time.max.ms": 5000,
-}
+PROPERTIES: Final = {**NEAREST, "replica.lag.time.max.ms": 5000}
 
 
 class Brokers:
@@ -59,10 +56,8 @@ class Brokers:
 @contextmanager
 def make_brokers(properties: Mapping[str, object]) -> Iterator[Brokers]:
     """Start brokers 1 to 3 in the racks R1 to R3, with records in each partition of a topic."""
-    cluster = Cluster(nodes=3, properties=properties)
-    for broker in cluster.brokers:
-        broker.configure({"broker.rack": f"R{broker.node_id}"})
-    with cluster:
+    racks = {node_id: f"R{node_id}" for node_id in (1, 2, 3)}
+    with Cluster(nodes=3, properties=properties, racks=racks) as cluster:
         with Admin(cluster.bootstrap) as admin:
             turned = {part: [(part + at) % 3 + 1 for at in range(3)] for part in range(PARTITIONS)}
             admin.create_topic(TOPIC, assignment=turned)

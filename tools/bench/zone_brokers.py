@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Final
 
 from tools.bench.processes import BenchGateway
-from tools.kafka import LATEST, Cluster
+from tools.kafka import NEAREST, Cluster
 from tools.kafka.admin import Admin
 
 RACKS: Final = {1: "R1", 2: "R2", 3: "R3"}
@@ -18,16 +18,12 @@ AUDITS: Final = ("--rack", OWN)
 WRITES: Final = (*AUDITS, "--rack-reads", "client")
 NAMES: Final = (*AUDITS, "--rack-clients")
 """The options that are followed by client ids."""
-_SELECTOR: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 _PATIENCE: Final = 60.0
 
 
 def cluster(racks: Mapping[int, str] = RACKS) -> Cluster:
     """Return brokers in racks, which `with` starts. All other settings are the brokers' defaults."""
-    found = Cluster(LATEST, nodes=len(racks), properties={"replica.selector.class": _SELECTOR})
-    for broker in found.brokers:
-        broker.configure({"broker.rack": racks[broker.node_id]})
-    return found
+    return Cluster(nodes=len(racks), properties=NEAREST, racks=racks)
 
 
 def gateway(brokers: Cluster, *options: str) -> BenchGateway:

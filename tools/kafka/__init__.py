@@ -27,8 +27,9 @@
 - `start()` returns when the broker responds to ApiVersions and lists itself in Metadata (a `with` calls it).
 - `stop()`, `kill()`, `restart()`, `running`, `log()` (the broker's own log as text), `folder` (its data).
 
-`Cluster(version, nodes=3, properties=...)`: nodes 1..N, with both roles of KRaft, or with one ZooKeeper;
-`cluster.brokers`, `cluster.broker(node_id)`, `cluster.bootstrap`, `cluster.start()`, `cluster.stop()`.
+`Cluster(version, nodes=3, properties=..., racks={1: "a", 2: "b"})`: nodes 1..N, with both roles of KRaft, or
+with one ZooKeeper; `cluster.brokers`, `cluster.broker(node_id)`, `cluster.bootstrap`, `cluster.start()`,
+`cluster.stop()`.
 
 All processes end with the `with`, when the interpreter exits, or when this process dies. Data and logs
 are in a temporary folder, which is removed at the same time.
@@ -51,6 +52,6 @@ CPU time to start.
 """
 
 from tools.kafka.broker import LATEST, Broker
-from tools.kafka.cluster import Cluster
+from tools.kafka.cluster import NEAREST, Cluster
 
-__all__ = ["LATEST", "Broker", "Cluster"]
+__all__ = ["LATEST", "NEAREST", "Broker", "Cluster"]

@@ -2,9 +2,10 @@
 
 import shutil
 import tempfile
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Self
+from typing import Final, Self
 
 from tools.kafka import reaper
 from tools.kafka.broker import LATEST, Broker, new_cluster_id, uses_zookeeper
@@ -12,6 +13,11 @@ from tools.kafka.jars import classpath
 from tools.kafka.ports import free_ports
 from tools.kafka.settings import Listeners, Properties
 from tools.kafka.zookeeper import ZooKeeper
+
+NEAREST: Final = {
+    "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
+}
+"""The setting with which leaders name the replica in the rack of a fetch (KIP-392)."""
 
 
 class Cluster:
@@ -25,6 +31,7 @@ class Cluster:
         properties: settings for all nodes.
         listeners: more listeners of all nodes, as for a `Broker`.
         heap: the heap of each node, as in -Xmx.
+        racks: the rack of each node, by node id.
     """
 
     def __init__(
@@ -35,6 +42,7 @@ class Cluster:
         properties: Properties | None = None,
         listeners: Listeners | None = None,
         heap: str = "384m",
+        racks: Mapping[int, str] | None = None,
     ) -> None:
         first = free_ports(2 * nodes)
         ids = range(1, nodes + 1)
@@ -64,6 +72,8 @@ class Cluster:
             )
             for node_id in ids
         ]
+        for node_id, rack in (racks or {}).items():
+            self.broker(node_id).configure({"broker.rack": rack})
 
     def __enter__(self) -> Self:
         self.start()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Final, Self
 
-from tools.kafka import Cluster
+from tools.kafka import NEAREST, Cluster
 from tools.kafka.admin import Admin
 from tools.kafka.settings import listener_list
 from tools.zones.replication import Replication
@@ -25,9 +25,8 @@ LAG_MS: Final = 5_000
 """`replica.lag.time.max.ms`: the time after which a replica is not in sync. Kafka's default is 30 s."""
 SYNC_SECONDS: Final = 90.0
 _REPLICATION: Final = "REPLICATION"
-_SELECTOR: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 _SETTINGS: Final[Mapping[str, object]] = {
-    "replica.selector.class": _SELECTOR,
+    **NEAREST,
     "replica.lag.time.max.ms": LAG_MS,
     "auto.leader.rebalance.enable": "false",  # else coordinators move in a later run
     "inter.broker.listener.name": _REPLICATION,
@@ -52,11 +51,13 @@ class Brokers:
         self._stack = ExitStack()
         self._replication = Replication(len(RACKS))
         listeners = {_REPLICATION: None}
-        self._cluster = Cluster(release, len(RACKS), properties=_SETTINGS, listeners=listeners, heap="320m")
+        self._cluster = Cluster(
+            release, len(RACKS), properties=_SETTINGS, listeners=listeners, heap="320m", racks=RACKS
+        )
         for broker in self._cluster.brokers:
             relay = self._replication.address(broker.node_id)
             advertised = listener_list({"PLAINTEXT": (broker.host, broker.port), _REPLICATION: relay})
-            broker.configure({"broker.rack": RACKS[broker.node_id], "advertised.listeners": advertised})
+            broker.configure({"advertised.listeners": advertised})
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
