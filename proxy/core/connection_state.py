@@ -125,6 +125,7 @@ class ConnectionState:
         "plans",
         "produces",
         "queue",
+        "raises_fetches",
         "request_budget",
         "response_size",
         "stages",
@@ -151,6 +152,8 @@ class ConnectionState:
         offered."""
         self.has_lane = False
         """Whether the client has a lane of a group, or may have one."""
+        self.raises_fetches = False
+        """Whether fetches of the client's v10 are processed as v11 (`proxy.core.raise_fetch`)."""
         self.tally = Tally()
         """The counts of the connection. `Plans.count` later adds the exchanges that used the fast path."""
         self.meter = Meter(measured, self.tally)

@@ -17,6 +17,7 @@ from proxy.core.requests import read_client_names
 from proxy.core.stage import Stage
 from proxy.protocol.api import LENGTH_BYTES, ApiKey, is_flexible, request_header
 from proxy.protocol.fetch_request import FetchRequest
+from proxy.protocol.fetch_v10 import RAISED
 from proxy.protocol.primitives import ProtocolError, read_compact_string, read_int32, read_string
 from proxy.protocol.produce import READ_WITHIN
 
@@ -128,7 +129,8 @@ class FetchFloorsStage(Stage):
         longest = self._limited(longest, fetch) if longest > fetch.max_wait_ms else 0
         if least > fetch.min_bytes:
             self._partition_bytes = smallest_partition(fetch, self._partition_bytes)
-        wait_ms, min_bytes = raised(fetch, least, longest, self._partition_bytes)
+        version = RAISED if self._state.raises_fetches else fetch.layout.version
+        wait_ms, min_bytes = raised(fetch, least, longest, self._partition_bytes, version)
         if wait_ms == fetch.max_wait_ms and min_bytes == fetch.min_bytes:
             return fetch
         return fetch.with_limits(max_wait_ms=wait_ms, min_bytes=min_bytes)
@@ -161,7 +163,9 @@ class FetchFloorsStage(Stage):
         plans.template = None
 
 
-def raised(fetch: FetchRequest, min_bytes: int, max_wait_ms: int, partition_bytes: int) -> tuple[int, int]:
+def raised(
+    fetch: FetchRequest, min_bytes: int, max_wait_ms: int, partition_bytes: int, version: int | None = None
+) -> tuple[int, int]:
     """Return max_wait_ms and min_bytes of a fetch, raised to these floors.
 
     A fetch that asks for a response at once keeps its own values, and so does a fetch of kafka-go. min_bytes
@@ -174,9 +178,10 @@ def raised(fetch: FetchRequest, min_bytes: int, max_wait_ms: int, partition_byte
         partition_bytes: the smallest partition_max_bytes of the client. A broker counts at most
             partition_max_bytes of a partition. If min_bytes were more, a client that catches up with one
             partition would always wait for max_wait_ms.
+        version: the version of the client's fetch, if `fetch` has another one.
     """
     wait_ms, least = fetch.max_wait_ms, fetch.min_bytes
-    if wait_ms <= 0 or least <= 0 or _is_kafka_go(fetch):
+    if wait_ms <= 0 or least <= 0 or _is_kafka_go(fetch, version or fetch.layout.version):
         return wait_ms, least
     wait_ms = max(wait_ms, max_wait_ms)
     if wait_ms <= MAX_WAIT_MS:
@@ -200,7 +205,7 @@ def smallest_partition(fetch: FetchRequest, before: int) -> int:
     return min(least, before or least)
 
 
-def _is_kafka_go(fetch: FetchRequest) -> bool:
+def _is_kafka_go(fetch: FetchRequest, version: int) -> bool:
     """Return whether a fetch is kafka-go's. Its read deadline is little more than its own max_wait_ms.
 
     If the response is late, kafka-go connects again and repeats the fetch. So it would never get records for
@@ -211,7 +216,7 @@ def _is_kafka_go(fetch: FetchRequest) -> bool:
     if fetch.session_id < 0:
         return True
     listing = fetch.listing
-    if listing is None or len(listing) != 1 or fetch.layout.version not in _KAFKA_GO_VERSIONS:
+    if listing is None or len(listing) != 1 or version not in _KAFKA_GO_VERSIONS:
         return False
     return not listing.entries.view(listing.layout.request_fields)["log_start_offset"][0]
 

@@ -128,7 +128,8 @@ class RaiseFetch(Stage):
             fetch = self._read(sent, body)
             # An incremental fetch does not list the partitions of its session.
             if fetch is not None and (self._has_raised or self._raises(fetch)):
-                self._raised, self._has_raised = fetch, True
+                self._raised = fetch
+                self._has_raised = self._state.raises_fetches = True
                 return sent, RACK_VERSION
         return frame, version
 

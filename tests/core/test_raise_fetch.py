@@ -1,11 +1,13 @@
 """Fetches of v10 reach a follower as v11 (rule 26 of docs/zones.md), in bytes."""
 
+from functools import partial
 from typing import Any, Final
 
 import pytest
 
 from proxy.core.connection import Connection
 from proxy.core.connection_state import ConnectionState
+from proxy.core.fetch_floors import FetchFloors, FetchFloorsStage
 from proxy.core.raise_fetch import RaiseFetch
 from proxy.core.repeat import MAX_BYTES
 from proxy.core.siblings import Siblings
@@ -184,6 +186,19 @@ def test_a_response_that_is_held_back_until_a_new_leader_answers_is_v10() -> Non
     new.broker(fetch_response(11, (TOPIC, [found]), correlation_id=OURS)).nothing()
     old.to_client(fetch_response(10, (TOPIC, [found, told[1]]), correlation_id=5))
     assert old.connection.buffered == 0
+
+
+def test_a_fetch_of_kafka_go_keeps_its_limits() -> None:
+    """It is known by its version. The floors of fetches would keep its records from it."""
+    floors = partial(FetchFloorsStage, FetchFloors({"": 65_536}, {"c": 5000}))
+    play = connect(stages=(floors,))
+    values = {"log_start_offset": 0}
+    for number in range(10, 13):
+        raises(play, ("t", 0), correlation=number, values=values, max_wait_ms=500, min_bytes=1)
+    asked: dict[str, Any] = {"values": values, "max_wait_ms": 500}
+    floored: dict[str, Any] = asked | {"max_wait_ms": 5000, "min_bytes": 65_536}
+    other = connect(stages=(floors,))
+    other.client(fetch(11, ("t", 0), min_bytes=1, **asked)).to_broker(fetch(11, ("t", 0), **floored))
 
 
 def test_a_client_that_is_led_elsewhere_is_raised_no_more() -> None:
