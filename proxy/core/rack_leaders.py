@@ -267,14 +267,16 @@ class RackLeaders:
         changed = False
         for topic in found.topics:
             if topic.name:
-                known = _Known(topic.topic_id, table[topic.start : topic.end].copy(), now)
                 before = self._topics.get(topic.name)
+                # Responses below v10 have no ids. The next fetch by id may be of the same topic.
+                topic_id = topic.topic_id or (b"" if before is None else before.topic_id)
+                known = _Known(topic_id, table[topic.start : topic.end].copy(), now)
                 changed |= before is None or not np.array_equal(before.table, known.table)
                 self._forget(topic.name)
                 self._topics[topic.name] = known
                 self.buffered += known.size
-                if topic.topic_id:
-                    self._names[topic.topic_id] = topic.name
+                if topic_id:
+                    self._names[topic_id] = topic.name
         while self.buffered > self._max_bytes:
             self._forget(next(iter(self._topics)))
         if changed:

@@ -398,6 +398,18 @@ def test_rule_29_a_response_that_has_begun_is_not_changed() -> None:
     play.broker(full(12, wants, correlation_id=4)).to_client(left)
 
 
+def test_rule_29_metadata_without_topic_ids_is_of_the_same_topics() -> None:
+    """Another client asks in an older version. The client that fetches by id leaves all the same."""
+    gateway = Gateway()
+    play = gateway.connect(sessions=SessionLimits(max_sessions=0))
+    wants: list[Want] = [("t", 0), ("t", 1)]
+    parks(play, fetch(13, *wants, correlation=2), full(13, wants, correlation_id=2))
+    for shared in gateway.shared:
+        shared.learn(body(7, OUT), 7, play.now)
+    play.client(fetch(13, *wants, correlation=3))
+    play.to_broker(fetch(13, *wants, correlation=3, max_wait_ms=0, max_bytes=1))
+
+
 def test_rule_29_in_the_gateways_session_with_the_follower() -> None:
     gateway = Gateway()
     play = gateway.connect()
