@@ -13,6 +13,8 @@ from proxy.core.fast_path import FastPath
 from proxy.core.fetches import Fetches
 from proxy.core.in_flight import MAX_IN_FLIGHT, REQUEST_BYTES
 from proxy.protocol.api import ApiKey
+from proxy.protocol.fetch_layout import RACK_VERSION
+from proxy.protocol.fetch_v10 import RAISED
 from proxy.protocol.produce import READ_WITHIN
 
 QUEUED_FREE: Final = 65_536
@@ -65,8 +67,9 @@ class ConnectionStatus:
 
     @property
     def fetch_version(self) -> int:
-        """The version of the last fetch that was read, or -1 before the first one."""
-        return self._fetches.version
+        """The version of the client's last fetch that was read, or -1 before the first one."""
+        version = self._fetches.version
+        return RAISED if version == RACK_VERSION and self._state.raises_fetches else version
 
     @property
     def session_id(self) -> int:

@@ -56,6 +56,7 @@ def test_a_fetch_of_v10_is_sent_as_v11() -> None:
     play = connect()
     for number in range(10, 16):
         raises(play, ("t", 0, number), correlation=number, session=(-1, -1))
+    assert play.connection.fetch_version == 10
     tally = play.connection.tally
     assert tally.client.fetch_request_bytes == 6 * len(fetch(10, ("t", 0)))
     assert tally.broker.fetch_request_bytes == 6 * len(fetch(11, ("t", 0)))
