@@ -493,9 +493,9 @@ def _choose(found: Replicas, rows: npt.NDArray[np.intp], nodes: list[int], clien
     Each broker has a score from topic, partition, client id and node id, and the highest score wins
     (rendezvous hashing). So clients and partitions spread. A broker that comes or goes moves only its own.
     """
-    starts = np.zeros(len(found.partition), np.uint32)
+    starts, of_client = np.zeros(len(found.partition), np.uint32), crc32(client_id.encode())
     for topic in found.topics:
-        starts[topic.start : topic.end] = crc32(topic.name, crc32(client_id.encode()))
+        starts[topic.start : topic.end] = crc32(topic.name, of_client)
     seeds = starts[rows] + found.partition[rows].astype(np.uint32) * np.uint32(0x9E3779B1)
     chosen = np.full(len(rows), NOBODY, np.int32)
     best = np.full(len(rows), -1, np.int64)

@@ -77,6 +77,22 @@ class Replicas(OfFollowers):
         return entry(0, self.high[node], records=records)
 
 
+def from_client(core: Asked, data: bytes, now: float) -> bytes:
+    """Give a core bytes of the client, as the link does. Return what the broker gets."""
+    done, out = core.fast_path.request(data, now)
+    if done < len(data):
+        core.receive_client(data[done:], now)
+    return b"".join((out, *map(bytes, core.drain_broker())))
+
+
+def from_broker(core: Asked, data: bytes, now: float) -> bytes:
+    """Give a core bytes of the broker, as the link does. Return what the client gets."""
+    done, out = core.fast_path.response(data, now, now)
+    if done < len(data):
+        core.receive_broker(data[done:], now)
+    return b"".join((out, *map(bytes, core.drain_client())))
+
+
 class Reader:
     """A client of the partition. It checks that it gets each record once and in order.
 
@@ -124,14 +140,13 @@ class Reader:
         self.number += 1
         values = {"current_leader_epoch": epoch if self.epochs else -1}
         asked = fetch(VERSION, ("t", 0, self.position), correlation=self.number, values=values)
-        core.receive_client(asked, self.now)
-        sent = split(b"".join(map(bytes, core.drain_broker())))
+        sent = split(from_client(core, asked, self.now))
         if node in self.replicas.stopped:
             self.wait(core, node)
             return
         for frame in sent[:-1]:  # the gateway's question for Metadata
             assert int.from_bytes(frame[4:6]) == 3
-            core.receive_broker(framed(frame[8:12] + self.replicas.metadata(node)), self.now)
+            assert not from_broker(core, framed(frame[8:12] + self.replicas.metadata(node)), self.now)
         request = wire.decode_request(sent[-1][4:])
         told = self.replicas.answer(node, request)
         begun = self.now
@@ -139,8 +154,9 @@ class Reader:
         above = told.high_watermark < position and not told.error_code
         waits = not (told.records or told.error_code or above) and request.max_wait_ms > 0
         self.now += PARK_SECONDS if waits else 0.001
-        core.receive_broker(fetch_response(VERSION, ("t", [told]), correlation_id=self.number), self.now)
-        answer = b"".join(map(bytes, core.drain_client()))
+        given = fetch_response(VERSION, ("t", [told]), correlation_id=self.number)
+        answer = from_broker(core, given, self.now)
+        core.tick(self.now)  # as the shell does when an alarm is due
         while not answer and core.fault is None:
             self.now += 0.005
             core.tick(self.now)
@@ -156,15 +172,22 @@ class Reader:
         data = wire.decode_response(answer[4:], VERSION).topics[0].partitions[0]
         records = data.records or b""
         if data.error_code:
-            assert data.error_code != OUT_OF_RANGE
+            assert data.error_code != OUT_OF_RANGE or self.is_at_leader(node)
             assert not records
             self.trouble()
             return
         if not records:
-            assert node in {self.replicas.leader, 1, 3} or seconds >= 0.01, "a tight loop"
+            assert self.is_at_leader(node) or seconds >= 0.01, "a tight loop"
         for at in range(0, len(records), RECORD_BYTES):
             assert int.from_bytes(records[at : at + RECORD_BYTES]) == self.position
             self.position += 1
+
+    def is_at_leader(self, node: int) -> bool:
+        """Return whether a broker led the partition when a Metadata response last told the gateway.
+
+        What comes from it is the client's own affair, as without a gateway.
+        """
+        return node != HERE or self.shared.leads((b"t", 0), node) is True
 
     def trouble(self) -> None:
         self.troubles += 1
@@ -274,9 +297,8 @@ def test_each_record_comes_once_and_in_order(steps: list[Step], *, epochs: bool,
         replicas.copy(node)
     for node in NODES:
         replicas.hear(node)
-    if reader.known is not None and reader.known[0] != HERE:
+    if reader.known is not None and reader.is_at_leader(reader.known[0]):
         reader.ask()  # a former leader may serve it as a follower, which only old Metadata ends
-
     troubles, until = reader.troubles, reader.now + 20
     while reader.now < until:
         reader.fetch()
