@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from rich.table import Table
 
-from tools.zones.outcome import Row
+from tools.zones.outcome import Findings, Row
 
 
 class TableText(NamedTuple):
@@ -45,6 +45,14 @@ _COLUMNS: Final = (
     ),
     _Column("gap, led here", lambda row: _gap(row.findings.gap_here, row.findings.missing_here)),
 )
+
+
+_WRONG: Final[tuple[Callable[[Findings], int], ...]] = (
+    lambda found: found.lost + found.changed,
+    lambda found: found.doubled,
+    lambda found: found.disordered,
+)
+"""Records that a client lost, got twice, and got out of order."""
 
 
 def by_fault(rows: Sequence[Row]) -> Iterator[TableText]:
@@ -97,21 +105,17 @@ def by_release(rows: Sequence[Row]) -> Iterator[TableText]:
                 _joined([_brief(row) for each in same for row in each if row.fault == fault])
                 for fault in faults
             ]
-            wrong = _joined([_wrong(each) for each in same])
+            wrong = [
+                _joined([str(sum(wrong(row.findings) for row in each)) for each in same]) for wrong in _WRONG
+            ]
             ranges = _joined([str(sum(row.out_of_range for row in each)) for each in same])
             busiest = _joined([str(max(row.busiest for row in each)) for each in same])
             shares = _joined(
                 [_percent(next((row.from_zone for row in each if row.ran), None)) for each in same]
             )
-            lines.append([client, shares, *gaps, wrong, ranges, busiest])
-        headings = [
-            "client",
-            "from the zone",
-            *faults,
-            "lost, twice, out of order",
-            "out of range",
-            "fetches/s",
-        ]
+            lines.append([client, shares, *gaps, *wrong, ranges, busiest])
+        wrongs = ["lost", "twice", "out of order", "out of range", "fetches/s"]
+        headings = ["client", "from the zone", *faults, *wrongs]
         yield TableText(f"Kafka {release} ({' / '.join(modes)})", headings, lines)
 
 
@@ -121,13 +125,6 @@ def _brief(row: Row) -> str:
         return "-"
     gap, missing = row.findings.gap_elsewhere, row.findings.missing_elsewhere
     return f"{'>' if missing else ''}{gap:.{0 if gap >= 10 else 1}f}"
-
-
-def _wrong(rows: Sequence[Row]) -> str:
-    found = [row.findings for row in rows]
-    lost = sum(each.lost + each.changed for each in found)
-    numbers = lost, sum(each.doubled for each in found), sum(each.disordered for each in found)
-    return ", ".join(map(str, numbers)) if any(numbers) else "0"
 
 
 def tables(rows: Sequence[Row]) -> Iterator[Table]:
