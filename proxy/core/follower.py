@@ -391,8 +391,9 @@ class FromFollower(Around):
             return pieces
         if response.walk is not None:
             pieces = self._without_errors(pieces, response, response.walk, last=last)
-        if last and pieces and self._follower.is_early(fetching, response.walk):
-            self._follower.hold()
+        follower = self._follower
+        if last and pieces and follower.watched and follower.is_early(fetching, response.walk):
+            follower.hold()
         return pieces
 
     def _without_errors(

@@ -513,6 +513,15 @@ def test_rule_30_empty_responses_at_once_are_held_back() -> None:
     assert [shared.held for shared in gateway.shared] == [5, 5]
 
 
+def test_rule_30_a_leader_in_the_rack_may_be_early() -> None:
+    gateway = Gateway()
+    play = gateway.connect()
+    for number in range(10):
+        told = full(12, [("u", 0)], correlation_id=number)
+        play.exchange(fetch(12, ("u", 0), correlation=number), told)
+    assert [shared.held for shared in gateway.shared] == [0, 0]
+
+
 def test_rule_30_in_a_session_that_the_gateway_gives_to_the_client() -> None:
     gateway = Gateway()
     play = gateway.connect(manager=manager(), core=Connection)
