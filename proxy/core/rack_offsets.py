@@ -46,14 +46,15 @@ _MAX_HEADER: Final = 1 << 16
 _NOT_LEADER: Final = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 _PRODUCE: Final = int(ApiKey.PRODUCE)
 _FETCH: Final = int(ApiKey.FETCH)
-_SHARE_FETCH: Final = int(ApiKey.SHARE_FETCH)
+_FOR_LEADERS: Final = frozenset(map(int, (ApiKey.SHARE_FETCH, ApiKey.DESCRIBE_PRODUCERS)))
+"""Other requests that only leaders answer."""
 _WRITES: Final = {
     _PRODUCE: (14, PRODUCE, "responses", "partition_responses", "index"),
     int(ApiKey.DELETE_RECORDS): (3, DELETE_RECORDS, "topics", "partitions", "partition_index"),
 }
 """API key -> the first version that is not read, the schema of the response, and the names of its fields for
 topics, partitions, and partition numbers."""
-_SEEN: Final = frozenset({*OFFSETS, *_WRITES, _SHARE_FETCH})
+_SEEN: Final = frozenset({*OFFSETS, *_WRITES, *_FOR_LEADERS})
 
 
 class Troubles:
@@ -137,7 +138,11 @@ class FollowOffsets(Over):
             self._pieces, self._size = pieces, sum(map(len, pieces))
             return []
         self._pieces, self._size = [], 0
-        return self._stage.receive(self, self._asked, pieces) if self._stage.may_hold else pieces
+        if self._stage.may_hold:
+            return self._stage.receive(self, self._asked, pieces)
+        if last:
+            self._stage.leave_unread(readable(self._asked.client_id))
+        return pieces
 
     def end(self, request: InFlight) -> bool:
         """Return whether the client's response is complete, and not held back."""
@@ -279,16 +284,19 @@ class RackOffsetsStage(Stage):
             self._retry.keeps_from_produce = named
         if not named:
             return data
-        if api_key in OFFSETS and version in OFFSETS[api_key][0]:
-            if len(data) < size <= MAX_BYTES and requests.reserve(min(size, 2 * len(data))):
+        if api_key in OFFSETS:
+            reads = size <= MAX_BYTES and version in OFFSETS[api_key][0]
+            if reads and len(data) < size and requests.reserve(min(size, 2 * len(data))):
                 return None
-            if len(data) >= size:
+            if reads and len(data) >= size:
                 with suppress(ProtocolError):
                     self._asked = OffsetsRequest(data)
-        elif api_key == _SHARE_FETCH:
-            self._is_no_consumer(ApiKey.SHARE_FETCH.name)
-        elif api_key == _PRODUCE and wants_response(data, size) is False and self._is_replica:
-            self._is_no_consumer(ApiKey.PRODUCE.name)  # a follower would lose its records silently
+            if self._asked is None:
+                self.leave_unread(self._client_id)
+        elif api_key in _FOR_LEADERS or (
+            self._is_replica and _is_refused_unseen(api_key, version, data, size)
+        ):
+            self._is_no_consumer(ApiKey(api_key).name)
         return data
 
     def around(self, request: InFlight) -> Handler:
@@ -385,6 +393,7 @@ class RackOffsetsStage(Stage):
                 else:
                     led_by_none.append(place)
         except ProtocolError:
+            self.leave_unread(readable(asked.client_id))
             return [frame]
         if led_by_none:
             self._unanswered_by_leaders(asked, led_by_none)
@@ -407,6 +416,15 @@ class RackOffsetsStage(Stage):
         With workers, the Metadata of the topic may have passed in another process.
         """
         return self._is_replica and not self._leaders.leads(place, self._node_id())
+
+    def leave_unread(self, client_id: str) -> None:
+        """Give a client true Metadata for some time, because its question or the response can't be read.
+
+        Otherwise it would get errors of the replica for ever.
+        """
+        if self._is_replica:
+            host, now = self._state.host, self._state.now
+            self._leaders.distrust(client_id, host, None, TRUE_SECONDS, "offsets", now)
 
     def _unanswered_by_leaders(self, asked: OffsetsRequest, places: Iterable[Place]) -> None:
         """Give the client true Metadata for topics whose leaders could not be asked. It asks them itself."""
@@ -453,3 +471,17 @@ class RackOffsetsStage(Stage):
             fetching[key] -= 1
             if not fetching[key]:
                 del fetching[key]
+
+
+def _is_refused_unseen(api_key: int, version: int, data: bytes, size: int) -> bool:
+    """Return whether no response shows that a follower refuses a write.
+
+    Args:
+        api_key: the API key, one of `_WRITES`.
+        version: the version of the request.
+        data: the request, or its beginning.
+        size: the size of the request.
+    """
+    if version >= _WRITES[api_key][0]:
+        return True
+    return api_key == _PRODUCE and wants_response(data, size) is False  # its records are lost

@@ -13,12 +13,13 @@ from proxy.core.own import TakeReply
 from proxy.core.rack_leaders import PAUSE_SECONDS, RackLeaders
 from proxy.core.rack_offsets import LONG_SECONDS, OFTEN_SECONDS, TRUE_SECONDS, RackOffsetsStage, Troubles
 from proxy.core.raise_fetch import RaiseFetch
+from proxy.core.repeat import MAX_BYTES
 from proxy.core.repeat_offsets import ANSWER_SECONDS
 from proxy.core.siblings import ClientIdentity, Siblings
 from proxy.protocol.api_versions import Features
 from tests.core.offsets import FOR_EPOCH, LIST_OFFSETS, VERSIONS, Place, asks, tells
 from tests.core.replicas import Part, body
-from tests.frames import entry, fetch, fetch_response
+from tests.frames import entry, fetch, fetch_response, framed
 from tests.playbook import Playbook, full, request, response
 from tests.twin import Twin
 
@@ -356,6 +357,24 @@ def test_rule_23_other_processes_of_the_gateway_are_told() -> None:
     assert true_until(other, NOW + TRUE_SECONDS + PAUSE_SECONDS)
 
 
+@pytest.mark.parametrize("what", ["version", "question", "large question", "response", "large response"])
+def test_rule_23_what_is_not_read_leads_to_the_leaders(what: str) -> None:
+    """The error of the replica passes. Without true Metadata, the client would ask the replica for ever."""
+    gateway = Gateway()
+    here = gateway.connect(HERE)
+    asked, told = asks(LIST_OFFSETS, 7, PLACES[0]), tells(LIST_OFFSETS, 7, REFUSED[0])
+    if what == "version":
+        asked = asked[:6] + (99).to_bytes(2) + asked[8:]
+    elif what == "question":
+        asked = framed(asked[4:] + b"?")
+    elif what == "large question":
+        asked = framed(asked[4:] + bytes(MAX_BYTES))
+    else:
+        told = framed(told[4:] + bytes(1 if what == "response" else MAX_BYTES))
+    here.exchange(asked, told)
+    assert true_until(gateway, NOW + TRUE_SECONDS)
+
+
 def test_rule_25_who_often_asks_for_offsets_gets_true_metadata_for_an_hour() -> None:
     """Three times in five minutes. Several consumers of one client that start together count once."""
     gateway = Gateway()
@@ -417,6 +436,15 @@ def test_rule_24_records_without_an_answer_show_it_themselves() -> None:
     assert true_until(gateway, NOW + LONG_SECONDS)
 
 
+def test_rule_24_a_version_that_is_not_read_shows_it_itself() -> None:
+    gateway = Gateway()
+    here = gateway.connect(HERE)
+    asked = request(21, 3, 5, b"\0?", b"app")
+    here.client(asked).to_broker(asked)
+    assert here.events(NoConsumer) == [NoConsumer(request="DELETE_RECORDS")]
+    assert true_until(gateway, NOW + LONG_SECONDS)
+
+
 def test_rule_24_delete_records_and_share_fetch_as_well() -> None:
     gateway = Gateway()
     here = gateway.connect(HERE)
@@ -424,12 +452,13 @@ def test_rule_24_delete_records_and_share_fetch_as_well() -> None:
     told = response(5, bytes(4) + b"\0\0\0\1" + b"\0\6orders" + b"\0\0\0\1" + part)
     here.exchange(request(21, 0, 5, b"?", b"app"), told)
     assert here.events(NoConsumer) == [NoConsumer(request="DELETE_RECORDS")]
-    gateway = Gateway()
-    here = gateway.connect(HERE)
-    asked = request(78, 1, 5, b"\0?", b"app")
-    here.client(asked).to_broker(asked)
-    assert here.events(NoConsumer) == [NoConsumer(request="SHARE_FETCH")]
-    assert true_until(gateway, NOW + LONG_SECONDS)
+    for api_key, version, name in ((78, 1, "SHARE_FETCH"), (61, 0, "DESCRIBE_PRODUCERS")):
+        gateway = Gateway()
+        here = gateway.connect(HERE)
+        asked = request(api_key, version, 5, b"\0?", b"app")
+        here.client(asked).to_broker(asked)
+        assert here.events(NoConsumer) == [NoConsumer(request=name)]
+        assert true_until(gateway, NOW + LONG_SECONDS)
 
 
 def test_rule_24_other_clients_produce_on_the_fast_path() -> None:
