@@ -567,6 +567,31 @@ def test_rule_32_the_rack_is_not_written_for_such_clients() -> None:
     assert [stage.not_written for stage in stages] == [NotWritten.NAMED] * 2
 
 
+def test_rule_30_a_response_is_held_back_once() -> None:
+    """After a reload, a leader may lead a client here that was named before."""
+    gateway = Gateway()
+    reads = RackReads("R2", Known(REPLICA))
+    stages: list[RackReadsStage] = []
+
+    def make(state: ConnectionState) -> RackReadsStage:
+        stages.append(RackReadsStage(reads, lambda: REPLICA, BrokerVersions(), state))
+        return stages[-1]
+
+    play = gateway.connect(stages=(make,))
+    parks(play, fetch(12, *T[:1]), full(12, T[:1]))
+    for stage in stages:
+        stage.follower.watch()
+    asked, told = fetch(12, ("t", 0, 6), correlation=2), full(12, T[:1], correlation_id=2)
+    play.client(asked).to_broker(asked)
+    play.now += 0.001
+    play.broker(told).nothing()
+    for _ in range(3):
+        play.now += MAX_HOLD_SECONDS
+        play.connection.tick(play.now)
+    play.to_client(told)
+    parks(play, fetch(12, *T[:1], correlation=3), full(12, T[:1], correlation_id=3))
+
+
 @pytest.mark.parametrize("client", ["another", None])
 def test_other_clients_are_left_alone(client: str | None) -> None:
     """Their errors, early responses and late ones are their own affair, also at a broker in the rack."""
