@@ -7,16 +7,20 @@ replica that fails, and leave one that is not in sync.
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any, Final
 
 import pytest
 
 from tests.clients.runner import AIOKAFKA, CONFLUENT, KAFKA_PYTHON, Program, assert_same_records
 from tests.integration.bystander import until
+from tests.integration.producing import Producer
 from tests.integration.test_rack_reads_live import (
     HERE,
     LED_ELSEWHERE,
+    PARTITIONS,
     RECORDS,
+    TOPIC,
     Brokers,
     consumer,
     make_brokers,
@@ -25,6 +29,9 @@ from tests.integration.test_rack_reads_live import (
     record_bytes,
 )
 from tools.gateway import GatewayProcess
+from tools.kafka import LATEST
+from tools.kafka.admin import Admin
+from tools.zones.brokers import Brokers as LaggingBrokers
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -111,6 +118,41 @@ def test_a_client_comes_back_from_a_replica_that_is_stopped(
             os.kill(broker.pid, signal.SIGCONT)
         through.stop()
     once_and_in_order(through)
+
+
+def test_a_client_leaves_a_replica_that_is_not_in_sync() -> None:
+    """The replica lives, but copies nothing. It would serve old records without an error."""
+    options = ("--rack", f"R{HERE}", "--rack-clients", ",".join(CLIENT_IDS))
+    with LaggingBrokers(LATEST) as brokers:
+        brokers.create(TOPIC)
+        brokers.settle(TOPIC)
+        produce(brokers.bootstrap, b"first")
+        with (
+            GatewayProcess(brokers.bootstrap, *options) as gateway,
+            consumer(AIOKAFKA, gateway.address) as through,
+        ):
+            through.wait_ends(ends(RECORDS))
+            from_the_zone(gateway)
+            with brokers.fault("lagging"):
+                produce(brokers.bootstrap, b"while it lags")
+                until(lambda: reads(gateway)["returns"]["isr"] > 0, "nobody leaves")
+                through.wait_ends(ends(2 * RECORDS), seconds=90)
+            through.stop()
+    once_and_in_order(through)
+
+
+def produce(bootstrap: str, value: bytes) -> None:
+    """Append records to every partition. Brokers have the ids from 1 on, in the order of the addresses."""
+    addresses = bootstrap.split(",")
+    with Admin(addresses[0]) as admin:
+        for partition, leader in admin.leaders(TOPIC).items():
+            host, port = addresses[leader - 1].rsplit(":", 1)
+            with closing(Producer(host, int(port))) as producer:
+                producer.produce(TOPIC, partition, [value + b" %d" % number for number in range(RECORDS)])
+
+
+def ends(offset: int) -> dict[tuple[str, int], int]:
+    return {(TOPIC, partition): offset for partition in range(PARTITIONS)}
 
 
 def _failures(gateway: GatewayProcess) -> dict[str, Any]:
