@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -430,10 +430,10 @@ def seconds_of(text: str) -> float:
     Raises:
         argparse.ArgumentTypeError: the value is out of range.
     """
-    value = float(text)
-    if not 1 <= value <= 3600:
-        raise argparse.ArgumentTypeError(f"{text} is not between 1 and 3600")
-    return value
+    with suppress(ValueError):
+        if 1 <= (value := float(text)) <= 3600:
+            return value
+    raise argparse.ArgumentTypeError(f"{text} is not a number between 1 and 3600")
 
 
 _interrupted = threading.Event()

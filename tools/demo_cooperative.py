@@ -11,7 +11,7 @@ import random
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
@@ -186,10 +186,10 @@ def _count(text: str) -> int:
     Raises:
         argparse.ArgumentTypeError: the value is out of range.
     """
-    value = int(text)
-    if not 1_000 <= value <= 1_000_000:
-        raise argparse.ArgumentTypeError(f"{text} is not between 1000 and 1000000")
-    return value
+    with suppress(ValueError):
+        if 1_000 <= (value := int(text)) <= 1_000_000:
+            return value
+    raise argparse.ArgumentTypeError(f"{text} is not a number between 1000 and 1000000")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -39,8 +39,8 @@ def saved_by_floors(found: FloorsReport) -> str:
     ]
     requests, fewer = found["requests"], found["fewer_requests"]
     text = (
-        f"With {' and '.join(options)}, a gateway would send {number(fewer)} of "
-        f"{plural(requests, 'fetch request')} less ({percent(fewer / requests if requests else 0.0)}). "
+        f"With {' and '.join(options)}, a gateway would leave out {number(fewer)} of "
+        f"{plural(requests, 'fetch request')} ({percent(fewer / requests if requests else 0.0)}). "
         f"That saves {size(found['saved_bytes'])} more than sessions alone."
     )
     if found["later_at_most_seconds"]:

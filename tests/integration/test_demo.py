@@ -128,20 +128,22 @@ def test_help_has_examples_and_exit_codes(module: str) -> None:
     assert "exit codes: 0: " in done.stdout
 
 
-def test_a_wrong_number_of_records_is_refused_in_one_line() -> None:
-    done = run("--records", "10", module=COOPERATIVE)
+@pytest.mark.parametrize("records", ["10", "many"])
+def test_a_wrong_number_of_records_is_refused_in_one_line(records: str) -> None:
+    done = run("--records", records, module=COOPERATIVE)
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1] == (
-        "python -m tools.demo_cooperative: error: argument --records: 10 is not between 1000 and 1000000"
+        f"python -m tools.demo_cooperative: error: argument --records: {records} is not a number "
+        "between 1000 and 1000000"
     )
 
 
-@pytest.mark.parametrize("module", [DEMO, LINK, ZONES])
-def test_wrong_seconds_are_refused_in_one_line_before_anything_starts(module: str) -> None:
-    done = run("--seconds", "0", module=module)
+@pytest.mark.parametrize(("module", "seconds"), [(DEMO, "0"), (LINK, "0"), (ZONES, "ten")])
+def test_wrong_seconds_are_refused_in_one_line_before_anything_starts(module: str, seconds: str) -> None:
+    done = run("--seconds", seconds, module=module)
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1] == (
-        f"python -m {module}: error: argument --seconds: 0 is not between 1 and 3600"
+        f"python -m {module}: error: argument --seconds: {seconds} is not a number between 1 and 3600"
     )
 
 

@@ -208,7 +208,7 @@ def test_a_table_has_one_description_for_all_forms() -> None:
 def test_floors_are_a_part_of_its_own() -> None:
     assert "Fetch floors" not in Page(html.render(sample.report())).text
     text = Page(html.render({**sample.report(), "floors": sample.floors()})).text
-    for words in ("Fetch floors", "50,400", "a gateway would send 116,030 of 149,684 fetch requests less"):
+    for words in ("Fetch floors", "50,400", "a gateway would leave out 116,030 of 149,684 fetch requests"):
         assert words in text
 
 
