@@ -139,10 +139,7 @@ class Follower:
         if not empty or throttle_ms or fetch is None or not self._waits:
             self.early = 0
             return False
-        request = state.queue.expected[0]
-        # If another stage holds it back already, that is enough.
-        soon = state.now - request.sent_at < min(MAX_HOLD_SECONDS, fetching.wait / 2)
-        early = soon and request.claim is None
+        early = state.now - state.queue.expected[0].sent_at < min(MAX_HOLD_SECONDS, fetching.wait / 2)
         self.early = self.early + 1 if early else 0
         return early
 

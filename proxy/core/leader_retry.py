@@ -423,7 +423,7 @@ class LeaderRetry(Stage):
 
     def around_fetch(self, request: InFlight, fetching: FetchHandler) -> Handler:
         """Return the handler of a fetch. From v16 on, clients learn new leaders by KIP-951 instead."""
-        if request.version >= HINTS_VERSION or not self._siblings.fetches:
+        if request.version >= HINTS_VERSION or not (self._siblings.fetches and fetching.follows):
             return request.handler
         return FollowFetch(self, request.handler, fetching)
 

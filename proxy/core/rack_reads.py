@@ -454,6 +454,7 @@ class RackReadsStage(Stage):
             return
         if (
             self.follower.watched
+            and fetch.frame  # a fetch of the fast path has none, and the next one takes another way
             and reader.unseen
             and not (walk is not None and (walk.failed or walk.error_code))
         ):
@@ -491,8 +492,11 @@ class RackReadsStage(Stage):
     # Responses of a follower
 
     def around_fetch(self, request: InFlight, fetching: FetchHandler) -> Handler:
-        """Return the handler of a fetch that a leader has led here."""
-        here = self.follower.watched and self._shared.racks.is_here(self._node_id())
+        """Return the handler of a fetch that a leader has led here.
+
+        If Metadata named the broker before, until a reload, the stage of ``--rack-clients`` still does this.
+        """
+        here = self.follower.watched and self._shared.racks.is_here(self._node_id()) and fetching.follows
         return Led(self, request.handler, fetching) if here else request.handler
 
     @property

@@ -20,6 +20,7 @@ from proxy.fetch_manager.manager import FetchManager
 from proxy.protocol.leader_requests import metadata_request
 from proxy.protocol.replicas import read_replicas
 from tests.core.replicas import Part, body
+from tests.core.test_follow import play as played
 from tests.core.test_rack_reads import Known
 from tests.frames import Want, entry, fetch, fetch_response, framed, topic_id
 from tests.model import wire
@@ -617,9 +618,16 @@ def test_members_of_cooperative_groups_are_left_alone() -> None:
 
 
 def test_follow_leader_does_not_follow_a_replica() -> None:
-    """Its error 6 passes: Metadata leads the client."""
-    play = Gateway().connect(siblings=Siblings(), resolve=lambda *_: ("gw", 1), node_id=REPLICA)
+    """Its error 6 passes: Metadata leads the client. The client has a connection to the leader."""
+    siblings, shared = Siblings(), Gateway().shared[0]
+
+    def make(state: ConnectionState) -> RackClientsStage:
+        return RackClientsStage(shared, lambda: REPLICA, state)
+
+    played(siblings, LEADER, host=HOST)
+    play = played(siblings, REPLICA, host=HOST, first_stages=(make,))
     play.exchange(fetch(12, *T[:1]), fetch_response(12, ("t", [entry(0, error=6)])))
+    assert +shared.returns == Counter(refused=1)
 
 
 def test_the_steady_path_is_the_fast_path() -> None:

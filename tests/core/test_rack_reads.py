@@ -105,6 +105,28 @@ def named(play: Playbook, software: str) -> Playbook:
     return play
 
 
+def test_a_response_to_a_fetch_of_the_fast_path_while_another_partition_is_led_here() -> None:
+    """The response matches no plan, and the fetch in flight has no frame any more."""
+    gateway = Gateway()
+    leader, follower = gateway.connect(), gateway.connect(FOLLOWER)
+    writes(leader, 12, *T, correlation=1)
+    answers(leader, redirects(12, ("t", 0), correlation_id=1))
+    for number in range(20):
+        follower.client(asked := fetch(12, ("t", 0, number), correlation=number)).to_broker(asked)
+        follower.now += 0.1
+        answers(follower, full(12, T[:1], correlation_id=number))
+    assert follower.connection.passed > 9
+    follower.client(asked := fetch(12, ("t", 0, 20), correlation=20)).to_broker(asked)
+    writes(leader, 12, *T[1:], correlation=2)
+    answers(leader, redirects(12, ("t", 1), correlation_id=2))
+    answers(follower, fetch_response(12, throttle_time_ms=9, correlation_id=20))
+    wants: list[Want] = [("t", 0), ("t", 1)]
+    follower.client(asked := fetch(12, *wants, correlation=21)).to_broker(asked)
+    follower.now += 0.5
+    answers(follower, full(12, wants, correlation_id=21))
+    assert gateway.counts == {"redirects": 2, "moved": 2}
+
+
 def redirects(version: int, *places: tuple[str, int], to: int = FOLLOWER, **fields: Any) -> bytes:
     """Build the answer of a leader that names a follower for each of these partitions."""
     by_topic: dict[str, list[wire.PartitionData]] = {}
