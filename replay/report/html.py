@@ -40,7 +40,7 @@ from replay.report.wording import (
     untold,
     warnings,
 )
-from replay.report.zone_wording import latencies, ways, zones_known
+from replay.report.zone_wording import crossing, latencies, ways, zones_known
 from replay.report.zone_wording import money as zone_money
 from replay.report.zones_model import ZonesReport
 
@@ -162,9 +162,10 @@ def _fetches(report: Report) -> dict[str, Any]:
 
 def _zone_words(report: Report) -> dict[str, str]:
     if "zones" not in report:
-        return {}
+        return {"zones_crossing": ""}
     found = report["zones"]
     return {
+        "zones_crossing": crossing(found),
         "zones_known": zones_known(found),
         "zone_ways": ways(),
         "zone_latencies": latencies(),

@@ -39,7 +39,7 @@ from replay.report.wording import (
     untold,
     warnings,
 )
-from replay.report.zone_wording import latencies, money, ways, zones_known
+from replay.report.zone_wording import crossing, latencies, money, ways, zones_known
 from replay.report.zones_model import ZonesReport
 
 ROWS: Final = 10
@@ -100,7 +100,10 @@ def _headline(report: Report) -> Text:
         return text.append(f"{size(actual_bytes(fetch))} of fetch bytes")
     text.append(f"{size(fetch['saved_bytes'])} of {size(actual_bytes(fetch))} fetch bytes saved: ")
     text.append(percent(fetch["saved_ratio"]), style=_style(fetch["saved_bytes"]))
-    return text.append(f" ({size(predicted_bytes(fetch))} would go to and from the brokers)")
+    text.append(f" ({size(predicted_bytes(fetch))} would go to and from the brokers)")
+    if "zones" in report and (crosses := crossing(report["zones"])):
+        text.append(f"\n{crosses}")
+    return text
 
 
 def _style(saved: int) -> str:

@@ -140,8 +140,8 @@ def by_client(found: ZonesReport, limit: int) -> ReportTable:
             ReportColumn(title="Software"),
             *_ZONES,
             ReportColumn(title="All bytes to other zones", unit=BYTES, wide=True),
-            ReportColumn(title="Moved by the rack", unit=BYTES, short="A"),
-            ReportColumn(title="Moved by the leader", unit=BYTES, short="B"),
+            ReportColumn(title="A: moved by the rack", unit=BYTES, short="A"),
+            ReportColumn(title="B: moved by the leader", unit=BYTES, short="B"),
         ),
         lines=_ranked(lines, limit, "client", 2),
     )
@@ -168,8 +168,8 @@ def by_topic(found: ZonesReport, limit: int) -> ReportTable:
             ReportColumn(title="Topic"),
             *_ZONES,
             ReportColumn(title="All bytes to other zones", unit=BYTES, wide=True),
-            ReportColumn(title="Moved by the rack", unit=BYTES, short="A"),
-            ReportColumn(title="Moved by the leader", unit=BYTES, short="B"),
+            ReportColumn(title="A: moved by the rack", unit=BYTES, short="A"),
+            ReportColumn(title="B: moved by the leader", unit=BYTES, short="B"),
         ),
         lines=_ranked(lines, limit, "topic", 1),
     )
@@ -192,8 +192,8 @@ def moves(found: ZonesReport) -> ReportTable:
         columns=(
             ReportColumn(title="Records", short=""),
             ReportColumn(title="What it means", soft=True, wide=True),
-            ReportColumn(title="Rack in the fetch", unit=BYTES, short="A: rack in the fetch"),
-            ReportColumn(title="Replica as leader", unit=BYTES, short="B: replica as leader"),
+            ReportColumn(title="A: rack in the fetch", unit=BYTES, short="A: rack in the fetch"),
+            ReportColumn(title="B: replica as leader", unit=BYTES, short="B: replica as leader"),
         ),
         lines=[*lines, ReportLine(values=("all records and produce", "", *whole), total=True)],
     )

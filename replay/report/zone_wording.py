@@ -1,6 +1,6 @@
 """The sentences of the report on zones."""
 
-from replay.report.wording import duration, plural, price, shown, size
+from replay.report.wording import duration, percent, plural, price, shown, size
 from replay.report.zones_model import ZoneMoney, ZonesReport
 
 
@@ -27,6 +27,24 @@ def zones_known(found: ZonesReport) -> str:
             "Give --client-rack the names that brokers have."
         )
     return " ".join(lines)
+
+
+def crossing(found: ZonesReport) -> str:
+    """Say how much of records came from other zones, and what each way would move; "" if no zone is known."""
+    records = found["record_bytes"]
+    other, known = records["other"], records["same"] + records["other"]
+    if not known:
+        return ""
+    whole = known + records["unknown"]
+    share = percent(other / whole)
+    text = f"{size(other)} of {size(whole)} of records came from brokers in other zones: {share}."
+    if not other:
+        return text
+    reads, named = (size(found[way]["moved_bytes"]) for way in ("rack_reads", "rack_clients"))
+    return (
+        f"{text} --rack-reads client would move {reads} of them into the clients' zones, "
+        f"--rack-clients {named}."
+    )
 
 
 def ways() -> str:
@@ -62,8 +80,9 @@ def money(found: ZoneMoney) -> str:
         f"Between zones: {size(to_clients['bytes'])} to clients for {cost(to_clients['cost'])}, and "
         f"{size(to_brokers['bytes'])} to brokers for {cost(to_brokers['cost'])}, in {span} at "
         f"{found['price_per_gb']:g} {unit} per GB and direction. Together {cost(found['cost'])}; if both "
-        f"ends pay, {cost(found['cost_both_ends'])}. Of this, A would move bytes for "
-        f"{cost(found['rack_reads_saves'])}, and B for {cost(found['rack_clients_saves'])}."
+        f"ends pay, {cost(found['cost_both_ends'])}. Of this, --rack-reads client would "
+        f"move bytes for {cost(found['rack_reads_saves'])}, --rack-clients for "
+        f"{cost(found['rack_clients_saves'])}."
     )
     month = found["cost_per_month"]
     if month is not None:

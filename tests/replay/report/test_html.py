@@ -216,6 +216,7 @@ def test_zones_are_parts_of_their_own() -> None:
     assert "Bytes by zone" not in html.render(sample.report())
     text = Page(html.render({**sample.report(), "zones": sample.zones("az-1", "az-2")})).text
     for words in (
+        "of records came from brokers in other zones",
         "Bytes by zone A zone is a rack of Kafka's brokers.",
         "records in fetch responses 100 MB 200 MB 5.00 kB",
         "Zone to zone From To Bytes az-1 az-2 202 MB az-2 unknown 5.55 kB",

@@ -253,6 +253,20 @@ def test_zones_at_80_columns() -> None:
         assert words in flat
 
 
+def test_the_first_lines_say_how_much_crosses_zones() -> None:
+    zones = sample.zones("az-1", "az-2")
+    crosses = (
+        "200 MB of 300 MB of records came from brokers in other zones: 66.7 %. --rack-reads client "
+        "would move 120 MB of them into the clients' zones, --rack-clients 150 MB. What to do"
+    )
+    assert crosses in " ".join(printed({**sample.report(), "zones": zones}).split())
+    zones["record_bytes"] = {"same": 9_000, "other": 0, "unknown": 1_000}
+    flat = " ".join(printed({**sample.report(), "zones": zones}).split())
+    assert "0 B of 10.0 kB of records came from brokers in other zones: 0.0 %. What to do" in flat
+    zones["record_bytes"] = {"same": 0, "other": 0, "unknown": 1_000}
+    assert "of records came" not in printed({**sample.report(), "zones": zones})
+
+
 def test_a_rack_of_clients_without_brokers_is_named() -> None:
     zones = sample.zones("az-1", "az-3")
     absent = "No broker is in these racks of clients: az-3. Give --client-rack the names that brokers have."
