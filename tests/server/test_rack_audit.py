@@ -463,16 +463,16 @@ def test_workers_add_up_and_the_supervisor_warns() -> None:
             gate.open()
             try:
                 await until(lambda: gate.status().bootstrap_answered and not gate.status().problems)
-                for _ in range(4):
-                    await ask(gate.listen.port + 1)
-                account = await gate.collect_account()
+                with capture_logs() as lines:
+                    for _ in range(4):
+                        await ask(gate.listen.port + 1)
+                    account = await gate.collect_account()
+                    await until(lambda: lines)
                 assert account.counts.zones is not None
                 assert account.counts.zones.racks == {str(node_id): rack for node_id, rack in RACKS.items()}
                 total = account.counts.total().broker
                 counted = account.counts.zones.byte_counts
                 assert counted == {("other", "other"): total.bytes_in + total.bytes_out}
-                with capture_logs() as lines:
-                    await until(lambda: lines)
                 assert [line["event"] for line in lines] == ["no broker is in the gateway's rack"]
                 assert account.health.state == "ready"
             finally:
