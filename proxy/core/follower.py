@@ -23,7 +23,7 @@ from proxy.protocol.api import LENGTH_BYTES, ApiKey, ErrorCode, request_header, 
 from proxy.protocol.fetch_layout import ERROR_CODE, HIGH_WATERMARK, LAYOUTS, FetchLayout
 from proxy.protocol.fetch_request import FetchRequest
 from proxy.protocol.fetch_response import FetchResponseWalk, HintAt, PartitionError
-from proxy.protocol.leader_requests import BY_ID, BY_NAME, metadata_request
+from proxy.protocol.leader_requests import BY_ID, BY_NAME, Place, metadata_request
 from proxy.protocol.primitives import Buffer, ProtocolError
 
 OVERDUE_SECONDS: Final = 2.0
@@ -50,8 +50,6 @@ _AT_ONCE: Final = frozenset(
 """The requests that brokers answer at once."""
 _NOT_LEADER: Final = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
-Place: TypeAlias = tuple[bytes, int]
-"""A partition: the topic's key in fetches (its name, or its id from v13 on), and the partition's number."""
 Edit: TypeAlias = tuple[int, bytes]
 """An offset in a response, and the bytes that replace as many bytes there."""
 

@@ -14,12 +14,13 @@ import numpy as np
 from proxy.core.connection_state import ConnectionState
 from proxy.core.follower import ASK_SECONDS, Edit, Follower, FromFollower, not_leader
 from proxy.core.in_flight import FetchHandler, Handler, InFlight, Over
-from proxy.core.rack_leaders import Place, RackLeaders
+from proxy.core.rack_leaders import RackLeaders
 from proxy.core.requests import readable
 from proxy.core.stage import Stage
 from proxy.protocol.api import LENGTH_BYTES, ApiKey, ErrorCode, request_header, response_header
 from proxy.protocol.fetch_request import FetchRequest, Topics
 from proxy.protocol.fetch_response import MAX_ERRORS, HintAt, PartitionError
+from proxy.protocol.leader_requests import Place
 from proxy.protocol.metadata import LAST_VERSION
 from proxy.protocol.primitives import Buffer, ProtocolError
 from proxy.protocol.replicas import FIRST_VERSION

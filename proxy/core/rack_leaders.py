@@ -12,12 +12,13 @@ true leader. After trouble, a client gets true Metadata for some time (`RackLead
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol, TypeAlias
+from typing import Final, NamedTuple, Protocol
 from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
 
+from proxy.protocol.leader_requests import Place
 from proxy.protocol.primitives import UUID_BYTES, ProtocolError
 from proxy.protocol.replicas import NOBODY, NodeIds, Replicas, read_replicas, with_leaders
 
@@ -70,8 +71,6 @@ class Racks(Protocol):
         """Return whether a broker is known to be in the gateway's rack."""
 
 
-Place: TypeAlias = tuple[bytes, int]
-"""A partition: the topic's name or id, and the partition's number."""
 _ALL: Final = b"", -1
 """Stands for all partitions of all topics. A topic with the number -1 stands for all its partitions."""
 
@@ -102,17 +101,8 @@ class _Known:
         return self.table.nbytes + _MORE_BYTES
 
 
-class _True(NamedTuple):
-    """How long a client gets true Metadata."""
-
-    until: float
-    """In seconds."""
-    seconds: float
-    """The length of this time, in seconds."""
-
-
-class _Pause(NamedTuple):
-    """How long no client is told of a broker."""
+class _Time(NamedTuple):
+    """How long a client gets true Metadata, or no client is told of a broker."""
 
     until: float
     """In seconds."""
@@ -151,9 +141,9 @@ class RackLeaders:
         """The number of responses that were held back."""
         self.changes = 0
         """The number of times that something else was learned of leaders, replicas or racks."""
-        self._true: OrderedDict[tuple[str, str], dict[Place, _True]] = OrderedDict()
+        self._true: OrderedDict[tuple[str, str], dict[Place, _Time]] = OrderedDict()
         """The clients that get true Metadata, by client id and host, and the partitions for which they do."""
-        self._out: dict[int, _Pause] = {}
+        self._out: dict[int, _Time] = {}
         """The brokers that have failed, by node id."""
         self._stages: set[Reading] = set()
         self._silent: dict[int, float] = {}
@@ -315,12 +305,12 @@ class RackLeaders:
         self.returns[how] += 1
         if node_id is None:
             return
-        last = self._out.get(node_id, _Pause(-MAX_PAUSE_SECONDS, PAUSE_SECONDS))
+        last = self._out.get(node_id, _Time(-MAX_PAUSE_SECONDS, PAUSE_SECONDS))
         if now < last.until:
             return
         recent = now - last.until < MAX_PAUSE_SECONDS
         seconds = min(2 * last.seconds, MAX_PAUSE_SECONDS) if recent else PAUSE_SECONDS
-        self._out[node_id] = _Pause(now + seconds, seconds)
+        self._out[node_id] = _Time(now + seconds, seconds)
         self.tell(node_id, seconds, now)
 
     def overdue(self, node_id: int | None, now: float) -> None:
@@ -402,7 +392,7 @@ class RackLeaders:
             now: the time of the other process in seconds. All processes have one clock.
         """
         if isinstance(who, int) and isinstance(seconds, float):
-            self._out[who] = _Pause(now + seconds, seconds)
+            self._out[who] = _Time(now + seconds, seconds)
         elif isinstance(who, tuple) and isinstance(seconds, dict):
             self._distrust(*who, seconds, now)
 
@@ -410,7 +400,7 @@ class RackLeaders:
         found = self._true.setdefault((client_id, host), {})
         self._true.move_to_end((client_id, host))
         for place, each in seconds.items():
-            new = _True(now + each, each)
+            new = _Time(now + each, each)
             found[place] = max(found.get(place, new), new)
         if len(found) > MAX_PLACES:
             latest = max(found.values())

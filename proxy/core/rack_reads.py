@@ -21,7 +21,7 @@ import numpy as np
 
 from proxy.core.connection_state import ConnectionState
 from proxy.core.eligibility import BrokerVersions
-from proxy.core.follower import ASK_SECONDS, Edit, Follower, FromFollower, Place, not_leader
+from proxy.core.follower import ASK_SECONDS, Edit, Follower, FromFollower, not_leader
 from proxy.core.in_flight import FetchHandler, Handler, InFlight
 from proxy.core.requests import read_client_names
 from proxy.core.stage import Stage
@@ -30,6 +30,7 @@ from proxy.protocol.api_versions import Features
 from proxy.protocol.fetch_layout import RACK_VERSION
 from proxy.protocol.fetch_request import FetchRequest
 from proxy.protocol.fetch_response import HintAt, PartitionError
+from proxy.protocol.leader_requests import Place
 from proxy.protocol.primitives import ProtocolError
 from proxy.protocol.produce import READ_WITHIN
 from proxy.protocol.replicas import read_replicas
