@@ -22,7 +22,7 @@ from proxy.core.own import OwnResponse, own
 from proxy.protocol.api import LENGTH_BYTES, ApiKey, ErrorCode, request_header, response_header
 from proxy.protocol.fetch_layout import ERROR_CODE, HIGH_WATERMARK, LAYOUTS, FetchLayout
 from proxy.protocol.fetch_request import FetchRequest
-from proxy.protocol.fetch_response import FetchResponseWalk, HintAt, PartitionError
+from proxy.protocol.fetch_response import MAX_ERRORS, FetchResponseWalk, HintAt, PartitionError
 from proxy.protocol.leader_requests import BY_ID, BY_NAME, Place, metadata_request
 from proxy.protocol.primitives import Buffer, ProtocolError
 
@@ -190,11 +190,9 @@ class Follower:
         state.tally.probe_bytes += len(frame)
         state.send(own(frame, OwnResponse(state, _METADATA, take, 0)), frame)
 
-    def fail(self) -> None:
+    def fail(self, why: str) -> None:
         """End the connection, because the client has to leave and can't be told so."""
-        self._state.fail(
-            "broker", "a replica in the rack is not in sync any more, so its client asks the leader"
-        )
+        self._state.fail("broker", f"a replica in the rack {why}, so its client asks the leader")
 
     # The follower's health
 
@@ -257,7 +255,7 @@ class Follower:
             if now >= due and bytes_in == self._bytes_in:
                 if now >= late:
                     self._failed("overdue", now)
-                state.fail("broker", "a replica in the rack does not respond, so its client asks the leader")
+                self.fail("does not respond")
                 return
             self._bytes_in = bytes_in
         self._look_at(due if due > now else now + _LOOK_SECONDS)
@@ -377,7 +375,7 @@ class FromFollower(Around):
         leaving = self.leave()
         new, found = with_errors(frame, walk, leaving, isolation)
         if found != leaving:
-            self._follower.fail()
+            self._follower.fail("is not in sync any more")
         return new
 
     def _fed(self, chunk: bytes, *, last: bool) -> list[Buffer]:
@@ -388,6 +386,9 @@ class FromFollower(Around):
             pieces, self._pieces, self._size = [*self._pieces, *pieces], [], 0
             return pieces
         if response.walk is not None:
+            if len(response.walk.errors) >= MAX_ERRORS:  # further ones are not noted
+                self._follower.fail("has too many errors")
+                return []
             pieces = self._without_errors(pieces, response, response.walk, last=last)
         follower = self._follower
         if last and pieces and follower.watched and follower.is_early(fetching, response.walk):

@@ -19,7 +19,7 @@ from proxy.core.requests import readable
 from proxy.core.stage import Stage
 from proxy.protocol.api import LENGTH_BYTES, ApiKey, ErrorCode, request_header, response_header
 from proxy.protocol.fetch_request import FetchRequest, Topics
-from proxy.protocol.fetch_response import MAX_ERRORS, HintAt, PartitionError
+from proxy.protocol.fetch_response import HintAt, PartitionError
 from proxy.protocol.leader_requests import Place
 from proxy.protocol.metadata import LAST_VERSION
 from proxy.protocol.primitives import Buffer, ProtocolError
@@ -318,8 +318,6 @@ class RackClientsStage(Stage):
         client = state.client_id, state.host
         edits: list[Edit] = []
         refused: dict[str, list[Place]] = {}
-        if len(errors) >= MAX_ERRORS:
-            state.fail("broker", f"a response of a replica with {len(errors)} errors")
         for error in errors:
             place, code = (error.key, error.partition), error.error_code
             leads = shared.leads(place, node_id)

@@ -17,6 +17,7 @@ from proxy.core.rack_reads import NotWritten, RackReads, RackReadsStage
 from proxy.core.siblings import Siblings
 from proxy.fetch_manager.cache import FetchSessionCache
 from proxy.fetch_manager.manager import FetchManager
+from proxy.protocol.fetch_response import MAX_ERRORS
 from proxy.protocol.leader_requests import metadata_request
 from proxy.protocol.replicas import read_replicas
 from tests.core.replicas import Part, body
@@ -237,6 +238,17 @@ def test_rule_27_in_a_session_that_the_gateway_gives_to_the_client() -> None:
     given = fetch_response(12, ("t", [entry(0, error=6)]), session_id=session_id, correlation_id=3)
     play.broker(wrong).to_client(given)
     assert +gateway.shared[0].returns == Counter(out_of_range=1)
+
+
+@pytest.mark.parametrize("chunk", [1 << 16, 1 << 30])
+def test_rule_27_with_more_errors_than_are_noted_the_connection_ends(chunk: int) -> None:
+    """Otherwise the last ones would reach the client."""
+    play = Gateway().connect(core=Connection)
+    play.client(asked := fetch(12, *T[:1])).to_broker(asked)
+    told = fetch_response(12, ("t", [entry(at, error=1) for at in range(MAX_ERRORS + 1)]))
+    play.broker(told, chunk=chunk)
+    assert play.connection.fault is not None
+    assert (1).to_bytes(2) + b"\xff" * 24 not in play.takes_client()
 
 
 def test_rule_28_a_replica_that_does_not_respond_is_named_to_nobody() -> None:
