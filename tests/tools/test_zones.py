@@ -16,7 +16,7 @@ from tools.kafka.ports import free_ports
 from tools.zones.__main__ import main
 from tools.zones.brokers import ELSEWHERE, HERE, PARTITIONS, led_elsewhere, replicas
 from tools.zones.outcome import TIGHT, Findings, Row, failures, judge, longest_gap
-from tools.zones.readers import Received
+from tools.zones.readers import Received, why
 from tools.zones.replication import Replication
 from tools.zones.tables import by_fault, by_release, markdown, tables
 from tools.zones.traffic import Fetched, Traffic, traffic
@@ -228,6 +228,22 @@ def test_a_client_that_was_not_run_once_has_no_value_there() -> None:
     rows = [replace(ROW, fault="killed", ran=False, note="it ended"), replace(ROW, fault="stopped")]
     assert markdown(by_release(rows)).endswith("| java | 33% | - | 0.0 | 0 | 0 | 0 | 0 | 20 |\n")
     assert markdown(by_release(rows[:1])).endswith("| java | not run: it ended |  |  |  |  |  |  |\n")
+
+
+@pytest.mark.parametrize(
+    ("told", "line"),
+    [
+        (
+            "    at Socket.emit\n  code: 'UNSUPPORTED_API',\n}\n\nNode.js v20.20.2\n",
+            "code: 'UNSUPPORTED_API',",
+        ),
+        ("Error: no broker\nNode.js v20.20.2\n", "Error: no broker"),
+        ("bye\n\n", "bye"),
+        ("", ""),
+    ],
+)
+def test_a_client_that_has_ended_is_told_with_the_line_that_names_an_error(told: str, line: str) -> None:
+    assert why(told) == line
 
 
 @pytest.mark.parametrize("option", ["--clients", "--faults", "--modes"])

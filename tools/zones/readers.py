@@ -1,5 +1,6 @@
 """The clients, and when each of their records came."""
 
+import re
 import shutil
 import threading
 import time
@@ -34,6 +35,7 @@ CLIENTS: Final = (
 )
 OWN_GROUP: Final = ("kafkajs", "platformatic")
 """Clients that always join a group."""
+_ERROR: Final = re.compile(r"error|\bcode:", re.IGNORECASE)
 _TOOLCHAINS: Final[Mapping[str, Sequence[str]]] = {
     "java": ("javac", "java"),
     "sarama": ("go",),
@@ -100,8 +102,7 @@ class Reader:
                 case "error":
                     self.errors[line["code"]] += 1
         if not runs and not self.ended:
-            told = self.run.told_on_stderr().split("\n")
-            self.ended = f"it ended: {next((line for line in reversed(told) if line.strip()), '')}"
+            self.ended = f"it ended: {why(self.run.told_on_stderr())}"
 
 
 class Readers:
@@ -168,6 +169,12 @@ class Readers:
     def _end(self) -> None:
         for reader in self.all:
             reader.run.__exit__(None, None, None)
+
+
+def why(told: str) -> str:
+    """Return the line of a program's last output that names an error. If none does, return the last line."""
+    lines = [line.strip() for line in told.splitlines() if line.strip()]
+    return next((line for line in lines if _ERROR.search(line)), lines[-1] if lines else "")
 
 
 def client_id_of(name: str, program: Program) -> str:
