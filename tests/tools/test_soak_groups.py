@@ -31,7 +31,7 @@ def life(name: str, *lines: str, killed_at: int = 0) -> MemberLife:
 def judged(*lives: MemberLife, gateway_down: Sequence[tuple[int, int]] = ()) -> dict[str, int]:
     """Return the counts of findings. Counts that every run has are left out."""
     verdict = GroupsVerdict()
-    judge(LOG, lives, gateway_down, verdict)
+    judge(LOG, lives, {0: gateway_down}, verdict)
     assert bool(verdict.problems) == any(verdict.counts[each] for each in PROBLEMS)
     return {
         name: verdict.counts[name] for name in (*PROBLEMS, EXCUSED, FENCED, IN_HAND) if verdict.counts[name]
@@ -52,9 +52,9 @@ def test_what_came_twice_is_told_with_what_the_group_went_through() -> None:
         "a", "assigned 1 0", *records(2, 0), "committed 3 0 1", "assigned 5 0", *records(6, 0, 1, 2, 3)
     )
     verdict = GroupsVerdict()
-    judge(LOG, [one], [(4, 5)], verdict)
+    judge(LOG, [one], {0: [(4, 5)]}, verdict)
     story = "offset 0 of partition 0: 0.000 a assigned -1 -1; 0.000 a committed 0 1; "
-    story += "0.000 gateway gone until 0.000; 0.000 a assigned -1 -1"
+    story += "0.000 gateway 0 gone until 0.000; 0.000 a assigned -1 -1"
     assert verdict.problems[-1] == story
 
 
@@ -93,6 +93,16 @@ def test_what_was_not_committed_comes_again_after_a_kill_alone() -> None:
     assert judged(life("a", *lines), two, gateway_down=[(5, 5)]) == {EXCUSED: 1}
     assert judged(life("a", *lines), two) == {TWICE: 1}
     assert judged(life("a", *lines, "fenced 5"), two) == {FENCED: 1}
+
+
+def test_only_the_gateway_of_a_member_excuses_it() -> None:
+    one = life("a", "assigned 1 0", *records(2, 0, 1), "committed 4 0 1")
+    two = life("b", "assigned 6 0", *records(7, 1, 2, 3))
+    one.gateway = 1
+    for gateway, found in (0, TWICE), (1, EXCUSED):
+        verdict = GroupsVerdict()
+        judge(LOG, [one, two], {gateway: [(5, 5)]}, verdict)
+        assert verdict.counts[found] == 1
 
 
 def test_what_a_zombie_had_in_hand_is_its_own_concern() -> None:

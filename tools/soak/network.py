@@ -120,14 +120,14 @@ class Relays:
     """A network without namespaces: one relay for each broker, all in one thread."""
 
     def __init__(self, nodes: int) -> None:
-        self._relays = {node: NetworkRelay() for node in range(1, nodes + 1)}
-        self.wires: dict[int, Wire] = dict(self._relays)
+        self.relays = {node: NetworkRelay() for node in range(1, nodes + 1)}
+        self.wires: dict[int, Wire] = dict(self.relays)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()
-        for relay in self._relays.values():
+        for relay in self.relays.values():
             asyncio.run_coroutine_threadsafe(relay.start(), self._loop).result()
         return self
 
@@ -137,8 +137,9 @@ class Relays:
         self._thread.join()
         self._loop.close()
 
-    @staticmethod
-    async def _end() -> None:
+    async def _end(self) -> None:
+        for relay in self.relays.values():
+            relay.close()
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
         for task in tasks:
             task.cancel()
@@ -154,7 +155,7 @@ class Relays:
 
     def via(self, broker: Broker) -> tuple[str, str]:
         """Return the address for a broker to bind for the gateway, and the address to connect to."""
-        relay = self._relays[broker.node_id]
+        relay = self.relays[broker.node_id]
         return relay.target, relay.address
 
 
@@ -165,11 +166,17 @@ class NetworkRelay:
         self.delay = self.loss = 0.0
         port = free_ports(2)
         self.address, self.target = f"127.0.0.1:{port}", f"127.0.0.1:{port + 1}"
+        self._server: asyncio.Server | None = None
 
     async def start(self) -> None:
         """Start to listen at `address`."""
         host, _, port = self.address.rpartition(":")
-        await asyncio.start_server(self._serve, host, int(port))
+        self._server = await asyncio.start_server(self._serve, host, int(port))
+
+    def close(self) -> None:
+        """Stop to listen."""
+        if self._server is not None:
+            self._server.close()
 
     async def _serve(self, near: asyncio.StreamReader, near_writer: asyncio.StreamWriter) -> None:
         host, _, port = self.target.rpartition(":")

@@ -19,10 +19,29 @@ def main() -> int:
     parser.add_argument("--groups", type=int, default=6, help="groups side by side (default: 6)")
     parser.add_argument("--seed", type=int, help="of all choices (default: another one each time)")
     parser.add_argument("--keep", type=Path, help="a folder for what the members write")
+    parser.add_argument(
+        "--gateways", type=int, default=1, help="members are spread over so many (default: 1)"
+    )
+    parser.add_argument("--members", type=int, default=0, help="of each group (default: 2 to 4, by its kind)")
+    parser.add_argument(
+        "--must-share",
+        action="store_true",
+        help="fail if a group did not share, with several gateways across them",
+    )
     given = parser.parse_args()
     seed = random.randrange(1_000_000) if given.seed is None else given.seed  # noqa: S311 - not a secret
     print(f"seed {seed}")
-    outcome = chaos(given.kills, given.groups, seed, lambda line: print(line, flush=True), given.keep)
+    outcome = chaos(
+        given.kills,
+        given.groups,
+        seed,
+        lambda line: print(line, flush=True),
+        given.keep,
+        gateways=given.gateways,
+        members=given.members,
+    )
+    if given.must_share:
+        outcome.verdict.problems += outcome.unshared
     for line in summary(outcome):
         print(line)
     for problem in outcome.problems:

@@ -1,6 +1,6 @@
-"""The run of the soak test: a broker, a gateway, and groups of members. The end of the run is calm.
+"""The run of the soak test: a broker, gateways, and groups of members. The end of the run is calm.
 
-Until then, members are killed, stopped and replaced.
+Until then, members are killed, stopped and replaced, and the gateways have faults.
 """
 
 import random
@@ -15,29 +15,23 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
-from tools.gateway import GatewayProcess
-from tools.kafka import Broker
 from tools.kafka.admin import Admin
+from tools.soak.groups.gateways import IN_FLIGHT_SECONDS, UP_SECONDS, GatewayFaults, GroupGateways
 from tools.soak.groups.history import MemberLife, read
 from tools.soak.groups.judge import PROBLEMS, GroupsVerdict, judge
+from tools.soak.groups.sharing import Handled, Sharing, sharing
 
 SESSION_MS: Final = 2_000
 STOPPED_SECONDS: Final = (2.6, 4.0)
 """How long a member is stopped in seconds: minimum and maximum. The member's session expires in this time."""
-IN_FLIGHT_SECONDS: Final = 0.5
-"""The wait after a member was stopped, in seconds. Then the broker has answered the member's fetch in flight,
-so the records of this fetch have reached the stopped member."""
 PAUSE_SECONDS: Final = 2.0
 """The pause between two disturbances of one group, on average."""
-DOWN_SECONDS: Final = (0.1, 1.5)
-UP_SECONDS: Final = (10, 40)
-"""The time between two kills of the gateway in seconds: minimum and maximum."""
 KEYS: Final = 60
 RATE: Final = 60.0
 """Records a second for each group."""
@@ -45,7 +39,6 @@ SAY_SECONDS: Final = 10.0
 STUCK_SECONDS: Final = 90.0
 """The time limit between two processed records, in seconds. It applies from the end of the disturbances until
 all records are processed."""
-DEFECTS: Final = ("Traceback", "defect", "not understood")
 
 Say = Callable[[str], None]
 
@@ -79,11 +72,23 @@ class GroupsOutcome:
     errors: Counter[str]
     """The errors that members received, and how often."""
     seconds: float = 0.0
+    gateways: int = 1
+    sharing: dict[str, Sharing] = field(default_factory=dict)
+    """How much each group has shared, by its name."""
 
     @property
     def problems(self) -> list[str]:
         """The problems, in words."""
         return self.verdict.problems
+
+    @property
+    def unshared(self) -> list[str]:
+        """The groups that did not share their partitions; with several gateways: not across gateways."""
+        return [
+            f"{name} did not share: {found}"
+            for name, found in self.sharing.items()
+            if not found.shares(self.gateways)
+        ]
 
 
 @dataclass(slots=True)
@@ -91,6 +96,7 @@ class _ChaosSlot:
     """A slot for a member in a group."""
 
     name: str
+    gateway: int
     number: int = 0
     process: subprocess.Popen[bytes] | None = None
     life: MemberLife | None = None
@@ -103,8 +109,7 @@ class GroupMembers:
     Args:
         name: the name of the group, and of its topic.
         kind: the kind of members.
-        bootstrap: the address of the gateway.
-        broker: the broker.
+        gateways: the gateways and their broker.
         folder: the folder for the members' output.
         seed: the seed of all random choices.
         done: the counts of the disturbances.
@@ -114,21 +119,20 @@ class GroupMembers:
         self,
         name: str,
         kind: MemberKind,
-        bootstrap: str,
-        broker: Broker,
+        gateways: GroupGateways,
         folder: Path,
         seed: int,
         done: Counter[str],
     ) -> None:
         self.name, self.kind = name, kind
-        self._bootstrap, self._folder, self._done = bootstrap, folder, done
+        self._gateways, self._folder, self._done = gateways, folder, done
         self._random = random.Random(seed)  # noqa: S311 - not a secret
-        self._slots = [_ChaosSlot(f"{name}.{number}") for number in range(kind.members)]
+        self._slots = [_ChaosSlot(f"{name}.{number}", gateways.of(number)) for number in range(kind.members)]
         self._paths: list[tuple[MemberLife, Path]] = []
         self._processed: set[tuple[int, int]] = set()
         self._read: dict[Path, int] = {}
         """How many bytes of each process's output have been read."""
-        self._asks = Consumer({"bootstrap.servers": broker.address, "group.id": f"{name}-reader"})
+        self._asks = Consumer({"bootstrap.servers": gateways.broker.address, "group.id": f"{name}-reader"})
 
     def start(self) -> None:
         """Start all members."""
@@ -183,7 +187,7 @@ class GroupMembers:
     def log(self) -> dict[tuple[int, int], str]:
         """Return the key of each record of the topic, by partition and offset."""
         found: dict[tuple[int, int], str] = {}
-        ends = self._ends()
+        ends = self.ends()
         self._asks.assign(
             [TopicPartition(self.name, each, OFFSET_BEGINNING) for each in range(self.kind.partitions)]
         )
@@ -207,7 +211,8 @@ class GroupMembers:
             self._processed |= {(each.partition, each.offset) for each in did if each.kind == "record"}
         return len(self._processed)
 
-    def _ends(self) -> dict[int, int]:
+    def ends(self) -> dict[int, int]:
+        """Return the end of each partition's log."""
         found = {}
         for number in range(self.kind.partitions):
             _, found[number] = self._asks.get_watermark_offsets(TopicPartition(self.name, number), timeout=20)
@@ -215,10 +220,11 @@ class GroupMembers:
 
     def _start(self, slot: _ChaosSlot) -> None:
         slot.number += 1
-        slot.life = MemberLife(f"{slot.name}#{slot.number}")
+        slot.life = MemberLife(f"{slot.name}#{slot.number}", gateway=slot.gateway)
         slot.path = self._folder / f"{slot.name}.{slot.number}"
         self._paths.append((slot.life, slot.path))
-        command = [sys.executable, "-m", "tools.soak.groups.member", "--bootstrap", self._bootstrap]
+        command = [sys.executable, "-m", "tools.soak.groups.member"]
+        command += ["--bootstrap", self._gateways.address(slot.gateway)]
         command += ["--topic", self.name, "--group", self.name, "--client-id", slot.name]
         command += ["--session-ms", str(SESSION_MS), "--strategy", self.kind.strategy]
         if self.kind.static:
@@ -279,14 +285,24 @@ class GroupMembers:
         at = time.monotonic_ns()
         self._done["stopped"] += 1
         time.sleep(IN_FLIGHT_SECONDS)
-        ends = self._ends()
+        ends = self.ends()
         ended.wait(self._random.uniform(*STOPPED_SECONDS))
         slot.process.send_signal(signal.SIGCONT)
         slot.life.stopped.append((at, time.monotonic_ns(), ends))
 
 
-def chaos(kills: int, groups: int, seed: int, say: Say, folder: Path | None = None) -> GroupsOutcome:
-    """Disturb groups until enough members were killed.
+def chaos(
+    kills: int,
+    groups: int,
+    seed: int,
+    say: Say,
+    folder: Path | None = None,
+    *,
+    gateways: int = 1,
+    members: int = 0,
+    up_seconds: tuple[float, float] = UP_SECONDS,
+) -> GroupsOutcome:
+    """Disturb groups until enough members were killed, and each kind of fault has happened to the gateways.
 
     Args:
         kills: the number of members to kill, in all groups together.
@@ -294,26 +310,35 @@ def chaos(kills: int, groups: int, seed: int, say: Say, folder: Path | None = No
         seed: the seed of all random choices. Times still differ from run to run.
         say: the function that is called with each line about the progress.
         folder: the folder for the members' output. None for a temporary folder.
+        gateways: the number of gateways. The members of each group are spread over them.
+        members: the number of members of each group. 0 for as many as its kind has.
+        up_seconds: the time between two faults of one gateway in seconds: minimum and maximum.
     """
     with ExitStack() as stack:
         if folder is None:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="groups-")))
         folder.mkdir(parents=True, exist_ok=True)
-        broker = stack.enter_context(Broker(properties={"group.min.session.timeout.ms": 500}))
         run_id = uuid.uuid4().hex[:6]
         kinds = {f"g{number}-{run_id}": KINDS[number % len(KINDS)] for number in range(groups)}
-        with Admin(broker.address) as admin:
+        if members:
+            kinds = {name: replace(kind, members=members) for name, kind in kinds.items()}
+        served = stack.enter_context(
+            GroupGateways(gateways, list(kinds), {"group.min.session.timeout.ms": 500})
+        )
+        with Admin(served.broker.address) as admin:
             for name, kind in kinds.items():
                 admin.create_topic(name, partitions=kind.partitions)
-        gateway = stack.enter_context(GatewayProcess(broker.address, "--cooperative", ",".join(kinds)))
-        outcome = GroupsOutcome(GroupsVerdict(), Counter(), Counter())
-        members = [
-            GroupMembers(name, kind, gateway.address, broker, folder, seed * 1000 + number, outcome.done)
+        outcome = GroupsOutcome(GroupsVerdict(), Counter(), Counter(), gateways=gateways)
+        all_members = [
+            GroupMembers(name, kind, served, folder, seed * 1000 + number, outcome.done)
             for number, (name, kind) in enumerate(kinds.items())
         ]
-        for each in members:
+        for each in all_members:
             stack.callback(each.close)
-        _GroupsRun(broker, gateway, members, seed, say, outcome).run(kills)
+        faults = GatewayFaults(
+            served, seed, outcome.done, up_seconds, lambda: {each.name: each.ends() for each in all_members}
+        )
+        _GroupsRun(served, faults, all_members, say, outcome).run(kills)
         return outcome
 
 
@@ -322,17 +347,14 @@ class _GroupsRun:
 
     def __init__(
         self,
-        broker: Broker,
-        gateway: GatewayProcess,
+        gateways: GroupGateways,
+        faults: GatewayFaults,
         members: list[GroupMembers],
-        seed: int,
         say: Say,
         outcome: GroupsOutcome,
     ) -> None:
-        self._broker, self._gateway, self._members = broker, gateway, members
-        self._random = random.Random(seed)  # noqa: S311 - not a secret
+        self._gateways, self._faults, self._members = gateways, faults, members
         self._say, self._outcome = say, outcome
-        self._gateway_down: list[tuple[int, int]] = []
         self._produced = 0
 
     def run(self, kills: int) -> None:
@@ -340,8 +362,9 @@ class _GroupsRun:
         began = time.monotonic()
         ended, stop_producing = threading.Event(), threading.Event()
         share, more = divmod(kills, len(self._members))
-        with ThreadPoolExecutor(len(self._members) + 1) as pool:
+        with ThreadPoolExecutor(len(self._members) + 2) as pool:
             producing = pool.submit(self._produce, stop_producing)
+            failing = pool.submit(self._faults.run, ended)
             try:
                 for each in self._members:
                     each.start()
@@ -349,11 +372,11 @@ class _GroupsRun:
                     pool.submit(each.disturb, share + (number < more), ended)
                     for number, each in enumerate(self._members)
                 ]
-                self._watch(working, kills)
+                self._watch(working, failing, kills)
             finally:
                 ended.set()
                 stop_producing.set()
-            for done in [producing, *working]:
+            for done in [producing, failing, *working]:
                 done.result()
         self._say("no more disturbances; waiting until all is processed ...")
         for each in self._members:
@@ -363,29 +386,31 @@ class _GroupsRun:
             each.leave()
         for each in self._members:
             lives = each.lives()
-            judge(each.log(), lives, self._gateway_down, self._outcome.verdict)
+            for life in lives:
+                life.stopped += [
+                    (cut.began, cut.ended, dict(cut.ends[each.name]))
+                    for cut in self._faults.cuts
+                    if cut.gateway == life.gateway
+                ]
+            judge(each.log(), lives, self._faults.down, self._outcome.verdict)
+            self._outcome.sharing[each.name] = sharing(
+                Handled(did.at / 1e9, did.partition, life.name, life.gateway)
+                for life in lives
+                for did in life.did
+                if did.kind == "record"
+            )
             self._outcome.errors.update(error for life in lives for error in life.errors)
-        self._outcome.verdict.problems += [
-            line for line in self._gateway.log().splitlines() if any(word in line for word in DEFECTS)
-        ]
+        self._outcome.verdict.problems += self._gateways.defects()
         self._outcome.seconds = time.monotonic() - began
 
-    def _watch(self, working: Sequence[Future[None]], kills: int) -> None:
-        """Kill the gateway now and then, and report the progress."""
-        said, killed_at = time.monotonic(), time.monotonic()
-        done = self._outcome.done
-        pause = self._random.uniform(*UP_SECONDS)
-        while not all(each.done() for each in working):
+    def _watch(self, working: Sequence[Future[None]], failing: Future[None], kills: int) -> None:
+        """Report the progress until all kills are done."""
+        said, done = time.monotonic(), self._outcome.done
+        while not failing.done() and not (
+            all(each.done() for each in working) and self._faults.had_all.is_set()
+        ):
             time.sleep(0.2)
             now = time.monotonic()
-            if now - killed_at > pause:
-                self._gateway.kill()
-                gone_at = time.monotonic_ns()
-                time.sleep(self._random.uniform(*DOWN_SECONDS))
-                self._gateway.start()
-                self._gateway_down.append((gone_at, time.monotonic_ns()))
-                done["gateway killed"] += 1
-                killed_at, pause = time.monotonic(), self._random.uniform(*UP_SECONDS)
             if now - said > SAY_SECONDS:
                 said = now
                 counts = ", ".join(f"{name} {count}" for name, count in sorted(done.items()))
@@ -393,7 +418,7 @@ class _GroupsRun:
 
     def _produce(self, ended: threading.Event) -> None:
         producer = Producer(
-            {"bootstrap.servers": self._broker.address, "enable.idempotence": True, "linger.ms": 5}
+            {"bootstrap.servers": self._gateways.broker.address, "enable.idempotence": True, "linger.ms": 5}
         )
         chance = random.Random(0)  # noqa: S311 - not a secret
         while not ended.wait(0.05):
@@ -425,6 +450,7 @@ def summary(outcome: GroupsOutcome) -> list[str]:
         ", ".join(f"{name} {count}" for name, count in sorted(outcome.done.items())),
         ", ".join(others),
         ", ".join(shown),
+        *(f"{name}: {found}" for name, found in outcome.sharing.items()),
         "errors that members were told: "
         + "; ".join(f"{error} ({count})" for error, count in outcome.errors.most_common(12)),
     ]

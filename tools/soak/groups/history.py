@@ -26,8 +26,10 @@ class MemberLife:
     killed_at: int = 0
     """When the process was killed, in nanoseconds; 0 if it was not killed."""
     stopped: list[tuple[int, int, dict[int, int]]] = field(default_factory=list)
-    """For each time the process was stopped (SIGSTOP): begin and end of the stop, and the log's end offsets
-    at its begin."""
+    """For each time the process was stopped (SIGSTOP), or its gateway was cut off from the broker: begin and
+    end, and the log's end offsets at the begin."""
+    gateway: int = 0
+    """The number of the member's gateway."""
 
 
 def read(lines: Iterable[str]) -> tuple[list[Did], list[str]]:

@@ -19,6 +19,10 @@ REJOINED_SECONDS: Final = 10
 Span = tuple[int, int]
 """Begin and end, in nanoseconds."""
 
+Down = Mapping[int, Sequence[Span]]
+"""The time spans in which each gateway was not running, or was cut off from the broker, by the gateway's
+number."""
+
 Log = Mapping[tuple[int, int], str]
 """The keys of the records of a topic, by partition and offset."""
 
@@ -70,21 +74,22 @@ already in a newer generation, so its member could not commit. This can also hap
 IN_HAND: Final = "in hand of a zombie"
 
 
-def judge(
-    log: Log, lives: Sequence[MemberLife], gateway_down: Sequence[Span], verdict: GroupsVerdict
-) -> None:
+def judge(log: Log, lives: Sequence[MemberLife], gateway_down: Down, verdict: GroupsVerdict) -> None:
     """Judge what the members of one group did with the records of one topic.
 
     Args:
         log: the records of the topic.
         lives: all processes of members.
-        gateway_down: the time spans in which the gateway was not running, in nanoseconds.
+        gateway_down: the time spans in which gateways were down. Only those of a member's own gateway excuse
+            the member.
         verdict: receives the result.
     """
-    processed = [each for life in lives for each in _processed(life, gateway_down, verdict)]
+    processed = [
+        each for life in lives for each in _processed(life, gateway_down.get(life.gateway, ()), verdict)
+    ]
     processed.sort(key=lambda each: each.did.at)
     commits = {id(life): _commits(life) for life in lives}
-    crashes = {id(life): _crashes(life, gateway_down) for life in lives}
+    crashes = {id(life): _crashes(life, gateway_down.get(life.gateway, ())) for life in lives}
     seen = {(each.did.partition, each.did.offset) for each in processed}
     verdict.counts["records"] += len(log)
     verdict.counts["processed"] += len(processed)
@@ -156,15 +161,17 @@ def _judge_key(
     return found
 
 
-def _story(
-    before: _Processed, again: _Processed, lives: Sequence[MemberLife], gateway_down: Sequence[Span]
-) -> str:
+def _story(before: _Processed, again: _Processed, lives: Sequence[MemberLife], gateway_down: Down) -> str:
     """Describe the events in a group from shortly before a record was processed until it was processed again.
 
     They help to find the reason.
     """
     low, high = before.did.at - BEFORE_NS, again.did.at
-    lines = [(at, f"gateway gone until {back / 1e9:.3f}") for at, back in gateway_down]
+    lines = [
+        (at, f"gateway {number} gone until {back / 1e9:.3f}")
+        for number, spans in gateway_down.items()
+        for at, back in spans
+    ]
     for life in lives:
         lines += [(at, f"{life.name} stopped until {on / 1e9:.3f}") for at, on, _ in life.stopped]
         lines += [(life.killed_at, f"{life.name} killed")] if life.killed_at else []

@@ -1,12 +1,14 @@
 """A group of members in seven client libraries, which are killed and restarted at random.
 
     python -m tools.soak.groups.mixed --seed 1 --seconds 200
+    python -m tools.soak.groups.mixed --gateways 7 --must-share
     python -m tools.soak.groups.mixed --direct --partitions 7 --seed 1     the control: a plain group
 
-The members use the gateway, or the broker itself with `--direct`. Members commit every second by themselves,
-like applications. A program prints a record before it may be committed (`tests.clients`). So a record of the
-log that no program has printed is lost. A lost record is reported with its key's hash, the owners of the key
-before and after, and the committed positions over time.
+The members use one gateway or several, or the broker itself with `--direct`. Gateways are killed. Several
+gateways are also cut off from the broker, and restarted one by one. Members commit every second by
+themselves, like applications. A program prints a record before it may be committed (`tests.clients`). So a
+record of the log that no program has printed is lost. A lost record is reported with its key's hash, the
+owners of the key before and after, and the committed positions over time.
 
 A library without its toolchain is left out, with a message.
 """
@@ -23,6 +25,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,10 +36,10 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from proxy.cooperative.positions import Positions, read_committed
 from tests.clients.programs import PROGRAMS
 from tests.clients.runner import AIOKAFKA, CONFLUENT, KAFKA_PYTHON, ROOT, Program
-from tools.gateway import GatewayProcess
-from tools.kafka import Broker
 from tools.kafka.admin import Admin
-from tools.soak.groups.seen import Log, Moved, Record, SeenLife, SeenVerdict, Span, judge
+from tools.soak.groups.gateways import GatewayFaults, GroupGateways
+from tools.soak.groups.seen import Down, Log, Moved, Record, SeenLife, SeenVerdict, judge
+from tools.soak.groups.sharing import Handled, Sharing, sharing
 
 LIBRARIES: Final = ("confluent-kafka", "aiokafka", "kafka-python", "java", "franz-go", "kafkajs", "sarama")
 PYTHON: Final = {each.name: each for each in (CONFLUENT, AIOKAFKA, KAFKA_PYTHON)}
@@ -47,6 +50,8 @@ SETTLING_SECONDS: Final = 15.0
 """The time before the first member is killed, in seconds."""
 ASKS_SECONDS: Final = 0.25
 """How often the test requests the group's committed positions, in seconds."""
+UP_SECONDS: Final = (20.0, 50.0)
+"""The time between two faults of one gateway in seconds: minimum and maximum."""
 STUCK_SECONDS: Final = 60.0
 """How long to wait for the next processed record before the group counts as stuck, in seconds."""
 LEAVE_SECONDS: Final = 20.0
@@ -72,7 +77,9 @@ class Plan:
     """Records a second."""
     kills: bool = True
     """Whether members are killed. If False, members only leave the group and join it again."""
+    gateways: int = 1
     gateway_kills: bool = True
+    """Whether gateways have faults."""
     transactions: bool = True
     """Whether some records are written in transactions. Some transactions are aborted."""
     compacted: bool = True
@@ -87,6 +94,7 @@ class _MixedSlot:
 
     program: Program
     client_id: str
+    gateway: int
     number: int = 0
     process: subprocess.Popen[str] | None = None
     life: SeenLife | None = None
@@ -101,7 +109,9 @@ class MixedOutcome:
     done: Counter[str] = field(default_factory=Counter)
     seconds: float = 0.0
     defects: list[str] = field(default_factory=list)
-    """The lines of the gateway's log that show a defect."""
+    """The lines of the gateways' logs that show a defect."""
+    sharing: Sharing = field(default_factory=Sharing)
+    """How much the group has shared."""
 
 
 def programs(libraries: Sequence[str]) -> tuple[list[Program], list[str]]:
@@ -123,16 +133,22 @@ class MixedGroup:
         plan: the settings of the run.
         name: the name of the group.
         topics: the topics to read.
-        bootstrap: the address of the gateway or of the broker.
+        gateways: the gateways and their broker.
         members: the programs of the members.
     """
 
     def __init__(
-        self, plan: Plan, name: str, topics: Sequence[str], bootstrap: str, members: Sequence[Program]
+        self,
+        plan: Plan,
+        name: str,
+        topics: Sequence[str],
+        gateways: GroupGateways,
+        members: Sequence[Program],
     ) -> None:
-        self._plan, self._name, self._topics, self._bootstrap = plan, name, topics, bootstrap
+        self._plan, self._name, self._topics, self._gateways = plan, name, topics, gateways
         self._slots = [
-            _MixedSlot(program, f"{name}.{program.name}-{at}") for at, program in enumerate(members)
+            _MixedSlot(program, f"{name}.{program.name}-{at}", gateways.of(at))
+            for at, program in enumerate(members)
         ]
         self.lives: list[SeenLife] = []
         self._readers: list[threading.Thread] = []
@@ -192,9 +208,9 @@ class MixedGroup:
         if slot.process is not None and slot.process.stdin is not None:
             slot.process.stdin.close()  # it ended by itself
         slot.number += 1
-        slot.life = SeenLife(f"{slot.program.name}#{slot.number}")
+        slot.life = SeenLife(f"{slot.program.name}#{slot.number}", gateway=slot.gateway)
         self.lives.append(slot.life)
-        arguments = ["--bootstrap", self._bootstrap, "--isolation", "read_committed"]
+        arguments = ["--bootstrap", self._gateways.address(slot.gateway), "--isolation", "read_committed"]
         arguments += ["--subscribe", ",".join(self._topics), "--group", self._name]
         arguments += ["--client-id", slot.client_id, "--session-ms", str(SESSION_MS)]
         if self._plan.direct:  # the only strategy that all libraries have
@@ -330,18 +346,16 @@ def run(plan: Plan, say: Say) -> MixedOutcome:
             "log.cleaner.backoff.ms": 2000,
             "transaction.state.log.num.partitions": 1,
         }
-        broker = stack.enter_context(Broker(properties=properties))
         name = f"mixed-{uuid.uuid4().hex[:6]}"
+        gateways = GroupGateways(0 if plan.direct else plan.gateways, [name], properties)
+        broker = stack.enter_context(gateways).broker
         topics = [f"{name}-orders", f"{name}-latest"][: 2 if plan.compacted else 1]
         compaction = {"cleanup.policy": "compact", "segment.ms": "20000", "min.cleanable.dirty.ratio": "0.01"}
         with Admin(broker.address) as admin:
             for topic in topics:
                 config = compaction if topic.endswith("latest") else {}
                 admin.create_topic(topic, partitions=plan.partitions, config=config)
-        gateway = None
-        if not plan.direct:
-            gateway = stack.enter_context(GatewayProcess(broker.address, "--cooperative", name))
-        group = MixedGroup(plan, name, topics, gateway.address if gateway else broker.address, members)
+        group = MixedGroup(plan, name, topics, gateways, members)
         stack.callback(group.close)
         places = [(topic, number) for topic in topics for number in range(plan.partitions)]
         positions = _CommittedPositions(broker.address, name, places)
@@ -355,7 +369,8 @@ def run(plan: Plan, say: Say) -> MixedOutcome:
         for thread in threads:
             thread.start()
         time.sleep(SETTLING_SECONDS)
-        down = _disturb(plan, group, gateway, say)
+        faults = GatewayFaults(gateways, plan.seed, group.done, UP_SECONDS)
+        _disturb(plan, group, faults, say)
         say("no more disturbances; waiting until all is processed ...")
         written.set()
         threads[1].join()
@@ -367,41 +382,45 @@ def run(plan: Plan, say: Say) -> MixedOutcome:
         threads[0].join()
         positions.look()
         log = _log(broker.address, places)  # compaction continues
-        outcome = MixedOutcome(judge(log, group.lives, down, positions.moved), left_out, group.done)
-        outcome.done["gateway killed"] = len(down)
-        if gateway is not None:
-            outcome.defects = [
-                line
-                for line in gateway.log().splitlines()
-                if "Traceback" in line or "not understood" in line or "defect" in line
-            ]
+        verdict = judge(log, group.lives, _since_1970(faults), positions.moved)
+        outcome = MixedOutcome(verdict, left_out, group.done, defects=gateways.defects())
+        outcome.sharing = sharing(
+            Handled(at, (topic, partition), life.name, life.gateway)
+            for life in group.lives
+            for at, (topic, partition, _), _ in life.did
+        )
         if plan.folder is not None:
-            _keep(plan.folder, group.lives, positions.moved, gateway.log() if gateway else "")
+            logs = [gateway.log() for gateway in gateways.processes]
+            _keep(plan.folder, group.lives, positions.moved, logs)
         outcome.seconds = time.monotonic() - began
         return outcome
 
 
-def _disturb(plan: Plan, group: MixedGroup, gateway: GatewayProcess | None, say: Say) -> list[Span]:
-    """Kill, end and restart members and the gateway until the run's time is over.
-
-    Return the time spans in which the gateway was down.
-    """
+def _disturb(plan: Plan, group: MixedGroup, faults: GatewayFaults, say: Say) -> None:
+    """Kill, end and restart members and gateways until the run's time is over."""
     chance = random.Random(plan.seed)  # noqa: S311 - not a secret
-    down: list[Span] = []
+    ended = threading.Event()
     end = time.monotonic() + plan.seconds
-    gateway_at = time.monotonic() + chance.uniform(20, 50)
-    while time.monotonic() < end:
-        time.sleep(chance.expovariate(1 / 5.0))
-        if gateway is not None and plan.gateway_kills and time.monotonic() > gateway_at:
-            gone_at = time.time()
-            gateway.kill()
-            time.sleep(chance.uniform(0.1, 1.5))
-            gateway.start()
-            down.append((gone_at, time.time()))
-            gateway_at = time.monotonic() + chance.uniform(20, 50)
-        group.disturb()
-        say(f"{dict(group.done)}, {len(group.seen)} records processed")
-    return down
+    with ThreadPoolExecutor(1) as pool:
+        failing = pool.submit(faults.run, ended) if plan.gateway_kills else None
+        try:
+            while time.monotonic() < end and not (failing and failing.done() and faults.down):
+                time.sleep(chance.expovariate(1 / 5.0))
+                group.disturb()
+                say(f"{dict(group.done)}, {len(group.seen)} records processed")
+        finally:
+            ended.set()
+        if failing:
+            failing.result()
+
+
+def _since_1970(faults: GatewayFaults) -> Down:
+    """Return `GatewayFaults.down` in seconds since 1970."""
+    since = time.time() - time.monotonic()
+    return {
+        number: [(since + began / 1e9, since + ended / 1e9) for began, ended in spans]
+        for number, spans in faults.down.items()
+    }
 
 
 def _wait(group: MixedGroup, log: Log) -> None:
@@ -444,9 +463,10 @@ def _log(broker: str, places: Sequence[tuple[str, int]]) -> Log:
     return found
 
 
-def _keep(folder: Path, lives: Sequence[SeenLife], moved: Sequence[Moved], log: str) -> None:
+def _keep(folder: Path, lives: Sequence[SeenLife], moved: Sequence[Moved], logs: Sequence[str]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "gateway.log").write_text(log)
+    for number, log in enumerate(logs):
+        (folder / f"gateway-{number}.log").write_text(log)
     with (folder / "events").open("w") as file:
         lines: list[tuple[float, str]] = []
         for life in lives:
@@ -462,10 +482,22 @@ def _keep(folder: Path, lives: Sequence[SeenLife], moved: Sequence[Moved], log: 
 
 
 def main() -> int:
-    """Run from the command line. Return 0 if no record was lost and the gateway logged no defect, else 1."""
+    """Run from the command line. Return the exit code.
+
+    It is 0 if no record was lost or came out of order, no gateway logged a defect, and the group shared if it
+    must. Else it is 1.
+    """
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser("tools.soak.groups.mixed", description=__doc__, formatter_class=raw)
     parser.add_argument("--direct", action="store_true", help="without a gateway: a plain group")
+    parser.add_argument(
+        "--gateways", type=int, default=1, help="members are spread over so many (default: 1)"
+    )
+    parser.add_argument(
+        "--must-share",
+        action="store_true",
+        help="fail if the group did not share, with several gateways across them",
+    )
     parser.add_argument("--libraries", default=",".join(LIBRARIES))
     parser.add_argument("--partitions", type=int, default=2)
     parser.add_argument("--seed", type=int, default=1)
@@ -484,6 +516,7 @@ def main() -> int:
         seconds=given.seconds,
         rate=given.rate,
         kills=not given.no_kills,
+        gateways=given.gateways,
         gateway_kills=not given.no_gateway_kills,
         transactions=not given.plain,
         compacted=not given.plain,
@@ -493,10 +526,13 @@ def main() -> int:
     for name in outcome.left_out:
         print(f"left out: {name}")
     print(f"{'direct' if plan.direct else 'through the gateway'}, seed {plan.seed}, {dict(outcome.done)}")
-    for line in [*outcome.verdict.lines(), *outcome.defects]:
+    for line in [*outcome.verdict.lines(), *outcome.defects, str(outcome.sharing)]:
         print(line)
+    unshared = given.must_share and not outcome.sharing.shares(plan.gateways)
+    if unshared:
+        print("the group did not share")
     print(f"{outcome.seconds:.0f} s in all")
-    return 1 if outcome.verdict.lost or outcome.defects else 0
+    return 1 if outcome.verdict.lost or outcome.verdict.unordered or outcome.defects or unshared else 0
 
 
 if __name__ == "__main__":

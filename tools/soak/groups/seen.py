@@ -13,6 +13,9 @@ Record: TypeAlias = tuple[str, int, int]
 Log: TypeAlias = Mapping[Record, bytes]
 """A log: the key of each record."""
 Span: TypeAlias = tuple[float, float]
+Down: TypeAlias = Mapping[int, Sequence[Span]]
+"""The time spans in which each gateway was not running, or was cut off from the broker, by the gateway's
+number."""
 Moved: TypeAlias = tuple[float, tuple[str, int], Positions]
 """A change of a partition's committed positions: the time, the partition, and the new positions."""
 EXAMPLES: Final = 8
@@ -29,6 +32,8 @@ class SeenLife:
     """The process's assignments and errors, each with its time."""
     killed_at: float = 0.0
     left_at: float = 0.0
+    gateway: int = 0
+    """The number of the member's gateway."""
 
 
 @dataclass(slots=True)
@@ -39,9 +44,9 @@ class SeenVerdict:
     processed: int = 0
     lost: list[str] = field(default_factory=list)
     twice: list[str] = field(default_factory=list)
-    """Records that came twice, although neither their member nor the gateway was killed in between."""
+    """Records that came twice, although their member was not killed in between, and its gateway was up."""
     after_kills: int = 0
-    """Records that came twice because a member or the gateway was killed."""
+    """Records that came twice because a member was killed, or its gateway was down."""
     unordered: list[str] = field(default_factory=list)
     """Records that came for the first time after a later record of the same key."""
     invented: int = 0
@@ -59,15 +64,13 @@ class SeenVerdict:
         return lines
 
 
-def judge(
-    log: Log, lives: Sequence[SeenLife], down: Sequence[Span], moved: Sequence[Moved] = ()
-) -> SeenVerdict:
+def judge(log: Log, lives: Sequence[SeenLife], down: Down, moved: Sequence[Moved] = ()) -> SeenVerdict:
     """Find the records that were lost, came twice, or came out of order.
 
     Args:
         log: the records in the log at the end of the run.
         lives: all processes of members.
-        down: the times when the gateway was down.
+        down: the times when gateways were down. Only those of a member's own gateway excuse the member.
         moved: the committed positions over time, for the report of lost records.
     """
     events = sorted(
@@ -89,7 +92,7 @@ def judge(
 
 
 def _judge_key(
-    where: str, events: Iterable[tuple[float, int, SeenLife]], down: Sequence[Span], verdict: SeenVerdict
+    where: str, events: Iterable[tuple[float, int, SeenLife]], down: Down, verdict: SeenVerdict
 ) -> None:
     before: dict[int, tuple[float, SeenLife]] = {}
     highest = -1
@@ -97,7 +100,8 @@ def _judge_key(
         if offset in before:
             earlier, owner = before[offset]
             killed = earlier <= owner.killed_at <= at
-            if killed or any(began <= at and ended >= earlier for began, ended in down):
+            spans = down.get(owner.gateway, ())
+            if killed or any(began <= at and ended >= earlier for began, ended in spans):
                 verdict.after_kills += 1
             else:
                 verdict.twice.append(

@@ -1,0 +1,67 @@
+"""Tells from the members' records alone how much of a run was shared, by members of one gateway or several.
+
+A group that shares nothing passes all other checks, too. So without this figure, such a run could be taken
+for one that shares.
+"""
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+TURNS: Final = 4
+"""Members share a partition in a second if their records of this second take turns at least so often.
+Without sharing, there is one turn for each rebalance."""
+MUST_SHARE: Final = 0.1
+"""The least share of records for a run that must share. The rest is processed during rebalances, or while a
+group has one member left."""
+
+
+class Handled(NamedTuple):
+    """A record that a member has processed."""
+
+    at: float
+    """When, in seconds."""
+    place: Hashable
+    """The partition."""
+    member: Hashable
+    """The member's process."""
+    gateway: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """How many of a group's records were processed while members shared their partition."""
+
+    records: int = 0
+    across: int = 0
+    """The members were behind different gateways."""
+    within: int = 0
+    """All of them were behind one gateway."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.records} records processed, while members shared the partition across gateways "
+            f"{self.across}, within one gateway {self.within}"
+        )
+
+    def shares(self, gateways: int) -> bool:
+        """Return whether the group has shared its partitions: with several gateways, across gateways."""
+        shared = self.across if gateways > 1 else self.within
+        return shared > MUST_SHARE * self.records
+
+
+def sharing(handled: Iterable[Handled]) -> Sharing:
+    """Return how much of what the members of a group processed was shared."""
+    by_second: dict[tuple[Hashable, int], list[Handled]] = defaultdict(list)
+    for each in sorted(handled, key=lambda each: each.at):
+        by_second[each.place, int(each.at)].append(each)
+    records = across = within = 0
+    for some in by_second.values():
+        records += len(some)
+        if sum(one.gateway != other.gateway for one, other in pairwise(some)) >= TURNS:
+            across += len(some)
+        elif sum(one.member != other.member for one, other in pairwise(some)) >= TURNS:
+            within += len(some)
+    return Sharing(records, across, within)
