@@ -58,8 +58,10 @@ async def check(config: Config, say: Say) -> bool:
     writable = [_writable(flag, folder, say) for flag, folder in _folders(config)]
     process = Process.of(config, asyncio.get_running_loop(), logs.silent())
     cluster = await _ask_all(config, tls, process.resolver, say)
+    alone = False
     if config.rack and cluster is not None and cluster.brokers:
         say(_in_rack(config.rack, len(cluster.brokers), cluster.racks))
+        alone = config.rack not in cluster.racks.values()
     with ExitStack() as opened:
         bound = await _Listeners(process, say, opened).bind_all((cluster and cluster.brokers) or {})
     if config.bootstrap and cluster is None:
@@ -71,11 +73,15 @@ async def check(config: Config, say: Say) -> bool:
             "prints them."
         )
     good = valid and bound and all(writable)
-    say(
-        "All is well: a gateway with these options can serve clients."
-        if good
-        else "Not all is well: a line above says what to do."
-    )
+    if not good:
+        say("Not all is well: a line above says what to do.")
+    elif alone:
+        say(
+            "A gateway with these options can serve clients, but no broker is in its rack: a line above says "
+            "what to do."
+        )
+    else:
+        say("All is well: a gateway with these options can serve clients.")
     return good
 
 

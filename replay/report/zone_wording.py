@@ -19,18 +19,14 @@ def zones_known(found: ZonesReport) -> str:
             f"The rack of the clients of {plural(connections, 'connection')} is not known: --client-rack "
             "10.0.1.0/24=NAME names it."
         )
-    known = {row["rack"] for row in found["brokers"]}
-    absent = [row["rack"] for row in found["clients"] if row["rack"] and row["rack"] not in known]
-    if absent and not brokers:
-        lines.append(
-            f"No broker is in these racks of clients: {', '.join(map(shown, absent))}. "
-            "Give --client-rack the names that brokers have."
-        )
-    return " ".join(lines)
+    return " ".join([*lines, *_racks_without_brokers(found)])
 
 
 def crossing(found: ZonesReport) -> str:
-    """Say how much of records came from other zones, and what each way would move; "" if no zone is known."""
+    """Say how much of records came from other zones, and what each way would move; "" if no zone is known.
+
+    If clients have a rack that no broker has, say so here as well: it may be misspelt.
+    """
     records = found["record_bytes"]
     other, known = records["other"], records["same"] + records["other"]
     if not known:
@@ -41,10 +37,22 @@ def crossing(found: ZonesReport) -> str:
     if not other:
         return text
     reads, named = (size(found[way]["moved_bytes"]) for way in ("rack_reads", "rack_clients"))
-    return (
-        f"{text} --rack-reads client would move {reads} of them into the clients' zones, "
-        f"--rack-clients {named}."
+    text += (
+        f" --rack-reads client would move {reads} of them into the clients' zones, --rack-clients {named}."
     )
+    return " ".join([text, *_racks_without_brokers(found)])
+
+
+def _racks_without_brokers(found: ZonesReport) -> list[str]:
+    """Return a sentence on racks of clients that no broker has, if the racks of all brokers are known."""
+    known = {row["rack"] for row in found["brokers"]}
+    absent = [row["rack"] for row in found["clients"] if row["rack"] and row["rack"] not in known]
+    if not absent or None in known:
+        return []
+    names = ", ".join(map(shown, absent))
+    return [
+        f"No broker is in these racks of clients: {names}. Give --client-rack the names that brokers have."
+    ]
 
 
 def ways() -> str:
@@ -69,17 +77,17 @@ def latencies() -> str:
 
 def money(found: ZoneMoney) -> str:
     """Say what bytes between zones cost, by direction, and in 30 days."""
-    unit = found["currency"] or "(in the currency of the price)"
+    unit = f" {found['currency']}" if found["currency"] else ""
 
     def cost(amount: float) -> str:
-        return f"{price(amount)} {unit}"
+        return f"{price(amount)}{unit}"
 
     to_clients, to_brokers = found["to_clients"], found["to_brokers"]
     span = duration(found["captured_seconds"])
     text = (
         f"Between zones: {size(to_clients['bytes'])} to clients for {cost(to_clients['cost'])}, and "
         f"{size(to_brokers['bytes'])} to brokers for {cost(to_brokers['cost'])}, in {span} at "
-        f"{found['price_per_gb']:g} {unit} per GB and direction. Together {cost(found['cost'])}; if both "
+        f"{found['price_per_gb']:g}{unit} per GB and direction. Together {cost(found['cost'])}; if both "
         f"ends pay, {cost(found['cost_both_ends'])}. Of this, --rack-reads client would "
         f"move bytes for {cost(found['rack_reads_saves'])}, --rack-clients for "
         f"{cost(found['rack_clients_saves'])}."

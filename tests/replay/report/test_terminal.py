@@ -272,7 +272,9 @@ def test_a_rack_of_clients_without_brokers_is_named() -> None:
     absent = "No broker is in these racks of clients: az-3. Give --client-rack the names that brokers have."
     assert absent not in " ".join(printed({**sample.report(), "zones": zones}).split())
     zones["brokers"][1]["rack"] = "az-2"
-    assert absent in " ".join(printed({**sample.report(), "zones": zones}).split())
+    first, _, rest = " ".join(printed({**sample.report(), "zones": zones}).split()).partition("What to do")
+    assert f"--rack-clients 150 MB. {absent}" in first
+    assert absent in rest
 
 
 def test_a_leader_to_which_nothing_was_written_has_a_rate_of_zero() -> None:
@@ -304,5 +306,5 @@ def test_money_of_zones_stands_there_only_with_a_price_and_a_month_only_with_a_t
     assert zones["money"] is not None
     zones["money"] = {**zones["money"], "cost_per_month": None, "currency": ""}
     flat = " ".join(printed({**sample.report(), "zones": zones}).split())
-    assert "Together 0.02 (in the currency of the price)" in flat
+    assert "in 1 h at 0.01 per GB and direction. Together 0.02; if both ends pay, 0.04." in flat
     assert "In 30 days" not in flat.partition("Between zones")[2].partition("Predicted")[0]
