@@ -1,9 +1,9 @@
 """`make demo-cooperative`: four members on one partition, first as a plain, then as a cooperative group.
 
 A producer writes records with keys into topics of one partition. Four consumers of confluent-kafka work for 5
-ms on each record. Both groups get the same records through one gateway, each group from its own topic. The
-gateway's option `--cooperative` names only the second group. When half of the records are done, the busiest
-member is killed (SIGKILL). Each member logs each record, so all records are checked at the end.
+ms on each record. Both groups get the same records through the same gateways, each group from its own topic.
+The gateways' option `--cooperative` names only the second group. When half of the records are done, the
+busiest member is killed (SIGKILL). Each member logs each record, so all records are checked at the end.
 """
 
 import argparse
@@ -31,6 +31,8 @@ from tools.worker import LoggedWorker, group_member, wait_steady
 PLAIN: Final = "orders-plain"
 COOPERATIVE: Final = "orders"
 MEMBERS: Final = 4
+GATEWAYS: Final = 1
+"""How many gateways the members use. With as many as members, each member has its own."""
 KEYS: Final = 500
 RECORDS: Final = 6_000
 WORK_MS: Final = 5.0
@@ -95,12 +97,14 @@ def watch(workers: Sequence[LoggedWorker], until: int, step: RunningStep) -> Non
         step.reached(done, f"{done:,} records ({each})")
 
 
-def work(bootstrap: str, gateway: str, group: str, count: int, folder: Path, steps: Steps) -> GroupOutcome:
+def work(
+    bootstrap: str, gateways: Sequence[str], group: str, count: int, folder: Path, steps: Steps
+) -> GroupOutcome:
     """Let four members of a group work on all records. When half of the records are handled, kill a member.
 
     Args:
         bootstrap: the address of the broker. Records are produced there.
-        gateway: the gateway's address. Members connect there.
+        gateways: the gateways' addresses. Members are spread over them.
         group: the name of the group and of its topic.
         count: the number of records.
         folder: the folder for the members' logs.
@@ -110,7 +114,15 @@ def work(bootstrap: str, gateway: str, group: str, count: int, folder: Path, ste
         DemoError: a member or the broker failed.
     """
     workers = [
-        group_member(gateway, group, group, number, folder, work_ms=WORK_MS, entries=2 * count + 1_000)
+        group_member(
+            gateways[number % len(gateways)],
+            group,
+            group,
+            number,
+            folder,
+            work_ms=WORK_MS,
+            entries=2 * count + 1_000,
+        )
         for number in range(MEMBERS)
     ]
     with ExitStack() as stack:
@@ -134,8 +146,13 @@ def work(bootstrap: str, gateway: str, group: str, count: int, folder: Path, ste
     return GroupOutcome.of(logs, killed=killed, killed_at=at, produced=count)
 
 
-def run(count: int, steps: Steps) -> CooperativeOutcome:
-    """Start broker, gateway and members, let both groups work, and stop all of them.
+def run(count: int, number: int, steps: Steps) -> CooperativeOutcome:
+    """Start broker, gateways and members, let both groups work, and stop all of them.
+
+    Args:
+        count: the number of records for each group.
+        number: the number of gateways.
+        steps: the object that shows the progress.
 
     Raises:
         DemoError: something did not start, or failed.
@@ -145,27 +162,40 @@ def run(count: int, steps: Steps) -> CooperativeOutcome:
     with ExitStack() as stack:
         with steps.step(f"Kafka {LATEST}: starting a broker", remedy=BROKER_REMEDY):
             broker = stack.enter_context(Broker(LATEST))
-        with steps.step(f"Two topics of one partition; a gateway with --cooperative {COOPERATIVE}"):
+        with steps.step(f"Two topics of one partition; {_gateways(number)} with --cooperative {COOPERATIVE}"):
             with Admin(broker.address) as admin:
                 for group in (PLAIN, COOPERATIVE):
                     admin.create_topic(group, partitions=1)
-            gateway = stack.enter_context(GatewayProcess(broker.address, "--cooperative", COOPERATIVE))
+            gateways = [
+                stack.enter_context(GatewayProcess(broker.address, "--cooperative", COOPERATIVE)).address
+                for _ in range(number)
+            ]
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="fetchgate-")))
         plain, cooperative = (
-            work(broker.address, gateway.address, group, count, folder, steps)
-            for group in (PLAIN, COOPERATIVE)
+            work(broker.address, gateways, group, count, folder, steps) for group in (PLAIN, COOPERATIVE)
         )
     return CooperativeOutcome(plain=plain, cooperative=cooperative)
 
 
-def show(count: int, outcome: CooperativeOutcome, console: Console) -> None:
-    """Print the result."""
+def _gateways(number: int) -> str:
+    return "one gateway" if number == 1 else f"{number} gateways"
+
+
+def show(count: int, number: int, outcome: CooperativeOutcome, console: Console) -> None:
+    """Print the result.
+
+    Args:
+        count: the number of records for each group.
+        number: the number of gateways.
+        outcome: the result.
+        console: where to print it.
+    """
     console.print()
     console.print(cooperative_table(outcome))
     console.print(
         f"{count:,} records with {KEYS} keys, {WORK_MS:g} ms of work on each; the same for both groups, "
-        "through one gateway. When half were done, the busiest member was killed. A broker misses a member "
-        "after its session timeout, here 6 s.",
+        f"through {_gateways(number)}. When half were done, the busiest member was killed. A broker misses a "
+        "member after its session timeout, here 6 s.",
         highlight=False,
     )
     console.print(
@@ -203,11 +233,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--records", type=_count, default=RECORDS, metavar="N", help=f"for each group (default: {RECORDS})"
     )
+    parser.add_argument(
+        "--gateways",
+        type=int,
+        choices=range(1, MEMBERS + 1),
+        default=GATEWAYS,
+        help=f"members are spread over so many (default: {GATEWAYS})",
+    )
     arguments = parser.parse_args(argv)
 
     def act(console: Console) -> bool:
-        outcome = run(arguments.records, Steps(console))
-        show(arguments.records, outcome, console)
+        outcome = run(arguments.records, arguments.gateways, Steps(console))
+        show(arguments.records, arguments.gateways, outcome, console)
         return not outcome.complaints
 
     return perform(act)
