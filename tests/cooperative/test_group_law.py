@@ -15,6 +15,10 @@ CUT_OFF_BEFORE_THE_SYNC = (13, 198)
 """Seeds of runs in which the leader was disconnected between JoinGroup and SyncGroup. Before the fix, the
 group read records again.
 """
+GATEWAYS = (2, 3, 8)
+MUST_SHARE = False
+"""Whether a group whose members are behind several gateways has to share its partitions. Until the gateways
+can do that, such a group shares nothing (`exclusive`: instances)."""
 
 
 @pytest.mark.timeout(300)
@@ -23,19 +27,32 @@ def test_nothing_is_lost_and_nothing_that_was_committed_comes_again(seed: int) -
     _holds(seed)
 
 
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("gateways", GATEWAYS)
+@pytest.mark.parametrize("seed", [1, 2])
+def test_the_same_with_several_gateways_whose_clocks_differ(seed: int, gateways: int) -> None:
+    _holds(seed, gateways)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
+@pytest.mark.parametrize("gateways", [1, *GATEWAYS])
 @pytest.mark.parametrize("first", range(1000, 1000 + RUNS, 10))
-def test_the_same_in_many_more_runs(first: int) -> None:
+def test_the_same_in_many_more_runs(first: int, gateways: int) -> None:
     for seed in range(first, first + 10):
-        _holds(seed)
+        _holds(seed, gateways)
 
 
-def _holds(seed: int) -> None:
-    world = World(seed, members=2 + seed % 4, partitions=1 + seed % 2, heat=HEAT)
+def _holds(seed: int, gateways: int = 1) -> None:
+    members = 2 + seed % 4 if gateways == 1 else max(4 + seed % 3, gateways)
+    partitions = 1 + seed % 2
+    world = World(seed, members, partitions, heat=HEAT, gateways=gateways)
     world.run(STEPS)
     world.settle()
-    story = f"seed {seed}: " + "; ".join(world.story)
+    story = f"seed {seed}, {gateways} gateways: " + "; ".join(world.story)
     assert len(world.log) > STEPS // 4, story
     assert world.lost() == [], story
     assert world.twice() == [], story
+    assert world.unordered() == [], story
+    if MUST_SHARE and gateways > 1 and partitions == 1:  # else each gateway may have a partition of its own
+        assert world.across, story

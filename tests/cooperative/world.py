@@ -1,9 +1,9 @@
 """A cooperative group in one process: a coordinator, a broker, clients and gateways. Events come in any
 order.
 
-Clients join, process, commit and leave. They are killed, or paused for some time. The gateway is killed too.
-Requests on their way to the broker arrive even if their sender has ended. Sans-IO: the same seed gives the
-same run.
+Clients join, process, commit and leave. They are killed, or paused for some time. Gateways are killed too. If
+there are several, they are also cut off from the broker for some time, and their clocks differ. Requests on
+their way to the broker arrive even if their sender has ended. Sans-IO: the same seed gives the same run.
 """
 
 import random
@@ -69,30 +69,55 @@ STEP = 0.05
 ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID = 22, 25
 GONE = (ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID)
 FETCH_VERSION = 12
+HOUR = 3600.0
+CUT_SECONDS = (0.5, 3 * SESSION)
+LONG_CUT_SECONDS = 60.0
+
+
+@dataclass(eq=False)
+class Gateway:
+    """A gateway. After it was killed, the next process takes its place."""
+
+    members: Members
+    skew: float = 0.0
+    """How many seconds its clock is ahead of the broker's."""
+    cut_until: float = 0.0
+    """Until when it is cut off from the broker, by the broker's clock."""
 
 
 class Wire:
     """A client's connection through a gateway, with the requests on their way to the broker."""
 
-    def __init__(self, world: "World") -> None:
-        self.world = world
+    def __init__(self, world: "World", gateway: Gateway) -> None:
+        self.world, self.gateway = world, gateway
         self.alarms: list[float] = []
         self.connection = connect(
             sessions=SessionLimits(max_sessions=0),
             resolve=None,
             host="h",
             name="b:9092",
-            stages=(partial(MemberStage, world.members),),
+            stages=(partial(MemberStage, gateway.members),),
         )
         self.connection.attach(lambda: self.alarms.append(0.0), self.alarms.append)
         self.upstream = deque[bytes]()
         """Requests that the broker has not answered yet, in order."""
         self.held = False
         """Whether the broker holds back its response to the first request in `upstream`."""
+        self.downstream = deque[bytes]()
+        """Responses that can't reach the gateway, because it is cut off."""
         self.open = True
 
+    @property
+    def now(self) -> float:
+        """The time on the gateway's clock."""
+        return self.world.now + self.gateway.skew
+
+    @property
+    def cut_off(self) -> bool:
+        return self.world.now < self.gateway.cut_until
+
     def ask(self, frame: bytes) -> None:
-        self.connection.receive_client(frame, self.world.now)
+        self.connection.receive_client(frame, self.now)
         self.pump()
 
     def pump(self) -> None:
@@ -102,18 +127,25 @@ class Wire:
             self.upstream += sent(self.connection)
 
     def tick(self) -> None:
-        if self.open and any(at <= self.world.now for at in self.alarms):
-            self.alarms[:] = [at for at in self.alarms if at > self.world.now]
-            self.connection.tick(self.world.now)
+        if self.open and any(at <= self.now for at in self.alarms):
+            self.alarms[:] = [at for at in self.alarms if at > self.now]
+            self.connection.tick(self.now)
             self.pump()
 
     def answer(self, frame: bytes) -> None:
         """Let the broker answer the first request with this frame."""
         self.upstream.popleft()
         self.held = False
-        if self.open:
-            self.connection.receive_broker(frame, self.world.now)
-            self.pump()
+        self.downstream.append(frame)
+        self.deliver()
+
+    def deliver(self) -> None:
+        """Give the gateway all responses, unless it is cut off."""
+        while self.downstream and not self.cut_off:
+            frame = self.downstream.popleft()
+            if self.open:
+                self.connection.receive_broker(frame, self.now)
+                self.pump()
 
     def close(self) -> None:
         """Close the connection, as when a client vanishes or the gateway is killed.
@@ -328,6 +360,7 @@ class Client:
 
     def __init__(self, world: "World", name: str) -> None:
         self.world, self.name = world, name
+        self.gateway = world.gateways[int(name) % len(world.gateways)]
         self.client_id = f"billing.{name}"
         self.member_id, self.generation = b"", -1
         self.wires: dict[str, Wire] = {}
@@ -458,7 +491,7 @@ class Client:
     def _put(self, where: str, frame: bytes) -> None:
         wire = self.wires.get(where)
         if wire is None:
-            wire = self.wires[where] = self.world.wire()
+            wire = self.wires[where] = self.world.wire(self.gateway)
         self.asked[where] = frame
         wire.ask(frame)
 
@@ -634,12 +667,19 @@ class Client:
 class World:
     """The complete system. `run` executes random events, and `settle` lets all members finish their work."""
 
-    def __init__(self, seed: int, members: int = 4, partitions: int = 2, heat: float = 1.0) -> None:
+    def __init__(
+        self, seed: int, members: int = 4, partitions: int = 2, heat: float = 1.0, gateways: int = 1
+    ) -> None:
         self.chance, self.heat = random.Random(seed), heat
         self.partitions = partitions
         self.now, self.step = 1.0, 0
-        self.gateways = 0
-        self.members = self._gateway()
+        self.processes = 0
+        self.gateways = [
+            Gateway(
+                self._process(), 0 if gateways == 1 else self.chance.choice((-HOUR, 0.0, HOUR)) + 2 * HOUR
+            )
+            for _ in range(gateways)
+        ]
         self.coordinator = Coordinator()
         self.broker = ModelBroker(release="4.3.0", slots=100, seed=1)
         self.broker.create_topic(TOPIC, partitions)
@@ -649,13 +689,15 @@ class World:
         self.log: dict[tuple[int, int], bytes] = {}
         self.processed: list[Processed] = []
         self.story: list[str] = []
+        self.across = 0
+        """How many records were processed while members of several gateways had their partition."""
 
-    def _gateway(self) -> Members:
-        self.gateways += 1
-        return Members(["billing"], gateway=b"%d" % self.gateways)
+    def _process(self) -> Members:
+        self.processes += 1
+        return Members(["billing"], gateway=b"%d" % self.processes)
 
-    def wire(self) -> Wire:
-        wire = Wire(self)
+    def wire(self, gateway: Gateway) -> Wire:
+        wire = Wire(self, gateway)
         self.wires.append(wire)
         return wire
 
@@ -664,6 +706,12 @@ class World:
         if self.coordinator.fenced(client.member_id, client.generation):
             return  # the group has gone on without it, and it does not know yet: another one gets the record
         self.processed.append(Processed(partition, record.offset, key, self.step, client, client.assignment))
+        self.across += any(
+            other.gateway is not client.gateway
+            and partition in other.positions
+            and not self.coordinator.fenced(other.member_id, other.generation)
+            for other in self.clients
+        )
 
     def living(self, slot: str) -> Client | None:
         return next((each for each in self.clients if each.name == slot and each.alive), None)
@@ -678,7 +726,11 @@ class World:
             for client in self.chance.sample(self.clients, len(self.clients)):
                 if self.chance.random() < 0.7:
                     client.step()
+            for client in self.clients:
+                if client.alive and self.now < client.gateway.cut_until:
+                    client.crashes.append(self.step)
             for wire in self.chance.sample(self.wires, len(self.wires)):
+                wire.deliver()
                 if self.chance.random() < 0.7:
                     self._serve(wire)
                 wire.tick()
@@ -721,25 +773,32 @@ class World:
             self.told(f"{slot} cut off")
             client.crashes.append(self.step)
             client.cut_off()
-        elif self.chance.random() < 0.002 * self.heat:
-            self._restart()
+        elif self.chance.random() < 0.002 * self.heat * len(self.gateways):
+            self._restart(self.gateways[0] if len(self.gateways) == 1 else self.chance.choice(self.gateways))
+        elif len(self.gateways) > 1 and self.chance.random() < 0.002 * self.heat * len(self.gateways):
+            gateway = self.chance.choice(self.gateways)
+            long = self.chance.random() < 0.05
+            seconds = LONG_CUT_SECONDS if long else self.chance.uniform(*CUT_SECONDS)
+            gateway.cut_until = self.now + seconds
+            self.told(f"gateway {self.gateways.index(gateway)} cut off for {seconds:.1f} s")
 
-    def _restart(self) -> None:
-        """Kill the gateway, and start a new one."""
-        self.told("gateway")
+    def _restart(self, gateway: Gateway) -> None:
+        """Kill a gateway, and start a new one."""
+        self.told(f"gateway {self.gateways.index(gateway)}")
         for client in self.clients:
-            if client.alive:
+            if client.alive and client.gateway is gateway:
                 client.crashes.append(self.step)
                 client.cut_off()
         for wire in self.wires:
-            wire.close()
-        self.members = self._gateway()
+            if wire.gateway is gateway:
+                wire.close()
+        gateway.members = self._process()
 
     def told(self, text: str) -> None:
         self.story.append(f"{self.step} {text}")
 
     def _serve(self, wire: Wire) -> None:
-        if not wire.upstream or wire.held:
+        if not wire.upstream or wire.held or wire.cut_off:
             return
         frame = wire.upstream[0]
         if int.from_bytes(frame[4:6]) == FETCH:
@@ -751,7 +810,9 @@ class World:
             wire.answer(said)
 
     def settle(self) -> None:
-        """Start missing members, and let all records be processed."""
+        """Start missing members, connect all gateways, and let all records be processed."""
+        for gateway in self.gateways:
+            gateway.cut_until = 0.0
         for slot in self.slots:
             if self.living(slot) is None:
                 self.clients.append(Client(self, slot))
@@ -765,6 +826,19 @@ class World:
     def lost(self) -> list[tuple[int, int]]:
         """Return (partition, offset) of the records that no client has processed."""
         return sorted(self.log.keys() - {(each.partition, each.offset) for each in self.processed})
+
+    def unordered(self) -> list[str]:
+        """Return descriptions of records that were first processed after a later record of their key."""
+        found: list[str] = []
+        seen: set[tuple[int, int]] = set()
+        highest: dict[tuple[int, bytes], int] = {}
+        for each in self.processed:
+            at, key = (each.partition, each.offset), (each.partition, each.key)
+            if at not in seen and each.offset < highest.get(key, -1):
+                found.append(f"{at} of {each.client.name} at {each.at}, after {highest[key]}")
+            seen.add(at)
+            highest[key] = max(highest.get(key, -1), each.offset)
+        return found
 
     def twice(self) -> list[str]:
         """Return descriptions of records that were processed twice without a good reason.
