@@ -217,16 +217,16 @@ def test_the_table_of_a_release_has_the_gaps_of_all_faults() -> None:
     assert markdown(by_release(rows)) == (
         "**Kafka 4.3.0 (control / A)**\n"
         "\n"
-        "| client | from the zone | killed | stopped | lost | twice | out of order | out of range"
+        "| client | from the zone, % | killed | stopped | lost | twice | out of order | out of range"
         " | fetches/s |\n"
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n"
-        "| java | 33% | 6.7 / 6.6 | 5.0 / >13 | 0 | 3 / 0 | 0 | 0 | 20 / 30 |\n"
+        "| java | 33 | 6.7 / 6.6 | 5.0 / >13 | 0 | 3 / 0 | 0 | 0 | 20 / 30 |\n"
     )
 
 
 def test_a_client_that_was_not_run_once_has_no_value_there() -> None:
     rows = [replace(ROW, fault="killed", ran=False, note="it ended"), replace(ROW, fault="stopped")]
-    assert markdown(by_release(rows)).endswith("| java | 33% | - | 0.0 | 0 | 0 | 0 | 0 | 20 |\n")
+    assert markdown(by_release(rows)).endswith("| java | 33 | - | 0.0 | 0 | 0 | 0 | 0 | 20 |\n")
     assert markdown(by_release(rows[:1])).endswith("| java | not run: it ended |  |  |  |  |  |  |\n")
 
 

@@ -133,7 +133,7 @@ class ZoneRun:
         )
         if not reader.reads:
             told = ", ".join(f"{code} {count}" for code, count in reader.errors.items())
-            return replace(row, ran=False, note=f"it reads nothing: {told or reader.ended}")
+            return replace(row, ran=False, note=f"it reads nothing: {told}" if told else reader.ended)
         return replace(
             row,
             findings=judge(reader.records, written.numbers, times.fault, times.end),

@@ -111,11 +111,14 @@ def by_release(rows: Sequence[Row]) -> Iterator[TableText]:
             ranges = _joined([str(sum(row.out_of_range for row in each)) for each in same])
             busiest = _joined([str(max(row.busiest for row in each)) for each in same])
             shares = _joined(
-                [_percent(next((row.from_zone for row in each if row.ran), None)) for each in same]
+                [
+                    _percent(next((row.from_zone for row in each if row.ran), None)).removesuffix("%")
+                    for each in same
+                ]
             )
             lines.append([client, shares, *gaps, *wrong, ranges, busiest])
         wrongs = ["lost", "twice", "out of order", "out of range", "fetches/s"]
-        headings = ["client", "from the zone", *faults, *wrongs]
+        headings = ["client", "from the zone, %", *faults, *wrongs]
         yield TableText(f"Kafka {release} ({' / '.join(modes)})", headings, lines)
 
 
