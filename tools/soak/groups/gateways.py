@@ -142,6 +142,8 @@ class GatewayFaults:
         """Set when each kind of fault has happened."""
         self._cut_off: dict[int, tuple[int, float, Ends]] = {}
         """The gateways that are cut off: since when (ns), until when (s), and `CutOff.ends`."""
+        self._long: set[int] = set()
+        """The gateways that are cut off for `LONG_CUT_SECONDS`. They have no other fault until then."""
 
     def run(self, ended: threading.Event) -> None:
         """Disturb the gateways until `ended` is set. Then let all of them run, connected to the broker."""
@@ -150,7 +152,10 @@ class GatewayFaults:
                 self.had_all.set()
             if self._pause(ended):
                 break
-            {KILL: self._kill, CUT: self._cut, RESTART: self._restart}[what]()
+            if what == RESTART:
+                self._restart()
+            elif some := [each for each in self.down if each not in self._long]:
+                (self._kill if what == KILL else self._cut)(self._random.choice(some))
         for gateway in list(self._cut_off):
             self._heal(gateway)
 
@@ -169,8 +174,7 @@ class GatewayFaults:
                 self._heal(number)
         return ended.is_set()
 
-    def _kill(self) -> None:
-        number = self._random.randrange(len(self.down))
+    def _kill(self, number: int) -> None:
         gateway, at = self._gateways.processes[number], time.monotonic_ns()
         gateway.kill()
         self._heal(number)  # what it had sent arrives late
@@ -182,6 +186,8 @@ class GatewayFaults:
     def _restart(self) -> None:
         """Restart all gateways one by one, as an update does: each ends gracefully."""
         for number, gateway in enumerate(self._gateways.processes):
+            if number in self._long:
+                continue
             at = time.monotonic_ns()
             self._heal(number)
             gateway.stop()
@@ -189,15 +195,16 @@ class GatewayFaults:
             self.down[number].append((at, time.monotonic_ns()))
             self._done[RESTART] += 1
 
-    def _cut(self) -> None:
-        number = self._random.randrange(len(self.down))
+    def _cut(self, number: int) -> None:
         self._heal(number)
         at = time.monotonic_ns()
         self._gateways.wires[number + 1].loss = 1.0
         time.sleep(IN_FLIGHT_SECONDS)
         self._done[CUT] += 1
-        long = self._done[CUT] % LONG_CUT == 0
-        seconds = LONG_CUT_SECONDS if long else self._random.uniform(*CUT_SECONDS)
+        seconds = self._random.uniform(*CUT_SECONDS)
+        if self._done[CUT] % LONG_CUT == 0:
+            seconds = LONG_CUT_SECONDS
+            self._long.add(number)
         self._cut_off[number] = at, time.monotonic() + seconds, self._ends()
 
     def _heal(self, number: int) -> None:
@@ -205,6 +212,7 @@ class GatewayFaults:
         if number not in self._cut_off:
             return
         at, _, ends = self._cut_off.pop(number)
+        self._long.discard(number)
         self._gateways.wires[number + 1].loss = 0.0
         now = time.monotonic_ns()
         self.down[number].append((at, now))
