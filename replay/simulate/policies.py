@@ -17,6 +17,7 @@ from proxy.core.eligibility import SessionLimits
 from proxy.core.plans import SessionPlan
 from proxy.core.responses import clamped
 from proxy.protocol.api import (
+    LENGTH_BYTES,
     REQUEST_CORRELATION_ID,
     REQUEST_START_BYTES,
     RESPONSE_CORRELATION_ID,
@@ -78,6 +79,8 @@ class _Template:
     fetch: CapturedFetch
     sent: FetchRequest
     """The request that the core sent to the broker for the template's fetch."""
+    kind: bytes
+    """The API key and version of the fetch."""
     answer: bytes
     """The broker's response, without the length and correlation id at its start."""
     request: Turned
@@ -85,6 +88,13 @@ class _Template:
     plan: SessionPlan | None = None
     """The core's plan for matching responses. It is None until the core's fast path has expanded one matching
     response to the captured size. After that, the plan expands all other matching responses."""
+
+    def asked(self, frame: bytes) -> bool:
+        """Return whether a fetch matches the template.
+
+        Versions differ as well: with another one, a gateway begins a new session. Some have the same layout.
+        """
+        return frame.startswith(self.kind, LENGTH_BYTES) and self.request.matches(frame)
 
     @property
     def answer_size(self) -> int:
@@ -137,7 +147,7 @@ class GatewayPolicy:
         template. It is not added if the fast path refuses it, or if an earlier fetch is not final.
         """
         template = self._template
-        if template is None or self._open or not template.request.matches(exchange.request):
+        if template is None or self._open or not template.asked(exchange.request):
             return False
         if not template.response.matches(b"".join(exchange.response)):
             return False
@@ -160,11 +170,11 @@ class GatewayPolicy:
         plan = template.plan if template is not None else None
         if template is None or plan is None or plan is not self._connection.plan or self._open:
             return 0
-        request, response = template.request, template.response
+        asked, response = template.asked, template.response
         while (
             last + 1 < len(pairs)
             and pairs.request_times[last] / _SECOND < plan.until
-            and request.matches(pairs.request(last))
+            and asked(pairs.request(last))
             and response.matches(pairs.response(last))
         ):
             last += 1
@@ -399,7 +409,8 @@ def _unchanged(fetch: CapturedFetch, sent: FetchRequest | None, pieces: Sequence
     if request is None or response is None:
         return None
     answer = b"".join(pieces)[RESPONSE_CORRELATION_ID.stop :]
-    return _Template(fetch, sent, answer, request, response)
+    kind = fetch.outcome.exchange.request[LENGTH_BYTES : REQUEST_CORRELATION_ID.start]
+    return _Template(fetch, sent, kind, answer, request, response)
 
 
 class AlwaysPolicy:

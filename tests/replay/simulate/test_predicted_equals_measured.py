@@ -261,6 +261,19 @@ def test_a_fetch_that_is_had_again_is_answered_after_the_one_sent_meanwhile() ->
     history.compare(outcomes)
 
 
+def test_a_fetch_of_another_version_does_not_repeat_the_last_one() -> None:
+    """Both versions have the same layout. A gateway begins a new session for it."""
+    history = PredictedEqualsMeasured()
+    history.begin(release="2.8.2", seed=0, version=8, topics=1)
+    for _ in range(2):
+        history.fetch()
+        history.learn_ids()
+    history.fetch()
+    history.change_version(version=7)
+    history.fetch()
+    history.teardown()
+
+
 def test_when_a_topic_went_is_not_to_be_seen_behind_a_throttle() -> None:
     """If responses are throttled, two histories with different gateway counts can give the same capture.
 
