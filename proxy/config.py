@@ -6,6 +6,7 @@ from these declarations; see `proxy.options`.
 
 # ruff: noqa: RUF009 - `option` declares a field, as dataclasses.field does, which it calls
 
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -30,6 +31,8 @@ MAX_MIN_BYTES: Final = 2**31 - 1
 """The largest min_bytes of a fetch: it is an int32 (FetchRequest.json)."""
 MAX_WAIT: Final = 5.0
 """The longest time in seconds for which ``--fetch-max-wait`` makes a fetch wait."""
+_TOPIC: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+"""The names that topics can have."""
 MAX_RACK_BYTES: Final = 249
 """The maximum length of a rack's name in bytes."""
 LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -137,6 +140,12 @@ def _groups(text: str) -> frozenset[str]:
     if any(set(group) & set("*?[") for group in groups):
         raise ValueError(f"{text!r} has a pattern; name each group: its applications must be fit for it")
     return groups
+
+
+def _topic(text: str) -> str:
+    if text and not _TOPIC.fullmatch(text):
+        raise ValueError(f"{text!r} is not the name of a topic; example: fetchgate.slots")
+    return text
 
 
 def _lanes(text: str) -> "Mapping[str, NamedLane]":
@@ -495,6 +504,16 @@ class Config:
         live=True,
     )
     """The lanes of clients that have a fixed name, by that name."""
+    cooperative_slots: str = option(
+        metavar="TOPIC",
+        parse=_topic,
+        default="",
+        help="the topic of slots, for groups whose members are behind several gateways: each member commits "
+        "for one of its partitions, in its own group, and nothing is written to it; clients need READ on it "
+        "where brokers have ACLs (docs/cooperative.md; default: __consumer_offsets)",
+        needs="cooperative",
+    )
+    """The topic of slots (`proxy.cooperative.slots`). Empty for `proxy.cooperative.group.SLOTS`."""
     rack: str = option(
         metavar="NAME|@FILE",
         parse=_rack,

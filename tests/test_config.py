@@ -56,6 +56,7 @@ def test_the_defaults_are_those_of_the_design() -> None:
         follow_leader="off",
         cooperative=frozenset(),
         cooperative_lanes={},
+        cooperative_slots="",
         rack="",
         rack_reads=False,
         rack_clients=frozenset(),

@@ -31,7 +31,7 @@ from tools.worker import LoggedWorker, group_member, wait_steady
 PLAIN: Final = "orders-plain"
 COOPERATIVE: Final = "orders"
 MEMBERS: Final = 4
-GATEWAYS: Final = 1
+GATEWAYS: Final = MEMBERS
 """How many gateways the members use. With as many as members, each member has its own."""
 KEYS: Final = 500
 RECORDS: Final = 6_000

@@ -13,6 +13,7 @@ The state:
 
 - `member`, `members`, `group`: the state of a member, of all members, and of a group.
 - `positions`: the committed offset of each hash, and its text in commits.
+- `slots`: what each member has committed, if members are behind several gateways.
 - `plan`: assigns lanes to members.
 - `claims`, `declared`: key ranges that clients declare, and their present owners.
 - `tally`: counts of records, fetches and other events.

@@ -1,29 +1,31 @@
 """A member's commits, and its requests for committed offsets (OffsetFetch). Sans-IO."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import replace
 from math import inf
-from typing import Final
+from typing import Final, TypeAlias
 
-from proxy.cooperative.group import Group, own_offset, with_positions
+from proxy.cooperative.group import MAX_SLOTS, Group, Read, own_offset, slot_entry, with_positions
 from proxy.cooperative.identity import MemberIdentity
 from proxy.cooperative.member import Member, State
 from proxy.cooperative.members import INVALID_RANGES, OVERLAPS, Members
 from proxy.cooperative.offsets import (
-    ASKS,
-    FLEXIBLE_ASKS,
     GROUPS_SINCE,
+    NO_OFFSET,
     Commit,
     FetchedGroup,
     OffsetFetch,
+    Sender,
     offset_fetch,
     read_answered,
     read_fetched_offsets,
 )
-from proxy.cooperative.positions import Positions, TopicPartition
-from proxy.cooperative.responses import Reply, Send
+from proxy.cooperative.positions import TopicPartition
+from proxy.cooperative.responses import Reply, Send, Take
 from proxy.protocol.api import ApiKey
 
+Steps: TypeAlias = Generator[bytes, tuple[bytes, float], Reply]
+"""Yields requests for the broker, one after another. It is sent each response with the time in seconds."""
 _NOT_ALLOWED: Final = 35
 """UNSUPPORTED_VERSION: a client that declares a lane may not commit for this group here
 (`MemberIdentity.may_commit`)."""
@@ -36,11 +38,44 @@ _TOO_LARGE: Final = 12
 """OFFSET_METADATA_TOO_LARGE."""
 
 
+class Exchanges:
+    """Requests that the gateway sends one after another in the place of a client's request.
+
+    Args:
+        steps: the requests, and the response for the client.
+        send: sends a request to the broker.
+    """
+
+    __slots__ = ("_send", "_steps")
+
+    def __init__(self, steps: Steps, send: Send) -> None:
+        self._steps, self._send = steps, send
+
+    def go(self) -> None:
+        """Send the first request."""
+        self._send(next(self._steps), self.response)
+
+    def response(self, frame: bytes, now: float) -> Reply | None:
+        """Process a response of the broker. Send the next request, or return the client's response.
+
+        Raises:
+            ProtocolError: the frame can't be read.
+        """
+        try:
+            request = self._steps.send((frame, now))
+        except StopIteration as end:
+            reply: Reply = end.value
+            return reply
+        self._send(request, self.response)
+        return None
+
+
 class CommitRequest:
     """A commit of a member. The gateway adds a *map*: the offsets of all hashes of the partition.
 
     Commits of one group are sent one after another. If the gateway does not know the committed offsets, it
-    first requests them from the broker.
+    first requests them from the broker. If members behind other gateways share the partitions, it also
+    requests them from time to time, and writes the member's slot in the same commit.
 
     Args:
         commit: the request.
@@ -48,18 +83,20 @@ class CommitRequest:
         members: the members of the process.
         send: sends a request to the broker.
         wake: continues the commit with `go` when its turn has come. Takes the time in seconds.
+        then: returns the response for the client, or sends another request, if the commit is the gateway's
+            own.
+        first: whether to commit only partitions that have no committed offset yet.
     """
 
     __slots__ = (
-        "_asks",
         "_commit",
+        "_exchanges",
+        "_first",
         "_group",
         "_identity",
-        "_maps",
-        "_member",
         "_members",
-        "_moved",
         "_send",
+        "_then",
         "_turn",
         "_wake",
         "waits",
@@ -73,21 +110,20 @@ class CommitRequest:
         members: Members,
         send: Send,
         wake: Callable[[float], None],
+        then: Callable[[], Reply | None] | None = None,
+        *,
+        first: bool = False,
     ) -> None:
         self._commit, self._identity, self._members = commit, identity, members
-        self._send, self._wake = send, wake
+        self._send, self._wake, self._then = send, wake, then
+        self._first = first
         self._group: Group | None = None
         """The group, while the commit is being sent or waits for its turn. Otherwise None."""
-        self._member: Member | None = None
+        self._exchanges: Exchanges | None = None
+        """The requests to the broker, once the commit's turn has come."""
         self._turn = False
         self.waits = False
         """Whether the commit waits until another member's commit is done."""
-        self._asks = False
-        """Whether the gateway is requesting the committed offsets from the broker before the commit."""
-        self._moved: dict[TopicPartition, Positions] = {}
-        """The committed offsets of all hashes as they will be when Kafka has accepted the commit."""
-        self._maps = True
-        """Whether the commit is sent with the map of all hashes in its metadata."""
 
     def go(self, now: float) -> Reply | None:
         """Send the commit to the broker, or wait for its turn, or refuse it."""
@@ -98,35 +134,38 @@ class CommitRequest:
         group = self._members.group(commit.group)
         code = INVALID_RANGES if member is None else self._refusal(member, group)
         if code or member is None:
-            self._members.tally.refused[code] += len(commit.entries)
+            self._members.tally.refused[code] += len(commit.entries) if self._then is None else 0
             self._leave(now)
-            return self._refused(code)
+            return self._done(self._refused(code))
         if group is None or not group.shares(member, commit):
-            self._send(commit.frame, None)
             self._leave(now)
+            if self._then is not None:
+                return self._then()
+            self._send(commit.frame, None)
             return None
-        self._group, self._member = group, member
+        self._group = group
         if not group.takes(self, self._take_turn):
             self.waits = True
             return None
         group.joined(member)
-        self._asks = group.unknown(commit)
-        if self._asks:
-            self._send(offset_fetch(commit), self.response)
-        else:
-            self._send_commit(group, member)
+        self._exchanges = Exchanges(self._steps(group, member, now), self._sent)
+        self._exchanges.go()
         return None
+
+    def _sent(self, frame: bytes, _: Take | None) -> None:
+        self._send(frame, self.response)
 
     def response(self, frame: bytes, now: float) -> Reply | None:
         """Process a response of the broker: the committed offsets, or the result of the commit."""
-        group, member = self._group, self._member
-        assert group is not None  # noqa: S101 - `go` has sent something
-        assert member is not None  # noqa: S101 - the same
-        take = self._asked if self._asks else self._committed
-        reply = take(group, member, frame)
-        if reply is not None:
-            self._leave(now)
-        return reply
+        assert self._exchanges is not None  # noqa: S101 - `go` has sent something
+        reply = self._exchanges.response(frame, now)
+        if reply is None:
+            return None
+        self._leave(now)
+        return self._done(reply)
+
+    def _done(self, reply: Reply) -> Reply | None:
+        return reply if self._then is None else self._then()
 
     def close(self, now: float) -> None:
         """Drop the commit if it still waits for its turn, because the gateway is closing the connection."""
@@ -176,68 +215,122 @@ class CommitRequest:
         if group is not None:
             group.release(self, now)
 
-    def _send_commit(self, group: Group, member: Member) -> None:
-        self._moved = group.moved(member, self._commit)
-        self._send(with_positions(self._commit, self._moved, maps=self._maps), self.response)
-
-    def _asked(self, group: Group, member: Member, frame: bytes) -> Reply | None:
-        """Note the committed offsets in the broker's response, then send the commit, or refuse it."""
-        commit, self._asks = self._commit, False
-        said = read_fetched_offsets(frame, FLEXIBLE_ASKS if commit.flexible else ASKS)
-        error = next((each.error_code for each in said.groups if each.error_code), 0)
-        error = error or group.learn(entry for each in said.groups for entry in each.entries)
-        if error or group.unknown(commit):
-            return self._refused(error or -1)
-        self._send_commit(group, member)
-        return None
-
-    def _committed(self, group: Group, member: Member, frame: bytes) -> Reply | None:
-        """Note which commits the broker has accepted.
-
-        If the map is too large for the broker, commit again without it.
-        """
+    def _steps(self, group: Group, member: Member, now: float) -> Steps:
+        """Request the committed offsets if they are not known, and commit."""
         commit = self._commit
-        errors = {(entry.topic, entry.partition): entry.error_code for entry in read_answered(frame, commit)}
-        self._members.tally.commits["error" if any(errors.values()) else "ok"] += 1
-        if self._maps and _TOO_LARGE in errors.values() and not group.unknown(commit):
-            self._maps = False
-            self._send_commit(group, member)
-            return None
-        group.positions.update(
-            (place, positions) for place, positions in self._moved.items() if errors.get(place) == 0
-        )
-        return Reply([frame])
+        seat = group.seat(member, commit.places)
+        if self._first or group.unknown(commit) or (seat is not None and not group.is_fresh(now)):
+            read = yield from reading(group, commit.sender, commit.places, 0 if seat is None else seat.slots)
+            if read.error:
+                return self._refused(read.error)
+            group.learn(read)
+            if group.unknown(commit):
+                return self._refused(-1)
+            group.read_at = now
+            if self._first and all(entry.offset >= 0 for entry in read.entries):
+                return self._refused(0)
+        maps = True
+        while True:
+            moved = group.moved(member, commit)
+            entries = with_positions(commit, moved, seat, maps=maps)
+            slot = {} if seat is None else group.slot(member, seat, moved)
+            if seat is not None:
+                entries.append(slot_entry(group.slots_topic, seat.number, slot))
+            frame, _ = yield commit.with_entries(entries)
+            errors = {(each.topic, each.partition): each.error_code for each in read_answered(frame, commit)}
+            if seat is not None:
+                refused = errors.pop((group.slots_topic, seat.number), 0)
+                if not refused:
+                    group.slots[seat.number] = slot
+                elif not any(errors.values()):  # else the member is refused, and not the slot
+                    group.slots_error = refused
+                frame = commit.without(frame, group.slots_topic)
+            self._members.tally.commits["error" if any(errors.values()) else "ok"] += 1
+            if maps and _TOO_LARGE in errors.values() and not group.unknown(commit):
+                maps = False
+                continue
+            group.positions.update(
+                (place, positions) for place, positions in moved.items() if errors.get(place) == 0
+            )
+            return Reply([frame])
 
 
-class OffsetFetchRequest:
+def reading(
+    group: Group, sender: Sender, places: Iterable[TopicPartition], slots: int
+) -> Generator[bytes, tuple[bytes, float], Read]:
+    """Request the committed offsets of partitions, and return them.
+
+    Args:
+        group: the group.
+        sender: the client's request in whose place it is done.
+        places: the partitions.
+        slots: how many slots to request with them. If others are needed, they are requested again.
+    """
+    wanted = list(places)
+    while True:
+        if group.slots_error:
+            slots = 0
+        asked = wanted + [(group.slots_topic, number) for number in range(slots)]
+        frame, _ = yield offset_fetch(sender, group.name.encode(), asked)
+        read = read_committed_of(frame, sender, group, MAX_SLOTS if group.slots_error else slots)
+        if read.error or not read.needed:
+            return read
+        slots = read.needed
+
+
+def read_committed_of(frame: bytes, sender: Sender, group: Group, slots: int = 0) -> Read:
+    """Return the committed offsets in the response to `offset_fetch`.
+
+    Args:
+        frame: the response.
+        sender: the client's request in whose place they were requested.
+        group: the group.
+        slots: how many slots were requested with them.
+
+    Raises:
+        ProtocolError: the frame can't be read.
+    """
+    said = read_fetched_offsets(frame, sender.asks)
+    read = Read((entry for each in said.groups for entry in each.entries), group.slots_topic, slots)
+    read.error = next((each.error_code for each in said.groups if each.error_code), 0) or read.error
+    return read
+
+
+class OffsetFetchRequest(Exchanges):
     """A member's request for committed offsets. The response has the member's own offsets.
 
     Args:
         asked: the parsed OffsetFetch request.
+        sender: the same request as the place for requests of the gateway.
         identity: the client.
         members: the members of the process.
+        send: sends a request to the broker.
     """
 
-    __slots__ = ("_asked", "_changes", "_identity", "_members")
+    __slots__ = ("_asked", "_changes", "_identity", "_members", "_sender")
 
-    def __init__(self, asked: OffsetFetch, identity: MemberIdentity, members: Members) -> None:
-        self._asked, self._identity, self._members = asked, identity, members
+    def __init__(
+        self, asked: OffsetFetch, sender: Sender, identity: MemberIdentity, members: Members, send: Send
+    ) -> None:
+        self._asked, self._sender = asked, sender
+        self._identity, self._members = identity, members
         self._changes = {
             each.group: group.changes for each in asked.groups if (group := members.group(each.group))
         }
         """`Group.changes` of each cooperative group when the request arrived."""
+        super().__init__(self._told(), send)
 
-    def edit(self, frame: bytes, _now: float) -> bytes:
-        """Return the response with the member's own offsets. Also note these offsets for later commits.
+    def _told(self) -> Steps:
+        """Have the client's request answered, with the member's own offsets. Note them for later commits.
 
-        Raises:
-            ProtocolError: the frame can't be read.
+        Slots are requested only if the response shows that there are some.
         """
         asked = self._asked
+        frame, _ = yield asked.frame
         said = read_fetched_offsets(frame, asked.version)
         member = self._identity.member
         if member is None:
-            return frame
+            return Reply([frame])
         names = [each.group for each in (asked.groups if said.version < GROUPS_SINCE else said.groups)]
         everything = {each.group for each in asked.groups if each.everything}
         groups: list[FetchedGroup] = []
@@ -246,21 +339,31 @@ class OffsetFetchRequest:
             if group is None or not self._identity.is_of(name):
                 groups.append(each)
                 continue
-            self._learn(group, member, each, self._changes.get(name))
-            entries = tuple(own_offset(member, entry) for entry in each.entries)
-            if not each.error_code:
+            read = Read(each.entries, group.slots_topic)
+            error = each.error_code
+            if read.needed and not error:
+                places = [(entry.topic, entry.partition) for entry in read.entries]
+                read = yield from reading(group, self._sender, places, read.needed)
+                error = read.error
+            self._learn(group, member, read, self._changes.get(name))
+            if error and not each.error_code:
+                entries = tuple(replace(entry, offset=NO_OFFSET, error_code=error) for entry in each.entries)
+            else:
+                entries = tuple(own_offset(member, entry, read) for entry in each.entries)
+            if not error:
                 told = {(entry.topic, entry.partition) for entry in each.entries if not entry.error_code}
                 member.unasked = set() if name in everything else member.unasked - told
             groups.append(replace(each, entries=entries))
-        return said.with_groups(groups)
+        return Reply([said.with_groups(groups)])
 
     @staticmethod
-    def _learn(group: Group, member: Member, said: FetchedGroup, changes: int | None) -> None:
+    def _learn(group: Group, member: Member, read: Read, changes: int | None) -> None:
         """Note the committed offsets in the response, unless a commit was in progress since the request.
 
         Partitions without a committed offset are forgotten in any case.
         """
         group.joined(member)
-        if not group.busy and group.changes == changes:
-            group.learn(entry for entry in said.entries if entry.offset >= 0)
-        group.forget((entry.topic, entry.partition) for entry in said.entries if entry.offset < 0)
+        absent = [(entry.topic, entry.partition) for entry in read.entries if entry.offset < 0]
+        if not (group.busy or group.changes != changes or read.error or read.needed):
+            group.learn(read)
+        group.forget(absent)

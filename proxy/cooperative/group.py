@@ -3,24 +3,37 @@
 Kafka stores these offsets (`proxy.cooperative.positions`). With the copy here, a commit needs no request for
 them first. A commit changes the copy only when the broker has accepted it. Each commit for key ranges writes
 the offsets of all hashes, so these commits of a group are sent one after another.
+
+If other gateways commit for the same partitions (`proxy.cooperative.slots`), the copy of what they commit is
+at most `FRESH_SECONDS` old.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from math import inf
 from typing import Final, TypeAlias
 from weakref import WeakSet
 
 from proxy.cooperative.member import Member
 from proxy.cooperative.offsets import NO_EPOCH, NO_OFFSET, Commit, Entry
 from proxy.cooperative.positions import (
+    Plan,
     Positions,
     TopicPartition,
     committed_metadata,
     read_committed,
     without_map,
 )
+from proxy.cooperative.slots import Seat, Slot, Stored, narrowed, read_slot, resolved, slot_metadata
 from proxy.protocol.fetch_request import MAX_PARTITIONS
 
+SLOTS: Final = b"__consumer_offsets"
+"""The default topic of slots. All clusters have it, with 50 partitions unless they were made otherwise."""
+MAX_SLOTS: Final = 1024
+"""The largest number of slots that is read."""
+FRESH_SECONDS: Final = 1.0
+"""How old the offsets that other gateways have committed may be when a member commits, in seconds. Members
+of other gateways lose nothing by it: what lags is the offset for consumers without a gateway."""
 Goes: TypeAlias = Callable[[float], None]
 """Continues a commit when its turn has come. Takes the time in seconds."""
 _TEXT: Final = "utf-8"
@@ -31,6 +44,7 @@ class Group:
 
     Args:
         name: the group.id.
+        slots_topic: the topic of slots.
     """
 
     __slots__ = (
@@ -43,10 +57,25 @@ class Group:
         "members",
         "name",
         "positions",
+        "read_at",
+        "slots",
+        "slots_error",
+        "slots_topic",
+        "texts",
     )
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, slots_topic: bytes = SLOTS) -> None:
         self.name = name
+        self.slots_topic = slots_topic
+        self.slots: dict[int, Slot] = {}
+        """The slots as they were read last, or as members here have written them since."""
+        self.slots_error = 0
+        """The error code with which the broker has refused a slot. The group then shares nothing across
+        gateways."""
+        self.texts: dict[TopicPartition, bytes | None] = {}
+        """The application's own metadata of partitions whose offset was read."""
+        self.read_at = -inf
+        """When the committed offsets were read last, with slots, in seconds."""
         self.positions: dict[TopicPartition, Positions] = {}
         """The committed offset of each hash, for each known partition."""
         self.members = WeakSet[Member]()
@@ -125,6 +154,7 @@ class Group:
         if generation != self._generation:
             self._generation = generation
             self.positions.clear()  # members of other gateways may have committed in between
+            self.slots, self.read_at = {}, -inf
         member.generation, member.instance = generation, instance
         self._synced.add(member)
         return True
@@ -150,19 +180,83 @@ class Group:
         """
         return any(not member.has(place) and member.commits(place) is None for place in commit.places)
 
-    def learn(self, entries: Iterable[Entry]) -> int:
-        """Store committed offsets up to the first entry with an error. Return its error code, or 0."""
+    def learn(self, read: "Read") -> None:
+        """Store committed offsets, unless they are incomplete."""
         if len(self.positions) > MAX_PARTITIONS:
             self.positions.clear()  # Kafka still has the offsets
-        for entry in entries:
-            if entry.error_code:
-                return entry.error_code
+            self.texts.clear()
+        for entry in read.entries:
             place = entry.topic, entry.partition
             if entry.offset < 0:
                 self.positions[place] = Positions.all_at(self._lowest(place))
+            elif (positions := read.positions.get(place)) is not None:
+                self.positions[place] = self._with_own(place, positions)
+                self.texts[place] = read.texts[place]
             else:
-                self.positions[place] = read_committed(entry.offset, _text(entry.metadata)).positions
-        return 0
+                self.positions.pop(place, None)
+        self.slots_error = self.slots_error or read.slots_error
+        if read.slots is not None:
+            self.slots = read.slots | self._own_slots()
+
+    def _present(self) -> Iterator[Member]:
+        """Yield the members behind this gateway that were in the present generation."""
+        return (member for member in self._synced if member.generation == self._generation)
+
+    def _with_own(self, place: TopicPartition, positions: Positions) -> Positions:
+        """Return the offsets that were read, with what members behind this gateway have committed since."""
+        known = self.positions.get(place)
+        if known is not None:
+            for member in self._present():
+                if self.seat(member, [place]) and (ranges := member.commits(place)) is not None:
+                    positions = positions.within(known, ranges)
+        return positions
+
+    def _own_slots(self) -> dict[int, Slot]:
+        """Return the slots of the present generation that members behind this gateway have written.
+
+        A coordinator that has just taken over from another one may at first return earlier ones.
+        """
+        numbers = {member.seat.number for member in self._present() if member.seat is not None}
+        return {number: self.slots[number] for number in numbers if number in self.slots}
+
+    def seat(self, member: Member, places: Iterable[TopicPartition]) -> Seat | None:
+        """Return the member's seat if it shares one of the partitions across gateways. Else return None."""
+        seat = member.seat
+        return seat if seat is not None and not seat.places.isdisjoint(places) else None
+
+    def is_fresh(self, now: float) -> bool:
+        """Return whether what other gateways have committed was read not long ago."""
+        return now - self.read_at < FRESH_SECONDS
+
+    def slot(self, member: Member, seat: Seat, moved: dict[TopicPartition, Positions]) -> Slot:
+        """Return the content of a member's slot after a commit.
+
+        What the slot has of other partitions stays. It may be from the member that had the slot in an earlier
+        plan, and is valid until the map of the partition has the new plan.
+        """
+        before = self.slots.get(seat.number, {})
+        slot = {place: stored for place, stored in before.items() if place not in moved}
+        for place, positions in moved.items():
+            ranges = member.commits(place)
+            if place in seat.places and ranges is not None:
+                slot[place] = Stored(seat.plan, ranges, narrowed(positions, ranges))
+        return slot
+
+    def idle(self, member: Member) -> list[Entry]:
+        """Return the offsets that an idle member has to commit so that it does not hold back the lowest one.
+
+        It has committed all its records, and the next offsets have none for it. Other gateways don't know
+        that, and an application without records commits nothing.
+        """
+        seat, found = member.seat, []
+        for place in seat.places if seat is not None else ():
+            positions, ranges = self.positions.get(place), member.ranges(place)
+            if positions is not None and ranges is not None and _idle(member, place, positions) != positions:
+                topic, partition = place
+                found.append(
+                    Entry(topic, partition, positions.lowest(ranges), metadata=self.texts.get(place))
+                )
+        return found
 
     def _lowest(self, place: TopicPartition) -> int:
         """Return the lowest offset from which any of `members` has fetched a partition, or 0 if none has.
@@ -206,46 +300,108 @@ class Group:
             self.positions.pop(place, None)
 
 
-def with_positions(commit: Commit, moved: dict[TopicPartition, Positions], *, maps: bool = True) -> bytes:
-    """Return the commit for the broker: the lowest offset of each partition, with the map in the metadata.
+def with_positions(
+    commit: Commit, moved: dict[TopicPartition, Positions], seat: Seat | None = None, *, maps: bool = True
+) -> list[Entry]:
+    """Return the offsets for the broker: the lowest one of each partition, with the map in the metadata.
 
     Args:
         commit: the member's commit.
         moved: the map of each partition: the offsets of all hashes.
+        seat: the member's seat, if it shares partitions across gateways.
         maps: False if a map is too large for the broker (error 12). Without maps some records are read again,
             but none is lost.
     """
     entries = []
     for entry in commit.entries:
-        positions, own = moved.get((entry.topic, entry.partition)), _text(entry.metadata)
+        place = entry.topic, entry.partition
+        positions, own = moved.get(place), _text(entry.metadata)
         if positions is None:
             entries.append(entry)
             continue
         base = positions.base
-        metadata = committed_metadata(positions, own) if maps else without_map(own)
+        plan = Plan(seat.plan, seat.slots) if seat is not None and place in seat.places else None
+        metadata = committed_metadata(positions, own, plan=plan) if maps else without_map(own)
         epoch = entry.leader_epoch if base == entry.offset else NO_EPOCH
-        said = entry.metadata if metadata == own else metadata.encode(_TEXT, "surrogateescape")
+        said = entry.metadata if metadata == own else _bytes(metadata)
         entries.append(Entry(entry.topic, entry.partition, base, epoch, said))
-    return commit.with_entries(entries)
+    return entries
 
 
-def own_offset(member: Member, entry: Entry) -> Entry:
+def slot_entry(topic: bytes, number: int, slot: Slot) -> Entry:
+    """Return a slot for the broker.
+
+    Args:
+        topic: the topic of slots.
+        number: the number of the slot.
+        slot: its content.
+    """
+    offset = NO_OFFSET if topic == SLOTS else 0
+    return Entry(topic, number, offset, metadata=_bytes(slot_metadata(slot)))
+
+
+class Read:
+    """Committed offsets in a response.
+
+    Args:
+        entries: the entries of the response.
+        slots_topic: the topic of slots.
+        slots: how many slots were requested together with the partitions.
+    """
+
+    __slots__ = ("entries", "error", "needed", "positions", "slots", "slots_error", "texts")
+
+    def __init__(self, entries: Iterable[Entry], slots_topic: bytes, slots: int = 0) -> None:
+        found = list(entries)
+        self.entries = [entry for entry in found if entry.topic != slots_topic]
+        """The entries without those of slots."""
+        self.error = next((entry.error_code for entry in self.entries if entry.error_code), 0)
+        """The first error code, or 0."""
+        self.positions: dict[TopicPartition, Positions] = {}
+        """The committed offset of each hash, for each partition of which it is known."""
+        self.texts: dict[TopicPartition, bytes | None] = {}
+        """The application's own metadata."""
+        seats = [entry for entry in found if entry.topic == slots_topic]
+        self.slots_error = next((entry.error_code for entry in seats if entry.error_code), 0)
+        """The error code of a slot that can't be read, or 0. The maps alone then have to do."""
+        self.slots = {entry.partition: read_slot(_text(entry.metadata)) for entry in seats} if slots else None
+        """The slots, if they were requested."""
+        self.needed = 0
+        """If not 0, the offsets have to be requested again, with this number of slots."""
+        for entry in self.entries:
+            if entry.error_code or entry.offset < 0:
+                continue
+            place = entry.topic, entry.partition
+            committed = read_committed(entry.offset, _text(entry.metadata))
+            needed = 0 if committed.plan is None else min(committed.plan.slots, MAX_SLOTS)
+            if needed > slots:
+                self.needed = max(self.needed, needed)
+            else:
+                self.positions[place] = resolved(place, committed, self.slots or {})
+                self.texts[place] = None if entry.metadata is None else _bytes(committed.metadata)
+
+
+def own_offset(member: Member, entry: Entry, read: Read) -> Entry:
     """Return the committed offset of one member, with its application's own metadata.
 
     For some hashes, the group may have committed a higher offset. `Member.started` keeps these offsets, so
     that the member does not get the records before them.
+
+    Args:
+        member: the member.
+        entry: what the client was told of a partition.
+        read: what Kafka has of it.
     """
     place = entry.topic, entry.partition
-    if entry.error_code or entry.offset < 0:
+    positions = read.positions.get(place)
+    if entry.error_code or entry.offset < 0 or positions is None:
         member.start(place, None)
         return entry
-    committed = read_committed(entry.offset, _text(entry.metadata))
-    member.start(place, committed.positions)
+    member.start(place, positions)
     ranges = member.ranges(place)
-    offset = entry.offset if ranges is None else committed.positions.lowest(ranges)
+    offset = positions.base if ranges is None else positions.lowest(ranges)
     epoch = entry.leader_epoch if offset == entry.offset else NO_EPOCH
-    metadata = None if entry.metadata is None else committed.metadata.encode(_TEXT, "surrogateescape")
-    return Entry(entry.topic, entry.partition, offset, epoch, metadata)
+    return Entry(entry.topic, entry.partition, offset, epoch, read.texts[place])
 
 
 def _idle(member: Member, place: TopicPartition, positions: Positions) -> Positions:
@@ -265,3 +421,7 @@ def _idle(member: Member, place: TopicPartition, positions: Positions) -> Positi
 
 def _text(metadata: bytes | None) -> str:
     return (metadata or b"").decode(_TEXT, "surrogateescape")
+
+
+def _bytes(metadata: str) -> bytes:
+    return metadata.encode(_TEXT, "surrogateescape")

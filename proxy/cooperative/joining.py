@@ -6,13 +6,17 @@ Only the coordinator decides who is in the group. If the gateway loses its state
 """
 
 from collections import Counter
+from hashlib import blake2b
+from math import inf
 from typing import Final
 
+from proxy.cooperative.group import Read
 from proxy.cooperative.member import Member
 from proxy.cooperative.members import Members
 from proxy.cooperative.membership import (
     CONSUMER,
     PROTOCOL,
+    Given,
     Join,
     Offer,
     Sync,
@@ -20,23 +24,25 @@ from proxy.cooperative.membership import (
     heartbeat_error,
     joined,
     read_assignment,
+    read_given,
     read_joined,
-    read_lanes,
     read_offer,
     read_owned,
     read_synced,
-    with_lanes,
     without_owned,
 )
-from proxy.cooperative.plan import Lanes, at_once, plan
-from proxy.cooperative.positions import TopicPartition
+from proxy.cooperative.plan import Joined, Lanes, at_once, plan, sharable
+from proxy.cooperative.positions import PLAN_BYTES, TopicPartition
 from proxy.cooperative.ranges import FULL
+from proxy.cooperative.slots import seats
 from proxy.protocol.primitives import ProtocolError
 
 _GONE: Final = frozenset({22, 25, 82})
 """The errors ILLEGAL_GENERATION (the member has missed a generation), UNKNOWN_MEMBER_ID and
 FENCED_INSTANCE_ID (it is no longer in the group). The member's assignment is not valid any more."""
 _BETWEEN: Final = b"\0"
+_REBALANCING: Final = 27
+"""REBALANCE_IN_PROGRESS."""
 _NOWHERE: Final[TopicPartition] = b"", 0
 """A partition that does not exist. If it is added to a member's planned lanes, they differ from the member's
 present lanes, so the member joins again."""
@@ -55,6 +61,7 @@ class Joining:
         "_offers",
         "_owned",
         "_sharing",
+        "_sync_sent",
         "_syncs",
         "_unknown",
         "client_id",
@@ -82,6 +89,8 @@ class Joining:
         self._given = b""
         """The member id that the coordinator gave to a client without one. Empty after the client has
         received its lanes."""
+        self._sync_sent = -inf
+        """When the last SyncGroup request was sent, in seconds."""
         self._syncs = 0
         """`Member.syncs` after the last SyncGroup on this connection."""
         self._had_nothing = False
@@ -110,7 +119,7 @@ class Joining:
             member.moves()
         doubtful = self._members.joins(self._host, self)
         if member is not None and not doubtful:  # else the broker may refuse it
-            member.joins(join.group, join.session_ms / 1e3)
+            _joins(member, join)
         binding = b"" if doubtful else self._host.encode() + _BETWEEN + self.client_id
         planned = {place: ranges[0][0] for place, ranges in member.planned.items()} if member else {}
         shared = member is not None and not member.plain
@@ -118,7 +127,19 @@ class Joining:
         keeps = member is not None and member.keeps
         again = keeps and not shared and join.member_id not in {b"", self._given}  # its position is unknown
         unknown = self._unknown or again
-        offer = Offer(self._members.gateway, binding, planned, held, unknown, keeps, own)
+        group = self._members.group(join.group)
+        refused = group is not None and group.slots_error != 0
+        offer = Offer(
+            self._members.gateway,
+            binding,
+            planned,
+            held,
+            unknown,
+            keeps,
+            across=True,
+            refused=refused,
+            own=own,
+        )
         return join.with_offer(offer.encoded())
 
     def _knows(self, member: Member, join: Join) -> bool:
@@ -152,7 +173,7 @@ class Joining:
             return frame
         self.member_id = said.member_id
         if (member := self._member) is not None:
-            member.joins(join.group, join.session_ms / 1e3)
+            _joins(member, join)
         if said.protocol != PROTOCOL:
             self._members.noted(join.group, "outsider")
             return frame  # some member does not have this protocol: the group shares nothing
@@ -165,7 +186,22 @@ class Joining:
         members = [(member_id, who, without_owned(offer.own, several)) for member_id, who, offer in offers]
         return said.renamed(join.protocols[0][0], members)
 
-    def sync(self, sync: Sync) -> bytes | None:
+    def committed_of(self, sync: Sync) -> list[TopicPartition]:
+        """Return the partitions whose committed offsets have to be read before `sync`.
+
+        They are needed to share partitions across gateways.
+        """
+        if not (self.saw_join and self._sharing and sync.assignments) or self._exclusive():
+            return []
+        if len({offer.gateway for offer in self._offers.values()}) == 1:
+            return []
+        try:
+            topics = sharable(self._joined(), _assigned(sync))
+        except ProtocolError:
+            return []
+        return [(topic, number) for topic in sorted(topics) for number in sorted(topics[topic])]
+
+    def sync(self, sync: Sync, now: float, read: Read | None = None) -> bytes | None:
         """Return the SyncGroup request for the broker, or None if the client must join again.
 
         If the client is the leader of its group, the gateway plans the lanes, and needs the offers of all
@@ -173,7 +209,13 @@ class Joining:
         connection, or through a gateway that has since stopped. Without the offers, only the leader's own
         assignment could be forwarded: whole partitions, each from its lowest committed offset on. Then
         members would get some records again that are already processed.
+
+        Args:
+            sync: the client's request.
+            now: the time in seconds.
+            read: the committed offsets of the partitions in `committed_of`.
         """
+        self._sync_sent = now
         if not self.saw_join:
             return None
         if not self._sharing:
@@ -181,30 +223,65 @@ class Joining:
         if not sync.assignments:
             return sync.with_assignments(())
         try:
-            members = [joined(member_id, offer) for member_id, offer in self._offers.items()]
-            assigned = {member_id: read_assignment(data)[0] for member_id, data in sync.assignments}
+            members, assigned = self._joined(), _assigned(sync)
         except ProtocolError:  # the assignment of another kind of assignor does not change
             self._members.noted(sync.group, "assignor")
             return sync.with_assignments(sync.assignments)
         exclusive = self._exclusive()
-        self._members.noted(sync.group, exclusive)
-        lanes = plan(members, assigned, shares=not exclusive)
+        begins = {(each.topic, each.partition) for each in read.entries if each.offset < 0} if read else set()
+        waiting = {topic for topic, _ in begins}
+        self._members.noted(sync.group, exclusive or ("uncommitted" if waiting else ""))
+        lanes = plan(members, assigned, shares=not exclusive, but=waiting)
+        across = self._across(lanes)
+        seated = seats(self._plan_id(sync), lanes, across) if across else {}
         self._members.planned(sync.group, sync.generation, lanes)
         return sync.with_assignments(
             [
-                (member.member_id, with_lanes(at_once(member, mine, members), mine))
+                (member.member_id, given.encoded())
                 for member in members
                 for mine in [lanes[member.member_id]]
+                for given in [
+                    Given(
+                        at_once(member, mine, members),
+                        mine,
+                        seated.get(member.member_id),
+                        frozenset(begins.intersection(mine)),
+                    )
+                ]
             ]
         )
+
+    def _joined(self) -> list[Joined]:
+        """Return all members as the plan needs them.
+
+        Raises:
+            ProtocolError: a client's metadata is not a consumer's.
+        """
+        return [joined(member_id, offer) for member_id, offer in self._offers.items()]
+
+    def _across(self, lanes: dict[bytes, Lanes]) -> set[TopicPartition]:
+        """Return the partitions of which members behind several gateways have lanes."""
+        gateways: dict[TopicPartition, set[bytes]] = {}
+        for member_id, mine in lanes.items():
+            for place in mine:
+                gateways.setdefault(place, set()).add(self._offers[member_id].gateway)
+        return {place for place, several in gateways.items() if len(several) > 1}
+
+    def _plan_id(self, sync: Sync) -> int:
+        """Return the id of the plan that this process makes for a generation: 63 bits."""
+        told = b"\0".join((self._members.gateway, sync.group, b"%d" % sync.generation, sync.member_id))
+        return int.from_bytes(blake2b(told, digest_size=PLAN_BYTES).digest()) >> 1
 
     def _exclusive(self) -> str:
         """Return the reason why the group must not share partitions in this generation, or "" if it may."""
         offers = self._offers.values()
         if len({offer.gateway for offer in offers}) > 1:
-            return "instances"
-        bindings = {offer.binding for offer in offers}
-        names = {binding.partition(_BETWEEN)[2] for binding in bindings}
+            if any(offer.refused for offer in offers):
+                return "slots"
+            if not all(offer.across for offer in offers):
+                return "instances"
+        bindings = {(offer.gateway, offer.binding) for offer in offers}
+        names = {binding.partition(_BETWEEN)[2] for _, binding in bindings}
         unbound = not all(map(self._members.is_bound, names))
         return "client_id" if unbound or len(bindings) < len(offers) else ""
 
@@ -219,10 +296,11 @@ class Joining:
             return frame
         member = self._member
         try:
-            lanes, planned = read_lanes(said.assignment)
+            read = read_given(said.assignment)
             plain = not (said.assignment or self._sharing)
         except ProtocolError:  # a plain assignment
-            lanes, planned, plain = {}, {}, True
+            read, plain = Given({}, {}), True
+        lanes, planned = read.lanes, read.planned
         given = said.assignment
         if member is not None:
             if plain:
@@ -233,7 +311,8 @@ class Joining:
             member.member_id = sync.member_id
             self._had_nothing = not (self._unknown or member.plain or member.lanes)
             whole = read_assignment(given)[0] if plain else ()
-            member.synced(None if plain else lanes, planned, now, self._owned, whole)
+            given_lanes = None if plain else lanes
+            member.synced(given_lanes, planned, self._sync_sent, self._owned, whole, read.seat, read.begins)
             self._syncs, self._given = member.syncs, b""
         if not plain:
             return said.renamed(sync.protocol, assignment(sorted(lanes)) if given else b"")
@@ -283,7 +362,7 @@ class Joining:
             else:
                 # Errors 14, 15 and 16 count, too: a coordinator that has just loaded the group gives each
                 # member its whole session timeout.
-                member.confirm(sent)
+                member.confirm(sent, settled=error_code != _REBALANCING)
         return frame
 
     def leave(self) -> None:
@@ -306,3 +385,17 @@ class Joining:
         """
         bound = self._members.is_bound(self.client_id)
         return self._members.bound(self._host, self.client_id) if bound else None
+
+
+def _joins(member: Member, join: Join) -> None:
+    rebalance = inf if join.rebalance_ms is None else join.rebalance_ms / 1e3
+    member.joins(join.group, join.session_ms / 1e3, rebalance)
+
+
+def _assigned(sync: Sync) -> dict[bytes, list[TopicPartition]]:
+    """Return the assignment of the leading client, by member id.
+
+    Raises:
+        ProtocolError: it is none of a consumer.
+    """
+    return {member_id: read_assignment(data)[0] for member_id, data in sync.assignments}

@@ -2,12 +2,14 @@
 
 from collections.abc import Collection, Iterable, Mapping
 from enum import Enum
+from math import inf
 from typing import Final
 
 from proxy.cooperative.filtered import Scan
 from proxy.cooperative.plan import Lanes
 from proxy.cooperative.positions import Positions, TopicPartition
 from proxy.cooperative.ranges import FULL, KeyRanges, Split, within
+from proxy.cooperative.slots import Seat
 from proxy.cooperative.tally import FilterTally, LaneSeen
 from proxy.protocol.fetch_request import MAX_PARTITIONS
 from proxy.protocol.primitives import TooMany
@@ -56,6 +58,7 @@ class Member:
         "_has_shared",
         "_kept_position",
         "_splits",
+        "begins",
         "declared",
         "delivered",
         "ends",
@@ -71,9 +74,12 @@ class Member:
         "member_id",
         "plain",
         "planned",
+        "rebalance_seconds",
         "released",
         "scans",
+        "seat",
         "session_seconds",
+        "settled_at",
         "started",
         "state",
         "syncs",
@@ -99,8 +105,12 @@ class Member:
         """Whether the client keeps its position and unprocessed records in a partition that is taken and
         assigned again (`plan.Joined.keeps`)."""
         self.session_seconds = 0.0
+        self.rebalance_seconds = inf
+        """The time that the coordinator gives the member to join again in a rebalance."""
+        self.settled_at = -inf
+        """The last time at which the group certainly was in no rebalance, in seconds."""
         self.expires_at = 0.0
-        """The time at which the member's session timeout is over, in seconds."""
+        """The time from which on the coordinator may have removed the member from its group, in seconds."""
         # What its group gave it
         self.lanes: Lanes = {}
         """The lanes of the member. Its group has assigned them, or they belong to the name that its client.id
@@ -111,6 +121,11 @@ class Member:
         self.planned: Lanes = {}
         """The lanes that the group plans for the member. If `lanes` has other partitions, the member has to
         join again (`plan.at_once`)."""
+        self.seat: Seat | None = None
+        """The member's slot, if its group shares partitions across gateways."""
+        self.begins: frozenset[TopicPartition] = frozenset()
+        """The partitions without a committed offset. When the member's first offset of these is committed, it
+        joins again, so that the group can share them across gateways."""
         self.released: Lanes = {}
         """Lanes that the member had before and for which it may still commit. Its client releases them only
         after the rebalance."""
@@ -164,10 +179,10 @@ class Member:
 
     # Its group
 
-    def joins(self, group: bytes, session_seconds: float) -> None:
+    def joins(self, group: bytes, session_seconds: float, rebalance_seconds: float = inf) -> None:
         """Record that the member joins a group."""
         self.group = group
-        self.session_seconds = session_seconds
+        self.session_seconds, self.rebalance_seconds = session_seconds, rebalance_seconds
         self.freeze()
 
     def moves(self) -> None:
@@ -214,6 +229,11 @@ class Member:
             return False
         return self._kept_position or self.lanes.keys() != self.planned.keys()
 
+    @property
+    def begun(self) -> bool:
+        """Whether the member has fetched from all partitions without a committed offset (`begins`)."""
+        return bool(self.begins) and self.begins <= self.first.keys()
+
     def synced(
         self,
         lanes: Lanes | None,
@@ -221,16 +241,21 @@ class Member:
         now: float,
         owned: Collection[TopicPartition] = frozenset(),
         whole: Collection[TopicPartition] = (),
+        seat: Seat | None = None,
+        begins: Collection[TopicPartition] = frozenset(),
     ) -> None:
         """Give the member its lanes.
 
         Args:
             lanes: the member's new lanes. None if its group shares no partition.
             planned: the lanes that the member will have after it has joined again.
-            now: the time in seconds.
+            now: when the group certainly knew the member: when it has sent its SyncGroup, in seconds.
             owned: the partitions in which the client keeps its position, or still has to commit.
             whole: if the group shares no partition, the partitions that belong to the member as a whole.
+            seat: the member's slot, if its group shares partitions across gateways.
+            begins: see `Member.begins`.
         """
+        self.seat, self.begins = seat, frozenset(begins)
         self._has_shared = self._has_shared or lanes is not None
         self._begin(dict.fromkeys(whole, FULL) if lanes is None else lanes)
         before, self.lanes = self.lanes, lanes or {}
@@ -289,9 +314,20 @@ class Member:
         if self.frozen or not self.plain:
             self.synced(None, {}, now)
 
-    def confirm(self, now: float) -> None:
-        """Record that the group knew the member at this time, and start the session timeout anew."""
-        self.expires_at = max(self.expires_at, now + self.session_seconds)
+    def confirm(self, now: float, *, settled: bool = True) -> None:
+        """Record that the group knew the member at this time, and start the session timeout anew.
+
+        In a rebalance the coordinator removes a member that does not join in time, although it sends
+        heartbeats. The rebalance began after `settled_at`.
+
+        Args:
+            now: the time in seconds.
+            settled: whether the group was in no rebalance.
+        """
+        if settled:
+            self.settled_at = max(self.settled_at, now)
+        until = min(now + self.session_seconds, self.settled_at + self.rebalance_seconds)
+        self.expires_at = max(self.expires_at, until)
 
     def lives(self, now: float) -> bool:
         """Return whether the member is still in the group at time `now`, as far as the gateway can tell."""
@@ -322,7 +358,12 @@ class Member:
             if position is not None and place in ends:
                 lag = max(ends[place] - self.skips(place, position), 0)
             topic = place[0].decode(errors="replace")
-            lanes.append(LaneSeen(topic=topic, partition=place[1], ranges=ranges, position=position, lag=lag))
+            across = self.seat is not None and place in self.seat.places
+            lanes.append(
+                LaneSeen(
+                    topic=topic, partition=place[1], ranges=ranges, position=position, lag=lag, across=across
+                )
+            )
         if self.member_id or (self.declared is None and self.frozen):
             state = "frozen" if self.frozen else "plain" if self.plain else "shares"
         else:

@@ -15,13 +15,29 @@ from functools import partial
 from math import inf
 from typing import Final, NamedTuple
 
-from proxy.cooperative.commits import CommitRequest, OffsetFetchRequest
+from proxy.cooperative.commits import (
+    CommitRequest,
+    Exchanges,
+    OffsetFetchRequest,
+    Steps,
+    read_committed_of,
+)
+from proxy.cooperative.group import Group
 from proxy.cooperative.identity import MemberIdentity
 from proxy.cooperative.joining import Joining
 from proxy.cooperative.lane_fetch import HELD_SECONDS, LaneFetch, refusal
+from proxy.cooperative.member import Member
 from proxy.cooperative.members import INVALID_RANGES, Members
-from proxy.cooperative.membership import heartbeat_member, read_join, read_sync, rejoin
-from proxy.cooperative.offsets import read_commit, read_offset_fetch
+from proxy.cooperative.membership import Sync, heartbeat_member, read_join, read_sync, rejoin
+from proxy.cooperative.offsets import (
+    Entry,
+    offset_commit,
+    offset_fetch,
+    read_commit,
+    read_offset_fetch,
+    sender_of,
+)
+from proxy.cooperative.positions import TopicPartition
 from proxy.cooperative.responses import Reply, Take
 from proxy.cooperative.shared_fetch import Subscriber
 from proxy.core.connection_state import ConnectionState, Phase
@@ -322,8 +338,8 @@ class MemberStage(Stage):
             elif request.api_key == ApiKey.FETCH:
                 self._fetch(frame, version, now)
             elif request.api_key == ApiKey.OFFSET_FETCH:
-                asked = OffsetFetchRequest(read_offset_fetch(frame), self._identity, self._members)
-                self._send(frame, _edited(asked.edit))
+                asked, sender = read_offset_fetch(frame), sender_of(frame)
+                OffsetFetchRequest(asked, sender, self._identity, self._members, self._send).go()
             else:
                 commit = read_commit(frame)
                 self._go(CommitRequest(commit, self._identity, self._members, self._send, self._go_on), now)
@@ -404,23 +420,86 @@ class MemberStage(Stage):
                     return
                 frame, take = joining.join(join), _edited(joining.joined)
         elif request.api_key == ApiKey.SYNC_GROUP:
-            sync = read_sync(frame)
-            made = joining.sync(sync)
-            if made is None:
-                self._reply([rejoin(frame)])
-                return
-            frame, take = made, _edited(partial(joining.synced, sync))
+            self._sync(read_sync(frame))
+            return
         elif (member := self._identity.member) is not None and self._identity.bound:
             if request.api_key == ApiKey.LEAVE_GROUP:
                 joining.leave()
             else:
-                joining.beats()
-                if member.joins_again:
-                    self._reply([rejoin(frame)])
-                    return
-                beat = partial(joining.beat, heartbeat_member(frame), request.version, now)
-                take = _edited(beat)
+                self._beat(frame, request.version, member, now)
+                return
         self._send(frame, take)
+
+    def _sync(self, sync: Sync) -> None:
+        """Process a SyncGroup request. If the plan needs committed offsets, read them first."""
+        places, group = self._joining.committed_of(sync), self._members.group(sync.group)
+        if places and group is not None:
+            Exchanges(self._plan(sync, group, places), self._send).go()
+            return
+        made = self._joining.sync(sync, self._state.now)
+        if made is None:
+            self._reply([rejoin(sync.frame)])
+        else:
+            self._send(made, _edited(partial(self._joining.synced, sync)))
+
+    def _plan(self, sync: Sync, group: Group, places: list[TopicPartition]) -> Steps:
+        sender = sender_of(sync.frame)
+        frame, now = yield offset_fetch(sender, sync.group, places)
+        read = read_committed_of(frame, sender, group)
+        made = None if read.error else self._joining.sync(sync, now, read)
+        if made is None:
+            return Reply([rejoin(sync.frame)])
+        frame, now = yield made
+        return Reply([self._joining.synced(sync, frame, now)])
+
+    def _beat(self, frame: bytes, version: int, member: Member, now: float) -> None:
+        """Process a heartbeat. Before it, commit what the member's application does not."""
+        joining, group = self._joining, self._members.group(member.group)
+        joining.beats()
+        if member.joins_again or (group is not None and group.slots_error and member.seat is not None):
+            self._reply([rejoin(frame)])
+            return
+        member_id = heartbeat_member(frame)
+
+        def beat() -> None:
+            self._send(frame, _edited(partial(joining.beat, member_id, version, now)))
+
+        def again() -> Reply:
+            return Reply([rejoin(frame)])
+
+        if group is not None and member.begun:
+            entries = [Entry(*place, member.first[place]) for place in sorted(member.begins)]
+            self._commit(frame, group, member, entries, again, first=True)
+        elif group is not None and (entries := group.idle(member)):
+            self._commit(frame, group, member, entries, beat)
+        else:
+            beat()
+
+    def _commit(
+        self,
+        frame: bytes,
+        group: Group,
+        member: Member,
+        entries: list[Entry],
+        then: Callable[[], Reply | None],
+        *,
+        first: bool = False,
+    ) -> None:
+        """Commit for a member before the client's request."""
+        made = offset_commit(
+            sender_of(frame),
+            group.name.encode(),
+            member.generation,
+            member.member_id,
+            member.instance,
+            entries,
+        )
+        self._go(
+            CommitRequest(
+                read_commit(made), self._identity, self._members, self._send, self._go_on, then, first=first
+            ),
+            self._state.now,
+        )
 
     def _fetch(self, frame: bytes, version: int, now: float) -> None:
         fetch = parse_fetch_request(frame, version, request_header(frame, LENGTH_BYTES)[4])

@@ -12,7 +12,7 @@ from zlib import crc32
 
 from proxy.cooperative.claims import Claims, Client
 from proxy.cooperative.declared import Declared, NamedLane, declared, shown
-from proxy.cooperative.group import Group
+from proxy.cooperative.group import SLOTS, Group
 from proxy.cooperative.member import Member
 from proxy.cooperative.plan import Lanes
 from proxy.cooperative.positions import TopicPartition
@@ -74,6 +74,7 @@ class Members:
         tell: a function that logs an event of a group or of a client.
         number: the number of this process in the gateway, from 1 on.
         processes: how many processes the gateway has.
+        slots: the topic of slots (`proxy.cooperative.slots`).
     """
 
     __slots__ = (
@@ -99,8 +100,9 @@ class Members:
         *,
         number: int = 1,
         processes: int = 1,
+        slots: bytes = SLOTS,
     ) -> None:
-        self._groups = {name.encode(): Group(name) for name in sorted(groups)}
+        self._groups = {name.encode(): Group(name, slots) for name in sorted(groups)}
         self._owners = {name: crc32(name) % processes + 1 for name in self._groups}
         self.number = number
         self._members: OrderedDict[Client, Member] = OrderedDict()

@@ -7,10 +7,11 @@ gateway.
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from proxy.cooperative.plan import Joined, Lanes
 from proxy.cooperative.positions import TopicPartition
+from proxy.cooperative.slots import Seat
 from proxy.cooperative.wire import read_request, read_response, string
 from proxy.protocol import schemas
 from proxy.protocol.api import (
@@ -36,6 +37,9 @@ _OFFER_SCHEMA: Final = (
     f"{_LANES_SCHEMA} flags:int32"
 )
 _GIVEN_SCHEMA: Final = f"{_LANES_SCHEMA} {_LANES_SCHEMA.replace('lanes', 'planned')}"
+_PLACES_SCHEMA: Final = "[topic:string partition:int32]"
+_ACROSS_SCHEMA: Final = f"plan:int64 slots:int32 number:int32 across:{_PLACES_SCHEMA} begins:{_PLACES_SCHEMA}"
+"""What follows if the members are behind several gateways. Earlier versions do not read it."""
 _OLD: Final = (int(ApiKey.JOIN_GROUP), 0)
 """An API key and a version in which strings have 2-byte lengths. Data inside group messages also has
 such strings, so it is read and written with this API key and version."""
@@ -53,6 +57,8 @@ class Join:
     version: int
     group: bytes
     session_ms: int
+    rebalance_ms: int | None
+    """The rebalance timeout. None in v0, which has none."""
     member_id: bytes
     protocol_type: bytes
     protocols: tuple[tuple[bytes, bytes], ...]
@@ -81,6 +87,7 @@ def read_join(frame: bytes) -> Join:
         version=request.version,
         group=string(found, "group_id"),
         session_ms=found["session_timeout_ms"],
+        rebalance_ms=found.get("rebalance_timeout_ms"),
         member_id=string(found, "member_id"),
         protocol_type=string(found, "protocol_type"),
         protocols=tuple((string(each, "name"), each["metadata"] or b"") for each in found["protocols"] or ()),
@@ -267,6 +274,10 @@ class Offer:
     keeps: bool
     """Whether the client keeps its position and its unprocessed records if a partition is taken from it and
     assigned again. This field, `planned`, `held` and `unknown` have the same meaning as in `Joined`."""
+    across: bool
+    """Whether the gateway can share partitions with other gateways. Earlier versions can't."""
+    refused: bool
+    """Whether the broker has refused the gateway's slots (`Group.slots_error`)."""
     own: bytes
     """The metadata of the client's own first protocol."""
 
@@ -290,7 +301,7 @@ class Offer:
                 for (topic, partition), start in self.planned.items()
             ],
             lanes=_listed(self.held),
-            flags=int(self.unknown) + 2 * self.keeps,
+            flags=int(self.unknown) + 2 * self.keeps + 4 * self.across + 8 * self.refused,
         )
         own = _subscription(self.own)
         return b"".join(
@@ -328,6 +339,8 @@ def read_offer(data: bytes) -> Offer:
         held=_lanes(found["lanes"]),
         unknown=bool(found["flags"] & 1),
         keeps=bool(found["flags"] & 2),
+        across=bool(found["flags"] & 4),
+        refused=bool(found["flags"] & 8),
         own=data[found.span[1] :],
     )
 
@@ -409,20 +422,42 @@ def assignment(places: Sequence[TopicPartition], user_data: bytes | None = None)
     )
 
 
-def with_lanes(lanes: Lanes, planned: Lanes) -> bytes:
-    """Encode a member's assignment: the partitions of `lanes`; and `lanes` and `planned` as user data."""
-    carried = body(_GIVEN_SCHEMA, *_OLD, lanes=_listed(lanes), planned=_listed(planned))
-    return assignment(sorted(lanes), _LANES + carried)
+class Given(NamedTuple):
+    """What the leader's gateway gives to a member, in its assignment."""
+
+    lanes: Lanes
+    planned: Lanes
+    """As in `Member.planned`."""
+    seat: Seat | None = None
+    """The member's slot, if the group shares partitions across gateways."""
+    begins: frozenset[TopicPartition] = frozenset()
+    """As in `Member.begins`."""
+
+    def encoded(self) -> bytes:
+        """Return an assignment: the partitions of `lanes`, and everything else as user data."""
+        carried = body(_GIVEN_SCHEMA, *_OLD, lanes=_listed(self.lanes), planned=_listed(self.planned))
+        if self.seat is not None or self.begins:
+            seat = self.seat or Seat(0, 0, 0, frozenset())
+            carried += body(
+                _ACROSS_SCHEMA,
+                *_OLD,
+                plan=seat.plan,
+                slots=seat.slots,
+                number=seat.number,
+                across=_pairs(seat.places),
+                begins=_pairs(self.begins),
+            )
+        return assignment(sorted(self.lanes), _LANES + carried)
 
 
-def read_lanes(data: bytes) -> tuple[Lanes, Lanes]:
-    """Return the lanes and the planned lanes in an assignment that `with_lanes` has made.
+def read_given(data: bytes) -> Given:
+    """Read an assignment that `Given.encoded` has made.
 
     Raises:
         ProtocolError: the assignment was made by another assignor.
     """
     if not data:
-        return {}, {}
+        return Given({}, {})
     places, user_data = read_assignment(data)
     if not user_data.startswith(_LANES):
         raise Malformed("an assignment without lanes")
@@ -430,7 +465,20 @@ def read_lanes(data: bytes) -> tuple[Lanes, Lanes]:
     lanes, planned = _lanes(found["lanes"]), _lanes(found["planned"])
     if sorted(lanes) != sorted(places):
         raise Malformed("lanes of other partitions than assigned")
-    return lanes, planned
+    if found.span[1] == len(user_data):
+        return Given(lanes, planned)
+    more = read(_ACROSS_SCHEMA, *_OLD, user_data, found.span[1], whole=False)
+    across, begins = (_placed(more[name]) for name in ("across", "begins"))
+    seat = Seat(more["plan"], more["slots"], more["number"], across) if more["slots"] else None
+    return Given(lanes, planned, seat, begins)
+
+
+def _pairs(places: Iterable[TopicPartition]) -> list[dict[str, Any]]:
+    return [{"topic": topic, "partition": partition} for topic, partition in sorted(places)]
+
+
+def _placed(pairs: Iterable[Struct] | None) -> frozenset[TopicPartition]:
+    return frozenset((string(each, "topic"), each["partition"]) for each in pairs or ())
 
 
 def _listed(lanes: Lanes) -> list[dict[str, Any]]:

@@ -7,15 +7,17 @@ with their 4-byte length. Commits are rare, so reading and encoding them with `E
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from operator import attrgetter
-from typing import Any, Final
+from operator import attrgetter, itemgetter
+from typing import Any, Final, NamedTuple
 
 from proxy.cooperative.positions import TopicPartition
 from proxy.cooperative.wire import read_request, read_response, string
 from proxy.protocol import schemas
 from proxy.protocol.api import (
+    LENGTH_BYTES,
     ApiKey,
     is_flexible,
+    request_header,
 )
 from proxy.protocol.messages import Struct, request, response, with_fields
 
@@ -56,14 +58,24 @@ class Commit:
         return [(entry.topic, entry.partition) for entry in self.entries]
 
     @property
-    def flexible(self) -> bool:
-        """Whether this version of the request has compact lengths and tagged fields."""
-        return bool(is_flexible(self.api_key, self.version))
+    def sender(self) -> "Sender":
+        """The request as the place for requests of the gateway."""
+        return Sender(self.correlation_id, self.client_id, bool(is_flexible(self.api_key, self.version)))
 
     def with_entries(self, entries: Iterable[Entry]) -> bytes:
         """Return the request with other entries in place of its own."""
-        topics = _by_topic(entries, lambda entry: _committed(entry) | {"committed_metadata": entry.metadata})
-        return with_fields(self.frame, self.message, topics=topics)
+        return with_fields(self.frame, self.message, topics=_topics(entries))
+
+    def without(self, frame: bytes, topic: bytes) -> bytes:
+        """Return a response to the request without the entries of a topic.
+
+        Raises:
+            ProtocolError: the frame can't be read.
+        """
+        message = read_response(_COMMITS[self.api_key], frame, self.api_key, self.version)
+        return with_fields(
+            frame, message, topics=[each for each in message["topics"] if each["name"] != topic]
+        )
 
     def response(self, errors: Sequence[int]) -> bytes:
         """Return a response to the request, with one error code for each entry."""
@@ -128,6 +140,10 @@ def _entries(message: Struct, metadata: str = "metadata") -> Iterator[Entry]:
                 each.get(metadata),
                 each.get("error_code", 0),
             )
+
+
+def _topics(entries: Iterable[Entry]) -> list[dict[str, Any]]:
+    return _by_topic(entries, lambda entry: _committed(entry) | {"committed_metadata": entry.metadata})
 
 
 def _committed(entry: Entry) -> dict[str, Any]:
@@ -240,22 +256,81 @@ def _fetched(entry: Entry) -> dict[str, Any]:
 
 ASKS: Final = 2
 FLEXIBLE_ASKS: Final = 6
-"""The versions of OffsetFetch that `offset_fetch` sends: one for flexible commits, one for other commits. If
-a broker supports the version of the commit, it also supports this version."""
+"""The versions of OffsetFetch that `offset_fetch` sends: one after flexible requests, one after others. If a
+broker supports the version of the client's request, it also supports this version."""
+_COMMITS_AS: Final = 2
+_FLEXIBLE_COMMITS_AS: Final = 8
+"""The versions of OffsetCommit that `offset_commit` makes, in the same way."""
 
 
-def offset_fetch(commit: Commit) -> bytes:
-    """Return an OffsetFetch request for the partitions of a commit."""
+class Sender(NamedTuple):
+    """The client's request in whose place the gateway sends one of its own."""
+
+    correlation_id: int
+    client_id: bytes | None
+    flexible: bool
+
+    @property
+    def asks(self) -> int:
+        """The version of an OffsetFetch request."""
+        return FLEXIBLE_ASKS if self.flexible else ASKS
+
+
+def sender_of(frame: bytes) -> Sender:
+    """Return a client's request as the place for requests of the gateway.
+
+    Raises:
+        ProtocolError: the frame can't be read.
+    """
+    api_key, version, correlation_id, client_id, _ = request_header(frame, LENGTH_BYTES)
+    return Sender(correlation_id, client_id, bool(is_flexible(api_key, version)))
+
+
+def offset_fetch(sender: Sender, group: bytes, places: Iterable[TopicPartition]) -> bytes:
+    """Return an OffsetFetch request for some partitions."""
     topics = [
-        {"name": topic, "partition_indexes": [entry.partition for entry in some]}
-        for topic, some in groupby(commit.entries, attrgetter("topic"))
+        {"name": topic, "partition_indexes": [partition for _, partition in some]}
+        for topic, some in groupby(places, itemgetter(0))
     ]
     return request(
         schemas.OFFSET_FETCH_REQUEST,
         ApiKey.OFFSET_FETCH,
-        FLEXIBLE_ASKS if commit.flexible else ASKS,
-        commit.correlation_id,
-        commit.client_id,
-        group_id=commit.group,
+        sender.asks,
+        sender.correlation_id,
+        sender.client_id,
+        group_id=group,
         topics=topics,
+    )
+
+
+def offset_commit(
+    sender: Sender,
+    group: bytes,
+    generation: int,
+    member_id: bytes,
+    instance: bytes | None,
+    entries: Iterable[Entry],
+) -> bytes:
+    """Return an OffsetCommit request of a member.
+
+    Args:
+        sender: the client's request before which it is sent.
+        group: the group.
+        generation: the member's generation.
+        member_id: its member id.
+        instance: its group_instance_id, if it has one.
+        entries: the offsets.
+    """
+    return request(
+        schemas.OFFSET_COMMIT_REQUEST,
+        ApiKey.OFFSET_COMMIT,
+        _FLEXIBLE_COMMITS_AS if sender.flexible else _COMMITS_AS,
+        sender.correlation_id,
+        sender.client_id,
+        group_id=group,
+        generation_id=generation,
+        member_id=member_id,
+        group_instance_id=instance,
+        retention_time_ms=-1,
+        topics=_topics(entries),
     )

@@ -9,7 +9,7 @@ members per partition differ by at most one. The hashes of a partition are divid
 members keep the order of their earlier parts.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TypeAlias
@@ -42,8 +42,30 @@ class Joined:
     again."""
 
 
+def sharable(
+    members: Sequence[Joined], assigned: Mapping[bytes, Sequence[TopicPartition]]
+) -> dict[bytes, set[int]]:
+    """Return the topics with more subscribers than partitions, each with its partitions.
+
+    The arguments are those of `plan`.
+    """
+    partitions: dict[bytes, set[int]] = {}
+    for places in (*assigned.values(), *(member.owned for member in members)):
+        for topic, partition in places:
+            partitions.setdefault(topic, set()).add(partition)
+    return {
+        topic: numbers
+        for topic, numbers in partitions.items()
+        if len(numbers) < sum(topic in member.topics for member in members)
+    }
+
+
 def plan(
-    members: Sequence[Joined], assigned: Mapping[bytes, Sequence[TopicPartition]], *, shares: bool
+    members: Sequence[Joined],
+    assigned: Mapping[bytes, Sequence[TopicPartition]],
+    *,
+    shares: bool,
+    but: Collection[bytes] = (),
 ) -> dict[bytes, Lanes]:
     """Return the lanes of each member, by member id.
 
@@ -53,17 +75,12 @@ def plan(
             incremental rebalancing, a partition that moves to another member is missing until it is released.
         shares: whether partitions may be shared. If False, each member gets its assignment as whole
             partitions.
+        but: topics whose partitions must not be shared.
     """
     lanes: dict[bytes, Lanes] = {member.member_id: {} for member in members}
-    partitions: dict[bytes, set[int]] = {}
-    for places in (*assigned.values(), *(member.owned for member in members)):
-        for topic, partition in places:
-            partitions.setdefault(topic, set()).add(partition)
-    shared = {
-        topic: numbers
-        for topic, numbers in partitions.items()
-        if shares and len(numbers) < sum(topic in member.topics for member in members)
-    }
+    shared = sharable(members, assigned) if shares else {}
+    for topic in but:
+        shared.pop(topic, None)
     for member_id, places in assigned.items():
         for place in places:
             if place[0] not in shared and member_id in lanes:

@@ -5,6 +5,10 @@ A cooperative group commits this map instead of one offset.
 The committed offset in Kafka is the lowest offset of the map. The map itself is in the metadata of the commit
 (`committed_metadata`). A consumer that uses only the committed offset reads some records again, but misses
 none.
+
+If the members of a partition are behind several gateways, each gateway knows only its own members exactly.
+The map then has the `Plan` of the generation in which it was made, and slots have the rest
+(`proxy.cooperative.slots`).
 """
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
@@ -29,12 +33,24 @@ bytes of its offset."""
 _HIGHEST: Final = 2**63 - 1
 _PREFIX: Final = "fg1:"
 _FORMAT: Final = 1
+_PLANNED: Final = 2
+"""The format of a map with a plan. Earlier versions ignore it, so all hashes have the committed offset."""
+PLAN_BYTES: Final = 8
 _OWN: Final = ";"
 """The separator between the map and the application's own metadata."""
 
 
 TopicPartition: TypeAlias = tuple[bytes, int]
 """A topic's name and a partition number."""
+
+
+class Plan(NamedTuple):
+    """What the members of a generation have in common, if they share partitions across gateways."""
+
+    id: int
+    """A number of 64 bits that no other plan has."""
+    slots: int
+    """How many slots the members have (`proxy.cooperative.slots`), numbered from 0 on."""
 
 
 class Positions:
@@ -98,10 +114,7 @@ class Positions:
 
         For all other hashes it has this map's offsets.
         """
-        bounds = {0, *self.starts, *other.starts}
-        for low, high in ranges:
-            bounds |= {low, high + 1} - {SPACE}
-        starts = sorted(bounds)
+        starts = sorted({0, *self.starts, *other.starts, *_bounds(ranges)})
         offsets = [
             max(self.at(start), other.at(start))
             if any(low <= start <= high for low, high in ranges)
@@ -115,10 +128,7 @@ class Positions:
 
         The offset may be lower than the old offset of these ranges.
         """
-        bounds = {0, *self.starts}
-        for low, high in ranges:
-            bounds |= {low, high + 1} - {SPACE}
-        starts = sorted(bounds)
+        starts = sorted({0, *self.starts, *_bounds(ranges)})
         owned = sorted(ranges)
         lows = [low for low, _ in owned]
         offsets = []
@@ -127,14 +137,22 @@ class Positions:
             offsets.append(offset if place >= 0 and start <= owned[place][1] else self.at(start))
         return Positions(starts, offsets, self.kind)
 
-    def fitted(self, most: int) -> "Positions":
+    def within(self, other: "Positions", ranges: KeyRanges) -> "Positions":
+        """Return a map with another map's offsets within the ranges, and this map's offsets elsewhere."""
+        starts = sorted({0, *self.starts, *other.starts, *_bounds(ranges)})
+        chosen = [other if any(low <= start <= high for low, high in ranges) else self for start in starts]
+        return Positions(
+            starts, [one.at(start) for one, start in zip(chosen, starts, strict=True)], self.kind
+        )
+
+    def fitted(self, most: int, plan: Plan | None = None) -> "Positions":
         """Return this map, or a coarser one whose text has at most `most` characters.
 
         A map with only one step may be longer. Neighbouring steps with the smallest loss are merged, and get
         the lower offset of the two steps. So some records may be read again, but none is lost.
         """
         found = self
-        while len(found.starts) > 1 and (over := len(found.encoded()) - most) > 0:
+        while len(found.starts) > 1 and (over := len(found.encoded(plan)) - most) > 0:
             found = found._merged(max(over // _STEP_CHARACTERS, 1))
         return found
 
@@ -159,13 +177,20 @@ class Positions:
                 break
         return Positions(self.starts, offsets, self.kind)
 
-    def encoded(self) -> str:
-        """Return the map as text for the metadata of a commit."""
+    def encoded(self, plan: Plan | None = None) -> str:
+        """Return the map as text for the metadata of a commit, with a plan if there is one."""
+        head = bytes((_FORMAT, self.kind))
+        if plan is not None:
+            head = bytes((_PLANNED, self.kind)) + plan.id.to_bytes(PLAN_BYTES) + write_uvarint(plan.slots)
+        return _PREFIX + to_text(head + self.written())
+
+    def written(self) -> bytes:
+        """Return the steps as bytes, for `read_steps`."""
         base = self.base
-        parts = [bytes((_FORMAT, self.kind)), _uvarint(base), _uvarint(len(self.starts))]
+        parts = [write_uvarint(base), write_uvarint(len(self.starts))]
         for start, offset in zip(self.starts, self.offsets, strict=True):
-            parts += [start.to_bytes(4), _uvarint(offset - base)]
-        return _PREFIX + urlsafe_b64encode(b"".join(parts)).decode().rstrip("=")
+            parts += [start.to_bytes(4), write_uvarint(offset - base)]
+        return b"".join(parts)
 
     def _within(self, low: int, high: int) -> Iterable[int]:
         return self.offsets[bisect_right(self.starts, low) - 1 : bisect_right(self.starts, high)]
@@ -177,22 +202,27 @@ class Committed(NamedTuple):
     positions: Positions
     metadata: str
     """The application's own metadata in the committed offset."""
+    plan: Plan | None = None
+    """The plan of the map, if it has one."""
 
 
-def committed_metadata(positions: Positions, own: str, most: int = MOST_CHARACTERS) -> str:
+def committed_metadata(
+    positions: Positions, own: str, most: int = MOST_CHARACTERS, plan: Plan | None = None
+) -> str:
     """Return the metadata to commit together with the offset `positions.base`.
 
     Args:
         positions: the map. If it does not fit, it is stored less exactly, with fewer steps. A map with only
-            one step is left out, because the offset says the same.
+            one step and without a plan is left out, because the offset says the same.
         own: the application's own metadata, which is never shortened.
         most: the limit in UTF-16 units. If `own` alone exceeds it, the result does, too, and the broker may
             refuse the commit (error 12).
+        plan: the plan of the generation, if the members of the partition are behind several gateways.
     """
     beside = _OWN + own if own else ""
     left = most - utf16_units(beside)
-    found = positions.fitted(left)
-    if len(found.starts) == 1 or len(text := found.encoded()) > left:
+    found = positions.fitted(left, plan)
+    if (len(found.starts) == 1 and plan is None) or len(text := found.encoded(plan)) > left:
         return without_map(own)
     return text + beside
 
@@ -218,9 +248,9 @@ def read_committed(offset: int, metadata: str, kind: int = MURMUR2) -> Committed
     if metadata.startswith(_PREFIX):
         encoded, _, own = metadata.partition(_OWN)
         # confluent-kafka appends a NUL to the metadata, and needs it back.
-        positions = _decoded(encoded.removeprefix(_PREFIX).rstrip("\0"), kind)
-        if positions is not None and positions.base == offset:
-            return Committed(positions, own)
+        found = _decoded(encoded.removeprefix(_PREFIX).rstrip("\0"), kind)
+        if found is not None and found[0].base == offset:
+            return Committed(found[0], own, found[1])
     return Committed(Positions.all_at(offset, kind), own)
 
 
@@ -229,30 +259,57 @@ def utf16_units(text: str) -> int:
     return len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 
-def _decoded(text: str, kind: int) -> Positions | None:
+def _decoded(text: str, kind: int) -> tuple[Positions, Plan | None] | None:
     try:
-        data = urlsafe_b64decode(text + "=" * (-len(text) % 4))
-        if data[:2] != bytes((_FORMAT, kind)):
+        data, at, plan = from_text(text), 2, None
+        if data[:2] == bytes((_PLANNED, kind)):
+            end = at + PLAN_BYTES
+            slots, at = read_uvarint(data, end)
+            plan = Plan(int.from_bytes(data[end - PLAN_BYTES : end]), slots)
+        elif data[:2] != bytes((_FORMAT, kind)):
             return None
-        base, at = _read_uvarint(data, 2)
-        count, at = _read_uvarint(data, at)
-        starts, offsets = [], []
-        for _ in range(count):
-            starts.append(int.from_bytes(data[at : at + 4]))
-            more, at = _read_uvarint(data, at + 4)
-            offsets.append(base + more)
+        positions, at = read_steps(data, at, kind)
     except (ValueError, IndexError):  # the text is no valid base64, or not ASCII, or incomplete
         return None
-    if max(offsets, default=0) > _HIGHEST:
-        return None
+    return (positions, plan) if at == len(data) else None
+
+
+def read_steps(data: bytes, at: int, kind: int = MURMUR2) -> tuple[Positions, int]:
+    """Read a map that `Positions.written` has made. Return it, and where it ends.
+
+    Raises:
+        ValueError: it is not such a map.
+        IndexError: it is cut off.
+    """
+    base, at = read_uvarint(data, at)
+    count, at = read_uvarint(data, at)
+    starts, offsets = [], []
+    for _ in range(count):
+        starts.append(int.from_bytes(data[at : at + 4]))
+        more, at = read_uvarint(data, at + 4)
+        offsets.append(base + more)
     ascend = starts[:1] == [0] and all(low < high for low, high in pairwise(starts))
-    if at != len(data) or not ascend or min(offsets) != base or len(starts) != len(offsets):
-        return None
-    return Positions(starts, offsets, kind)
+    if not ascend or min(offsets) != base or max(offsets) > _HIGHEST:
+        raise ValueError("no map of all hashes")
+    return Positions(starts, offsets, kind), at
 
 
-def _uvarint(value: int) -> bytes:
-    """Encode an offset of up to 63 bits as a varint: 7 bits per byte, the lowest bits first."""
+def to_text(data: bytes) -> str:
+    """Return bytes as text for the metadata of a commit."""
+    return urlsafe_b64encode(data).decode().rstrip("=")
+
+
+def from_text(text: str) -> bytes:
+    """Return the bytes of a text that `to_text` has made.
+
+    Raises:
+        ValueError: the text is not base64.
+    """
+    return urlsafe_b64decode(text + "=" * (-len(text) % 4))
+
+
+def write_uvarint(value: int) -> bytes:
+    """Encode a number of up to 63 bits as a varint: 7 bits per byte, the lowest bits first."""
     out = bytearray()
     while value >= 0x80:
         out.append(value & 0x7F | 0x80)
@@ -261,9 +318,19 @@ def _uvarint(value: int) -> bytes:
     return bytes(out)
 
 
-def _read_uvarint(data: bytes, at: int) -> tuple[int, int]:
+def read_uvarint(data: bytes, at: int) -> tuple[int, int]:
+    """Read a varint. Return its value, and where it ends.
+
+    Raises:
+        IndexError: it is cut off.
+    """
     value = shift = 0
     while data[at] & 0x80 and shift < 63:
         value |= (data[at] & 0x7F) << shift
         at, shift = at + 1, shift + 7
     return value | data[at] << shift, at + 1
+
+
+def _bounds(ranges: KeyRanges) -> set[int]:
+    """Return the hashes at which a map may change at the ends of ranges."""
+    return {bound for low, high in ranges for bound in (low, high + 1)} - {SPACE}

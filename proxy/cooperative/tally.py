@@ -21,8 +21,11 @@ BATCHES: Final = ("untouched", "thinned", "dropped", "placeholder")
 COMMITS: Final = ("ok", "error")
 DETACHED: Final = ("full", "wait")
 EXCLUSIVE: Final = {
-    "outsider": "a member is not behind this gateway, or does not assign partitions as consumers do",
-    "instances": "its members are behind several gateways",
+    "outsider": "a member is behind no gateway, or does not assign partitions as consumers do",
+    "instances": "its members are behind several gateways, not all of them of a version that shares then",
+    "slots": "its members are behind several gateways, and the broker refuses slots: clients need READ on "
+    "their topic (--cooperative-slots); after that, restart the gateways",
+    "uncommitted": "its members are behind several gateways, and a partition has no committed offset yet",
     "client_id": "a client.id does not begin with the group's name and a dot, or two members share one",
     "assignor": "its assignor gives out something else than partitions",
 }
@@ -82,6 +85,8 @@ class LaneSeen:
     lag: int | None
     """The number of offsets from `position` to the end of the partition, minus skipped offsets. None if
     unknown."""
+    across: bool = False
+    """Whether members behind other gateways have the other key ranges of the partition."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,10 +119,11 @@ class GroupSeen:
         """Return the number of gaps in partitions of which some member has a lane.
 
         A gap is an interval of hashes that no lane covers. Nobody gets the records in a gap at present.
+        Partitions that are shared across gateways are left out, as members behind others have the rest.
         """
         by_place: dict[tuple[str, int], list[tuple[int, int]]] = {}
-        for member in self.members:
-            for lane in member.lanes:
+        for lane in (lane for member in self.members for lane in member.lanes):
+            if not lane.across:
                 by_place.setdefault((lane.topic, lane.partition), []).extend(lane.ranges)
         gaps = 0
         for ranges in by_place.values():

@@ -624,10 +624,18 @@ def _cooperative(config: Config, number: int, tell: Tell) -> "tuple[Members | No
     if not config.cooperative:
         return None, ()
     # These modules need optional libraries, which are only installed for cooperative groups.
+    from proxy.cooperative.group import SLOTS  # noqa: PLC0415
     from proxy.cooperative.member_stage import MemberStage  # noqa: PLC0415
     from proxy.cooperative.members import Members  # noqa: PLC0415
 
-    members = Members(config.cooperative, os.urandom(16), tell, number=number, processes=config.workers)
+    members = Members(
+        config.cooperative,
+        os.urandom(16),
+        tell,
+        number=number,
+        processes=config.workers,
+        slots=config.cooperative_slots.encode() or SLOTS,
+    )
     members.lanes = config.cooperative_lanes
     return members, (partial(MemberStage, members),)
 

@@ -209,6 +209,7 @@ def _member(member: MemberSeen) -> dict[str, Any]:
                 "ranges": [[f"{low:08x}", f"{high:08x}"] for low, high in lane.ranges],
                 "position": lane.position,
                 "lag": lane.lag,
+                "across": lane.across,
             }
             for lane in member.lanes
         ],

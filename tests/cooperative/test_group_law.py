@@ -16,9 +16,6 @@ CUT_OFF_BEFORE_THE_SYNC = (13, 198)
 group read records again.
 """
 GATEWAYS = (2, 3, 8)
-MUST_SHARE = False
-"""Whether a group whose members are behind several gateways has to share its partitions. Until the gateways
-can do that, such a group shares nothing (`exclusive`: instances)."""
 
 
 @pytest.mark.timeout(300)
@@ -31,6 +28,7 @@ def test_nothing_is_lost_and_nothing_that_was_committed_comes_again(seed: int) -
 @pytest.mark.parametrize("gateways", GATEWAYS)
 @pytest.mark.parametrize("seed", [1, 2])
 def test_the_same_with_several_gateways_whose_clocks_differ(seed: int, gateways: int) -> None:
+    """Case 67."""
     _holds(seed, gateways)
 
 
@@ -54,5 +52,5 @@ def _holds(seed: int, gateways: int = 1) -> None:
     assert world.lost() == [], story
     assert world.twice() == [], story
     assert world.unordered() == [], story
-    if MUST_SHARE and gateways > 1 and partitions == 1:  # else each gateway may have a partition of its own
+    if gateways > 1 and partitions == 1:  # else each gateway may have a partition of its own
         assert world.across, story

@@ -17,7 +17,8 @@ def test_what_a_member_offers_is_read_as_it_was() -> None:
     All numbers in the offer differ, so that a mix-up of two fields would be found.
     """
     planned = {(b"t", 1): 0, (b"t", 2): 0x8000_0000, (b"u", 0): 7}
-    offer = Offer(b"gateway", b"host", planned, {(b"t", 3): FULL}, True, False, SUBSCRIPTION)
+    held = {(b"t", 3): FULL}
+    offer = Offer(b"gateway", b"host", planned, held, True, False, True, False, SUBSCRIPTION)
     assert read_offer(offer.encoded()) == offer
 
 

@@ -11,6 +11,8 @@ from proxy.cooperative.key_hash import SPACE
 from proxy.cooperative.positions import (
     BY_OFFSET,
     MOST_CHARACTERS,
+    Committed,
+    Plan,
     Positions,
     committed_metadata,
     read_committed,
@@ -38,7 +40,7 @@ def key_ranges(draw: st.DrawFn) -> KeyRanges:
 def test_the_text_of_the_specification() -> None:
     two = Positions([0, HALF], [3777, 4356])
     assert two.encoded() == "fg1:AQHBHQIAAAAAAIAAAADDBA"
-    assert read_committed(3777, "fg1:AQHBHQIAAAAAAIAAAADDBA") == (two, "")
+    assert read_committed(3777, "fg1:AQHBHQIAAAAAAIAAAADDBA") == Committed(two, "")
 
 
 def test_two_lanes_commit() -> None:
@@ -76,14 +78,14 @@ def test_it_can_be_read_back(positions: Positions, own: str, end: str) -> None:
     if len(positions.starts) == 1:
         assert text == own
         return
-    assert read_committed(positions.base, text) == (positions, own)
+    assert read_committed(positions.base, text) == Committed(positions, own)
     if not own:
-        assert read_committed(positions.base, text + "\0") == (positions, "")
+        assert read_committed(positions.base, text + "\0") == Committed(positions, "")
 
 
 @pytest.mark.parametrize("own", ["", "mine", "with ; in it", "fg2:AQ", "fg1", "\0"])
 def test_other_metadata_is_the_applications(own: str) -> None:
-    assert read_committed(7, own) == (Positions.all_at(7), own)
+    assert read_committed(7, own) == Committed(Positions.all_at(7), own)
 
 
 @pytest.mark.parametrize("end", ["", ";", ";mine", "\0", "x" * 4080])
@@ -96,7 +98,7 @@ def test_what_an_application_says_is_never_a_map(end: str) -> None:
     for positions in (Positions.all_at(3777), Positions([0, HALF], [3777, 3778])):
         text = committed_metadata(positions, own)
         fits = positions if utf16_units(text) <= MOST_CHARACTERS else Positions.all_at(3777)
-        assert read_committed(3777, text) == (fits, own)
+        assert read_committed(3777, text) == Committed(fits, own)
 
 
 def test_a_map_beyond_all_offsets_does_not_count() -> None:
@@ -113,9 +115,9 @@ def test_a_map_of_very_many_members_is_made_coarser_in_few_steps(monkeypatch: py
     times: list[Positions] = []
     encoded = Positions.encoded
 
-    def counted(self: Positions) -> str:
+    def counted(self: Positions, plan: Plan | None = None) -> str:
         times.append(self)
-        return encoded(self)
+        return encoded(self, plan)
 
     monkeypatch.setattr(Positions, "encoded", counted)
     steps = range(4000)
@@ -144,7 +146,7 @@ def test_a_map_of_another_hash_does_not_count() -> None:
 
 @given(st.text(max_size=60), st.integers(0, 1 << 62))
 def test_any_text_is_read(text: str, offset: int) -> None:
-    positions, _ = read_committed(offset, "fg1:" + text)
+    positions = read_committed(offset, "fg1:" + text).positions
     assert positions.base == offset
 
 

@@ -8,7 +8,7 @@ their way to the broker arrive even if their sender has ended. Sans-IO: the same
 
 import random
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
@@ -64,6 +64,8 @@ OFFSET_COMMIT = 8
 TOPIC = "orders"
 SESSION = 1.5
 """Session timeout of the members, in seconds."""
+REBALANCE = 10 * SESSION
+"""Rebalance timeout of the members, in seconds."""
 BEAT = 0.25
 STEP = 0.05
 ILLEGAL_GENERATION, UNKNOWN_MEMBER_ID = 22, 25
@@ -172,6 +174,8 @@ class Coordinator:
     protocol: bytes = b""
     assigned: dict[bytes, bytes] = field(default_factory=dict)
     stored: dict[TopicPartition, tuple[int, bytes]] = field(default_factory=dict)
+    refused: dict[bytes, int] = field(default_factory=dict)
+    """Topics whose offsets are refused, as without READ on them, each with the error code."""
     number: int = 0
     began: float = 0.0
 
@@ -220,7 +224,7 @@ class Coordinator:
             if self.state == "preparing" and not self.members:
                 self.state = "empty"
             return
-        if self.joining.keys() != self.members.keys() and now < self.began + 10 * SESSION:
+        if self.joining.keys() != self.members.keys() and now < self.began + REBALANCE:
             return
         self.members = {each: self.members[each] for each in self.joining}
         self.generation += 1
@@ -324,8 +328,9 @@ class Coordinator:
         if not error:
             self.heard[commit.member_id] = now
             for each in commit.entries:
-                self.stored[each.topic, each.partition] = each.offset, each.metadata or b""
-        return commit.response([error] * len(commit.entries))
+                if each.topic not in self.refused:
+                    self.stored[each.topic, each.partition] = each.offset, each.metadata or b""
+        return commit.response([error or self.refused.get(each.topic, 0) for each in commit.entries])
 
     def offsets(self, wire: Wire, frame: bytes, now: float) -> bytes:
         (asked,) = read_offset_fetch(frame).groups
@@ -499,7 +504,7 @@ class Client:
         body = Writer(JOIN_GROUP, 5)
         body.string(GROUP)
         body.number(int(SESSION * 1000))
-        body.number(60_000)
+        body.number(int(REBALANCE * 1000))
         body.string(self.member_id)
         body.string(None)
         body.string(b"consumer")
@@ -740,14 +745,17 @@ class World:
     def _produce(self) -> None:
         for number in range(self.partitions):
             if self.chance.random() < 0.3:
-                partition = self.broker.partition(TOPIC, number)
-                base = partition.log_end
-                records = [
-                    Record(base + at, b"k%d" % self.chance.randrange(12))
-                    for at in range(self.chance.randrange(1, 4))
-                ]
-                partition.append(batch(records), count=len(records))
-                self.log.update({(number, each.offset): each.key or b"" for each in records})
+                self.append(
+                    number,
+                    [b"k%d" % self.chance.randrange(12) for _ in range(1, self.chance.randrange(2, 5))],
+                )
+
+    def append(self, number: int, keys: Sequence[bytes]) -> None:
+        """Append a batch with these keys to a partition."""
+        partition = self.broker.partition(TOPIC, number)
+        records = [Record(offset, key) for offset, key in enumerate(keys, partition.log_end)]
+        partition.append(batch(records), count=len(records))
+        self.log.update({(number, each.offset): each.key or b"" for each in records})
 
     def _disturb(self) -> None:
         slot = self.chance.choice(self.slots)
@@ -808,6 +816,14 @@ class World:
         said = self.coordinator.handle(wire, frame, self.now)
         if said is not None:
             wire.answer(said)
+
+    def until(self, true: Callable[[], object], steps: int = 2000) -> None:
+        """Run without disturbances until a condition is true."""
+        for _ in range(steps):
+            if true():
+                return
+            self.run(1, disturbed=False)
+        raise AssertionError("it does not become true")
 
     def settle(self) -> None:
         """Start missing members, connect all gateways, and let all records be processed."""

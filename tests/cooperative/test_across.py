@@ -1,0 +1,337 @@
+"""Members of one group behind several gateways, each beside its own one: what a commit writes, and where the
+next owner of a key begins.
+"""
+
+from dataclasses import replace
+
+import pytest
+
+from proxy.cooperative.group import SLOTS, Group, Read
+from proxy.cooperative.key_hash import SPACE
+from proxy.cooperative.member import Member
+from proxy.cooperative.membership import PROTOCOL, assignment, read_given, read_offer, read_sync
+from proxy.cooperative.offsets import Entry
+from proxy.cooperative.positions import (
+    Committed,
+    Plan,
+    Positions,
+    TopicPartition,
+    committed_metadata,
+    read_committed,
+)
+from proxy.cooperative.ranges import KeyRanges
+from proxy.cooperative.slots import Seat, Slot, Stored, read_slot, resolved, slot_metadata
+from proxy.cooperative.tally import FilterTally
+from tests.cooperative.coordinator import GROUP, SYNC_GROUP, Client, Coordinator
+from tests.cooperative.test_member_stage import Shared
+from tests.cooperative.world import TOPIC, Wire, World
+from tests.cooperative.world import Client as Consumer
+
+PLACE: TopicPartition = TOPIC.encode(), 0
+KEYS = [b"k%d" % number for number in range(12)]
+
+
+class Pair(World):
+    """Two members of one partition, each behind its own gateway."""
+
+    def __init__(self, *, shares: bool = True) -> None:
+        super().__init__(seed=1, members=2, partitions=1, gateways=2)
+        self.append(0, KEYS)
+        self.clients += [Consumer(self, "0"), Consumer(self, "1")]
+        if shares:
+            self.until(lambda: self.shared and all(len(each.places) == 1 for each in self.clients))
+
+    @property
+    def shared(self) -> bool:
+        """Whether the group shares its partition in the present generation."""
+        if self.coordinator.state != "stable":
+            return False
+        given = [read_given(each) for each in self.coordinator.assigned.values()]
+        return len(given) > 1 and all(each.seat is not None and PLACE in each.lanes for each in given)
+
+    @property
+    def committed(self) -> Committed:
+        offset, metadata = self.coordinator.stored[PLACE]
+        return read_committed(offset, metadata.decode())
+
+    @property
+    def written(self) -> dict[int, Slot]:
+        stored = self.coordinator.stored.items()
+        return {number: read_slot(text.decode()) for (topic, number), (_, text) in stored if topic == SLOTS}
+
+    @property
+    def truth(self) -> Positions:
+        """The committed offset of each hash, as the next owners read it."""
+        return resolved(PLACE, self.committed, self.written)
+
+    def all_processed(self) -> bool:
+        return {(each.partition, each.offset) for each in self.processed} >= self.log.keys()
+
+    def reset(self, offset: int, metadata: bytes = b"") -> None:
+        """Commit as a tool does, or a consumer without a gateway."""
+        self.coordinator.stored[PLACE] = offset, metadata
+
+    def exclusive(self) -> set[str]:
+        groups = [gateway.members.group(GROUP) for gateway in self.gateways]
+        return {group.exclusive for group in groups if group is not None}
+
+
+def test_members_behind_two_gateways_have_disjoint_lanes_and_get_all_records() -> None:
+    """Case 54."""
+    world = Pair()
+    world.append(0, KEYS * 3)
+    world.until(world.all_processed)
+    later = [each for each in world.processed if each.offset >= len(KEYS)]
+    by_client = [{each.key for each in later if each.client is client} for client in world.clients]
+    assert all(by_client)
+    assert by_client[0].isdisjoint(by_client[1])
+    assert not world.twice()
+    assert not world.lost()
+
+
+def test_a_commit_writes_the_map_and_the_slot_of_its_member_in_one_request() -> None:
+    """Case 54. The client is told of its own partitions alone."""
+    world = Pair()
+    world.append(0, KEYS * 3)
+    world.until(world.all_processed)
+    world.until(lambda: not any(each.done for each in world.clients))
+    assert world.committed.plan is not None
+    assert {number: set(slot) for number, slot in world.written.items()} == {0: {PLACE}, 1: {PLACE}}
+    assert {slot[PLACE].plan for slot in world.written.values()} == {world.committed.plan.id}
+    told = {(partition, offset) for client in world.clients for _, partition, offset, _ in client.commits}
+    assert {partition for partition, _ in told} == {0}
+
+
+def test_what_another_gateway_has_committed_is_not_put_back() -> None:
+    """Case 55. The map has an older offset of it. The next owner reads the slot."""
+    world = Pair()
+    world.append(0, KEYS * 3)
+    world.until(world.all_processed)
+    world.until(lambda: not any(each.done for each in world.clients))
+    before = world.truth
+    plan = world.committed.plan
+    assert plan is not None
+    world.reset(5, Positions.all_at(5).encoded(plan).encode())
+    assert world.truth == before
+    world.clients[0].end()
+    world.clients[0].crashes.append(world.step)
+    world.append(0, KEYS)
+    world.until(world.all_processed)
+    assert world.twice() == []
+
+
+def test_a_member_that_the_group_has_removed_writes_neither_map_nor_slot() -> None:
+    """Case 56. That is no refusal of slots: its group goes on to share."""
+    world = Pair()
+    zombie = world.clients[0]
+    world.append(0, KEYS * 2)
+    world.until(lambda: zombie.done)
+    zombie.gateway.cut_until = world.now + 20
+    zombie.crashes.append(world.step)
+    stored: dict[TopicPartition, tuple[int, bytes]] = {}
+    world.until(lambda: len(world.coordinator.members) == 1)
+    stored |= world.coordinator.stored
+    world.until(lambda: world.shared, steps=4000)
+    group = zombie.gateway.members.group(GROUP)
+    assert group is not None
+    assert not group.slots_error
+    world.append(0, KEYS)
+    world.until(world.all_processed)
+    assert not world.twice()
+    assert not world.lost()
+
+
+def test_a_reset_by_a_tool_holds() -> None:
+    """Case 58: slots of before do not count, neither those above nor those below."""
+    world = Pair()
+    world.append(0, KEYS * 3)
+    world.until(world.all_processed)
+    world.until(lambda: not any(each.done for each in world.clients))
+    for client in world.clients:
+        client.leaving = True
+    world.until(lambda: not any(each.alive for each in world.clients))
+    world.reset(20)
+    world.processed.clear()
+    world.clients[:] = [Consumer(world, "0"), Consumer(world, "1")]
+    world.until(lambda: {each.offset for each in world.processed} == set(range(20, len(world.log))))
+    assert len(world.processed) == len(world.log) - 20
+
+
+def test_without_a_committed_offset_a_partition_is_not_shared_until_its_owner_has_begun() -> None:
+    """Case 59. The gateway commits where the owner began. Nobody else can know that."""
+    world = Pair(shares=False)
+    world.until(lambda: world.coordinator.stored)
+    assert world.exclusive() == {"", "uncommitted"}
+    assert world.coordinator.stored.keys() == {PLACE}
+    world.until(lambda: world.shared)
+    world.until(world.all_processed)
+    assert world.exclusive() == {""}
+    assert not world.twice()
+    assert not world.lost()
+
+
+def test_a_first_offset_is_committed_although_the_partition_has_no_records() -> None:
+    """Case 59."""
+    world = World(seed=1, members=2, partitions=1, gateways=2)
+    world.clients += [Consumer(world, "0"), Consumer(world, "1")]
+    world.until(lambda: PLACE in world.coordinator.stored)
+    assert world.coordinator.stored[PLACE] == (0, b"")
+
+
+def test_an_idle_member_of_another_gateway_does_not_hold_back_the_lowest_offset() -> None:
+    """Case 60. All records are for one member."""
+    world = Pair()
+    world.until(world.all_processed)
+    busy = world.processed[-1]
+    for _ in range(5):
+        world.append(0, [busy.key] * 5)
+        world.run(60, disturbed=False)
+    assert world.all_processed()
+    assert world.committed.positions.base > len(world.log) - 10
+
+
+@pytest.mark.parametrize("error", [29, 3])
+def test_a_group_whose_slots_are_refused_shares_nothing_across_gateways(error: int) -> None:
+    """Case 61. The commits themselves are accepted, so nothing is lost."""
+    world = Pair(shares=False)
+    world.coordinator.refused[SLOTS] = error
+    world.append(0, KEYS)
+    world.until(lambda: "slots" in world.exclusive(), steps=4000)
+    world.append(0, KEYS)
+    world.until(world.all_processed)
+    world.run(100, disturbed=False)
+    assert not world.shared
+    assert world.lost() == []
+    stored = world.coordinator.stored
+    assert [topic for topic, _ in stored if topic == SLOTS] == []
+
+
+def test_a_gateway_that_began_anew_reads_what_its_member_has_committed() -> None:
+    """Case 65."""
+    world = Pair()
+    world.append(0, KEYS * 3)
+    world.until(world.all_processed)
+    world.until(lambda: not any(each.done for each in world.clients))
+    world._restart(world.clients[0].gateway)
+    world.append(0, KEYS)
+    world.until(world.all_processed)
+    assert not world.twice()
+    assert not world.lost()
+
+
+def test_an_owner_may_go_back_although_other_gateways_have_its_higher_offset() -> None:
+    """Case 57. The others write the higher offset into the map again. The slot has the lower one."""
+    world = Pair()
+    world.append(0, KEYS * 3)
+    world.until(world.all_processed)
+    world.until(lambda: not any(each.done for each in world.clients))
+    back, other = world.clients
+    keys = {each.key for each in world.processed if each.client is back and each.offset >= len(KEYS)}
+    back.done[0] = 5
+    world.until(lambda: not back.done)
+    other.done[0] = len(world.log)
+    world.until(lambda: not other.done)
+    world.processed.clear()
+    back.end()
+    world.clients.append(Consumer(world, "0"))
+    again = {offset for (_, offset), key in world.log.items() if offset >= 5 and key in keys}
+    world.until(lambda: {each.offset for each in world.processed} == again)
+
+
+def test_a_gateway_of_an_earlier_version_makes_the_group_exclusive(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cases 44 and 62. It would overwrite what others have committed."""
+    world = Pair(shares=False)
+    join = world.coordinator.join
+
+    def joins(wire: Wire, frame: bytes, now: float) -> bytes | None:
+        said = join(wire, frame, now)
+        if wire.gateway is world.gateways[1]:
+            offered = list(world.coordinator.members.values())[-1]
+            offered[PROTOCOL] = replace(read_offer(offered[PROTOCOL]), across=False).encoded()
+        return said
+
+    monkeypatch.setattr(world.coordinator, "join", joins)
+    world.until(lambda: "instances" in world.exclusive())
+    world.append(0, KEYS)
+    world.until(world.all_processed)
+    assert not world.shared
+    assert not world.twice()
+    assert not world.lost()
+
+
+# The state of one gateway
+
+LOW: KeyRanges = ((0, SPACE // 2 - 1),)
+SEAT = Seat(7, 2, 1, frozenset([PLACE]))
+
+
+def seated() -> tuple[Group, Member]:
+    """Return a group, and a member with the low half of a partition and slot 1."""
+    group, member = Group("billing"), Member(FilterTally())
+    member.joins(GROUP, 6.0, 10.0)
+    assert group.enters(member, 1, None, 0.0)
+    member.synced({PLACE: LOW}, {PLACE: LOW}, 0.0, seat=SEAT)
+    return group, member
+
+
+def read(offset: int, low: int, slot: Slot) -> Read:
+    """Return what a gateway reads: a map, and slot 1."""
+    text = committed_metadata(Positions([0, SPACE // 2], [low, offset]), "", plan=Plan(SEAT.plan, SEAT.slots))
+    base = min(low, offset)
+    entries = [
+        Entry(*PLACE, base, metadata=text.encode()),
+        Entry(SLOTS, 1, metadata=slot_metadata(slot).encode()),
+    ]
+    return Read(entries, SLOTS, SEAT.slots)
+
+
+def test_a_slot_keeps_what_an_earlier_member_has_left_of_other_partitions() -> None:
+    """Case 63. It counts until the map of that partition has the new plan."""
+    group, member = seated()
+    left = Stored(3, LOW, Positions.all_at(900))
+    other = b"orders", 5
+    group.learn(read(40, 50, {other: left, PLACE: Stored(3, LOW, Positions.all_at(1))}))
+    slot = group.slot(member, SEAT, {PLACE: Positions([0, SPACE // 2], [60, 40])})
+    assert slot == {other: left, PLACE: Stored(7, LOW, Positions.all_at(60))}
+    assert list(slot) == [other, PLACE]
+
+
+def test_offsets_that_a_new_coordinator_returns_too_early_undo_nothing_here() -> None:
+    """Case 66. It may answer before it has read all commits that were accepted."""
+    group, _ = seated()
+    old, new = (Stored(7, LOW, Positions.all_at(offset)) for offset in (50, 80))
+    group.learn(read(40, 50, {PLACE: old}))
+    group.positions[PLACE] = Positions([0, SPACE // 2], [80, 40])
+    group.slots[1] = {PLACE: new}
+    group.learn(read(70, 50, {PLACE: old}))
+    assert group.positions[PLACE] == Positions([0, SPACE // 2], [80, 70])
+    assert group.slots[1] == {PLACE: new}
+
+
+def test_a_member_that_does_not_join_a_rebalance_in_time_gets_nothing_more() -> None:
+    """Case 64. Its heartbeats are answered until the coordinator removes it."""
+    _, member = seated()
+    for beat in range(1, 12):
+        member.confirm(float(beat), settled=beat < 3)
+    assert member.lives(12.0)
+    assert not member.lives(12.1)
+    member.confirm(12.0)
+    assert member.lives(18.0)
+
+
+def test_a_response_to_a_sync_that_was_on_its_way_for_long_gives_no_records() -> None:
+    """Case 64. The session timeout counts from when the request was sent."""
+    shared, coordinator = Shared(), Coordinator()
+    client = Client(shared.connection(), "billing.a", b"a")
+    coordinator.join([client])
+    body = coordinator.sync_body(client)
+    body.count(1)
+    body.string(b"a")
+    body.data(assignment([PLACE]))
+    (frame,) = client.ask(SYNC_GROUP, 3, body.content, 1.0)
+    coordinator.synced(client, dict(read_sync(frame).assignments)[b"a"], 60.0)
+    member = shared.members.bound("h", b"billing.a")
+    assert client.places == [PLACE]
+    assert not member.lives(60.0)
+    coordinator.beat(client, 0, 61.0)
+    assert member.lives(61.0)
