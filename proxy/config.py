@@ -508,8 +508,8 @@ class Config:
         metavar="TOPIC",
         parse=_topic,
         default="",
-        help="the topic of slots, for groups whose members are behind several gateways: each member commits "
-        "for one of its partitions, in its own group, and nothing is written to it; clients need READ on it "
+        help="the topic of slots: each member of a group that shares partitions commits what it has done for "
+        "one of its partitions, in its own group, and nothing is written to it; clients need READ on it "
         "where brokers have ACLs (docs/cooperative.md; default: __consumer_offsets)",
         needs="cooperative",
     )

@@ -74,8 +74,8 @@ class CommitRequest:
     """A commit of a member. The gateway adds a *map*: the offsets of all hashes of the partition.
 
     Commits of one group are sent one after another. If the gateway does not know the committed offsets, it
-    first requests them from the broker. If members behind other gateways share the partitions, it also
-    requests them from time to time, and writes the member's slot in the same commit.
+    first requests them from the broker. If members behind other gateways share the partitions, it requests
+    them from time to time. The member's slot is written in the same commit.
 
     Args:
         commit: the request.
@@ -219,7 +219,8 @@ class CommitRequest:
         """Request the committed offsets if they are not known, and commit."""
         commit = self._commit
         seat = group.seat(member, commit.places)
-        if self._first or group.unknown(commit) or (seat is not None and not group.is_fresh(now)):
+        stale = seat is not None and seat.several and not group.is_fresh(now)
+        if self._first or group.unknown(commit) or stale:
             read = yield from reading(group, commit.sender, commit.places, 0 if seat is None else seat.slots)
             if read.error:
                 return self._refused(read.error)

@@ -71,7 +71,7 @@ class Group:
         """The slots as they were read last, or as members here have written them since."""
         self.slots_error = 0
         """The error code with which the broker has refused a slot. The group then shares nothing across
-        gateways."""
+        gateways. Behind one gateway it shares without slots."""
         self.texts: dict[TopicPartition, bytes | None] = {}
         """The application's own metadata of partitions whose offset was read."""
         self.read_at = -inf
@@ -220,7 +220,7 @@ class Group:
         return {number: self.slots[number] for number in numbers if number in self.slots}
 
     def seat(self, member: Member, places: Iterable[TopicPartition]) -> Seat | None:
-        """Return the member's seat if it shares one of the partitions across gateways. Else return None."""
+        """Return the member's seat if it shares one of the partitions. Else return None."""
         seat = member.seat
         return seat if seat is not None and not seat.places.isdisjoint(places) else None
 
@@ -308,7 +308,7 @@ def with_positions(
     Args:
         commit: the member's commit.
         moved: the map of each partition: the offsets of all hashes.
-        seat: the member's seat, if it shares partitions across gateways.
+        seat: the member's seat, if it shares one of the partitions.
         maps: False if a map is too large for the broker (error 12). Without maps some records are read again,
             but none is lost.
     """

@@ -191,9 +191,8 @@ class Joining:
 
         They are needed to share partitions across gateways.
         """
-        if not (self.saw_join and self._sharing and sync.assignments) or self._exclusive():
-            return []
-        if len({offer.gateway for offer in self._offers.values()}) == 1:
+        shares = self.saw_join and self._sharing and sync.assignments and not self._exclusive()
+        if not (shares and self._several):
             return []
         try:
             topics = sharable(self._joined(), _assigned(sync))
@@ -232,8 +231,8 @@ class Joining:
         waiting = {topic for topic, _ in begins}
         self._members.noted(sync.group, exclusive or ("uncommitted" if waiting else ""))
         lanes = plan(members, assigned, shares=not exclusive, but=waiting)
-        across = self._across(lanes)
-        seated = seats(self._plan_id(sync), lanes, across) if across else {}
+        places = self._in_slots(lanes)
+        seated = seats(self._plan_id(sync), lanes, places, several=self._several) if places else {}
         self._members.planned(sync.group, sync.generation, lanes)
         return sync.with_assignments(
             [
@@ -259,13 +258,17 @@ class Joining:
         """
         return [joined(member_id, offer) for member_id, offer in self._offers.items()]
 
-    def _across(self, lanes: dict[bytes, Lanes]) -> set[TopicPartition]:
-        """Return the partitions of which members behind several gateways have lanes."""
-        gateways: dict[TopicPartition, set[bytes]] = {}
-        for member_id, mine in lanes.items():
-            for place in mine:
-                gateways.setdefault(place, set()).add(self._offers[member_id].gateway)
-        return {place for place, several in gateways.items() if len(several) > 1}
+    def _in_slots(self, lanes: dict[bytes, Lanes]) -> set[TopicPartition]:
+        """Return the partitions that several members share: these commit what they have done in slots."""
+        if any(offer.refused for offer in self._offers.values()):
+            return set()
+        owners = Counter(place for mine in lanes.values() for place in mine)
+        return {place for place, number in owners.items() if number > 1}
+
+    @property
+    def _several(self) -> bool:
+        """Whether the members of the group are behind several gateways."""
+        return len({offer.gateway for offer in self._offers.values()}) > 1
 
     def _plan_id(self, sync: Sync) -> int:
         """Return the id of the plan that this process makes for a generation: 63 bits."""
@@ -275,7 +278,7 @@ class Joining:
     def _exclusive(self) -> str:
         """Return the reason why the group must not share partitions in this generation, or "" if it may."""
         offers = self._offers.values()
-        if len({offer.gateway for offer in offers}) > 1:
+        if self._several:
             if any(offer.refused for offer in offers):
                 return "slots"
             if not all(offer.across for offer in offers):

@@ -122,7 +122,7 @@ class Member:
         """The lanes that the group plans for the member. If `lanes` has other partitions, the member has to
         join again (`plan.at_once`)."""
         self.seat: Seat | None = None
-        """The member's slot, if its group shares partitions across gateways."""
+        """The member's slot, if its group shares partitions."""
         self.begins: frozenset[TopicPartition] = frozenset()
         """The partitions without a committed offset. When the member's first offset of these is committed, it
         joins again, so that the group can share them across gateways."""
@@ -252,7 +252,7 @@ class Member:
             now: when the group certainly knew the member: when it has sent its SyncGroup, in seconds.
             owned: the partitions in which the client keeps its position, or still has to commit.
             whole: if the group shares no partition, the partitions that belong to the member as a whole.
-            seat: the member's slot, if its group shares partitions across gateways.
+            seat: the member's slot, if its group shares partitions.
             begins: see `Member.begins`.
         """
         self.seat, self.begins = seat, frozenset(begins)
@@ -358,7 +358,7 @@ class Member:
             if position is not None and place in ends:
                 lag = max(ends[place] - self.skips(place, position), 0)
             topic = place[0].decode(errors="replace")
-            across = self.seat is not None and place in self.seat.places
+            across = self.seat is not None and self.seat.several and place in self.seat.places
             lanes.append(
                 LaneSeen(
                     topic=topic, partition=place[1], ranges=ranges, position=position, lag=lag, across=across

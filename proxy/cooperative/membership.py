@@ -38,8 +38,10 @@ _OFFER_SCHEMA: Final = (
 )
 _GIVEN_SCHEMA: Final = f"{_LANES_SCHEMA} {_LANES_SCHEMA.replace('lanes', 'planned')}"
 _PLACES_SCHEMA: Final = "[topic:string partition:int32]"
-_ACROSS_SCHEMA: Final = f"plan:int64 slots:int32 number:int32 across:{_PLACES_SCHEMA} begins:{_PLACES_SCHEMA}"
-"""What follows if the members are behind several gateways. Earlier versions do not read it."""
+_SLOTS_SCHEMA: Final = (
+    f"plan:int64 slots:int32 number:int32 several:bool shared:{_PLACES_SCHEMA} begins:{_PLACES_SCHEMA}"
+)
+"""What follows if members have slots, or begin without committed offsets. Earlier versions do not read it."""
 _OLD: Final = (int(ApiKey.JOIN_GROUP), 0)
 """An API key and a version in which strings have 2-byte lengths. Data inside group messages also has
 such strings, so it is read and written with this API key and version."""
@@ -429,7 +431,7 @@ class Given(NamedTuple):
     planned: Lanes
     """As in `Member.planned`."""
     seat: Seat | None = None
-    """The member's slot, if the group shares partitions across gateways."""
+    """The member's slot, if the group shares partitions."""
     begins: frozenset[TopicPartition] = frozenset()
     """As in `Member.begins`."""
 
@@ -439,12 +441,13 @@ class Given(NamedTuple):
         if self.seat is not None or self.begins:
             seat = self.seat or Seat(0, 0, 0, frozenset())
             carried += body(
-                _ACROSS_SCHEMA,
+                _SLOTS_SCHEMA,
                 *_OLD,
                 plan=seat.plan,
                 slots=seat.slots,
                 number=seat.number,
-                across=_pairs(seat.places),
+                several=seat.several,
+                shared=_pairs(seat.places),
                 begins=_pairs(self.begins),
             )
         return assignment(sorted(self.lanes), _LANES + carried)
@@ -467,10 +470,10 @@ def read_given(data: bytes) -> Given:
         raise Malformed("lanes of other partitions than assigned")
     if found.span[1] == len(user_data):
         return Given(lanes, planned)
-    more = read(_ACROSS_SCHEMA, *_OLD, user_data, found.span[1], whole=False)
-    across, begins = (_placed(more[name]) for name in ("across", "begins"))
-    seat = Seat(more["plan"], more["slots"], more["number"], across) if more["slots"] else None
-    return Given(lanes, planned, seat, begins)
+    more = read(_SLOTS_SCHEMA, *_OLD, user_data, found.span[1], whole=False)
+    shared, begins = (_placed(more[name]) for name in ("shared", "begins"))
+    seat = Seat(more["plan"], more["slots"], more["number"], shared, bool(more["several"]))
+    return Given(lanes, planned, seat if seat.slots else None, begins)
 
 
 def _pairs(places: Iterable[TopicPartition]) -> list[dict[str, Any]]:

@@ -6,9 +6,8 @@ The committed offset in Kafka is the lowest offset of the map. The map itself is
 (`committed_metadata`). A consumer that uses only the committed offset reads some records again, but misses
 none.
 
-If the members of a partition are behind several gateways, each gateway knows only its own members exactly.
-The map then has the `Plan` of the generation in which it was made, and slots have the rest
-(`proxy.cooperative.slots`).
+If several members share a partition, what each of them has committed is also in its slot
+(`proxy.cooperative.slots`). The map then has the `Plan` of the generation in which it was made.
 """
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
@@ -45,7 +44,7 @@ TopicPartition: TypeAlias = tuple[bytes, int]
 
 
 class Plan(NamedTuple):
-    """What the members of a generation have in common, if they share partitions across gateways."""
+    """What the members of a generation have in common, if they share partitions."""
 
     id: int
     """A number of 64 bits that no other plan has."""
@@ -217,7 +216,7 @@ def committed_metadata(
         own: the application's own metadata, which is never shortened.
         most: the limit in UTF-16 units. If `own` alone exceeds it, the result does, too, and the broker may
             refuse the commit (error 12).
-        plan: the plan of the generation, if the members of the partition are behind several gateways.
+        plan: the plan of the generation, if several members share the partition.
     """
     beside = _OWN + own if own else ""
     left = most - utf16_units(beside)

@@ -1,10 +1,12 @@
-"""Slots: what each member has committed of the partitions that members behind several gateways share.
+"""Slots: what each member has committed of the partitions that it shares with others.
 
-One process can't keep the map of a partition (`proxy.cooperative.positions`) if other processes commit for it
-as well: each commit of the map would put back what others have committed since it was read. So each member
-has a *slot* for itself: the committed offset of one partition of another topic, the topic of slots, in the
-same group. Only its metadata is used. The offset itself is -1 in __consumer_offsets, which tools from Kafka
-3.0 on show as no offset. In a topic that was made for slots it is 0, the end of an empty partition.
+The map of a partition (`proxy.cooperative.positions`) has the offsets of all members, and each of them writes
+all of it. So a commit would put back what others have committed since its map was read: through another
+gateway, or through this one, if the broker takes the commit of a killed member only after the next one. So
+each member has a *slot* for itself: the committed offset of one partition of another topic, the topic of
+slots, in the same group. Only its metadata is used. The offset itself is -1 in __consumer_offsets, which
+tools from Kafka 3.0 on show as no offset. In a topic that was made for slots it is 0, the end of an empty
+partition.
 
 A commit of a member writes its slot and the map in one request. The coordinator accepts all of it or nothing,
 and only from a member of the present generation. So a slot is never written by a member that its group has
@@ -61,7 +63,9 @@ class Seat(NamedTuple):
     number: int
     """The number of the member's slot."""
     places: frozenset[TopicPartition]
-    """The partitions that are shared across gateways. Of the member's partitions these are in its slot."""
+    """The partitions that several members share. Of the member's partitions these are in its slot."""
+    several: bool = False
+    """Whether the members are behind several gateways."""
 
 
 def narrowed(positions: Positions, ranges: KeyRanges) -> Positions:
@@ -152,13 +156,18 @@ def _number(data: bytes, at: int, size: int) -> int:
     return int.from_bytes(data[at : at + size])
 
 
-def seats(plan: int, members: Iterable[bytes], places: Iterable[TopicPartition]) -> dict[bytes, Seat]:
+def seats(
+    plan: int, members: Iterable[bytes], places: Iterable[TopicPartition], *, several: bool = False
+) -> dict[bytes, Seat]:
     """Return the seat of each member of a group, by member id.
 
     Args:
         plan: the id of the plan.
         members: the ids of all members.
-        places: the partitions that are shared across gateways.
+        places: the partitions that several members share.
+        several: whether the members are behind several gateways.
     """
-    order, across = sorted(members), frozenset(places)
-    return {member_id: Seat(plan, len(order), number, across) for number, member_id in enumerate(order)}
+    order, shared = sorted(members), frozenset(places)
+    return {
+        member_id: Seat(plan, len(order), number, shared, several) for number, member_id in enumerate(order)
+    }

@@ -238,6 +238,25 @@ def test_an_owner_may_go_back_although_other_gateways_have_its_higher_offset() -
     world.until(lambda: {each.offset for each in world.processed} == again)
 
 
+def test_a_group_behind_one_gateway_shares_without_slots_if_they_are_refused() -> None:
+    """Case 61. Then commits are as exact as one process can keep them."""
+    world = World(seed=1, members=2, partitions=1)
+    world.append(0, KEYS)
+    world.coordinator.refused[SLOTS] = 29
+    world.clients += [Consumer(world, "0"), Consumer(world, "1")]
+    group = world.gateways[0].members.group(GROUP)
+    assert group is not None
+    world.until(lambda: group.slots_error)
+    generation = world.coordinator.generation
+    world.until(lambda: world.coordinator.generation > generation and world.coordinator.state == "stable")
+    given = [read_given(each) for each in world.coordinator.assigned.values()]
+    assert [(each.seat, PLACE in each.lanes) for each in given] == [(None, True)] * 2
+    world.append(0, KEYS * 3)
+    world.until(lambda: {(each.partition, each.offset) for each in world.processed} >= world.log.keys())
+    assert not world.twice()
+    assert not world.lost()
+
+
 def test_a_gateway_of_an_earlier_version_makes_the_group_exclusive(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cases 44 and 62. It would overwrite what others have committed."""
     world = Pair(shares=False)

@@ -13,12 +13,14 @@ from typing import Final
 
 import pytest
 
+from proxy.cooperative.group import SLOTS
 from proxy.cooperative.key_hash import SPACE
 from proxy.cooperative.member import Member
 from proxy.cooperative.membership import assignment, read_assignment, read_sync, read_synced
 from proxy.cooperative.offsets import read_answered, read_commit, read_fetched_offsets
 from proxy.cooperative.positions import read_committed
 from proxy.cooperative.ranges import FULL, KeyRanges
+from proxy.cooperative.slots import read_slot, resolved
 from tests.cooperative.coordinator import SYNC_GROUP, Client, Coordinator, got, sent
 from tests.cooperative.fields import Writer
 from tests.cooperative.test_member_stage import Shared, asks, commit, committed, offsets
@@ -46,6 +48,7 @@ class World:
         self.clients: list[Client] = []
         self.born = 0
         self.offset, self.metadata = -1, b""
+        self.slots: dict[int, bytes] = {}
         self.told = dict.fromkeys(SAMPLES, 0)
         """For some key hashes, the highest offset that a member was told is committed."""
         self.at: dict[str, int] = {}
@@ -62,16 +65,20 @@ class World:
 
     def check(self) -> None:
         if self.offset >= 0:
-            positions = read_committed(self.offset, self.metadata.decode()).positions
+            slots = {number: read_slot(text.decode()) for number, text in self.slots.items()}
+            positions = resolved(PLACE, read_committed(self.offset, self.metadata.decode()), slots)
             for each, offset in self.told.items():
                 assert positions.at(each) >= offset, f"{each:x} was at {offset}"
 
     def take(self, frame: bytes) -> bytes:
         """Let the broker process a request. Return its response."""
         if frame[5] == OFFSET_FETCH:
-            return offsets(frame, self.offset, self.metadata)
-        (entry,) = read_commit(frame).entries
-        self.offset, self.metadata = entry.offset, entry.metadata or b""
+            return offsets(frame, self.offset, self.metadata, self.slots)
+        for entry in read_commit(frame).entries:
+            if entry.topic == SLOTS:
+                self.slots[entry.partition] = entry.metadata or b""
+            else:
+                self.offset, self.metadata = entry.offset, entry.metadata or b""
         self.check()
         return committed(frame)
 
@@ -148,8 +155,9 @@ class World:
         """Let a client ask for the committed offset, and begin there."""
         self.counts["asked"] += 1
         client.connection.receive_client(asks(client.client_id), 1.0)
-        (frame,) = sent(client.connection)
-        client.connection.receive_broker(self.take(frame), 1.0)
+        while frames := sent(client.connection):  # the second one asks for slots
+            (frame,) = frames
+            client.connection.receive_broker(self.take(frame), 1.0)
         (said,) = got(client.connection)
         (entry,) = read_fetched_offsets(said, 2).groups[0].entries
         self.at[client.client_id] = offset = max(entry.offset, 0)

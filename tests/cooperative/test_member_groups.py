@@ -12,6 +12,7 @@ from proxy.cooperative.membership import assignment, read_owned, read_synced, wi
 from proxy.cooperative.offsets import read_answered, read_commit
 from proxy.cooperative.positions import Positions, TopicPartition, committed_metadata, read_committed
 from proxy.cooperative.ranges import FULL, KeyRanges
+from proxy.cooperative.slots import read_slot
 from proxy.cooperative.tally import GroupNotice
 from tests.cooperative.batch import Record, batch, read
 from tests.cooperative.coordinator import (
@@ -137,8 +138,11 @@ def test_what_a_client_gives_up_after_a_rebalance_it_commits_for_what_it_had(
     (asked,) = commits(one, 30)
     one.connection.receive_broker(offsets(asked, 10), 1.0)
     (request,) = sent(one.connection)
-    (entry,) = read_commit(request).entries
+    entry, slot = read_commit(request).entries
     assert entry.offset == 10
+    assert {place: stored.ranges for place, stored in read_slot((slot.metadata or b"").decode()).items()} == {
+        PLACE: LOW
+    }
     positions = read_committed(10, (entry.metadata or b"").decode()).positions
     assert (positions.lowest(LOW), positions.highest(LOW)) == (30, 30)
     assert positions.highest(HIGH) == 10

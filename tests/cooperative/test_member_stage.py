@@ -1,5 +1,6 @@
 """A client with key ranges of its own: refused requests, delayed responses, and the order of commits."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -125,23 +126,29 @@ def got(connection: Connection) -> list[bytes]:
     return list(map(framed, unframed(b"".join(connection.drain_client()))))
 
 
-def offsets(request: bytes, offset: int, metadata: bytes = b"") -> bytes:
-    """Build the response to an OffsetFetch v2 of the gateway."""
-    asked = read_offset_fetch(request)
-    assert [each.group for each in asked.groups] == [b"billing"]
-    body = (1).to_bytes(4) + string(TOPIC) + (1).to_bytes(4) + bytes(4)
-    body += offset.to_bytes(8, signed=True) + string(metadata) + bytes(2) + bytes(2)
-    return framed(request[8:12] + body)
+def offsets(
+    request: bytes, offset: int, metadata: bytes = b"", slots: Mapping[int, bytes] | None = None
+) -> bytes:
+    """Build the response to an OffsetFetch v2 of the gateway. Each slot has its metadata."""
+    (asked,) = read_offset_fetch(request).groups
+    assert asked.group == b"billing"
+    body = len(asked.entries).to_bytes(4)
+    for each in asked.entries:
+        at, text = (offset, metadata) if each.topic == TOPIC else (-1, (slots or {}).get(each.partition, b""))
+        body += string(each.topic) + (1).to_bytes(4) + each.partition.to_bytes(4)
+        body += at.to_bytes(8, signed=True) + string(text) + bytes(2)
+    return framed(request[8:12] + body + bytes(2))
 
 
 def committed(request: bytes, error: int = 0) -> bytes:
     """Build the response to an OffsetCommit v3."""
-    body = bytes(4) + (1).to_bytes(4) + string(TOPIC) + (1).to_bytes(4) + bytes(4) + error.to_bytes(2)
-    return framed(request[8:12] + body)
+    said = read_commit(request)
+    return said.response([error] * len(said.entries))
 
 
 def entry(request: bytes) -> Entry:
-    (found,) = read_commit(request).entries
+    """Return what a commit writes for the partition of the topic."""
+    (found,) = (each for each in read_commit(request).entries if each.topic == TOPIC)
     return found
 
 
