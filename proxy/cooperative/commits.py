@@ -5,7 +5,7 @@ from dataclasses import replace
 from math import inf
 from typing import Final, TypeAlias
 
-from proxy.cooperative.group import MAX_SLOTS, Group, Read, own_offset, slot_entry, with_positions
+from proxy.cooperative.group import Group, Read, own_offset, slot_entry, with_positions
 from proxy.cooperative.identity import MemberIdentity
 from proxy.cooperative.member import Member, State
 from proxy.cooperative.members import INVALID_RANGES, OVERLAPS, Members
@@ -22,6 +22,7 @@ from proxy.cooperative.offsets import (
 )
 from proxy.cooperative.positions import TopicPartition
 from proxy.cooperative.responses import Reply, Send, Take
+from proxy.cooperative.slots import MAX_SLOTS
 from proxy.protocol.api import ApiKey
 
 Steps: TypeAlias = Generator[bytes, tuple[bytes, float], Reply]

@@ -24,13 +24,20 @@ from proxy.cooperative.positions import (
     read_committed,
     without_map,
 )
-from proxy.cooperative.slots import Seat, Slot, Stored, narrowed, read_slot, resolved, slot_metadata
+from proxy.cooperative.slots import (
+    MAX_SLOTS,
+    Seat,
+    Slot,
+    Stored,
+    narrowed,
+    read_slot,
+    resolved,
+    slot_metadata,
+)
 from proxy.protocol.fetch_request import MAX_PARTITIONS
 
 SLOTS: Final = b"__consumer_offsets"
 """The default topic of slots. All clusters have it, with 50 partitions unless they were made otherwise."""
-MAX_SLOTS: Final = 1024
-"""The largest number of slots that is read."""
 FRESH_SECONDS: Final = 1.0
 """How old the offsets that other gateways have committed may be when a member commits, in seconds. Members
 of other gateways lose nothing by it: what lags is the offset for consumers without a gateway."""

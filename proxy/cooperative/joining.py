@@ -34,7 +34,7 @@ from proxy.cooperative.membership import (
 from proxy.cooperative.plan import Joined, Lanes, at_once, plan, sharable
 from proxy.cooperative.positions import PLAN_BYTES, TopicPartition
 from proxy.cooperative.ranges import FULL
-from proxy.cooperative.slots import seats
+from proxy.cooperative.slots import MAX_SLOTS, seats
 from proxy.protocol.primitives import ProtocolError
 
 _GONE: Final = frozenset({22, 25, 82})
@@ -260,10 +260,15 @@ class Joining:
 
     def _in_slots(self, lanes: dict[bytes, Lanes]) -> set[TopicPartition]:
         """Return the partitions that several members share: these commit what they have done in slots."""
-        if any(offer.refused for offer in self._offers.values()):
+        if not self._has_slots:
             return set()
         owners = Counter(place for mine in lanes.values() for place in mine)
         return {place for place, number in owners.items() if number > 1}
+
+    @property
+    def _has_slots(self) -> bool:
+        """Whether there is a slot for each member, as far as is known."""
+        return len(self._offers) <= MAX_SLOTS and not any(offer.refused for offer in self._offers.values())
 
     @property
     def _several(self) -> bool:
@@ -279,7 +284,7 @@ class Joining:
         """Return the reason why the group must not share partitions in this generation, or "" if it may."""
         offers = self._offers.values()
         if self._several:
-            if any(offer.refused for offer in offers):
+            if not self._has_slots:
                 return "slots"
             if not all(offer.across for offer in offers):
                 return "instances"

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from proxy.cooperative.plan import Joined, Lanes
 from proxy.cooperative.positions import TopicPartition
-from proxy.cooperative.slots import Seat
+from proxy.cooperative.slots import MAX_SLOTS, Seat
 from proxy.cooperative.wire import read_request, read_response, string
 from proxy.protocol import schemas
 from proxy.protocol.api import (
@@ -457,7 +457,7 @@ def read_given(data: bytes) -> Given:
     """Read an assignment that `Given.encoded` has made.
 
     Raises:
-        ProtocolError: the assignment was made by another assignor.
+        ProtocolError: the assignment was made by another assignor, or its seat is impossible.
     """
     if not data:
         return Given({}, {})
@@ -473,6 +473,8 @@ def read_given(data: bytes) -> Given:
     more = read(_SLOTS_SCHEMA, *_OLD, user_data, found.span[1], whole=False)
     shared, begins = (_placed(more[name]) for name in ("shared", "begins"))
     seat = Seat(more["plan"], more["slots"], more["number"], shared, bool(more["several"]))
+    if seat.slots and not (seat.plan >= 0 <= seat.number < seat.slots <= MAX_SLOTS):
+        raise Malformed(f"an impossible seat: {seat.number} of {seat.slots}")
     return Given(lanes, planned, seat if seat.slots else None, begins)
 
 

@@ -34,6 +34,8 @@ from proxy.cooperative.positions import (
 )
 from proxy.cooperative.ranges import KeyRanges
 
+MAX_SLOTS: Final = 1024
+"""The largest number of slots that is read. A group of more members has no slots."""
 _PREFIX: Final = "fgs1:"
 _HASH_BYTES: Final = 4
 
@@ -112,9 +114,9 @@ def resolved(place: TopicPartition, committed: Committed, slots: Mapping[int, Sl
     positions, plan = committed.positions, committed.plan
     if plan is None:
         return positions
-    for number in range(plan.slots):
-        stored = slots.get(number, {}).get(place)
-        if stored is not None and stored.plan == plan.id:
+    for number, slot in slots.items():
+        stored = slot.get(place)
+        if number < plan.slots and stored is not None and stored.plan == plan.id:
             positions = positions.within(stored.positions, stored.ranges)
     return positions
 

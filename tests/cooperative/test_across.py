@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from proxy.cooperative import joining
 from proxy.cooperative.group import SLOTS, Group, Read
 from proxy.cooperative.key_hash import SPACE
 from proxy.cooperative.member import Member
@@ -204,6 +205,18 @@ def test_a_group_whose_slots_are_refused_shares_nothing_across_gateways(error: i
     assert world.lost() == []
     stored = world.coordinator.stored
     assert [topic for topic, _ in stored if topic == SLOTS] == []
+
+
+def test_a_group_of_more_members_than_slots_are_read_shares_nothing_across_gateways(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Case 61. What the other members commit would not be read."""
+    monkeypatch.setattr(joining, "MAX_SLOTS", 1)
+    world = Pair(shares=False)
+    world.until(world.all_processed)
+    world.run(100, disturbed=False)
+    assert world.exclusive() == {"", "slots"}
+    assert not world.shared
 
 
 def test_a_gateway_that_began_anew_reads_what_its_member_has_committed() -> None:

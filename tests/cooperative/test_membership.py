@@ -3,8 +3,10 @@
 import pytest
 from kio.schema.errors import ErrorCode
 
-from proxy.cooperative.membership import Offer, read_offer, rejoin
+from proxy.cooperative.membership import Given, Offer, read_given, read_offer, rejoin
 from proxy.cooperative.ranges import FULL
+from proxy.cooperative.slots import MAX_SLOTS, Seat
+from proxy.protocol.primitives import Malformed
 from tests.protocol.kio_messages import kio_decode, response_class
 
 SUBSCRIPTION = b"\0\0" + b"\0\0\0\1\0\1t" + b"\xff\xff\xff\xff"
@@ -20,6 +22,30 @@ def test_what_a_member_offers_is_read_as_it_was() -> None:
     held = {(b"t", 3): FULL}
     offer = Offer(b"gateway", b"host", planned, held, True, False, True, False, SUBSCRIPTION)
     assert read_offer(offer.encoded()) == offer
+
+
+SEAT = Seat(2**63 - 1, MAX_SLOTS, MAX_SLOTS - 1, frozenset([(b"t", 1)]))
+
+
+def test_what_the_leader_gives_is_read_as_it_was() -> None:
+    given = Given({(b"t", 1): ((3, 9),)}, {(b"t", 2): FULL}, SEAT, frozenset([(b"u", 7)]))
+    assert read_given(given.encoded()) == given
+
+
+@pytest.mark.parametrize(
+    "seat",
+    [
+        SEAT._replace(slots=2**31 - 1),
+        SEAT._replace(slots=-1),
+        SEAT._replace(number=MAX_SLOTS),
+        SEAT._replace(number=-1),
+        SEAT._replace(plan=-1),
+    ],
+)
+def test_a_leader_gives_no_seat_that_costs_any_amount_of_memory(seat: Seat) -> None:
+    """A client without a gateway may lead the group, and write any assignment."""
+    with pytest.raises(Malformed):
+        read_given(Given({}, {}, seat).encoded())
 
 
 @pytest.mark.parametrize("version", range(6))

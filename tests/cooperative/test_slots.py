@@ -1,5 +1,6 @@
 """Slots: their text, and which of them count for a partition."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -92,6 +93,16 @@ def test_slots_of_another_plan_or_beyond_the_number_do_not_count() -> None:
     assert resolved(ORDERS, Committed(theirs, "", PLAN), {2: {ORDERS: stored}}) == theirs
     assert resolved(ORDERS, read_committed(300, ""), {0: {ORDERS: stored}}) == theirs
     assert resolved(ORDERS, Committed(theirs, "", PLAN), {0: {ORDERS: stored}}).at(0) == 900
+
+
+@pytest.mark.timeout(60)
+def test_a_map_that_claims_any_number_of_slots_costs_no_more_than_the_slots_that_were_read() -> None:
+    """Anyone who may commit for the group can write such a map."""
+    plan = Plan(PLAN.id, 2**63)
+    stored = Stored(PLAN.id, LOW, Positions.all_at(900))
+    text = committed_metadata(Positions.all_at(300), "", plan=plan)
+    found = resolved(ORDERS, read_committed(300, text), {1: {ORDERS: stored}})
+    assert (found.at(0), found.at(HALF)) == (900, 300)
 
 
 def test_a_map_with_a_plan_is_there_with_one_step_as_well() -> None:
