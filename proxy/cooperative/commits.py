@@ -220,8 +220,7 @@ class CommitRequest:
         """Request the committed offsets if they are not known, and commit."""
         commit = self._commit
         seat = group.seat(member, commit.places)
-        stale = seat is not None and seat.several and not group.is_fresh(now)
-        if self._first or group.unknown(commit) or stale:
+        if self._first or group.unknown(commit) or (seat is not None and group.is_stale(seat, now)):
             read = yield from reading(group, commit.sender, commit.places, 0 if seat is None else seat.slots)
             if read.error:
                 return self._refused(read.error)

@@ -231,9 +231,13 @@ class Group:
         seat = member.seat
         return seat if seat is not None and not seat.places.isdisjoint(places) else None
 
-    def is_fresh(self, now: float) -> bool:
-        """Return whether what other gateways have committed was read not long ago."""
-        return now - self.read_at < FRESH_SECONDS
+    def is_stale(self, seat: Seat, now: float) -> bool:
+        """Return whether slots have to be read before a commit.
+
+        A slot is read before it is written for the first time, as it may have other partitions. After that,
+        only other gateways can have committed anything else.
+        """
+        return seat.number not in self.slots or (seat.several and now - self.read_at >= FRESH_SECONDS)
 
     def slot(self, member: Member, seat: Seat, moved: dict[TopicPartition, Positions]) -> Slot:
         """Return the content of a member's slot after a commit.

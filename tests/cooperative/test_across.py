@@ -328,6 +328,18 @@ def test_a_slot_keeps_what_an_earlier_member_has_left_of_other_partitions() -> N
     assert list(slot) == [other, PLACE]
 
 
+def test_a_slot_is_read_before_it_is_written_although_the_map_names_none() -> None:
+    """Case 63. What the client has asked for shows no slots, but the slot has another partition."""
+    group, member = seated()
+    group.learn(Read([Entry(*PLACE, 40, metadata=b"")], SLOTS))
+    assert not group.positions[PLACE].lowest(LOW) < 40
+    assert group.is_stale(SEAT, 0.0)
+    left = Stored(3, LOW, Positions.all_at(900))
+    group.learn(read(40, 50, {(b"orders", 5): left}))
+    assert not group.is_stale(SEAT, 0.0)
+    assert group.slot(member, SEAT, {})[b"orders", 5] == left
+
+
 def test_offsets_that_a_new_coordinator_returns_too_early_undo_nothing_here() -> None:
     """Case 66. It may answer before it has read all commits that were accepted."""
     group, _ = seated()
