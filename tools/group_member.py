@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from tools.work_log import ASSIGNED, COMMITTED, WorkLog
+from tools.work_log import ASSIGNED, COMMITTED, PARTITION_BIT, SUBSCRIBED, WorkLog
 
 _AT_ONCE: Final = 500
 """The number of records to take at a time if there is no work to do."""
@@ -48,6 +48,7 @@ class GroupMember:
             "on_commit": self._committed,
         }
         self._consumer = Consumer(settings)
+        self._mark(SUBSCRIBED, 0)
         self._consumer.subscribe([options.topic], on_assign=self._assigned, on_revoke=self._revoked)
 
     def run(self) -> None:
@@ -79,7 +80,7 @@ class GroupMember:
         if self._work:
             time.sleep(self._work)
         key = message.key() or b"0"
-        self._log.add(message.offset() or 0, int(key), began, time.monotonic_ns())
+        self._log.add(_place(message.partition(), message.offset()), int(key), began, time.monotonic_ns())
 
     def _store(self, message: Message) -> None:
         try:
@@ -100,11 +101,15 @@ class GroupMember:
     def _committed(self, error: KafkaError | None, partitions: list[TopicPartition]) -> None:
         for partition in partitions:
             if error is None and partition.error is None and partition.offset >= 0:
-                self._mark(COMMITTED, partition.offset)
+                self._mark(COMMITTED, _place(partition.partition, partition.offset))
 
     def _mark(self, kind: int, value: int) -> None:
         now = time.monotonic_ns()
         self._log.add(value, kind, now, now)
+
+
+def _place(partition: int | None, offset: int | None) -> int:
+    return (partition or 0) << PARTITION_BIT | (offset or 0)
 
 
 def main() -> None:

@@ -3,7 +3,8 @@
 A log is a file that is mapped into memory. Each handled record has an entry of four 64-bit numbers in the
 machine's byte order: the offset, the key, and the begin and end of the work on the record (ns of the
 monotonic clock, which all processes of a machine share). The key is a number; in the record itself, it is
-written in decimal digits. Entries with a negative key are events: `COMMITTED`, `ASSIGNED`.
+written in decimal digits. Entries with a negative key are events: `COMMITTED`, `ASSIGNED`, `SUBSCRIBED`. An
+offset has the number of its partition in the bits from `PARTITION_BIT` on.
 """
 
 import mmap
@@ -18,11 +19,14 @@ import numpy.typing as npt
 
 _ENTRY: Final = struct.Struct("=4q")
 _DTYPE: Final = np.dtype([("offset", "i8"), ("key", "i8"), ("began", "i8"), ("ended", "i8")])
+PARTITION_BIT: Final = 40
 COMMITTED: Final = -1
 """Marks an event in the log: the broker has accepted the member's commit of the entry's `offset`."""
 ASSIGNED: Final = -2
 """Marks an event in the log: the member now has partitions, or parts of partitions. Their number is in the
 entry's `offset`."""
+SUBSCRIBED: Final = -3
+"""Marks an event in the log: the member has subscribed, and now begins to join its group."""
 Entries: TypeAlias = npt.NDArray[Any]
 
 

@@ -29,6 +29,7 @@ from tools.bench import (
     others,
     replay,
     sessions,
+    sidecars,
     subscribe,
     tls,
     transparent,
@@ -60,6 +61,7 @@ PARTS: Final[dict[str, Callable[[BenchStage], list[FigureTable]]]] = {
     "workers": workers.run,
     "filter": key_ranges.run,
     "cooperative": cooperative.run,
+    "sidecars": sidecars.run,
     "replay": replay.run,
     "zones": zones.run,
 }

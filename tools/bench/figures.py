@@ -24,6 +24,8 @@ TRANSPARENT: Final = ("redirect", "tproxy")
 ONE_WORKER, TWO_WORKERS = "1 worker", "2 workers"
 ONE_MEMBER, FOUR_MEMBERS, PARALLEL, SHARE = "1 member", "4 members", "parallel-consumer", "share group"
 """The columns of the table that compares cooperative consuming with other ways to consume."""
+PLAIN_GROUP, ONE_FOR_ALL, ONE_EACH = "plain group", "one gateway", "one each"
+"""The columns of groups without a gateway, with one gateway for all members, and with one for each."""
 NO_RACK, AGAIN = "no rack", "again"
 """The columns of a gateway without ``--rack``, and of a second one like it."""
 AUDIT, WRITTEN, REPLICA, NAMED = "--rack", "--rack-reads", "at the replica", "--rack-clients"
@@ -45,10 +47,12 @@ COLUMNS: Final = (
     *(TSHARK, REPLAY),
     *TRAFFICS,
     *(MEMBER, ONE_MEMBER, FOUR_MEMBERS, PARALLEL, SHARE),
+    *(PLAIN_GROUP, ONE_FOR_ALL, ONE_EACH),
 )
 """All columns that a table can have, in their order. Most are routes between client and broker."""
 JUDGED: Final = (
     *(GATEWAY, FOLLOW, *TRANSPARENT, TWO_WORKERS, REPLAY, MEMBER, FOUR_MEMBERS),
+    *(ONE_FOR_ALL, ONE_EACH),
     *(AUDIT, WRITTEN, REPLICA, NAMED),
 )
 """The columns of fetchgate. The other columns are shown for comparison."""

@@ -30,7 +30,10 @@ Result = dict[str, Any]
 
 
 def produce(options: argparse.Namespace) -> Result:
-    """Produce at a constant rate with linger 0, for a number of seconds or until stopped."""
+    """Produce at a constant rate with linger 0, for a number of seconds or until stopped.
+
+    All records of a key go to the same partition.
+    """
     settings = {"linger.ms": 0, **_given(options)}
     producer = Producer({"bootstrap.servers": options.bootstrap, "log_level": ERRORS, **settings})
     chance = random.Random(options.partitions)  # noqa: S311 - the same order on every run
@@ -40,12 +43,13 @@ def produce(options: argparse.Namespace) -> Result:
     made = 0
     while time.monotonic() - began < options.seconds and not (made % 16 == 0 and _stop_requested()):
         due = began + made / options.rate
-        if (early := due - time.monotonic()) > 0:
+        if (early := due - time.monotonic()) > options.ahead:
             time.sleep(early)
         window = options.window if due - began >= options.warm_up else WARM_UP
-        partition = chance.randrange(options.partitions)
+        number = chance.randrange(options.keys or options.partitions)
+        partition = number % options.partitions
         value = STAMP.pack(time.monotonic_ns(), window) + filler
-        key = b"%d" % chance.randrange(options.keys) if options.keys else None
+        key = b"%d" % number if options.keys else None
         producer.produce(options.topics[made % len(options.topics)], value, key=key, partition=partition)
         producer.poll(0)
         made += 1
@@ -248,6 +252,7 @@ def main() -> None:
     parser.add_argument("--bytes", type=int, default=200)
     parser.add_argument("--keys", type=int, default=0, help="records have one of so many keys; 0: none")
     parser.add_argument("--seconds", type=float, default=float("inf"))
+    parser.add_argument("--ahead", type=float, default=0.0, help="produce so many seconds early, at once")
     parser.add_argument("--warm-up", type=float, default=0.0)
     parser.add_argument("--window", type=int, default=0)
     parser.add_argument("--records", type=int, default=0)

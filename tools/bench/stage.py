@@ -10,6 +10,7 @@ from typing import Final, Self
 
 from rich.console import Console
 
+from tools.bench.counted import CountingProxy
 from tools.bench.figures import FLOOR, GATEWAY, HAPROXY
 from tools.bench.processes import HOST, BenchGateway, ProcessMeter, Proxy, haproxy_command, haproxy_program
 from tools.kafka import LATEST, Broker
@@ -88,6 +89,11 @@ class BenchStage:
         target = f"{HOST}:{self.broker.port_of(FLOOR.upper())}"
         port = self._ports[FLOOR]
         return Proxy([sys.executable, "-m", "tools.bench.passthrough", f"{HOST}:{port}", target], port)
+
+    def counting(self) -> CountingProxy:
+        """Start a proxy that counts requests and bytes. It has the address of the floor."""
+        target = f"{HOST}:{self.broker.port_of(FLOOR.upper())}"
+        return CountingProxy(f"{HOST}:{self._ports[FLOOR]}", target)
 
     def haproxy(self) -> Proxy:
         """Start haproxy in front of the broker."""
