@@ -228,16 +228,20 @@ class CommitRequest:
             if group.unknown(commit):
                 return self._refused(-1)
             group.read_at = now
-            if self._first and all(entry.offset >= 0 for entry in read.entries):
-                return self._refused(0)
+            if self._first:
+                absent = {(entry.topic, entry.partition) for entry in read.entries if entry.offset < 0}
+                entries = (entry for entry in commit.entries if (entry.topic, entry.partition) in absent)
+                commit = replace(commit, entries=tuple(entries))
+                if not commit.entries:
+                    return self._refused(0)
         maps = True
         while True:
             moved = group.moved(member, commit)
-            entries = with_positions(commit, moved, seat, maps=maps)
+            said = with_positions(commit, moved, seat, maps=maps)
             slot = {} if seat is None else group.slot(member, seat, moved)
             if seat is not None:
-                entries.append(slot_entry(group.slots_topic, seat.number, slot))
-            frame, _ = yield commit.with_entries(entries)
+                said.append(slot_entry(group.slots_topic, seat.number, slot))
+            frame, _ = yield commit.with_entries(said)
             errors = {(each.topic, each.partition): each.error_code for each in read_answered(frame, commit)}
             if seat is not None:
                 refused = errors.pop((group.slots_topic, seat.number), 0)

@@ -171,6 +171,29 @@ def test_without_a_committed_offset_a_partition_is_not_shared_until_its_owner_ha
     assert not world.lost()
 
 
+class Greedy(Consumer):
+    """A consumer that gives all partitions to the first member, if it leads."""
+
+    def deal(self, places: list[TopicPartition]) -> dict[bytes, list[TopicPartition]]:
+        return {member_id: [] if at else places for at, member_id in enumerate(self.leads)}
+
+
+def test_a_first_offset_is_not_committed_of_a_partition_for_which_the_member_has_committed() -> None:
+    """Case 59. The member has two partitions, and has committed for one of them before its next heartbeat."""
+    world = World(seed=1, members=3, partitions=2, gateways=2)
+    world.clients += [Greedy(world, str(number)) for number in range(3)]
+    world.until(lambda: len(world.coordinator.members) == 3 and world.coordinator.state == "stable")
+    world.coordinator.stored.clear()
+    world.coordinator.rebalance(world.now)
+    world.append(0, KEYS * 5)
+    world.until(lambda: (TOPIC.encode(), 1) in world.coordinator.stored)
+    acknowledged = [
+        offset for each in world.clients for _, partition, offset, _ in each.commits if not partition
+    ]
+    assert acknowledged
+    assert world.coordinator.stored[PLACE][0] >= max(acknowledged)
+
+
 def test_a_first_offset_is_committed_although_the_partition_has_no_records() -> None:
     """Case 59."""
     world = World(seed=1, members=2, partitions=1, gateways=2)

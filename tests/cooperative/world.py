@@ -517,12 +517,16 @@ class Client:
     def _sync(self) -> None:
         body = self._head(SYNC_GROUP, 3)
         body.count(len(self.leads))
-        for at, member_id in enumerate(self.leads):
+        dealt = self.deal([(TOPIC.encode(), number) for number in range(self.world.partitions)])
+        for member_id, places in dealt.items():
             body.string(member_id)
-            places = [(TOPIC.encode(), number) for number in range(self.world.partitions)]
-            body.data(assignment(places[at :: len(self.leads)]))
+            body.data(assignment(places))
         self.state = "syncing"
         self._send("c", SYNC_GROUP, 3, body)
+
+    def deal(self, places: list[TopicPartition]) -> dict[bytes, list[TopicPartition]]:
+        """Return the partitions of each member, if the client leads."""
+        return {member_id: places[at :: len(self.leads)] for at, member_id in enumerate(self.leads)}
 
     def _offsets(self) -> None:
         body = Writer(OFFSET_FETCH, 2)
