@@ -85,11 +85,12 @@ class CommitRequest:
         send: sends a request to the broker.
         wake: continues the commit with `go` when its turn has come. Takes the time in seconds.
         then: returns the response for the client, or sends another request, if the commit is the gateway's
-            own.
+            own. Takes whether the group has these offsets now.
         first: whether to commit only partitions that have no committed offset yet.
     """
 
     __slots__ = (
+        "_accepted",
         "_commit",
         "_exchanges",
         "_first",
@@ -111,7 +112,7 @@ class CommitRequest:
         members: Members,
         send: Send,
         wake: Callable[[float], None],
-        then: Callable[[], Reply | None] | None = None,
+        then: Callable[[bool], Reply | None] | None = None,
         *,
         first: bool = False,
     ) -> None:
@@ -122,7 +123,7 @@ class CommitRequest:
         """The group, while the commit is being sent or waits for its turn. Otherwise None."""
         self._exchanges: Exchanges | None = None
         """The requests to the broker, once the commit's turn has come."""
-        self._turn = False
+        self._turn = self._accepted = False
         self.waits = False
         """Whether the commit waits until another member's commit is done."""
 
@@ -141,7 +142,7 @@ class CommitRequest:
         if group is None or not group.shares(member, commit):
             self._leave(now)
             if self._then is not None:
-                return self._then()
+                return self._then(False)
             self._send(commit.frame, None)
             return None
         self._group = group
@@ -166,7 +167,7 @@ class CommitRequest:
         return self._done(reply)
 
     def _done(self, reply: Reply) -> Reply | None:
-        return reply if self._then is None else self._then()
+        return reply if self._then is None else self._then(self._accepted)
 
     def close(self, now: float) -> None:
         """Drop the commit if it still waits for its turn, because the gateway is closing the connection."""
@@ -233,6 +234,7 @@ class CommitRequest:
                 entries = (entry for entry in commit.entries if (entry.topic, entry.partition) in absent)
                 commit = replace(commit, entries=tuple(entries))
                 if not commit.entries:
+                    self._accepted = True
                     return self._refused(0)
         maps = True
         while True:
@@ -254,6 +256,7 @@ class CommitRequest:
             if maps and _TOO_LARGE in errors.values() and not group.unknown(commit):
                 maps = False
                 continue
+            self._accepted = not any(errors.values())
             group.positions.update(
                 (place, positions) for place, positions in moved.items() if errors.get(place) == 0
             )

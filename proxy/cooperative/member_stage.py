@@ -461,17 +461,19 @@ class MemberStage(Stage):
             return
         member_id = heartbeat_member(frame)
 
-        def beat() -> None:
+        def beat(begun: bool = False) -> Reply | None:
+            if begun:
+                return Reply([rejoin(frame)])
             self._send(frame, _edited(partial(joining.beat, member_id, version, now)))
+            return None
 
-        def again() -> Reply:
-            return Reply([rejoin(frame)])
-
-        if group is not None and member.begun:
+        if group is None or group.busy:
+            beat()  # the commit of another member may take seconds
+        elif member.begun:
             entries = [Entry(*place, member.first[place]) for place in sorted(member.begins)]
-            self._commit(frame, group, member, entries, again, first=True)
-        elif group is not None and (entries := group.idle(member)):
-            self._commit(frame, group, member, entries, beat)
+            self._commit(frame, group, member, entries, beat, first=True)
+        elif entries := group.idle(member):
+            self._commit(frame, group, member, entries, lambda _: beat())
         else:
             beat()
 
@@ -481,7 +483,7 @@ class MemberStage(Stage):
         group: Group,
         member: Member,
         entries: list[Entry],
-        then: Callable[[], Reply | None],
+        then: Callable[[bool], Reply | None],
         *,
         first: bool = False,
     ) -> None:

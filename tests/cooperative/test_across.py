@@ -214,6 +214,38 @@ def test_an_idle_member_of_another_gateway_does_not_hold_back_the_lowest_offset(
     assert world.committed.positions.base > len(world.log) - 10
 
 
+def test_a_heartbeat_does_not_wait_for_the_commit_of_another_member() -> None:
+    """The broker may take seconds for it, or its connection may hang. So an idle member commits later."""
+    world = Pair()
+    world.until(world.all_processed)
+    busy = world.processed[-1]
+    idle = next(each for each in world.clients if each is not busy.client)
+    group = idle.gateway.members.group(GROUP)
+    assert group is not None
+    assert group.takes(world, lambda _: None)
+    for _ in range(5):
+        world.append(0, [busy.key] * 5)
+        world.run(60, disturbed=False)
+    assert world.shared
+    assert not idle.crashes
+    group.release(world, world.now)
+    world.run(60, disturbed=False)
+    assert world.committed.positions.base > len(world.log) - 10
+
+
+def test_a_first_offset_that_is_refused_starts_no_rebalance() -> None:
+    """Case 59. Each heartbeat tries again."""
+    world = Pair(shares=False)
+    world.until(lambda: world.coordinator.state == "stable" and len(world.coordinator.members) == 2)
+    world.coordinator.refused[TOPIC.encode()] = 29
+    world.run(60, disturbed=False)
+    generation = world.coordinator.generation
+    world.run(200, disturbed=False)
+    assert world.coordinator.generation == generation
+    world.coordinator.refused.clear()
+    world.until(lambda: world.shared)
+
+
 @pytest.mark.parametrize("error", [29, 3])
 def test_a_group_whose_slots_are_refused_shares_nothing_across_gateways(error: int) -> None:
     """Case 61. The commits themselves are accepted, so nothing is lost."""
