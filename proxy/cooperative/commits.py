@@ -11,7 +11,6 @@ from proxy.cooperative.member import Member, State
 from proxy.cooperative.members import INVALID_RANGES, OVERLAPS, Members
 from proxy.cooperative.offsets import (
     GROUPS_SINCE,
-    NO_OFFSET,
     Commit,
     FetchedGroup,
     OffsetFetch,
@@ -281,7 +280,7 @@ def reading(
         asked = wanted + [(group.slots_topic, number) for number in range(slots)]
         frame, _ = yield offset_fetch(sender, group.name.encode(), asked)
         read = read_committed_of(frame, sender, group, MAX_SLOTS if group.slots_error else slots)
-        if read.error or not read.needed:
+        if read.failed or not read.needed:
             return read
         slots = read.needed
 
@@ -300,7 +299,8 @@ def read_committed_of(frame: bytes, sender: Sender, group: Group, slots: int = 0
     """
     said = read_fetched_offsets(frame, sender.asks)
     read = Read((entry for each in said.groups for entry in each.entries), group.slots_topic, slots)
-    read.error = next((each.error_code for each in said.groups if each.error_code), 0) or read.error
+    read.failed = next((each.error_code for each in said.groups if each.error_code), 0)
+    read.error = read.failed or read.error
     return read
 
 
@@ -348,17 +348,15 @@ class OffsetFetchRequest(Exchanges):
                 groups.append(each)
                 continue
             read = Read(each.entries, group.slots_topic)
-            error = each.error_code
-            if read.needed and not error:
+            if read.needed and not each.error_code:
                 places = [(entry.topic, entry.partition) for entry in read.entries]
                 read = yield from reading(group, self._sender, places, read.needed)
-                error = read.error
+                if read.failed:
+                    groups.append(said.refused(each, read.failed))
+                    continue
             self._learn(group, member, read, self._changes.get(name))
-            if error and not each.error_code:
-                entries = tuple(replace(entry, offset=NO_OFFSET, error_code=error) for entry in each.entries)
-            else:
-                entries = tuple(own_offset(member, entry, read) for entry in each.entries)
-            if not error:
+            entries = tuple(own_offset(member, entry, read) for entry in each.entries)
+            if not each.error_code:
                 told = {(entry.topic, entry.partition) for entry in each.entries if not entry.error_code}
                 member.unasked = set() if name in everything else member.unasked - told
             groups.append(replace(each, entries=entries))

@@ -360,7 +360,7 @@ class Read:
         slots: how many slots were requested together with the partitions.
     """
 
-    __slots__ = ("entries", "error", "needed", "positions", "slots", "slots_error", "texts")
+    __slots__ = ("entries", "error", "failed", "needed", "positions", "slots", "slots_error", "texts")
 
     def __init__(self, entries: Iterable[Entry], slots_topic: bytes, slots: int = 0) -> None:
         found = list(entries)
@@ -368,6 +368,8 @@ class Read:
         """The entries without those of slots."""
         self.error = next((entry.error_code for entry in self.entries if entry.error_code), 0)
         """The first error code, or 0."""
+        self.failed = 0
+        """The error code of the whole response, or 0."""
         self.positions: dict[TopicPartition, Positions] = {}
         """The committed offset of each hash, for each partition of which it is known."""
         self.texts: dict[TopicPartition, bytes | None] = {}

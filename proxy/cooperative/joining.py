@@ -227,8 +227,9 @@ class Joining:
             self._members.noted(sync.group, "assignor")
             return sync.with_assignments(sync.assignments)
         exclusive = self._exclusive()
-        begins = {(each.topic, each.partition) for each in read.entries if each.offset < 0} if read else set()
-        waiting = {topic for topic, _ in begins}
+        absent = [each for each in read.entries if each.offset < 0 or each.error_code] if read else []
+        begins = {(each.topic, each.partition) for each in absent if not each.error_code}
+        waiting = {each.topic for each in absent}
         self._members.noted(sync.group, exclusive or ("uncommitted" if waiting else ""))
         lanes = plan(members, assigned, shares=not exclusive, but=waiting)
         places = self._in_slots(lanes)

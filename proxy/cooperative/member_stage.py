@@ -446,7 +446,7 @@ class MemberStage(Stage):
         sender = sender_of(sync.frame)
         frame, now = yield offset_fetch(sender, sync.group, places)
         read = read_committed_of(frame, sender, group)
-        made = None if read.error else self._joining.sync(sync, now, read)
+        made = None if read.failed else self._joining.sync(sync, now, read)
         if made is None:
             return Reply([rejoin(sync.frame)])
         frame, now = yield made

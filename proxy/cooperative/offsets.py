@@ -182,6 +182,8 @@ class OffsetFetch:
     groups: list[FetchedGroup] = field(default_factory=list)
 
 
+ERRORS_SINCE: Final = 2
+"""The lowest version of OffsetFetch whose response has an error code for a whole group."""
 GROUPS_SINCE: Final = 8
 """The lowest version of OffsetFetch with several groups (KIP-709)."""
 
@@ -215,6 +217,13 @@ class FetchedOffsets:
     message: Struct
     groups: tuple[FetchedGroup, ...]
     """The groups. Up to v7 there is one group, without a name."""
+
+    def refused(self, group: FetchedGroup, error_code: int) -> FetchedGroup:
+        """Return one of the groups with an error, as a broker responds if it can't read the group."""
+        if self.version >= ERRORS_SINCE:
+            return replace(group, entries=(), error_code=error_code)
+        entries = (replace(entry, offset=NO_OFFSET, error_code=error_code) for entry in group.entries)
+        return replace(group, entries=tuple(entries))
 
     def with_groups(self, groups: Iterable[FetchedGroup]) -> bytes:
         """Return the response with other groups in place of its own."""

@@ -25,7 +25,8 @@ EXCLUSIVE: Final = {
     "instances": "its members are behind several gateways, not all of them of a version that shares then",
     "slots": "its members are behind several gateways, and the broker refuses slots: clients need READ on "
     "their topic (--cooperative-slots); after that, restart the gateways",
-    "uncommitted": "its members are behind several gateways, and a partition has no committed offset yet",
+    "uncommitted": "its members are behind several gateways, and a partition has no committed offset yet, or "
+    "the leader of the group may not read it",
     "client_id": "a client.id does not begin with the group's name and a dot, or two members share one",
     "assignor": "its assignor gives out something else than partitions",
 }

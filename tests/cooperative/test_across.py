@@ -11,7 +11,7 @@ from proxy.cooperative.group import SLOTS, Group, Read
 from proxy.cooperative.key_hash import SPACE
 from proxy.cooperative.member import Member
 from proxy.cooperative.membership import PROTOCOL, assignment, read_given, read_offer, read_sync
-from proxy.cooperative.offsets import Entry
+from proxy.cooperative.offsets import Entry, FetchedGroup, read_fetched_offsets
 from proxy.cooperative.positions import (
     Committed,
     Plan,
@@ -23,7 +23,16 @@ from proxy.cooperative.positions import (
 from proxy.cooperative.ranges import KeyRanges
 from proxy.cooperative.slots import Seat, Slot, Stored, read_slot, resolved, slot_metadata
 from proxy.cooperative.tally import FilterTally
-from tests.cooperative.coordinator import GROUP, SYNC_GROUP, Client, Coordinator
+from tests.cooperative.coordinator import (
+    GROUP,
+    OFFSET_FETCH,
+    SYNC_GROUP,
+    Client,
+    Coordinator,
+    got,
+    request,
+)
+from tests.cooperative.fields import Writer
 from tests.cooperative.test_member_stage import Shared
 from tests.cooperative.world import TOPIC, Wire, World
 from tests.cooperative.world import Client as Consumer
@@ -244,6 +253,74 @@ def test_a_first_offset_that_is_refused_starts_no_rebalance() -> None:
     assert world.coordinator.generation == generation
     world.coordinator.refused.clear()
     world.until(lambda: world.shared)
+
+
+def test_a_topic_whose_offsets_the_leader_may_not_read_is_not_shared() -> None:
+    """Another member may subscribe to it, with other rights. The group does not join again and again."""
+    world = Pair(shares=False)
+    world.append(0, KEYS)
+    world.coordinator.unread[TOPIC.encode()] = 29
+    world.run(100, disturbed=False)
+    generation = world.coordinator.generation
+    world.run(200, disturbed=False)
+    assert world.coordinator.generation == generation
+    assert world.coordinator.state == "stable"
+    assert "uncommitted" in world.exclusive()
+    assert world.all_processed()
+
+
+def ask(world: World, client: Consumer, topics: list[bytes]) -> tuple[Wire, list[FetchedGroup]]:
+    """Ask for the committed offsets of partition 0 of topics, on a connection of its own."""
+    body = Writer(OFFSET_FETCH, 2)
+    body.string(GROUP)
+    body.count(len(topics))
+    for topic in topics:
+        body.string(topic)
+        body.count(1)
+        body.number(0)
+    wire = world.wire(client.gateway)
+    wire.ask(request(OFFSET_FETCH, 2, client.client_id, body.content))
+    while wire.upstream:
+        world._serve(wire)
+    return wire, [group for frame in got(wire.connection) for group in read_fetched_offsets(frame, 2).groups]
+
+
+def test_a_partition_whose_offset_can_not_be_read_takes_no_other_one_with_it() -> None:
+    world = Pair()
+    world.append(0, KEYS * 3)
+    world.until(world.all_processed)
+    world.until(lambda: not any(each.done for each in world.clients))
+    world.coordinator.unread[b"secret"] = 29
+    client = world.clients[0]
+    _, (group,) = ask(world, client, [TOPIC.encode(), b"secret"])
+    own, secret = group.entries
+    assert (own.offset, own.metadata, own.error_code) == (world.truth.lowest(client_ranges(client)), b"", 0)
+    assert secret.error_code == 29
+
+
+def client_ranges(client: Consumer) -> KeyRanges:
+    member = client.gateway.members.bound("h", client.client_id.encode())
+    ranges = member.ranges(PLACE)
+    assert ranges is not None
+    return ranges
+
+
+def test_an_error_of_the_group_is_told_where_clients_look_for_it() -> None:
+    """Clients take error 16 of a partition for a mistake: Java's consumer ends."""
+    world = Pair()
+    world.append(0, KEYS * 3)
+    world.until(lambda: world.committed.plan)
+    handle, asked = world.coordinator.offsets, []
+
+    def moves(wire: Wire, frame: bytes, now: float) -> bytes:
+        asked.append(frame)
+        world.coordinator.unread = {b"": 16} if len(asked) > 1 else {}
+        return handle(wire, frame, now)
+
+    world.coordinator.offsets = moves  # type: ignore[method-assign]
+    _, (group,) = ask(world, world.clients[0], [TOPIC.encode()])
+    assert len(asked) == 2
+    assert (group.error_code, group.entries) == (16, ())
 
 
 @pytest.mark.parametrize("error", [29, 3])

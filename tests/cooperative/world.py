@@ -176,6 +176,8 @@ class Coordinator:
     stored: dict[TopicPartition, tuple[int, bytes]] = field(default_factory=dict)
     refused: dict[bytes, int] = field(default_factory=dict)
     """Topics whose offsets are refused, as without READ on them, each with the error code."""
+    unread: dict[bytes, int] = field(default_factory=dict)
+    """Topics whose offsets can't be read, each with the error code. b"" stands for the whole group."""
     number: int = 0
     began: float = 0.0
 
@@ -344,8 +346,8 @@ class Coordinator:
             said.number(each.partition)
             said.content += offset.to_bytes(8, signed=True)
             said.string(metadata)
-            said.content += bytes(2)
-        said.content += bytes(2)
+            said.content += self.unread.get(each.topic, 0).to_bytes(2)
+        said.content += self.unread.get(b"", 0).to_bytes(2)
         return framed(said.content)
 
 
