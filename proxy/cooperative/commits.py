@@ -224,6 +224,7 @@ class CommitRequest:
             read = yield from reading(group, commit.sender, commit.places, 0 if seat is None else seat.slots)
             if read.error:
                 return self._refused(read.error)
+            self._members.slot_refused(group, read.slots_error)
             group.learn(read)
             if group.unknown(commit):
                 return self._refused(-1)
@@ -249,7 +250,7 @@ class CommitRequest:
                 if not refused:
                     group.slots[seat.number] = slot
                 elif not any(errors.values()):  # else the member is refused, and not the slot
-                    group.slots_error = refused
+                    self._members.slot_refused(group, refused)
                 frame = commit.without(frame, group.slots_topic)
             self._members.tally.commits["error" if any(errors.values()) else "ok"] += 1
             if maps and _TOO_LARGE in errors.values() and not group.unknown(commit):
@@ -354,6 +355,7 @@ class OffsetFetchRequest(Exchanges):
                 if read.failed:
                     groups.append(said.refused(each, read.failed))
                     continue
+            self._members.slot_refused(group, read.slots_error)
             self._learn(group, member, read, self._changes.get(name))
             entries = tuple(own_offset(member, entry, read) for entry in each.entries)
             if not each.error_code:

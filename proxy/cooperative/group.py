@@ -201,7 +201,6 @@ class Group:
                 self.texts[place] = read.texts[place]
             else:
                 self.positions.pop(place, None)
-        self.slots_error = self.slots_error or read.slots_error
         if read.slots is not None:
             self.slots = read.slots | self._own_slots()
 

@@ -177,6 +177,19 @@ class Members:
             self.tell(GroupNotice.EXCLUSIVE, group.name, EXCLUSIVE[exclusive])
         group.exclusive = exclusive
 
+    def slot_refused(self, group: Group, error: int) -> None:
+        """Note that the broker has refused slots of a group with an error code. 0: it has not."""
+        if error and not group.slots_error:
+            topic = group.slots_topic.decode(errors="replace")
+            self.tell(
+                GroupNotice.SLOT,
+                group.name,
+                f"error {error} for the topic {topic}: clients need READ on it, and it needs as many "
+                "partitions as a group has members; name another one with --cooperative-slots, or restart "
+                "the gateway after a change",
+            )
+        group.slots_error = group.slots_error or error
+
     def planned(self, name: bytes, generation: int, lanes: Mapping[bytes, Lanes]) -> None:
         """Log how the partitions of a group are shared in a generation.
 

@@ -23,8 +23,7 @@ DETACHED: Final = ("full", "wait")
 EXCLUSIVE: Final = {
     "outsider": "a member is behind no gateway, or does not assign partitions as consumers do",
     "instances": "its members are behind several gateways, not all of them of a version that shares then",
-    "slots": "its members are behind several gateways, and the broker refuses slots: clients need READ on "
-    "their topic (--cooperative-slots); after that, restart the gateways",
+    "slots": "its members are behind several gateways, and the broker refuses slots (see the log of each)",
     "uncommitted": "its members are behind several gateways, and a partition has no committed offset yet, or "
     "the leader of the group may not read it",
     "client_id": "a client.id does not begin with the group's name and a dot, or two members share one",
@@ -39,6 +38,8 @@ class GroupNotice(StrEnum):
     REFUSED = "client refused"
     """A client does not get the lane that it declares."""
     EXCLUSIVE = "group shares no partition"
+    SLOT = "slot refused"
+    """A broker has refused a member's slot (`proxy.cooperative.slots`)."""
     REBALANCED = "group rebalanced"
 
 

@@ -244,6 +244,9 @@ class Server:
         elif what is GroupNotice.EXCLUSIVE:
             self.log.warning(what, group=who, reason=text)
             self.process.note("exclusive", f"group {who} shares no partition: {text}", warning=True)
+        elif what is GroupNotice.SLOT:
+            self.log.warning(what, group=who, reason=text)
+            self.process.note("exclusive", f"slots of group {who} are refused: {text}", warning=True)
         else:
             self.log.info(what, group=who, lanes=text)
             self.process.note("rebalanced", f"group {who}: {text}")

@@ -22,7 +22,7 @@ from proxy.cooperative.positions import (
 )
 from proxy.cooperative.ranges import KeyRanges
 from proxy.cooperative.slots import Seat, Slot, Stored, read_slot, resolved, slot_metadata
-from proxy.cooperative.tally import FilterTally
+from proxy.cooperative.tally import FilterTally, GroupNotice
 from tests.cooperative.coordinator import (
     GROUP,
     OFFSET_FETCH,
@@ -391,7 +391,11 @@ def test_a_group_behind_one_gateway_shares_without_slots_if_they_are_refused() -
     world.clients += [Consumer(world, "0"), Consumer(world, "1")]
     group = world.gateways[0].members.group(GROUP)
     assert group is not None
+    told: list[tuple[GroupNotice, str]] = []
+    world.gateways[0].members.tell = lambda what, _, text: told.append((what, text))
     world.until(lambda: group.slots_error)
+    texts = [text for what, text in told if what is GroupNotice.SLOT]
+    assert [text.partition(":")[0] for text in texts] == ["error 29 for the topic __consumer_offsets"]
     generation = world.coordinator.generation
     world.until(lambda: world.coordinator.generation > generation and world.coordinator.state == "stable")
     given = [read_given(each) for each in world.coordinator.assigned.values()]
