@@ -15,9 +15,10 @@ from tools.gateway import GatewayProcess
 from tools.kafka import Broker
 from tools.kafka.admin import Admin
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
 
 PAGE = Path(__file__).parents[2] / "docs" / "cooperative.md"
+KEYS = {f"order-{number}" for number in range(1, 10)}
 Seen = list[tuple[str, int]]
 """Key and number of each record."""
 
@@ -39,9 +40,7 @@ class Drill:
 
     def start(self, program: str, *arguments: str) -> subprocess.Popen[bytes]:
         log = self._stack.enter_context((self.folder / f"{arguments[0]}.log").open("wb"))
-        process = subprocess.Popen(
-            [sys.executable, program, *arguments], cwd=self.folder, stdout=log, stderr=subprocess.STDOUT
-        )
+        process = subprocess.Popen([sys.executable, program, *arguments], cwd=self.folder, stdout=log)
         self._stack.callback(process.wait)
         self._stack.callback(process.kill)
         return process
@@ -50,16 +49,27 @@ class Drill:
         lines = (self.folder / f"{name}.log").read_text().splitlines()
         return [(key, int(number)) for _, key, number in map(str.split, lines)]
 
+    def newest(self, *names: str) -> int:
+        return max((number for name in names for _, number in self.seen(name)), default=0)
+
+    def last_keys(self, name: str) -> set[str]:
+        return {key for key, _ in self.seen(name)[-len(KEYS) :]}
+
+    def split(self, *names: str) -> bool:
+        """Return whether each member gets keys, and no key is among the last ones of two members."""
+        shares = [self.last_keys(name) for name in names]
+        return all(shares) and sum(map(len, shares)) == len(set().union(*shares)) == len(KEYS)
+
+    def end(self, member: subprocess.Popen[bytes]) -> None:
+        member.terminate()
+        assert member.wait(30) == 0
+
 
 def wait(wanted: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + 45
+    deadline = time.monotonic() + 60
     while not wanted():
         assert time.monotonic() < deadline, what
         time.sleep(0.2)
-
-
-def keys_of(seen: Seen) -> set[str]:
-    return {key for key, _ in seen}
 
 
 @pytest.fixture(scope="module")
@@ -68,50 +78,49 @@ def broker() -> Iterator[Broker]:
         yield broker
 
 
-def test_add_two_members_kill_one_take_the_gateway_out(broker: Broker, tmp_path: Path) -> None:
+def test_kill_a_member_kill_a_gateway_take_the_gateways_out(broker: Broker, tmp_path: Path) -> None:
     with Admin(broker.address) as admin:
         admin.create_topic("orders", partitions=1)
     with ExitStack() as stack:
-        gateway = stack.enter_context(GatewayProcess(broker.address, "--cooperative", "billing"))
+        gateways = [
+            stack.enter_context(GatewayProcess(broker.address, "--cooperative", "billing")) for _ in range(3)
+        ]
         drill = Drill(tmp_path, stack)
         drill.start("producer.py", broker.address)
 
-        one = drill.start("member.py", "one", gateway.address)
-        wait(lambda: len(keys_of(drill.seen("one"))) == 9, "one member gets all keys")
+        one = drill.start("member.py", "one", gateways[0].address)
+        wait(lambda: drill.last_keys("one") == KEYS, "one member gets all keys")
 
-        two = drill.start("member.py", "two", gateway.address)
-        three = drill.start("member.py", "three", gateway.address)
-        wait(lambda: bool(drill.seen("two") and drill.seen("three")), "three members get records")
-        time.sleep(6)
-        shares = [keys_of(drill.seen(name)[-9:]) for name in ("one", "two", "three")]
-        assert sum(map(len, shares)) == len(set.union(*shares)) == 9
+        two = drill.start("member.py", "two", gateways[1].address)
+        three = drill.start("member.py", "three", gateways[2].address)
+        wait(lambda: drill.split("one", "two", "three"), "each of three members gets some of the keys")
 
         two.kill()
         two.wait()
-        taken = shares[1]
-        before = [len(drill.seen(name)) for name in ("one", "three")]
+        wait(lambda: drill.split("one", "three"), "the others take over the keys of the killed member")
 
-        def taken_over() -> bool:
-            after = [drill.seen(name)[old:] for name, old in zip(("one", "three"), before, strict=True)]
-            return taken <= set.union(*map(keys_of, after))
+        gateways[2].kill()
+        wait(lambda: drill.last_keys("one") == KEYS, "the group misses the member behind the killed gateway")
+        gateways[2].start()
+        wait(lambda: drill.split("one", "three"), "the member behind the restarted gateway gets keys")
 
-        wait(taken_over, "the others take over the keys of the killed member")
-
-        for member in (one, three):
-            member.terminate()
-            assert member.wait(30) == 0
-        gateway.stop()
+        drill.end(one)
         drill.start("member.py", "plain", broker.address)
-        newest = max(number for _, number in drill.seen("one") + drill.seen("three"))
-        wait(
-            lambda: max((number for _, number in drill.seen("plain")), default=0) > newest + 20, "it goes on"
-        )
+        newest = drill.newest("one", "three")
+        wait(lambda: drill.newest("plain", "three") > newest + 20, "it goes on, and nothing is shared")
+        log = "".join(gateway.log() for gateway in gateways)
+        assert "group shares no partition" in log
+        drill.end(three)
+        for gateway in gateways:
+            gateway.stop()
+        newest = drill.newest("three")
+        wait(lambda: drill.newest("plain") > newest + 20, "it goes on without gateways")
 
         every = [drill.seen(name) for name in ("one", "two", "three", "plain")]
         numbers = Counter(number for seen in every for _, number in seen)
-        last = max(number for _, number in drill.seen("plain"))
+        last = drill.newest("plain")
         assert sorted(numbers) == list(range(1, last + 1))
-        for seen in every[:3]:
-            for key in keys_of(seen):
+        for seen in every:
+            for key in KEYS:
                 own = [number for each, number in seen if each == key]
                 assert own == sorted(set(own))
