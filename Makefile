@@ -47,7 +47,7 @@ demo: $(STAMP)  ## a real broker, a real client, direct and through the gateway
 demo-link: $(STAMP)  ## a client, two gateways in a row, a broker without sessions
 	$(BIN)/python -m tools.demo_link
 
-demo-cooperative: $(STAMP)  ## four consumers on one partition, as a plain group and cooperative
+demo-cooperative: $(STAMP)  ## four consumers on one partition, each with a gateway, as a plain group and cooperative
 	$(BIN)/python -m tools.demo_cooperative
 
 demo-zones: $(STAMP)  ## three brokers in three racks, four clients: the bytes that cross zones, before and after

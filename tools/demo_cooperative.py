@@ -1,9 +1,10 @@
 """`make demo-cooperative`: four members on one partition, first as a plain, then as a cooperative group.
 
-A producer writes records with keys into topics of one partition. Four consumers of confluent-kafka work for 5
-ms on each record. Both groups get the same records through the same gateways, each group from its own topic.
-The gateways' option `--cooperative` names only the second group. When half of the records are done, the
-busiest member is killed (SIGKILL). Each member logs each record, so all records are checked at the end.
+A producer writes records with keys into topics of one partition. Four consumers of confluent-kafka, each with
+a gateway beside it, work for 5 ms on each record. Both groups get the same records through the same gateways,
+each group from its own topic. The gateways' option `--cooperative` names only the second group. When half of
+the records are done, the busiest member is killed (SIGKILL). Each member logs each record, so all records are
+checked at the end.
 """
 
 import argparse
@@ -56,11 +57,11 @@ failed; 2: wrong options; 130: interrupted
 """
 NEXT: Final = """\
 Try next:
-  docs/cooperative.md      for whom this is, for whom not; a drill to type: add two members, kill one,
-                           take the gateway out
+  docs/cooperative.md      for whom this is, for whom not; a drill to type: kill a member, kill a gateway,
+                           take the gateways out
   .venv/bin/fetchgate proxy --bootstrap YOUR-BROKER:9092 --cooperative YOUR-GROUP
-      then start its consumers with bootstrap.servers=127.0.0.1:19092, and client.id=YOUR-GROUP.1 for
-      the first, YOUR-GROUP.2 for the second, and so on
+      beside each consumer of the group; then start it with bootstrap.servers=127.0.0.1:19092, and
+      client.id=YOUR-GROUP.1 for the first, YOUR-GROUP.2 for the second, and so on
 """
 
 
@@ -162,7 +163,7 @@ def run(count: int, number: int, steps: Steps) -> CooperativeOutcome:
     with ExitStack() as stack:
         with steps.step(f"Kafka {LATEST}: starting a broker", remedy=BROKER_REMEDY):
             broker = stack.enter_context(Broker(LATEST))
-        with steps.step(f"Two topics of one partition; {_gateways(number)} with --cooperative {COOPERATIVE}"):
+        with steps.step(f"Two topics of one partition; {_gateways(number)}: --cooperative {COOPERATIVE}"):
             with Admin(broker.address) as admin:
                 for group in (PLAIN, COOPERATIVE):
                     admin.create_topic(group, partitions=1)
@@ -178,7 +179,10 @@ def run(count: int, number: int, steps: Steps) -> CooperativeOutcome:
 
 
 def _gateways(number: int) -> str:
-    return "one gateway" if number == 1 else f"{number} gateways"
+    """Return how many gateways there are, in words."""
+    if number == 1:
+        return "one gateway"
+    return f"{number} gateways{', one for each member' if number == MEMBERS else ''}"
 
 
 def show(count: int, number: int, outcome: CooperativeOutcome, console: Console) -> None:
@@ -194,8 +198,8 @@ def show(count: int, number: int, outcome: CooperativeOutcome, console: Console)
     console.print(cooperative_table(outcome))
     console.print(
         f"{count:,} records with {KEYS} keys, {WORK_MS:g} ms of work on each; the same for both groups, "
-        f"through {_gateways(number)}. When half were done, the busiest member was killed. A broker misses a "
-        "member after its session timeout, here 6 s.",
+        f"through {_gateways(number)}. When half were done, the busiest member was killed. A broker misses "
+        "a member after its session timeout, here 6 s.",
         highlight=False,
     )
     console.print(
