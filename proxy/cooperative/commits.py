@@ -193,6 +193,7 @@ class CommitRequest:
             return 0
         if (
             member.state is State.UNKNOWN
+            or member.is_behind(commit.generation)
             or group.strange(member, commit)
             or not member.goes_on(commit.places)
         ):

@@ -6,6 +6,7 @@ Only the coordinator decides who is in the group. If the gateway loses its state
 """
 
 from collections import Counter
+from collections.abc import Collection, Iterable
 from hashlib import blake2b
 from math import inf
 from typing import Final
@@ -232,7 +233,8 @@ class Joining:
         waiting = {each.topic for each in absent}
         self._members.noted(sync.group, exclusive or ("uncommitted" if waiting else ""))
         lanes = plan(members, assigned, shares=not exclusive, but=waiting)
-        places = self._in_slots(lanes)
+        now_given = {each.member_id: at_once(each, lanes[each.member_id], members) for each in members}
+        places = self._in_slots([{*now_given[each.member_id], *each.owned} for each in members])
         seated = seats(self._plan_id(sync), lanes, places, several=self._several) if places else {}
         self._members.planned(sync.group, sync.generation, lanes)
         return sync.with_assignments(
@@ -242,7 +244,7 @@ class Joining:
                 for mine in [lanes[member.member_id]]
                 for given in [
                     Given(
-                        at_once(member, mine, members),
+                        now_given[member.member_id],
                         mine,
                         seated.get(member.member_id),
                         frozenset(begins.intersection(mine)),
@@ -259,11 +261,16 @@ class Joining:
         """
         return [joined(member_id, offer) for member_id, offer in self._offers.items()]
 
-    def _in_slots(self, lanes: dict[bytes, Lanes]) -> set[TopicPartition]:
-        """Return the partitions that several members share: these commit what they have done in slots."""
+    def _in_slots(self, committed: Iterable[Collection[TopicPartition]]) -> set[TopicPartition]:
+        """Return the partitions for which several members commit. They commit what they have done in slots.
+
+        Args:
+            committed: for each member, the partitions that it gets now, and those that it still has to
+                release and may commit until then. The second ones are there in an exclusive group as well.
+        """
         if not self._has_slots:
             return set()
-        owners = Counter(place for mine in lanes.values() for place in mine)
+        owners = Counter(place for places in committed for place in places)
         return {place for place, number in owners.items() if number > 1}
 
     @property

@@ -381,6 +381,13 @@ class Member:
         """
         return self.declared is not None or self.plain or place in self.lanes
 
+    def is_behind(self, generation: int) -> bool:
+        """Return whether the member has not got its lanes of a generation here.
+
+        A client knows the generation before it has its lanes, and the coordinator takes its commits then.
+        """
+        return self.declared is None and not self.plain and generation > self.generation
+
     def commits(self, place: TopicPartition) -> KeyRanges | None:
         """Return the key ranges for which the member commits a partition, or None for all keys."""
         return self.released.get(place) or self.ranges(place)

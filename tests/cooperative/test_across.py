@@ -34,7 +34,7 @@ from tests.cooperative.coordinator import (
 )
 from tests.cooperative.fields import Writer
 from tests.cooperative.test_member_stage import Shared
-from tests.cooperative.world import TOPIC, Wire, World
+from tests.cooperative.world import OFFSET_COMMIT, TOPIC, Wire, World
 from tests.cooperative.world import Client as Consumer
 
 PLACE: TopicPartition = TOPIC.encode(), 0
@@ -362,6 +362,23 @@ def test_a_gateway_that_began_anew_reads_what_its_member_has_committed() -> None
     world.until(world.all_processed)
     assert not world.twice()
     assert not world.lost()
+
+
+def test_a_commit_of_a_generation_whose_lanes_are_not_known_here_is_refused() -> None:
+    """The coordinator takes it as soon as the client has joined. The seat is of the generation before."""
+    world = Pair()
+    world.append(0, KEYS)
+    world.until(world.all_processed)
+    world.until(lambda: not any(each.done for each in world.clients))
+    client = world.clients[0]
+    world.coordinator.generation += 1
+    client.generation += 1
+    before = dict(world.coordinator.stored)
+    client.done[0] = len(world.log) + 1
+    world.until(lambda: client.asked.get("c", b"")[4:6] == OFFSET_COMMIT.to_bytes(2))
+    world.until(lambda: client.asked.get("c", b"")[4:6] != OFFSET_COMMIT.to_bytes(2))
+    assert world.coordinator.stored == before
+    assert not client.commits or client.commits[-1][2] <= len(world.log)
 
 
 def test_an_owner_may_go_back_although_other_gateways_have_its_higher_offset() -> None:

@@ -4,13 +4,13 @@ import os
 
 import pytest
 
-from tests.cooperative.world import World
+from tests.cooperative.world import Client, Incremental, World
 
 STEPS = 1200
 HEAT = 2.0
 RUNS = int(os.environ.get("GROUP_RUNS", "20"))
-"""The number of runs in addition to those with a fixed seed. One run takes a second; `make soak` has 400
-runs."""
+"""The number of runs in addition to those with a fixed seed, for each kind of client. One run takes a second;
+`make soak` has 800 runs."""
 LATE_COMMIT = 2116
 """The seed of a run in which the broker takes the commit of a killed member after the next one. Before slots,
 it put back what the other member had committed."""
@@ -35,6 +35,13 @@ def test_the_same_with_several_gateways_whose_clocks_differ(seed: int, gateways:
     _holds(seed, gateways)
 
 
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("seed", "gateways"), [(1, 1), (12, 8)])
+def test_the_same_with_incremental_rebalancing(seed: int, gateways: int) -> None:
+    """Cases 54 to 67. Members commit for what they have to release after the rebalance."""
+    _holds(seed, gateways, Incremental)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("gateways", [1, *GATEWAYS])
@@ -42,12 +49,13 @@ def test_the_same_with_several_gateways_whose_clocks_differ(seed: int, gateways:
 def test_the_same_in_many_more_runs(first: int, gateways: int) -> None:
     for seed in range(first, first + 10):
         _holds(seed, gateways)
+        _holds(seed, gateways, Incremental)
 
 
-def _holds(seed: int, gateways: int = 1) -> None:
+def _holds(seed: int, gateways: int = 1, kind: type[Client] = Client) -> None:
     members = 2 + seed % 4 if gateways == 1 else max(4 + seed % 3, gateways)
-    partitions = 1 + seed % 2
-    world = World(seed, members, partitions, heat=HEAT, gateways=gateways)
+    partitions = 1 + seed % 2 if kind is Client else 1 + seed % 3
+    world = World(seed, members, partitions, heat=HEAT, gateways=gateways, kind=kind)
     world.run(STEPS)
     world.settle()
     story = f"seed {seed}, {gateways} gateways: " + "; ".join(world.story)

@@ -21,6 +21,7 @@ from proxy.cooperative.membership import (
     read_assignment,
     read_join,
     read_joined,
+    read_owned,
     read_sync,
     read_synced,
 )
@@ -456,6 +457,15 @@ class Client:
         self.done.clear()
         self._revoke()
 
+    def since(self, partition: int) -> int:
+        """Return the number of the assignment that has given the partition to the client."""
+        return self.assignment
+
+    @property
+    def forgotten(self) -> bool:
+        """Whether its group has gone on without the client."""
+        return bool(self.world.coordinator.fenced(self.member_id, self.generation))
+
     @property
     def alive(self) -> bool:
         return self.state != "ended"
@@ -512,9 +522,17 @@ class Client:
         body.string(b"consumer")
         body.count(1)
         body.string(OWN)
-        body.data(subscription(TOPIC.encode()))
+        body.data(subscription(TOPIC.encode(), self.owned()))
         self.state = "joining"
         self._send("c", JOIN_GROUP, 5, body)
+
+    def owned(self) -> Sequence[TopicPartition]:
+        """Return the partitions that the client lists as its own when it joins."""
+        return ()
+
+    def asked_places(self) -> Sequence[TopicPartition]:
+        """Return the partitions whose committed offsets the client requests."""
+        return self.places
 
     def _sync(self) -> None:
         body = self._head(SYNC_GROUP, 3)
@@ -535,8 +553,8 @@ class Client:
         body.string(GROUP)
         body.count(1)
         body.string(TOPIC.encode())
-        body.count(len(self.places))
-        for _, partition in self.places:
+        body.count(len(self.asked_places()))
+        for _, partition in self.asked_places():
             body.number(partition)
         self._send("c", OFFSET_FETCH, 2, body)
 
@@ -663,24 +681,174 @@ class Client:
         entries: list[Entry] = read_answered(frame, commit)
         error = entries[0].error_code
         if error:
-            if self.state == "revoking":
+            if self.state == "revoking" or self.leaving:
                 self.crashes.append(self.world.step)
                 self.done.clear()
             if error in GONE:
                 self._again(error)
             return
         for each in commit.entries:
-            self.commits.append((self.assignment, each.partition, each.offset, self.world.step))
+            self.commits.append((self.since(each.partition), each.partition, each.offset, self.world.step))
             if self.done.get(each.partition) == each.offset:
                 del self.done[each.partition]
+
+
+class Incremental(Client):
+    """A consumer with incremental rebalancing, like librdkafka with cooperative-sticky.
+
+    It goes on to process its partitions while it joins again, and commits for those that it loses afterwards.
+    """
+
+    def __init__(self, world: "World", name: str) -> None:
+        super().__init__(world, name)
+        self.epochs: dict[int, int] = {}
+        self.fetching: dict[int, int] = {}
+        """The position of each partition in the fetch that is under way."""
+        self.fresh: list[TopicPartition] = []
+        """The partitions of the last assignment that the client did not have before."""
+        self.revoked: set[int] = set()
+        self.owners: dict[bytes, frozenset[TopicPartition]] = {}
+
+    def step(self) -> None:
+        world = self.world
+        if not self.alive or world.now < self.sleeps_until:
+            return
+        self._read()
+        if self.state != "ended" and "c" not in self.asked:
+            self._coordinate()
+        if self.state != "ended" and self.positions and "f" not in self.asked and not self.hand:
+            self._fetch()
+        for _ in range(world.chance.randrange(4)):
+            if self.hand and self.state != "ended":
+                self._process()
+
+    def _coordinate(self) -> None:
+        world, leaves = self.world, self.leaving and self.state in {"stable", "unjoined"}
+        if (self.state == "revoking" or leaves) and self.done:
+            self._commit()
+        elif leaves and self.member_id:
+            self._send("c", LEAVE_GROUP, 1, self._head(LEAVE_GROUP, 1))
+            self._revoke()
+            self.state = "left"
+        elif leaves:
+            self.end()
+        elif self.state == "revoking":
+            self._drop()
+            self.state = "asks" if self.fresh else "unjoined"
+        elif self.state == "unjoined":
+            self._join()
+        elif self.state == "joined":
+            self._sync()
+        elif self.state == "asks":
+            self._offsets()
+        elif self.done and world.now >= self.commit_at:
+            self.commit_at = world.now + 0.3
+            self._commit()
+        elif world.now >= self.beat_at and self.state == "stable":
+            self.beat_at = world.now + BEAT
+            self._send("c", HEARTBEAT, 3, self._head(HEARTBEAT, 3))
+
+    def _drop(self) -> None:
+        for partition in self.revoked:
+            self.positions.pop(partition, None)
+            self.epochs.pop(partition, None)
+        self.places = [each for each in self.places if each[1] not in self.revoked]
+        self.hand = deque(each for each in self.hand if each[0] not in self.revoked)
+
+    def _revoke(self) -> None:
+        super()._revoke()
+        self.epochs, self.fresh, self.revoked = {}, [], set()
+
+    def lost(self) -> None:
+        super().lost()
+        self.state = "unjoined"
+
+    def _again(self, error: int) -> None:
+        if error == REBALANCE_IN_PROGRESS and self.state == "stable":
+            self.state = "unjoined"
+        else:
+            super()._again(error)
+
+    def _committed(self, asked: bytes, frame: bytes) -> None:
+        state = self.state
+        super()._committed(asked, frame)
+        if self.state == "revoking" != state:
+            self.state = "unjoined"
+
+    def since(self, partition: int) -> int:
+        return self.epochs.get(partition, -1)
+
+    @property
+    def forgotten(self) -> bool:
+        return self.member_id not in self.world.coordinator.members
+
+    def owned(self) -> Sequence[TopicPartition]:
+        return self.places
+
+    def _joined(self, frame: bytes) -> None:
+        super()._joined(frame)
+        if self.state == "joined":
+            self.owners = {each: read_owned(own)[0] for each, _, own in read_joined(frame, 5).members}
+
+    def deal(self, places: list[TopicPartition]) -> dict[bytes, list[TopicPartition]]:
+        dealt: dict[bytes, list[TopicPartition]] = {member_id: [] for member_id in self.leads}
+        most = -(-len(places) // max(len(dealt), 1))
+        for place in places if dealt else ():
+            owner = next((each for each, owned in self.owners.items() if place in owned), None)
+            if owner is None:
+                owner = min(dealt, key=lambda each: (len(dealt[each]), each))
+            if len(dealt[owner]) < most:  # else its owner has to release it first
+                dealt[owner].append(place)
+        return dealt
+
+    def _synced(self, frame: bytes) -> None:
+        said = read_synced(frame, 3)
+        if said.error_code:
+            self.state = "unjoined"
+            self._again(said.error_code)
+            return
+        self.assignment += 1
+        before, given = self.places, read_assignment(said.assignment)[0]
+        self.revoked = {partition for place in before if place not in given for _, partition in [place]}
+        self.fresh = [place for place in given if place not in before]
+        self.epochs |= {partition: self.assignment for _, partition in self.fresh}
+        self.places = [*before, *self.fresh]
+        self.state = "revoking" if self.revoked else "asks" if self.fresh else "stable"
+        self.beat_at = self.world.now + BEAT
+
+    def asked_places(self) -> Sequence[TopicPartition]:
+        return self.fresh
+
+    def _told(self, frame: bytes) -> None:
+        (group,) = read_fetched_offsets(frame, 2).groups
+        self.positions |= {each.partition: max(each.offset, 0) for each in group.entries}
+        self.state, self.revoked = "unjoined" if self.revoked else "stable", set()
+
+    def _fetch(self) -> None:
+        self.fetching = dict(self.positions)
+        super()._fetch()
+
+    def _fetched(self, frame: bytes) -> None:
+        for topic in decode_response(frame[4:], FETCH_VERSION).topics:
+            for entry in topic.partitions:
+                at = entry.partition_index
+                if self.positions.get(at) == self.fetching[at]:
+                    self._take(at, entry.records or b"", entry.error_code)
 
 
 class World:
     """The complete system. `run` executes random events, and `settle` lets all members finish their work."""
 
     def __init__(
-        self, seed: int, members: int = 4, partitions: int = 2, heat: float = 1.0, gateways: int = 1
+        self,
+        seed: int,
+        members: int = 4,
+        partitions: int = 2,
+        heat: float = 1.0,
+        gateways: int = 1,
+        kind: type[Client] = Client,
     ) -> None:
+        self.kind = kind
         self.chance, self.heat = random.Random(seed), heat
         self.partitions = partitions
         self.now, self.step = 1.0, 0
@@ -714,13 +882,12 @@ class World:
 
     def process(self, client: Client, partition: int, record: Record) -> None:
         key = record.key or b""
-        if self.coordinator.fenced(client.member_id, client.generation):
+        if client.forgotten:
             return  # the group has gone on without it, and it does not know yet: another one gets the record
-        self.processed.append(Processed(partition, record.offset, key, self.step, client, client.assignment))
+        since = client.since(partition)
+        self.processed.append(Processed(partition, record.offset, key, self.step, client, since))
         self.across += any(
-            other.gateway is not client.gateway
-            and partition in other.positions
-            and not self.coordinator.fenced(other.member_id, other.generation)
+            other.gateway is not client.gateway and partition in other.positions and not other.forgotten
             for other in self.clients
         )
 
@@ -769,13 +936,13 @@ class World:
         what = self.chance.random() / self.heat
         if client is None:
             if self.chance.random() < 0.1:
-                self.clients.append(Client(self, slot))
+                self.clients.append(self.kind(self, slot))
         elif what < 0.006:
             client.crashes.append(self.step)
             client.end()
             self.told(f"{slot} killed")
             if self.chance.random() < 0.8:
-                self.clients.append(Client(self, slot))
+                self.clients.append(self.kind(self, slot))
         elif what < 0.009:
             client.leaving = True
             self.told(f"{slot} leaves")
@@ -837,7 +1004,7 @@ class World:
             gateway.cut_until = 0.0
         for slot in self.slots:
             if self.living(slot) is None:
-                self.clients.append(Client(self, slot))
+                self.clients.append(self.kind(self, slot))
         for _ in range(60):
             self.run(40, disturbed=False)
             if {(each.partition, each.offset) for each in self.processed} >= self.log.keys():
