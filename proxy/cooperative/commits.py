@@ -221,15 +221,20 @@ class CommitRequest:
         """Request the committed offsets if they are not known, and commit."""
         commit = self._commit
         seat = group.seat(member, commit.places)
-        if self._first or group.unknown(commit) or (seat is not None and group.is_stale(seat, now)):
+        began = group.changes
+        stale = seat is not None and group.is_stale(seat, commit.places, now)
+        while self._first or group.unknown(commit) or stale:
             read = yield from reading(group, commit.sender, commit.places, 0 if seat is None else seat.slots)
             if read.error:
                 return self._refused(read.error)
+            if group.changes != began:
+                began = group.changes  # members of other gateways may have committed in between
+                continue
             self._members.slot_refused(group, read.slots_error)
             group.learn(read)
             if group.unknown(commit):
                 return self._refused(-1)
-            group.read_at = now
+            group.learned(commit.places, now)
             if self._first:
                 absent = {(entry.topic, entry.partition) for entry in read.entries if entry.offset < 0}
                 entries = (entry for entry in commit.entries if (entry.topic, entry.partition) in absent)
@@ -237,6 +242,7 @@ class CommitRequest:
                 if not commit.entries:
                     self._accepted = True
                     return self._refused(0)
+            break
         maps = True
         while True:
             moved = group.moved(member, commit)
@@ -248,9 +254,9 @@ class CommitRequest:
             errors = {(each.topic, each.partition): each.error_code for each in read_answered(frame, commit)}
             if seat is not None:
                 refused = errors.pop((group.slots_topic, seat.number), 0)
-                if not refused:
+                if not refused and group.changes == began:
                     group.slots[seat.number] = slot
-                elif not any(errors.values()):  # else the member is refused, and not the slot
+                elif refused and not any(errors.values()):  # else the member is refused, and not the slot
                     self._members.slot_refused(group, refused)
                 frame = commit.without(frame, group.slots_topic)
             self._members.tally.commits["error" if any(errors.values()) else "ok"] += 1
@@ -258,9 +264,12 @@ class CommitRequest:
                 maps = False
                 continue
             self._accepted = not any(errors.values())
-            group.positions.update(
-                (place, positions) for place, positions in moved.items() if errors.get(place) == 0
-            )
+            if group.changes == began:
+                group.positions.update(
+                    (place, positions) for place, positions in moved.items() if errors.get(place) == 0
+                )
+            else:
+                group.forget(moved)
             return Reply([frame])
 
 

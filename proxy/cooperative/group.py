@@ -57,6 +57,7 @@ class Group:
     __slots__ = (
         "_generation",
         "_holder",
+        "_read_at",
         "_synced",
         "_waiting",
         "changes",
@@ -64,7 +65,6 @@ class Group:
         "members",
         "name",
         "positions",
-        "read_at",
         "slots",
         "slots_error",
         "slots_topic",
@@ -81,8 +81,8 @@ class Group:
         gateways. Behind one gateway it shares without slots."""
         self.texts: dict[TopicPartition, bytes | None] = {}
         """The application's own metadata of partitions whose offset was read."""
-        self.read_at = -inf
-        """When the committed offsets were read last, with slots, in seconds."""
+        self._read_at: dict[TopicPartition, float] = {}
+        """When the committed offsets of partitions were read last, with slots, in seconds."""
         self.positions: dict[TopicPartition, Positions] = {}
         """The committed offset of each hash, for each known partition."""
         self.members = WeakSet[Member]()
@@ -95,8 +95,9 @@ class Group:
         """The reason why the group shares no partition in this generation. Empty if it may (see
         `proxy.cooperative.tally.GroupSeen.exclusive`)."""
         self.changes = 0
-        """A counter that grows when a commit begins, and when it ends. While it stays the same, the committed
-        offsets do not change."""
+        """A counter that grows when a commit begins or ends, and when a generation begins here. While it
+        is the same, no member here changes the committed offsets, and those that were read are of this
+        generation."""
         self._holder: object = None
         """The commit whose turn it is, or None."""
         self._waiting: deque[tuple[object, Goes]] = deque()
@@ -161,7 +162,8 @@ class Group:
         if generation != self._generation:
             self._generation = generation
             self.positions.clear()  # members of other gateways may have committed in between
-            self.slots, self.read_at = {}, -inf
+            self.slots, self._read_at = {}, {}
+            self.changes += 1
         member.generation, member.instance = generation, instance
         self._synced.add(member)
         return True
@@ -192,6 +194,7 @@ class Group:
         if len(self.positions) > MAX_PARTITIONS:
             self.positions.clear()  # Kafka still has the offsets
             self.texts.clear()
+            self._read_at.clear()
         for entry in read.entries:
             place = entry.topic, entry.partition
             if entry.offset < 0:
@@ -230,13 +233,20 @@ class Group:
         seat = member.seat
         return seat if seat is not None and not seat.places.isdisjoint(places) else None
 
-    def is_stale(self, seat: Seat, now: float) -> bool:
+    def learned(self, places: Iterable[TopicPartition], now: float) -> None:
+        """Note when the committed offsets of partitions were requested, in seconds."""
+        self._read_at.update(dict.fromkeys(places, now))
+
+    def is_stale(self, seat: Seat, places: Iterable[TopicPartition], now: float) -> bool:
         """Return whether slots have to be read before a commit.
 
         A slot is read before it is written for the first time, as it may have other partitions. After that,
         only other gateways can have committed anything else.
         """
-        return seat.number not in self.slots or (seat.several and now - self.read_at >= FRESH_SECONDS)
+        if seat.number not in self.slots:
+            return True
+        oldest = min((self._read_at.get(place, -inf) for place in places), default=now)
+        return seat.several and now - oldest >= FRESH_SECONDS
 
     def slot(self, member: Member, seat: Seat, moved: dict[TopicPartition, Positions]) -> Slot:
         """Return the content of a member's slot after a commit.

@@ -7,11 +7,14 @@ from dataclasses import replace
 import pytest
 
 from proxy.cooperative import joining
+from proxy.cooperative.commits import CommitRequest, Steps
 from proxy.cooperative.group import SLOTS, Group, Read
+from proxy.cooperative.identity import MemberIdentity
 from proxy.cooperative.key_hash import SPACE
 from proxy.cooperative.member import Member
+from proxy.cooperative.members import Members
 from proxy.cooperative.membership import PROTOCOL, assignment, read_given, read_offer, read_sync
-from proxy.cooperative.offsets import Entry, FetchedGroup, read_fetched_offsets
+from proxy.cooperative.offsets import Entry, FetchedGroup, read_commit, read_fetched_offsets
 from proxy.cooperative.positions import (
     Committed,
     Plan,
@@ -33,7 +36,7 @@ from tests.cooperative.coordinator import (
     request,
 )
 from tests.cooperative.fields import Writer
-from tests.cooperative.test_member_stage import Shared
+from tests.cooperative.test_member_stage import Shared, commit, committed, offsets
 from tests.cooperative.world import OFFSET_COMMIT, TOPIC, Wire, World
 from tests.cooperative.world import Client as Consumer
 
@@ -486,10 +489,10 @@ def test_a_slot_is_read_before_it_is_written_although_the_map_names_none() -> No
     group, member = seated()
     group.learn(Read([Entry(*PLACE, 40, metadata=b"")], SLOTS))
     assert not group.positions[PLACE].lowest(LOW) < 40
-    assert group.is_stale(SEAT, 0.0)
+    assert group.is_stale(SEAT, [PLACE], 0.0)
     left = Stored(3, LOW, Positions.all_at(900))
     group.learn(read(40, 50, {(b"orders", 5): left}))
-    assert not group.is_stale(SEAT, 0.0)
+    assert not group.is_stale(SEAT, [PLACE], 0.0)
     assert group.slot(member, SEAT, {})[b"orders", 5] == left
 
 
@@ -503,6 +506,53 @@ def test_offsets_that_a_new_coordinator_returns_too_early_undo_nothing_here() ->
     group.learn(read(70, 50, {PLACE: old}))
     assert group.positions[PLACE] == Positions([0, SPACE // 2], [80, 70])
     assert group.slots[1] == {PLACE: new}
+
+
+def test_the_offsets_of_a_partition_are_read_although_those_of_another_one_were_just_read() -> None:
+    """Else they would never be read for a member that commits right after another one each time."""
+    group, _ = seated()
+    seat, other = SEAT._replace(several=True), (b"orders", 5)
+    group.slots[seat.number] = {}
+    group.learned([PLACE], 10.0)
+    assert not group.is_stale(seat, [PLACE], 10.5)
+    assert group.is_stale(seat, [PLACE, other], 10.5)
+    assert group.is_stale(seat, [PLACE], 11.0)
+
+
+def committing(group: Group, member: Member, offset: int) -> Steps:
+    """Let a member commit. Return the requests of the gateway."""
+    made = read_commit(commit("billing.a", offset))
+    identity = MemberIdentity(Members(["billing"]), "h")
+    request = CommitRequest(made, identity, Members(["billing"]), lambda *_: None, lambda _: None)
+    return request._steps(group, member, 1.0)
+
+
+def test_what_was_committed_in_an_earlier_generation_is_read_again() -> None:
+    """Another member has its lanes of the next generation before the response to a commit arrives here. What
+    members of other gateways had committed since the map was read is in neither of them.
+    """
+    group, member = seated()
+    group.learn(read(40, 50, {PLACE: Stored(7, LOW, Positions.all_at(50))}))
+    steps = committing(group, member, 60)
+    frame = next(steps)
+    assert [entry.offset for entry in read_commit(frame).entries] == [40, -1]
+    group.enters(Member(FilterTally()), 2, None, 1.0)
+    with pytest.raises(StopIteration):
+        steps.send((committed(frame), 1.0))
+    assert PLACE not in group.positions
+    assert group.slots == {}
+
+
+def test_offsets_that_were_read_in_an_earlier_generation_are_read_again() -> None:
+    group, member = seated()
+    steps = committing(group, member, 60)
+    first = next(steps)
+    group.enters(Member(FilterTally()), 2, None, 1.0)
+    again = steps.send((offsets(first, 40), 1.0))
+    assert again == first
+    frame = steps.send((offsets(again, 70), 1.0))
+    assert group.positions[PLACE] == Positions.all_at(70)
+    assert [entry.offset for entry in read_commit(frame).entries] == [60, -1]
 
 
 def test_a_member_that_does_not_join_a_rebalance_in_time_gets_nothing_more() -> None:
