@@ -61,7 +61,9 @@ soak: $(STAMP)  ## fuzzers, an hour of faults, and the tests that take long
 	$(BIN)/python -m tools.fuzz $(FUZZ)
 	$(BIN)/python -m tools.soak --minutes $(MINUTES)
 	$(BIN)/python -m tools.soak.groups --kills $(KILLS)
+	$(BIN)/python -m tools.soak.groups --kills 150 --groups 2 --members 8 --gateways 3 --up-seconds 3 10 --must-share
 	$(BIN)/python -m tools.soak.groups.mixed --seconds 600
+	$(BIN)/python -m tools.soak.groups.mixed --seconds 300 --gateways 7 --must-share
 	$(BIN)/pytest -q -m soak
 	CONNECTIONS_SECONDS=300 $(BIN)/pytest -q --timeout 900 -m integration -k connections_leave tests/integration/test_drain.py
 	TRANSPARENT_LINK_RECORDS=50000 $(BIN)/pytest -q --timeout 900 -m integration -k slow_link tests/integration/test_transparent_live.py

@@ -26,7 +26,7 @@ Listeners = Mapping[str, tuple[str, int] | None]
 QUICK: dict[str, object] = {
     "auto.create.topics.enable": "false",
     "group.initial.rebalance.delay.ms": 0,
-    "offsets.topic.num.partitions": 4,
+    "offsets.topic.num.partitions": 16,  # a slot for each member of a cooperative group; the default is 50
     "offsets.topic.replication.factor": 1,
     "transaction.state.log.num.partitions": 4,
     "transaction.state.log.replication.factor": 1,

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import tools.soak.groups
 from tools.soak.groups.chaos import chaos, summary
+from tools.soak.groups.gateways import UP_SECONDS
 
 
 def main() -> int:
@@ -21,6 +22,14 @@ def main() -> int:
     parser.add_argument("--keep", type=Path, help="a folder for what the members write")
     parser.add_argument(
         "--gateways", type=int, default=1, help="members are spread over so many (default: 1)"
+    )
+    parser.add_argument(
+        "--up-seconds",
+        type=float,
+        nargs=2,
+        default=UP_SECONDS,
+        metavar=("LEAST", "MOST"),
+        help="the time between two faults of one gateway (default: %(default)s)",
     )
     parser.add_argument("--members", type=int, default=0, help="of each group (default: 2 to 4, by its kind)")
     parser.add_argument(
@@ -39,6 +48,7 @@ def main() -> int:
         given.keep,
         gateways=given.gateways,
         members=given.members,
+        up_seconds=tuple(given.up_seconds),
     )
     if given.must_share:
         outcome.verdict.problems += outcome.unshared

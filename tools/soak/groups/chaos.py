@@ -309,7 +309,7 @@ def chaos(
         groups: the number of groups that run at the same time.
         seed: the seed of all random choices. Times still differ from run to run.
         say: the function that is called with each line about the progress.
-        folder: the folder for the members' output. None for a temporary folder.
+        folder: the folder for the members' output and the gateways' logs. None for a temporary folder.
         gateways: the number of gateways. The members of each group are spread over them.
         members: the number of members of each group. 0 for as many as its kind has.
         up_seconds: the time between two faults of one gateway in seconds: minimum and maximum.
@@ -338,7 +338,11 @@ def chaos(
         faults = GatewayFaults(
             served, seed, outcome.done, up_seconds, lambda: {each.name: each.ends() for each in all_members}
         )
-        _GroupsRun(served, faults, all_members, say, outcome).run(kills)
+        try:
+            _GroupsRun(served, faults, all_members, say, outcome).run(kills)
+        finally:
+            for number, gateway in enumerate(served.processes):
+                (folder / f"gateway-{number}.log").write_text(gateway.log())
         return outcome
 
 
