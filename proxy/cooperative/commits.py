@@ -21,7 +21,6 @@ from proxy.cooperative.offsets import (
 )
 from proxy.cooperative.positions import TopicPartition
 from proxy.cooperative.responses import Reply, Send, Take
-from proxy.cooperative.slots import MAX_SLOTS
 from proxy.protocol.api import ApiKey
 
 Steps: TypeAlias = Generator[bytes, tuple[bytes, float], Reply]
@@ -243,7 +242,7 @@ class CommitRequest:
                     self._accepted = True
                     return self._refused(0)
             break
-        maps = True
+        maps, slotless = True, False
         while True:
             moved = group.moved(member, commit)
             said = with_positions(commit, moved, seat, maps=maps)
@@ -258,6 +257,7 @@ class CommitRequest:
                     group.slots[seat.number] = slot
                 elif refused and not any(errors.values()):  # else the member is refused, and not the slot
                     self._members.slot_refused(group, refused)
+                    slotless = True
                 frame = commit.without(frame, group.slots_topic)
             self._members.tally.commits["error" if any(errors.values()) else "ok"] += 1
             if maps and _TOO_LARGE in errors.values() and not group.unknown(commit):
@@ -270,7 +270,8 @@ class CommitRequest:
                 )
             else:
                 group.forget(moved)
-            return Reply([frame])
+            # Only the map has it: what the next commit of another member knows may be earlier.
+            return self._refused(_REBALANCING) if slotless else Reply([frame])
 
 
 def reading(
@@ -286,11 +287,9 @@ def reading(
     """
     wanted = list(places)
     while True:
-        if group.slots_error:
-            slots = 0
         asked = wanted + [(group.slots_topic, number) for number in range(slots)]
         frame, _ = yield offset_fetch(sender, group.name.encode(), asked)
-        read = read_committed_of(frame, sender, group, MAX_SLOTS if group.slots_error else slots)
+        read = read_committed_of(frame, sender, group, slots)
         if read.failed or not read.needed:
             return read
         slots = read.needed

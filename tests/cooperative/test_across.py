@@ -342,6 +342,40 @@ def test_a_group_whose_slots_are_refused_shares_nothing_across_gateways(error: i
     assert [topic for topic, _ in stored if topic == SLOTS] == []
 
 
+def twice_though_committed(world: World) -> list[str]:
+    return [each for each in world.twice() if not each.endswith("committed at []")]
+
+
+def test_no_commit_is_accepted_whose_slot_is_refused() -> None:
+    """Case 61. Only the map would have it, and the next commit of another member would put it back."""
+    world = Pair()
+    world.coordinator.refused[SLOTS] = 3
+    world.append(0, KEYS * 3)
+    world.until(lambda: "slots" in world.exclusive(), steps=4000)
+    world.append(0, KEYS)
+    world.until(world.all_processed)
+    assert not twice_though_committed(world)
+    assert not world.lost()
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_slots_that_can_be_read_count_although_another_one_is_refused(number: int) -> None:
+    """Case 61. The member behind the gateway whose slot was refused may be their next owner."""
+    world = Pair()
+    world.append(0, KEYS * 3)
+    world.until(world.all_processed)
+    world.until(lambda: not any(each.done for each in world.clients))
+    world.reset(5, Positions.all_at(5).encoded(world.committed.plan).encode())
+    group = world.gateways[number].members.group(GROUP)
+    assert group is not None
+    group.slots_error = 3
+    world.until(lambda: "slots" in world.exclusive(), steps=4000)
+    world.append(0, KEYS)
+    world.until(world.all_processed)
+    assert not world.twice()
+    assert not world.lost()
+
+
 def test_a_group_of_more_members_than_slots_are_read_shares_nothing_across_gateways(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
