@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Final
 
 import pytest
@@ -61,26 +62,30 @@ def test_an_idle_lane_is_no_error(broker: Broker) -> None:
         consumer.close()
 
 
-def test_a_static_member_that_comes_back_has_its_lane(broker: Broker) -> None:
+@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+@pytest.mark.parametrize("gateways", [1, 2], ids=["one-gateway", "a-gateway-each"])
+def test_a_static_member_that_comes_back_has_its_lane(broker: Broker, gateways: int, strategy: str) -> None:
     """If a static member returns, the other member keeps its lane without a rebalance (case 40, KIP-345)."""
+    topic = group = f"static-{gateways}-{strategy}"
     with Admin(broker.address) as admin:
-        admin.create_topic("static", partitions=1)
+        admin.create_topic(topic, partitions=1)
     producer = Producer({"bootstrap.servers": broker.address})
     rebalances: list[str] = []
 
     def member(name: str) -> Consumer:
         consumer = Consumer(
             {
-                "bootstrap.servers": gateway.address,
-                "group.id": "billing",
-                "client.id": f"billing.{name}",
+                "bootstrap.servers": addresses[name],
+                "group.id": group,
+                "client.id": f"{group}.{name}",
                 "group.instance.id": name,
+                "partition.assignment.strategy": strategy,
                 "auto.offset.reset": "earliest",
                 "session.timeout.ms": 20_000,
                 "heartbeat.interval.ms": 500,
             }
         )
-        consumer.subscribe(["static"], on_assign=lambda *_: rebalances.append(name))
+        consumer.subscribe([topic], on_assign=lambda *_: rebalances.append(name))
         return consumer
 
     def read(members: list[Consumer], end: int) -> list[set[bytes]]:
@@ -99,10 +104,15 @@ def test_a_static_member_that_comes_back_has_its_lane(broker: Broker) -> None:
 
     def produce() -> None:
         for at in range(400):
-            producer.produce("static", key=b"key-%d" % (at % 50), value=b"")
+            producer.produce(topic, key=b"key-%d" % (at % 50), value=b"")
         assert producer.flush(30) == 0
 
-    with GatewayProcess(broker.address, "--cooperative", "billing") as gateway:
+    with ExitStack() as stack:
+        started = [
+            stack.enter_context(GatewayProcess(broker.address, "--cooperative", group))
+            for _ in range(gateways)
+        ]
+        addresses = {"one": started[0].address, "two": started[-1].address}
         one, two = member("one"), member("two")
         settled = 0.0
         while not (settled and time.monotonic() > settled + 4):

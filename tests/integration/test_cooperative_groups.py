@@ -1,9 +1,13 @@
-"""Members of a cooperative group share a partition without declared key ranges, with a real broker."""
+"""Members of a cooperative group share a partition without declared key ranges, with a real broker.
+
+The members are behind one gateway, or each is behind its own.
+"""
 
 import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from itertools import count
 from typing import Final, Self
 
@@ -18,7 +22,41 @@ from tools.kafka.admin import Admin
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
 RECORDS: Final = 3_000
+STICKY: Final = replace(
+    CONFLUENT,
+    name="cooperative-sticky",
+    command=(*CONFLUENT.command, "--strategy", "cooperative-sticky"),
+)
+"""Incremental rebalancing (KIP-429)."""
 _numbers = count()
+
+
+class Gateways:
+    """One gateway for all members, or one for each.
+
+    Args:
+        broker: the broker.
+        group: the name of the cooperative group.
+        alone: whether each member has a gateway for itself.
+    """
+
+    def __init__(self, broker: Broker, group: str, *, alone: bool) -> None:
+        self._broker, self._group, self._alone = broker, group, alone
+        self._stack = ExitStack()
+        self.started: list[GatewayProcess] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def next(self) -> str:
+        """Return the address for the next member. Start its gateway if there is none."""
+        if self._alone or not self.started:
+            gateway = GatewayProcess(self._broker.address, "--cooperative", self._group)
+            self.started.append(self._stack.enter_context(gateway))
+        return self.started[-1].address
 
 
 @pytest.fixture(scope="module")
@@ -47,10 +85,10 @@ def group(program: Program, place: str) -> str:
     return program.client_id + place
 
 
-@pytest.fixture
-def gateway(broker: Broker, group: str) -> Iterator[GatewayProcess]:
-    with GatewayProcess(broker.address, "--cooperative", group) as gateway:
-        yield gateway
+@pytest.fixture(params=[False, True], ids=["one-gateway", "a-gateway-each"])
+def gateways(request: pytest.FixtureRequest, broker: Broker, group: str) -> Iterator[Gateways]:
+    with Gateways(broker, group, alone=request.param) as gateways:
+        yield gateways
 
 
 @pytest.fixture
@@ -69,8 +107,12 @@ def produce(broker: Broker, topic: str, first: int, number: int) -> None:
 
 
 def has_part(run: Run) -> bool:
-    told = run.of("assigned")
-    return bool(told) and bool(told[-1]["partitions"])
+    """Return whether the member has partitions. With incremental rebalancing it is told of changes only."""
+    had = 0
+    for line in run.lines:
+        if line["kind"] in {"assigned", "revoked"}:
+            had += len(line["partitions"]) * (1 if line["kind"] == "assigned" else -1)
+    return had > 0
 
 
 class Members:
@@ -101,9 +143,7 @@ class Members:
     def settle(self, *runs: Run) -> None:
         """Wait until each of these members has a part of the partition."""
         for run in runs:
-            run.wait(
-                lambda run: bool(run.of("assigned")) and bool(run.of("assigned")[-1]["partitions"]), "a part"
-            )
+            run.wait(has_part, "a part")
         time.sleep(4)  # until all are in one generation
 
     def wait(self, number: int) -> None:
@@ -126,17 +166,18 @@ class Members:
 
 
 PROGRAMS: Final = pytest.mark.parametrize(
-    "program", [CONFLUENT, AIOKAFKA, KAFKA_PYTHON], ids=lambda program: program.name
+    "program", [CONFLUENT, STICKY, AIOKAFKA, KAFKA_PYTHON], ids=lambda program: program.name
 )
+LIBRDKAFKA: Final = pytest.mark.parametrize("program", [CONFLUENT, STICKY], ids=lambda program: program.name)
 
 
 @PROGRAMS
 def test_two_members_share_a_partition(
-    program: Program, broker: Broker, gateway: GatewayProcess, topic: str, group: str, place: str
+    program: Program, broker: Broker, gateways: Gateways, topic: str, group: str, place: str
 ) -> None:
     """Two members without settings of their own each get some keys of a partition (case 34)."""
     with Members(program, topic, group, place) as members:
-        one, two = members.join(gateway.address), members.join(gateway.address)
+        one, two = members.join(gateways.next()), members.join(gateways.next())
         members.settle(one, two)
         produce(broker, topic, 0, RECORDS)
         members.wait(RECORDS)
@@ -147,22 +188,22 @@ def test_two_members_share_a_partition(
         assert min(len(run.of("record")) for run in (one, two)) > RECORDS / 4
 
 
-@pytest.mark.parametrize("program", [CONFLUENT, KAFKA_PYTHON], ids=lambda program: program.name)
+@pytest.mark.parametrize("program", [CONFLUENT, STICKY, KAFKA_PYTHON], ids=lambda program: program.name)
 def test_members_come_and_leave(
-    program: Program, broker: Broker, gateway: GatewayProcess, topic: str, group: str, place: str
+    program: Program, broker: Broker, gateways: Gateways, topic: str, group: str, place: str
 ) -> None:
     """Case 38, the short form: if members leave gracefully, no record is lost, and no record comes twice.
 
     kafka-python keeps its position in a partition that it gets again.
     """
     with Members(program, topic, group, place) as members:
-        one = members.join(gateway.address)
+        one = members.join(gateways.next())
         members.settle(one)
         produce(broker, topic, 0, RECORDS)
-        two = members.join(gateway.address)
+        two = members.join(gateways.next())
         members.settle(two)
         produce(broker, topic, RECORDS, RECORDS)
-        three = members.join(gateway.address)
+        three = members.join(gateways.next())
         members.settle(three)
         produce(broker, topic, 2 * RECORDS, RECORDS)
         members.wait(3 * RECORDS)
@@ -175,12 +216,13 @@ def test_members_come_and_leave(
         assert set(members.seen().values()) == {1}
 
 
+@LIBRDKAFKA
 def test_a_member_that_is_killed_loses_nothing(
-    broker: Broker, gateway: GatewayProcess, topic: str, group: str, place: str, program: Program
+    broker: Broker, gateways: Gateways, topic: str, group: str, place: str, program: Program
 ) -> None:
     """Case 41: if one member is killed once, no record is lost."""
     with Members(program, topic, group, place) as members:
-        one, two = members.join(gateway.address), members.join(gateway.address)
+        one, two = members.join(gateways.next()), members.join(gateways.next())
         members.settle(one, two)
         produce(broker, topic, 0, RECORDS)
         one._process.kill()
@@ -189,17 +231,18 @@ def test_a_member_that_is_killed_loses_nothing(
         members.assert_ordered()
 
 
+@LIBRDKAFKA
 def test_a_gateway_that_is_killed_loses_nothing(
-    broker: Broker, gateway: GatewayProcess, topic: str, group: str, place: str, program: Program
+    broker: Broker, gateways: Gateways, topic: str, group: str, place: str, program: Program
 ) -> None:
     """Case 43: after a gateway is killed, its successor knows no members, and makes them join again."""
     with Members(program, topic, group, place) as members:
-        one, two = members.join(gateway.address), members.join(gateway.address)
+        one, two = members.join(gateways.next()), members.join(gateways.next())
         members.settle(one, two)
         produce(broker, topic, 0, RECORDS)
         members.wait(RECORDS)
-        gateway.kill()
-        gateway.start()
+        gateways.started[0].kill()
+        gateways.started[0].start()
         produce(broker, topic, RECORDS, RECORDS)
         members.wait(2 * RECORDS)
         later = [[line for line in run.of("record") if line["offset"] >= RECORDS] for run in (one, two)]
@@ -208,17 +251,17 @@ def test_a_gateway_that_is_killed_loses_nothing(
 
 
 def test_a_member_from_elsewhere_makes_it_a_plain_group(
-    broker: Broker, gateway: GatewayProcess, topic: str, group: str, place: str, program: Program
+    broker: Broker, gateways: Gateways, topic: str, group: str, place: str, program: Program
 ) -> None:
     """If a member joins directly at the broker, the group becomes a plain one (case 36)."""
     with Members(program, topic, group, place) as members:
-        one, two = members.join(gateway.address), members.join(broker.address)
+        one, two = members.join(gateways.next()), members.join(broker.address)
         time.sleep(8)
         produce(broker, topic, 0, RECORDS)
         members.wait(RECORDS)
         assert sorted(len(run.of("record")) for run in (one, two)) == [0, RECORDS]
         two.stop()
-        three = members.join(gateway.address)
+        three = members.join(gateways.next())
         members.settle(one, three)
         produce(broker, topic, RECORDS, RECORDS)
         members.wait(2 * RECORDS)
