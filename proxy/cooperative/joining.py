@@ -30,6 +30,7 @@ from proxy.cooperative.membership import (
     read_offer,
     read_owned,
     read_synced,
+    slots_number,
     without_owned,
 )
 from proxy.cooperative.plan import Joined, Lanes, at_once, plan, sharable
@@ -139,6 +140,7 @@ class Joining:
             keeps,
             across=True,
             refused=refused,
+            slots=0 if group is None else slots_number(group.slots_topic),
             own=own,
         )
         return join.with_offer(offer.encoded())
@@ -296,6 +298,8 @@ class Joining:
                 return "slots"
             if not all(offer.across for offer in offers):
                 return "instances"
+            if len({offer.slots for offer in offers}) > 1:
+                return "slots"
         bindings = {(offer.gateway, offer.binding) for offer in offers}
         names = {binding.partition(_BETWEEN)[2] for _, binding in bindings}
         unbound = not all(map(self._members.is_bound, names))

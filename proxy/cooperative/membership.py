@@ -8,6 +8,7 @@ gateway.
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
+from zlib import crc32
 
 from proxy.cooperative.plan import Joined, Lanes
 from proxy.cooperative.positions import TopicPartition
@@ -31,6 +32,8 @@ _OWNED_SINCE: Final = 1
 """The lowest version of a consumer's subscription that lists the partitions of the client."""
 _OFFER: Final = b"fgj1"
 _LANES: Final = b"fgk1"
+_SLOTS_SHIFT: Final = 8
+"""The lowest bit of `Offer.slots` in the flags."""
 _LANES_SCHEMA: Final = "lanes:[topic:string partition:int32 ranges:[first:uint32 last:uint32]]"
 _OFFER_SCHEMA: Final = (
     "gateway:string binding:string planned:[topic:string partition:int32 start:uint32] "
@@ -280,6 +283,8 @@ class Offer:
     """Whether the gateway can share partitions with other gateways. Earlier versions can't."""
     refused: bool
     """Whether the broker has refused the gateway's slots (`Group.slots_error`)."""
+    slots: int
+    """The topic of slots, as a number of 23 bits (`slots_number`)."""
     own: bytes
     """The metadata of the client's own first protocol."""
 
@@ -303,7 +308,11 @@ class Offer:
                 for (topic, partition), start in self.planned.items()
             ],
             lanes=_listed(self.held),
-            flags=int(self.unknown) + 2 * self.keeps + 4 * self.across + 8 * self.refused,
+            flags=int(self.unknown)
+            + 2 * self.keeps
+            + 4 * self.across
+            + 8 * self.refused
+            + (self.slots << _SLOTS_SHIFT),
         )
         own = _subscription(self.own)
         return b"".join(
@@ -313,6 +322,11 @@ class Offer:
                 encode(fields_at(schemas.SUBSCRIPTION, 0)[2], _OFFER + user_data + self.own, flexible=False),
             )
         )
+
+
+def slots_number(topic: bytes) -> int:
+    """Return a number of 23 bits for a topic of slots. Gateways compare it."""
+    return crc32(topic) >> 9
 
 
 def _subscription(data: bytes) -> Struct:
@@ -343,6 +357,7 @@ def read_offer(data: bytes) -> Offer:
         keeps=bool(found["flags"] & 2),
         across=bool(found["flags"] & 4),
         refused=bool(found["flags"] & 8),
+        slots=found["flags"] >> _SLOTS_SHIFT,
         own=data[found.span[1] :],
     )
 

@@ -388,6 +388,19 @@ def test_a_group_of_more_members_than_slots_are_read_shares_nothing_across_gatew
     assert not world.shared
 
 
+def test_gateways_with_different_topics_of_slots_share_nothing() -> None:
+    """Case 61. Each would miss what members behind the other one have committed."""
+    world = Pair(shares=False)
+    group = world.gateways[1].members.group(GROUP)
+    assert group is not None
+    group.slots_topic = b"slots"
+    world.append(0, KEYS)
+    world.until(world.all_processed)
+    world.run(100, disturbed=False)
+    assert world.exclusive() == {"", "slots"}
+    assert not world.shared
+
+
 def test_a_gateway_that_began_anew_reads_what_its_member_has_committed() -> None:
     """Case 65."""
     world = Pair()

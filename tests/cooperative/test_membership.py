@@ -20,7 +20,7 @@ def test_what_a_member_offers_is_read_as_it_was() -> None:
     """
     planned = {(b"t", 1): 0, (b"t", 2): 0x8000_0000, (b"u", 0): 7}
     held = {(b"t", 3): FULL}
-    offer = Offer(b"gateway", b"host", planned, held, True, False, True, False, SUBSCRIPTION)
+    offer = Offer(b"gateway", b"host", planned, held, True, False, True, False, 2**23 - 1, SUBSCRIPTION)
     assert read_offer(offer.encoded()) == offer
 
 
