@@ -228,7 +228,7 @@ def _kill(logs: Sequence[Entries], killed: int, window: tuple[int, int], produce
 _FIGURES: Final[tuple[tuple[str, str, Callable[[GroupWindow], float]], ...]] = (
     ("processed", "records/s", lambda each: each.rate),
     ("commits", "requests/s", lambda each: each.commits),
-    ("reads of committed offsets", "requests/s", lambda each: each.reads),
+    ("offset reads", "requests/s", lambda each: each.reads),
     ("all requests", "requests/s", lambda each: each.requests),
     ("from the broker", "MB/s", lambda each: each.bytes / 1e6),
     ("CPU of all gateways", "% of a core", lambda each: each.cpu),
