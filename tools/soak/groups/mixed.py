@@ -31,7 +31,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Producer, TopicPartition
 
 from proxy.cooperative.positions import Positions, read_committed
 from tests.clients.programs import PROGRAMS
@@ -274,7 +274,11 @@ class _CommittedPositions:
     def look(self) -> None:
         """Request the group's committed positions once."""
         asked = [TopicPartition(*place) for place in self._places]
-        for each in self._asks.committed(asked, timeout=10):
+        try:
+            committed = self._asks.committed(asked, timeout=10)
+        except KafkaException:  # the coordinator does not answer yet
+            return
+        for each in committed:
             if each.error is not None or each.offset < 0:
                 continue
             try:
