@@ -110,10 +110,10 @@ def string(text: bytes) -> bytes:
 
 
 def commit(client_id: str, offset: int, group: bytes = b"billing", correlation: int = 7) -> bytes:
-    """Build an OffsetCommit v3 request, which has the field retention_time_ms."""
+    """Build an OffsetCommit v3 request of generation 1. v3 has the field retention_time_ms."""
     entries = (1).to_bytes(4) + string(TOPIC) + (1).to_bytes(4)
     entries += bytes(4) + offset.to_bytes(8, signed=True) + string(b"")
-    body = string(group) + (5).to_bytes(4) + string(b"m") + (-1).to_bytes(8, signed=True) + entries
+    body = string(group) + (1).to_bytes(4) + string(b"m") + (-1).to_bytes(8, signed=True) + entries
     return framed(header(8, 3, client_id, correlation) + body)
 
 
