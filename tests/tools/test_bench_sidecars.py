@@ -18,7 +18,7 @@ from tools.bench.figures import ONE_EACH, ONE_FOR_ALL, PLAIN_GROUP, FigureRow
 from tools.bench.processes import HOST
 from tools.bench.sidecars import GroupWindow, Kill
 from tools.kafka.ports import free_ports
-from tools.work_log import SUBSCRIBED
+from tools.work_log import COMMITTED, PARTITION_BIT, SUBSCRIBED
 
 SECOND = 1_000_000_000
 
@@ -41,6 +41,7 @@ def window(rate: float, *, again: int | None = None, disordered: int = 0) -> Gro
         resident=64.0,
         joined=0.5,
         disordered=disordered,
+        needless=0,
         kill=None if again is None else Kill(again=again, lost=0, still=6.5),
     )
 
@@ -86,6 +87,24 @@ def test_a_killed_members_keys_are_those_of_the_window(tmp_path: Path) -> None:
     assert sidecars._kill([other, killed], 1, (10 * SECOND, 20 * SECOND), 4) == Kill(
         again=1, lost=1, still=6.0
     )
+
+
+def test_what_was_not_committed_may_come_again(tmp_path: Path) -> None:
+    """Of partition 1, offsets 6 and 7 come again. Up to 7 was committed by then, up to 8 later."""
+    partition = 1 << PARTITION_BIT
+    first = entries(
+        tmp_path,
+        (partition + 5, 3, 1, 2),
+        (partition + 6, 4, 2, 3),
+        (partition + 7, 5, 3, 4),
+        (partition + 7, COMMITTED, 5, 5),
+        ((2 << PARTITION_BIT) + 9, COMMITTED, 6, 6),
+        (partition + 8, COMMITTED, 30, 30),
+    )
+    assert sidecars._needless([first]) == 0
+    again = entries(tmp_path, (partition + 6, 4, 20, 21), (partition + 7, 5, 21, 22))
+    assert sidecars._needless([again, first]) == 1
+    assert sidecars._needless([again, first[:3]]) == 0
 
 
 def test_a_join_begins_with_the_subscribe(tmp_path: Path) -> None:
