@@ -9,7 +9,7 @@ FUZZ ?= --seconds 300
 MINUTES ?= 60
 KILLS ?= 1000
 # The tests of one file run in one process, since they share a broker. Those with brokers mostly wait.
-PYTEST := $(BIN)/pytest -q --dist loadfile
+PYTEST := $(BIN)/pytest -q --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help check test lint programs demo demo-link demo-cooperative demo-zones clients soak bench dist clean

@@ -8,9 +8,9 @@ from tests.cooperative.world import Client, Incremental, World
 
 STEPS = 1200
 HEAT = 2.0
-RUNS = int(os.environ.get("GROUP_RUNS", "20"))
+RUNS = int(os.environ.get("GROUP_RUNS", "10"))
 """The number of runs in addition to those with a fixed seed, for each kind of client. One run takes a second;
-`make soak` has 800 runs."""
+`make soak` has 400 of each."""
 LATE_COMMIT = 2116
 """The seed of a run in which the broker takes the commit of a killed member after the next one. Before slots,
 it put back what the other member had committed."""
