@@ -201,6 +201,7 @@ class Joining:
             topics = sharable(self._joined(), _assigned(sync))
         except ProtocolError:
             return []
+        topics.pop(self._slots_topic(sync), None)
         return [(topic, number) for topic in sorted(topics) for number in sorted(topics[topic])]
 
     def sync(self, sync: Sync, now: float, read: Read | None = None) -> bytes | None:
@@ -234,7 +235,12 @@ class Joining:
         begins = {(each.topic, each.partition) for each in absent if not each.error_code}
         waiting = {each.topic for each in absent}
         self._members.noted(sync.group, exclusive or ("uncommitted" if waiting else ""))
-        lanes = plan(members, assigned, shares=not exclusive, but=waiting)
+        # A pattern of topics may match the topic of slots. A member's commit for it would overwrite a slot.
+        slots = self._slots_topic(sync)
+        assigned = {
+            each: [place for place in places if place[0] != slots] for each, places in assigned.items()
+        }
+        lanes = plan(members, assigned, shares=not exclusive, but={*waiting, slots})
         now_given = {each.member_id: at_once(each, lanes[each.member_id], members) for each in members}
         places = self._in_slots([{*now_given[each.member_id], *each.owned} for each in members])
         seated = seats(self._plan_id(sync), lanes, places, several=self._several) if places else {}
@@ -284,6 +290,10 @@ class Joining:
     def _several(self) -> bool:
         """Whether the members of the group are behind several gateways."""
         return len({offer.gateway for offer in self._offers.values()}) > 1
+
+    def _slots_topic(self, sync: Sync) -> bytes:
+        group = self._members.group(sync.group)
+        return b"" if group is None else group.slots_topic
 
     def _plan_id(self, sync: Sync) -> int:
         """Return the id of the plan that this process makes for a generation: 63 bits."""

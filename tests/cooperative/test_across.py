@@ -8,13 +8,13 @@ import pytest
 
 from proxy.cooperative import joining
 from proxy.cooperative.commits import CommitRequest, Steps
-from proxy.cooperative.group import SLOTS, Group, Read
+from proxy.cooperative.group import SLOTS, Group, Read, with_positions
 from proxy.cooperative.identity import MemberIdentity
 from proxy.cooperative.key_hash import SPACE
 from proxy.cooperative.member import Member
 from proxy.cooperative.members import Members
 from proxy.cooperative.membership import PROTOCOL, assignment, read_given, read_offer, read_sync
-from proxy.cooperative.offsets import Entry, FetchedGroup, read_commit, read_fetched_offsets
+from proxy.cooperative.offsets import Entry, FetchedGroup, read_answered, read_commit, read_fetched_offsets
 from proxy.cooperative.positions import (
     Committed,
     Plan,
@@ -23,12 +23,13 @@ from proxy.cooperative.positions import (
     committed_metadata,
     read_committed,
 )
-from proxy.cooperative.ranges import KeyRanges
+from proxy.cooperative.ranges import FULL, KeyRanges
 from proxy.cooperative.slots import Seat, Slot, Stored, read_slot, resolved, slot_metadata
 from proxy.cooperative.tally import FilterTally, GroupNotice
 from tests.cooperative.coordinator import (
     GROUP,
     OFFSET_FETCH,
+    REBALANCE_IN_PROGRESS,
     SYNC_GROUP,
     Client,
     Coordinator,
@@ -401,6 +402,21 @@ def test_gateways_with_different_topics_of_slots_share_nothing() -> None:
     assert not world.shared
 
 
+def test_the_topic_of_slots_is_assigned_to_nobody() -> None:
+    """A pattern of topics may match it. It has no records, and a commit for it would overwrite a slot."""
+    world = World(seed=1, members=2, partitions=1, gateways=2)
+    for gateway in world.gateways:
+        group = gateway.members.group(GROUP)
+        assert group is not None
+        group.slots_topic = TOPIC.encode()
+    world.clients += [Consumer(world, "0"), Consumer(world, "1")]
+    world.until(lambda: len(world.coordinator.members) == 2 and world.coordinator.state == "stable")
+    world.run(100, disturbed=False)
+    assert [each.places for each in world.clients] == [[], []]
+    assert world.coordinator.stored == {}
+    assert world.coordinator.generation < 5
+
+
 def test_a_gateway_that_began_anew_reads_what_its_member_has_committed() -> None:
     """Case 65."""
     world = Pair()
@@ -543,6 +559,33 @@ def test_a_slot_is_read_before_it_is_written_although_the_map_names_none() -> No
     assert group.slot(member, SEAT, {})[b"orders", 5] == left
 
 
+def test_a_client_is_not_told_of_its_slot() -> None:
+    """Case 54."""
+    group, member = seated()
+    group.learn(read(40, 50, {}))
+    steps = committing(group, member, 60)
+    frame = next(steps)
+    assert {entry.topic for entry in read_commit(frame).entries} == {TOPIC.encode(), SLOTS}
+    with pytest.raises(StopIteration) as ends:
+        steps.send((committed(frame), 1.0))
+    said = b"".join(ends.value.value.pieces)
+    made = read_commit(commit("billing.a", 60))
+    assert [(entry.topic, entry.error_code) for entry in read_answered(said, made)] == [(TOPIC.encode(), 0)]
+
+
+def test_only_partitions_that_are_shared_have_a_plan_and_are_in_the_slot() -> None:
+    group, member = seated()
+    alone = b"other", 0
+    member.synced({PLACE: LOW, alone: FULL}, {PLACE: LOW, alone: FULL}, 0.0, seat=SEAT)
+    moved = {PLACE: Positions.all_at(60), alone: Positions.all_at(70)}
+    made = read_commit(commit("billing.a", 60))
+    made = replace(made, entries=(Entry(*PLACE, 60, metadata=b""), Entry(*alone, 70, metadata=b"")))
+    shared, whole = with_positions(made, moved, SEAT)
+    assert read_committed(60, (shared.metadata or b"").decode()).plan == Plan(SEAT.plan, SEAT.slots)
+    assert whole == Entry(*alone, 70, metadata=b"")
+    assert group.slot(member, SEAT, moved).keys() == {PLACE}
+
+
 def test_offsets_that_a_new_coordinator_returns_too_early_undo_nothing_here() -> None:
     """Case 66. It may answer before it has read all commits that were accepted."""
     group, _ = seated()
@@ -611,6 +654,27 @@ def test_a_member_that_does_not_join_a_rebalance_in_time_gets_nothing_more() -> 
     assert not member.lives(12.1)
     member.confirm(12.0)
     assert member.lives(18.0)
+
+
+def test_heartbeats_that_tell_of_a_rebalance_do_not_keep_a_member_that_does_not_join() -> None:
+    """Case 64. The rebalance timeout of these members is 60 s."""
+    shared, coordinator = Shared(), Coordinator()
+    client = Client(shared.connection(), "billing.a", b"a")
+    coordinator.rebalance([client])
+    member = shared.members.bound("h", b"billing.a")
+    for now in range(5, 66, 5):
+        coordinator.beat(client, REBALANCE_IN_PROGRESS, float(now))
+    assert member.lives(61.0)
+    assert not member.lives(61.1)
+
+
+def test_offsets_of_an_earlier_generation_are_not_known_in_the_next_one() -> None:
+    """Case 55. Members of other gateways may have committed in between."""
+    group, _ = seated()
+    group.learn(read(40, 50, {PLACE: Stored(7, LOW, Positions.all_at(50))}))
+    group.enters(Member(FilterTally()), 2, None, 1.0)
+    assert group.positions == {}
+    assert group.slots == {}
 
 
 def test_a_response_to_a_sync_that_was_on_its_way_for_long_gives_no_records() -> None:
