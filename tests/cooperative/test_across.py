@@ -116,6 +116,19 @@ def test_a_commit_writes_the_map_and_the_slot_of_its_member_in_one_request() -> 
     assert {partition for partition, _ in told} == {0}
 
 
+def test_each_generation_has_a_plan_of_its_own() -> None:
+    """Else slots of an earlier generation would count in the next one."""
+    world = Pair()
+    plans: list[int] = []
+    for _ in range(3):
+        given = [read_given(each).seat for each in world.coordinator.assigned.values()]
+        (found,) = {seat.plan for seat in given if seat is not None}
+        plans.append(found)
+        world.coordinator.rebalance(world.now)
+        world.until(lambda: world.shared)
+    assert len({*plans}) == len(plans)
+
+
 def test_what_another_gateway_has_committed_is_not_put_back() -> None:
     """Case 55. The map has an older offset of it. The next owner reads the slot."""
     world = Pair()
