@@ -741,6 +741,22 @@ def test_a_subscription_may_end_before_what_its_client_has() -> None:
 # What the process tells of it
 
 
+def test_the_first_commit_leaves_others_where_the_first_of_them_began(
+    shared: Shared, coordinator: Coordinator, broker: ModelBroker
+) -> None:
+    """Nobody has committed: a member that has not committed yet loses nothing, and gets no older records."""
+    one, two = client(shared), client(shared, "b")
+    coordinator.rebalance([one, two])
+    fetched(shared, one, broker, 20)
+    fetched(shared, two, broker, 10)
+    (asked,) = commits(one, 30)
+    one.connection.receive_broker(offsets(asked, -1), 1.0)
+    (request,) = sent(one.connection)
+    entry = read_commit(request).entries[0]
+    positions = read_committed(10, (entry.metadata or b"").decode()).positions
+    assert (entry.offset, positions.lowest(LOW), positions.highest(HIGH)) == (10, 30, 10)
+
+
 def test_members_are_seen_with_their_lanes_and_positions(
     shared: Shared, coordinator: Coordinator, broker: ModelBroker
 ) -> None:
