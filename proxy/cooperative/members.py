@@ -184,8 +184,8 @@ class Members:
             self.tell(
                 GroupNotice.SLOT,
                 group.name,
-                f"error {error} for the topic {topic}: clients need READ on it, and it needs as many "
-                "partitions as a group has members; name another one with --cooperative-slots, or restart "
+                f"error {error} for the topic {topic}: it must exist, with as many partitions as a group has "
+                "members, and clients need READ on it; name another one with --cooperative-slots, or restart "
                 "the gateway after a change",
             )
         group.slots_error = group.slots_error or error
