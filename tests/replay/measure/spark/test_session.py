@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyspark
@@ -282,6 +283,15 @@ def test_py4j_prints_no_stack_traces(
     assert capsys.readouterr().err == ""
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Let an interrupt raise an exception, also in the background, where shells have it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_waits_until_java_has_started() -> None:
     reached: list[str] = []
     with pytest.raises(KeyboardInterrupt):
