@@ -85,7 +85,12 @@ def group(program: Program, place: str) -> str:
     return program.client_id + place
 
 
-@pytest.fixture(params=[False, True], ids=["one-gateway", "a-gateway-each"])
+@pytest.fixture(
+    params=[
+        pytest.param(False, marks=pytest.mark.soak, id="one-gateway"),
+        pytest.param(True, id="a-gateway-each"),
+    ]
+)
 def gateways(request: pytest.FixtureRequest, broker: Broker, group: str) -> Iterator[Gateways]:
     with Gateways(broker, group, alone=request.param) as gateways:
         yield gateways
