@@ -245,21 +245,11 @@ class Joining:
         places = self._in_slots([{*now_given[each.member_id], *each.owned} for each in members])
         seated = seats(self._plan_id(sync), lanes, places, several=self._several) if places else {}
         self._members.planned(sync.group, sync.generation, lanes)
-        return sync.with_assignments(
-            [
-                (member.member_id, given.encoded())
-                for member in members
-                for mine in [lanes[member.member_id]]
-                for given in [
-                    Given(
-                        now_given[member.member_id],
-                        mine,
-                        seated.get(member.member_id),
-                        frozenset(begins.intersection(mine)),
-                    )
-                ]
-            ]
-        )
+        given = {
+            each: Given(now_given[each], mine, seated.get(each), frozenset(begins.intersection(mine)))
+            for each, mine in lanes.items()
+        }
+        return sync.with_assignments([(each, what.encoded()) for each, what in given.items()])
 
     def _joined(self) -> list[Joined]:
         """Return all members as the plan needs them.

@@ -40,7 +40,7 @@ _OFFER_SCHEMA: Final = (
     f"{_LANES_SCHEMA} flags:int32"
 )
 _GIVEN_SCHEMA: Final = f"{_LANES_SCHEMA} {_LANES_SCHEMA.replace('lanes', 'planned')}"
-_PLACES_SCHEMA: Final = "[topic:string partition:int32]"
+_PLACES_SCHEMA: Final = "[topic:string partitions:int32[]]"
 _SLOTS_SCHEMA: Final = (
     f"plan:int64 slots:int32 number:int32 several:bool shared:{_PLACES_SCHEMA} begins:{_PLACES_SCHEMA}"
 )
@@ -462,8 +462,8 @@ class Given(NamedTuple):
                 slots=seat.slots,
                 number=seat.number,
                 several=seat.several,
-                shared=_pairs(seat.places),
-                begins=_pairs(self.begins),
+                shared=_topics(sorted(seat.places)),
+                begins=_topics(sorted(self.begins)),
             )
         return assignment(sorted(self.lanes), _LANES + carried)
 
@@ -486,19 +486,11 @@ def read_given(data: bytes) -> Given:
     if found.span[1] == len(user_data):
         return Given(lanes, planned)
     more = read(_SLOTS_SCHEMA, *_OLD, user_data, found.span[1], whole=False)
-    shared, begins = (_placed(more[name]) for name in ("shared", "begins"))
+    shared, begins = (frozenset(_places(more[name])) for name in ("shared", "begins"))
     seat = Seat(more["plan"], more["slots"], more["number"], shared, bool(more["several"]))
     if seat.slots and not (seat.plan >= 0 <= seat.number < seat.slots <= MAX_SLOTS):
         raise Malformed(f"an impossible seat: {seat.number} of {seat.slots}")
     return Given(lanes, planned, seat if seat.slots else None, begins)
-
-
-def _pairs(places: Iterable[TopicPartition]) -> list[dict[str, Any]]:
-    return [{"topic": topic, "partition": partition} for topic, partition in sorted(places)]
-
-
-def _placed(pairs: Iterable[Struct] | None) -> frozenset[TopicPartition]:
-    return frozenset((string(each, "topic"), each["partition"]) for each in pairs or ())
 
 
 def _listed(lanes: Lanes) -> list[dict[str, Any]]:

@@ -12,8 +12,8 @@ If several members share a partition, what each of them has committed is also in
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate, pairwise
 from typing import Final, NamedTuple, Self, TypeAlias
 
 from proxy.cooperative.key_hash import SPACE
@@ -113,36 +113,37 @@ class Positions:
 
         For all other hashes it has this map's offsets.
         """
-        starts = sorted({0, *self.starts, *other.starts, *_bounds(ranges)})
-        offsets = [
-            max(self.at(start), other.at(start))
-            if any(low <= start <= high for low, high in ranges)
-            else self.at(start)
-            for start in starts
-        ]
-        return Positions(starts, offsets, self.kind)
+        return self._changed(ranges, other, lambda start: max(self.at(start), other.at(start)))
 
     def moved(self, ranges: KeyRanges, offset: int) -> "Positions":
         """Return the map after the owner of key ranges has committed an offset.
 
         The offset may be lower than the old offset of these ranges.
         """
-        starts = sorted({0, *self.starts, *_bounds(ranges)})
-        owned = sorted(ranges)
-        lows = [low for low, _ in owned]
-        offsets = []
-        for start in starts:
-            place = bisect_right(lows, start) - 1
-            offsets.append(offset if place >= 0 and start <= owned[place][1] else self.at(start))
-        return Positions(starts, offsets, self.kind)
+        return self.within(Positions.all_at(offset), ranges)
 
     def within(self, other: "Positions", ranges: KeyRanges) -> "Positions":
         """Return a map with another map's offsets within the ranges, and this map's offsets elsewhere."""
-        starts = sorted({0, *self.starts, *other.starts, *_bounds(ranges)})
-        chosen = [other if any(low <= start <= high for low, high in ranges) else self for start in starts]
-        return Positions(
-            starts, [one.at(start) for one, start in zip(chosen, starts, strict=True)], self.kind
-        )
+        return self._changed(ranges, other, other.at)
+
+    def _changed(self, ranges: KeyRanges, other: "Positions", offset: Callable[[int], int]) -> "Positions":
+        """Return a map with the offset that a function returns for each hash within the ranges.
+
+        Args:
+            ranges: the ranges. Elsewhere the map has this map's offsets.
+            other: the map from which the function has offsets: it may have steps of its own.
+            offset: takes a hash at which this map, the other map or a range begins or ends.
+        """
+        ends = {bound for low, high in ranges for bound in (low, high + 1)} - {SPACE}
+        owned = sorted(ranges)
+        lows = [low for low, _ in owned]
+        highs = list(accumulate((high for _, high in owned), max))
+        starts, offsets = sorted({0, *self.starts, *other.starts, *ends}), []
+        for start in starts:
+            place = bisect_right(lows, start) - 1
+            inside = place >= 0 and start <= highs[place]
+            offsets.append(offset(start) if inside else self.at(start))
+        return Positions(starts, offsets, self.kind)
 
     def fitted(self, most: int, plan: Plan | None = None) -> "Positions":
         """Return this map, or a coarser one whose text has at most `most` characters.
@@ -328,8 +329,3 @@ def read_uvarint(data: bytes, at: int) -> tuple[int, int]:
         value |= (data[at] & 0x7F) << shift
         at, shift = at + 1, shift + 7
     return value | data[at] << shift, at + 1
-
-
-def _bounds(ranges: KeyRanges) -> set[int]:
-    """Return the hashes at which a map may change at the ends of ranges."""
-    return {bound for low, high in ranges for bound in (low, high + 1)} - {SPACE}
