@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from math import inf
-from typing import Final, TypeAlias
+from typing import Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from proxy.core.connection_state import ConnectionState, Phase
 from proxy.core.in_flight import Around, Claim, FetchHandler, Handler, InFlight, Kept, Walked
@@ -31,6 +31,11 @@ OVERDUE_SECONDS: Final = 2.0
 ASK_SECONDS: Final = 10.0
 """If for this time no response has described the topics that a client reads from a follower, the gateway asks
 for them, in seconds."""
+PAUSE_SECONDS: Final = 30.0
+"""How long nobody is led to a follower after it has failed, in seconds. The leader may not know yet that it
+has failed."""
+MAX_PAUSE_SECONDS: Final = 300.0
+"""The longest such pause. Each failure soon after the last pause doubles the pause."""
 SILENT_SECONDS: Final = 0.5
 """How long a follower that was late with a fetch may take for a request that brokers answer at once, in
 seconds. Clients that connect to it again would wait for their own time limits: 10 s and more."""
@@ -52,6 +57,35 @@ _NOT_LEADER: Final = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
 Edit: TypeAlias = tuple[int, bytes]
 """An offset in a response, and the bytes that replace as many bytes there."""
+
+
+class Pause(NamedTuple):
+    """A time in which nobody is led to a follower that has failed, or a client to no follower."""
+
+    until: float = -inf
+    """When it ends, in seconds."""
+    seconds: float = PAUSE_SECONDS
+    """How long it is, in seconds."""
+
+    def after(self, now: float) -> "Pause":
+        """Return the pause that begins now, because a follower has failed again."""
+        recent = now - self.until < MAX_PAUSE_SECONDS
+        seconds = min(2 * self.seconds, MAX_PAUSE_SECONDS) if recent else PAUSE_SECONDS
+        return Pause(now + seconds, seconds)
+
+
+class Reads(Protocol):
+    """The stage of a connection on which a client reads from a follower."""
+
+    follower: "Follower"
+    leaving: set[Place]
+    """The partitions that the client has to leave, because the broker is not in sync any more."""
+
+    def leave(self) -> set[Place]:
+        """Return these partitions, and note that the client is told."""
+
+
+_Stage = TypeVar("_Stage", bound=Reads)
 
 
 class Follower:
@@ -282,11 +316,11 @@ class Follower:
         self._holds.clear()
 
 
-class FromFollower(Around):
+class FromFollower(Around, Generic[_Stage]):
     """Makes the client's response to a fetch that may go to a follower.
 
     Args:
-        follower: the broker.
+        stage: the stage of the connection.
         inner: makes the response.
         fetching: the fetch, which is the innermost handler.
     """
@@ -298,14 +332,15 @@ class FromFollower(Around):
         "_pieces",
         "_sent",
         "_size",
+        "_stage",
         "_told",
         "_whole",
         "_whole_size",
     )
 
-    def __init__(self, follower: Follower, inner: Handler, fetching: FetchHandler) -> None:
+    def __init__(self, stage: _Stage, inner: Handler, fetching: FetchHandler) -> None:
         super().__init__(inner, fetching)
-        self._follower = follower
+        self._stage, self._follower = stage, stage.follower
         self._pieces: list[Buffer] = []
         """The beginning of an entry whose rest has not come."""
         self._size = 0
@@ -335,18 +370,10 @@ class FromFollower(Around):
         """
         return []
 
-    def leaves(self) -> bool:
-        """Return whether the client has to leave partitions, because the broker is not in sync any more."""
-        return False
-
-    def leave(self) -> set[Place]:
-        """Return these partitions, and note that the client is told."""
-        return set()
-
     def feed(self, chunk: bytes, *, last: bool) -> list[Buffer]:
         """Return the client's bytes that are ready now."""
         if self._leaves is None:
-            self._leaves = self.leaves()
+            self._leaves = bool(self._stage.leaving)
         pieces = self._fed(chunk, last=last)
         if not self._leaves:
             return pieces
@@ -372,7 +399,7 @@ class FromFollower(Around):
             return frame
         if walk.error_code or fetching.resend is not None:
             return frame
-        leaving = self.leave()
+        leaving = self._stage.leave()
         new, found = with_errors(frame, walk, leaving, isolation)
         if found != leaving:
             self._follower.fail("is not in sync any more")

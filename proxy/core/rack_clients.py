@@ -93,7 +93,7 @@ class NameReplicas(Over):
         return pieces if named is body else [frame[:at], named]
 
 
-class FromReplica(FromFollower):
+class FromReplica(FromFollower["RackClientsStage"]):
     """Makes the client's response to a fetch that goes to a broker in the rack.
 
     Args:
@@ -102,11 +102,7 @@ class FromReplica(FromFollower):
         fetching: the fetch, which is the innermost handler.
     """
 
-    __slots__ = ("_stage",)
-
-    def __init__(self, stage: "RackClientsStage", inner: Handler, fetching: FetchHandler) -> None:
-        super().__init__(stage.follower, inner, fetching)
-        self._stage = stage
+    __slots__ = ()
 
     def concerns(self) -> bool:
         """Return whether the response comes from a follower, and may be changed."""
@@ -115,14 +111,6 @@ class FromReplica(FromFollower):
     def edits(self, errors: Sequence[PartitionError], hints: Sequence[HintAt]) -> list[Edit]:
         """Return the changes in entries whose errors the leader might not give."""
         return self._stage.judge(errors, hints)
-
-    def leaves(self) -> bool:
-        """Return whether the client has to leave partitions."""
-        return bool(self._stage.leaving)
-
-    def leave(self) -> set[Place]:
-        """Return these partitions, and note that the client is told."""
-        return self._stage.leave()
 
     def feed(self, chunk: bytes, *, last: bool) -> list[Buffer]:
         """Return the client's bytes that are ready now."""

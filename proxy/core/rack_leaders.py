@@ -12,12 +12,13 @@ true leader. After trouble, a client gets true Metadata for some time (`RackLead
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
 
+from proxy.core.follower import Pause
 from proxy.protocol.leader_requests import Place
 from proxy.protocol.primitives import UUID_BYTES, ProtocolError
 from proxy.protocol.replicas import NOBODY, NodeIds, Replicas, read_replicas, with_leaders
@@ -50,10 +51,6 @@ Metadata for the partition. ``offsets``: the leader of a partition could not be 
 ``no_consumer``: the client sends requests that only leaders take. ``old_fetch``: followers do not answer its
 version of Fetch. ``login``: it has authenticated, and does not read yet.
 """
-PAUSE_SECONDS: Final = 30.0
-"""How long no client is told of a replica that has failed, in seconds."""
-MAX_PAUSE_SECONDS: Final = 300.0
-"""The longest such pause. Each failure soon after the last pause doubles the pause."""
 TRUE_SECONDS: Final = 60.0
 """How long a client gets true Metadata for a partition that its replica did not serve, in seconds."""
 LONG_SECONDS: Final = 300.0
@@ -101,15 +98,6 @@ class _Known:
         return self.table.nbytes + _MORE_BYTES
 
 
-class _Time(NamedTuple):
-    """How long a client gets true Metadata, or no client is told of a broker."""
-
-    until: float
-    """In seconds."""
-    seconds: float
-    """The length of this time, in seconds."""
-
-
 class RackLeaders:
     """What the connections of a process share.
 
@@ -141,9 +129,9 @@ class RackLeaders:
         """The number of responses that were held back."""
         self.changes = 0
         """The number of times that something else was learned of leaders, replicas or racks."""
-        self._true: OrderedDict[tuple[str, str], dict[Place, _Time]] = OrderedDict()
+        self._true: OrderedDict[tuple[str, str], dict[Place, Pause]] = OrderedDict()
         """The clients that get true Metadata, by client id and host, and the partitions for which they do."""
-        self._out: dict[int, _Time] = {}
+        self._out: dict[int, Pause] = {}
         """The brokers that have failed, by node id."""
         self._stages: set[Reading] = set()
         self._silent: dict[int, float] = {}
@@ -305,13 +293,11 @@ class RackLeaders:
         self.returns[how] += 1
         if node_id is None:
             return
-        last = self._out.get(node_id, _Time(-MAX_PAUSE_SECONDS, PAUSE_SECONDS))
+        last = self._out.get(node_id, Pause())
         if now < last.until:
             return
-        recent = now - last.until < MAX_PAUSE_SECONDS
-        seconds = min(2 * last.seconds, MAX_PAUSE_SECONDS) if recent else PAUSE_SECONDS
-        self._out[node_id] = _Time(now + seconds, seconds)
-        self.tell(node_id, seconds, now)
+        self._out[node_id] = pause = last.after(now)
+        self.tell(node_id, pause.seconds, now)
 
     def overdue(self, node_id: int | None, now: float) -> None:
         """Note that a replica is late with a request. It is probably late with others as well."""
@@ -392,7 +378,7 @@ class RackLeaders:
             now: the time of the other process in seconds. All processes have one clock.
         """
         if isinstance(who, int) and isinstance(seconds, float):
-            self._out[who] = _Time(now + seconds, seconds)
+            self._out[who] = Pause(now + seconds, seconds)
         elif isinstance(who, tuple) and isinstance(seconds, dict):
             self._distrust(*who, seconds, now)
 
@@ -400,7 +386,7 @@ class RackLeaders:
         found = self._true.setdefault((client_id, host), {})
         self._true.move_to_end((client_id, host))
         for place, each in seconds.items():
-            new = _Time(now + each, each)
+            new = Pause(now + each, each)
             found[place] = max(found.get(place, new), new)
         if len(found) > MAX_PLACES:
             latest = max(found.values())

@@ -21,7 +21,7 @@ import numpy as np
 
 from proxy.core.connection_state import ConnectionState
 from proxy.core.eligibility import BrokerVersions
-from proxy.core.follower import ASK_SECONDS, Edit, Follower, FromFollower, not_leader
+from proxy.core.follower import ASK_SECONDS, Edit, Follower, FromFollower, Pause, not_leader
 from proxy.core.in_flight import FetchHandler, Handler, InFlight
 from proxy.core.requests import read_client_names
 from proxy.core.stage import Stage
@@ -51,11 +51,6 @@ response of the follower, in seconds. It may not reach the follower.
 
 kafka-python comes back after each response of the follower. It is led away again.
 """
-PAUSE_SECONDS: Final = 30.0
-"""How long no fetch gets a rack after a follower has failed, in seconds. The leader may not know yet that it
-has failed."""
-MAX_PAUSE_SECONDS: Final = 300.0
-"""The longest such pause. Each failure soon after the last pause doubles the pause."""
 MAX_READERS: Final = 10_000
 """The maximum number of clients of which the gateway remembers whether they follow."""
 _MAX_PLACES: Final = 10_000
@@ -139,8 +134,7 @@ class RackReads:
         clients have left because the follower was not in sync any more."""
         self._readers: OrderedDict[tuple[str, str, str], Reader] = OrderedDict()
         self._stages: set[RackReadsStage] = set()
-        self._paused_until = 0.0
-        self._pause = PAUSE_SECONDS
+        self._pause = Pause()
         self._silent: dict[int | None, float] = {}
         """The brokers that were late with a fetch, each with the time at which the pause ends, in seconds."""
 
@@ -155,7 +149,7 @@ class RackReads:
 
     def paused(self, now: float) -> bool:
         """Return whether no fetch gets a rack now, because a follower has failed."""
-        return now < self._paused_until
+        return now < self._pause.until
 
     def failed(self, how: str, now: float) -> None:
         """Note that a follower does not serve its clients.
@@ -167,14 +161,12 @@ class RackReads:
         self.returns[how] += 1
         if self.paused(now):
             return
-        recent = now - self._paused_until < MAX_PAUSE_SECONDS and self._paused_until > 0
-        self._pause = min(2 * self._pause, MAX_PAUSE_SECONDS) if recent else PAUSE_SECONDS
-        self._paused_until = now + self._pause
+        self._pause = self._pause.after(now)
         self.changed()
 
     def overdue(self, node_id: int | None, now: float) -> None:
         """Note that a follower is late with a fetch. It is probably late with other requests as well."""
-        self._silent[node_id] = self._paused_until
+        self._silent[node_id] = self._pause.until
         for stage in tuple(self._stages):
             stage.follower.hurry(now)
 
@@ -202,7 +194,7 @@ class RackReads:
         self._stages.discard(stage)
 
 
-class Led(FromFollower):
+class Led(FromFollower["RackReadsStage"]):
     """Makes the client's response to a fetch that an answer of a leader has led to a follower.
 
     A follower that has fallen behind may answer OFFSET_OUT_OF_RANGE for records that the leader has. Some
@@ -214,23 +206,11 @@ class Led(FromFollower):
         fetching: the fetch, which is the innermost handler.
     """
 
-    __slots__ = ("_stage",)
-
-    def __init__(self, stage: "RackReadsStage", inner: Handler, fetching: FetchHandler) -> None:
-        super().__init__(stage.follower, inner, fetching)
-        self._stage = stage
+    __slots__ = ()
 
     def concerns(self) -> bool:
         """Return whether the response comes from a follower, and may be changed."""
         return super().concerns() and self._fetching.direct
-
-    def leaves(self) -> bool:
-        """Return whether the client has to leave partitions."""
-        return bool(self._stage.leaving)
-
-    def leave(self) -> set[Place]:
-        """Return these partitions, and note that the client is told."""
-        return self._stage.leave()
 
     def edits(self, errors: Sequence[PartitionError], _hints: Sequence[HintAt]) -> list[Edit]:
         """Return the changes in entries with OFFSET_OUT_OF_RANGE, if the client does not ask the leader."""

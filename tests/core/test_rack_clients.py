@@ -10,9 +10,9 @@ import pytest
 from proxy.core.connection import Connection
 from proxy.core.connection_state import ConnectionState
 from proxy.core.eligibility import BrokerVersions, SessionLimits
-from proxy.core.follower import ASK_SECONDS, MAX_HOLD_SECONDS, OVERDUE_SECONDS, SILENT_SECONDS
+from proxy.core.follower import ASK_SECONDS, MAX_HOLD_SECONDS, OVERDUE_SECONDS, PAUSE_SECONDS, SILENT_SECONDS
 from proxy.core.rack_clients import RackClientsStage
-from proxy.core.rack_leaders import PAUSE_SECONDS, TRUE_SECONDS, RackLeaders
+from proxy.core.rack_leaders import TRUE_SECONDS, RackLeaders
 from proxy.core.rack_reads import NotWritten, RackReads, RackReadsStage
 from proxy.core.siblings import Siblings
 from proxy.fetch_manager.cache import FetchSessionCache

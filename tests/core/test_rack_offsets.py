@@ -8,9 +8,10 @@ from proxy.core.connection import Connection
 from proxy.core.connection_state import ConnectionState
 from proxy.core.eligibility import BrokerVersions
 from proxy.core.events import NoConsumer
+from proxy.core.follower import PAUSE_SECONDS
 from proxy.core.leader_retry import QUIET_SECONDS
 from proxy.core.own import TakeReply
-from proxy.core.rack_leaders import PAUSE_SECONDS, RackLeaders
+from proxy.core.rack_leaders import RackLeaders
 from proxy.core.rack_offsets import LONG_SECONDS, OFTEN_SECONDS, TRUE_SECONDS, RackOffsetsStage, Troubles
 from proxy.core.raise_fetch import RaiseFetch
 from proxy.core.repeat import MAX_BYTES

@@ -10,11 +10,10 @@ import pytest
 
 from proxy.core.connection_state import ConnectionState
 from proxy.core.eligibility import BrokerVersions
-from proxy.core.follower import ASK_SECONDS, OVERDUE_SECONDS, SILENT_SECONDS
+from proxy.core.follower import ASK_SECONDS, OVERDUE_SECONDS, PAUSE_SECONDS, SILENT_SECONDS
 from proxy.core.rack_reads import (
     AGAIN_SECONDS,
     MISSES,
-    PAUSE_SECONDS,
     REFUSED_SECONDS,
     NotWritten,
     RackReads,
