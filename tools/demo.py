@@ -418,10 +418,6 @@ def show(outcome: DemoOutcome, console: Console) -> None:
         "fetchgate replay measure, of what was captured meanwhile on the client's side:\n", highlight=False
     )
     console.print(outcome.first_lines, highlight=False, markup=False)
-    for complaint in outcome.complaints:
-        console.print(f"FAILED: {complaint}", style="red", highlight=False, markup=False)
-    console.print()
-    console.print(NEXT, end="", highlight=False, soft_wrap=True)
 
 
 def seconds_of(text: str) -> float:
@@ -444,16 +440,20 @@ def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
     raise KeyboardInterrupt
 
 
-def perform(act: Callable[[Console], bool]) -> int:
+def perform(act: Callable[[Console], Sequence[str]], then: str) -> int:
     """Run a demo until it ends or Ctrl-C is pressed.
 
     Return the exit code, which is 0 if no check of the demo failed.
+
+    Args:
+        act: runs the demo and shows the result. It returns what is wrong with it.
+        then: what to try next.
     """
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
     console = Console()
     try:
-        return 0 if act(console) else EXIT_FAILED
+        return _end(console, act(console), then)
     except KeyboardInterrupt:
         console.print("demo: interrupted; everything that it started was stopped")
         return EXIT_INTERRUPTED
@@ -462,6 +462,14 @@ def perform(act: Callable[[Console], bool]) -> int:
             return EXIT_INTERRUPTED
         sys.stderr.write(f"demo: {error}\n")
         return EXIT_FAILED
+
+
+def _end(console: Console, complaints: Sequence[str], then: str) -> int:
+    for complaint in complaints:
+        console.print(f"FAILED: {complaint}", style="red", highlight=False, markup=False)
+    console.print()
+    console.print(then, end="", highlight=False, soft_wrap=True)
+    return EXIT_FAILED if complaints else 0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -475,12 +483,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     arguments = parser.parse_args(argv)
 
-    def act(console: Console) -> bool:
+    def act(console: Console) -> list[str]:
         outcome = run(arguments.seconds, Steps(console))
         show(outcome, console)
-        return not outcome.complaints
+        return outcome.complaints
 
-    return perform(act)
+    return perform(act, NEXT)
 
 
 if __name__ == "__main__":

@@ -208,10 +208,6 @@ def show(count: int, number: int, outcome: CooperativeOutcome, console: Console)
         highlight=False,
     )
     console.print(outcome.verdict, highlight=False)
-    for complaint in outcome.complaints:
-        console.print(f"FAILED: {complaint}", style="red", highlight=False, markup=False)
-    console.print()
-    console.print(NEXT, end="", highlight=False, soft_wrap=True)
 
 
 def _count(text: str) -> int:
@@ -246,12 +242,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     arguments = parser.parse_args(argv)
 
-    def act(console: Console) -> bool:
+    def act(console: Console) -> list[str]:
         outcome = run(arguments.records, arguments.gateways, Steps(console))
         show(arguments.records, arguments.gateways, outcome, console)
-        return not outcome.complaints
+        return outcome.complaints
 
-    return perform(act)
+    return perform(act, NEXT)
 
 
 if __name__ == "__main__":

@@ -235,10 +235,6 @@ def show(release: str, outcome: LinkOutcome, console: Console) -> None:
         highlight=False,
     )
     console.print(f"Saved on the link: {outcome.saved:.1%} of the bytes of an idle fetch.", highlight=False)
-    for complaint in outcome.complaints:
-        console.print(f"FAILED: {complaint}", style="red", highlight=False, markup=False)
-    console.print()
-    console.print(NEXT, end="", highlight=False, soft_wrap=True)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -261,12 +257,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     arguments = parser.parse_args(argv)
 
-    def act(console: Console) -> bool:
+    def act(console: Console) -> list[str]:
         outcome = run(arguments.kafka, arguments.seconds, Steps(console))
         show(arguments.kafka, outcome, console)
-        return not outcome.complaints
+        return outcome.complaints
 
-    return perform(act)
+    return perform(act, NEXT)
 
 
 if __name__ == "__main__":

@@ -403,10 +403,6 @@ def show(outcome: ZonesOutcome, console: Console) -> None:
         "names the replica as the leader: --rack-clients.",
         highlight=False,
     )
-    for complaint in outcome.complaints:
-        console.print(f"FAILED: {complaint}", style="red", highlight=False, markup=False)
-    console.print()
-    console.print(NEXT, end="", highlight=False, soft_wrap=True)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -426,12 +422,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     arguments = parser.parse_args(argv)
 
-    def act(console: Console) -> bool:
+    def act(console: Console) -> list[str]:
         outcome = run(arguments.seconds, Steps(console))
         show(outcome, console)
-        return not outcome.complaints
+        return outcome.complaints
 
-    return perform(act)
+    return perform(act, NEXT)
 
 
 if __name__ == "__main__":
