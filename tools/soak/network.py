@@ -9,9 +9,9 @@ relay delays and withholds bytes, but loses none.
 import asyncio
 import contextlib
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from typing import Final, Protocol, Self
+from typing import Final, Protocol, Self, TypeAlias
 
 from tools.kafka import Broker
 from tools.kafka.ports import free_ports
@@ -23,6 +23,8 @@ LISTENER: Final = "VIA"
 LINK_PORT: Final = 9092
 STEP_SECONDS: Final = 0.05
 CHUNK: Final = 65_536
+Uncut: TypeAlias = Callable[[], Awaitable[None]]
+"""Waits while a connection is cut."""
 
 
 class Wire(Protocol):
@@ -117,10 +119,15 @@ class Links:
 
 
 class Relays:
-    """A network without namespaces: one relay for each broker, all in one thread."""
+    """A network without namespaces: one relay for each broker, all in one thread.
 
-    def __init__(self, nodes: int) -> None:
-        self.relays = {node: NetworkRelay() for node in range(1, nodes + 1)}
+    Args:
+        nodes: the number of brokers, with the ids from 1 on.
+        make: makes a relay.
+    """
+
+    def __init__(self, nodes: int, make: "Callable[[], NetworkRelay] | None" = None) -> None:
+        self.relays = {node: (make or NetworkRelay)() for node in range(1, nodes + 1)}
         self.wires: dict[int, Wire] = dict(self.relays)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -168,10 +175,15 @@ class NetworkRelay:
         self.address, self.target = f"127.0.0.1:{port}", f"127.0.0.1:{port + 1}"
         self._server: asyncio.Server | None = None
 
+    @property
+    def listens(self) -> tuple[str, int]:
+        """The host and port of `address`."""
+        host, _, port = self.address.rpartition(":")
+        return host, int(port)
+
     async def start(self) -> None:
         """Start to listen at `address`."""
-        host, _, port = self.address.rpartition(":")
-        self._server = await asyncio.start_server(self._serve, host, int(port))
+        self._server = await asyncio.start_server(self._serve, *self.listens)
 
     def close(self) -> None:
         """Stop to listen."""
@@ -187,14 +199,24 @@ class NetworkRelay:
             except OSError:
                 return
             with _closing(far_writer):
-                await asyncio.gather(self._pump(near, far_writer), self._pump(far, near_writer))
+                uncut = await self._begin(near, far_writer)
+                await asyncio.gather(self._pump(near, far_writer, uncut), self._pump(far, near_writer, uncut))
 
-    async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+    async def _begin(self, _near: asyncio.StreamReader, _far: asyncio.StreamWriter) -> Uncut:
+        """Return a function that waits while a new connection is cut.
+
+        Args:
+            _near: the side of the client.
+            _far: the side of the target.
+        """
+        return self._uncut
+
+    async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, uncut: Uncut) -> None:
         with contextlib.suppress(OSError):
             while data := await source.read(CHUNK):
                 if self.delay:
                     await asyncio.sleep(self.delay)
-                await self._uncut()
+                await uncut()
                 sink.write(data)
                 await sink.drain()
         sink.close()

@@ -58,7 +58,7 @@ class GroupGateways:
         self.wires = self._relays.wires
         """The path from each gateway to the broker, by the gateway's number from 1 on. Empty if there is only
         one gateway."""
-        listeners = {f"VIA{number}": _split(relay.address) for number, relay in self._relays.relays.items()}
+        listeners = {f"VIA{number}": relay.listens for number, relay in self._relays.relays.items()}
         self.broker = Broker(properties=properties, listeners=listeners)
         self.processes: list[GatewayProcess] = []
         self._count, self._groups = count, groups
@@ -96,11 +96,6 @@ class GroupGateways:
             for line in gateway.log().splitlines()
             if any(word in line for word in DEFECTS)
         ]
-
-
-def _split(address: str) -> tuple[str, int]:
-    host, _, port = address.rpartition(":")
-    return host, int(port)
 
 
 @dataclass(frozen=True, slots=True)
