@@ -398,11 +398,21 @@ class Client:
         self._read()
         if self.state != "ended" and "c" not in self.asked:
             self._coordinate()
-        if self.state == "stable" and self.positions and "f" not in self.asked and not self.hand:
+        if self.fetches and self.positions and "f" not in self.asked and not self.hand:
             self._fetch()
         for _ in range(world.chance.randrange(4)):
-            if self.hand and self.state in {"stable", "revoking"}:
+            if self.hand and self.processes:
                 self._process()
+
+    @property
+    def fetches(self) -> bool:
+        """Whether the client fetches now."""
+        return self.state == "stable"
+
+    @property
+    def processes(self) -> bool:
+        """Whether the client processes the records that it has."""
+        return self.state in {"stable", "revoking"}
 
     def _coordinate(self) -> None:
         world = self.world
@@ -709,18 +719,13 @@ class Incremental(Client):
         self.revoked: set[int] = set()
         self.owners: dict[bytes, frozenset[TopicPartition]] = {}
 
-    def step(self) -> None:
-        world = self.world
-        if not self.alive or world.now < self.sleeps_until:
-            return
-        self._read()
-        if self.state != "ended" and "c" not in self.asked:
-            self._coordinate()
-        if self.state != "ended" and self.positions and "f" not in self.asked and not self.hand:
-            self._fetch()
-        for _ in range(world.chance.randrange(4)):
-            if self.hand and self.state != "ended":
-                self._process()
+    @property
+    def fetches(self) -> bool:
+        return self.alive
+
+    @property
+    def processes(self) -> bool:
+        return self.alive
 
     def _coordinate(self) -> None:
         world, leaves = self.world, self.leaving and self.state in {"stable", "unjoined"}

@@ -4,8 +4,6 @@ Metadata names the replica in the gateway's rack as leader, so that clients read
 replica that fails, and leave one that is not in sync.
 """
 
-import os
-import signal
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Any, Final
@@ -26,6 +24,8 @@ from tests.integration.test_rack_reads_live import (
     make_brokers,
     once_and_in_order,
     reads,
+    reads_while_killed,
+    reads_while_stopped,
     record_bytes,
 )
 from tools.gateway import GatewayProcess
@@ -84,17 +84,10 @@ def test_all_records_come_from_the_zone(brokers: Brokers, gateway: GatewayProces
 def test_a_client_comes_back_from_a_replica_that_is_killed(
     brokers: Brokers, gateway: GatewayProcess, program: Program
 ) -> None:
-    broker = brokers.cluster.broker(HERE)
     with consumer(program, gateway.address) as through:
         through.wait_ends(brokers.ends())
         from_the_zone(gateway)
-        broker.kill()
-        try:
-            until(lambda: HERE not in brokers.leaders(), "partitions have no new leader")
-            brokers.produce(*(b"while it is gone %d" % number for number in range(RECORDS)))
-            through.wait_ends(brokers.ends(), seconds=90)
-        finally:
-            broker.start()
+        reads_while_killed(brokers, through)
         assert _failures(gateway)
         through.stop()
     once_and_in_order(through)
@@ -105,18 +98,10 @@ def test_a_client_comes_back_from_a_replica_that_is_stopped(
     brokers: Brokers, gateway: GatewayProcess, program: Program
 ) -> None:
     """Its connections stay open. The gateway closes them when a fetch is late."""
-    broker = brokers.cluster.broker(HERE)
     with consumer(program, gateway.address) as through:
         through.wait_ends(brokers.ends())
         from_the_zone(gateway)
-        os.kill(broker.pid, signal.SIGSTOP)
-        try:
-            until(lambda: reads(gateway)["returns"]["overdue"] > 0, "nobody sees that it is overdue")
-            until(lambda: HERE not in brokers.leaders(), "partitions have no new leader")
-            brokers.produce(*(b"while it is stopped %d" % number for number in range(RECORDS)))
-            through.wait_ends(brokers.ends(), seconds=90)
-        finally:
-            os.kill(broker.pid, signal.SIGCONT)
+        reads_while_stopped(brokers, gateway, through)
         through.stop()
     once_and_in_order(through)
 

@@ -97,6 +97,33 @@ def follows(gateway: GatewayProcess) -> None:
     until(lambda: reads(gateway)["partitions_moved"] >= LED_ELSEWHERE, "the client does not follow")
 
 
+def reads_while_killed(brokers: Brokers, run: Run) -> None:
+    """Kill the replica, and check that a client gets what is produced meanwhile. Then start it again."""
+    broker = brokers.cluster.broker(HERE)
+    broker.kill()
+    try:
+        _reads_new(brokers, run, b"while it is gone %d")
+    finally:
+        broker.start()
+
+
+def reads_while_stopped(brokers: Brokers, gateway: GatewayProcess, run: Run) -> None:
+    """Stop the replica, and check the same. Then let it go on."""
+    broker = brokers.cluster.broker(HERE)
+    os.kill(broker.pid, signal.SIGSTOP)
+    try:
+        until(lambda: reads(gateway)["returns"]["overdue"] > 0, "nobody sees that it is overdue")
+        _reads_new(brokers, run, b"while it is stopped %d")
+    finally:
+        os.kill(broker.pid, signal.SIGCONT)
+
+
+def _reads_new(brokers: Brokers, run: Run, value: bytes) -> None:
+    until(lambda: HERE not in brokers.leaders(), "partitions have no new leader")
+    brokers.produce(*(value % number for number in range(RECORDS)))
+    run.wait_ends(brokers.ends(), seconds=90)
+
+
 def once_and_in_order(run: Run) -> None:
     for place, lines in run.records().items():
         offsets = [line["offset"] for line in lines]
@@ -132,17 +159,10 @@ def test_a_client_comes_back_from_a_replica_that_is_killed(
     brokers: Brokers, gateway: GatewayProcess, program: Program
 ) -> None:
     """It gets each record once and in order. While the replica is gone, no fetch has the rack."""
-    broker = brokers.cluster.broker(HERE)
     with consumer(program, gateway.address) as through:
         through.wait_ends(brokers.ends())
         follows(gateway)
-        broker.kill()
-        try:
-            until(lambda: HERE not in brokers.leaders(), "partitions have no new leader")
-            brokers.produce(*(b"while it is gone %d" % number for number in range(RECORDS)))
-            through.wait_ends(brokers.ends(), seconds=90)
-        finally:
-            broker.start()
+        reads_while_killed(brokers, through)
         assert any(reads(gateway)["returns"].values())
         through.stop()
     once_and_in_order(through)
@@ -152,17 +172,9 @@ def test_a_client_comes_back_from_a_replica_that_is_stopped(
     brokers: Brokers, gateway: GatewayProcess
 ) -> None:
     """Its connections stay open, and leaders still name it. The gateway closes the connections."""
-    broker = brokers.cluster.broker(HERE)
     with consumer(CONFLUENT, gateway.address) as through:
         through.wait_ends(brokers.ends())
         follows(gateway)
-        os.kill(broker.pid, signal.SIGSTOP)
-        try:
-            until(lambda: reads(gateway)["returns"]["overdue"] > 0, "nobody sees that it is overdue")
-            until(lambda: HERE not in brokers.leaders(), "partitions have no new leader")
-            brokers.produce(*(b"while it is stopped %d" % number for number in range(RECORDS)))
-            through.wait_ends(brokers.ends(), seconds=90)
-        finally:
-            os.kill(broker.pid, signal.SIGCONT)
+        reads_while_stopped(brokers, gateway, through)
         through.stop()
     once_and_in_order(through)
