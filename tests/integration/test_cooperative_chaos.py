@@ -1,4 +1,8 @@
-"""The chaos run of cooperative groups, as in `make soak`, but with only a few kills (case 41)."""
+"""The chaos run of cooperative groups, as in `make soak`, but with only a few kills (case 41).
+
+A run has a problem if a group does not share its partitions after the last disturbance. How much a group
+shares before that depends on the machine's load.
+"""
 
 import pytest
 
@@ -18,7 +22,6 @@ def test_nothing_is_lost_while_members_and_the_gateway_are_killed() -> None:
     assert outcome.problems == [], "\n".join([*lines, *summary(outcome)])
     assert outcome.done["killed"] == KILLS
     assert outcome.verdict.counts["records"] > 1000
-    assert outcome.unshared == []
 
 
 def test_nothing_is_lost_with_several_gateways() -> None:
@@ -32,4 +35,3 @@ def test_nothing_is_lost_with_several_gateways() -> None:
     assert outcome.done["gateway cut off"] > 0, told
     assert outcome.done["gateway restarted"] >= SEVERAL, told
     assert outcome.verdict.counts["records"] > 1000
-    assert outcome.unshared == [], told

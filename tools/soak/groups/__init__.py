@@ -19,8 +19,9 @@ Several groups are disturbed at the same time, each with its own kills. `--kills
 With `--gateways`, the members of each group are spread over several gateways. Gateways are killed, cut off
 from the broker for some seconds, every fifth time for a minute, and restarted one by one. The clocks of
 all gateways are the same. A run goes on until each of these has happened. A group that shares nothing has
-none of the faults below. So the end of the run tells how many records were processed while members shared
-their partition, and with `--must-share` a run fails if a group did not share.
+none of the faults below. So after the disturbances, each group must share its partitions before the run ends.
+The end of the run tells how many records were processed while members shared their partition, and with
+`--must-share` a run fails if a group shared too little.
 
 A run fails in these cases:
 
@@ -31,4 +32,5 @@ A run fails in these cases:
   not stopped, and its own gateway was neither down nor cut off.
 - A member that was stopped or cut off until its session expired received further records.
 - A gateway logged a defect of its own.
+- A group does not share its partitions again after the last disturbance.
 """

@@ -35,7 +35,7 @@ def main() -> int:
     parser.add_argument(
         "--must-share",
         action="store_true",
-        help="fail if a group did not share, with several gateways across them",
+        help="fail if a group shared less than a tenth of its records, with several gateways across them",
     )
     given = parser.parse_args()
     seed = random.randrange(1_000_000) if given.seed is None else given.seed  # noqa: S311 - not a secret

@@ -12,7 +12,7 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -23,7 +23,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
 from tools.kafka.admin import Admin
 from tools.soak.groups.gateways import IN_FLIGHT_SECONDS, UP_SECONDS, GatewayFaults, GroupGateways
-from tools.soak.groups.history import MemberLife, read
+from tools.soak.groups.history import Did, MemberLife, read
 from tools.soak.groups.judge import PROBLEMS, GroupsVerdict, judge
 from tools.soak.groups.sharing import Handled, Sharing, sharing
 
@@ -38,7 +38,7 @@ RATE: Final = 60.0
 SAY_SECONDS: Final = 10.0
 STUCK_SECONDS: Final = 90.0
 """The time limit between two processed records, in seconds. It applies from the end of the disturbances until
-all records are processed."""
+all records are processed. Within it, each group must share its partitions once there are no disturbances."""
 
 Say = Callable[[str], None]
 
@@ -83,7 +83,7 @@ class GroupsOutcome:
 
     @property
     def unshared(self) -> list[str]:
-        """The groups that did not share their partitions; with several gateways: not across gateways."""
+        """The groups that shared too little of the whole run; with several gateways: across gateways."""
         return [
             f"{name} did not share: {found}"
             for name, found in self.sharing.items()
@@ -172,6 +172,21 @@ class GroupMembers:
         for slot in self._slots:
             if slot.process is None or slot.process.poll() is not None:
                 self._start(slot)
+
+    def shares(self, since: float) -> bool:
+        """Return whether the members shared a partition since a time: across gateways, if there are several.
+
+        Args:
+            since: the time in seconds, of the monotonic clock.
+        """
+        found = sharing(
+            each
+            for slot in self._slots
+            if slot.life is not None
+            for each in _handled(slot.life, read(slot.path.read_text().splitlines())[0])
+            if each.at > since
+        )
+        return bool(found.across if len(self._gateways.processes) > 1 else found.within)
 
     def leave(self) -> None:
         """End all members gracefully."""
@@ -377,14 +392,18 @@ class _GroupsRun:
                     for number, each in enumerate(self._members)
                 ]
                 self._watch(working, failing, kills)
+                ended.set()
+                for done in [failing, *working]:
+                    done.result()
+                self._say("no more disturbances; waiting until all groups share ...")
+                for each in self._members:
+                    each.settle()
+                self._share()
             finally:
                 ended.set()
                 stop_producing.set()
-            for done in [producing, failing, *working]:
-                done.result()
-        self._say("no more disturbances; waiting until all is processed ...")
-        for each in self._members:
-            each.settle()
+            producing.result()
+        self._say("waiting until all is processed ...")
         self._wait()
         for each in self._members:
             each.leave()
@@ -398,10 +417,7 @@ class _GroupsRun:
                 ]
             judge(each.log(), lives, self._faults.down, self._outcome.verdict)
             self._outcome.sharing[each.name] = sharing(
-                Handled(did.at / 1e9, did.partition, life.name, life.gateway)
-                for life in lives
-                for did in life.did
-                if did.kind == "record"
+                handled for life in lives for handled in _handled(life, life.did)
             )
             self._outcome.errors.update(error for life in lives for error in life.errors)
         self._outcome.verdict.problems += self._gateways.defects()
@@ -433,6 +449,17 @@ class _GroupsRun:
             producer.poll(0)
         producer.flush(60)
 
+    def _share(self) -> None:
+        """Wait until each group shares its partitions. Records are produced, and nothing is disturbed."""
+        began, waiting = time.monotonic(), list(self._members)
+        while waiting and time.monotonic() - began < STUCK_SECONDS:
+            time.sleep(1)
+            waiting = [each for each in waiting if not each.shares(began)]
+        self._outcome.verdict.problems += [
+            f"{each.name} shared nothing in the {STUCK_SECONDS:.0f} s after the last disturbance"
+            for each in waiting
+        ]
+
     def _wait(self) -> None:
         """Wait until all records are processed, or there is no progress."""
         at, most = time.monotonic(), -1
@@ -443,6 +470,15 @@ class _GroupsRun:
             if some >= self._produced:
                 return
             time.sleep(1)
+
+
+def _handled(life: MemberLife, did: Iterable[Did]) -> Iterator[Handled]:
+    """Return the records among the actions of a process."""
+    return (
+        Handled(each.at / 1e9, each.partition, life.name, life.gateway)
+        for each in did
+        if each.kind == "record"
+    )
 
 
 def summary(outcome: GroupsOutcome) -> list[str]:
