@@ -438,7 +438,7 @@ class Config:
         default="0",
         help="raise max_wait_ms of fetches to this (at most 5s), for clients that tell the name of their "
         "software and are known to wait three times as long for a response; for others only by client id "
-        "(1s,billing=5s; which ones: docs/fetch-floors.md); 0: max_wait_ms stays as clients send it",
+        "(1s,billing=5s; which ones: docs/users/fetch-floors.md); 0: max_wait_ms stays as clients send it",
         live=True,
     )
     """The smallest `max_wait_ms` of fetches, in seconds, by client id. The key "" is for all other clients. 0
@@ -488,8 +488,8 @@ class Config:
         parse=_groups,
         default="",
         help="consumer groups whose members may share a partition, each with the records of its key ranges, "
-        "and commit for these (docs/cooperative.md): each has a client.id of its own that begins with the "
-        "group's name and a dot; needs the packages of '.[cooperative]'",
+        "and commit for these (docs/users/cooperative.md): each has a client.id of its own that begins with "
+        "the group's name and a dot; needs the packages of '.[cooperative]'",
     )
     """The names of the cooperative groups. If there are none, no client.id gives a client a lane."""
     cooperative_lanes: "Mapping[str, NamedLane]" = option(
@@ -498,7 +498,7 @@ class Config:
         default="",
         help="lanes with names, for clients whose client.id ends with .lane-NAME: the key ranges of each "
         'partition, as in {"billing": {"blue": {"orders": {"0": [[0, 2147483647]]}}}} for the group billing; '
-        "better written as tables in the file of --config (docs/cooperative.md)",
+        "better written as tables in the file of --config (docs/users/cooperative.md)",
         needs="cooperative",
         table=True,
         live=True,
@@ -510,7 +510,7 @@ class Config:
         default="",
         help="the topic of slots: each member of a group that shares partitions commits what it has done for "
         "one of its partitions, in its own group, and nothing is written to it; clients need READ on it "
-        "where brokers have ACLs (docs/cooperative.md; default: __consumer_offsets)",
+        "where brokers have ACLs (docs/users/cooperative.md; default: __consumer_offsets)",
         needs="cooperative",
     )
     """The topic of slots (`proxy.cooperative.slots`). Empty for `proxy.cooperative.group.SLOTS`."""
@@ -520,7 +520,7 @@ class Config:
         default="",
         help="the zone of this gateway, as brokers there have it in broker.rack (eu-west-1a), or @ and a "
         "file whose only line is that name (@/etc/podinfo/zone); the gateway counts the bytes with "
-        "brokers by zone (docs/zones.md)",
+        "brokers by zone (docs/users/zones.md)",
     )
     """The rack of the gateway. Empty if bytes are not counted by zone."""
     rack_reads: bool = option(
@@ -540,7 +540,7 @@ class Config:
         default="",
         help="client ids of consumers that read from the replica in this rack, because their Metadata names "
         "it as leader: for consumers that don't follow --rack-reads, and brokers without a "
-        "replica.selector.class (docs/zones.md); not with --transparent",
+        "replica.selector.class (docs/users/zones.md); not with --transparent",
         needs="rack",
         live=True,
     )

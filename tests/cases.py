@@ -1,4 +1,4 @@
-"""The sections, traps and cases that docs/fetch-semantics.md numbers, and where they are cited.
+"""The sections, traps and cases that docs/developers/fetch-semantics.md numbers, and where they are cited.
 
 A citation is written "section 2.3", "Case 17", "Cases 22 to 27", "cases 14 and 15", "Trap 25a"; in comments
 of the code "fetch-semantics 2.3 (case 17)".
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).parents[1]
-PAGE: Final = ROOT / "docs" / "fetch-semantics.md"
+PAGE: Final = ROOT / "docs" / "developers" / "fetch-semantics.md"
 
 _NUMBER: Final = r"\d+a?"
 _CITATION: Final = re.compile(rf"\b(case|trap)s? ({_NUMBER}(?:(?:, | and | to ){_NUMBER})*)", re.IGNORECASE)

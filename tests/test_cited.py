@@ -1,4 +1,4 @@
-"""Every case and trap of docs/fetch-semantics.md is cited by a test, and every citation exists there."""
+"""Tests cite every case and trap of docs/developers/fetch-semantics.md, and every citation exists there."""
 
 from typing import Final
 
@@ -74,7 +74,7 @@ def test_cases_and_traps_are_read_off_a_text(text: str, found: set[tuple[str, st
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        ("docs/fetch-semantics.md, section 2.8: error 0.", {"2.8"}),
+        ("docs/developers/fetch-semantics.md, section 2.8: error 0.", {"2.8"}),
         ("fetch-semantics 2.3 (case 17)", {"2.3"}),
         ("Section 4 of the page.", {"4"}),
         ("A question of DNS (RFC 1035, section 4).", set()),

@@ -56,13 +56,13 @@ def test_each_file_of_the_repository_that_is_named_is_there(page: Path) -> None:
 
 
 def test_the_page_of_metrics_explains_each_reason_to_forward_a_fetch() -> None:
-    page = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8")
     explained = page.partition("### Why a fetch is forwarded\n")[2].partition("\n#")[0]
     assert re.findall(r"^\| `(.+?)` \|", explained, re.MULTILINE) == list(Reason)
 
 
 def test_the_page_of_metrics_explains_each_reason_not_to_follow_a_leader() -> None:
-    page = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8")
     explained = page.partition("### Why a leader is not followed\n")[2].partition("\n#")[0]
     assert re.findall(r"^\| `(.+?)` \|", explained, re.MULTILINE) == list(NotFollowed)
 
@@ -76,7 +76,7 @@ def test_each_name_of_the_code_on_the_page_for_contributors_is_there() -> None:
 
 def test_the_supported_brokers_are_those_that_tests_run() -> None:
     """The upgrade page, the README and the broker tests list the same Kafka releases."""
-    page = (ROOT / "docs" / "upgrade.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "users" / "upgrade.md").read_text(encoding="utf-8")
     (told,) = re.findall(r"^\| Kafka brokers \| ([\d., ]+);", page, re.MULTILINE)
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     table = readme.partition("| broker | Fetch versions |")[2].partition("\n\n")[0]

@@ -1,4 +1,4 @@
-"""The import rules, folder by folder: see "Layout" in docs/design.md."""
+"""The import rules, folder by folder: see "Layout" in docs/developers/design.md."""
 
 import ast
 from pathlib import Path

@@ -57,8 +57,8 @@ failed; 2: wrong options; 130: interrupted
 """
 NEXT: Final = """\
 Try next:
-  docs/cooperative.md      for whom this is, for whom not; a drill to type: kill a member, kill a gateway,
-                           take the gateways out
+  docs/users/cooperative.md
+      for whom this is, for whom not; a drill to type: kill a member, kill a gateway, take the gateways out
   .venv/bin/fetchgate proxy --bootstrap YOUR-BROKER:9092 --cooperative YOUR-GROUP
       beside each consumer of the group; then start it with bootstrap.servers=127.0.0.1:19092, and
       client.id=YOUR-GROUP.1 for the first, YOUR-GROUP.2 for the second, and so on

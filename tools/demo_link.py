@@ -75,7 +75,8 @@ exit codes: 0: the records are the same, and the link takes what a native sessio
 2: wrong options; 130: interrupted
 """
 NEXT = """\
-Try next: the two commands of docs/deploy.md, "Two gateways in a row". docs/kip-227.md says how it works.
+Try next: the two commands of docs/users/deploy.md, "Two gateways in a row".
+docs/developers/kip-227.md says how it works.
 """
 
 

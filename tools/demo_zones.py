@@ -70,7 +70,8 @@ exit codes: 0: nothing lost, twice or out of order, and all clients read in thei
 """
 NEXT: Final = """\
 Try next:
-  docs/zones.md            what clients can do without fetchgate, what it costs, when the rack is written
+  docs/users/zones.md
+      what clients can do without fetchgate, what it costs, when the rack is written
   .venv/bin/fetchgate proxy --bootstrap YOUR-BROKER:9092 --rack YOUR-ZONE
       counts what crosses: curl http://127.0.0.1:9464/metrics | grep zone_bytes
   .venv/bin/fetchgate proxy --bootstrap YOUR-BROKER:9092 --rack YOUR-ZONE --rack-reads client

@@ -1,4 +1,4 @@
-"""The stage for members of cooperative groups (docs/cooperative.md). Sans-IO.
+"""The stage for members of cooperative groups (docs/users/cooperative.md). Sans-IO.
 
 The rest of the core sees a client without a lane: the client.id has no suffix, and fetches are full fetches
 of whole partitions. So these fetches use a session like any others. The stage takes the responses to the

@@ -274,7 +274,7 @@ class Eligibility:
         # Fetch-semantics, traps 1 and 2 (case 90).
         if fetch.unsupported_reason:
             return Reason(fetch.unsupported_reason)
-        # kafka-go's Reader: a session could leave out one entry at most (docs/design.md, law 6).
+        # kafka-go's Reader: a session could leave out one entry at most (docs/developers/design.md, law 6).
         if fetch.partitions < 2 and not (handler.has_session and fetch.partitions):
             return Reason.ONE_PARTITION
         features = self.features or self._heard(fetch)

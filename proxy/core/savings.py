@@ -1,4 +1,4 @@
-"""Decides whether a session saves bytes for one connection: law 6 of docs/design.md. Sans-IO.
+"""Decides whether a session saves bytes for one connection: law 6 of docs/developers/design.md. Sans-IO.
 
 A fetch can be forwarded unchanged, sent as a delta, or sent in full to create a session with its exact list.
 `Savings` chooses the cheapest form. The sizes of the requests are known, and the sizes of responses are

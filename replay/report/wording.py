@@ -348,12 +348,12 @@ def next_step(
             return (
                 "Next: find the key log of these TLS connections: the one that was given has no secrets that "
                 "open them. It must have been written by their clients or brokers while the capture was "
-                "taken (docs/captures.md)."
+                "taken (docs/users/captures.md)."
             )
         return (
             "Next: open the TLS connections with a key log of their clients or brokers: --keylog FILE. It "
-            "must have been written while the capture was taken (docs/captures.md). Without one, let the "
-            "clients go through `fetchgate proxy --capture DIR`, which ends TLS and writes plain captures."
+            "must have been written while the capture was taken (docs/users/captures.md). Without one, let "
+            "the clients go through `fetchgate proxy --capture DIR`: it ends TLS and writes plain captures."
         )
     if kafka and filters:
         return (

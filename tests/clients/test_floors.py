@@ -1,4 +1,4 @@
-"""No client gives up a fetch that waits for the longest `--fetch-max-wait`, as docs/fetch-floors.md says.
+"""No client gives up a fetch that waits the longest `--fetch-max-wait`, as docs/users/fetch-floors.md says.
 
 A client that gives up connects again and repeats its fetch. With a min_bytes that is never reached, it would
 never get a record. kafka-go is such a client, so the gateway leaves its fetches as they are.

@@ -1,4 +1,4 @@
-"""What only a leader answers, for clients for which replicas are named: rules 22 to 26 of docs/zones.md."""
+"""What only a leader answers, for clients with replicas as leaders: rules 22 to 26 of docs/users/zones.md."""
 
 from typing import Any, Final
 

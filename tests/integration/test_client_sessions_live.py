@@ -126,7 +126,9 @@ def test_two_gateways_in_a_row_have_sessions_between_them(
 ) -> None:
     """Two gateways use a session between them. The client and Kafka 1.0 use none."""
     options = [[word for word in line.split() if word.startswith("--")] for line in IN_A_ROW]
-    assert options == [["--bootstrap", "--listen"], ["--bootstrap"]], "as docs/deploy.md says, and as here"
+    assert options == [["--bootstrap", "--listen"], ["--bootstrap"]], (
+        "as docs/users/deploy.md says, and as here"
+    )
     with Broker("1.0.2") as broker, Admin(broker.address) as admin:
         admin.create_topic("events", partitions=PARTITIONS)
         far = start_gateway(broker.address)

@@ -1,4 +1,4 @@
-"""The drill of docs/cooperative.md, with the programs from the page."""
+"""The drill of docs/users/cooperative.md, with the programs from the page."""
 
 import re
 import subprocess
@@ -17,7 +17,7 @@ from tools.kafka.admin import Admin
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
 
-PAGE = Path(__file__).parents[2] / "docs" / "cooperative.md"
+PAGE = Path(__file__).parents[2] / "docs" / "users" / "cooperative.md"
 KEYS = {f"order-{number}" for number in range(1, 10)}
 Seen = list[tuple[str, int]]
 """Key and number of each record."""

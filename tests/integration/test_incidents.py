@@ -1,4 +1,4 @@
-"""The drill of docs/incidents.md for operators: each incident is reported within ten seconds."""
+"""The drill of docs/users/incidents.md for operators: each incident is reported within ten seconds."""
 
 import json
 import os

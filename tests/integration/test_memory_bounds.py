@@ -1,4 +1,4 @@
-"""A gateway's memory stays within the limits in docs/deploy.md, even if all its parts are at their limits."""
+"""A gateway's memory stays within the limits in docs/users/deploy.md, with all its parts at their limits."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack

@@ -1,4 +1,4 @@
-"""The layouts have the sizes and offsets of docs/fetch-semantics.md, section 1.5.
+"""The layouts have the sizes and offsets of docs/developers/fetch-semantics.md, section 1.5.
 
 The tests include the numbers of elements at which a uvarint gets one byte longer.
 """

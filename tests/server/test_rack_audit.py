@@ -1,4 +1,4 @@
-"""Bytes with brokers are counted by zone (docs/zones.md). The tests have the numbers of its rules."""
+"""Bytes with brokers are counted by zone (docs/users/zones.md). The tests have the numbers of its rules."""
 
 import asyncio
 import json

@@ -23,7 +23,7 @@ ROOT: Final = Path(__file__).parents[2]
 ALERTS: Final = ROOT / "tools" / "deploy" / "alerts.yml"
 ALERT_TESTS: Final = ROOT / "tools" / "deploy" / "alerts.test.yml"
 DASHBOARD: Final = ROOT / "tools" / "deploy" / "grafana.json"
-DOCS: Final = ROOT / "docs" / "metrics.md"
+DOCS: Final = ROOT / "docs" / "reference" / "metrics.md"
 
 SELECTOR = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)\s*(?:\{([^}]*)\})?")
 MATCHER = re.compile(r"(\w+)\s*(?:=~|!~|!=|=)\s*\"([^\"]*)\"")

@@ -29,7 +29,7 @@ megabytes per second and milliseconds are not.
 - `cooperative`: four consumers that share a partition by key, compared with other ways to consume it.
 - `replay`: `measure` and `inspect` of large generated captures, compared with tshark; more bytes, more files,
   a cluster, many connections; CPU by stage; cold starts; `drive`.
-- `zones`: the options of racks (docs/zones.md): the gateway's CPU, bytes that cross zones, latency at a
+- `zones`: the options of racks (docs/users/zones.md): the gateway's CPU, bytes that cross zones, latency at a
   follower, the time back from a replica that fails, and what that does to other clients. It takes 15 minutes
   at most.
 

@@ -152,7 +152,7 @@ def test_nothing_but_files_that_are_no_captures_is_told_with_code_3(
 def test_a_file_that_is_no_capture_ends_with_code_3(
     command: str, data: bytes, reason: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """If the only input is no capture file, the exit code is 3, as docs/captures.md says."""
+    """If the only input is no capture file, the exit code is 3, as docs/users/captures.md says."""
     file = tmp_path / "a.pcap"
     file.write_bytes(data)
     assert main([command, str(file)]) == 3

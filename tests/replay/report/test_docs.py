@@ -9,7 +9,7 @@ from replay.report import wording
 from replay.report.csv import COLUMNS, ZONE_COLUMNS
 from replay.report.model import Report
 
-PAGE = (Path(__file__).parents[3] / "docs" / "reading-the-report.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs" / "users" / "report.md").read_text()
 CODE = set(re.findall(r"`([^`\n]+)`", PAGE))
 
 

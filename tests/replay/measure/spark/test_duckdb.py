@@ -1,4 +1,4 @@
-"""Tests of the table for people: the queries of docs/duckdb.md give the results that the page shows.
+"""Tests of the table for people: the queries of docs/reference/duckdb.md give the results shown there.
 
 They also check that the page explains all columns, and that the added columns have the right values.
 """
@@ -22,7 +22,7 @@ from tests.replay.tables import measured as at_once
 pytestmark = pytest.mark.integration
 
 FIRST, SECOND = CAPTURES / "many-clients-any.pcap", CAPTURES / "aiokafka-rebalance.pcap"
-PAGE: Final = (Path(__file__).parents[4] / "docs" / "duckdb.md").read_text(encoding="utf-8")
+PAGE: Final = (Path(__file__).parents[4] / "docs" / "reference" / "duckdb.md").read_text(encoding="utf-8")
 VIEW, *QUESTIONS = re.findall(r"^```sql\n([\s\S]+?)^```\n(?:\n((?:\|.*\n)+))?", PAGE, re.MULTILINE)
 NESTED: Final = {
     "summary": "field",

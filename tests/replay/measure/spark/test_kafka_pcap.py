@@ -98,7 +98,7 @@ def test_the_notebook_answers_its_questions(
 ) -> None:
     monkeypatch.chdir(ROOT)
     monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
-    notebook: dict[str, Any] = runpy.run_path("docs/questions.py")
+    notebook: dict[str, Any] = runpy.run_path("docs/users/questions.py")
     expected = rows(*CAPTURES.glob("*.pcap"))
 
     assert notebook["spark"] is spark

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Questions about captured Kafka traffic, in SQL
 #
-# A notebook: Jupyter opens it with jupytext, and `python docs/questions.py` runs it.
+# A notebook: Jupyter opens it with jupytext, and `python docs/users/questions.py` runs it.
 # It needs fetchgate with its extra `[replay]`, and Java 17 or later. captures.md describes the columns.
 
 # %%
