@@ -75,11 +75,11 @@ def test_each_name_of_the_code_on_the_page_for_contributors_is_there() -> None:
 
 
 def test_the_supported_brokers_are_those_that_tests_run() -> None:
-    """The upgrade page, the README and the broker tests list the same Kafka releases."""
+    """The upgrade page, the page of brokers and the broker tests list the same Kafka releases."""
     page = (ROOT / "docs" / "users" / "upgrade.md").read_text(encoding="utf-8")
     (told,) = re.findall(r"^\| Kafka brokers \| ([\d., ]+);", page, re.MULTILINE)
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    table = readme.partition("| broker | Fetch versions |")[2].partition("\n\n")[0]
+    brokers = (ROOT / "docs" / "reference" / "clients-and-brokers.md").read_text(encoding="utf-8")
+    table = brokers.partition("| broker | Fetch versions |")[2].partition("\n\n")[0]
     lockstep = (ROOT / "tests" / "integration" / "test_lockstep.py").read_text(encoding="utf-8")
     (run,) = re.findall(r"^RELEASES = \((.*)\)$", lockstep, re.MULTILINE)
     assert (

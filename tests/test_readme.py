@@ -1,0 +1,94 @@
+"""The README is short, begins with what a reader tries first, and has the figures of BENCHMARKS.md."""
+
+import re
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tools.diagram import BENCHMARKS, rows
+
+ROOT: Final = Path(__file__).parents[1]
+README: Final = (ROOT / "README.md").read_text(encoding="utf-8")
+MEASURED: Final = BENCHMARKS.read_text(encoding="utf-8")
+MAX_WORDS: Final = 1300
+SCREEN: Final = 30
+"""How many lines of the page are on the first screen."""
+
+
+def test_it_is_read_in_five_minutes() -> None:
+    assert len(README.split()) <= MAX_WORDS
+
+
+@pytest.mark.parametrize("first", ["make demo ", "make test ", "(docs/fetch.svg)"])
+def test_the_first_screen_has_the_two_commands_and_the_picture(first: str) -> None:
+    assert first in "\n".join(README.splitlines()[:SCREEN])
+
+
+def test_no_picture_is_made_of_characters() -> None:
+    assert not re.search(r"\+--|--\+|-->|<--", README)
+
+
+@pytest.mark.parametrize(
+    ("follows", "table"),
+    [
+        ("100 partitions, one with 50 records a second", "100 partitions, one with 50 records/s"),
+        ("1,000 partitions, one with 50 records a second", "1,000 partitions, one with 50 records/s"),
+        ("100 partitions, each with 5 records a second", "100 partitions with 5 records/s each"),
+    ],
+)
+def test_what_is_saved_was_measured(follows: str, table: str) -> None:
+    row = rows(MEASURED, f"Broker's side: {table}")
+    both, below, included = row["both"], row["below direct"], row["records included"]
+    cells = (both["direct"], both["gateway"], f"{below['gateway']} %", f"{included['gateway']} %")
+    assert f"| {follows} | {' | '.join(cells)} |" in README
+
+
+def test_the_picture_is_described_with_its_figures() -> None:
+    both = rows(MEASURED, "Broker's side: 100 partitions, one with 50 records/s")["both"]
+    assert f"{both['direct']} bytes become {both['gateway']}](docs/fetch.svg)" in README
+
+
+BULK: Final = "Bulk: 2 GB of 1 KB records, 12 partitions, one confluent-kafka consumer"
+SLOW: Final = "Latency: 500 records/s of 200 bytes, produce to consume"
+FAST: Final = "Latency: 2,000 records/s of 200 bytes, produce to consume"
+IDLE: Final = "Idle: 1,000 partitions, one with 100 records/s"
+P99: Final = "p99 in the floor's"
+MEMORY: Final = "Resident memory"
+START: Final = "A gateway before it has clients"
+
+
+@pytest.mark.parametrize(
+    ("sentence", "table", "row", "column"),
+    [
+        ("{} s for each GB", BULK, "CPU of the proxy", "gateway"),
+        ("GB: {} times the bare proxy", BULK, "CPU in the floor's", "gateway"),
+        ("(haproxy: {} times)", BULK, "CPU in the floor's", "haproxy"),
+        ("| {} % of a core", IDLE, "proxy", "gateway"),
+        ("core: {} times the bare proxy", IDLE, "proxy in the floor's", "gateway"),
+        ("| {} MB with one client", MEMORY, "one client, after drains", "gateway"),
+        ("{} KB for each idle connection", MEMORY, "an idle connection", "gateway"),
+        ("{} bytes for each partition in a session", MEMORY, "a partition in a session", "gateway"),
+        ("{} MB for the gateway alone", START, "installed packages", "gateway"),
+    ],
+)
+def test_what_it_costs_was_measured(sentence: str, table: str, row: str, column: str) -> None:
+    assert sentence.format(rows(MEASURED, table)[row][column]) in README
+
+
+def test_the_latency_was_measured() -> None:
+    added = [f"{measured(table, 'added to p50'):.2f}" for table in (SLOW, FAST)]
+    assert f"median {' to '.join(added)} ms higher" in README
+    above = [f"{(measured(table, P99) - 1) * 100:.0f} %" for table in (FAST, SLOW)]
+    assert f"p99 {' to '.join(above)} higher" in README
+
+
+def test_a_saving_is_not_said_to_be_higher_than_measured() -> None:
+    said = re.search(r"up to (\d+) % smaller", README)
+    assert said
+    table = "Broker's side: 1,000 partitions, one with 50 records/s"
+    assert int(said[1]) <= measured(table, "records included")
+
+
+def measured(table: str, row: str) -> float:
+    return float(rows(MEASURED, table)[row]["gateway"])
