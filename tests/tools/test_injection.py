@@ -1,0 +1,399 @@
+"""The admission webhook adds the gateway to pods that ask for it: AdmissionReview in, JSON Patch out."""
+
+import base64
+import json
+from collections.abc import Iterator
+from copy import deepcopy
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests.tools.injector import Injector, injector
+from tools.certificates import Authority
+from tools.deploy.webhook.injection import FIXED, review
+from tools.kafka.ports import free_ports
+
+SIDECAR: Final = {
+    "name": "fetchgate",
+    "image": "fetchgate:1",
+    "restartPolicy": "Always",
+    "env": [
+        {"name": "FETCHGATE_LISTEN", "value": "127.0.0.1:19092"},
+        {"name": "FETCHGATE_METRICS", "value": "0.0.0.0:9465"},
+    ],
+}
+AT_GATEWAY: Final = {"name": "KAFKA", "value": "127.0.0.1:19092"}
+LABELS: Final = {"op": "add", "path": "/metadata/labels", "value": {"fetchgate/injected": "true"}}
+ASKS: Final = {"fetchgate/bootstrap": "kafka:9092"}
+
+
+def sidecar(*env: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    """Return the gateway's container with more variables, and with other fields."""
+    return {**SIDECAR, "env": [*SIDECAR["env"], *env], **fields}
+
+
+def added(container: dict[str, Any]) -> dict[str, Any]:
+    """Return the operation that adds the gateway to a pod without init containers."""
+    return {"op": "add", "path": "/spec/initContainers", "value": [container]}
+
+
+def bootstrap(value: str) -> dict[str, Any]:
+    return {"name": "FETCHGATE_BOOTSTRAP", "value": value}
+
+
+def client(*env: dict[str, Any], name: str = "app") -> dict[str, Any]:
+    return {"name": name, "image": "app:1", "env": [*env]}
+
+
+def pod(annotations: dict[str, str], *containers: dict[str, Any], **spec: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"generateName": "app-", "annotations": annotations},
+        "spec": {"containers": [*containers] or [client()], **spec},
+    }
+
+
+def asked(pod: dict[str, Any]) -> dict[str, Any]:
+    """Return an AdmissionReview as the API server sends it, without fields that the webhook does not read."""
+    return {
+        "apiVersion": "admission.k8s.io/v1",
+        "kind": "AdmissionReview",
+        "request": {
+            "uid": "705ab4f5-6393-11e8-b7cc-42010a800002",
+            "kind": {"group": "", "version": "v1", "kind": "Pod"},
+            "namespace": "shop",
+            "operation": "CREATE",
+            "object": pod,
+        },
+    }
+
+
+def response(pod: dict[str, Any], container: dict[str, Any] = SIDECAR) -> dict[str, Any]:
+    """Return the response for a pod. Check the fields that all responses have."""
+    question = asked(pod)
+    before = deepcopy((question, container))
+    answer = review(question, container)
+    assert (question, container) == before, "what comes in is not changed"
+    assert (answer["apiVersion"], answer["kind"]) == ("admission.k8s.io/v1", "AdmissionReview")
+    response: dict[str, Any] = answer["response"]
+    assert response.pop("uid") == question["request"]["uid"]
+    return response
+
+
+def patch(pod: dict[str, Any], container: dict[str, Any] = SIDECAR) -> list[dict[str, Any]]:
+    """Return the JSON Patch for a pod that is allowed and changed."""
+    answer = response(pod, container)
+    operations: list[dict[str, Any]] = json.loads(base64.b64decode(answer.pop("patch")))
+    assert answer == {"allowed": True, "patchType": "JSONPatch"}
+    return operations
+
+
+def refusal(pod: dict[str, Any]) -> str:
+    """Return the message for a pod that is refused."""
+    answer = response(pod)
+    message: str = answer["status"].pop("message")
+    assert answer == {"allowed": False, "status": {"code": 400}}
+    assert "\n" not in message
+    return message
+
+
+# -- added
+
+
+def test_the_client_s_variable_leads_to_the_gateway_and_its_value_is_the_bootstrap() -> None:
+    app = client({"name": "LEVEL", "value": "info"}, {"name": "KAFKA", "value": "kafka1:9092, kafka2:9092"})
+    assert patch(pod({"fetchgate/bootstrap-env": "KAFKA"}, app)) == [
+        {"op": "replace", "path": "/spec/containers/0/env/1", "value": AT_GATEWAY},
+        LABELS,
+        added(sidecar(bootstrap("kafka1:9092, kafka2:9092"))),
+    ]
+
+
+def test_all_containers_with_the_variable_are_led_and_the_gateway_is_the_first() -> None:
+    old = {"name": "KAFKA", "value": "kafka:9092"}
+    asking = pod(
+        {"fetchgate/bootstrap-env": "KAFKA"},
+        client(old),
+        client(name="proxy"),
+        client(old, name="worker"),
+        initContainers=[client(name="wait"), client(old, name="migrate")],
+    )
+    asking["metadata"]["labels"] = {"app": "shop"}
+    assert patch(asking) == [
+        {"op": "replace", "path": "/spec/initContainers/1/env/0", "value": AT_GATEWAY},
+        {"op": "replace", "path": "/spec/containers/0/env/0", "value": AT_GATEWAY},
+        {"op": "replace", "path": "/spec/containers/2/env/0", "value": AT_GATEWAY},
+        {"op": "add", "path": "/metadata/labels/fetchgate~1injected", "value": "true"},
+        {"op": "add", "path": "/spec/initContainers/0", "value": sidecar(bootstrap("kafka:9092"))},
+    ]
+
+
+def test_a_variable_from_a_config_map_is_read_from_there_for_the_gateway() -> None:
+    source = {"valueFrom": {"configMapKeyRef": {"name": "kafka", "key": "servers"}}}
+    assert patch(pod({"fetchgate/bootstrap-env": "KAFKA"}, client({"name": "KAFKA", **source}))) == [
+        {"op": "replace", "path": "/spec/containers/0/env/0", "value": AT_GATEWAY},
+        LABELS,
+        added(sidecar({"name": "FETCHGATE_BOOTSTRAP", **source})),
+    ]
+
+
+def test_a_variable_that_no_env_has_is_added_to_all_containers_if_the_bootstrap_is_known() -> None:
+    """For example, it comes from `envFrom`: `env` has precedence over it."""
+    asking = pod(
+        {**ASKS, "fetchgate/bootstrap-env": "KAFKA"},
+        {**client(), "envFrom": [{"configMapRef": {"name": "kafka"}}]},
+        client({"name": "LEVEL", "value": "info"}, name="worker"),
+    )
+    asking["spec"]["initContainers"] = [client(name="wait")]
+    assert patch(asking) == [
+        {"op": "add", "path": "/spec/containers/0/env", "value": [AT_GATEWAY]},
+        {"op": "add", "path": "/spec/containers/1/env/0", "value": AT_GATEWAY},
+        LABELS,
+        {"op": "add", "path": "/spec/initContainers/0", "value": sidecar(bootstrap("kafka:9092"))},
+    ]
+
+
+def test_a_bootstrap_that_is_given_counts_and_not_the_variable_s_value() -> None:
+    app = client({"name": "KAFKA", "value": "$(HOST):$(PORT)"})
+    assert patch(pod({**ASKS, "fetchgate/bootstrap-env": "KAFKA"}, app)) == [
+        {"op": "replace", "path": "/spec/containers/0/env/0", "value": AT_GATEWAY},
+        LABELS,
+        added(sidecar(bootstrap("kafka:9092"))),
+    ]
+
+
+def test_without_a_variable_the_client_is_left_alone() -> None:
+    app = client({"name": "KAFKA", "value": "127.0.0.1:19092"})
+    assert patch(pod(ASKS, app)) == [LABELS, added(sidecar(bootstrap("kafka:9092")))]
+
+
+def test_the_container_may_have_the_bootstrap_for_pods_that_do_not_say_theirs() -> None:
+    container = sidecar(bootstrap("all:9092"))
+    led = {"op": "add", "path": "/spec/containers/0/env", "value": [AT_GATEWAY]}
+    assert patch(pod({"fetchgate/bootstrap-env": "KAFKA"}), container) == [led, LABELS, added(container)]
+    assert patch(pod({"fetchgate/image": "fetchgate:1"}), container) == [LABELS, added(container)]
+    app = client({"name": "KAFKA", "value": "own:9092"})
+    *_, last = patch(pod({"fetchgate/bootstrap-env": "KAFKA"}, app), container)
+    assert last == added(sidecar(bootstrap("own:9092")))
+
+
+def test_image_resources_and_options_are_the_pod_s() -> None:
+    annotations = {
+        "fetchgate/image": "registry.example/fetchgate:2",
+        "fetchgate/resources": '{"requests": {"memory": "96Mi"}, "limits": {"memory": "128Mi"}}',
+        "fetchgate/rack": "eu-west-1a",
+        "fetchgate/rack-reads": "client",
+        "fetchgate/max-sessions": "50",
+        "fetchgate/bootstrap": "kafka:9092",
+        "example.org/other": "stays",
+    }
+    container = sidecar(
+        {"name": "FETCHGATE_MAX_SESSIONS", "value": "200"}, resources={"limits": {"cpu": "1"}}
+    )
+    assert patch(pod(annotations), container) == [
+        LABELS,
+        added(
+            sidecar(
+                {"name": "FETCHGATE_MAX_SESSIONS", "value": "50"},
+                {"name": "FETCHGATE_RACK", "value": "eu-west-1a"},
+                {"name": "FETCHGATE_RACK_READS", "value": "client"},
+                bootstrap("kafka:9092"),
+                image="registry.example/fetchgate:2",
+                resources={"requests": {"memory": "96Mi"}, "limits": {"memory": "128Mi"}},
+            )
+        ),
+    ]
+
+
+def test_a_rack_that_the_kubelet_reads_later_counts_as_a_rack() -> None:
+    label = {"fieldRef": {"fieldPath": "metadata.labels['topology.kubernetes.io/zone']"}}
+    rack = {"name": "FETCHGATE_RACK", "valueFrom": label}
+    reads = {"name": "FETCHGATE_RACK_READS", "value": "client"}
+    assert patch(pod(ASKS | {"fetchgate/rack-reads": "client"}), sidecar(rack)) == [
+        LABELS,
+        added(sidecar(rack, bootstrap("kafka:9092"), reads)),
+    ]
+
+
+# -- left as it is
+
+
+@pytest.mark.parametrize(
+    "asking",
+    [
+        pod({}),
+        pod({"example.org/fetchgate": "true"}),
+        {"metadata": {"name": "app"}, "spec": {"containers": [client()]}},
+        {"metadata": {"name": "app", "annotations": None}, "spec": {"containers": [client()]}},
+        pod(ASKS, initContainers=[SIDECAR]),
+        pod(ASKS, client(), client(name="fetchgate")),
+    ],
+    ids=["asks for nothing", "other", "no annotations", "null", "has one", "has one of its own"],
+)
+def test_a_pod_that_does_not_ask_or_has_a_gateway_stays_as_it_is(asking: dict[str, Any]) -> None:
+    assert response(asking) == {"allowed": True}
+
+
+def test_a_pod_is_changed_once() -> None:
+    asking = pod({"fetchgate/bootstrap-env": "KAFKA"}, client({"name": "KAFKA", "value": "kafka:9092"}))
+    led, labels, gateway = patch(asking)
+    asking["spec"]["containers"][0]["env"][0] = led["value"]
+    asking["metadata"]["labels"] = labels["value"]
+    asking["spec"]["initContainers"] = gateway["value"]
+    assert response(asking) == {"allowed": True}
+
+
+def test_a_pod_in_the_network_of_its_node_is_left_alone_and_told_why() -> None:
+    assert response(pod(ASKS, hostNetwork=True)) == {
+        "allowed": True,
+        "warnings": [
+            "fetchgate is not added: with hostNetwork, the gateway's ports would be open on the node"
+        ],
+    }
+
+
+# -- refused
+
+WITH_KAFKA: Final = {"fetchgate/bootstrap-env": "KAFKA"}
+
+
+@pytest.mark.parametrize(
+    ("annotations", "env", "said"),
+    [
+        (
+            {"fetchgate/bootstrap-enf": "KAFKA"},
+            [],
+            "fetchgate/bootstrap-enf: there is no such annotation; did you mean fetchgate/bootstrap-env?",
+        ),
+        ({"fetchgate/qqq": "1"}, [], "fetchgate/qqq: there is no such annotation"),
+        ({"fetchgate/config": "x.toml"}, [], "fetchgate/config: there is no such annotation"),
+        ({"fetchgate/bootstrap": ""}, [], "fetchgate/bootstrap: it is empty; give a value, or leave it out"),
+        (
+            {"fetchgate/max-sessions": "50"},
+            [],
+            "fetchgate/bootstrap is missing: set it to the brokers' addresses, or set ",
+        ),
+        (
+            WITH_KAFKA,
+            [("KAFKA_URL", "kafka:9092")],
+            "fetchgate/bootstrap-env: no container has KAFKA in its env; set fetchgate/bootstrap to the",
+        ),
+        (
+            WITH_KAFKA,
+            [("KAFKA", "a:9092"), ("KAFKA", "b:9092")],
+            "fetchgate/bootstrap-env: KAFKA has more than one value in this pod; set fetchgate/bootstrap to",
+        ),
+        (
+            WITH_KAFKA,
+            [("KAFKA", "$(HOST):9092")],
+            "fetchgate/bootstrap-env: KAFKA is $(HOST):9092, made of other variables; set ",
+        ),
+        (
+            WITH_KAFKA,
+            [("KAFKA", "127.0.0.1:19092")],
+            "fetchgate/bootstrap-env: KAFKA is 127.0.0.1:19092, the gateway's own address; set",
+        ),
+        (ASKS | {"fetchgate/resources": "96Mi"}, [], "fetchgate/resources: give JSON such as "),
+        (ASKS | {"fetchgate/resources": '{"memory": "96Mi"}'}, [], "fetchgate/resources: give JSON such as "),
+        (ASKS | {"fetchgate/max-sessions": "many"}, [], "fetchgate/max-sessions: "),
+        (ASKS | {"fetchgate/max-inflight-bytes": "1x"}, [], "fetchgate/max-inflight-bytes: "),
+        ({"fetchgate/bootstrap": "kafka:port"}, [], "fetchgate/bootstrap: "),
+        (WITH_KAFKA, [("KAFKA", "kafka:port")], "KAFKA: "),
+        (WITH_KAFKA, [("KAFKA", "")], "KAFKA: "),
+        (ASKS | {"fetchgate/rack-reads": "client"}, [], "--rack-reads has no effect alone"),
+        *(
+            (ASKS | {f"fetchgate/{name}": "x"}, [], f"fetchgate/{name}: this option is the same for all pods")
+            for name in FIXED
+        ),
+    ],
+)
+def test_a_wrong_annotation_is_refused_and_named(
+    annotations: dict[str, str], env: list[tuple[str, str]], said: str
+) -> None:
+    app = client(*({"name": name, "value": value} for name, value in env))
+    assert refusal(pod(annotations, app)).startswith(said)
+
+
+def test_what_is_no_review_of_a_pod_is_an_error() -> None:
+    for wrong in ({}, {"request": {"uid": "1"}}, {"request": {"uid": "1", "object": {"kind": "Node"}}}):
+        with pytest.raises(KeyError):
+            review(wrong, SIDECAR)
+
+
+# -- the server
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
+
+
+@pytest.fixture
+def server(tmp_path: Path, authority: Authority) -> Iterator[Injector]:
+    pytest.importorskip("starlette", reason="no starlette here")
+    pytest.importorskip("uvicorn", reason="no uvicorn here")
+    at = ("127.0.0.1", free_ports())
+    with injector(tmp_path, SIDECAR, authority.sign("server"), authority.file, at) as running:
+        yield running
+
+
+def test_the_server_answers_over_tls_and_logs_what_became_of_each_pod(
+    server: Injector, tmp_path: Path
+) -> None:
+    wrong = pod(ASKS | {"fetchgate/max-sessions": "many"})
+    for asking in (pod(ASKS), pod({}), pod(ASKS, hostNetwork=True), wrong):
+        status, text = server.ask("/inject", json.dumps(asked(asking)))
+        assert (status, json.loads(text)) == (200, review(asked(asking), SIDECAR))
+    added, left, warned, refused = [line.split(" ", 4)[4] for line in server.log().splitlines()[-4:]]
+    assert added == "shop/app-: fetchgate is added"
+    assert left == "shop/app-: left as it is"
+    assert warned.startswith("shop/app-: fetchgate is not added: with hostNetwork")
+    assert refused.startswith("shop/app-: refused, fetchgate/max-sessions: ")
+    container = sidecar(image="fetchgate:2")
+    (tmp_path / "sidecar.json").write_text(json.dumps(container))
+    status, text = server.ask("/inject", json.dumps(asked(pod(ASKS))))
+    assert (status, json.loads(text)) == (200, review(asked(pod(ASKS)), container)), "the file is read again"
+
+
+@pytest.mark.parametrize("body", ["", "{", "[]", "{}", '{"request": 1}', '{"request": {"uid": "1"}}'])
+def test_what_is_no_review_is_answered_with_an_error_and_the_server_goes_on(
+    server: Injector, body: str
+) -> None:
+    status, text = server.ask("/inject", body)
+    assert (status, text.startswith("this is no AdmissionReview of a pod: ")) == (400, True)
+    assert server.runs()
+
+
+def test_without_its_file_the_server_answers_with_an_error_and_goes_on(
+    server: Injector, tmp_path: Path
+) -> None:
+    (tmp_path / "sidecar.json").unlink()
+    assert server.ask("/inject", json.dumps(asked(pod(ASKS))))[0] == 500
+    assert server.runs()
+
+
+def test_a_renewed_certificate_is_used_from_the_next_connection_on(
+    server: Injector, authority: Authority
+) -> None:
+    def served() -> bytes:
+        connection = server.connect()
+        connection.connect()
+        found = connection.sock.getpeercert(binary_form=True)
+        connection.close()
+        return found or b""
+
+    first = served()
+    assert served() == first
+    pair = authority.sign("server")
+    second = served()
+    assert second != first
+    assert served() == second
+    pair.cert.write_text("half a file")
+    assert served() == second, "until a whole one is there, the last one counts"
+    pair.cert.unlink()
+    assert served() == second
+    authority.sign("server")
+    assert served() not in {first, second}
+    assert "the certificate is not renewed: " in server.log()

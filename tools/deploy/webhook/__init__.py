@@ -1,0 +1,9 @@
+"""The admission webhook that adds the gateway to pods of Kubernetes (the injector).
+
+- `injection` decides what becomes of a pod. It gets an AdmissionReview and returns one, and does no input or
+  output.
+- `__main__` is the server. It needs starlette and uvicorn.
+
+The image calls this package `webhook`. The gateway's own packages are beside it: options in annotations are
+checked by the gateway's declarations.
+"""

@@ -1,0 +1,138 @@
+"""Serves the admission webhook over TLS.
+
+    python -m webhook --sidecar FILE --cert FILE --key FILE
+
+The API server posts an AdmissionReview to /inject for each pod. The gateway's container is read from its file
+each time, and the certificate when a connection begins after its file has changed. So no restart is needed
+when the cluster renews a file.
+"""
+
+import argparse
+import json
+import logging
+import ssl
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from .injection import Json, review
+
+DRAIN_SECONDS: Final = 5
+"""How long reviews may take that are being answered when the server is to end."""
+log: Final = logging.getLogger("fetchgate.injector")
+
+
+async def inject(request: Request, sidecar: Path) -> Response:
+    """Answer an AdmissionReview, and log what became of the pod."""
+    container = _read(sidecar)
+    try:
+        asked = await request.json()
+        answer = review(asked, container)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        return PlainTextResponse(f"this is no AdmissionReview of a pod: {error!r}", status_code=400)
+    log.info("%s: %s", _called(asked["request"]), _told(answer["response"]))
+    return JSONResponse(answer)
+
+
+async def livez(_: Request) -> Response:
+    """Answer that the server runs."""
+    return PlainTextResponse("ok")
+
+
+def application(sidecar: Path) -> Starlette:
+    """Return the application.
+
+    Args:
+        sidecar: the file of the gateway's container, in JSON.
+    """
+    answer = partial(inject, sidecar=sidecar)
+    return Starlette(routes=[Route("/inject", answer, methods=["POST"]), Route("/livez", livez)])
+
+
+class Certificate:
+    """The server's certificate. It is read again when its file has changed.
+
+    Args:
+        cert: the file of the certificate, in PEM.
+        key: the file of its key, in PEM.
+
+    Raises:
+        OSError: a file can't be read, or is not what it should be (ssl.SSLError).
+    """
+
+    def __init__(self, cert: Path, key: Path) -> None:
+        self._cert = cert
+        self._key = key
+        self._changed = 0
+        self._context = self._read()
+
+    def context(self) -> ssl.SSLContext:
+        """Return the context for the server. Each connection gets the newest certificate that can be used."""
+        first = self._context
+        first.sni_callback = self._renew
+        return first
+
+    def _renew(self, connection: ssl.SSLObject, _name: str | None, _first: ssl.SSLContext) -> None:
+        try:
+            if self._cert.stat().st_mtime_ns != self._changed:
+                self._context = self._read()
+        except OSError as error:
+            log.warning("the certificate is not renewed: %s", error)
+        connection.context = self._context
+
+    def _read(self) -> ssl.SSLContext:
+        changed = self._cert.stat().st_mtime_ns
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(self._cert, self._key)
+        self._changed = changed
+        return context
+
+
+def _read(sidecar: Path) -> Json:
+    container: Json = json.loads(sidecar.read_text(encoding="utf-8"))
+    return container
+
+
+def _called(request: Json) -> str:
+    metadata = request["object"]["metadata"]
+    return f"{request.get('namespace')}/{metadata.get('name') or metadata.get('generateName')}"
+
+
+def _told(response: Json) -> str:
+    if not response["allowed"]:
+        return f"refused, {response['status']['message']}"
+    return "fetchgate is added" if "patch" in response else response.get("warnings", ["left as it is"])[0]
+
+
+def main() -> None:
+    """Serve until SIGTERM."""
+    parser = argparse.ArgumentParser(prog="webhook", description="Adds the gateway to pods of Kubernetes.")
+    parser.add_argument("--listen", metavar="HOST:PORT", default="0.0.0.0:9443")
+    parser.add_argument(
+        "--sidecar", metavar="FILE", type=Path, required=True, help="the gateway's container, JSON"
+    )
+    parser.add_argument("--cert", metavar="FILE", type=Path, required=True, help="the certificate, PEM")
+    parser.add_argument("--key", metavar="FILE", type=Path, required=True, help="its key, PEM")
+    given = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    host, _, port = given.listen.rpartition(":")
+    certificate = Certificate(given.cert, given.key)
+    uvicorn.run(
+        application(given.sidecar),
+        host=host,
+        port=int(port),
+        ssl_context_factory=lambda _config, _default: certificate.context(),
+        log_config=None,
+        access_log=False,
+        timeout_graceful_shutdown=DRAIN_SECONDS,
+    )
+
+
+if __name__ == "__main__":
+    main()
