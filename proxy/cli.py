@@ -194,7 +194,8 @@ def _command(argv: Sequence[str]) -> int:
     if arguments["command"] == "top":
         return _top(arguments)
     if arguments["command"] == "completion":
-        return _completion(parser, arguments["shell"])
+        sys.stdout.write(script(arguments["shell"], parsers()))
+        return 0
     from proxy.server import main as running  # noqa: PLC0415 - this import takes half a second, and other commands do not need it
 
     return running.run(arguments)
@@ -226,15 +227,15 @@ def _top(arguments: dict[str, Any]) -> int:
     return top.once(at) if options["once"] else top.watch(at, options["interval"])
 
 
-def _completion(parser: argparse.ArgumentParser, shell: str) -> int:
-    """Print the completion script for a shell. It only has the commands that are installed."""
+def parsers() -> dict[str, argparse.ArgumentParser]:
+    """Return the parsers of all commands that are installed. A key is the words before the options."""
+    parser = _parser()
     (commands,) = (action for action in parser._actions if action.dest == "command")  # noqa: SLF001 - argparse has no public list
-    parsers: dict[str, argparse.ArgumentParser] = {"": parser, **dict(commands.choices or {})}
+    found: dict[str, argparse.ArgumentParser] = {"": parser, **dict(commands.choices or {})}
     for entry in entry_points(group=COMMANDS, name=REPLAY):
         with suppress(ModuleNotFoundError):
-            parsers |= import_module(entry.module).parsers()
-    sys.stdout.write(script(shell, parsers))
-    return 0
+            found |= import_module(entry.module).parsers()
+    return found
 
 
 def _from_pipx() -> bool:

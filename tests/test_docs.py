@@ -8,6 +8,7 @@ import pytest
 
 from proxy.core.events import NotFollowed
 from proxy.session.decision import Reason
+from tools import options_page
 
 ROOT: Final = Path(__file__).parents[1]
 FOLDERS: Final = ("docs", "captures", "tests", "tools")
@@ -85,6 +86,11 @@ def test_the_supported_brokers_are_those_that_tests_run() -> None:
     assert (
         told.split(", ") == re.findall(r"^\| (\d\S+) \|", table, re.MULTILINE) == re.findall('"(.+?)"', run)
     )
+
+
+def test_the_page_of_options_is_made_from_the_declarations() -> None:
+    written = options_page.PAGE.read_text(encoding="utf-8")
+    assert written == options_page.page(), f"an option has changed: run {options_page.RENEW}"
 
 
 NOT_OURS: Final = re.compile(

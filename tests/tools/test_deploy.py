@@ -497,11 +497,6 @@ def test_what_a_reload_can_change_is_in_a_file_that_nothing_beats(tmp_path: Path
     assert changes(as_shipped, as_shown) == (["sessions_off_for"], []), "what is shown is what counts without"
 
 
-def test_the_page_names_what_needs_no_restart() -> None:
-    (told,) = re.findall(r"`fetchgate.toml` holds what applies at once: ([^.]*)\.", DOCS.read_text())
-    assert re.findall(r"`(\w+)`", told) == [option.name for option in OPTIONS if option.live]
-
-
 def test_the_sockets_are_those_that_the_gateway_asks_for() -> None:
     environment = environment_file()
     assert_options(environment)
