@@ -114,7 +114,7 @@ def _rack(text: str) -> str:
     if name.startswith("@"):
         file, where = name[1:], f"the file {name[1:]} "
         if not file:
-            raise ValueError("@ has no file behind it; write @FILE, or the name")
+            raise ValueError("@ needs the name of a file; write @FILE, or the rack's name")
         try:
             lines = Path(file).read_text(encoding="utf-8").strip().splitlines()
         except OSError as error:
@@ -138,7 +138,7 @@ def _rack(text: str) -> str:
 def _groups(text: str) -> frozenset[str]:
     groups = frozenset(_list(text))
     if any(set(group) & set("*?[") for group in groups):
-        raise ValueError(f"{text!r} has a pattern; name each group: its applications must be fit for it")
+        raise ValueError(f"{text!r} is a pattern; name each group, since its applications must support this")
     return groups
 
 
@@ -259,9 +259,9 @@ class Config:
         parse=_one_of("off", "redirect", "tproxy"),
         default="off",
         help="accept the connections that netfilter redirects to --listen, and connect each to its "
-        "original destination, a broker; no address is rewritten, clients keep their "
-        "bootstrap.servers; redirect needs no privilege, tproxy needs CAP_NET_RAW (rules: "
-        "tools/deploy/transparent.sh)",
+        "original destination, a broker; clients keep their bootstrap.servers, and no address is "
+        "rewritten; redirect needs no privilege, tproxy needs CAP_NET_RAW; "
+        "tools/deploy/transparent.sh adds the rules",
     )
     """The mode: ``off``, ``redirect`` or ``tproxy``."""
     listen: Address = option(
@@ -275,8 +275,8 @@ class Config:
         metavar="on|off",
         parse=switch,
         default="off",
-        help="let another gateway listen at the same ports (SO_REUSEPORT), to replace this one without "
-        "a gap: start the new gateway, wait until it is ready, then stop the old one; both need "
+        help="let another gateway listen at the same ports (SO_REUSEPORT), so that it can replace this one "
+        "without a gap: start the new gateway, wait until it is ready, then stop the old one; both need "
         "this option; the new gateway opens its --admin endpoint when the old one has stopped",
     )
     advertise: str = option(
@@ -284,20 +284,19 @@ class Config:
         parse=_advertise,
         parse_transparent=_left_out("", "no address is rewritten"),
         default="",
-        help="the host in the addresses that clients get; by default the host of --listen, or with a "
-        "wildcard (0.0.0.0) the address that the client connected to; not with --transparent",
+        help="the host in the addresses that clients get; by default the host of --listen; if that is a "
+        "wildcard (0.0.0.0), the address that the client connected to; not with --transparent",
     )
     broker_ports: BrokerPorts = option(
         metavar="RULE",
         parse=BrokerPorts.parse,
         parse_transparent=_left_out(BrokerPorts(), "no broker has a listener of its own"),
         default="",
-        help="where clients find each broker; a base port (29100: broker N is at 29100 + N), or a host "
-        "template for one port on many hosts (broker-{id}.kafka.local:9092: the names must "
-        "resolve to this machine, where the gateway binds them; with --tls-cert all brokers share "
-        "the port at the host of --listen, and the server name that a client sends in its TLS "
-        "handshake selects the broker); also single brokers (3=29103); separate them by commas; "
-        "not with --transparent",
+        help="where clients find each broker, separated by commas: a base port (29100: broker N is at "
+        "29100 + N), single brokers (3=29103), or a host template with one port for all "
+        "(broker-{id}.kafka.local:9092); the hosts of a template must resolve to this machine, where the "
+        "gateway binds them; with --tls-cert they share the port at the host of --listen, and the server "
+        "name in the client's TLS handshake selects the broker; not with --transparent",
     )
     state: Path | None = option(
         metavar="FILE",
@@ -331,9 +330,9 @@ class Config:
         parse=_by_broker,
         parse_transparent=_left_out(dict[int, Path](), "no broker has a listener of its own"),
         default="",
-        help="certificates for single brokers' listeners, in place of one for all names: "
-        "1=kafka-1.pem,2=kafka-2.pem; each file has the certificate and its private key in PEM; other "
-        "listeners use --tls-cert; not with --transparent",
+        help="a certificate for the listener of each named broker: 1=kafka-1.pem,2=kafka-2.pem; each file "
+        "has the certificate and its private key in PEM; other listeners use --tls-cert; not with "
+        "--transparent",
         needs="tls_cert",
     )
     """The certificate files by broker id. A broker's listener shows the broker's certificate. If brokers
@@ -342,8 +341,8 @@ class Config:
         metavar="FILE",
         parse=_path,
         default="",
-        help="clients must show a certificate (mTLS), which one of the CAs in this file, in PEM, has signed; "
-        "its subject is in the log and in /state; brokers do not see it",
+        help="require a certificate from clients (mTLS), signed by a CA in this file (PEM); the log and "
+        "/state show its subject; brokers do not see it",
         needs="tls_cert",
     )
     """The CAs of client certificates. None if clients need no certificate."""
@@ -357,8 +356,7 @@ class Config:
         metavar="FILE",
         parse=_path,
         default="",
-        help="the CA certificates, in PEM, that brokers' certificates are checked against; by default "
-        "those of the system",
+        help="the CA certificates (PEM) for checking brokers' certificates; by default those of the system",
         needs="broker_tls",
     )
     """The CAs of brokers' certificates. None for the CAs of the system."""
@@ -366,8 +364,8 @@ class Config:
         metavar="NAME",
         parse=str.strip,
         default="",
-        help="the host name that brokers' certificates must be valid for; it is also sent as SNI; by "
-        "default the host of each connection",
+        help="the host name in brokers' certificates; it is also sent as SNI; by default the host of each "
+        "connection",
         needs="broker_tls",
     )
     """The host name in brokers' certificates. Empty if each certificate has its broker's own host."""
@@ -404,18 +402,18 @@ class Config:
         metavar="on|off",
         parse=switch,
         default="off",
-        help="serve partitions in the order of each fetch: if a response has no room for all (max_bytes), "
-        "a broker serves the first ones in the list, but in a session those that waited longest; on: "
-        "such fetches use no session",
+        help="on: serve partitions in the order of each fetch, without a session if a response has no room "
+        "for all partitions (max_bytes); off: in a session, a broker then serves first the partitions that "
+        "waited longest",
         live=True,
     )
     max_fetch_bytes: Mapping[str, int] = option(
         metavar="SIZE[,ID=SIZE]",
         parse=partial(_by_client, read=size),
         default="0",
-        help="lower max_bytes of fetches to this, so that responses have no more records than that, or one "
-        "batch; other values for client ids follow by commas (10m,billing=50m); fetches of v2, "
-        "which have no max_bytes, are sent as v3; 0: max_bytes stays as clients send it",
+        help="lower max_bytes of fetches to this, so that a response has at most so many bytes of records, "
+        "or one batch if it is larger; other values for client ids follow after commas (10m,billing=50m); "
+        "Fetch v2 has no max_bytes and is sent as v3; 0: max_bytes stays as clients send it",
         live=True,
     )
     """The limits of `max_bytes` in fetches, in bytes, by client id. The key "" is for all other clients. 0
@@ -425,9 +423,9 @@ class Config:
         parse=partial(_by_client, read=_min_bytes),
         default="0",
         help="raise min_bytes of fetches to this, so that the broker gathers records until it has so many "
-        "bytes or max_wait_ms is over: fewer fetches, later records; other values for client ids follow by "
-        "commas (64KiB,billing=0); fetches are never made to ask for more than their max_bytes, or than the "
-        "smallest partition_max_bytes; 0: min_bytes stays as clients send it",
+        "bytes or max_wait_ms is over: fewer fetches, later records; other values for client ids follow "
+        "after commas (64KiB,billing=0); min_bytes never exceeds the fetch's max_bytes or its smallest "
+        "partition_max_bytes; 0: min_bytes stays as clients send it",
         live=True,
     )
     """The smallest `min_bytes` of fetches, in bytes, by client id. The key "" is for all other clients. 0
@@ -436,9 +434,9 @@ class Config:
         metavar="TIME[,ID=TIME]",
         parse=partial(_by_client, read=_max_wait, metavar="TIME"),
         default="0",
-        help="raise max_wait_ms of fetches to this (at most 5s), for clients that tell the name of their "
-        "software and are known to wait three times as long for a response; for others only by client id "
-        "(1s,billing=5s; which ones: docs/users/fetch-floors.md); 0: max_wait_ms stays as clients send it",
+        help="raise max_wait_ms of fetches to this (at most 5s) for clients whose software is known to wait "
+        "three times as long for a response; name other clients by client id (1s,billing=5s); "
+        "docs/users/fetch-floors.md lists them; 0: max_wait_ms stays as clients send it",
         live=True,
     )
     """The smallest `max_wait_ms` of fetches, in seconds, by client id. The key "" is for all other clients. 0
@@ -447,58 +445,59 @@ class Config:
         metavar="N",
         parse=_whole(0),
         default="500",
-        help="session slots that this gateway may use; a broker has 1000 for all its clients "
-        "(max.incremental.fetch.session.cache.slots)",
+        help="how many session slots of brokers this gateway may use; each broker has 1000 for all its "
+        "clients (max.incremental.fetch.session.cache.slots)",
         live=True,
     )
     client_sessions: str = option(
         metavar="auto|on|off",
         parse=_one_of("auto", "on", "off"),
         default="auto",
-        help="fetch sessions for clients that ask for one (Java, franz-go, kafka-python); auto: they get the "
-        "broker's own, and one of the gateway's where the broker gives none (Kafka before 1.1, no slot left, "
-        "services without sessions); on: always one of the gateway's; off: the broker's or none",
+        help="who gives a session to clients that ask for one (Java, franz-go, kafka-python); auto: the "
+        "broker, or the gateway if the broker gives none (Kafka before 1.1, no slot left, services without "
+        "sessions); on: always the gateway; off: only the broker",
     )
     max_incremental_fetch_session_cache_slots: int = option(
         metavar="N",
         parse=_whole(0),
         default="1000",
-        help="how many sessions the gateway keeps for clients, in each worker, like a broker's option of "
-        "this name; fewer than 8 are none",
+        help="how many sessions each worker keeps for clients, like the broker's option of this name; fewer "
+        "than 8 means none",
     )
     min_incremental_fetch_session_eviction_ms: int = option(
         metavar="TIME",
         parse=milliseconds,
         default="120000",
-        help="how long such a session can't be evicted for a larger one; after this time without a fetch, "
-        "it can be evicted for any; without a unit in milliseconds; brokers have 120000 fixed",
+        help="for this time, a larger session can't evict a session kept for a client; after this time "
+        "without a fetch, any session can evict it; a number without a unit is in milliseconds; in brokers "
+        "it is always 120000",
     )
     follow_leader: str = option(
         metavar="off|fetch|idempotent",
         parse=_one_of("off", "fetch", "idempotent"),
         parse_transparent=_left_out("off", "brokers are told apart in explicit mode only"),
         default="off",
-        help="fetch: when a partition's leader has moved, retry the fetch at the new leader on the client's "
-        "own connection there, for clients whose responses do not name it (Fetch below v16, KIP-951); "
-        "idempotent: also produce requests of idempotent producers without a transaction; off: "
-        "the client gets the error and finds the new leader by itself; not with --transparent",
+        help="fetch: after a leader has moved, the gateway retries the fetch at the new leader, on the "
+        "client's own connection there; for clients whose responses do not name the new leader (Fetch below "
+        "v16, KIP-951); idempotent: it also retries requests of idempotent producers without a transaction; "
+        "off: the client gets the error and finds the new leader itself; not with --transparent",
     )
     cooperative: frozenset[str] = option(
         metavar="GROUP[,GROUP]",
         parse=_groups,
         default="",
-        help="consumer groups whose members may share a partition, each with the records of its key ranges, "
-        "and commit for these (docs/users/cooperative.md): each has a client.id of its own that begins with "
-        "the group's name and a dot; needs the packages of '.[cooperative]'",
+        help="consumer groups whose members may share a partition: each member gets the records of its key "
+        "ranges and commits for them (docs/users/cooperative.md); each member needs a client.id of its own "
+        "that begins with the group's name and a dot; needs the packages of '.[cooperative]'",
     )
     """The names of the cooperative groups. If there are none, no client.id gives a client a lane."""
     cooperative_lanes: "Mapping[str, NamedLane]" = option(
         metavar="JSON",
         parse=_lanes,
         default="",
-        help="lanes with names, for clients whose client.id ends with .lane-NAME: the key ranges of each "
+        help="named lanes, for clients whose client.id ends with .lane-NAME: the key ranges of each "
         'partition, as in {"billing": {"blue": {"orders": {"0": [[0, 2147483647]]}}}} for the group billing; '
-        "better written as tables in the file of --config (docs/users/cooperative.md)",
+        "tables in the file of --config are easier to write (docs/users/cooperative.md)",
         needs="cooperative",
         table=True,
         live=True,
@@ -508,9 +507,9 @@ class Config:
         metavar="TOPIC",
         parse=_topic,
         default="",
-        help="the topic of slots: each member of a group that shares partitions commits what it has done for "
-        "one of its partitions, in its own group, and nothing is written to it; clients need READ on it "
-        "where brokers have ACLs (docs/users/cooperative.md; default: __consumer_offsets)",
+        help="the topic whose partitions are the slots of a group that shares partitions: each member "
+        "commits its progress as the offset of one of them; nothing is written to the topic; if brokers "
+        "have ACLs, clients need READ on it (docs/users/cooperative.md; default: __consumer_offsets)",
         needs="cooperative",
     )
     """The topic of slots (`proxy.cooperative.slots`). Empty for `proxy.cooperative.group.SLOTS`."""
@@ -518,8 +517,8 @@ class Config:
         metavar="NAME|@FILE",
         parse=_rack,
         default="",
-        help="the zone of this gateway, as brokers there have it in broker.rack (eu-west-1a), or @ and a "
-        "file whose only line is that name (@/etc/podinfo/zone); the gateway counts the bytes with "
+        help="the zone of this gateway, as in broker.rack of the brokers there (eu-west-1a), or @ and a file "
+        "whose only line is that name (@/etc/podinfo/zone); the gateway then counts the bytes to and from "
         "brokers by zone (docs/users/zones.md)",
     )
     """The rack of the gateway. Empty if bytes are not counted by zone."""
@@ -538,8 +537,8 @@ class Config:
         parse=lambda text: frozenset(_list(text)),
         parse_transparent=_left_out(frozenset[str](), "clients get the brokers' own Metadata"),
         default="",
-        help="client ids of consumers that read from the replica in this rack, because their Metadata names "
-        "it as leader: for consumers that don't follow --rack-reads, and brokers without a "
+        help="client ids of consumers that read from the replica in this rack: the gateway names it as "
+        "leader in their Metadata; for consumers that don't follow --rack-reads, and for brokers without a "
         "replica.selector.class (docs/users/zones.md); not with --transparent",
         needs="rack",
         live=True,
@@ -549,15 +548,15 @@ class Config:
         metavar="N",
         parse=_whole(1),
         default="5000",
-        help="how many connections clients may have at one time; further ones are accepted and closed "
-        "at once",
+        help="how many connections clients may have at one time; the gateway closes further connections at "
+        "once",
         live=True,
     )
     workers: int = option(
         metavar="N",
         parse=_whole(1),
         default="1",
-        help="how many processes serve clients; two or more use more cores; one more process then "
+        help="how many processes serve clients, to use more cores; with two or more, one more process "
         "accepts the clients and assigns them to the workers; each worker has an equal part of "
         "--max-inflight-bytes",
     )
@@ -566,8 +565,8 @@ class Config:
         parse=seconds,
         default="600",
         help="close a connection on which nothing was sent for this time, as a broker does "
-        "(connections.max.idle.ms); this does not close a connection whose client waits for a "
-        "response, nor one that is forwarded because it is not plain Kafka; 0: never",
+        "(connections.max.idle.ms); connections whose client waits for a response, and connections that "
+        "are forwarded because they are not plain Kafka, stay open; 0: never",
         live=True,
     )
     """The longest time without traffic, in seconds. Here and for `handshake_timeout`, 0 means no limit."""
@@ -582,10 +581,10 @@ class Config:
         metavar="SIZE",
         parse=_size,
         default="256MiB",
-        help="how much of responses may be buffered in memory, for all connections together, with "
-        "those that clients do not read; at the limit, the gateway stops reading from brokers, and "
-        "closes clients that read nothing; incomplete fetch requests, and the partitions that "
-        "fetches list, may take a quarter of it more; beyond that fetches are forwarded unchanged",
+        help="how many bytes of responses may be in memory, for all connections together, also if clients do "
+        "not read them; at the limit, the gateway stops reading from brokers, and closes connections of "
+        "clients that read nothing; incomplete fetch requests, and the partitions that fetches list, may "
+        "take a quarter more; above that, fetches are forwarded unchanged",
         live=True,
     )
     max_request_bytes: int = option(
@@ -599,8 +598,8 @@ class Config:
         metavar="TIME",
         parse=seconds,
         default="30",
-        help="how long the gateway waits after SIGTERM until requests in flight have their responses "
-        "and sessions are closed at the brokers",
+        help="how long the gateway may take after SIGTERM to finish requests in flight and to close its "
+        "sessions at the brokers",
         live=True,
     )
     """The time limit for draining, in seconds."""
@@ -608,24 +607,24 @@ class Config:
         metavar="HOST:PORT|off",
         parse=_listened_or_off,
         default="127.0.0.1:9464",
-        help="the address of the admin endpoint, which serves /livez, /readyz, /metrics, /state, and "
-        "with --cooperative /cooperative",
+        help="the address of the admin endpoint: /livez, /readyz, /metrics, /state, and with --cooperative "
+        "/cooperative",
     )
     """The address of the admin endpoint. None if the option is ``off``."""
     admin_names: tuple[str, ...] = option(
         metavar="NAME[,NAME]",
         parse=_admin_names,
         default="",
-        help="names under which the admin endpoint may be requested, beside localhost, IP addresses and the "
-        "host of --admin; requests for any other name are refused, since a web page in a browser could "
-        "send them (DNS rebinding)",
+        help="more host names for requests to the admin endpoint, beside localhost, IP addresses and the "
+        "host of --admin; requests for any other name are refused, since a web page in a browser could send "
+        "them (DNS rebinding)",
     )
     admin_token_file: Path | None = option(
         metavar="FILE",
         parse=_path,
         default="",
-        help="the file whose first line is a token that peers of the admin endpoint must send "
-        "(Authorization: Bearer TOKEN); /livez and /readyz stay open for probes; it is read again when it "
+        help="a file whose first line is a token; requests to the admin endpoint must have it "
+        "(Authorization: Bearer TOKEN), except for /livez and /readyz; the file is read again when it "
         "changes",
         needs="admin",
     )
@@ -650,8 +649,8 @@ class Config:
         metavar="HOST:PORT|off",
         parse=_listened_or_off,
         default="off",
-        help="one more address, which serves /metrics, /livez and /readyz alone, in plain text and without a "
-        "token: for Prometheus and probes, while --admin stays at loopback",
+        help="one more address, only for /metrics, /livez and /readyz, in plain text and without a token: "
+        "for Prometheus and probes, while --admin stays at loopback",
     )
     """The address of the second endpoint for ``/metrics``. None if the option is ``off``."""
     capture: Path | None = option(
@@ -659,8 +658,8 @@ class Config:
         parse=_path,
         default="",
         help="write the traffic with clients and with brokers to this directory, as pcap files for "
-        "`fetchgate replay`; they contain all that clients and brokers send, records and "
-        "passwords of SASL PLAIN included",
+        "`fetchgate replay`; they contain all that clients and brokers send, also records and the "
+        "passwords of SASL PLAIN",
     )
     capture_records: bool = option(
         metavar="yes|no",
@@ -679,8 +678,8 @@ class Config:
         metavar="N",
         parse=_whole(1),
         default="16",
-        help="how many capture files to keep in DIR, those of earlier runs included; when there are "
-        "more, the oldest is deleted",
+        help="how many capture files to keep in DIR, with those of earlier runs; if there are more, the "
+        "gateway deletes the oldest",
     )
     log_format: str = option(
         metavar="console|json",
@@ -692,7 +691,7 @@ class Config:
         metavar="|".join(LOG_LEVELS),
         parse=_one_of(*LOG_LEVELS),
         default="info",
-        help="the least severe log lines that are written",
+        help="the lowest level of log lines to write",
         live=True,
     )
 
@@ -724,7 +723,7 @@ TOP_OPTIONS = (
         metavar="HOST:PORT",
         parse=_asked_admin,
         default="127.0.0.1:9464",
-        help="the admin endpoint of the gateway; https://HOST:PORT where it has --admin-cert",
+        help="the admin endpoint of the gateway; https://HOST:PORT if the gateway has --admin-cert",
     ),
     Option(
         name="admin_token_file",
@@ -739,8 +738,8 @@ TOP_OPTIONS = (
         metavar="FILE",
         parse=_path,
         default="",
-        help="with https://: the CA certificates, in PEM, that the certificate there is checked against; by "
-        "default those of the system",
+        help="with https://: the CA certificates (PEM) for checking the endpoint's certificate; by default "
+        "those of the system",
     ),
     Option(
         name="interval",

@@ -536,7 +536,9 @@ def test_a_file_that_has_no_rack_is_named(content: bytes | None, said: str, tmp_
 
 
 def test_a_rack_in_a_file_needs_the_name_of_the_file() -> None:
-    assert _error(NEEDED | {"rack": "@"}) == "--rack: @ has no file behind it; write @FILE, or the name"
+    assert _error(NEEDED | {"rack": "@"}) == (
+        "--rack: @ needs the name of a file; write @FILE, or the rack's name"
+    )
 
 
 def test_a_rack_needs_a_restart() -> None:
