@@ -75,7 +75,7 @@ exit codes: 0: the records are the same, and the link takes what a native sessio
 2: wrong options; 130: interrupted
 """
 NEXT = """\
-Try next: the two commands of docs/users/deploy.md, "Two gateways in a row".
+Try next: the two commands of docs/users/deploy/two-gateways.md.
 docs/developers/kip-227.md says how it works.
 """
 

@@ -18,10 +18,10 @@ pytestmark = [pytest.mark.soak, pytest.mark.integration, pytest.mark.timeout(900
 @pytest.fixture
 def example(request: pytest.FixtureRequest) -> Iterator[list[str]]:
     """Start a compose example with the documented command. Return the first words of this command."""
-    section: str = request.param
+    page: str = request.param
     if not _works("docker", "compose", "version") or not _works("docker", "info"):
         pytest.skip("no docker compose here, or no daemon that answers it")
-    (line,) = (line for line in commands(section) if line.startswith("docker compose"))
+    (line,) = (line for line in commands(page) if line.startswith("docker compose"))
     docker, compose, *file, up = line.split()
     example = [docker, compose, "--project-name=fetchgate-tested", *file]
     try:
@@ -45,7 +45,7 @@ def _run(*command: str) -> str:
 
 @pytest.mark.parametrize(
     ("example", "gateway"),
-    [("docker compose", "fetchgate"), ("Two gateways in a row", "near")],
+    [("containers", "fetchgate"), ("two-gateways", "near")],
     indirect=["example"],
 )
 def test_the_client_of_the_example_is_saved_for(example: list[str], gateway: str) -> None:

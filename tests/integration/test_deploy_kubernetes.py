@@ -106,7 +106,7 @@ def _ready(pod: dict[str, Any]) -> bool:
 
 def overlay(mode: str) -> tuple[str, Path]:
     """Return kubectl's arguments for the overlay of one mode, as they are in the documentation."""
-    (line,) = (line for line in commands("Kubernetes") if line.startswith("kubectl apply"))
+    (line,) = (line for line in commands("kubernetes") if line.startswith("kubectl apply"))
     _, _, option, folder = line.replace("overlays/redirect", f"overlays/{mode}").split()
     return option, ROOT / folder
 

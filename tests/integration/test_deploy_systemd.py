@@ -329,7 +329,7 @@ def test_a_mistake_in_the_options_refuses_clients_until_it_is_mended(place: Plac
     caller.end()
     assert f"drain_timeout in {SWITCHES}: 'x' is not a time" in machine.run(JOURNAL).stdout
     machine.run(f"sed -i 's/^drain_timeout = .*/drain_timeout = 30/' {SWITCHES}")
-    (again,) = re.findall(r"`(systemctl start [^`]*)`", DOCS.read_text())
+    (again,) = re.findall(r"`(systemctl start [^`]*)`", DOCS)
     machine.run(again)
     caller = Caller(place.near, 19092)
     caller.wait()

@@ -1,4 +1,4 @@
-"""A gateway's memory stays within the limits in docs/users/deploy.md, with all its parts at their limits."""
+"""A gateway's memory stays within the limits in docs/users/deploy/running.md, all parts at theirs."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack

@@ -32,7 +32,12 @@ SCRIPT: Final = DEPLOY / "transparent.sh"
 KUBERNETES: Final = DEPLOY / "kubernetes"
 UNITS: Final = DEPLOY / "systemd"
 SETTINGS: Final = UNITS / "fetchgate.toml"
-DOCS: Final = ROOT / "docs" / "users" / "deploy.md"
+USERS: Final = ROOT / "docs" / "users"
+PAGES: Final = {
+    page.stem: page.read_text() for page in (USERS / "deploy.md", *sorted((USERS / "deploy").glob("*.md")))
+}
+"""The pages about deploying, by name."""
+DOCS: Final = "\n".join(PAGES.values())
 MODES: Final = ("explicit", "redirect", "tproxy")
 UP: Final = ("up", "--mode", "redirect", "--ports", "9092,9094-9096", "--to", "19092", "--user", "61092")
 LACKING: Final = missing("nft")
@@ -279,7 +284,7 @@ def test_the_gateway_is_a_native_sidecar_that_starts_as_it_is_told(mode: str) ->
 @pytest.mark.parametrize("mode", MODES)
 def test_the_page_s_file_of_options_is_mounted_where_the_gateway_reads_it(mode: str, tmp_path: Path) -> None:
     validate = pytest.importorskip("kubernetes_validate", reason="no kubernetes-validate here").validate
-    (told,) = re.findall(r"```yaml\n(.*?)```", DOCS.read_text(), re.DOTALL)
+    (told,) = re.findall(r"```yaml\n(.*?)```", DOCS, re.DOTALL)
     file, patch = told.split("---\n")
     (tmp_path / "file.yaml").write_text(file)
     (tmp_path / "patch.yaml").write_text(patch)
@@ -473,7 +478,7 @@ def test_a_key_is_lent_to_the_service_where_its_options_look_for_it() -> None:
         for option, (name, _) in zip(("FETCHGATE_TLS_CERT", "FETCHGATE_TLS_KEY"), names, strict=True)
     ]
     assert {variable.split("=")[0] for variable in variables} <= {option.variable for option in OPTIONS}
-    assert all(f"`{line}`" in DOCS.read_text() for line in shown)
+    assert all(f"`{line}`" in DOCS for line in shown)
 
 
 def test_what_a_reload_can_change_is_in_a_file_that_nothing_beats(tmp_path: Path) -> None:
@@ -697,19 +702,17 @@ def test_gateways_in_a_row_of_compose_follow_each_other_over_the_link() -> None:
     assert config.advertise == "far", "as its service is called"
 
 
-# -- the page
+# -- the pages
 
 
-def blocks(section: str = "") -> list[list[str]]:
-    """Return the commands of each code block of the documentation, or of one section."""
-    text = DOCS.read_text()
-    if section:
-        text = text.split(f"\n## {section}\n", 1)[1].split("\n## ", 1)[0]
+def blocks(page: str = "") -> list[list[str]]:
+    """Return the commands of each code block of the pages, or of one page."""
+    text = PAGES[page] if page else DOCS
     return [block.splitlines() for block in re.findall(r"```sh\n(.*?)```", text, re.DOTALL)]
 
 
-def commands(section: str = "") -> list[str]:
-    return [line for block in blocks(section) for line in block]
+def commands(page: str = "") -> list[str]:
+    return [line for block in blocks(page) for line in block]
 
 
 ELSEWHERE: Final = ("podman build", "kubectl apply", "docker compose")
@@ -718,9 +721,9 @@ runs these commands."""
 HERE: Final = ("kubectl kustomize", "systemd-analyze", "helm")
 
 
-_, _, GATEWAYS = blocks("Transparent mode by hand")
+_, _, GATEWAYS = blocks("transparent")
 """The commands that start the gateway. tests/integration/test_transparent_live.py runs them."""
-IN_A_ROW, _ = blocks("Two gateways in a row")
+IN_A_ROW, _ = blocks("two-gateways")
 """The commands for two gateways in a row. tests/integration/test_client_sessions_live.py runs them."""
 
 
@@ -770,7 +773,7 @@ def test_the_rules_of_the_page_are_laid_and_taken_away_as_it_is_written() -> Non
 
 
 def test_files_and_options_that_the_page_names_are_there() -> None:
-    text = DOCS.read_text()
+    text = DOCS
     for file in re.findall(r"(?:tools|tests|docs)/[\w./-]+", text):
         assert (ROOT / file.rstrip(".")).exists(), file
     flags = {option.flag for option in OPTIONS}

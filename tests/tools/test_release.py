@@ -47,7 +47,11 @@ def test_the_changelog_begins_with_the_release_or_with_what_comes_after_it() -> 
 
 
 def test_all_images_have_the_tag_of_the_release() -> None:
-    files = [*DEPLOY.rglob("*.yaml"), DEPLOY / "Containerfile", ROOT / "docs" / "users" / "deploy.md"]
+    files = [
+        *DEPLOY.rglob("*.yaml"),
+        DEPLOY / "Containerfile",
+        *(ROOT / "docs" / "users" / "deploy").glob("*.md"),
+    ]
     tags = {tag for file in files for tag in re.findall(r"\bfetchgate(?:-rules)?:(\d\S*)", file.read_text())}
     assert tags == {VERSION}
 

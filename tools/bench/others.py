@@ -2,7 +2,7 @@
 
 The other client, the bystander, sends heartbeats to a real broker: first alone, then while each `Nuisance`
 runs. The bystander's latency may rise only a little. The gateway's memory must stay below the figures of
-docs/users/deploy.md. Each round measures both cases, because a busy machine affects both.
+docs/reference/memory.md. Each round measures both cases, because a busy machine affects both.
 """
 
 import time
@@ -39,7 +39,7 @@ It is twice 30 seconds, plus the time to notice that a client has left and to cl
 """
 WAIT_SECONDS: Final = 120.0
 KEPT_LIMIT: Final = 1.1
-"""The limit of memory for one client's waiting requests, in MB (docs/users/deploy.md, Memory)."""
+"""The limit of memory for one client's waiting requests, in MB (docs/reference/memory.md)."""
 IDLE_LIMIT: Final = 0.1
 """The limit of memory for an idle connection, in MB. It consists of 32 KB and a share of the heap's free
 memory."""

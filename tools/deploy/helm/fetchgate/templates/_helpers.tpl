@@ -32,8 +32,8 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end }}
 
 {{/*
-The MiB that are requested: the worst case of docs/users/deploy.md, rounded up to 64. That is the process, what it
-keeps of clients' sessions and of leaders, one response of 50 MiB, and five quarters of --max-inflight-bytes.
+The MiB that are requested: the worst case of docs/users/deploy/running.md, rounded up to 64. That is the process,
+what it keeps of clients' sessions and of leaders, one response of 50 MiB, and five quarters of --max-inflight-bytes.
 */}}
 {{- define "fetchgate.memory" -}}
 {{- $worst := add 57000000 24000000 52428800 (div (mul 5 (int64 .Values.maxInflightBytes)) 4) }}
