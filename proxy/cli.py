@@ -11,7 +11,6 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
-from importlib.metadata import entry_points
 from pathlib import Path
 from textwrap import fill
 from typing import Any, Final, NoReturn
@@ -229,6 +228,8 @@ def _top(arguments: dict[str, Any]) -> int:
 
 def parsers() -> dict[str, argparse.ArgumentParser]:
     """Return the parsers of all commands that are installed. A key is the words before the options."""
+    from importlib.metadata import entry_points  # noqa: PLC0415 - it takes 4 MB, and a gateway does not need it
+
     parser = _parser()
     (commands,) = (action for action in parser._actions if action.dest == "command")  # noqa: SLF001 - argparse has no public list
     found: dict[str, argparse.ArgumentParser] = {"": parser, **dict(commands.choices or {})}
@@ -243,6 +244,8 @@ def _from_pipx() -> bool:
 
 
 def _other_command(name: str, argv: Sequence[str]) -> int:
+    from importlib.metadata import entry_points  # noqa: PLC0415 - it takes 4 MB, and a gateway does not need it
+
     for entry in entry_points(group=COMMANDS, name=name):
         try:
             command = entry.load()

@@ -4,9 +4,7 @@ An option ``max_sessions`` is ``--max-sessions``, ``FETCHGATE_MAX_SESSIONS`` and
 flag overrides the environment, the environment overrides the file, and the file overrides the default.
 """
 
-import difflib
 import json
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -138,8 +136,7 @@ def misspelt(environ: Mapping[str, str], options: Sequence[Option]) -> list[str]
     """
     known = [_FILE_VARIABLE, *(option.variable for option in options)]
     ours = sorted(name for name in environ.keys() - set(known) if name.startswith(_PREFIX))
-    meant = [difflib.get_close_matches(name, known, n=1, cutoff=_ALMOST) for name in ours]
-    pairs = [(name, close[0]) for name, close in zip(ours, meant, strict=True) if close]
+    pairs = [(name, close) for name in ours if (close := _closest(name, known, _ALMOST))]
     return [f"{name} is not an option and is ignored; did you mean {close}?" for name, close in pairs]
 
 
@@ -171,7 +168,16 @@ def _find(
     return Given(text=option.default, source="default", place=flag, called=flag)
 
 
+def _closest(name: str, known: Sequence[str], cutoff: float = 0.6) -> str:
+    """Return the known name that is most similar to a name. Empty if none is similar."""
+    from difflib import get_close_matches  # noqa: PLC0415 - only mistakes need it
+
+    return next(iter(get_close_matches(name, known, n=1, cutoff=cutoff)), "")
+
+
 def _read_toml(file: str, known: Sequence[Option]) -> dict[str, str]:
+    import tomllib  # noqa: PLC0415 - most gateways have no file
+
     try:
         document = tomllib.loads(Path(file).read_text(encoding="utf-8"))
     except OSError as error:
@@ -193,10 +199,8 @@ def _toml_text(file: str, key: str, value: object, known: Sequence[Option]) -> s
     if key not in names and isinstance(value, dict):
         raise ConfigError(f"[{key}] in {file}: tables are not allowed; write options without [{key}]")
     if key not in names:
-        close = difflib.get_close_matches(key.replace("-", "_"), names, n=1)
-        raise ConfigError(
-            f"{key} in {file}: no such option" + (f"; did you mean {close[0]}?" if close else "")
-        )
+        close = _closest(key.replace("-", "_"), names)
+        raise ConfigError(f"{key} in {file}: no such option" + (f"; did you mean {close}?" if close else ""))
     if isinstance(value, bool):
         return "on" if value else "off"
     if isinstance(value, (str, int, float)):

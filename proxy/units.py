@@ -7,8 +7,6 @@ Upper and lower case mean the same.
 
 import re
 from collections.abc import Iterable
-from difflib import get_close_matches
-from fractions import Fraction
 from typing import Final
 
 _SIZES: Final = {"b": 1} | {
@@ -16,7 +14,7 @@ _SIZES: Final = {"b": 1} | {
     for power, letter in enumerate("kmg", 1)
     for name, base in ((letter, 1024), (f"{letter}ib", 1024), (f"{letter}b", 1000))
 }
-_SECONDS: Final = {"ms": Fraction(1, 1000), "s": Fraction(1), "m": Fraction(60), "h": Fraction(3600)}
+_MILLISECONDS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
 _WITH_UNIT: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([a-z]+)")
 _PLAIN: Final = re.compile(r"[0-9]+(?:\.0+)?")
 """A whole number, possibly with zeros after the decimal point: TOML writes 1.5e9 as 1500000000.0."""
@@ -34,10 +32,10 @@ def size(text: str, lowest: int = 0) -> int:
     if _PLAIN.fullmatch(text.strip()):
         found = int(text.strip().partition(".")[0])
     else:
-        number, unit = _parts(text)
+        number, divisor, unit = _parts(text)
         if unit not in _SIZES:
             raise ValueError(f"{text!r} is not a size; give bytes, or a unit as in 10m, 256MiB or 1.5GB")
-        found = int(number * _SIZES[unit])
+        found = number * _SIZES[unit] // divisor
     if found < lowest:
         raise ValueError(f"{text!r} must be at least {lowest} byte{'s' * (lowest != 1)}")
     return found
@@ -52,8 +50,8 @@ def seconds(text: str) -> float:
     try:
         found = float(text)
     except ValueError:
-        number, unit = _parts(text)
-        found = float(number * _SECONDS[unit]) if unit in _SECONDS else -1.0
+        number, divisor, unit = _parts(text)
+        found = number * _MILLISECONDS[unit] / (divisor * 1000) if unit in _MILLISECONDS else -1.0
     if not 0 <= found < float("inf"):
         raise ValueError(f"{text!r} is not a time; give seconds, or a unit as in 500ms, 30s, 5m or 1h")
     return found
@@ -67,10 +65,10 @@ def milliseconds(text: str) -> int:
     """
     if _PLAIN.fullmatch(text.strip()):
         return int(text.strip().partition(".")[0])
-    number, unit = _parts(text)
-    if unit not in _SECONDS:
+    number, divisor, unit = _parts(text)
+    if unit not in _MILLISECONDS:
         raise ValueError(f"{text!r} is not a time; give milliseconds, or a unit as in 500ms, 30s, 5m or 1h")
-    return int(number * _SECONDS[unit] * 1000)
+    return number * _MILLISECONDS[unit] // divisor
 
 
 def word(text: str) -> str:
@@ -90,14 +88,22 @@ def switch(text: str) -> bool:
     return found == "on"
 
 
-def _parts(text: str) -> tuple[Fraction, str]:
-    """Split a text into a number and a unit. If the text has no number, the unit is ""."""
+def _parts(text: str) -> tuple[int, int, str]:
+    """Split a text into a number, as a fraction of two integers, and a unit.
+
+    If the text has no number, the unit is "". (`fractions` would import `decimal`, which no gateway needs.)
+    """
     found = _WITH_UNIT.fullmatch(text.strip().lower())
-    return (Fraction(found[1]), found[2]) if found else (Fraction(), "")
+    if not found:
+        return 0, 1, ""
+    whole, _, part = found[1].partition(".")
+    return int(whole + part), 10 ** len(part), found[2]
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return "; did you mean X?", where X is the most similar known name. Empty if none is similar."""
+    from difflib import get_close_matches  # noqa: PLC0415 - only mistakes need it
+
     return "".join(f"; did you mean {close}?" for close in get_close_matches(name, list(known), n=1))
 
 

@@ -19,15 +19,11 @@ from dpkt.ip6 import IP6
 from dpkt.pcap import TCPDUMP_MAGIC_NANO, LEFileHdr
 from dpkt.tcp import TCP
 
+from proxy.capture.no_tap import BROKER, CLIENT
 from proxy.protocol.primitives import Buffer
 
 Piece: TypeAlias = tuple[Buffer, int]
 """A piece of the payload: the bytes to record, and the number of omitted bytes after them."""
-
-CLIENT: Final = 0
-BROKER: Final = 1
-"""The two ends of a connection: the client (0) and the broker (1). On a client's connection, the gateway is
-the broker."""
 
 MAX_SEGMENT: Final = 65_495
 """The largest TCP payload of a packet, in bytes. IPv4 sets this limit. Loopback interfaces also use segments

@@ -14,9 +14,10 @@ from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
 from time import gmtime, strftime, time_ns
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, cast
 
-from proxy.capture.pcap import BROKER, CLIENT, PcapConnection, TcpPeer, file_header
+from proxy.capture.no_tap import BROKER, CLIENT
+from proxy.capture.pcap import PcapConnection, TcpPeer, file_header
 from proxy.capture.redact import Redactor
 from proxy.error_text import reason_of
 from proxy.logger import Logger
@@ -33,18 +34,6 @@ PATTERN: Final = "fetchgate-*.pcap"
 _NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
 _NOWHERE: Final = {4: TcpPeer(ip_address("0.0.0.0"), 0), 6: TcpPeer(ip_address("::"), 0)}  # noqa: S104 - no listener
 """By IP version: the address of a peer that has left before the gateway could read its address."""
-
-
-class Tap(Protocol):
-    """A function that can put a tap between a socket and its protocol."""
-
-    def __call__(self, protocol: asyncio.Protocol, by: int, /) -> asyncio.Protocol:
-        """Return the protocol to use for the socket. `by` is the gateway's own role on this connection."""
-
-
-def no_tap(protocol: asyncio.Protocol, _by: int) -> asyncio.Protocol:
-    """Return the same protocol. This is the `Tap` of a gateway without ``--capture``."""
-    return protocol
 
 
 class Files:

@@ -7,7 +7,7 @@ reason why the connection has to end.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from proxy.core.broker_side import BrokerSide
 from proxy.core.budget import RequestBudget
@@ -22,18 +22,20 @@ from proxy.core.fetch_responses import FetchResponses
 from proxy.core.fetches import Fetches
 from proxy.core.histograms import Measured
 from proxy.core.in_flight import MAX_IN_FLIGHT
-from proxy.core.leader_retry import LeaderRetry
 from proxy.core.leaders import Leaders
 from proxy.core.max_fetch_bytes import MaxFetchBytes
 from proxy.core.plans import SessionPlan
 from proxy.core.responses import AddressRewriting, Rewriting
-from proxy.core.siblings import Siblings
 from proxy.core.stage import Stage
 from proxy.fetch_manager.manager import FetchManager
 from proxy.protocol.addresses import Resolve
 from proxy.protocol.primitives import Buffer
 from proxy.session.decision import Reason
 from proxy.session.partitions import PartitionTable
+
+if TYPE_CHECKING:
+    from proxy.core.leader_retry import LeaderRetry
+    from proxy.core.siblings import Siblings
 
 MAX_REQUEST_BYTES: Final = 104_857_600
 """Kafka's default for socket.request.max.bytes."""
@@ -61,7 +63,7 @@ class Common:
     leaders: Leaders | None = None
     """The newest leader of each partition. Only used if addresses are rewritten. If None, each connection
     keeps its own."""
-    siblings: Siblings | None = None
+    siblings: "Siblings | None" = None
     """The connections of all clients, to follow leaders. Only used if addresses are rewritten. None if
     leaders are not followed."""
     manager: FetchManager | None = None
@@ -86,6 +88,15 @@ class BrokerInfo:
     """The measurements of all connections to this broker. None if nobody reads them."""
     opening: Callable[[int], bool] = _none_opening
     """Returns whether a broker's listener is still being opened."""
+
+
+def _leader_retry(
+    state: ConnectionState, siblings: "Siblings", host: str, node_id: int | None
+) -> "LeaderRetry":
+    """Return the stage of ``--follow-leader``."""
+    from proxy.core.leader_retry import LeaderRetry  # noqa: PLC0415 - most gateways do not need it
+
+    return LeaderRetry(state, siblings, host, node_id)
 
 
 _ALONE: Final = Common()
@@ -172,10 +183,10 @@ class Connection:
         if common.manager is not None:
             state.stages.append(ClientSessions(state, common.manager, fetches.eligibility, broker.name))
         state.stages.append(MaxFetchBytes(state, fetches, sessions))
-        self.retry: LeaderRetry | None = None
+        siblings = None if resolve is None else common.siblings
+        self.retry = None if siblings is None else _leader_retry(state, siblings, host, broker.node_id)
         """Retries requests at new leaders. None without ``--follow-leader``, or without `resolve`."""
-        if common.siblings is not None and resolve is not None:
-            self.retry = LeaderRetry(state, common.siblings, host, broker.node_id)
+        if self.retry is not None:
             state.stages.append(self.retry)
         state.stages += [make(state) for make in common.stages]
         self._client_side = ClientSide(

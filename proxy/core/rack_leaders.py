@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from proxy.core.follower import Pause
+from proxy.core.racks import RETURNS
 from proxy.protocol.leader_requests import Place
 from proxy.protocol.primitives import UUID_BYTES, ProtocolError
 from proxy.protocol.replicas import NOBODY, NodeIds, Replicas, read_replicas, with_leaders
@@ -31,26 +32,6 @@ MAX_CLIENTS: Final = 10_000
 MAX_PLACES: Final = 1000
 """The maximum number of topics and partitions for which this is remembered of one client. A client with more
 of them gets true Metadata for all topics."""
-RETURNS: Final = (
-    "closed",
-    "overdue",
-    "unreachable",
-    "out_of_range",
-    "refused",
-    "isr",
-    "offsets",
-    "no_consumer",
-    "old_fetch",
-    "login",
-)
-"""The reasons for true Metadata.
-
-A replica has closed a connection, is late, or can't be reached: all clients get true Metadata for it. It has
-said OFFSET_OUT_OF_RANGE, has refused to serve, or is not in sync any more (``isr``): its client gets true
-Metadata for the partition. ``offsets``: the leader of a partition could not be asked for offsets.
-``no_consumer``: the client sends requests that only leaders take. ``old_fetch``: followers do not answer its
-version of Fetch. ``login``: it has authenticated, and does not read yet.
-"""
 TRUE_SECONDS: Final = 60.0
 """How long a client gets true Metadata for a partition that its replica did not serve, in seconds."""
 LONG_SECONDS: Final = 300.0

@@ -13,7 +13,6 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from enum import StrEnum
 from functools import partial
 from typing import Final, Protocol
 
@@ -23,6 +22,7 @@ from proxy.core.connection_state import ConnectionState
 from proxy.core.eligibility import BrokerVersions
 from proxy.core.follower import ASK_SECONDS, Edit, Follower, FromFollower, Pause, not_leader
 from proxy.core.in_flight import FetchHandler, Handler, InFlight
+from proxy.core.racks import NotWritten
 from proxy.core.requests import read_client_names
 from proxy.core.stage import Stage
 from proxy.protocol.api import ApiKey
@@ -61,24 +61,6 @@ _ASK_LEADER: Final = ("apache-kafka-java", "librdkafka", "confluent-kafka", "kaf
 """Parts of the names of software that asks the leader if a follower answers OFFSET_OUT_OF_RANGE."""
 _NEVER_BACK: Final = frozenset({"kgo", "franz-go"})
 """Software that does not come back from a follower that has failed: franz-go (KIP-511 name ``kgo``)."""
-
-
-class NotWritten(StrEnum):
-    """Why a fetch has no rack of the gateway."""
-
-    VERSION = "fetch version"
-    OWN = "client has a rack"
-    NOT_READ = "no fetch was read"
-    NO_BROKER = "no broker in the rack"
-    HERE = "broker is in the rack"
-    UNKNOWN_BROKER = "broker's release is not known yet"
-    OLD_BROKER = "broker before 3.5"
-    NAMED = "named in --rack-clients"
-    MEMBER = "member of a cooperative group"
-    CLIENT = "client never comes back from a failed replica"
-    DOES_NOT_FOLLOW = "does not follow"
-    REPLICA = "a replica failed"
-    AGAIN = "asked the leader again"
 
 
 class Racks(Protocol):

@@ -19,6 +19,46 @@ VERSIONS: Final = {
 """The APIs whose responses have the racks of brokers, and the versions in which they can be read."""
 
 
+RETURNS: Final = (
+    "closed",
+    "overdue",
+    "unreachable",
+    "out_of_range",
+    "refused",
+    "isr",
+    "offsets",
+    "no_consumer",
+    "old_fetch",
+    "login",
+)
+"""The reasons for true Metadata.
+
+A replica has closed a connection, is late, or can't be reached: all clients get true Metadata for it. It has
+said OFFSET_OUT_OF_RANGE, has refused to serve, or is not in sync any more (``isr``): its client gets true
+Metadata for the partition. ``offsets``: the leader of a partition could not be asked for offsets.
+``no_consumer``: the client sends requests that only leaders take. ``old_fetch``: followers do not answer its
+version of Fetch. ``login``: it has authenticated, and does not read yet.
+"""
+
+
+class NotWritten(StrEnum):
+    """Why a fetch has no rack of the gateway."""
+
+    VERSION = "fetch version"
+    OWN = "client has a rack"
+    NOT_READ = "no fetch was read"
+    NO_BROKER = "no broker in the rack"
+    HERE = "broker is in the rack"
+    UNKNOWN_BROKER = "broker's release is not known yet"
+    OLD_BROKER = "broker before 3.5"
+    NAMED = "named in --rack-clients"
+    MEMBER = "member of a cooperative group"
+    CLIENT = "client never comes back from a failed replica"
+    DOES_NOT_FOLLOW = "does not follow"
+    REPLICA = "a replica failed"
+    AGAIN = "asked the leader again"
+
+
 class Zone(StrEnum):
     """Where a broker is, seen from the gateway."""
 

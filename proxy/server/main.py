@@ -12,10 +12,9 @@ from dataclasses import replace
 from errno import EADDRINUSE
 from functools import partial
 from socket import socket
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from proxy.addresses import Address
-from proxy.capture.tap import Capture, Files
 from proxy.config import Config, load, misspelt_variables
 from proxy.effective_config import as_toml
 from proxy.error_text import reason_of
@@ -27,14 +26,16 @@ from proxy.net.tls import ReloadingContext
 from proxy.options import ConfigError, file_of
 from proxy.server.bypass import passing_by
 from proxy.server.gateway import Gateway
-from proxy.server.preflight import check
 from proxy.server.process import Process, keep_freed, new_event_loop, tell_ready
 from proxy.server.reload import Reloader
-from proxy.server.supervisor import Supervisor
 from proxy.telemetry import logs
 from proxy.telemetry.access import Token, admin_tls, admin_token
 from proxy.telemetry.admin import METRICS, AdminEndpoint
 from proxy.version import VERSION
+
+if TYPE_CHECKING:
+    from proxy.capture.tap import Capture
+    from proxy.server.supervisor import Supervisor
 
 ADMIN_RETRY_SECONDS: Final = 0.5
 ADMIN_LATE_SECONDS: Final = 60.0
@@ -89,6 +90,8 @@ def _file(arguments: dict[str, Any]) -> str | None:
 
 
 async def _check(config: Config) -> int:
+    from proxy.server.preflight import check  # noqa: PLC0415 - a gateway that runs does not need it
+
     for text in misspelt_variables(os.environ):
         _say(text)
     if text := _passing_by(config):
@@ -120,8 +123,7 @@ async def _serve(config: Config, arguments: dict[str, Any]) -> int:
     try:
         token, tls = admin_token(config), admin_tls(config)
         from_systemd = inherited(os.environ, os.getpid())
-        make = Supervisor if config.workers > 1 else Gateway
-        gateway = make(Process.of(config, loop, log), from_systemd)
+        gateway = _kind(config)(Process.of(config, loop, log), from_systemd)
         gateway.monitor.certificates["admin_cert"] = tls
         gateway.open()
     except ConfigError as error:
@@ -169,8 +171,17 @@ async def _serve(config: Config, arguments: dict[str, Any]) -> int:
     return 0
 
 
+def _kind(config: Config) -> "type[Gateway | Supervisor]":
+    """Return the class of the gateway, by the number of its workers."""
+    if config.workers == 1:
+        return Gateway
+    from proxy.server.supervisor import Supervisor  # noqa: PLC0415 - most gateways have one process
+
+    return Supervisor
+
+
 def _endpoints(
-    config: Config, gateway: Gateway | Supervisor, token: Token | None, tls: ReloadingContext | None
+    config: Config, gateway: "Gateway | Supervisor", token: Token | None, tls: ReloadingContext | None
 ) -> dict[str, tuple[AdminEndpoint, Address]]:
     """Return the endpoints to serve, by option: the admin endpoint and the endpoint of ``--metrics``.
 
@@ -185,7 +196,7 @@ def _endpoints(
 
 
 async def _start_admin(
-    gateway: Gateway | Supervisor,
+    gateway: "Gateway | Supervisor",
     admin: AdminEndpoint,
     flag: str,
     at: Address,
@@ -217,7 +228,7 @@ async def _start_admin(
 
 
 async def _wait_for_admin(
-    gateway: Gateway | Supervisor,
+    gateway: "Gateway | Supervisor",
     admin: AdminEndpoint,
     flag: str,
     at: Address,
@@ -236,14 +247,16 @@ async def _wait_for_admin(
         late.cancel()
 
 
-def _capture(config: Config, gateway: Gateway | Supervisor) -> Capture | None:
+def _capture(config: Config, gateway: "Gateway | Supervisor") -> "Capture | None":
     """Start to write a capture if the option ``--capture`` is given.
 
     Raises:
         OSError: the directory is not writable.
     """
-    if config.capture is None or isinstance(gateway, Supervisor):
+    if config.capture is None or not isinstance(gateway, Gateway):
         return None
+    from proxy.capture.tap import Capture, Files  # noqa: PLC0415 - it needs dpkt, which takes 3 MB
+
     files = Files(config.capture, most_bytes=config.capture_file_bytes, most_files=config.capture_files)
     process = gateway.process
     capture = Capture(files, records=config.capture_records, loop=process.loop, log=process.log)
@@ -252,7 +265,7 @@ def _capture(config: Config, gateway: Gateway | Supervisor) -> Capture | None:
     return capture
 
 
-async def _until_stopped(gateway: Gateway | Supervisor, options: Reloader) -> None:
+async def _until_stopped(gateway: "Gateway | Supervisor", options: Reloader) -> None:
     """Wait for SIGTERM or SIGINT. Then finish the requests in flight. A second signal ends this at once."""
     loop, log = gateway.process.loop, gateway.process.log
     stop, again = asyncio.Event(), asyncio.Event()

@@ -4,14 +4,17 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from time import time
+from typing import TYPE_CHECKING
 
 from proxy.config import LIVE, Config, changes, with_live
 from proxy.net.tls import stamp
 from proxy.options import ConfigError
 from proxy.server.gateway import Gateway
 from proxy.server.server import TICK_SECONDS
-from proxy.server.supervisor import Supervisor
 from proxy.telemetry import logs
+
+if TYPE_CHECKING:
+    from proxy.server.supervisor import Supervisor
 
 
 class Reloader:
@@ -25,7 +28,7 @@ class Reloader:
     """
 
     def __init__(
-        self, gateway: Gateway | Supervisor, config: Config, load: Callable[[], Config], file: str | None
+        self, gateway: "Gateway | Supervisor", config: Config, load: Callable[[], Config], file: str | None
     ) -> None:
         self.config = config
         """The options in use now. If an option needs a restart, the old value stays here, so each reload

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakValueDictionary
 
 from proxy.addresses import Address
-from proxy.capture.pcap import BROKER
-from proxy.capture.tap import Capture, Tap, no_tap
+from proxy.capture.no_tap import BROKER, Tap
 from proxy.config import Config
 from proxy.cooperative.tally import GroupNotice, Tell
 from proxy.core.budget import REQUESTS_PART, Budget, RequestBudget
@@ -29,7 +28,6 @@ from proxy.core.eligibility import BrokerVersions, SessionLimits
 from proxy.core.events import BrokersAwaited, Event, Fault, LoginRefused, MemberElsewhere, Tally
 from proxy.core.fetch_floors import FetchFloors, FetchFloorsStage
 from proxy.core.leaders import Leaders
-from proxy.core.siblings import Siblings
 from proxy.error_text import is_client_refused, of_client
 from proxy.fetch_manager.cache import FetchSessionCache
 from proxy.fetch_manager.manager import FetchManager
@@ -38,9 +36,7 @@ from proxy.net.tls import ClientTls
 from proxy.net.transparent import Destinations, OutboundPorts
 from proxy.server.conditions import Repeated
 from proxy.server.monitor import Monitor
-from proxy.server.own_connection import OwnConnections
 from proxy.server.process import Process, give_back, open_fds, resident_bytes, two_descriptors_free
-from proxy.server.rack_audit import RackAudit
 from proxy.server.registry import KnownBrokers
 from proxy.server.upstream import Upstream, host_and_port
 from proxy.telemetry.history import INTERVAL_SECONDS, describe, write_event
@@ -50,6 +46,8 @@ from proxy.telemetry.unanswered import Owed
 
 if TYPE_CHECKING:
     from proxy.cooperative.members import Members
+    from proxy.core.siblings import Siblings
+    from proxy.server.rack_audit import RackAudit
 
 TICK_SECONDS: Final = 5.0
 """How often the gateway looks for stalled connections, changed files and outdated entries, in seconds."""
@@ -113,7 +111,7 @@ class Server:
         self.monitor = monitor
         self.shared = shared or Shared()
         self.upstream = Upstream(process, brokers, monitor, self.shared.outbound_ports)
-        self.tap: Tap = no_tap
+        self.tap: Tap = self.upstream.tap
         self._left = left
         self._elsewhere = elsewhere
         self._transparent = config.is_transparent
@@ -147,7 +145,7 @@ class Server:
         self._stages: tuple[MakeStage, ...]
         self._members, self._stages = _cooperative(config, self.shared.number, self._tell)
         self._stages += (partial(FetchFloorsStage, self.fetch_floors),)
-        self._audit = RackAudit(process, brokers, tell) if config.rack else None
+        self._audit = _audit(process, brokers, tell) if config.rack else None
         """Counts bytes by zone. None without ``--rack``."""
         if self._audit is not None:
             self.upstream.failed = self._audit.unreachable
@@ -372,15 +370,15 @@ class Server:
         problems += [self.monitor.descriptors.problem] if self.monitor.descriptors.problem else []
         problems += dict.fromkeys(each.problem for each in contexts if each is not None and each.problem)
         problems += self._expired
-        stopped = self.tap.stopped if isinstance(self.tap, Capture) else ""
-        problems += [f"the capture has stopped: {stopped}; restart to capture again"] if stopped else []
+        if self.tap.stopped:
+            problems.append(f"the capture has stopped: {self.tap.stopped}; restart to capture again")
         used, connections = self.sessions.used, self.clients
         status = self.monitor.status(problems, slots_used=used, connections=connections)
         status.buffered_bytes, status.over = self.budget.total, self.budget.over
         if self.manager is not None:
             cache = self.manager.cache
             status.client_sessions, status.client_session_partitions = len(cache), cache.partitions
-        status.capture_stopped = bool(stopped)
+        status.capture_stopped = bool(self.tap.stopped)
         status.broker_certificates = self.upstream.certificates.copy()
         return status
 
@@ -476,8 +474,12 @@ class Server:
         if not (fetches or config.rack_clients):
             return
         if self._siblings is None:
+            from proxy.core.siblings import Siblings  # noqa: PLC0415 - most gateways do not need it
+
             self._siblings = Siblings(fetches=fetches, produces=config.follow_leader == "idempotent")
             if isinstance(self.brokers, KnownBrokers):
+                from proxy.server.own_connection import OwnConnections  # noqa: PLC0415
+
                 self._siblings.connect = OwnConnections(self.process, self.brokers, self.upstream).connect
 
     def _apply_limits(self) -> None:
@@ -612,6 +614,13 @@ class Server:
                 self.turned_away[reason] += 1
                 self.log.debug("connection closed", reason=reason, **link.log_fields)
                 link.close_session(reason)
+
+
+def _audit(process: Process, brokers: KnownBrokers | Destinations, tell: Callable[..., None]) -> "RackAudit":
+    """Return what counts bytes by zone, and has what ``--rack-reads`` and ``--rack-clients`` need."""
+    from proxy.server.rack_audit import RackAudit  # noqa: PLC0415 - most gateways do not need it
+
+    return RackAudit(process, brokers, tell)
 
 
 def _cooperative(config: Config, number: int, tell: Tell) -> "tuple[Members | None, tuple[MakeStage, ...]]":

@@ -10,8 +10,7 @@ from time import monotonic
 from typing import Any, Final
 
 from proxy.addresses import BY_NAME, LOOPED, Address
-from proxy.capture.pcap import CLIENT
-from proxy.capture.tap import Tap, no_tap
+from proxy.capture.no_tap import CLIENT, NoTap, Tap
 from proxy.error_text import is_tls, reason_of, refuses_certificate
 from proxy.net.link import BrokerProtocol, Link
 from proxy.net.listen import check_not_own
@@ -56,7 +55,7 @@ class Upstream:
         outbound_ports: OutboundPorts,
     ) -> None:
         self.tls = BrokerTls(process.config)
-        self.tap: Tap = no_tap
+        self.tap: Tap = NoTap()
         """Wraps the protocol of each socket, to capture the bytes."""
         self.failed: Callable[[Link], None] = lambda _: None
         """Called with each link whose broker could not be reached."""

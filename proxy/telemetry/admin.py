@@ -22,12 +22,11 @@ from socket import socket
 from typing import Final
 from urllib.parse import parse_qsl
 
-from prometheus_client import CONTENT_TYPE_LATEST
-
 from proxy.error_text import reason_of, short
 from proxy.net.tls import ReloadingContext
 from proxy.telemetry import logs
 from proxy.telemetry.access import Token
+from proxy.telemetry.exposition import CONTENT_TYPE
 from proxy.telemetry.metrics import exposition
 from proxy.telemetry.state import MAX_LISTED, Describable, cooperative, document
 from proxy.telemetry.status import health_of
@@ -225,7 +224,7 @@ class AdminEndpoint:
         return _json(status, {"state": health.state, "reasons": health.reasons})
 
     async def _metrics(self, _query: str) -> Response:
-        return HTTPStatus.OK, CONTENT_TYPE_LATEST, exposition(await self._gateway.collect_account())
+        return HTTPStatus.OK, CONTENT_TYPE, exposition(await self._gateway.collect_account())
 
     async def _state(self, query: str) -> Response:
         """Respond with the state as JSON. The query ``connections=N`` lists at most N connections."""

@@ -10,13 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate
 from math import inf
 from typing import Any, Final, TypeAlias
-
-from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
-from prometheus_client.registry import Collector
 
 from proxy.cooperative.tally import BATCHES, COMMITS, DETACHED, EXCLUSIVE, RECORDS, Cooperative
 from proxy.cooperative.tally import STATES as STATES_OF_MEMBERS
@@ -25,6 +20,7 @@ from proxy.core.histograms import Distribution, Measured
 from proxy.core.racks import Zone
 from proxy.protocol.api import ErrorCode
 from proxy.session.state import Loss
+from proxy.telemetry.exposition import Kind, Sample, family, of_garbage_collector, of_process
 from proxy.telemetry.status import STATES, Account, Health, WithBroker
 from proxy.telemetry.totals import NodeId
 from proxy.telemetry.zones import BECAME, RETURNS, WHAT, RackReadFigures, Zones
@@ -165,29 +161,32 @@ Labelled: TypeAlias = Iterable[tuple[tuple[str, ...], Value]]
 class Figure:
     """A metric for Prometheus, and how its values are read from an account."""
 
-    kind: Callable[..., Metric]
+    kind: Kind
     name: str
     """The metric's name without the prefix ``fetchgate_``, and without the suffix ``_total`` of a counter."""
     text: str
     read: Callable[[SharedValues], float | Labelled]
     labels: tuple[str, ...] = ()
 
-    def family(self, reading: SharedValues) -> Metric:
-        """Return the metric with its present values, as an object of Prometheus' client library."""
-        name, found = f"fetchgate_{self.name}", self.read(reading)
-        if isinstance(found, int | float):
-            return self.kind(name, self.text, value=found)
-        family: Any = self.kind(name, self.text, labels=self.labels)
-        for labels, value in found:
-            if isinstance(value, Distribution):
-                bounds = (*(str(bound) for bound in value.bounds), "+Inf")
-                family.add_metric(
-                    labels, list(zip(bounds, accumulate(value.counts), strict=True)), value.total
-                )
-            else:
-                family.add_metric(labels, value)
-        made: Metric = family
-        return made
+    def lines(self, reading: SharedValues) -> Iterator[str]:
+        """Yield the lines of the metric with its present values, in Prometheus' format."""
+        found = self.read(reading)
+        listed: Labelled = [((), found)] if isinstance(found, int | float) else found
+        samples = (sample for labels, value in listed for sample in _samples(labels, value))
+        return family(self.kind, f"fetchgate_{self.name}", self.text, samples, self.labels)
+
+
+def _samples(labels: tuple[str, ...], value: Value) -> Iterator[Sample]:
+    """Yield the samples of one value. A distribution has one for each bucket, its count and its sum."""
+    if not isinstance(value, Distribution):
+        yield "", labels, value
+        return
+    count = 0
+    for bound, counted in zip((*value.bounds, inf), value.counts, strict=True):
+        count += counted
+        yield "_bucket", (*labels, "+Inf" if bound == inf else str(bound)), count
+    yield "_count", labels, count
+    yield "_sum", labels, value.total
 
 
 def one_label(values: Mapping[Any, float] | Iterable[tuple[Any, float]]) -> Labelled:
@@ -221,7 +220,9 @@ def _of_workers(name: str) -> Callable[[SharedValues], Labelled]:
     return lambda it: [((str(worker.number),), getattr(worker, name)) for worker in it.counts.processes]
 
 
-COUNTER, GAUGE, HISTOGRAM = CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+COUNTER: Final[Kind] = "counter"
+GAUGE: Final[Kind] = "gauge"
+HISTOGRAM: Final[Kind] = "histogram"
 _SIDE, _BROKER, _WORKER, _REASON = ("side",), ("broker",), ("worker",), ("reason",)
 
 FIGURES: Final = (
@@ -788,26 +789,12 @@ def bounded(counts: Counter[str]) -> list[tuple[str, int]]:
     return [*common, ("other", rest)] if rest else common
 
 
-class _AccountCollector(Collector):
-    """Passes the metrics of an account to Prometheus' client library."""
-
-    def __init__(self, account: Account) -> None:
-        self._account = account
-
-    def collect(self) -> Iterator[Metric]:
-        """Return all metrics of the gateway."""
-        reading = SharedValues(self._account)
-        figures: tuple[Figure, ...] = FIGURES
-        figures += () if reading.counts.cooperative is None else COOPERATIVE
-        figures += () if reading.counts.zones is None else ZONES
-        figures += () if reading.counts.zones is None or reading.counts.zones.reads is None else RACK_READS
-        return (figure.family(reading) for figure in figures)
-
-
 def exposition(account: Account) -> bytes:
     """Return all metrics of the gateway, this process and its garbage collector in Prometheus' format."""
-    collectors = CollectorRegistry()
-    collectors.register(_AccountCollector(account))
-    ProcessCollector(registry=collectors)
-    GCCollector(registry=collectors)
-    return generate_latest(collectors)
+    reading = SharedValues(account)
+    figures: tuple[Figure, ...] = FIGURES
+    figures += () if reading.counts.cooperative is None else COOPERATIVE
+    figures += () if reading.counts.zones is None else ZONES
+    figures += () if reading.counts.zones is None or reading.counts.zones.reads is None else RACK_READS
+    lines = [line for figure in figures for line in figure.lines(reading)]
+    return "".join((*lines, *of_process(), *of_garbage_collector())).encode()

@@ -6,9 +6,7 @@ from typing import Any, Final
 
 from proxy.adding import ADDS, Figures
 from proxy.core.events import Tally, fetch_bytes
-from proxy.core.rack_leaders import RETURNS
-from proxy.core.rack_reads import NotWritten
-from proxy.core.racks import Zone, zone_of
+from proxy.core.racks import RETURNS, NotWritten, Zone, zone_of
 
 __all__ = ["BECAME", "RETURNS", "WHAT", "RackReadFigures", "Zones", "kinds_of"]
 

@@ -12,7 +12,8 @@ from dpkt import dpkt
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.capture.pcap import BROKER, CLIENT, MAX_SEGMENT, PcapConnection, TcpPeer, file_header
+from proxy.capture.no_tap import BROKER, CLIENT
+from proxy.capture.pcap import MAX_SEGMENT, PcapConnection, TcpPeer, file_header
 from proxy.protocol.primitives import Buffer
 from tests.captured import ACK, FIN, PSH, RST, SYN, Packet, read, streams
 

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.capture.pcap import BROKER, CLIENT, Piece
+from proxy.capture.no_tap import BROKER, CLIENT
+from proxy.capture.pcap import Piece
 from proxy.capture.redact import KEPT, Redactor
 from proxy.protocol.api import ApiKey
 from tests.frames import SESSION_VERSIONS, VERSIONS, LiveExchange, entry, fetch, fetch_response, framed, live

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.capture.pcap import BROKER, CLIENT
+from proxy.capture.no_tap import BROKER, CLIENT
 from proxy.capture.redact import Redactor
 from proxy.protocol.api import ApiKey
 from tests.examples import examples

@@ -17,7 +17,8 @@ from structlog.testing import capture_logs
 
 from proxy.addresses import Address
 from proxy.capture import tap
-from proxy.capture.pcap import BROKER, file_header
+from proxy.capture.no_tap import BROKER
+from proxy.capture.pcap import file_header
 from proxy.capture.tap import FLUSH_BYTES, Capture, Files
 from proxy.core.connection import Connection
 from proxy.core.fast_path import FastPath

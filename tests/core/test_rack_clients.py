@@ -13,7 +13,8 @@ from proxy.core.eligibility import BrokerVersions, SessionLimits
 from proxy.core.follower import ASK_SECONDS, MAX_HOLD_SECONDS, OVERDUE_SECONDS, PAUSE_SECONDS, SILENT_SECONDS
 from proxy.core.rack_clients import RackClientsStage
 from proxy.core.rack_leaders import TRUE_SECONDS, RackLeaders
-from proxy.core.rack_reads import NotWritten, RackReads, RackReadsStage
+from proxy.core.rack_reads import RackReads, RackReadsStage
+from proxy.core.racks import NotWritten
 from proxy.core.siblings import Siblings
 from proxy.fetch_manager.cache import FetchSessionCache
 from proxy.fetch_manager.manager import FetchManager

@@ -15,10 +15,10 @@ from proxy.core.rack_reads import (
     AGAIN_SECONDS,
     MISSES,
     REFUSED_SECONDS,
-    NotWritten,
     RackReads,
     RackReadsStage,
 )
+from proxy.core.racks import NotWritten
 from proxy.protocol.api_versions import Features
 from proxy.protocol.leader_requests import metadata_request
 from tests.core.replicas import Part, body

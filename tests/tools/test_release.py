@@ -21,6 +21,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from proxy import version
 from tests.tools.test_deploy import DEPLOY, ROOT, instructions
 from tools import base_images, dist, lock
 from tools.lock import BUILD, RUN, Pinned, parse
@@ -37,6 +38,10 @@ def program(folder: Path, name: str, script: str) -> None:
 
 
 # -- the version
+
+
+def test_the_program_has_the_version_of_the_package() -> None:
+    assert version.VERSION == VERSION
 
 
 def test_the_changelog_begins_with_the_release_or_with_what_comes_after_it() -> None:

@@ -1,0 +1,96 @@
+"""A gateway imports only what its options need: most of the memory of an idle one is imported modules."""
+
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tools.kafka.ports import free_ports
+
+_WATCHED: Final = """
+import atexit, sys
+before = set(sys.modules)
+atexit.register(lambda: print(*sorted(set(sys.modules) - before)))
+from proxy.cli import main
+sys.exit(main())
+"""
+NEEDED: Final = {"numpy", "structlog", "uvloop"}
+"""The libraries that every gateway imports."""
+LATE: Final = {
+    # for --capture, --cooperative, --rack, --follow-leader, --workers, --check and `fetchgate top`
+    "proxy.capture.pcap",
+    "proxy.capture.tap",
+    "proxy.cooperative.group",
+    "proxy.cooperative.member_stage",
+    "proxy.core.rack_leaders",
+    "proxy.core.rack_reads",
+    "proxy.server.rack_audit",
+    "proxy.core.leader_retry",
+    "proxy.core.siblings",
+    "proxy.server.supervisor",
+    "proxy.server.worker",
+    "proxy.server.preflight",
+    "proxy.dashboard",
+    # of Python: 8 MB together
+    "decimal",
+    "difflib",
+    "email",
+    "http.client",
+    "http.server",
+    "importlib.metadata",
+    "tomllib",
+    "urllib.request",
+    "zipfile",
+}
+"""Modules that a gateway imports only if an option, another command or a mistake needs them."""
+
+
+def imported(*options: str) -> set[str]:
+    """Return the modules that a gateway has imported when it has had a client and told its metrics."""
+    listen, admin = (f"127.0.0.1:{port}" for port in (free_ports(1), free_ports(1)))
+    command = [sys.executable, "-c", _WATCHED, "proxy", "--bootstrap", "127.0.0.1:1"]
+    process = subprocess.Popen(
+        [*command, "--listen", listen, "--admin", admin, *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stderr is not None
+        assert any("started" in line for line in process.stderr)
+        host, _, port = listen.partition(":")
+        with socket.create_connection((host, int(port)), timeout=30) as client:
+            client.sendall(bytes.fromhex("0000000a00120000000000010000"))
+            for page in ("metrics", "state"):
+                urllib.request.urlopen(f"http://{admin}/{page}", timeout=30).close()
+        process.send_signal(signal.SIGTERM)
+        told, _ = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.communicate()
+    assert process.returncode == 0
+    return set(told.split())
+
+
+@pytest.mark.slow
+def test_a_gateway_with_default_options_imports_little() -> None:
+    modules = imported()
+    libraries = {name.partition(".")[0] for name in modules} - sys.stdlib_module_names - {"proxy"}
+    assert {name for name in libraries if "cython" not in name} == NEEDED  # uvloop's runtime has such names
+    assert not modules & LATE
+
+
+def test_what_is_imported_late_exists() -> None:
+    assert all(find_spec(name) for name in LATE)
+
+
+@pytest.mark.slow
+def test_what_is_imported_late_is_there_when_an_option_needs_it(tmp_path: Path) -> None:
+    modules = imported("--capture", str(tmp_path), "--rack", "a", "--follow-leader", "fetch")
+    assert {"dpkt", "proxy.capture.tap", "proxy.server.rack_audit", "proxy.core.siblings"} <= modules
