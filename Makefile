@@ -2,7 +2,12 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# What is installed: all that tests need, or what the demos need, one by one.
 STAMP := $(VENV)/.installed
+DEMO := $(VENV)/.demo
+DEMO_COOPERATIVE := $(VENV)/.demo-cooperative
+DEMO_ZONES := $(VENV)/.demo-zones
+DEMOS := $(DEMO) $(DEMO_COOPERATIVE) $(DEMO_ZONES)
 # Of `make soak`: how long each target is fuzzed (or --inputs 2000000), how long everything fails in turn, and
 # how many members of cooperative groups are killed.
 FUZZ ?= --seconds 300
@@ -17,12 +22,20 @@ PYTEST := $(BIN)/pytest -q --dist loadfile --no-loadscope-reorder
 help:  ## show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
-$(STAMP): pyproject.toml
+$(STAMP): INSTALLED := -e '.[dev,kafka]'
+$(STAMP): SAID := the packages of its tests into $(VENV): 1.5 GB, some minutes
+$(DEMOS): SAID := what a demo needs into $(VENV): 0.4 GB, about a minute
+# Not compiled, it is a tenth smaller: Python compiles what it imports.
+$(DEMO): INSTALLED := --no-compile -e '.[demo]'
+$(DEMO_COOPERATIVE): INSTALLED := --no-compile -e '.[cooperative,demo]'
+$(DEMO_ZONES): INSTALLED := --no-compile -e '.[kafka]'
+
+$(STAMP) $(DEMOS): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "fetchgate needs Python 3.11 or later; set PYTHON=/path/to/python3"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@echo "Installing fetchgate and the packages of its tests into $(VENV): 1.5 GB, some minutes ..."
-	@$(BIN)/python -m pip install --disable-pip-version-check -e '.[dev,kafka]'
-	@touch $@
+	@echo "Installing fetchgate and $(SAID) ..."
+	@$(BIN)/python -m pip install --disable-pip-version-check $(INSTALLED)
+	@touch $@ $(if $(filter $(STAMP),$@),$(DEMOS))
 
 check: lint  ## format, lint, types, import rules and the quick tests: under a minute
 	$(PYTEST) -n 2 -m 'not integration and not clients and not slow' --hypothesis-profile check
@@ -41,16 +54,16 @@ programs: $(STAMP)
 	$(BIN)/python -m tools.kafka
 	$(BIN)/python -m tools.helm
 
-demo: $(STAMP)  ## a real broker, a real client, direct and through the gateway
+demo: $(DEMO)  ## a real broker, a real client, direct and through the gateway
 	$(BIN)/python -m tools.demo
 
-demo-link: $(STAMP)  ## a client, two gateways in a row, a broker without sessions
+demo-link: $(DEMO)  ## a client, two gateways in a row, a broker without sessions
 	$(BIN)/python -m tools.demo_link
 
-demo-cooperative: $(STAMP)  ## four consumers on one partition, each with a gateway, as a plain group and cooperative
+demo-cooperative: $(DEMO_COOPERATIVE)  ## four consumers on one partition, each with a gateway, as a plain group and cooperative
 	$(BIN)/python -m tools.demo_cooperative
 
-demo-zones: $(STAMP)  ## three brokers in three racks, four clients: the bytes that cross zones, before and after
+demo-zones: $(DEMO_ZONES)  ## three brokers in three racks, four clients: the bytes that cross zones, before and after
 	$(BIN)/python -m tools.demo_zones
 
 clients: $(STAMP)  ## tests with clients in Java, Go, JavaScript and C

@@ -36,21 +36,9 @@ COMMANDS: Final = {
 }
 """The modules of the commands. Each has `add_arguments(parser)` and `run(arguments) -> int`."""
 _EXTRAS: Final = {
-    **dict.fromkeys(
-        (
-            "asyncio_throttle",
-            "jinja2",
-            "markupsafe",
-            "numpy",
-            "pandas",
-            "py4j",
-            "pyarrow",
-            "pyspark",
-            "zstandard",
-        ),
-        "replay",
-    ),
-    **dict.fromkeys(("cramjam", "google_crc32c", "lz4"), "cooperative"),
+    **dict.fromkeys(("asyncio_throttle", "jinja2", "markupsafe", "numpy", "pyarrow"), "measure"),
+    **dict.fromkeys(("pandas", "py4j", "pyspark"), "replay"),
+    **dict.fromkeys(("cramjam", "google_crc32c", "lz4", "zstandard"), "cooperative"),
     "cryptography": "tls",
 }
 """The packages that may be missing. The value is the optional extra of fetchgate that installs the

@@ -78,7 +78,6 @@ Try next:
   make demo-link                         a client, two gateways in a row, and a broker that gives no sessions
   make demo-cooperative                  four consumers on one partition, as a plain group and cooperative
   make demo-zones                        three brokers in three zones, four clients: the bytes that cross
-  make demo-zones                        three brokers in three racks, four clients: bytes that cross zones
   make test                              runs everything that CI runs, on real brokers
 """
 

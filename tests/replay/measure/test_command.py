@@ -268,7 +268,7 @@ def test_without_the_extra_it_is_said_how_to_get_it(
 
     assert cli.main(["measure", CAPTURE]) == 2
     assert capsys.readouterr().err == (
-        f"fetchgate replay: pyarrow is not installed; in fetchgate's source folder: {how} '.[replay]'\n"
+        f"fetchgate replay: pyarrow is not installed; in fetchgate's source folder: {how} '.[measure]'\n"
     )
 
 

@@ -1,0 +1,67 @@
+"""What each extra installs is enough for its commands, and no more than that."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.extras import distributions, with_extras
+
+ROOT: Final = Path(__file__).parents[2]
+CAPTURE: Final = ROOT / "captures" / "librdkafka-gateway.pcap"
+MAKEFILE: Final = (ROOT / "Makefile").read_text(encoding="utf-8")
+TOOLS: Final = {"mypy", "pytest", "ruff", "hypothesis", "pyspark", "pandas", "duckdb", "scapy", "kio"}
+DEMOS: Final = {
+    "demo": "tools.demo",
+    "demo-link": "tools.demo_link",
+    "demo-cooperative": "tools.demo_cooperative",
+    "demo-zones": "tools.demo_zones",
+}
+
+
+def extras_of(target: str) -> list[str]:
+    """Return the extras that `make TARGET` installs."""
+    needs = re.search(rf"^{target}: \$\((\w+)\)", MAKEFILE, re.MULTILINE)
+    assert needs
+    installed = re.search(rf"^\$\({needs[1]}\): INSTALLED := .*'\.\[(.*)\]'", MAKEFILE, re.MULTILINE)
+    assert installed
+    return installed[1].split(",")
+
+
+@pytest.mark.parametrize("target", DEMOS)
+def test_a_demo_needs_what_make_installs_for_it(target: str, tmp_path: Path) -> None:
+    extras = extras_of(target)
+    assert not TOOLS & distributions(*extras)
+    code = f"import {DEMOS[target]}, tools.kafka.java, tools.gateway; tools.kafka.java.java()"
+    if target == "demo-zones":
+        code += "; import tests.clients.python.consume_aiokafka, tests.clients.python.consume_kafka_python"
+    if target == "demo-cooperative":
+        code += "; import proxy.cooperative.codecs, tools.group_member"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(
+        command, cwd=ROOT, env=with_extras(tmp_path, *extras), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_demo_can_predict_with_what_make_installs_for_it(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "proxy", "replay", "measure", str(CAPTURE), "--json"]
+    environment = with_extras(tmp_path, *extras_of("demo"))
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["fetch"]["saved_bytes"] > 0
+
+
+def test_what_an_extra_does_not_install_is_missing(tmp_path: Path) -> None:
+    environment = with_extras(tmp_path, "measure")
+    for module, found in (("pyarrow", True), ("pyspark", False), ("pytest", False)):
+        done = subprocess.run(
+            [sys.executable, "-c", f"import {module}"], env=environment, capture_output=True, check=False
+        )
+        assert (done.returncode == 0) == found, module
