@@ -1,4 +1,4 @@
-"""Renews the pinned requirements of the image and of `make dist`, with the hashes of all their files.
+"""Renews the pinned requirements of the images and of `make dist`, with the hashes of all their files.
 
     pip install -e '.[release]'    # uv, once
     python -m tools.lock           # the newest versions that pyproject.toml allows
@@ -23,6 +23,8 @@ RUN: Final = ROOT / "tools" / "deploy" / "requirements.txt"
 the SBOM."""
 BUILD: Final = ROOT / "tools" / "deploy" / "requirements-build.txt"
 """The requirements to build a wheel of this repository."""
+INJECTOR: Final = ROOT / "tools" / "deploy" / "webhook" / "requirements.txt"
+"""The requirements of the injector's image, beside those of the gateway. They are made from `requirements.in`."""
 PYTHON: Final = "3.11"
 """The oldest supported version. Markers select the requirements of later versions."""
 HEADER: Final = "# Renewed by `python -m tools.lock`: versions and hashes, no addresses.\n"
@@ -93,16 +95,22 @@ def wanted_at_run_time(project: dict[str, Any]) -> list[str]:
     return [*project["project"]["dependencies"], *project["project"]["optional-dependencies"]["cooperative"]]
 
 
+def wanted_by_injector() -> list[str]:
+    """Return the requirements that the injector has beside the gateway's."""
+    return INJECTOR.with_suffix(".in").read_text().splitlines()
+
+
 def main() -> int:
-    """Renew both files."""
+    """Renew all files."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     try:
         renew(RUN, wanted_at_run_time(project))
         renew(BUILD, project["build-system"]["requires"])
+        renew(INJECTOR, wanted_by_injector())
     except (RuntimeError, ValueError) as error:
         print(f"tools.lock: {error}", file=sys.stderr)
         return 1
-    for file in (RUN, BUILD):
+    for file in (RUN, BUILD, INJECTOR):
         versions = ", ".join(f"{each.name} {each.version}" for each in parse(file.read_text()))
         print(f"{file.relative_to(ROOT)}: {versions}")
     return 0

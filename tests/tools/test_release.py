@@ -24,7 +24,7 @@ from packaging.utils import canonicalize_name
 from proxy import version
 from tests.tools.test_deploy import DEPLOY, ROOT, instructions
 from tools import base_images, dist, lock
-from tools.lock import BUILD, RUN, Pinned, parse
+from tools.lock import BUILD, INJECTOR, RUN, Pinned, parse
 from tools.sbom import sbom
 
 PROJECT: Final = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -57,7 +57,8 @@ def test_all_images_have_the_tag_of_the_release() -> None:
         DEPLOY / "Containerfile",
         *(ROOT / "docs" / "users" / "deploy").glob("*.md"),
     ]
-    tags = {tag for file in files for tag in re.findall(r"\bfetchgate(?:-rules)?:(\d\S*)", file.read_text())}
+    pattern = r"\bfetchgate(?:-rules|-injector)?:(\d\S*)"
+    tags = {tag for file in files for tag in re.findall(pattern, file.read_text())}
     assert tags == {VERSION}
 
 
@@ -66,8 +67,12 @@ def test_all_images_have_the_tag_of_the_release() -> None:
 
 @pytest.mark.parametrize(
     ("file", "wanted"),
-    [(RUN, lock.wanted_at_run_time(PROJECT)), (BUILD, PROJECT["build-system"]["requires"])],
-    ids=["run", "build"],
+    [
+        (RUN, lock.wanted_at_run_time(PROJECT)),
+        (BUILD, PROJECT["build-system"]["requires"]),
+        (INJECTOR, lock.wanted_by_injector()),
+    ],
+    ids=["run", "build", "injector"],
 )
 def test_what_is_wanted_is_pinned_with_hashes_and_without_addresses(file: Path, wanted: list[str]) -> None:
     text = file.read_text()
@@ -79,6 +84,10 @@ def test_what_is_wanted_is_pinned_with_hashes_and_without_addresses(file: Path, 
         versions = [each.version for each in pinned if canonicalize_name(each.name) == requirement.name]
         assert versions, requirement
         assert all(requirement.specifier.contains(version) for version in versions), requirement
+
+
+def test_the_injector_is_tested_with_the_requirements_of_its_image() -> None:
+    assert set(lock.wanted_by_injector()) <= set(PROJECT["project"]["optional-dependencies"]["dev"])
 
 
 @pytest.mark.parametrize(
@@ -143,7 +152,7 @@ def test_digests_stand_behind_all_tags_and_are_renewed() -> None:
 
 def test_the_containerfile_s_own_images_are_found() -> None:
     pinned = base_images.renewed(base_images.CONTAINERFILE.read_text(), lambda _: DIGESTS[0])
-    begins = [line for line in pinned.splitlines() if line.startswith("FROM ")]
+    begins = [line for line in pinned.splitlines() if line.startswith("FROM docker.io/")]
     assert len(begins) == 3
     assert all(f"@{DIGESTS[0]} AS " in line for line in begins)
 
