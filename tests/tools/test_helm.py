@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -35,8 +36,10 @@ HELM: Final = helm.program()
 needs_helm = pytest.mark.skipif(HELM is None, reason="no helm here, and none for this machine")
 
 
-def ran(command: str, *values: str, bootstrap: str = "kafka:9092") -> subprocess.CompletedProcess[str]:
-    arguments = ["kafka-client", str(CHART)] if command == "template" else ["--strict", str(CHART)]
+def ran(
+    command: str, *values: str, bootstrap: str = "kafka:9092", release: Sequence[str] = ("kafka-client",)
+) -> subprocess.CompletedProcess[str]:
+    arguments = [*release, str(CHART)] if command == "template" else ["--strict", str(CHART)]
     given = (*values, f"bootstrap={bootstrap}") if bootstrap else values
     settings = [word for value in given for word in ("--set", value)]
     return subprocess.run(
@@ -48,9 +51,11 @@ def ran(command: str, *values: str, bootstrap: str = "kafka:9092") -> subprocess
     )
 
 
-def documents(*values: str) -> dict[str, dict[str, Any]]:
+def documents(
+    *values: str, bootstrap: str = "kafka:9092", release: Sequence[str] = ("kafka-client",)
+) -> dict[str, dict[str, Any]]:
     """Render the Helm chart with the given values. Return its documents by kind."""
-    done = ran("template", *values)
+    done = ran("template", *values, bootstrap=bootstrap, release=release)
     assert done.returncode == 0, done.stderr
     return {document["kind"]: document for document in yaml.safe_load_all(done.stdout) if document}
 

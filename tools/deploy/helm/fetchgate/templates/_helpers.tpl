@@ -3,8 +3,12 @@
 {{ .Release.Name | trunc 53 | trimSuffix "-" }}
 {{- end }}
 
+{{- define "fetchgate.injector" -}}
+{{ include "fetchgate.name" . }}-injector
+{{- end }}
+
 {{- define "fetchgate.selector" -}}
-app.kubernetes.io/name: {{ include "fetchgate.name" . }}
+app.kubernetes.io/name: {{ include (ternary "fetchgate.injector" "fetchgate.name" .Values.injector.enabled) . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 
@@ -61,8 +65,10 @@ what it keeps of clients' sessions and of leaders, one response of 50 MiB, and f
   args: [proxy]
   env:
     {{- if eq .Values.mode "explicit" }}
+    {{- if or .Values.bootstrap (not .Values.injector.enabled) }}
     - name: FETCHGATE_BOOTSTRAP
       value: {{ include "fetchgate.bootstrap" . | quote }}
+    {{- end }}
     {{- else }}
     - name: FETCHGATE_TRANSPARENT
       value: {{ .Values.mode }}
@@ -139,6 +145,11 @@ what it keeps of clients' sessions and of leaders, one response of 50 MiB, and f
       {{- if eq .Values.mode "tproxy" }}
       add: [NET_RAW, SETUID, SETGID, SETPCAP]
       {{- end }}
+    {{- if .Values.injector.enabled }}
+    # The pod may have it for its own containers only; the Pod Security level "restricted" requires it for all.
+    seccompProfile:
+      type: RuntimeDefault
+    {{- end }}
   {{- if or .Values.config .Values.extraVolumeMounts }}
   volumeMounts:
     {{- if .Values.config }}
