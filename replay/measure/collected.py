@@ -23,6 +23,7 @@ from replay.measure import sums
 from replay.measure.digest import Summary, Timeline
 from replay.measure.floors import FloorFigures
 from replay.measure.limits import WORST, Starved, VersionFigures
+from replay.measure.net import AddressSums
 from replay.measure.spread import Delivered
 from replay.measure.sums import FetchSums
 from replay.measure.table import CODECS, DETAILS, FETCH_COLUMNS, Detail
@@ -136,6 +137,8 @@ class Collected:
     whole: FetchSums = field(default_factory=FetchSums)
     clients: dict[tuple[str, str, int], FetchSums] = field(default_factory=partial(defaultdict, FetchSums))
     brokers: dict[str, FetchSums] = field(default_factory=partial(defaultdict, FetchSums))
+    addresses: dict[str, AddressSums] = field(default_factory=partial(defaultdict, AddressSums))
+    """The counted fetches by the client's host."""
     connections: list[CountedConnection] = field(default_factory=list)
     """The connections with the most bytes."""
     not_eligible: dict[str, NotEligible] = field(default_factory=dict)
@@ -216,6 +219,8 @@ class Collected:
             self.clients[client].merge(fetches)
         for broker, fetches in other.brokers.items():
             self.brokers[broker].merge(fetches)
+        for address, of_address in other.addresses.items():
+            self.addresses[address].add(of_address)
         self.connections += other.connections
         self._keep_largest()
         for reason, row in other.not_eligible.items():
@@ -295,6 +300,7 @@ class Collected:
         self.zones.add_connection(one.zone, one.broker, one.zone_bytes)
         one.zone_bytes = {}
         if one.fetches.connections:
+            self.addresses[_host(one.client)].add_connection(one.fetches)
             self.connections.append(one)
             if len(self.connections) > 4 * TOP:
                 self._keep_largest()
@@ -314,7 +320,7 @@ class Collected:
         elif isinstance(detail, FileCounts):
             self._add_file(detail)
         else:
-            self.delivered[group["client"].rpartition(":")[0], group["client_id"]].merge(detail)
+            self.delivered[_host(group["client"]), group["client_id"]].merge(detail)
 
     def _add_file(self, part: FileCounts) -> None:
         whole = self.files.setdefault((part.number, part.file), part)
@@ -394,6 +400,11 @@ class Collected:
         row = self.not_eligible.setdefault(reason, NotEligible(exchanges=0, bytes=0))
         row["exchanges"] += exchanges
         row["bytes"] += size
+
+
+def _host(address: str) -> str:
+    """Return the host of host:port."""
+    return address.rpartition(":")[0]
 
 
 def groups_in(rows: pa.RecordBatch | pa.Table) -> list[Group]:

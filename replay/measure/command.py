@@ -57,6 +57,8 @@ examples:
       measures what --parquet wrote, without reading the captures again
   fetchgate replay measure captures/ --client-rack 10.0.1.0/24=az1 --client-rack 10.0.2.0/24=az2
       also tells how many bytes go from one zone to another; brokers without a rack: --broker-rack 3=az1
+  fetchgate replay measure captures/ --price-per-gb 0.02 --currency USD --sidecar-cost 3.50
+      also tells what is left of the saving if each client has a sidecar, a month and a year
   fetchgate replay measure captures/ --fetch-min-bytes 64KiB --fetch-max-wait 1s
       also tells how many fetches fewer there would be if brokers waited for records
   fetchgate replay measure captures/ --cooperative 6
@@ -214,6 +216,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the price of 10^9 bytes; the report then shows what the saved bytes cost",
     )
     add(
+        "--sidecar-cost",
+        type=_price,
+        metavar="X",
+        help="the price of one sidecar in a month; the report then shows what is left of the saving, for "
+        "this capture and for 20 and 200 services alike (needs --price-per-gb and --currency)",
+    )
+    add(
         "--broker-rack",
         action="append",
         default=[],
@@ -241,7 +250,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--currency",
         type=_currency,
         metavar="NAME",
-        help="the currency of --zone-price-per-gb, such as USD",
+        help="the currency of all prices, such as USD",
     )
     add("--anonymize", action="store_true", help="replace names and addresses in the report with pseudonyms")
     add(
@@ -323,6 +332,8 @@ def _measured(arguments: argparse.Namespace, console: Console, scratch: str) -> 
             ports=arguments.port, hosts=arguments.host, clients=arguments.client, topics=arguments.topic
         ),
         price_per_gb=arguments.price_per_gb,
+        currency=arguments.currency or "",
+        sidecar_cost=arguments.sidecar_cost,
         max_fetch_bytes=arguments.max_fetch_bytes,
         floors=work.choice.floors,
         members=arguments.cooperative_members or 0,
@@ -391,8 +402,7 @@ def _work(arguments: argparse.Namespace, scratch: str) -> Work:
             raise UsageError(f"--{option} {file}: {why}")
     if arguments.html:
         import_module("jinja2")  # only the page needs it: this tells if it is missing
-    if arguments.currency and arguments.zone_price_per_gb is None:
-        raise UsageError("--currency is that of --zone-price-per-gb: give the price, too")
+    _check_prices(arguments)
     if arguments.parquet and (arguments.anonymize or arguments.anonymize_key):
         raise UsageError("--parquet writes the names that --anonymize replaces: use only one of them")
     if arguments.parquet and (why := _why_no_table(arguments.parquet)):
@@ -431,6 +441,23 @@ def _work(arguments: argparse.Namespace, scratch: str) -> Work:
     if len(arguments.inputs) > 1:
         raise UsageError(f"{tables[0]} is a table that --parquet wrote: it must be the only input")
     return dataclasses.replace(work, table=tables[0])
+
+
+def _check_prices(arguments: argparse.Namespace) -> None:
+    """Check that no sum would lack one of its parts.
+
+    Raises:
+        UsageError: an option needs another one.
+    """
+    gb, sidecar = arguments.price_per_gb, arguments.sidecar_cost
+    if arguments.currency and gb is None and sidecar is None and arguments.zone_price_per_gb is None:
+        raise UsageError(
+            "--currency is that of --price-per-gb, --zone-price-per-gb and --sidecar-cost: give a price, too"
+        )
+    if sidecar is not None and gb is None:
+        raise UsageError("--sidecar-cost needs --price-per-gb X: the price of what is saved")
+    if sidecar is not None and not arguments.currency:
+        raise UsageError("--sidecar-cost needs --currency NAME, such as USD: the sums are in it")
 
 
 def _why_no_table(text: str) -> str | None:
@@ -605,4 +632,4 @@ def _price(text: str) -> float:
     with suppress(ValueError):
         if (price := float(text)) >= 0 and price < float("inf"):
             return price
-    raise argparse.ArgumentTypeError(f"{text} is not a price such as 0.02")
+    raise argparse.ArgumentTypeError(f"{text} is not a price such as 0.02 (0 or more)")

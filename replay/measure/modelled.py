@@ -1,7 +1,9 @@
 """Computes the figures that are estimated by a model, not counted: TCP and IP headers, and money. Sans-IO."""
 
+from collections.abc import Mapping
 from typing import Final
 
+from replay.measure.net import AddressSums, net
 from replay.measure.sums import FetchSums
 from replay.report.decision import DailyRate
 from replay.report.model import Modelled, Money, TcpIp, actual_bytes, predicted_bytes
@@ -16,12 +18,20 @@ _TCP_IP: Final = (
 _MONEY: Final = "saved fetch bytes, Kafka frames alone, both directions, times the price given"
 
 
-def modelled(fetches: FetchSums, rate: DailyRate) -> Modelled:
+def modelled(
+    fetches: FetchSums,
+    rate: DailyRate,
+    *,
+    addresses: Mapping[str, AddressSums],
+    sidecar_cost: float | None = None,
+) -> Modelled:
     """Return the modelled part of the report.
 
     Args:
         fetches: the sums of all fetches.
         rate: the captured time, and the price of 10^9 bytes. Without a price, money is left out.
+        addresses: the fetches by client address.
+        sidecar_cost: the price of one sidecar in a month. None if it is not known, or if the saving is not.
     """
     fetch = fetches.fetch()
     actual, sessions = fetch["actual"], fetch["sessions"]
@@ -33,7 +43,11 @@ def modelled(fetches: FetchSums, rate: DailyRate) -> Modelled:
         bytes_predicted=_headers(predicted, predicted_bytes(fetch)),
         how=_TCP_IP,
     )
-    return Modelled(tcp_ip=tcp_ip, money=_money(fetch["saved_bytes"], rate))
+    return Modelled(
+        tcp_ip=tcp_ip,
+        money=_money(fetch["saved_bytes"], rate),
+        net=net(addresses, rate, sidecar_cost) if sidecar_cost is not None else None,
+    )
 
 
 def _headers(frames: int, size: int) -> int:
@@ -53,6 +67,7 @@ def _money(saved_bytes: int, rate: DailyRate) -> Money | None:
         return None
     return Money(
         price_per_gb=rate.price_per_gb,
+        currency=rate.currency,
         saved=saved_bytes / _GB * rate.price_per_gb,
         saved_per_month=rate.month(saved_bytes) or 0.0,
         how=_MONEY,

@@ -73,6 +73,9 @@ class About:
     policy: str
     filters: Filters
     price_per_gb: float | None = None
+    currency: str = ""
+    sidecar_cost: float | None = None
+    """The price of one sidecar in a month. None if it is not known."""
     max_fetch_bytes: int = 0
     floors: Floors = NO_FLOORS
     members: int = 0
@@ -86,20 +89,23 @@ def report(found: Collected, about: About) -> Report:
     """Make the report."""
     whole = found.whole.fetch()
     time = _time(found)
-    rate = DailyRate(seconds=time["captured_seconds"], price_per_gb=about.price_per_gb)
+    rate = DailyRate(
+        seconds=time["captured_seconds"], price_per_gb=about.price_per_gb, currency=about.currency
+    )
     by_client = _by_client(found)
+    decision = decide(
+        whole,
+        found.whole.passed,
+        by_client,
+        rate,
+        policy=about.policy,
+        next_step=_next_step(found, about),
+    )
     made = Report(
         version=about.version,
         policy=about.policy,
         filters=about.filters,
-        decision=decide(
-            whole,
-            found.whole.passed,
-            by_client,
-            rate,
-            policy=about.policy,
-            next_step=_next_step(found, about),
-        ),
+        decision=decision,
         policies=_policies(found, whole, about.policy),
         time=time,
         input=_input(found),
@@ -116,7 +122,12 @@ def report(found: Collected, about: About) -> Report:
         passed=_passed(found.whole),
         slots=_slots(found),
         limits=_limits(found, about.max_fetch_bytes),
-        modelled=modelled(found.whole, rate),
+        modelled=modelled(
+            found.whole,
+            rate,
+            addresses=found.addresses,
+            sidecar_cost=None if decision["saved_bytes_per_day"] is None else about.sidecar_cost,
+        ),
     )
     if about.floors:
         made["floors"] = _floors(found, by_client, about.floors)

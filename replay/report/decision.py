@@ -19,7 +19,7 @@ from replay.report.model import (
     actual_bytes,
     predicted_bytes,
 )
-from replay.report.wording import UNTOLD, meaning, number, percent, price, shown, size
+from replay.report.wording import UNTOLD, amount, meaning, number, percent, shown, size
 
 HOUR: Final = 3_600
 DAY: Final = 86_400
@@ -85,10 +85,12 @@ class DailyRate:
     Args:
         seconds: the captured time.
         price_per_gb: None if unknown.
+        currency: the currency of the price, or "".
     """
 
     seconds: float
     price_per_gb: float | None = None
+    currency: str = ""
 
     def day(self, count: int) -> int | None:
         """Return the bytes of a whole day at the captured rate, or None if no time was captured."""
@@ -174,7 +176,7 @@ def _to_do(client: ClientRow, rate: DailyRate, policy: str) -> ToDo:
     day, month = rate.day(saved), rate.month(saved)
     if action in {"gateway", "fetch.min.bytes"}:
         words += f", {size(day)} a day" if day is not None else ""
-        words += f", {price(month)} a month at your price." if month is not None else "."
+        words += f", {amount(month, rate.currency)} a month at your price." if month is not None else "."
     return ToDo(
         client_id=client["client_id"],
         software=client["software"],

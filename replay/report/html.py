@@ -13,6 +13,7 @@ from replay.report import plots, tables, zone_tables
 from replay.report.floors import saved_by_floors
 from replay.report.markup import Markup, joined
 from replay.report.model import Report, actual_bytes, predicted_bytes
+from replay.report.net import net_explained, net_in_short, net_table
 from replay.report.wording import (
     COUNTED,
     ELIGIBLE,
@@ -20,18 +21,20 @@ from replay.report.wording import (
     MODELLED,
     POLICY,
     SAVED,
+    amount,
     captured,
     clocks,
     decided,
+    duration,
     encrypted,
     how_sure,
     left_out,
     limits,
     narrowed,
     number,
+    per_gb,
     percent,
     plural,
-    price,
     session_counts,
     shown,
     size,
@@ -104,7 +107,7 @@ def environment() -> "Environment":
 
 
 def _tables(report: Report) -> dict[str, Any]:
-    found = report.get("cooperative")
+    found, net = report.get("cooperative"), report["modelled"]["net"]
     return {
         "to_do": tables.to_do(report, ROWS),
         "where": tables.where(report),
@@ -120,6 +123,7 @@ def _tables(report: Report) -> dict[str, Any]:
         "floors": tables.floors(report["floors"], ROWS) if "floors" in report else None,
         "evenness": tables.evenness(found, ROWS) if found else None,
         "modelled": tables.modelled(report),
+        "net": net_table(net) if net and net["sidecars"] else None,
     } | (_zone_tables(report["zones"]) if "zones" in report else {})
 
 
@@ -139,7 +143,7 @@ def _zone_tables(found: ZonesReport) -> dict[str, Any]:
 def _fetches(report: Report) -> dict[str, Any]:
     """Return the values that the page shows about fetches, without the tables."""
     stretches = report["time"]["stretches"]
-    over_time = report["over_time"]
+    over_time, net = report["over_time"], report["modelled"]["net"]
     return {
         "decided": decided(report),
         "sure": how_sure(report),
@@ -156,6 +160,8 @@ def _fetches(report: Report) -> dict[str, Any]:
         "keys_words": _keys_words(report),
         "modelled": MODELLED,
         "money": _money(report),
+        "net_in_short": net_in_short(net),
+        "net_words": net_explained(net) if net else [],
         **_zone_words(report),
     }
 
@@ -230,9 +236,11 @@ def _money(report: Report) -> str:
     money = report["modelled"]["money"]
     if not money:
         return ""
+    currency, span = money["currency"], duration(report["time"]["captured_seconds"])
     return (
-        f"At {money['price_per_gb']:g} per GB the saved bytes cost {price(money['saved'])} in the time of "
-        f"the capture, or {price(money['saved_per_month'])} in 30 days of the same traffic: {money['how']}."
+        f"At {per_gb(money['price_per_gb'], currency)} the saved bytes cost "
+        f"{amount(money['saved'], currency)} in the {span} of the capture, or "
+        f"{amount(money['saved_per_month'], currency)} in 30 days of the same traffic: {money['how']}."
     )
 
 

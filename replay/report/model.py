@@ -510,11 +510,65 @@ class Money(TypedDict):
 
     price_per_gb: float
     """The price of 10^9 bytes."""
+    currency: str
+    """The value of --currency, "" if it is not given."""
     saved: float
     """The money saved during the captured time."""
     saved_per_month: float
     """The saving in 30 days, if the traffic continued as in the capture."""
     how: str
+
+
+class SidecarNeed(TypedDict):
+    """What the sidecar of one client address would need, for fetches alone."""
+
+    memory_bytes: int
+    """Resident memory, without the responses in flight (--max-inflight-bytes)."""
+    cpu_millicores: float
+    """Thousandths of a core, on average over the captured time."""
+    connections: int
+    partitions: int
+    """The partitions that a fetch lists on average, added up over the connections."""
+    fetches_per_second: float
+    partitions_per_second: float
+    """The partitions that the fetches list in a second."""
+    record_bytes_per_second: float
+
+
+class NetRow(TypedDict):
+    """The saving, the cost and what is left, for a number of services alike.
+
+    A service is what was captured: all of its clients. A month has 30 days, a year has twelve of them.
+    """
+
+    services: int
+    sidecars: int
+    saved_per_month: float
+    cost_per_month: float
+    net_per_month: float
+    """`saved_per_month` - `cost_per_month`. Negative if the sidecars cost more than they save."""
+    saved_per_year: float
+    cost_per_year: float
+    net_per_year: float
+
+
+class Net(TypedDict):
+    """Modelled: what is left of the saving if sidecars have a price."""
+
+    currency: str
+    """The currency of all sums: the value of --currency."""
+    sidecar_cost_per_month: float
+    """The price of one sidecar in a month: the value of --sidecar-cost."""
+    sidecars: int
+    """How many client addresses have fetches for which sessions save bytes. Each of them has one sidecar."""
+    sidecars_that_pay: int
+    """How many of the sidecars save more than `sidecar_cost_per_month`."""
+    largest: SidecarNeed | None
+    """The needs of the sidecar that needs most CPU. None without sidecars."""
+    services: list[NetRow]
+    """The sum for 1, 20 and 200 services."""
+    captured_seconds: float
+    """The captured time, from which a month is computed."""
 
 
 class Modelled(TypedDict):
@@ -523,6 +577,8 @@ class Modelled(TypedDict):
     tcp_ip: TcpIp
     money: Money | None
     """The modelled saving of money. None without --price-per-gb."""
+    net: Net | None
+    """What is left of it. None without --sidecar-cost, or if `Decision.saved_bytes_per_day` is None."""
 
 
 class BothSides(TypedDict):

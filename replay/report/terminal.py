@@ -14,23 +14,26 @@ from rich.text import Text
 from replay.report import tables, zone_tables
 from replay.report.floors import saved_by_floors
 from replay.report.model import Report, actual_bytes, predicted_bytes
+from replay.report.net import net_explained, net_in_short, net_table
 from replay.report.table import ReportColumn, ReportTable, neutral
 from replay.report.wording import (
     FORMULA,
     MODELLED,
     POLICY,
     SAVED,
+    amount,
     captured,
     clocks,
     decided,
+    duration,
     encrypted,
     how_sure,
     left_out,
     limits,
     narrowed,
+    per_gb,
     percent,
     plural,
-    price,
     session_counts,
     shown,
     size,
@@ -77,6 +80,7 @@ def render(report: Report) -> RenderableType:
         *_zones(report),
         _reading(report),
         _modelled(report),
+        *_net(report),
         Text(f"{FORMULA} {SAVED} {POLICY[report['policy']]}", style="dim"),
     ]
     return Group(*(line for part in parts[:-1] for line in (part, Text())), parts[-1])
@@ -86,6 +90,8 @@ def _headline(report: Report) -> Text:
     fetch, text = report["fetch"], Text()
     if fetch["actual"]["requests"]:
         text.append(decided(report) + "\n", style=_style(fetch["saved_bytes"]))
+        if left := net_in_short(report["modelled"]["net"]):
+            text.append(left + "\n")
         if sure := how_sure(report):
             text.append(sure + "\n", style="" if report["decision"]["enough"] else "yellow")
         for warning in warnings(report):
@@ -220,7 +226,16 @@ def _modelled(report: Report) -> Text:
     text.append(f"{size(tcp_ip['bytes_predicted'])} predicted ({tcp_ip['how']})")
     if money:
         text.append(
-            f"\n{MODELLED}: money saved {price(money['saved'])}, or {price(money['saved_per_month'])} in 30 "
-            f"days of the same traffic, at {money['price_per_gb']:g} per GB ({money['how']})"
+            f"\n{MODELLED}: money saved {amount(money['saved'], money['currency'])} in "
+            f"{duration(report['time']['captured_seconds'])}, or "
+            f"{amount(money['saved_per_month'], money['currency'])} in 30 days of the same traffic, at "
+            f"{per_gb(money['price_per_gb'], money['currency'])} ({money['how']})"
         )
     return text
+
+
+def _net(report: Report) -> list[RenderableType]:
+    found = report["modelled"]["net"]
+    if found is None or not found["sidecars"]:
+        return []
+    return [table(net_table(found)), Text(" ".join(net_explained(found)), style="dim")]

@@ -147,7 +147,19 @@ def meaning(reason: str) -> str:
 
 def price(amount: float) -> str:
     """Format an amount of money. Only 0 itself becomes "0.00"."""
-    return "<0.01" if 0 < amount < 0.01 else f"{amount:,.2f}"
+    if 0 < abs(amount) < 0.01:
+        return "<0.01" if amount > 0 else ">-0.01"
+    return f"{amount:,.2f}"
+
+
+def amount(count: float, currency: str) -> str:
+    """Format an amount of money with its currency, if that is known."""
+    return f"{price(count)} {currency}".rstrip()
+
+
+def per_gb(price_per_gb: float, currency: str) -> str:
+    """Format the price of 10^9 bytes."""
+    return f"{f'{price_per_gb:g} {currency}'.rstrip()} per GB"
 
 
 def duration(seconds: float) -> str:
@@ -189,7 +201,8 @@ def decided(report: Report) -> str:
     text = f"Sessions would save {size(day)} a day, {percent(fetch['saved_ratio'])} of the fetch bytes"
     model = report["modelled"]["money"]
     if money is not None and model is not None:
-        text += f": {price(money)} a month at {model['price_per_gb']:g} per GB"
+        currency = model["currency"]
+        text += f": {amount(money, currency)} a month at {per_gb(model['price_per_gb'], currency)}"
     return f"{text}."
 
 

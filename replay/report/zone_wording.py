@@ -1,6 +1,6 @@
 """The sentences of the report on zones."""
 
-from replay.report.wording import duration, percent, plural, price, shown, size
+from replay.report.wording import amount, duration, per_gb, percent, plural, shown, size
 from replay.report.zones_model import ZoneMoney, ZonesReport
 
 
@@ -77,17 +77,17 @@ def latencies() -> str:
 
 def money(found: ZoneMoney) -> str:
     """Say what bytes between zones cost, by direction, and in 30 days."""
-    unit = f" {found['currency']}" if found["currency"] else ""
+    currency = found["currency"]
 
-    def cost(amount: float) -> str:
-        return f"{price(amount)}{unit}"
+    def cost(money: float) -> str:
+        return amount(money, currency)
 
     to_clients, to_brokers = found["to_clients"], found["to_brokers"]
     span = duration(found["captured_seconds"])
     text = (
         f"Between zones: {size(to_clients['bytes'])} to clients for {cost(to_clients['cost'])}, and "
         f"{size(to_brokers['bytes'])} to brokers for {cost(to_brokers['cost'])}, in {span} at "
-        f"{found['price_per_gb']:g}{unit} per GB and direction. Together {cost(found['cost'])}; if both "
+        f"{per_gb(found['price_per_gb'], currency)} and direction. Together {cost(found['cost'])}; if both "
         f"ends pay, {cost(found['cost_both_ends'])}. Of this, --rack-reads client would "
         f"move bytes for {cost(found['rack_reads_saves'])}, --rack-clients for "
         f"{cost(found['rack_clients_saves'])}."

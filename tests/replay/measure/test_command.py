@@ -94,7 +94,20 @@ def test_a_switch_that_is_neither_on_nor_off_is_named(capsys: pytest.CaptureFixt
         ),
         (
             ["measure", CAPTURE, "--currency", "USD"],
-            "--currency is that of --zone-price-per-gb: give the price",
+            "--currency is that of --price-per-gb, --zone-price-per-gb and --sidecar-cost: give a price",
+        ),
+        (
+            ["measure", CAPTURE, "--sidecar-cost", "-3"],
+            "--sidecar-cost: -3 is not a price such as 0.02 (0 or",
+        ),
+        (
+            ["measure", CAPTURE, "--sidecar-cost", "cheap"],
+            "--sidecar-cost: cheap is not a price such as 0.02",
+        ),
+        (["measure", CAPTURE, "--sidecar-cost", "3"], "--sidecar-cost needs --price-per-gb X: the price of"),
+        (
+            ["measure", CAPTURE, "--sidecar-cost", "3", "--price-per-gb", "0.02"],
+            "--sidecar-cost needs --currency NAME, such as USD: the sums are in it",
         ),
         (
             ["measure", CAPTURE, "--zone-price-per-gb", "1", "--currency", "1 EUR"],

@@ -56,7 +56,14 @@ def test_grouping_and_order_make_no_difference(choice: RowFilter) -> None:
 
 
 def group(**more: Any) -> Group:
-    return {**dict.fromkeys(GROUPED), **dict.fromkeys(SUMMED, 0), "count": 1, "details": [], **more}
+    return {
+        **dict.fromkeys(GROUPED),
+        **dict.fromkeys(SUMMED, 0),
+        "client": "10.0.0.1:40000",
+        "count": 1,
+        "details": [],
+        **more,
+    }
 
 
 def ended(**more: Any) -> Group:

@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import cast
 
+from replay.measure.net import AddressSums, net
 from replay.report.decision import DailyRate, decide
 from replay.report.model import (
     Actual,
@@ -42,6 +43,7 @@ BY_FRAME = frozenset(
 )
 """The fields that a topic's row does not have, because they belong to whole frames."""
 
+RATE = DailyRate(seconds=3600.0, price_per_gb=0.02, currency="USD")
 BEGIN = datetime(2026, 11, 20, 22, 30, tzinfo=UTC)
 CLIENTS = (
     # client id, software, fetch version, connections, fetches, partitions, has sessions already
@@ -88,7 +90,7 @@ def report() -> Report:
         "version": "0.2.0",
         "policy": "gateway",
         "filters": {"ports": [9092], "hosts": [], "clients": [], "topics": []},
-        "decision": decide(total, passed, by_client, DailyRate(seconds=3600.0, price_per_gb=0.02)),
+        "decision": decide(total, passed, by_client, RATE),
         "policies": {
             "gateway": {
                 "predicted_bytes": predicted_bytes(total),
@@ -220,10 +222,25 @@ def report() -> Report:
             },
             "money": {
                 "price_per_gb": 0.02,
+                "currency": "USD",
                 "saved": actual_bytes(total) * 0.02e-9,
                 "saved_per_month": actual_bytes(total) * 0.02e-9 * 720,
                 "how": "saved fetch bytes times the price given with --price-per-gb",
             },
+            "net": net(
+                {
+                    "10.20.1.7": AddressSums(
+                        connections=9,
+                        requests=180_000,
+                        partitions=300,
+                        partitions_requested=18_000_000,
+                        record_bytes=36_000_000,
+                        saved_bytes=total["saved_bytes"],
+                    )
+                },
+                RATE,
+                3.5,
+            ),
         },
     }
 
@@ -376,7 +393,11 @@ def empty() -> Report:
             "by_client": [],
             "longest": [],
         },
-        "modelled": {"tcp_ip": {"bytes_actual": 0, "bytes_predicted": 0, "how": "none"}, "money": None},
+        "modelled": {
+            "tcp_ip": {"bytes_actual": 0, "bytes_predicted": 0, "how": "none"},
+            "money": None,
+            "net": None,
+        },
     }
 
 

@@ -2,14 +2,17 @@
 
 import re
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 
+from replay.measure import net
 from replay.report import wording
 from replay.report.csv import COLUMNS, ZONE_COLUMNS
-from replay.report.model import Report
+from replay.report.model import Net, NetRow, Report, SidecarNeed
 
 PAGE = (Path(__file__).parents[3] / "docs" / "users" / "report.md").read_text()
+DESIGN = (Path(__file__).parents[3] / "docs" / "developers" / "design.md").read_text()
 CODE = set(re.findall(r"`([^`\n]+)`", PAGE))
 
 
@@ -21,6 +24,29 @@ def test_each_csv_column_is_documented(column: str) -> None:
 @pytest.mark.parametrize("key", Report.__annotations__)
 def test_each_key_of_the_report_is_documented(key: str) -> None:
     assert key in CODE
+
+
+@pytest.mark.parametrize("kind", [Net, NetRow, SidecarNeed])
+def test_each_field_of_the_net_sum_is_documented(kind: type) -> None:
+    fields = get_type_hints(kind)
+    assert fields.keys() <= CODE
+    assert all(f'"{field}"' in DESIGN for field in fields)
+
+
+@pytest.mark.parametrize(
+    ("cost", "written"),
+    [
+        (net.PROCESS_BYTES / 1e6, "57 MB"),
+        (net.CONNECTION_BYTES / 1e3, "6.3 kB for each connection"),
+        (net.PARTITION_BYTES, "110 bytes for each partition"),
+        (net.FETCH_SECONDS * 1e6, "90 µs for each fetch"),
+        (net.LISTED_SECONDS * 1e6, "0.25 µs for each partition"),
+        (net.RECORD_SECONDS * 1e9, "0.53 s for each GB of records"),
+    ],
+)
+def test_the_costs_of_a_sidecar_are_documented(cost: float, written: str) -> None:
+    assert written in PAGE
+    assert float(written.split(maxsplit=1)[0]) == pytest.approx(cost)
 
 
 @pytest.mark.parametrize("policy", wording.POLICY)

@@ -75,7 +75,8 @@ def test_the_whole_of_it() -> None:
     page = Page(html.render(sample.report()))
     assert page.text.startswith(
         "What fetch sessions would save - fetchgate What fetch sessions would save Sessions would save 12.0 "
-        "GB a day, 83.6 % of the fetch bytes: 7.23 a month at 0.02 per GB. How sure: modelled from 1 h "
+        "GB a day, 83.6 % of the fetch bytes: 7.23 USD a month at 0.02 USD per GB. Net: 7.23 USD saved - "
+        "3.50 USD for 1 sidecar = 3.73 USD a month, 44.71 USD a year. How sure: modelled from 1 h "
         "captured (3,600 seconds). 1 h from"
     )
     for words in (
@@ -97,7 +98,8 @@ def test_the_whole_of_it() -> None:
         "[fd00:20::13]:9092 7 12 1,000 0 0",
         "Modelled, not counted",
         "TCP/IP headers 61.2 MB 21.2 MB 66 bytes for each",
-        "cost 0.01 in the time of the capture, or 8.65 in 30 days of the same traffic",
+        "At 0.02 USD per GB the saved bytes cost 0.01 USD in the 1 h of the capture, or 8.65 USD in 30 days",
+        "1 1 7.23 3.50 3.73 86.71 42.00 44.71",
         "readable 988 MB 99.8 % TLS 1.90 MB 0.2 %",
         "9 requests without a response",
         "10.20.1.1:40000 > 10.20.0.11:9092 #0 billing-enricher",

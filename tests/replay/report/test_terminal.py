@@ -25,7 +25,8 @@ def test_the_whole_of_it_at_80_columns() -> None:
     assert max(map(len, text.splitlines())) <= 80
     flat = " ".join(text.split())
     assert flat.startswith(
-        "Sessions would save 12.0 GB a day, 83.6 % of the fetch bytes: 7.23 a month at 0.02 per GB. "
+        "Sessions would save 12.0 GB a day, 83.6 % of the fetch bytes: 7.23 USD a month at 0.02 USD per GB. "
+        "Net: 7.23 USD saved - 3.50 USD for 1 sidecar = 3.73 USD a month, 44.71 USD a year. "
         "How sure: modelled from 1 h captured (3,600 seconds). "
         "1 h from 2026-11-20 22:30:00 UTC: 36 Kafka connections in 2,345,678 packets,"
     )
@@ -49,7 +50,11 @@ def test_the_whole_of_it_at_80_columns() -> None:
         "Readable: 99.8 % of 990 MB in the streams; not: TLS 1.90 MB,",
         "captures/node-7.pcap03: the last record is cut",
         "Modelled, not counted: TCP/IP headers 61.2 MB captured, 21.2 MB predicted",
-        "Modelled, not counted: money saved 0.01, or 8.65 in 30 days",
+        "Modelled, not counted: money saved 0.01 USD in 1 h, or 8.65 USD in 30 days",
+        "Saved, cost and net, in USD (modelled) services sidecars saved/month cost/month net/month net/year",
+        "1 1 7.23 3.50 3.73 44.71 20 20 144.51 70.00 74.51 894.12",
+        "the busiest one needs 57.1 MB of memory, besides the responses in flight, and 5.8 millicores",
+        "its 9 connections with 300 partitions, 50.0 fetches a second, 5,000.0 listed partitions a second",
         POLICY["gateway"],
     ):
         assert words in flat

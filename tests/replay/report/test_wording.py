@@ -144,10 +144,23 @@ def test_other_reasons_speak_for_themselves() -> None:
 
 @pytest.mark.parametrize(
     ("amount", "written"),
-    [(0.0, "0.00"), (0.0001, "<0.01"), (0.01, "0.01"), (-3.0, "-3.00"), (1234.5, "1,234.50")],
+    [
+        (0.0, "0.00"),
+        (0.0001, "<0.01"),
+        (0.01, "0.01"),
+        (-0.004, ">-0.01"),
+        (-3.0, "-3.00"),
+        (1234.5, "1,234.50"),
+    ],
 )
 def test_price(amount: float, written: str) -> None:
     assert wording.price(amount) == written
+
+
+def test_an_amount_has_its_currency_if_that_is_known() -> None:
+    assert wording.amount(1234.5, "USD") == "1,234.50 USD"
+    assert wording.amount(1234.5, "") == "1,234.50"
+    assert (wording.per_gb(0.02, "USD"), wording.per_gb(0.02, "")) == ("0.02 USD per GB", "0.02 per GB")
 
 
 @pytest.mark.parametrize(

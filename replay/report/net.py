@@ -1,0 +1,80 @@
+"""What the report says about the saving, the cost of sidecars, and what is left. Pure."""
+
+from replay.report.model import Net, SidecarNeed
+from replay.report.table import COUNT, ReportColumn, ReportLine, ReportTable, Unit
+from replay.report.wording import amount, duration, number, plural, price, size
+
+_MONEY = Unit(write=price)
+_LEFT = Unit(write=price, sign=lambda left: (left > 0) - (left < 0))
+
+
+def net_in_short(found: Net | None) -> str:
+    """Say what is left of the saving, in one sentence; "" if this is not known."""
+    if found is None:
+        return ""
+    if not found["sidecars"]:
+        return "Net: sessions save nothing for any client here, so no sidecar is needed."
+    one, currency = found["services"][0], found["currency"]
+    text = (
+        f"Net: {amount(one['saved_per_month'], currency)} saved - {amount(one['cost_per_month'], currency)} "
+        f"for {plural(found['sidecars'], 'sidecar')} = {amount(one['net_per_month'], currency)} a month, "
+        f"{amount(one['net_per_year'], currency)} a year"
+    )
+    return f"{text}: the cost is higher than the saving." if one["net_per_month"] < 0 else f"{text}."
+
+
+def net_table(found: Net) -> ReportTable:
+    """Return the table of the sums for a number of services alike."""
+    return ReportTable(
+        title=f"Saved, cost and net, in {found['currency']} (modelled)",
+        columns=(
+            ReportColumn(title="Services", unit=COUNT),
+            ReportColumn(title="Sidecars", unit=COUNT),
+            ReportColumn(title="Saved a month", unit=_MONEY, short="saved/month"),
+            ReportColumn(title="Cost a month", unit=_MONEY, short="cost/month"),
+            ReportColumn(title="Net a month", unit=_LEFT, short="net/month"),
+            ReportColumn(title="Saved a year", unit=_MONEY, wide=True),
+            ReportColumn(title="Cost a year", unit=_MONEY, wide=True),
+            ReportColumn(title="Net a year", unit=_LEFT, short="net/year"),
+        ),
+        lines=[
+            ReportLine(
+                values=(
+                    row["services"],
+                    row["sidecars"],
+                    row["saved_per_month"],
+                    row["cost_per_month"],
+                    row["net_per_month"],
+                    row["saved_per_year"],
+                    row["cost_per_year"],
+                    row["net_per_year"],
+                )
+            )
+            for row in found["services"]
+        ],
+    )
+
+
+def net_explained(found: Net) -> list[str]:
+    """Say how the sums are computed, and what a sidecar needs."""
+    cost = amount(found["sidecar_cost_per_month"], found["currency"])
+    of = plural(found["sidecars"], "sidecar")
+    sums = (
+        f"A service is what was captured: {of}, one for each client address where sessions save bytes. Each "
+        f"costs {cost} a month; sidecars that save more than that: {number(found['sidecars_that_pay'])}. A "
+        f"month is 30 days of the same traffic as in the {duration(found['captured_seconds'])} captured; a "
+        "year is 12 such months."
+    )
+    return [sums, _needs(found["largest"])] if found["largest"] else [sums]
+
+
+def _needs(one: SidecarNeed) -> str:
+    return (
+        f"--sidecar-cost is the price of what you reserve for a sidecar. For fetches, the busiest one needs "
+        f"{size(one['memory_bytes'])} of memory, besides the responses in flight, and "
+        f"{one['cpu_millicores']:,.1f} millicores (thousandths of a core). That follows from its "
+        f"{plural(one['connections'], 'connection')} with {plural(one['partitions'], 'partition')}, "
+        f"{one['fetches_per_second']:,.1f} fetches a second, {one['partitions_per_second']:,.1f} listed "
+        f"partitions a second and {size(round(one['record_bytes_per_second']))} of records a second, times "
+        "the costs in BENCHMARKS.md."
+    )

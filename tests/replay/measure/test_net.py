@@ -1,0 +1,196 @@
+"""The net sum: what is saved, what sidecars cost, and what is left."""
+
+import json
+import re
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from replay import cli
+from replay.measure import net as model
+from replay.measure.net import AddressSums, need, net
+from replay.report.decision import DailyRate
+from replay.report.net import net_explained, net_in_short, net_table
+from tests.replay.tables import CAPTURES
+
+ROOT = Path(__file__).parents[3]
+CAPTURE = str(CAPTURES / "many-clients-any.pcap")
+PRICES = ["--price-per-gb", "0.02", "--currency", "USD", "--sidecar-cost", "3.50"]
+RATE = DailyRate(seconds=100.0, price_per_gb=0.5, currency="EUR")
+"""A saved GB in 100 s is 25,920 GB in a month: 12,960 EUR."""
+SAVES = AddressSums(
+    connections=2,
+    requests=1_000,
+    partitions=300,
+    partitions_requested=100_000,
+    record_bytes=10**9,
+    saved_bytes=10**9,
+)
+SAVES_LITTLE = AddressSums(connections=1, requests=10, saved_bytes=1_000)
+SAVES_NOTHING = AddressSums(connections=1, requests=10, saved_bytes=0)
+LOSES = AddressSums(connections=1, requests=10, saved_bytes=-5_000)
+
+
+def test_net_is_the_saving_less_a_sidecar_for_each_address_that_saves() -> None:
+    found = net({"a": SAVES, "b": SAVES, "c": SAVES_NOTHING, "d": LOSES}, RATE, 250.0)
+
+    assert found is not None
+    assert (found["sidecars"], found["sidecars_that_pay"]) == (2, 2)
+    assert (found["currency"], found["sidecar_cost_per_month"]) == ("EUR", 250.0)
+    assert found["captured_seconds"] == 100.0
+    assert found["services"][0] == {
+        "services": 1,
+        "sidecars": 2,
+        "saved_per_month": 25_920.0,
+        "cost_per_month": 500.0,
+        "net_per_month": 25_420.0,
+        "saved_per_year": 311_040.0,
+        "cost_per_year": 6_000.0,
+        "net_per_year": 305_040.0,
+    }
+
+
+def test_services_alike_multiply_both_the_saving_and_the_cost() -> None:
+    found = net({"a": SAVES_LITTLE}, RATE, 1.0)
+
+    assert found is not None
+    rows = {row["services"]: row for row in found["services"]}
+    assert list(rows) == [1, 20, 200]
+    assert [row["sidecars"] for row in rows.values()] == [1, 20, 200]
+    assert rows[200]["saved_per_month"] == pytest.approx(200 * 0.012_96)
+    assert rows[200]["cost_per_year"] == 2_400.0
+    assert rows[20]["net_per_month"] == pytest.approx(20 * (0.012_96 - 1.0))
+    assert found["sidecars_that_pay"] == 0
+
+
+@given(
+    st.lists(st.integers(-(10**12), 10**12), max_size=8),
+    st.integers(1, 10**6),
+    st.integers(0, 10**4),
+)
+def test_each_sum_adds_up(saved: list[int], price: int, cost: int) -> None:
+    addresses = {str(at): AddressSums(connections=1, saved_bytes=count) for at, count in enumerate(saved)}
+    found = net(addresses, DailyRate(seconds=60.0, price_per_gb=price / 1000), cost / 100)
+
+    assert found is not None
+    gains = [count for count in saved if count > 0]
+    month = Fraction(sum(gains) * price * 30 * 86_400, 10**12 * 60)
+    assert found["sidecars"] == len(gains)
+    assert found["sidecars_that_pay"] <= found["sidecars"]
+    for row in found["services"]:
+        assert row["saved_per_month"] == pytest.approx(float(row["services"] * month))
+        assert row["cost_per_month"] == pytest.approx(row["services"] * len(gains) * cost / 100)
+        for span in ("month", "year"):
+            assert row[f"net_per_{span}"] == pytest.approx(  # type: ignore[literal-required]  # keys of NetRow
+                row[f"saved_per_{span}"] - row[f"cost_per_{span}"]  # type: ignore[literal-required]  # the same
+            )
+        assert row["net_per_year"] == 12 * row["net_per_month"]
+
+
+def test_without_a_price_of_bytes_or_a_captured_time_there_is_no_net_sum() -> None:
+    assert net({"a": SAVES}, DailyRate(seconds=100.0), 1.0) is None
+    assert net({"a": SAVES}, DailyRate(seconds=0.0, price_per_gb=1.0), 1.0) is None
+    assert net_in_short(None) == ""
+
+
+def test_needs_follow_from_connections_partitions_fetches_and_records() -> None:
+    assert need(SAVES, 100.0) == {
+        "memory_bytes": 57_000_000 + 2 * 6_300 + 300 * 110,
+        # 1,000 fetches of 90 µs, 100,000 partitions of 0.25 µs, 1 GB of 0.53 s, in 100 s
+        "cpu_millicores": 6.45,
+        "connections": 2,
+        "partitions": 300,
+        "fetches_per_second": 10.0,
+        "partitions_per_second": 1_000.0,
+        "record_bytes_per_second": 10_000_000.0,
+    }
+
+
+def test_the_largest_sidecar_is_the_one_with_most_cpu() -> None:
+    found = net({"a": SAVES_LITTLE, "b": SAVES, "c": SAVES_LITTLE}, RATE, 1.0)
+
+    assert found is not None
+    assert found["largest"] == need(SAVES, 100.0)
+
+
+@pytest.mark.parametrize(
+    ("cost", "row", "column"),
+    [
+        (model.PROCESS_BYTES / 1e6, "one client, after drains", "MB"),
+        (model.CONNECTION_BYTES / 1e3, "an idle connection", "KB"),
+        (model.PARTITION_BYTES, "a partition in a session", "bytes"),
+        (model.FETCH_SECONDS * 1e6, "CPU", "µs a fetch"),
+        (model.RECORD_SECONDS * 1e9, "bulk of 1 MB responses: CPU", "s/GB"),
+        (
+            96 * (model.FETCH_SECONDS + 1_000 * model.LISTED_SECONDS) * 100,
+            "1,000 partitions, one with 100 records/s: CPU",
+            "% of a core",
+        ),
+    ],
+)
+def test_a_cost_is_never_below_that_in_the_benchmarks(cost: float, row: str, column: str) -> None:
+    """A cost that became lower than this leaves the net sum too low, which misleads nobody."""
+    lines = (ROOT / "BENCHMARKS.md").read_text(encoding="utf-8").splitlines()
+    cells = next(
+        found for line in lines if (found := [cell.strip() for cell in line.split("|")])[1:3] == [row, column]
+    )
+    figures = [cell for cell in cells[3:] if re.fullmatch(r"[\d.]+", cell)]
+    has_target = any(cell.startswith("≤") for cell in cells)
+    measured = float(figures[-1])  # the gateway's column is the last one before the target
+    assert measured * 0.99 <= cost <= measured * 2, (cells, has_target)
+
+
+def test_an_address_adds_up_its_connections(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["measure", CAPTURE, *PRICES, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    one = found["modelled"]["net"]
+
+    assert (one["sidecars"], one["currency"]) == (1, "USD")
+    assert one["largest"]["connections"] == sum(row["connections"] for row in found["by_client"])
+    seconds = found["time"]["captured_seconds"]
+    assert one["largest"]["fetches_per_second"] == found["fetch"]["actual"]["requests"] / seconds
+    month = found["fetch"]["saved_bytes"] / 1e9 * 0.02 / seconds * 30 * 86_400
+    assert one["services"][0]["net_per_month"] == pytest.approx(month - 3.5)
+    assert one["services"][0]["saved_per_month"] == found["decision"]["money_per_month"]
+
+
+def test_the_net_sum_is_in_the_first_lines_and_in_a_table(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    page = tmp_path / "report.html"
+    assert cli.main(["measure", CAPTURE, *PRICES, "--html", str(page)]) == 0
+    text, html = capsys.readouterr().out, page.read_text(encoding="utf-8")
+
+    line = "Net: 8.03 USD saved - 3.50 USD for 1 sidecar = 4.53 USD a month, 54.38 USD a year."
+    assert line in " ".join(text.split())
+    assert line in html
+    for told in (text, html):
+        assert "Saved, cost and net, in USD (modelled)" in told
+        assert "10,875.38" in told
+        assert "a month is 30 days" in " ".join(told.split()).lower()
+    assert "8.03 USD a month at 0.02 USD per GB" in " ".join(text.split())
+
+
+def test_clients_that_save_nothing_need_no_sidecar() -> None:
+    found = net({"a": SAVES_NOTHING}, RATE, 3.5)
+
+    assert found is not None
+    assert (found["sidecars"], found["largest"]) == (0, None)
+    assert {row["cost_per_year"] for row in found["services"]} == {0.0}
+    assert net_in_short(found) == "Net: sessions save nothing for any client here, so no sidecar is needed."
+    assert len(net_explained(found)) == 1
+
+
+def test_a_loss_is_said() -> None:
+    found = net({"a": SAVES_LITTLE, "b": SAVES_LITTLE}, RATE, 3.5)
+
+    assert found is not None
+    assert net_in_short(found) == (
+        "Net: 0.03 EUR saved - 7.00 EUR for 2 sidecars = -6.97 EUR a month, -83.69 EUR a year: the cost is "
+        "higher than the saving."
+    )
+    left = net_table(found).columns[4]
+    assert [left.unit.sign(value) for value in (-1.5, 0.0, 2.0)] == [-1, 0, 1]
