@@ -497,7 +497,7 @@ class Config:
         default="",
         help="named lanes, for clients whose client.id ends with .lane-NAME: the key ranges of each "
         'partition, as in {"billing": {"blue": {"orders": {"0": [[0, 2147483647]]}}}} for the group billing; '
-        "tables in the file of --config are easier to write (docs/users/cooperative.md)",
+        "tables in the file of --config are easier to write (docs/reference/cooperative.md)",
         needs="cooperative",
         table=True,
         live=True,

@@ -160,5 +160,5 @@ def _check(lanes: Mapping[str, NamedLane]) -> None:
 
 def _items(document: object, what: str) -> Iterator[tuple[str, object]]:
     if not isinstance(document, dict):
-        raise RangeError(f"{what}: {document!r} is not a table; see docs/users/cooperative.md")
+        raise RangeError(f"{what}: {document!r} is not a table; see docs/reference/cooperative.md")
     yield from document.items()

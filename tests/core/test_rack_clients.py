@@ -1,4 +1,4 @@
-"""Reading from a replica that Metadata names as leader: rules 27 to 32 of docs/users/zones.md."""
+"""Reading from a replica that Metadata names as leader: rules 27 to 32 of docs/developers/zones.md."""
 
 import random
 from collections import Counter

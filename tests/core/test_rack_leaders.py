@@ -1,4 +1,4 @@
-"""The replica in the rack as leader (`proxy.core.rack_leaders`): rules 19 to 21 of docs/users/zones.md."""
+"""A replica as leader (`proxy.core.rack_leaders`): rules 19 to 21 of docs/developers/zones.md."""
 
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final

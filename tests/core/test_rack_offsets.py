@@ -1,4 +1,4 @@
-"""What only a leader answers, for clients with replicas as leaders: rules 22 to 26 of docs/users/zones.md."""
+"""What only a leader answers, if replicas are named: rules 22 to 26 of docs/developers/zones.md."""
 
 from typing import Any, Final
 

@@ -1,4 +1,4 @@
-"""The rack in the fetch (`proxy.core.rack_reads`): rules 7 to 16 of docs/users/zones.md, in bytes."""
+"""The rack in the fetch (`proxy.core.rack_reads`): rules 7 to 16 of docs/developers/zones.md, in bytes."""
 
 from collections import Counter
 from collections.abc import Collection

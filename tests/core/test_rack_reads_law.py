@@ -2,7 +2,7 @@
 
 A model of one partition with three replicas: the leader moves, followers lag, leave the ISR, come back, are
 stopped and killed. Between them and a model of a client is the gateway's core. The followers answer as
-docs/users/zones.md says that real ones do, also where that is harmful.
+docs/developers/zones.md says that real ones do, also where that is harmful.
 """
 
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""The racks of brokers are read from the responses that pass (rules 1, 2 and 6 of docs/users/zones.md)."""
+"""Racks of brokers are read from passing responses (rules 1, 2 and 6 of docs/developers/zones.md)."""
 
 import struct
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Bytes with brokers are counted by zone (docs/users/zones.md). The tests have the numbers of its rules."""
+"""Bytes with brokers are counted by zone: the rules of docs/developers/zones.md, by their numbers."""
 
 import asyncio
 import json
