@@ -20,11 +20,12 @@ from rich.terminal_theme import SVG_EXPORT_THEME
 
 from proxy.addresses import Address
 from proxy.dashboard.admin_reader import AdminReader
+from proxy.dashboard.asking import UnreachableError, ask
 from proxy.dashboard.choice import Selection
 from proxy.dashboard.rates import Rates
+from proxy.dashboard.screen import Size
 from proxy.dashboard.snapshot import NotAGatewayError, Snapshot, parse
-from proxy.dashboard.top import UnreachableError, ask
-from proxy.dashboard.view import Size, frame
+from proxy.dashboard.view import frame
 
 ROOT: Final = Path(__file__).parent.parent
 RECORDED: Final = ROOT / "tests" / "dashboard" / "state.json"

@@ -10,8 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
-from rich.segment import Segment
+from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -20,6 +19,19 @@ from proxy.dashboard.choice import Listed, Selection, place_of
 from proxy.dashboard.figures import moment, scaled, share, span, sparkline, volume
 from proxy.dashboard.rates import Rates
 from proxy.dashboard.rows import OF_CLIENT, ClientFigures, rows
+from proxy.dashboard.screen import (
+    LABEL,
+    STATE_STYLES,
+    WARNING,
+    Size,
+    drawn,
+    explained,
+    footer,
+    line,
+    packed,
+    section,
+    window,
+)
 from proxy.dashboard.snapshot import PastEvent, Recent, Snapshot
 from proxy.dashboard.tables import WIDE, broker_key, per_second
 
@@ -35,24 +47,11 @@ each."""
 _MIN_DETAILS: Final = 8
 """Details of the marked row are shown only if this many lines are free."""
 _SPARKLINE_WIDTH: Final = 60
-_STATE_STYLES: Final = {"ready": "bold green", "starting": "bold cyan", "draining": "bold magenta"}
 _SHORT: Final = {"incremental": "incr"}
-_WARNING: Final = "bold red"
-_LABEL: Final = "bold"
 _KEYS: Final = "Enter open  x connections  Tab brokers  s sort  / filter  h help  q quit"
+_KEYS_OF_MANY: Final = "Esc gateways  Enter open  x connections  Tab brokers  s sort  h help  q quit"
 _PAGE_KEYS: Final = "Esc back  Space next page  p pause  h help  q quit"
 _HELP_KEYS: Final = "Esc back  Space next page  q quit"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Size:
-    """The size of the screen."""
-
-    width: int
-    height: int | None = None
-    """The number of lines. None if it is unlimited."""
-    plain: bool = False
-    """Whether the terminal shows only ASCII."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,20 +67,35 @@ class GatewayUnreachable:
 
 
 def frame(
-    snapshot: Snapshot | GatewayUnreachable, choice: Selection, size: Size, rates: Rates, *, keys: bool = True
+    snapshot: Snapshot | GatewayUnreachable,
+    choice: Selection,
+    size: Size,
+    rates: Rates,
+    *,
+    keys: bool = True,
+    of_many: bool = False,
 ) -> RenderableType:
-    """Draw one screen. `rates` must already include this snapshot."""
-    room = _room(size, keys=keys)
+    """Draw one screen. `rates` must already include this snapshot.
+
+    Args:
+        snapshot: the state of the gateway.
+        choice: what the user has selected.
+        size: the size of the screen.
+        rates: the recent traffic.
+        keys: whether the last line explains the keys.
+        of_many: whether Esc goes back to the table of several gateways.
+    """
+    room = size.room(keys=keys)
     lines: list[RenderableType]
     if choice.help or (isinstance(snapshot, Snapshot) and choice.paged):
-        lines = [*_window(_page(snapshot, choice, size, rates), choice, room)]
+        lines = [*window(_page(snapshot, choice, size, rates), choice.first, room)]
     elif isinstance(snapshot, GatewayUnreachable):
         lines = [*_unreachable(snapshot)]
     else:
         lines = _screen(snapshot, choice, size, rates, room=room)
     if keys:
-        lines.append(_footer(snapshot, choice, size))
-    return _Plain(Group(*lines)) if size.plain else Group(*lines)
+        lines.append(footer(_explained_keys(snapshot, choice, of_many=of_many), size))
+    return drawn(lines, size)
 
 
 def listed(snapshot: Snapshot | GatewayUnreachable, choice: Selection, size: Size, rates: Rates) -> Listed:
@@ -89,7 +103,7 @@ def listed(snapshot: Snapshot | GatewayUnreachable, choice: Selection, size: Siz
 
     The last line of the screen explains the keys.
     """
-    room = _room(size, keys=True) or 1
+    room = size.room(keys=True) or 1
     if choice.help or (isinstance(snapshot, Snapshot) and choice.paged):
         return Listed(lines=len(_page(snapshot, choice, size, rates)), page=room)
     if isinstance(snapshot, GatewayUnreachable):
@@ -102,7 +116,7 @@ def listed(snapshot: Snapshot | GatewayUnreachable, choice: Selection, size: Siz
 def _page(snapshot: Snapshot | GatewayUnreachable, choice: Selection, size: Size, rates: Rates) -> list[Text]:
     """Draw the open page, which replaces the tables."""
     if choice.help or not isinstance(snapshot, Snapshot):
-        return [*_help()]
+        return explained(_HELP)
     title = [_title(snapshot, choice)]
     if choice.groups:
         return [*title, *_groups(snapshot, size)]
@@ -113,7 +127,7 @@ def _page(snapshot: Snapshot | GatewayUnreachable, choice: Selection, size: Size
     for row in _rows(snapshot, replace(choice, filter="", expanded=frozenset(every.values())), rates):
         if row.key == choice.opened:
             return [*title, *detail.client(row, rates, snapshot.events)]
-    return [*title, _line("It has left.")]
+    return [*title, line("It has left.")]
 
 
 def _rows(snapshot: Snapshot, choice: Selection, rates: Rates) -> list[ClientFigures]:
@@ -127,42 +141,16 @@ def _rows(snapshot: Snapshot, choice: Selection, rates: Rates) -> list[ClientFig
     )
 
 
-def _window(lines: Sequence[Text], choice: Selection, room: int | None) -> Sequence[Text]:
-    """Return the lines that fit, from `choice.first` on. If more follow, the last line says how many."""
-    if room is None or len(lines) <= room:
-        return lines
-    first = min(choice.first, len(lines) - room)
-    shown = list(lines[first : first + room])
-    if below := len(lines) - first - room:
-        shown[-1] = _line(f"{below + 1} more lines: arrow down, PgDn")
-    return shown
-
-
-class _Plain:
-    """A drawing in which `~` marks cut text, because rich's own mark is not ASCII."""
-
-    def __init__(self, drawn: RenderableType) -> None:
-        self._drawn = drawn
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        for segment in console.render(self._drawn, options):
-            yield Segment(segment.text.replace("\u2026", "~"), segment.style, segment.control)
-
-
-def _room(size: Size, *, keys: bool) -> int | None:
-    return None if size.height is None else size.height - int(keys)
-
-
 def _screen(
     snapshot: Snapshot, choice: Selection, size: Size, rates: Rates, *, room: int | None
 ) -> list[RenderableType]:
     reasons = _reasons(snapshot, whole=room is None)
     found = _rows(snapshot, choice, rates)
     uses = _connections(snapshot, rates), _besides(snapshot)
-    connections, besides = (_packed(parts, size.width) for parts in uses)
+    connections, besides = (packed(parts, size.width) for parts in uses)
     fixed = _HEAD_LINES + len(reasons) + _TABLE_LINES
     if room is not None and room - fixed - len(connections) - len(besides) < _MIN_ROWS:
-        connections, besides = (_packed(parts, None) for parts in uses)
+        connections, besides = (packed(parts, None) for parts in uses)
     fixed += len(connections) + len(besides)
     fit = _share_out(None if room is None else room - fixed, snapshot, len(found))
     sick = sorted(
@@ -216,7 +204,7 @@ def _details(
         return []
     shown = [Text(), *lines][:room]
     if len(lines) + 1 > room:
-        shown[-1] = _line(f"  {len(lines) + 2 - room} more lines: Enter")
+        shown[-1] = line(f"  {len(lines) + 2 - room} more lines: Enter")
     return shown
 
 
@@ -227,7 +215,7 @@ def _first(place: int, rows: int) -> int:
 
 def _groups(snapshot: Snapshot, size: Size) -> list[Text]:
     if not snapshot.groups:
-        return [_line("This gateway has no cooperative groups (--cooperative is not set).")]
+        return [line("This gateway has no cooperative groups (--cooperative is not set).")]
     return groups.lines(snapshot, size.width, wide=size.width >= WIDE, plain=size.plain)
 
 
@@ -262,26 +250,22 @@ def _share_out(room: int | None, snapshot: Snapshot, clients: int) -> _LineBudge
 # -- the head ----------------------------------------------------------------------------------------------
 
 
-def _line(*parts: str | tuple[str, str] | Text) -> Text:
-    return Text.assemble(*parts, no_wrap=True, overflow="ellipsis", end="\n")
-
-
 def _title(snapshot: Snapshot, choice: Selection) -> Text:
     paused = ("  PAUSED, p continues ", "bold reverse") if choice.paused else ""
-    return _line(
-        (f"fetchgate {snapshot.version}", _LABEL),
+    return line(
+        (f"fetchgate {snapshot.version}", LABEL),
         f" at {snapshot.listen}  ",
-        (snapshot.state, _STATE_STYLES.get(snapshot.state, _WARNING)),
+        (snapshot.state, STATE_STYLES.get(snapshot.state, WARNING)),
         f"  up {span(snapshot.uptime)}",
-        "" if snapshot.sessions_on else ("  sessions are off: a plain wire", _WARNING),
+        "" if snapshot.sessions_on else ("  sessions are off: a plain wire", WARNING),
         paused,
     )
 
 
 def _reasons(snapshot: Snapshot, *, whole: bool) -> list[Text]:
     if whole:  # a single screen may be kept or sent, so no reason is cut
-        return [Text.assemble(("! ", _WARNING), reason) for reason in snapshot.reasons]
-    lines = [_line(("! ", _WARNING), reason) for reason in snapshot.reasons[:_MAX_REASONS]]
+        return [Text.assemble(("! ", WARNING), reason) for reason in snapshot.reasons]
+    lines = [line(("! ", WARNING), reason) for reason in snapshot.reasons[:_MAX_REASONS]]
     if (more := len(snapshot.reasons) - _MAX_REASONS) > 0:
         lines[-1].append(f" (and {more} more)")
     return lines
@@ -292,8 +276,8 @@ def _bytes(snapshot: Snapshot, size: Size) -> Table:
     table = _table()
     table.add_column("", width=11)
     for name in ("client side", "broker side", "saved", ""):
-        table.add_column(name, justify="right", width=11 if name else 8, header_style=_LABEL)
-    table.add_column("saved, two minutes", ratio=1, header_style=_LABEL, no_wrap=True)
+        table.add_column(name, justify="right", width=11 if name else 8, header_style=LABEL)
+    table.add_column("saved, two minutes", ratio=1, header_style=LABEL, no_wrap=True)
     now_client, now_broker = recent.now(recent.client_bytes), recent.now(recent.broker_bytes)
     width = min(size.width - 11 - 3 * 11 - 8 - 5 * 2, _SPARKLINE_WIDTH)
     table.add_row(
@@ -316,7 +300,7 @@ def _bytes(snapshot: Snapshot, size: Size) -> Table:
 
 
 def _saved_style(saved: float) -> str:
-    return "bold green" if saved >= 0 else _WARNING
+    return "bold green" if saved >= 0 else WARNING
 
 
 def _fetches(recent: Recent) -> Text:
@@ -324,7 +308,7 @@ def _fetches(recent: Recent) -> Text:
     to_broker = sum(recent.now(column) for column in recent.broker_fetches.values())
     rates = f"{per_second(recent.now(recent.client_fetches)):>11} {per_second(to_broker):>11}"
     kinds = _kinds(recent)
-    return _line(f"{'fetches/s':<11} {rates}{': ' if kinds else ''}{kinds}")
+    return line(f"{'fetches/s':<11} {rates}{': ' if kinds else ''}{kinds}")
 
 
 def _kinds(recent: Recent) -> str:
@@ -336,35 +320,24 @@ def _kinds(recent: Recent) -> str:
 
 
 def _connections(snapshot: Snapshot, rates: Rates) -> list[Text]:
-    """Draw how much of each limit is used, and the gateway's own figures, in parts for `_packed`."""
+    """Draw how much of each limit is used, and the gateway's own figures, in parts for `packed`."""
     cpu, memory = rates.cpu(), snapshot.memory
     added = f"{moment(snapshot.added_request)} + {moment(snapshot.added_response)}"
     return [
-        _line(*_of(snapshot.connections, snapshot.connections_max), " connections"),
-        _line(*_of(snapshot.slots_used, snapshot.slots), " slots"),
-        _line((volume(snapshot.buffered_bytes), _LABEL), " buffered"),
-        _line("adds ", (added, _LABEL)),
-        *(() if cpu is None else (_line("CPU ", (f"{100 * cpu:.0f} %", _LABEL)),)),
-        *((_line((volume(memory), _LABEL)),) if memory else ()),
+        line(*_of(snapshot.connections, snapshot.connections_max), " connections"),
+        line(*_of(snapshot.slots_used, snapshot.slots), " slots"),
+        line((volume(snapshot.buffered_bytes), LABEL), " buffered"),
+        line("adds ", (added, LABEL)),
+        *(() if cpu is None else (line("CPU ", (f"{100 * cpu:.0f} %", LABEL)),)),
+        *((line((volume(memory), LABEL)),) if memory else ()),
     ]
-
-
-def _packed(parts: Iterable[Text], width: int | None) -> list[Text]:
-    """Put parts into as few lines as possible. Without a width, put all into one line."""
-    lines: list[Text] = []
-    for part in parts:
-        if lines and (width is None or lines[-1].cell_len + 2 + part.cell_len <= width):
-            lines[-1].append("  ").append_text(part)
-        else:
-            lines.append(_line(part))
-    return lines
 
 
 def _of(used: int, limit: int) -> list[tuple[str, str]]:
     """Draw a number and its limit. A limit of 0 means that the limit is unknown."""
     full = 0 < limit <= used
     text = f"{scaled(used)} of {scaled(limit)}" if limit else scaled(used)
-    return [(text, _WARNING if full else _LABEL)]
+    return [(text, WARNING if full else LABEL)]
 
 
 def _besides(snapshot: Snapshot) -> list[Text]:
@@ -374,24 +347,24 @@ def _besides(snapshot: Snapshot) -> list[Text]:
     """
     parts: list[Text] = []
     if late := max((broker.late for broker in snapshot.brokers), default=0.0):
-        parts.append(_line((f"oldest request {span(late)} late", _WARNING)))
+        parts.append(line((f"oldest request {span(late)} late", WARNING)))
     if snapshot.capture_stopped:
-        parts.append(_line(("capture stopped", _WARNING)))
+        parts.append(line(("capture stopped", WARNING)))
     held, slots = snapshot.client_sessions, snapshot.client_session_slots
     if held or snapshot.client_session_evictions:
         full = 0 < slots <= held
         slots_used = f"{scaled(held)} of {scaled(slots)}"
         parts.append(
-            _line(
-                (slots_used, _WARNING if full else _LABEL),
+            line(
+                (slots_used, WARNING if full else LABEL),
                 f" client sessions, {scaled(snapshot.client_session_partitions)} partitions, ",
                 f"{scaled(snapshot.client_session_evictions)} evicted",
             )
         )
     if snapshot.leaders_updated:
-        parts.append(_line((scaled(snapshot.leaders_updated), _LABEL), " newer leaders"))
+        parts.append(line((scaled(snapshot.leaders_updated), LABEL), " newer leaders"))
     if snapshot.max_fetch_bytes:
-        parts.append(_line("limit ", (volume(snapshot.max_fetch_bytes), _LABEL)))
+        parts.append(line("limit ", (volume(snapshot.max_fetch_bytes), LABEL)))
     return parts
 
 
@@ -402,10 +375,6 @@ def _table() -> Table:
     return Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, expand=True, header_style="")
 
 
-def _section(name: str, *parts: str | tuple[str, str]) -> Text:
-    return _line((name, "bold reverse"), "  ", *parts)
-
-
 def _clients_title(
     snapshot: Snapshot, choice: Selection, found: Sequence[ClientFigures], shown: int, size: Size
 ) -> Text:
@@ -414,15 +383,15 @@ def _clients_title(
     some = f"{shown} of {len(found)} rows" if shown < len(found) else f"{clients}"
     parts: list[str | tuple[str, str]] = [f"{some}, by {choice.sort} {arrow}"]
     if choice.filter or choice.typing:
-        parts.append((f"  filter: {choice.filter}{'_' if choice.typing else ''}", _LABEL))
+        parts.append((f"  filter: {choice.filter}{'_' if choice.typing else ''}", LABEL))
     if (unlisted := snapshot.connections - len(snapshot.clients)) > 0:
         parts.append(f"  {unlisted} connections that moved least are not listed")
-    return _section(" Clients ", *parts)
+    return section(" Clients ", *parts)
 
 
 def _brokers_title(snapshot: Snapshot, shown: int) -> Text:
     more = f"{shown} of {len(snapshot.brokers)}  " if shown < len(snapshot.brokers) else ""
-    return _section(" Brokers ", f"{more}response time: mean of two minutes; a fetch's own wait is in it")
+    return section(" Brokers ", f"{more}response time: mean of two minutes; a fetch's own wait is in it")
 
 
 def _events(events: Sequence[PastEvent], rows: int) -> list[Text]:
@@ -431,7 +400,7 @@ def _events(events: Sequence[PastEvent], rows: int) -> list[Text]:
     for event in list(reversed(events))[:rows]:
         times = f" ({event.count} times)" if event.count > 1 else ""
         style = "red" if event.warning else ""
-        lines.append(_line(f"{span(event.ago):>12} ago  ", (f"{event.text}{times}", style)))
+        lines.append(line(f"{span(event.ago):>12} ago  ", (f"{event.text}{times}", style)))
     return lines
 
 
@@ -439,29 +408,27 @@ def _events(events: Sequence[PastEvent], rows: int) -> list[Text]:
 
 
 def _unreachable(snapshot: GatewayUnreachable) -> Iterable[Text]:
-    yield _line(("fetchgate", _LABEL), "  ", ("not reachable", _WARNING), f"  for {span(snapshot.seconds)}")
-    yield _line("")
-    yield Text.assemble((f"No response from {snapshot.address}: {snapshot.reason}.", _LABEL))
+    yield line(("fetchgate", LABEL), "  ", ("not reachable", WARNING), f"  for {span(snapshot.seconds)}")
+    yield line("")
+    yield Text.assemble((f"No response from {snapshot.address}: {snapshot.reason}.", LABEL))
     yield Text("fetchgate top asks again; the figures return when the gateway responds.")
     yield Text("Does `fetchgate proxy` run there, and is its --admin the same address?")
     if snapshot.last is not None:
-        yield _line("")
-        yield _line(
+        yield line("")
+        yield line(
             f"The last state: {snapshot.last.state}, {snapshot.last.connections} connections,"
             f" {volume(snapshot.last.saved)} saved in {span(snapshot.last.uptime)}."
         )
 
 
-def _footer(snapshot: Snapshot | GatewayUnreachable, choice: Selection, size: Size) -> Text:
+def _explained_keys(snapshot: Snapshot | GatewayUnreachable, choice: Selection, *, of_many: bool) -> str:
+    """Return the text of the last line."""
     if choice.typing:
-        text = f"filter: {choice.filter}_   Enter keeps it, Esc clears it"
-    elif choice.paged:
-        text = _HELP_KEYS if choice.help else _PAGE_KEYS
-    elif isinstance(snapshot, Snapshot) and snapshot.groups:
-        text = f"g groups  {_KEYS}"
-    else:
-        text = _KEYS
-    return Text(text.ljust(size.width)[: size.width], style="reverse", no_wrap=True, end="")
+        return f"filter: {choice.filter}_   Enter keeps it, Esc clears it"
+    if choice.paged:
+        return _HELP_KEYS if choice.help else _PAGE_KEYS
+    keys = _KEYS_OF_MANY if of_many else _KEYS
+    return f"g groups  {keys}" if isinstance(snapshot, Snapshot) and snapshot.groups else keys
 
 
 _HELP: Final = (
@@ -504,8 +471,3 @@ _HELP: Final = (
     ("newer leaders", "partitions of Metadata brought up to date"),
     ("limit", "the most bytes of records that fetches ask for (--max-fetch-bytes)"),
 )
-
-
-def _help() -> Iterable[Text]:
-    for word, meaning in _HELP:
-        yield _line((f"{word:<14}", _LABEL), meaning) if meaning else _line((word, "bold underline"))

@@ -8,8 +8,9 @@ from rich.console import Console
 
 from proxy.dashboard.choice import Selection
 from proxy.dashboard.rates import Rates
+from proxy.dashboard.screen import Size
 from proxy.dashboard.snapshot import Snapshot
-from proxy.dashboard.view import GatewayUnreachable, Size, frame
+from proxy.dashboard.view import GatewayUnreachable, frame
 from tests.dashboard.scenes import CHOICES, SCENES, seen
 
 FOLDER: Final = Path(__file__).parent / "frames"

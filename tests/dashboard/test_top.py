@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from proxy.cli import main
-from proxy.dashboard.top import MAX_RESPONSE_BYTES
+from proxy.dashboard.asking import MAX_RESPONSE_BYTES
 from tests.dashboard.scenes import SCENES
 
 WAIT_SECONDS = 30.0

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from proxy.addresses import Address
 from proxy.cli import main
-from proxy.dashboard import top
+from proxy.dashboard import asking
 from proxy.net.listen import Binding
 from proxy.options import ConfigError
 from proxy.telemetry.access import admin_tls
@@ -129,7 +129,9 @@ def test_top_reads_it(keys: Keys, capsys: pytest.CaptureFixture[str]) -> None:
 def test_top_says_that_an_endpoint_has_no_tls(
     keys: Keys, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(top, "RESPONSE_SECONDS", 0.2)  # a plain-text endpoint waits for the end of a request
+    monkeypatch.setattr(
+        asking, "RESPONSE_SECONDS", 0.2
+    )  # a plain-text endpoint waits for the end of a request
 
     async def scene() -> None:
         async with stub_broker() as broker, gateway(broker.address) as gate:

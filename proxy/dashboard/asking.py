@@ -1,0 +1,66 @@
+"""Asks a gateway for its state, over HTTP."""
+
+import asyncio
+import json
+from typing import Final
+
+from proxy.dashboard.admin_reader import AdminReader
+from proxy.dashboard.snapshot import NotAGatewayError, Snapshot, parse
+from proxy.error_text import reason_of
+
+RESPONSE_SECONDS: Final = 3.0
+"""If a gateway does not respond within this many seconds, it counts as unreachable."""
+MAX_CONNECTIONS: Final = 500
+"""The maximum number of connections in the requested state. The gateway sends those with the most bytes."""
+MAX_RESPONSE_BYTES: Final = 1 << 24
+_REQUEST: Final = (
+    "GET {path} HTTP/1.1\r\nHost: {address}\r\nUser-Agent: fetchgate-top\r\n"
+    "Accept: application/json\r\nConnection: close\r\n{authorization}\r\n"
+)
+
+
+class UnreachableError(Exception):
+    """The state of the gateway could not be read. The message gives the reason in a few words."""
+
+
+async def ask(endpoint: AdminReader, connections: int = MAX_CONNECTIONS) -> Snapshot:
+    """Request the state of a gateway, with at most `connections` connections.
+
+    Raises:
+        UnreachableError: nobody listens at the address, no response arrives in time, or the response is not a
+            gateway's.
+    """
+    try:
+        async with asyncio.timeout(RESPONSE_SECONDS):
+            return parse(json.loads(await _get(endpoint, f"/state?connections={connections}")))
+    except TimeoutError:
+        hint = "; if it has no --admin-cert, leave out https://" if endpoint.tls else ""
+        raise UnreachableError(f"no response within {RESPONSE_SECONDS:g} s{hint}") from None
+    except (OSError, EOFError) as error:
+        raise UnreachableError(endpoint.why_no_response(error)) from None
+    except UnicodeEncodeError as error:  # the text is no host name
+        raise UnreachableError(reason_of(error)) from None
+    except UnreachableError:
+        raise
+    except Exception:  # noqa: BLE001 - a faulty response must not end the dashboard
+        raise UnreachableError("another program responds there") from None
+
+
+async def _get(endpoint: AdminReader, path: str) -> bytearray:
+    reader, writer = await endpoint.connect(MAX_RESPONSE_BYTES)
+    try:
+        request = _REQUEST.format(path=path, address=endpoint.address, authorization=endpoint.authorization)
+        writer.write(request.encode())
+        head = await reader.readuntil(b"\r\n\r\n")
+        if head.split(b" ", 2)[1:2] == [b"401"]:
+            raise UnreachableError(endpoint.why_refused())
+        if not head.startswith(b"HTTP/1.") or head.split(b" ", 2)[1:2] != [b"200"]:
+            raise NotAGatewayError(head[:64])
+        body = bytearray()
+        while chunk := await reader.read(MAX_RESPONSE_BYTES):
+            body += chunk
+            if len(body) > MAX_RESPONSE_BYTES:
+                raise NotAGatewayError("its response is too large")
+    finally:
+        writer.transport.abort()
+    return body

@@ -1,0 +1,90 @@
+"""The parts that all screens of the dashboard share: size, lines, pages, the line of keys. Pure functions."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.segment import Segment
+from rich.text import Text
+
+WARNING: Final = "bold red"
+LABEL: Final = "bold"
+STATE_STYLES: Final = {"ready": "bold green", "starting": "bold cyan", "draining": "bold magenta"}
+"""The style of each state of a gateway. Other states are a warning."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """The size of the screen."""
+
+    width: int
+    height: int | None = None
+    """The number of lines. None if it is unlimited."""
+    plain: bool = False
+    """Whether the terminal shows only ASCII."""
+
+    def room(self, *, keys: bool) -> int | None:
+        """Return the number of lines, without the line that explains the keys. None if it is unlimited."""
+        return None if self.height is None else self.height - int(keys)
+
+
+class _Plain:
+    """A drawing in which `~` marks cut text, because rich's own mark is not ASCII."""
+
+    def __init__(self, drawn: RenderableType) -> None:
+        self._drawn = drawn
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for segment in console.render(self._drawn, options):
+            yield Segment(segment.text.replace("\u2026", "~"), segment.style, segment.control)
+
+
+def drawn(lines: Iterable[RenderableType], size: Size) -> RenderableType:
+    """Return the lines as one screen."""
+    return _Plain(Group(*lines)) if size.plain else Group(*lines)
+
+
+def line(*parts: str | tuple[str, str] | Text) -> Text:
+    """Return one line of the screen. It is cut where the screen ends."""
+    return Text.assemble(*parts, no_wrap=True, overflow="ellipsis", end="\n")
+
+
+def section(name: str, *parts: str | tuple[str, str]) -> Text:
+    """Return the title line of a table."""
+    return line((name, "bold reverse"), "  ", *parts)
+
+
+def window(lines: Sequence[Text], first: int, room: int | None) -> Sequence[Text]:
+    """Return the lines that fit, from `first` on. If more follow, the last line says how many."""
+    if room is None or len(lines) <= room:
+        return lines
+    first = min(first, len(lines) - room)
+    shown = list(lines[first : first + room])
+    if below := len(lines) - first - room:
+        shown[-1] = line(f"{below + 1} more lines: arrow down, PgDn")
+    return shown
+
+
+def packed(parts: Iterable[Text], width: int | None) -> list[Text]:
+    """Put parts into as few lines as possible. Without a width, put all into one line."""
+    lines: list[Text] = []
+    for part in parts:
+        if lines and (width is None or lines[-1].cell_len + 2 + part.cell_len <= width):
+            lines[-1].append("  ").append_text(part)
+        else:
+            lines.append(line(part))
+    return lines
+
+
+def footer(text: str, size: Size) -> Text:
+    """Return the last line of the screen, which explains the keys."""
+    return Text(text.ljust(size.width)[: size.width], style="reverse", no_wrap=True, end="")
+
+
+def explained(words: Iterable[tuple[str, str]]) -> list[Text]:
+    """Return the lines of a help page: each word with its meaning. A word without a meaning is a title."""
+    return [
+        line((f"{word:<14}", LABEL), meaning) if meaning else line((word, "bold underline"))
+        for word, meaning in words
+    ]
