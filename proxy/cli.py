@@ -73,8 +73,15 @@ examples:
       the gateway of this machine; press h for help
   fetchgate top --admin 10.0.0.7:9464 --interval 500ms
   fetchgate top --admin https://gate.example:9464 --ca ca.pem --token-file token
+  fetchgate top --admin 10.0.0.7:9464 --admin 10.0.0.8:9464
+      a row for each gateway, what is wrong first; Enter opens one
+  fetchgate top --admin @gateways
+      the same for a file with one address a line
+  kubectl get pods -l app=orders -o json | fetchgate top --admin -
+      the same for the pods of a selector
   fetchgate top --once
-      one screen, for scripts; the exit code is 1 if no gateway responds
+      one screen, for scripts; for several gateways, a line for each; the exit code is 1 if one of them does
+      not respond
 """
 
 
@@ -104,6 +111,21 @@ class _Parser(argparse.ArgumentParser):
         if found := _NO_CHOICE.match(message):
             message += did_you_mean(found[1], found[2].replace("'", "").split(", "))
         self.exit(EXIT_USAGE, usage(self.prog, message))
+
+
+class _Joined(argparse.Action):
+    """Joins the values of a flag that is given several times with commas."""
+
+    def __call__(
+        self,
+        _parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: object,
+        _flag: str | None = None,
+    ) -> None:
+        """Add a value."""
+        before = getattr(namespace, self.dest)
+        setattr(namespace, self.dest, f"{values}" if before is None else f"{before},{values}")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -166,7 +188,13 @@ def _add_options(parser: argparse.ArgumentParser, options: Sequence[Option]) -> 
             group = parser.add_argument_group(GROUPS[option.name])
         default = f" (default: {option.default})" if option.default else ""
         names = [option.alias, option.flag] if option.alias else [option.flag]
-        group.add_argument(*names, dest=option.name, metavar=option.metavar, help=option.help + default)
+        group.add_argument(
+            *names,
+            dest=option.name,
+            metavar=option.metavar,
+            help=option.help + default,
+            action=_Joined if option.many else "store",
+        )
     parser.add_argument("--config", metavar="FILE", help="a TOML file with these options as keys")
 
 
@@ -217,13 +245,15 @@ def _top(arguments: dict[str, Any]) -> int:
     try:
         options = read(TOP_OPTIONS, arguments, os.environ, file)
         # rich takes long to import, and a gateway does not need it
-        from proxy.dashboard import admin_reader, top  # noqa: PLC0415
+        from proxy.dashboard import fleet_top, gateways, top  # noqa: PLC0415
 
-        at = admin_reader.AdminReader.of(options)
+        asked = gateways.Gateways.of(options)
     except ConfigError as error:
         complain_of_variables("top")
         return complain("top", str(error), EXIT_USAGE)
-    return top.once(at) if options["once"] else top.watch(at, options["interval"])
+    if asked.single is None:
+        return fleet_top.once(asked) if options["once"] else fleet_top.watch(asked, options["interval"])
+    return top.once(asked.single) if options["once"] else top.watch(asked.single, options["interval"])
 
 
 def parsers() -> dict[str, argparse.ArgumentParser]:

@@ -218,12 +218,29 @@ def _admin_names(text: str) -> tuple[str, ...]:
     return names
 
 
-def _asked_admin(text: str) -> tuple[Address, bool]:
-    """Read the address of an admin endpoint. Also return whether to use TLS (``https://HOST:PORT``)."""
+def asked_admin(text: str) -> tuple[Address, bool]:
+    """Read the address of an admin endpoint. Also return whether to use TLS (``https://HOST:PORT``).
+
+    Raises:
+        ValueError: the text is not an address. The message is for the operator.
+    """
     if word(text) == "off":
         raise ValueError("the gateway's admin endpoint is off; fetchgate top needs it")
     secured = text.startswith("https://")
     return Address.parse(text.removeprefix("https://").rstrip("/"), default_host=LOOPBACK), secured
+
+
+def _asked_admins(text: str) -> tuple[tuple[Address, bool] | str, ...]:
+    """Read where to find admin endpoints: addresses, and lists (``@FILE``, or ``-`` for standard input).
+
+    Lists are returned as they are written.
+    """
+    items = dict.fromkeys(_list(text))
+    if not items:
+        raise ValueError("it is empty; write HOST:PORT, or @FILE")
+    if "@" in items:
+        raise ValueError("@ has no file behind it; write @FILE, or HOST:PORT")
+    return tuple(item if item == "-" or item.startswith("@") else asked_admin(item) for item in items)
 
 
 def _interval(text: str) -> float:
@@ -720,10 +737,13 @@ LIVE = frozenset(option.name for option in OPTIONS if option.live)
 TOP_OPTIONS = (
     Option(
         name="admin",
-        metavar="HOST:PORT",
-        parse=_asked_admin,
+        metavar="HOST:PORT|@FILE|-",
+        parse=_asked_admins,
         default="127.0.0.1:9464",
-        help="the admin endpoint of the gateway; https://HOST:PORT if the gateway has --admin-cert",
+        many=True,
+        help="the admin endpoint of a gateway (repeatable); https://HOST:PORT if it has --admin-cert; @FILE: "
+        "a file with one address a line, or with the output of kubectl get pods -o json; -: the same from "
+        "standard input; for several gateways, the screen has a row for each",
     ),
     Option(
         name="admin_token_file",

@@ -39,6 +39,8 @@ class Option:
     """A second flag for the option, such as ``-b``."""
     table: bool = False
     """Whether the option is a table in the TOML file. As a flag or variable, it is written in JSON."""
+    many: bool = False
+    """Whether the flag may be given several times. The value is then a list with commas, as in the file."""
     live: bool = False
     """Whether a reload applies the option: SIGHUP, or a change of the configuration file. Other options need
     a restart."""

@@ -337,8 +337,9 @@ def test_an_address_to_listen_at_without_a_host_is_at_loopback(text: str) -> Non
     assert config.listen == Address("127.0.0.1", 9000)
     assert config.admin == Address("127.0.0.1", 9001)
     (top,) = (option for option in TOP_OPTIONS if option.name == "admin")
-    assert top.parse(text) == (Address("127.0.0.1", 9000), False)
-    assert top.parse("https://gate.example:9464/") == (Address("gate.example", 9464), True)
+    assert top.parse(text) == ((Address("127.0.0.1", 9000), False),)
+    assert top.parse("https://gate.example:9464/") == ((Address("gate.example", 9464), True),)
+    assert top.parse("a:1, @gates,-") == ((Address("a", 1), False), "@gates", "-")
 
 
 def test_a_port_of_toml_is_an_address_to_listen_at(tmp_path: Path) -> None:

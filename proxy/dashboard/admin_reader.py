@@ -2,9 +2,8 @@
 
 import asyncio
 import ssl
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
 
 from proxy.addresses import LOOPBACK_OF, Address
 from proxy.error_text import reason_of, short
@@ -21,23 +20,6 @@ class AdminReader:
     """The TLS context. None for plain text."""
     token: str = ""
     """The token to send. Empty if none is sent."""
-
-    @classmethod
-    def of(cls, options: Mapping[str, Any]) -> "AdminReader":
-        """Return a reader for the endpoint in the options (`proxy.config.TOP_OPTIONS`).
-
-        Raises:
-            ConfigError: a file can't be used, or would have no effect.
-        """
-        (address, secured), file, ca = options["admin"], options["admin_token_file"], options["ca"]
-        if ca and not secured:
-            raise ConfigError(f"--ca has no effect alone: give --admin https://{address} as well")
-        try:
-            tls = ssl.create_default_context(cafile=ca) if secured else None
-        except (OSError, ValueError) as error:
-            reason = short(error) if isinstance(error, ssl.SSLError) else reason_of(error)
-            raise ConfigError(f"--ca {ca}: give CA certificates in PEM ({reason})") from None
-        return cls(address=address, tls=tls, token=read_token("--token-file", file) if file else "")
 
     def __str__(self) -> str:
         return f"https://{self.address}" if self.tls else str(self.address)
@@ -73,3 +55,25 @@ class AdminReader:
             if self.token
             else "it wants a token; give --token-file FILE"
         )
+
+
+def tls_context(ca: Path | None) -> ssl.SSLContext:
+    """Return the TLS context for endpoints with a certificate. None for the CAs of the system.
+
+    Raises:
+        ConfigError: the file with the CAs can't be used.
+    """
+    try:
+        return ssl.create_default_context(cafile=ca)
+    except (OSError, ValueError) as error:
+        reason = short(error) if isinstance(error, ssl.SSLError) else reason_of(error)
+        raise ConfigError(f"--ca {ca}: give CA certificates in PEM ({reason})") from None
+
+
+def token_of(file: Path | None) -> str:
+    """Return the token in a file. It is empty if there is no file.
+
+    Raises:
+        ConfigError: the file can't be read, or has no valid token.
+    """
+    return read_token("--token-file", file) if file else ""

@@ -2,9 +2,13 @@
 
 import asyncio
 import json
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Final
 
 from proxy.dashboard.admin_reader import AdminReader
+from proxy.dashboard.reports import READY, Report, of_metrics, of_state, reasons_of
 from proxy.dashboard.snapshot import NotAGatewayError, Snapshot, parse
 from proxy.error_text import reason_of
 
@@ -30,9 +34,41 @@ async def ask(endpoint: AdminReader, connections: int = MAX_CONNECTIONS) -> Snap
         UnreachableError: nobody listens at the address, no response arrives in time, or the response is not a
             gateway's.
     """
+    async with _limited(endpoint):
+        return parse(json.loads(await _get(endpoint, f"/state?connections={connections}")))
+
+
+async def ask_for_report(endpoint: AdminReader, *, metrics: bool) -> Report:
+    """Request what the table of several gateways shows.
+
+    Args:
+        endpoint: the gateway.
+        metrics: whether only metrics can be read there. Why a gateway is not ready is asked then as well.
+
+    Raises:
+        UnreachableError: as for `ask`.
+    """
+    if not metrics:
+        return of_state(await ask(endpoint, 0))
+    async with _limited(endpoint):
+        report = of_metrics((await _get(endpoint, "/metrics")).decode())
+        if report.state == READY:
+            return report
+        # A gateway that does not serve yet responds with 503, with the reasons.
+        reasons = reasons_of(bytes(await _get(endpoint, "/readyz", (b"200", b"503"))))
+        return replace(report, wrong=(*reasons, *report.wrong))
+
+
+@asynccontextmanager
+async def _limited(endpoint: AdminReader) -> AsyncIterator[None]:
+    """Limit the time for a response, and turn whatever fails into an error for the user.
+
+    Raises:
+        UnreachableError: something failed.
+    """
     try:
         async with asyncio.timeout(RESPONSE_SECONDS):
-            return parse(json.loads(await _get(endpoint, f"/state?connections={connections}")))
+            yield
     except TimeoutError:
         hint = "; if it has no --admin-cert, leave out https://" if endpoint.tls else ""
         raise UnreachableError(f"no response within {RESPONSE_SECONDS:g} s{hint}") from None
@@ -46,7 +82,7 @@ async def ask(endpoint: AdminReader, connections: int = MAX_CONNECTIONS) -> Snap
         raise UnreachableError("another program responds there") from None
 
 
-async def _get(endpoint: AdminReader, path: str) -> bytearray:
+async def _get(endpoint: AdminReader, path: str, statuses: Collection[bytes] = (b"200",)) -> bytearray:
     reader, writer = await endpoint.connect(MAX_RESPONSE_BYTES)
     try:
         request = _REQUEST.format(path=path, address=endpoint.address, authorization=endpoint.authorization)
@@ -54,7 +90,7 @@ async def _get(endpoint: AdminReader, path: str) -> bytearray:
         head = await reader.readuntil(b"\r\n\r\n")
         if head.split(b" ", 2)[1:2] == [b"401"]:
             raise UnreachableError(endpoint.why_refused())
-        if not head.startswith(b"HTTP/1.") or head.split(b" ", 2)[1:2] != [b"200"]:
+        if not head.startswith(b"HTTP/1.") or head.split(b" ", 2)[1] not in statuses:
             raise NotAGatewayError(head[:64])
         body = bytearray()
         while chunk := await reader.read(MAX_RESPONSE_BYTES):

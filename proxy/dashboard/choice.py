@@ -3,7 +3,6 @@
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Final
 
 from proxy.dashboard.rows import ASCENDING, OF_CLIENT, SORTS
@@ -35,6 +34,10 @@ _WHEEL: Final = re.compile(r"\x1b\[<6([45]);\d+;\d+M")
 _TURN: Final = 3
 """How many lines one step of the mouse wheel scrolls."""
 _FAR: Final = 1 << 30
+_SORT_STEPS: Final = {"s": 1, "S": -1}
+"""For each key, how many columns the sort column moves."""
+_DIGITS: Final = "123456789"
+"""The keys of the columns by which rows can be sorted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +89,8 @@ class Listed:
     page: int = 1
     """By how many rows or lines the keys for a page move. On an open page, so many lines fit on the
     screen."""
+    sorts: Sequence[str] = tuple(SORTS)
+    """The columns by which the rows can be sorted, in the order of the table."""
 
 
 def press(choice: Selection, key: str, listed: Listed) -> Selection:
@@ -103,6 +108,10 @@ def press(choice: Selection, key: str, listed: Listed) -> Selection:
         return replace(choice, expanded=choice.expanded ^ {marked})
     if key == "p" and choice.help:  # on the help page the user would not see that the screen is frozen
         return choice
+    if key in _SORT_STEPS:
+        return _next_sort(choice, _SORT_STEPS[key], listed.sorts)
+    if key in _DIGITS[: len(listed.sorts)]:
+        return replace(choice, sort=listed.sorts[_DIGITS.index(key)], reverse=False)
     action = _KEYS.get(key)
     return action(choice) if action is not None else choice
 
@@ -155,8 +164,7 @@ def _typed(choice: Selection, key: str) -> Selection:
     return choice
 
 
-def _next_sort(choice: Selection, step: int) -> Selection:
-    names = list(SORTS)
+def _next_sort(choice: Selection, step: int, names: Sequence[str]) -> Selection:
     return replace(choice, sort=names[(names.index(choice.sort) + step) % len(names)], reverse=False)
 
 
@@ -181,8 +189,6 @@ _STEPS: Final[dict[str, Callable[[int], int]]] = {
 }
 """For each movement key, a function from `Listed.page` to the number of rows or lines to move by."""
 _KEYS: Final[dict[str, Callable[[Selection], Selection]]] = {
-    "s": lambda choice: _next_sort(choice, 1),
-    "S": lambda choice: _next_sort(choice, -1),
     "r": lambda choice: replace(choice, reverse=not choice.reverse),
     "/": lambda choice: replace(choice, typing=True, help=False, groups=False, opened="", first=0),
     "\t": lambda choice: replace(choice, brokers=not choice.brokers, cursor=""),
@@ -193,7 +199,6 @@ _KEYS: Final[dict[str, Callable[[Selection], Selection]]] = {
     "h": lambda choice: replace(choice, help=not choice.help, first=0),
     "?": lambda choice: replace(choice, help=not choice.help, first=0),
     "q": lambda choice: replace(choice, quit=True),
-    **{str(place): partial(replace, sort=name, reverse=False) for place, name in enumerate(SORTS, 1)},
 }
 """The effect of each key that `press` does not process itself. `proxy.dashboard.view` explains the keys to
 the user."""

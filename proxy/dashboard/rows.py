@@ -97,7 +97,8 @@ SORTS: Final[dict[str, Callable[[ClientFigures], str | float]]] = {
     "why not": lambda row: row.why,
 }
 """The columns by which rows can be sorted, in the order of the table."""
-ASCENDING: Final = frozenset({"client", "software"})
+ASCENDING: Final = frozenset({"client", "software", "gateway", "state"})
+"""The columns in which small values come first, in this table and in that of several gateways."""
 
 
 def rows(

@@ -11,6 +11,7 @@ from proxy.dashboard.rates import Rates
 from proxy.dashboard.screen import Size
 from proxy.dashboard.snapshot import Snapshot
 from proxy.dashboard.view import GatewayUnreachable, frame
+from tests.dashboard import fleets
 from tests.dashboard.scenes import CHOICES, SCENES, seen
 
 FOLDER: Final = Path(__file__).parent / "frames"
@@ -74,3 +75,5 @@ if __name__ == "__main__":
     FOLDER.mkdir(exist_ok=True)
     for name in NAMED:
         (FOLDER / f"{name}.txt").write_text(kept(name), encoding="utf-8")
+    for name in fleets.NAMED:
+        (FOLDER / f"{name}.txt").write_text(fleets.kept(name), encoding="utf-8")

@@ -1,0 +1,303 @@
+"""Draws the table of several gateways. Pure functions."""
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from rich.cells import cell_len, set_cell_size
+from rich.console import RenderableType
+from rich.text import Text
+
+from proxy.dashboard.choice import Selection, place_of
+from proxy.dashboard.figures import NOTHING, fitting, scaled, share, span, volume
+from proxy.dashboard.fleet import UNREACHABLE, GatewayRow, chosen, states
+from proxy.dashboard.screen import (
+    LABEL,
+    STATE_STYLES,
+    WARNING,
+    Size,
+    drawn,
+    explained,
+    footer,
+    line,
+    packed,
+    section,
+    window,
+)
+
+_WIDTHS: Final = {"state": 8, "conns": 5, "saved/s": 8, "saved": 8, "share": 7, "CPU": 6, "memory": 7}
+_NARROW: Final = ("state", "conns", "saved", "CPU", "memory")
+_WIDE: Final = 100
+"""Screens of this width or more show all columns."""
+_LEFT: Final = frozenset({"state"})
+_SHORTEST_NAME: Final = 20
+_WRONG: Final = 16
+"""The lowest width of the last column, what is wrong."""
+_HEAD_LINES: Final = 4
+"""The number of lines for the title, one line of sums, the title of the table and its column names."""
+_DETAIL_LINES: Final = 4
+"""The number of lines for the marked gateway, below the table."""
+_MIN_HEIGHT: Final = 14
+"""If the screen has fewer lines than this, it has no lines for the marked gateway."""
+_KEYS: Final = "Enter open  s sort  / filter  p pause  h help  q quit"
+_PAGE_KEYS: Final = "Esc back  Space next page  q quit"
+
+
+def frame(
+    rows: Sequence[GatewayRow], choice: Selection, size: Size, *, without: int = 0, keys: bool = True
+) -> RenderableType:
+    """Draw one screen.
+
+    Args:
+        rows: all gateways.
+        choice: what the user has selected.
+        size: the size of the screen.
+        without: how many pods have no gateway.
+        keys: whether the last line explains the keys.
+    """
+    room = size.room(keys=keys)
+    if choice.paged:
+        lines = [*window(page(rows, choice), choice.first, room)]
+    else:
+        lines = _screen(rows, choice, size, room=room, without=without)
+    if keys:
+        lines.append(footer(_explained_keys(choice), size))
+    return drawn(lines, size)
+
+
+def page(rows: Iterable[GatewayRow], choice: Selection) -> list[Text]:
+    """Draw the open page: the help, or a gateway of which no more is known than its row."""
+    if choice.help:
+        return explained(_HELP)
+    row = next((row for row in rows if row.name == choice.opened), None)
+    if row is None:
+        return [line("It has left.")]
+    where = "Only its metrics can be read from here." if row.address else "It can't be asked from here."
+    return [*_details(row), line(), line(f"{where} This command opens it within its pod:"), Text(row.command)]
+
+
+def height_of_page(size: Size) -> int:
+    """Return by how many rows the keys for a page move."""
+    return max((size.room(keys=True) or 1) // 2, 1)
+
+
+def _screen(
+    rows: Sequence[GatewayRow], choice: Selection, size: Size, *, room: int | None, without: int
+) -> list[Text]:
+    found = chosen(rows, choice)
+    keys = [row.name for row in found]
+    place = place_of(choice, keys)
+    sums = packed(_sums(rows), None if room is None else size.width)
+    details: list[Text] = []
+    fit = len(found)
+    if room is not None:
+        if room >= _MIN_HEIGHT and found:
+            details = _details(found[place])[:_DETAIL_LINES]
+        reserved = _DETAIL_LINES if details else 0
+        fit = max(0, min(len(found), room - _HEAD_LINES + 1 - len(sums) - reserved))
+    first = max(0, place - fit + 1)
+    shown = found[first : first + fit]
+    names = max((cell_len(row.name) for row in found), default=0)
+    columns = _columns(None if room is None else size.width, names)
+    mark = keys[place] if room is not None and keys else ""
+    return [
+        _title(rows, choice, whole=room is None),
+        *sums,
+        _table_title(found, choice, len(shown), size, without=without),
+        _table_head(columns, choice),
+        *(_row(row, columns, marked=row.name == mark, whole=room is None) for row in shown),
+        *details,
+    ]
+
+
+def _title(rows: Sequence[GatewayRow], choice: Selection, *, whole: bool) -> Text:
+    of_states: list[str | tuple[str, str]] = []
+    for state, count in states(rows):
+        of_states += [", " if of_states else ": ", (f"{count} {state}", STATE_STYLES.get(state, WARNING))]
+    title = line(
+        ("fetchgate top", LABEL),
+        ("  PAUSED, p continues ", "bold reverse") if choice.paused else "",
+        f"  {len(rows)} gateway{'' if len(rows) == 1 else 's'}",
+        *of_states,
+    )
+    title.overflow = "ignore" if whole else title.overflow
+    return title
+
+
+def _sums(rows: Iterable[GatewayRow]) -> list[Text]:
+    """Draw the sums over all gateways that respond, in parts for `packed`."""
+    reports = [row.report for row in rows if row.report]
+    client, saved = sum(one.client_bytes for one in reports), sum(one.saved for one in reports)
+    now = [row.saved_now for row in rows if row.saved_now is not None]
+    cpu = [row.cpu for row in rows if row.cpu is not None]
+    return [
+        line((volume(saved), LABEL), f" saved, {share(saved, client)}"),
+        *((line((f"{volume(sum(now))}/s", LABEL), " now"),) if now else ()),
+        line((scaled(sum(one.connections for one in reports)), LABEL), " connections"),
+        *((line("CPU ", (_percent(sum(cpu)), LABEL)),) if cpu else ()),
+        line((volume(sum(one.memory for one in reports)), LABEL)),
+    ]
+
+
+def _table_title(
+    found: Sequence[GatewayRow], choice: Selection, shown: int, size: Size, *, without: int
+) -> Text:
+    arrow = ("v" if choice.descending else "^") if size.plain else ("▼" if choice.descending else "▲")
+    some = f"{shown} of {len(found)}" if shown < len(found) else f"{len(found)}"
+    parts: list[str | tuple[str, str]] = [f"{some}, by {choice.sort} {arrow}"]
+    if choice.filter or choice.typing:
+        parts.append((f"  filter: {choice.filter}{'_' if choice.typing else ''}", LABEL))
+    if without:
+        parts.append(f"  {without} pod{' has' if without == 1 else 's have'} no gateway")
+    return section(" Gateways ", *parts)
+
+
+def _columns(width: int | None, names: int) -> dict[str, int]:
+    """Return the columns with their widths.
+
+    The names get what they need, but the last column, what is wrong, gets a third of the room of both, too.
+    Without a width, names are as long as they are.
+    """
+    inner = _WIDTHS if width is None or width >= _WIDE else {name: _WIDTHS[name] for name in _NARROW}
+    names = max(names, len("gateway"))
+    if width is None:
+        return {"gateway": names, **inner, "what is wrong": _WRONG}
+    room = width - 2 - sum(1 + size for size in inner.values())
+    name = min(names, max(_SHORTEST_NAME, min(room - _WRONG, room * 2 // 3)))
+    return {"gateway": name, **inner, "what is wrong": max(0, room - name)}
+
+
+def _table_head(columns: dict[str, int], choice: Selection) -> Text:
+    head = Text("", no_wrap=True, style=LABEL)
+    for name, width in columns.items():
+        head.append(" ")
+        text = "" if name == "share" else name
+        head.append(
+            _cell(name, text, width).rstrip() if name == "what is wrong" else _cell(name, text, width),
+            style="underline" if name == choice.sort else "",
+        )
+    return head
+
+
+def _row(row: GatewayRow, columns: dict[str, int], *, marked: bool, whole: bool) -> Text:
+    """Draw a row. If the gateway is not reachable, its row has the reason instead of its figures.
+
+    Args:
+        row: the gateway.
+        columns: the width of each column.
+        marked: whether the row is marked.
+        whole: whether what is wrong is written in full, beyond the end of the screen.
+    """
+    drawn_row = Text(
+        ">" if marked else " ", no_wrap=True, overflow="ignore" if whole else "ellipsis", end="\n"
+    )
+    drawn_row.append(set_cell_size(_shortened(row.name, columns["gateway"]), columns["gateway"]))
+    if row.report is None:
+        style = WARNING if row.state == UNREACHABLE else ""
+        drawn_row.append(f" {row.state}", style=style)
+        drawn_row.append(f"  {row.wrong[0] if whole else _since(row)}" if row.wrong else "", style="red")
+    else:
+        for name, width in columns.items():
+            if name in {"gateway", "what is wrong"}:
+                continue
+            text, style = _figure(row, name, width)
+            drawn_row.append(" ")
+            drawn_row.append(_cell(name, text, width), style=style)
+        if row.wrong:
+            more = len(row.wrong) - 1
+            text = "; ".join(row.wrong) if whole else row.wrong[0] + (f" (and {more} more)" if more else "")
+            drawn_row.append(f" {text}", style="red")
+    if marked:
+        drawn_row.stylize("bold")
+    return drawn_row
+
+
+def _figure(row: GatewayRow, name: str, width: int) -> tuple[str, str]:
+    report = row.report
+    if report is None:
+        return "", ""
+    if name == "state":
+        return row.state, STATE_STYLES.get(row.state, WARNING)
+    if name in {"saved/s", "saved"}:
+        value = row.saved_now if name == "saved/s" else report.saved
+        style = "" if not value else "green" if value > 0 else "red"
+        return NOTHING if value is None else volume(value), style
+    text = {
+        "conns": fitting(report.connections, width),
+        "share": share(report.saved, report.client_bytes),
+        "CPU": NOTHING if row.cpu is None else _percent(row.cpu),
+        "memory": volume(report.memory) if report.memory else NOTHING,
+    }
+    return text[name], ""
+
+
+def _percent(part: float) -> str:
+    """Return a share in per cent. Small shares have one decimal."""
+    percent = 100 * max(0.0, part)
+    return f"{percent:.1f} %" if percent < 9.95 else f"{percent:.0f} %"
+
+
+def _since(row: GatewayRow) -> str:
+    """Return what is wrong with a gateway that is not reachable, and for how long."""
+    seconds = row.seconds or 0.0
+    return ", ".join((*row.wrong, *((f"for {span(seconds)}",) if seconds >= 1 else ())))
+
+
+def _details(row: GatewayRow) -> list[Text]:
+    """Draw what the row of a gateway has no room for."""
+    report = row.report
+    about = [] if row.address in {"", row.name} else [row.address]
+    if report is not None:
+        about.append(f"fetchgate {report.version}")
+        about += [f"up {span(report.uptime)}"] if report.uptime is not None else []
+    lines = [line((row.name, LABEL), *(f"  {text}" for text in about))]
+    wrong = (_since(row),) if report is None and row.wrong else row.wrong
+    return [*lines, *(line(("! ", WARNING), reason) for reason in wrong)]
+
+
+def _shortened(name: str, width: int) -> str:
+    """Cut a name in its middle: pods of one workload differ in their ends, addresses in their ports."""
+    if cell_len(name) <= width:
+        return name
+    end = max(0, min(11, width // 2))
+    return f"{name[: width - end - 1]}~{name[len(name) - end :]}"
+
+
+def _cell(name: str, text: str, width: int) -> str:
+    if cell_len(text) > width:
+        return set_cell_size(text, width)
+    return (
+        set_cell_size(text, width)
+        if name in _LEFT or name in {"gateway", "what is wrong"}
+        else text.rjust(width)
+    )
+
+
+def _explained_keys(choice: Selection) -> str:
+    if choice.typing:
+        return f"filter: {choice.filter}_   Enter keeps it, Esc clears it"
+    return _PAGE_KEYS if choice.paged else _KEYS
+
+
+_HELP: Final = (
+    ("Keys", ""),
+    ("arrows  j  k", "move the mark, or a page; PgUp, PgDn, Home, End, the mouse wheel"),
+    ("Enter", "open the marked gateway; Esc or Backspace goes back"),
+    ("s  S  1-7", "sort by the next column, the previous one, or that column"),
+    ("r", "reverse the order"),
+    ("/", "only those with this text in name, address, state or what is wrong"),
+    ("p  Space", "pause: freezes the screen, not the gateways"),
+    ("q", "quit"),
+    ("Gateways, what is wrong first", ""),
+    ("ready", "it serves; it may have something that is wrong all the same"),
+    ("degraded", "it serves, and something is wrong"),
+    ("starting", "it does not serve yet"),
+    ("draining", "it ends when the requests in flight have their responses"),
+    ("unreachable", "it did not respond; why, and for how long"),
+    ("conns", "connections of clients"),
+    ("saved/s", "bytes saved a second, over the last ten seconds"),
+    ("saved", "bytes saved since the start, and their share of the clients' bytes"),
+    ("CPU", "of one core, over the last ten seconds; at first since the start"),
+    ("memory", "resident memory of all its processes"),
+    ("First lines", "gateways by state; the sums of those that respond"),
+    ("Last lines", "the marked gateway: its address and version, and all that is wrong"),
+)

@@ -1,0 +1,156 @@
+"""The gateways that `fetchgate top` shows: those of ``--admin``, its files, and pods of Kubernetes."""
+
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from proxy.addresses import Address
+from proxy.config import asked_admin
+from proxy.dashboard import pods
+from proxy.dashboard.admin_reader import AdminReader, tls_context, token_of
+from proxy.error_text import reason_of
+from proxy.options import ConfigError
+
+STDIN: Final = "-"
+_EMPTY: Final = f"it names no gateway; write HOST:PORT, one a line, or {pods.GIVE}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gateway:
+    """A gateway, and how to ask it."""
+
+    name: str
+    """The pod of the gateway, or its address."""
+    reader: AdminReader | None
+    """None if the gateway can't be asked."""
+    metrics: bool = False
+    """Whether only metrics can be read there."""
+    problem: str = ""
+    """Why the gateway can't be asked. Empty if it can."""
+    command: str = ""
+    """The command that shows the gateway from within its pod. Empty if it is in no pod."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gateways:
+    """What ``--admin`` names."""
+
+    members: tuple[Gateway, ...]
+    single: AdminReader | None
+    """The endpoint of the only gateway. None if there are several, or a list, which may have one."""
+    without: int = 0
+    """How many of the listed pods have no gateway."""
+    from_stdin: bool = False
+    """Whether a list was read from standard input."""
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> "Gateways":
+        """Return the gateways in the options (`proxy.config.TOP_OPTIONS`).
+
+        Raises:
+            ConfigError: a file can't be used, or would have no effect.
+        """
+        given = options["admin"]
+        found: list[pods.PodGateway] = []
+        without = 0
+        for item in given:
+            if isinstance(item, str):
+                listed, lacking = _listed(item)
+                found += listed
+                without += lacking
+            else:
+                found.append(_at(*item))
+        secured = [one.address for one in found if one.secured]
+        if (ca := options["ca"]) and not secured:
+            example = found[0].address or "HOST:PORT"
+            raise ConfigError(f"--ca has no effect alone: give --admin https://{example} as well")
+        tls = tls_context(ca) if secured else None
+        token = token_of(options["admin_token_file"])
+        members = {
+            one.name: Gateway(
+                name=one.name,
+                reader=AdminReader(
+                    address=one.address,
+                    tls=tls if one.secured else None,
+                    token="" if one.metrics else token,
+                )
+                if one.address
+                else None,
+                metrics=one.metrics,
+                problem=one.problem,
+                command=one.command,
+            )
+            for one in found
+        }
+        return cls(
+            members=tuple(members.values()),
+            single=None if len(members) > 1 or isinstance(given[0], str) else members[found[0].name].reader,
+            without=without,
+            from_stdin=STDIN in given,
+        )
+
+
+def _at(address: Address, secured: bool) -> pods.PodGateway:
+    name = f"https://{address}" if secured else str(address)
+    return pods.PodGateway(name=name, address=address, secured=secured, command="")
+
+
+def _listed(item: str) -> tuple[list[pods.PodGateway], int]:
+    """Read a list of gateways. Return them, and how many of the listed pods have none.
+
+    A list has an address a line, or is what ``kubectl get pods -o json`` prints.
+
+    Raises:
+        ConfigError: the list can't be read, or names no gateway.
+    """
+    try:
+        text = _read(item)
+        return pods.gateways(json.loads(text)) if text.lstrip().startswith("{") else (_of_lines(text), 0)
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"--admin {item}: it is not JSON ({error}); {pods.GIVE}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"--admin {item}: it is not text in UTF-8; {_EMPTY.partition('; ')[2]}") from None
+    except RecursionError:
+        raise ConfigError(f"--admin {item}: it is not a list of pods; {pods.GIVE}") from None
+    except ValueError as error:
+        raise ConfigError(f"--admin {item}: {error}") from None
+
+
+def _of_lines(text: str) -> list[pods.PodGateway]:
+    """Read a list with an address a line. Empty lines, and what follows a ``#``, mean nothing.
+
+    Raises:
+        ValueError: a line is not an address, or there is no line.
+    """
+    found = []
+    for number, line in enumerate(text.splitlines(), 1):
+        try:
+            if address := line.partition("#")[0].strip():
+                found.append(_at(*asked_admin(address)))
+        except ValueError as error:
+            raise ValueError(f"line {number}: {error}") from None
+    if not found:
+        raise ValueError(_EMPTY)
+    return found
+
+
+def _read(item: str) -> str:
+    """Return the text of a list: of a file, or of standard input.
+
+    Raises:
+        ValueError: it can't be read.
+    """
+    if item != STDIN:
+        try:
+            return Path(item[1:]).read_text(encoding="utf-8")
+        except OSError as error:
+            raise ValueError(f"{reason_of(error)}; give a file with HOST:PORT, one a line") from None
+    if sys.stdin.isatty():
+        raise ValueError(
+            "standard input is the terminal; pipe a list into it: "
+            "kubectl get pods -o json | fetchgate top --admin -"
+        )
+    return sys.stdin.buffer.read().decode()

@@ -1,0 +1,121 @@
+"""What a gateway reports of itself, for the table of several gateways. Sans-IO.
+
+A report is made from `/state`, or from `/metrics` where the admin endpoint can't be reached.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from proxy.dashboard.snapshot import NotAGatewayError, Snapshot
+
+READY: Final = "ready"
+_SESSIONS_OFF: Final = "sessions are off: a plain wire"
+_SAMPLE: Final = re.compile(
+    r"^fetchgate_(state|connections|fetch_request_bytes_total|fetch_response_bytes_total|probe_bytes_total"
+    r"|sessions_enabled|worker_cpu_seconds_total|worker_resident_bytes|build_info)(?:\{(.*)\})? (\S+)$",
+    re.MULTILINE,
+)
+"""Matches a figure that a report has: its name, its labels and its value."""
+_LABEL: Final = re.compile(r'(\w+)="([^"]*)"')
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """The state of a gateway at one moment."""
+
+    version: str
+    state: str
+    wrong: tuple[str, ...]
+    """What is wrong, the most important first."""
+    uptime: float | None
+    """How many seconds the gateway has been running. None if it does not say."""
+    connections: int
+    """The number of connections of clients."""
+    client_bytes: int
+    """Bytes of fetches on the client's side since the start."""
+    broker_bytes: int
+    """Bytes of fetches on the broker's side since the start."""
+    saved_now: float | None
+    """The bytes saved per second at present. None if the gateway does not say."""
+    cpu_seconds: float
+    """The CPU time since the start, in seconds."""
+    memory: int
+    """The memory in bytes. 0 if unknown."""
+    snapshot: Snapshot | None
+    """The state that the report was made from. None if it was made from metrics."""
+
+    @property
+    def saved(self) -> int:
+        """The bytes saved since the start."""
+        return self.client_bytes - self.broker_bytes
+
+
+def of_state(snapshot: Snapshot) -> Report:
+    """Return the report in a `/state`."""
+    recent = snapshot.recent
+    return Report(
+        version=snapshot.version,
+        state=snapshot.state,
+        wrong=(*snapshot.reasons, *(() if snapshot.sessions_on else (_SESSIONS_OFF,))),
+        uptime=snapshot.uptime,
+        connections=snapshot.connections,
+        client_bytes=snapshot.client.fetch_bytes,
+        broker_bytes=snapshot.broker.fetch_bytes,
+        saved_now=recent.now(recent.client_bytes) - recent.now(recent.broker_bytes),
+        cpu_seconds=snapshot.cpu_seconds,
+        memory=snapshot.memory,
+        snapshot=snapshot,
+    )
+
+
+def of_metrics(text: str) -> Report:
+    """Return the report in a `/metrics`. It does not have the reasons for the state (`with_reasons`).
+
+    Raises:
+        NotAGatewayError: the metrics are not a gateway's.
+    """
+    found: dict[str, list[tuple[Mapping[str, str], float]]] = {}
+    try:
+        for name, labels, value in _SAMPLE.findall(text):
+            found.setdefault(name, []).append((dict(_LABEL.findall(labels)), float(value)))
+    except ValueError as error:
+        raise NotAGatewayError("a value is no number") from error
+    (build, _), *_ = found.get("build_info", [({}, 0.0)])
+    states = [labels.get("state", "") for labels, value in found.get("state", []) if value]
+    if not states:
+        raise NotAGatewayError("it does not tell its state")
+
+    def total(*names: str, side: str = "") -> int:
+        samples = [sample for name in names for sample in found.get(name, [])]
+        return int(sum(value for labels, value in samples if labels.get("side", "") == side))
+
+    fetches = ("fetch_request_bytes_total", "fetch_response_bytes_total")
+    return Report(
+        version=build.get("version", ""),
+        state=states[0],
+        wrong=() if total("sessions_enabled") else (_SESSIONS_OFF,),
+        uptime=None,
+        connections=total("connections", side="client"),
+        client_bytes=total(*fetches, side="client"),
+        broker_bytes=total(*fetches, side="broker") + total("probe_bytes_total"),
+        saved_now=None,
+        cpu_seconds=sum(value for _, value in found.get("worker_cpu_seconds_total", [])),
+        memory=total("worker_resident_bytes"),
+        snapshot=None,
+    )
+
+
+def reasons_of(body: bytes) -> tuple[str, ...]:
+    """Return the reasons in a `/readyz`.
+
+    Raises:
+        NotAGatewayError: the response is not a gateway's.
+    """
+    try:
+        document: Any = json.loads(body)
+        return tuple("".join(c if c.isprintable() else "\ufffd" for c in str(r)) for r in document["reasons"])
+    except (TypeError, KeyError, ValueError) as error:
+        raise NotAGatewayError("this is not a /readyz of fetchgate") from error
