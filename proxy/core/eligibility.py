@@ -5,10 +5,11 @@ remembers the features of a broker, for connections whose clients send no ApiVer
 `proxy.core.savings` decides whether a session saves bytes.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from proxy.core.savings import Savings
+from proxy.core.slot_backoff import SlotBackoff, without_chance
 from proxy.protocol.api_versions import Features
 from proxy.protocol.fetch_request import SESSIONLESS_EPOCH, FetchRequest
 from proxy.session.decision import Reason
@@ -33,11 +34,13 @@ class SessionLimits:
         slots: for each process of the gateway, how many slots it uses or requests. All processes share this
             list.
         own: the index of this process in `slots`. Only this process changes that item.
+        chance: returns a number from 0 to 1, by chance: see `SlotBackoff`.
     """
 
     __slots__ = (
         "_own",
         "_slots",
+        "chance",
         "crowded",
         "keep_order",
         "max_fetch_bytes",
@@ -56,6 +59,7 @@ class SessionLimits:
         max_fetch_bytes: Mapping[str, int] = _NO_LIMIT,
         slots: "list[int] | memoryview[int] | None" = None,
         own: int = 0,
+        chance: Callable[[], float] = without_chance,
     ) -> None:
         self.max_sessions = max_sessions
         self.on = on
@@ -65,6 +69,7 @@ class SessionLimits:
         self.crowded = False
         """Whether the process buffers more bytes than the limit of `Budget`. If so, fetches use no sessions,
         because responses without a session can be forwarded as they arrive."""
+        self.chance = chance
         self._slots = [0] if slots is None else slots
         self._own = own
 
@@ -173,6 +178,7 @@ class Eligibility:
         "large",
         "never",
         "savings",
+        "slots",
         "starves",
     )
 
@@ -181,6 +187,7 @@ class Eligibility:
         self._versions = versions or BrokerVersions()
         self._native = False
         self.savings = Savings()
+        self.slots = SlotBackoff(sessions.chance)
         self.features: Features | None = None
         """The features from the last ApiVersions response on this connection. None if there was no response,
         or if it was an error or was not understood."""

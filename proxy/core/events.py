@@ -173,7 +173,10 @@ class SessionMade:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionRefused:
-    """The broker had no free slot: its response to a full fetch has session id 0."""
+    """The broker has no slot for this connection: it refused a session (id 0), or evicts sessions repeatedly.
+
+    The event is reported once, until a session of the connection has lasted.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -61,7 +61,6 @@ class FetchResponses:
         "_leaders",
         "_limits",
         "_plans",
-        "_refused",
         "_rewriting",
         "_session",
         "_state",
@@ -83,8 +82,6 @@ class FetchResponses:
         self._limits = sessions
         self._rewriting = rewriting
         self._leaders = leaders
-        self._refused = False
-        """Whether "no free session slot" was reported since the connection last got a session."""
 
     def new_fetch(self, version: int, correlation_id: bytes) -> tuple[InFlight, FetchHandler]:
         """Return a new queue entry for a client's fetch, and the innermost handler of its response.
@@ -400,18 +397,22 @@ class FetchResponses:
         if result.action in _RESENDS:
             self._session_lost(fetching, walk.error_code, result)
         elif session.has_session:
-            self._refused = False
+            self._eligibility.slots.made(self._state.now)
             self._fetches.arrange_check()
             partitions = session.table.size if session.table is not None else 0
             self._events.append(SessionMade(session_id=session.session_id, partitions=partitions))
             self._note_uncached(result)
         elif result.action is Action.COMPLETE:
-            # Id 0: no slot. The gateway asks again each time, as Java does, and reports it once
-            # (fetch-semantics 2.7, trap 22; case 95).
+            # Id 0: no slot (fetch-semantics 2.7, trap 22; case 95).
             self._tally.refusals += 1
-            if not self._refused:
-                self._refused = True
-                self._events.append(SessionRefused())
+            self._eligibility.slots.denied(self._state.now)
+            self._report_no_slot()
+
+    def _report_no_slot(self) -> None:
+        slots = self._eligibility.slots
+        if not slots.reported:
+            slots.reported = True
+            self._events.append(SessionRefused())
 
     def _keep_order(self, fetching: FetchHandler, walk: FetchResponseWalk, result: SessionResult) -> None:
         """Arrange to send a fetch again without the session, if `serves_in_order` is false.
@@ -443,7 +444,14 @@ class FetchResponses:
             SessionLost(session_id=fetching.session_id, error_code=code, reason=result.reason)
         )
         self._note_lost(fetching)
-        self._fetches.arrange_resend(fetching, full=result.action is Action.RESEND_FULL)
+        again = result.action is Action.RESEND_FULL
+        if again and code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND:
+            slots, now = self._eligibility.slots, self._state.now
+            slots.denied(now)
+            if slots.waits(now):
+                again = False
+                self._report_no_slot()
+        self._fetches.arrange_resend(fetching, full=again)
 
     def _learn_plan(
         self, fetching: FetchHandler, response: Kept, walk: FetchResponseWalk, result: SessionResult

@@ -256,6 +256,8 @@ class Fetches:
         delta = session.learn(listing, fetch.isolation_level)
         if session.table is None:
             return Reason.TOO_SPARSE
+        if self.eligibility.slots.waits(self._state.now):
+            return Reason.NO_BROKER_SLOT
         known = self.eligibility.features_for(fetch) is not None
         if not savings.promises(fetch, listing, delta, asks=not known):
             return Reason.NO_SESSION_YET

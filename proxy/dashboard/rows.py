@@ -15,6 +15,7 @@ from proxy.dashboard.snapshot import ClientConnection
 
 _SHORT: Final = {
     "no slot left": "no slot",
+    "no slot at the broker": "broker full",
     "sessions off": "off",
     "broker without sessions": "old broker",
     "session leaves out partitions": "left out",

@@ -115,7 +115,9 @@ class Server:
         self._left = left
         self._elsewhere = elsewhere
         self._transparent = config.is_transparent
-        self.sessions = SessionLimits(max_sessions=0, slots=self.shared.slots, own=self.shared.number - 1)
+        self.sessions = SessionLimits(
+            max_sessions=0, slots=self.shared.slots, own=self.shared.number - 1, chance=random.random
+        )
         self.budget = Budget(0)
         self.request_budget = RequestBudget(0)
         self.manager = _manager(config)

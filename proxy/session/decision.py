@@ -68,6 +68,11 @@ class Reason(StrEnum):
     """
     NO_SLOT = "no slot left"
     """The gateway already uses as many sessions as --max-sessions allows."""
+    NO_BROKER_SLOT = "no slot at the broker"
+    """The broker has refused or evicted sessions of this connection, because all its session slots are used.
+
+    The connection requests the next session after a wait of up to six minutes.
+    """
     NOT_SMALLER = "delta not smaller"
     """The incremental fetch and its response would probably not be smaller than the full fetch and the full
     response."""

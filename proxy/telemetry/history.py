@@ -150,7 +150,7 @@ def _words(event: Event, client: str, broker: str) -> str:
         case SessionMade():
             words = f"{broker} gave {client} a session of {event.partitions:,} partitions"
         case SessionRefused():
-            words = f"{broker} has no free session slot for {client}; full fetches continue"
+            words = f"{broker} has no free session slot for {client}; fetches are forwarded unchanged"
         case SessionLost():
             words = _lost(event, client, broker)
         case SessionClosed():
@@ -196,7 +196,8 @@ def write_event(log: Logger, event: Event, **who: object) -> None:
             log.warning(
                 "session refused",
                 **who,
-                remedy="full fetches continue; raise max.incremental.fetch.session.cache.slots at the broker",
+                remedy="its fetches are forwarded unchanged, and it requests a session less often; raise "
+                "max.incremental.fetch.session.cache.slots at the broker",
             )
         case SessionLost():
             log.info(

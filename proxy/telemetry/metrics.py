@@ -420,6 +420,13 @@ FIGURES: Final = (
         "Session slots at brokers that are used or requested.",
         lambda it: it.status.slots_used,
     ),
+    Figure(
+        GAUGE,
+        "session_slots",
+        "Session slots of the broker that the gateway's sessions use.",
+        _of_links(lambda links: links.sessions),
+        _BROKER,
+    ),
     Figure(GAUGE, "session_slots_limit", "--max-sessions.", lambda it: it.config.max_sessions),
     Figure(
         GAUGE,

@@ -66,6 +66,7 @@ REASONS: Final = {
     "catching up": "the last response was large: the client is catching up",
     "no session yet": "a session would not have paid yet, or the last one did not pay",
     "no slot left": "no slot for a session was free",
+    "no slot at the broker": "the broker had no slot for a session",
     "resting": "sessions cost this connection more than they saved, so it has none for a while",
     "delta not smaller": "the incremental fetch would not have been smaller than the full one",
     "partitions listed twice or too sparse": "the list of partitions does not fit into a session's table",

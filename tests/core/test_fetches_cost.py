@@ -11,6 +11,7 @@ from proxy.core.eligibility import SessionLimits
 from proxy.core.events import FetchKind, Passthrough, SessionClosed
 from proxy.core.fetch_responses import STREAM_FROM
 from proxy.core.savings import CREDIT_EXCHANGES, PLAIN_PER_LOST
+from proxy.core.slot_backoff import LASTING_SECONDS
 from tests.frames import Want, entry, fetch, fetch_response
 from tests.model import wire
 from tests.playbook import HOT, SESSION_ID, Playbook, T, asks, full, passes, split
@@ -79,6 +80,7 @@ def test_a_repaired_session_holds_one_slot(code: int) -> None:
     """Trap 22: a session that replaces a lost one does not take a second slot."""
     play = Playbook(SessionLimits(max_sessions=1)).established(16, T)
     for number in range(1, 4):
+        play.now += LASTING_SECONDS  # or it would wait before it requests another one
         play.client(fetch(16, *T, correlation=4)).takes_broker()
         play.broker(fetch_response(16, error_code=code, correlation_id=4)).takes_broker()
         play.broker(full(16, T, session_id=90 + number, correlation_id=4)).takes_client()

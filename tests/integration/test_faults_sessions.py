@@ -1,6 +1,8 @@
 """Clients get correct responses if slots are full, sessions vanish, or memory is short."""
 
+import math
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from itertools import islice
@@ -9,9 +11,11 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
+from proxy.core.savings import CREDIT_EXCHANGES, PLAIN_PER_LOST
 from tests.integration.bystander import Scene, fill, scene, until
 from tests.integration.fetching import FETCHES_TO_SESSION, Fetcher, contents
 from tests.integration.producing import Producer
+from tools.gateway import GatewayProcess
 from tools.kafka import Broker
 from tools.kafka.admin import Admin
 
@@ -25,6 +29,7 @@ LARGE_PARTITIONS = 40
 FILLED = 10
 """The number of partitions with records. There are so many that a delta is as large as a full fetch if all of
 them are read again."""
+ROUNDS = 30
 FOLLOWER = 77
 Responses = list[dict[tuple[str, int], object]]
 
@@ -125,6 +130,40 @@ def test_more_clients_than_slots_all_get_what_they_ask_for(stage: Scene, expecte
         assert session_of(stage, "afterwards") > 0
 
 
+def test_gateways_with_more_sessions_than_slots_request_few(stage: Scene, expected: Responses) -> None:
+    """Trap 22: clients of three gateways without a session send few full fetches, and lose no bytes.
+
+    The number of full fetches depends on the time only: after a second refusal, the waits are 1 s, 2 s, 4 s,
+    and so on, each up to a fifth shorter.
+    """
+    began = time.monotonic()
+    with ExitStack() as stack:
+        gateways = [stack.enter_context(GatewayProcess(stage.broker.address)) for _ in range(3)]
+        clients = [
+            stack.enter_context(Fetcher(gateway.address, TOPIC, PARTITIONS, client_id=f"shares-{number}"))
+            for gateway in gateways
+            for number in range(SLOTS // 2)
+        ]
+        for client in clients:
+            client.hello()
+        for _ in range(ROUNDS):
+            for client in clients:
+                assert contents([client.fetch()]) == expected
+        links = [link for gateway in gateways for link in gateway.state()["connections"]]
+        most = 2 + math.log2(1 + (time.monotonic() - began) / 0.8)
+    assert len(links) == len(clients)
+    without = [link for link in links if not link["session_id"]]
+    assert len(without) >= len(clients) - SLOTS
+    for link in without:
+        fetches = link["broker"]["fetches"]
+        assert 2 <= fetches["full"] <= most
+        assert fetches["sessionless"] >= ROUNDS - 2 - most
+        assert link["passthrough"]["no slot at the broker"] > 0
+    for link in links:
+        plain = link["client"]["fetch_request_bytes"] + link["client"]["fetch_response_bytes"]
+        assert -link["saved_bytes"] <= plain / PLAIN_PER_LOST + CREDIT_EXCHANGES * plain / ROUNDS
+
+
 def test_sessions_evicted_by_followers_are_given_up_and_had_again(stage: Scene, expected: Responses) -> None:
     """If followers evict a client's session, the gateway gives the session up, and gets a new one later.
 
@@ -145,8 +184,12 @@ def test_sessions_evicted_by_followers_are_given_up_and_had_again(stage: Scene, 
             stage.bystander.check()
             for number in taken:
                 follower.fetch(replica_id=FOLLOWER, session_id=number, session_epoch=-1)
-        assert contents(client.fetches(6)) == expected * 6
-        assert session_of(stage, "evicted") > 0
+
+        def has_session_again() -> bool:  # after evictions and refusals, it is requested after some seconds
+            assert contents(client.fetches(6)) == expected * 6
+            return session_of(stage, "evicted") > 0
+
+        until(has_session_again, "it has no session again")
         # The bystander may be evicted, too, and more than once while the followers take slot after slot.
         by_client = [said().count(f"client_id={name} code=70") for name in ("evicted", "bystander")]
         assert by_client[0] == 1

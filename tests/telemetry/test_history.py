@@ -64,7 +64,11 @@ def test_what_is_kept_is_bounded() -> None:
         ),
         (
             SessionRefused(),
-            ("session refused", "broker 1 has no free session slot for c; full fetches continue", True),
+            (
+                "session refused",
+                "broker 1 has no free session slot for c; fetches are forwarded unchanged",
+                True,
+            ),
         ),
         (
             SessionLost(session_id=7, error_code=70, reason="error 70"),

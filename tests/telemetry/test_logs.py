@@ -179,7 +179,7 @@ def test_a_flood_of_one_event_is_bounded_and_counted() -> None:
             {
                 "event": "session refused",
                 "level": "warning",
-                "remedy": "full fetches continue; "
+                "remedy": "its fetches are forwarded unchanged, and it requests a session less often; "
                 "raise max.incremental.fetch.session.cache.slots at the broker",
             },
         ),

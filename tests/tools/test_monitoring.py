@@ -130,7 +130,8 @@ def test_every_alert_tells_who_what_and_how_bad() -> None:
     for rule in _rules():
         assert set(rule) == {"alert", "expr", "for", "labels", "annotations"}, rule["alert"]
         assert rule["labels"]["severity"] in {"info", "warning", "critical"}
-        assert "$labels.instance" in rule["annotations"]["summary"]
+        of_all = rule["expr"].startswith("sum by (job, broker)")
+        assert ("$labels.broker" if of_all else "$labels.instance") in rule["annotations"]["summary"]
         assert rule["annotations"]["description"].endswith((".", "?"))
 
 
