@@ -17,6 +17,8 @@ PAGES: Final = sorted(
 )
 MAX_LINE: Final = 160
 LINK: Final = re.compile(r"\]\(([^)\s]+)\)")
+CODE_BLOCK: Final = re.compile(r"^```[\s\S]*?^```$|^ {4,}\S.*$", re.MULTILINE)
+MAX_WORDS: Final = 20_000
 CODE: Final = ("proxy", "replay", "tests", "tools")
 FILE: Final = re.compile(r"`((?:proxy|replay|tests|tools|docs|captures)/[\w./-]*)")
 NAME: Final = re.compile(r"`([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)`")
@@ -91,6 +93,21 @@ def test_the_supported_brokers_are_those_that_tests_run() -> None:
 def test_the_page_of_options_is_made_from_the_declarations() -> None:
     written = options_page.PAGE.read_text(encoding="utf-8")
     assert written == options_page.page(), f"an option has changed: run {options_page.RENEW}"
+
+
+def test_what_users_need_to_read_is_no_more_than_20_000_words() -> None:
+    """The pages in docs/users have at most 20,000 words, without code and the addresses of links."""
+    words = 0
+    for page in (ROOT / "docs" / "users").rglob("*.md"):
+        text = CODE_BLOCK.sub("", page.read_text(encoding="utf-8"))
+        words += len(re.findall(r"\S*\w\S*", LINK.sub("]", text)))
+    assert words <= MAX_WORDS
+
+
+@pytest.mark.parametrize("folder", ["users", "reference"])
+def test_only_pages_for_developers_name_tests(folder: str) -> None:
+    for page in (ROOT / "docs" / folder).rglob("*.md"):
+        assert not re.findall(r"\btests/[\w./]+|\btest_\w+", page.read_text(encoding="utf-8")), page
 
 
 NOT_OURS: Final = re.compile(

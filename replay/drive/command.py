@@ -109,7 +109,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--compare",
         action="store_true",
         help="compare each response with the captured one: errors, versions, partitions, record bytes, "
-        "offsets; exit with 5 if something differs that may not (docs/users/captures.md has the list)",
+        "offsets; exit with 5 if something differs that may not (docs/reference/drive.md has the list)",
     )
     parser.add_argument(
         "--admin",

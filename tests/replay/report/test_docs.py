@@ -1,4 +1,4 @@
-"""The page on how to read the report names all its parts."""
+"""The pages on how to read the report name all its parts."""
 
 import re
 from pathlib import Path
@@ -11,8 +11,9 @@ from replay.report import wording
 from replay.report.csv import COLUMNS, ZONE_COLUMNS
 from replay.report.model import Net, NetRow, Report, SidecarNeed
 
-PAGE = (Path(__file__).parents[3] / "docs" / "users" / "report.md").read_text()
-DESIGN = (Path(__file__).parents[3] / "docs" / "developers" / "design.md").read_text()
+DOCS = Path(__file__).parents[3] / "docs"
+PAGE = "".join((DOCS / folder / "report.md").read_text() for folder in ("users", "reference"))
+DESIGN = (DOCS / "developers" / "design.md").read_text()
 CODE = set(re.findall(r"`([^`\n]+)`", PAGE))
 
 

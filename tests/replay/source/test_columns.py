@@ -14,7 +14,7 @@ from replay.source.kafka_pcap import _events
 from tests.replay.truths import CAPTURES, truth
 
 NAMES = sorted(path.stem for path in CAPTURES.glob("*.truth.json"))
-DOCS = Path(__file__).parents[3] / "docs" / "users" / "captures.md"
+DOCS = Path(__file__).parents[3] / "docs" / "reference" / "tables.md"
 
 
 def rows(*captures: Path, keep: Filter = EVERYTHING) -> list[dict[str, Any]]:

@@ -167,7 +167,7 @@ def test_a_table_of_an_earlier_release_is_read_and_copied_but_not_added_to(
 
 
 def test_a_table_is_asked_in_sql(spark: SparkSession, written: Path) -> None:
-    """The SQL queries in docs/users/captures.md give correct results for a table."""
+    """The SQL queries in docs/reference/tables.md give correct results for a table."""
     spark.read.parquet(str(written)).createOrReplaceTempView("stored")
     report = at_once("gateway", FIRST)
 
