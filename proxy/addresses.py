@@ -42,7 +42,7 @@ class Address:
             ValueError: the text is not an address. The message is for the operator.
         """
         if "://" in text:
-            raise ValueError(f"{text!r} is a URL; write HOST:PORT, without what stands before it")
+            raise ValueError(f"{text!r} is a URL; write only HOST:PORT")
         host, colon, port = text.strip().rpartition(":")
         if default_host and not host and (port if colon else port.isdecimal()):
             return cls(default_host, _port(port, lowest=lowest_port))

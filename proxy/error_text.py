@@ -70,7 +70,7 @@ def of_client(error: ssl.SSLError) -> str:
         return "the server name that the client sends (SNI) is not ASCII: the client must use an ASCII name"
     if _ALERT in reason:
         alert = _alert(reason)
-        trust = "the client must trust its CA, and connect to a name that it is for"
+        trust = "the client must trust its CA, and connect to a name in the certificate"
         remedy = "renew it" if alert == _EXPIRED else trust
         return f"the client refuses the certificate of --tls-cert ({alert}): {remedy}"
     return short(error)
@@ -102,9 +102,7 @@ def _refused(error: ssl.SSLCertVerificationError) -> str:
             return "its certificate has expired: renew it at the broker, or set this machine's clock"
         case 62 | 64:
             name = message.partition("valid for ")[2] or "the requested name"
-            return (
-                f"its certificate is not for {name}: give a name that it is for as --broker-tls-server-name"
-            )
+            return f"its certificate is not for {name}: set --broker-tls-server-name to one in it"
         case _:
             reason = f"its certificate is not from a CA known here ({message})"
             return f"{reason}: give the CA's file as --broker-tls-ca"

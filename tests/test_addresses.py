@@ -26,7 +26,7 @@ def test_an_address_is_read_and_written(text: str, address: Address, written: st
         ("kafka", "'kafka' has no port; write HOST:PORT"),
         ("kafka:", "'kafka:' has no port; write HOST:PORT"),
         ("9092", "'9092' has no host; write HOST:PORT"),
-        ("http://kafka:9092", "'http://kafka:9092' is a URL; write HOST:PORT, without what stands before it"),
+        ("http://kafka:9092", "'http://kafka:9092' is a URL; write only HOST:PORT"),
         (":9092", "':9092' has no host; write HOST:PORT"),
         ("kafka:0", "'0' is not a port; ports are 1 to 65535"),
         ("kafka:65536", "'65536' is not a port; ports are 1 to 65535"),

@@ -644,7 +644,7 @@ def test_check_says_what_it_did_in_transparent_mode(
         _bound("--listen", listen),
         (
             "Transparent mode (redirect): no broker was asked, since each client is connected to its "
-            "original destination. The rules of netfilter were not looked at: transparent.sh show prints "
+            "original destination. The rules of netfilter were not checked: transparent.sh show prints "
             "them."
         ),
         WELL,
@@ -671,7 +671,7 @@ def test_check_says_which_rack_was_read(capsys: pytest.CaptureFixture[str], tmp_
             {1: "R3", 2: "R1", 3: "R3"},
             (
                 "--rack R2: no broker is in this rack; the racks are R1, R3; "
-                "give --rack the broker.rack of brokers in the gateway's zone"
+                "set --rack to the broker.rack of brokers in the gateway's zone"
             ),
         ),
         ({}, "--rack R2: no broker has a rack, so all bytes are unknown; set broker.rack at the brokers"),

@@ -33,7 +33,7 @@ def client_id(own_id: str, member: int, members: int) -> str:
             characters that client libraries refuse.
     """
     if not _OWN_ID.fullmatch(own_id):
-        raise ValueError(f"{own_id!r}: a client.id has the characters A-Z a-z 0-9 . _ - only")
+        raise ValueError(f"{own_id!r}: a client.id may only have the characters A-Z a-z 0-9 . _ -")
     low, high = range_of(member, members)
     return f"{own_id}.kr-{low:08x}-{high:08x}"
 

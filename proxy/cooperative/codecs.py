@@ -130,7 +130,7 @@ def _whole(out: bytes, most: int, *, ended: bool) -> bytes:
     return out
 
 
-_TOO_MUCH: Final = "it expands to too much"
+_TOO_MUCH: Final = "it is too large after decompression"
 _NAMES: Final = {GZIP: "gzip", SNAPPY: "snappy", LZ4: "lz4", ZSTD: "zstd"}
 _DECOMPRESS: Final[dict[int, Callable[[Buffer, int], bytes]]] = {
     GZIP: _gunzip,

@@ -273,11 +273,11 @@ class MemberStage(Stage):
         Return None if the request can now be processed, and otherwise the result of `on_frame`.
         """
         if self._identity.declares:
-            return self._fail("another client.id than before, on a connection with a lane")
+            return self._fail("the client.id changed on a connection with a lane")
         owner = self._members.owner(client_id)
         if owner != self._members.number:
             if self._is_member:
-                return self._fail("another client.id than before: one of a group that another worker owns")
+                return self._fail("the client.id changed to one of a group that another worker owns")
             self._elsewhere = True
             self._state.events.append(MemberElsewhere(worker=owner))
             return self._hold()
@@ -416,7 +416,7 @@ class MemberStage(Stage):
             joining.saw_join = True
             if joining.takes(join):
                 if self._identity.declares:
-                    self._fail("a client.id with key ranges subscribes: it has to assign partitions")
+                    self._fail("a client.id with key ranges must assign partitions, not subscribe")
                     return
                 frame, take = joining.join(join), _edited(joining.joined)
         elif request.api_key == ApiKey.SYNC_GROUP:

@@ -294,7 +294,7 @@ class Members:
         for place in places:
             ranges = member.ranges(place)
             if ranges is None:
-                return Denial(INVALID_RANGES, f"{_shown(client)}: its lane has nothing of {_place(place)}")
+                return Denial(INVALID_RANGES, f"{_shown(client)}: its lane has no range of {_place(place)}")
             lanes.append((place, ranges))
         found = self.claims.overlap(client, member.group, lanes)
         if found is not None:
@@ -302,7 +302,7 @@ class Members:
             where = f"{_place(found.place)} of group {group}"
             return Denial(
                 OVERLAPS,
-                f"{_shown(client)} overlaps {_shown(found.holder)} on {where}; who came first keeps the lane",
+                f"{_shown(client)} overlaps {_shown(found.holder)} on {where}; the first one keeps the lane",
             )
         if claims:
             self.claims.claim(client, member.group, lanes)

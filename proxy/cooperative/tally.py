@@ -27,8 +27,8 @@ EXCLUSIVE: Final = {
     "or their --cooperative-slots differ",
     "uncommitted": "its members are behind several gateways, and a partition has no committed offset yet, or "
     "the leader of the group may not read it",
-    "client_id": "a client.id does not begin with the group's name and a dot, or two members share one",
-    "assignor": "its assignor gives out something else than partitions",
+    "client_id": "a client.id does not begin with the group's name and a dot, or two members have the same",
+    "assignor": "its assignor does not assign plain partitions",
 }
 """The values of `GroupSeen.exclusive`, each with an explanation in words."""
 

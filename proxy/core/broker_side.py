@@ -91,11 +91,11 @@ class BrokerSide:
         if length < RESPONSE_START_BYTES - LENGTH_BYTES:
             state.unread("broker", f"a response of {length} bytes")
         elif not expected:
-            state.unread("broker", "a response that nothing asked for")
+            state.unread("broker", "a response without a request")
         elif data[RESPONSE_CORRELATION_ID] != expected[0].correlation_id:
             asked = int.from_bytes(expected[0].correlation_id, signed=True)
             got = int.from_bytes(data[RESPONSE_CORRELATION_ID], signed=True)
-            state.unread("broker", f"a response to request {got} where {asked} is due")
+            state.unread("broker", f"a response to request {got} but {asked} is next")
         else:
             state.from_broker.left = LENGTH_BYTES + length
             self._begin(expected[0], LENGTH_BYTES + length)

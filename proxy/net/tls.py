@@ -23,7 +23,7 @@ from proxy.options import ConfigError
 
 HANDSHAKE_SECONDS: Final = 10.0
 """The time limit for a client's TLS handshake, in seconds."""
-KEPT: Final = "what was read earlier stays in use"
+KEPT: Final = "the earlier certificates stay in use"
 
 MAX_SUBJECT: Final = 256
 """How many characters of a client's subject are shown at most."""

@@ -64,8 +64,8 @@ def passing_by(proc: Path = Path("/proc")) -> str:
     named = ", ".join(f"{process.name} ({process.number})" for process in others[:MAX_NAMED])
     more = f" and {len(others) - MAX_NAMED} more" if len(others) > MAX_NAMED else ""
     return (
-        f"the gateway's user {_user_name(own.user)} also runs {named}{more}; their connections pass by the"
-        " gateway; give the gateway a user of its own"
+        f"the gateway's user {_user_name(own.user)} also runs {named}{more}; the rules do not redirect their"
+        " connections; give the gateway a user of its own"
     )
 
 

@@ -73,7 +73,7 @@ def run(arguments: dict[str, Any]) -> int:
     for text in misspelt_variables(os.environ):
         logs.logger().warning("environment variable ignored", reason=text)
     if text := _passing_by(config):
-        logs.logger().warning("processes pass by the gateway", reason=text)
+        logs.logger().warning("processes are not redirected to the gateway", reason=text)
     try:
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
             return runner.run(_serve(config, arguments))

@@ -69,7 +69,7 @@ async def check(config: Config, say: Say) -> bool:
     if config.is_transparent:
         say(
             f"Transparent mode ({config.transparent}): no broker was asked, since each client is connected "
-            "to its original destination. The rules of netfilter were not looked at: transparent.sh show "
+            "to its original destination. The rules of netfilter were not checked: transparent.sh show "
             "prints them."
         )
     good = valid and bound and all(writable)
@@ -115,7 +115,7 @@ def _certificate_valid(config: Config, say: Say) -> bool:
             else f"{shown}: the certificate is valid until {in_words(until)}."
         )
     if config.client_ca:
-        say(f"--client-ca {config.client_ca}: clients must show a certificate of its CAs.")
+        say(f"--client-ca {config.client_ca}: clients must show a certificate from one of its CAs.")
     return not expired
 
 
@@ -185,7 +185,7 @@ def _in_rack(rack: str, brokers: int, racks: dict[int, str]) -> str:
     known = printable(", ".join(sorted(set(racks.values()))))
     return (
         f"--rack {rack}: no broker is in this rack; the racks are {known}; "
-        "give --rack the broker.rack of brokers in the gateway's zone"
+        "set --rack to the broker.rack of brokers in the gateway's zone"
     )
 
 

@@ -285,7 +285,7 @@ class RackWarning:
         if self._warned or not known or rack in known:
             return
         self._warned = True
-        remedy = "give --rack the broker.rack of brokers in the gateway's zone"
+        remedy = "set --rack to the broker.rack of brokers in the gateway's zone"
         self._process.log.warning(
             "no broker is in the gateway's rack", rack=rack, racks=", ".join(known), remedy=remedy
         )

@@ -66,13 +66,9 @@ def read_token(option: str, file: Path) -> str:
         raise ConfigError(f"{option} {file}: {reason_of(error)}") from None
     text = token.decode("latin-1")
     if not text:
-        raise ConfigError(
-            f"{option} {file}: it is empty; write a token into it, as `openssl rand -hex 32` makes one"
-        )
+        raise ConfigError(f"{option} {file}: the file is empty; write a token into it (openssl rand -hex 32)")
     if len(text) > MAX_TOKEN or not text.isascii() or not text.isprintable() or " " in text:
-        raise ConfigError(
-            f"{option} {file}: a token has at most {MAX_TOKEN} letters, digits and signs of ASCII"
-        )
+        raise ConfigError(f"{option} {file}: a token has at most {MAX_TOKEN} ASCII letters, digits and signs")
     return text
 
 

@@ -192,7 +192,7 @@ class AdminEndpoint:
     async def _answer(self, target: str, fields: list[bytes]) -> Response:
         host = _host(fields)
         if not (host in self._names or _is_address(host)):
-            why = f"{host!r} is not a name of this gateway; --admin-names tells it more of them\n"
+            why = f"{host!r} is not a name of this gateway; --admin-names adds names\n"
             return HTTPStatus.MISDIRECTED_REQUEST, "text/plain", why.encode()
         path, _, query = target.partition("?")
         if (

@@ -162,7 +162,8 @@ def _words(event: Event, client: str, broker: str) -> str:
         case MemberElsewhere():
             words = f"{client} was handed over to worker {event.worker}"
         case NoConsumer():
-            words = f"{client} of --rack-clients sends {event.request}; for an hour it gets true Metadata"
+            sends = f"{client} of --rack-clients sends {event.request}"
+            words = f"{sends}; for an hour it gets the brokers' own Metadata"
         case LoginRefused():
             words = f"{broker} refused the authentication of {client}: error {event.error_code}"
         case Fault():
@@ -216,7 +217,7 @@ def write_event(log: Logger, event: Event, **who: object) -> None:
                 "client of --rack-clients is no pure consumer",
                 **who,
                 request=event.request,
-                remedy="it gets true Metadata for an hour; leave its client id out of --rack-clients",
+                remedy="it gets the brokers' own Metadata for an hour; remove its id from --rack-clients",
             )
         case LoginRefused():
             log.warning("authentication refused by the broker", **who, code=event.error_code)

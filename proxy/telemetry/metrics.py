@@ -261,7 +261,7 @@ FIGURES: Final = (
     Figure(
         COUNTER,
         "probe_bytes",
-        "Bytes of the gateway's own requests, but fetches, and of the responses to them.",
+        "Bytes of the gateway's own requests, without fetches, and of their responses.",
         lambda it: it.total.probe_bytes,
     ),
     Figure(
@@ -305,7 +305,7 @@ FIGURES: Final = (
     Figure(
         COUNTER,
         "session_checks",
-        "How often a full fetch has shown whether a session is whole.",
+        "Full fetches that checked whether a session is complete.",
         lambda it: it.total.session_checks,
     ),
     Figure(
@@ -318,7 +318,7 @@ FIGURES: Final = (
     Figure(
         COUNTER,
         "refused",
-        "Connections ended since addresses in a response could not be rewritten, by reason.",
+        "Connections closed because addresses in a response could not be rewritten, by reason.",
         lambda it: _named(it.total.refused, Refusal),
         _REASON,
     ),
@@ -382,7 +382,7 @@ FIGURES: Final = (
     Figure(
         GAUGE,
         "paused_connections",
-        "Connections of which this side is currently not read.",
+        "Connections whose data from this side is not read at the moment.",
         lambda it: it.counts.paused.items(),
         ("side", "reason"),
     ),
@@ -445,7 +445,7 @@ FIGURES: Final = (
     Figure(
         GAUGE,
         "options_need_restart",
-        "How many options were changed that do not apply before a restart.",
+        "Changed options that need a restart.",
         lambda it: len(it.status.needs_restart),
     ),
     Figure(
@@ -457,7 +457,7 @@ FIGURES: Final = (
     Figure(
         COUNTER,
         "reload_failures",
-        "How often the options were read again and one was wrong.",
+        "Reloads of the options that failed, because one was wrong.",
         lambda it: it.status.reload_failures,
     ),
     # brokers
@@ -478,7 +478,7 @@ FIGURES: Final = (
     Figure(
         COUNTER,
         "broker_connect_failures",
-        "How often the broker was not reached.",
+        "Failed attempts to reach the broker.",
         lambda it: it.by_name(it.counts.connect_failures.items()),
         _BROKER,
     ),
@@ -492,7 +492,7 @@ FIGURES: Final = (
     Figure(
         GAUGE,
         "broker_oldest_request_seconds",
-        "How long the oldest of them is late, beyond what its client lets the broker wait; 0: none is.",
+        "How late the oldest of them is, after the longest wait that its request allows; 0: none is late.",
         _of_links(lambda links: links.oldest_seconds),
         _BROKER,
     ),
@@ -506,7 +506,7 @@ FIGURES: Final = (
     Figure(
         GAUGE,
         "broker_saved_bytes",
-        "Use fetchgate_broker_saved_bytes_total; this name goes with the next release.",
+        "Deprecated, the next release removes it: use fetchgate_broker_saved_bytes_total.",
         _of_tallies(saved_bytes),
         _BROKER,
     ),
@@ -613,7 +613,7 @@ COOPERATIVE: Final = (
     Figure(
         COUNTER,
         "coop_records",
-        "Records in fetches of members, by what became of them.",
+        "Records in fetches of members, by outcome.",
         lambda it: _named(it.coop.tally.records, RECORDS),
         ("outcome",),
     ),
@@ -634,7 +634,7 @@ COOPERATIVE: Final = (
     Figure(
         COUNTER,
         "coop_exclusive",
-        "Times that a group began to share nothing.",
+        "How often a group stopped sharing partitions, by reason.",
         lambda it: _named(it.coop.tally.exclusive, EXCLUSIVE),
         _REASON,
     ),
@@ -648,27 +648,29 @@ COOPERATIVE: Final = (
     Figure(
         COUNTER,
         "coop_scan_skipped_offsets",
-        "Offsets that were not fetched again, as nothing there was for the lane.",
+        "Offsets that were skipped, because no record there is for the lane.",
         lambda it: it.coop.tally.skipped_offsets,
     ),
     Figure(
         COUNTER,
         "coop_reader_fetches",
-        "Fetches for several members that went upstream, by partition.",
+        "Partitions in fetches to the broker for several members.",
         lambda it: it.coop.reader_fetches,
     ),
-    Figure(GAUGE, "coop_buffer_bytes", "What is put aside for members.", lambda it: it.coop.buffered_bytes),
+    Figure(
+        GAUGE, "coop_buffer_bytes", "Bytes of responses kept for members.", lambda it: it.coop.buffered_bytes
+    ),
     Figure(
         COUNTER,
         "coop_detached",
-        "Members that went on to fetch for themselves: no room (full), or they did not ask (wait).",
+        "How often a member began to fetch alone: no room (full), or it did not ask (wait).",
         lambda it: _named(it.coop.detached, DETACHED),
         _REASON,
     ),
     Figure(
         COUNTER,
         "coop_refused",
-        "Partitions of members that got an error of the gateway's own.",
+        "Partitions for which members got an error from the gateway.",
         lambda it: one_label(bounded(Counter({str(code): n for code, n in it.coop.tally.refused.items()}))),
         ("code",),
     ),
@@ -677,7 +679,7 @@ COOPERATIVE: Final = (
     Figure(
         GAUGE,
         "coop_lanes",
-        "Partitions of which members have a part, or all.",
+        "Partitions that members have, as a part or whole.",
         lambda it: [
             ((group.name,), sum(len(member.lanes) for member in group.members)) for group in it.coop.groups
         ],
@@ -686,14 +688,14 @@ COOPERATIVE: Final = (
     Figure(
         GAUGE,
         "coop_unowned_ranges",
-        "Gaps that the members' key ranges leave: nobody reads these records.",
+        "Key ranges that no member has: nobody reads their records.",
         lambda it: [((group.name,), group.unowned()) for group in it.coop.groups],
         _GROUP,
     ),
     Figure(
         GAUGE,
         "coop_range_lag",
-        "Records from the committed position of a lane to the end, for the foremost and the last lane.",
+        "Records from the committed position of a lane to the end: least (quantile 0) and most (1).",
         lambda it: [
             ((group.name, quantile), least_or_most(lags))
             for group in it.coop.groups
@@ -705,7 +707,7 @@ COOPERATIVE: Final = (
     Figure(
         GAUGE,
         "coop_exclusive",
-        "1 while the group shares nothing, by reason.",
+        "1 while the group shares no partition, by reason.",
         lambda it: [
             ((group.name, reason), int(group.exclusive == reason))
             for group in it.coop.groups
@@ -722,7 +724,7 @@ ZONES: Final = (
     Figure(
         COUNTER,
         "zone_bytes",
-        "All bytes with brokers, by the zone of the broker and by what they are.",
+        "All bytes to and from brokers, by zone of the broker and by kind.",
         lambda it: [((zone.value, what), it.zones.byte_counts[zone, what]) for zone in Zone for what in WHAT],
         ("zone", "what"),
     ),
@@ -740,13 +742,13 @@ RACK_READS: Final = (
     Figure(
         COUNTER,
         "rack_redirects",
-        "Partitions in answers of leaders that led a client to a replica in the rack.",
+        "Partitions for which a leader sent the client to a replica in the rack.",
         lambda it: it.rack_reads.counts["redirects"],
     ),
     Figure(
         COUNTER,
         "rack_partitions_moved",
-        "Partitions that the replica then served, after such an answer of a leader.",
+        "Partitions that the replica then served.",
         lambda it: it.rack_reads.counts["moved"],
     ),
     Figure(
@@ -764,14 +766,14 @@ RACK_READS: Final = (
     Figure(
         COUNTER,
         "rack_returns",
-        "What led clients back to leaders for some time: replicas that failed, requests for leaders only.",
+        "How often clients were sent back to leaders: a replica failed, or only a leader can answer.",
         lambda it: _named(it.rack_reads.returns, RETURNS),
         _REASON,
     ),
     Figure(
         GAUGE,
         "rack_connections",
-        "Open connections by what became of the rack in the last fetch: written, or why not.",
+        "Open connections: whether the rack was written into the last fetch, or why not.",
         lambda it: _named(it.rack_reads.connections, BECAME),
         ("rack",),
     ),

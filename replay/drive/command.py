@@ -80,7 +80,7 @@ examples:
 
 exit codes: 0 done; 1 the target could not be reached, or a request got no response; 2 wrong usage; 3 nothing
 could be played, every response had an error, or parts of the input could not be read; 4 a broker did not
-respond within --timeout; 5 with --compare: something differs that may not
+respond within --timeout; 5 with --compare: there is a difference that is not allowed
 """
 
 
@@ -96,20 +96,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--target",
         type=values.address,
         metavar="HOST:PORT",
-        help="the gateway or broker to which the requests are sent",
+        help="the gateway or broker that gets the requests",
     )
     parser.add_argument(
         "--against",
         type=values.address,
         metavar="HOST:PORT",
-        help="a broker that gets the same requests; --target is then a gateway, and what it saves is "
-        "measured",
+        help="a broker that gets the same requests; --target is then a gateway, and the report shows what it "
+        "saves",
     )
     parser.add_argument(
         "--compare",
         action="store_true",
         help="compare each response with the captured one: errors, versions, partitions, record bytes, "
-        "offsets; exit with 5 if something differs that may not (docs/reference/drive.md has the list)",
+        "offsets; exit with 5 if there is a difference that is not allowed (docs/reference/drive.md has the "
+        "list)",
     )
     parser.add_argument(
         "--admin",
@@ -142,7 +143,7 @@ def _add_when(parser: argparse.ArgumentParser) -> None:
         type=values.speed,
         default=1.0,
         metavar="N|max",
-        help="how many times as fast as captured, or max: as fast as responses come (default: 1)",
+        help="the speed: 2 is twice as fast as captured, max is as fast as responses come (default: 1)",
     )
     parser.add_argument("--rate", type=values.positive, metavar="N", help="send at most N requests a second")
     parser.add_argument(
@@ -150,8 +151,8 @@ def _add_when(parser: argparse.ArgumentParser) -> None:
         type=values.count,
         default=1,
         metavar="N",
-        help="open N connections for each captured one: N times its load, from N clients; the further ones "
-        "have client, group and transactional ids of their own (NAME-2, NAME-3 ...) (default: 1)",
+        help="open N connections for each captured connection: N times the load, from N clients; each "
+        "further client has its own client, group and transactional id (NAME-2, NAME-3 ...) (default: 1)",
     )
     parser.add_argument(
         "--loop",
@@ -173,15 +174,15 @@ def _add_when(parser: argparse.ArgumentParser) -> None:
         "--longest-wait",
         type=values.duration,
         metavar="TIME",
-        help="wait at most this time where the capture is silent for longer",
+        help="shorten each silence of the capture to this time",
     )
     parser.add_argument(
         "--timeout",
         type=values.duration,
         default=TIMEOUT_SECONDS,
         metavar="TIME",
-        help="how long to wait for a response, like request.timeout.ms of Kafka's clients; for that of a "
-        f"fetch its max_wait_ms longer; the run ends if a broker sends none (default: {TIMEOUT_SECONDS:g})",
+        help="how long to wait for a response, like request.timeout.ms of Kafka's clients; for a fetch, its "
+        f"max_wait_ms is added; if no response comes, the run ends (default: {TIMEOUT_SECONDS:g})",
     )
 
 
@@ -212,8 +213,8 @@ def _add_what(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--create-topics",
         action="store_true",
-        help="create the topics that the target lacks, with the partitions that the capture tells of and the "
-        "broker's default of replicas (one below Kafka 2.4)",
+        help="create topics that the target does not have, with as many partitions as in the capture, and "
+        "the broker's default number of replicas (one replica below Kafka 2.4)",
     )
     parser.add_argument(
         "--include",
@@ -221,8 +222,7 @@ def _add_what(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="API[,...]",
-        help="also send these requests, by the names of Kafka's APIs: Produce, OffsetCommit ...; they "
-        "are sent as captured",
+        help="also send requests of these Kafka APIs, as captured: Produce, OffsetCommit ...",
     )
     parser.add_argument(
         "--topic-id",
@@ -230,8 +230,8 @@ def _add_what(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="ID=NAME",
-        help="the name of a topic id, if the capture has no Metadata response with it (it began after "
-        "the client connected)",
+        help="the name of a topic id; needed if the capture began after the client connected, and has no "
+        "Metadata response with that id",
     )
     parser.add_argument(
         "--client",

@@ -627,7 +627,7 @@ def _entry_name(topic: str, place: int) -> str:
 
 
 def differs(figures: CompareFigures) -> bool:
-    """Return whether anything differs that may not."""
+    """Return whether there is a difference that is not allowed."""
     return any(not row["allowed"] for row in figures["differences"])
 
 
@@ -635,15 +635,13 @@ def render_comparison(figures: CompareFigures) -> RenderableType:
     """Render the comparison for a terminal."""
     kinds = sum(not row["allowed"] for row in figures["differences"])
     responses = plural(sum(row["compared"] for row in figures["apis"]), "response")
-    verdict = (
-        f"{plural(kinds, 'kind')} of differences that may not be" if kinds else "nothing differs that may not"
-    )
+    verdict = f"{plural(kinds, 'kind')} of difference not allowed" if kinds else "no difference that matters"
     lines: list[RenderableType] = [
         Text(f"\nCompared with the capture, {responses}: {verdict}", style="bold red" if kinds else "bold")
     ]
     if figures["apis"]:
         lines.append(_by_api(figures))
-    for allowed, title in ((False, "Differs, and may not:"), (True, "Differs, and may:")):
+    for allowed, title in ((False, "Differences that are not allowed:"), (True, "Allowed differences:")):
         if rows := [row for row in figures["differences"] if row["allowed"] is allowed]:
             lines += [Text(title), _differences(rows)]
     if figures["not_compared"]:
@@ -662,7 +660,7 @@ def _table(*columns: str) -> Table:
 
 
 def _by_api(figures: CompareFigures) -> Table:
-    table = _table("", "compared", "same", "differ as they may", "differ as they may not")
+    table = _table("", "compared", "same", "allowed", "not allowed")
     for row in figures["apis"]:
         counts = (row["compared"], row["same"], row["allowed"], row["not_allowed"])
         table.add_row(f"  {row['api']}", *map(number, counts))

@@ -233,7 +233,7 @@ class TargetConnection(asyncio.Protocol):
             return False
         correlation_id = int.from_bytes(frame[4:8])
         if not self._waiting or self._waiting[0].correlation_id != correlation_id:
-            self._fail("a response that no request asked for")
+            self._fail("a response without a request")
             return True
         waiting = self._waiting.popleft()
         self.responses += 1

@@ -428,7 +428,7 @@ def test_tls_on_a_plaintext_port_is_named() -> None:
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (response(9), "a response to request 9 where 5 is due"),
+        (response(9), "a response to request 9 but 5 is next"),
         (bytes(8), "a response of 0 bytes"),
         (b"\xff\xff\xff\xff" + bytes(4), "a response of -1 bytes"),
     ],
@@ -442,7 +442,7 @@ def test_a_broker_that_answers_nonsense(data: bytes, reason: str) -> None:
 
 def test_a_broker_that_answers_what_nobody_asked() -> None:
     play = Playbook().broker(response(5)).nothing()
-    assert play.connection.fault == Fault(side="broker", reason="a response that nothing asked for")
+    assert play.connection.fault == Fault(side="broker", reason="a response without a request")
 
 
 def test_a_fault_lets_earlier_responses_go() -> None:

@@ -565,7 +565,7 @@ def _reason(gateway: GatewayProcess) -> str:
         (
             "SASL_SSL",
             lambda s: (*s.tls_options, "--broker-tls-server-name", "kafka.example"),
-            "not for 'kafka.example': give a name that it is for as --broker-tls-server-name",
+            "not for 'kafka.example': set --broker-tls-server-name to one in it",
         ),
         ("SASL_SSL", lambda s: (), "--broker-tls on"),
     ],
@@ -621,7 +621,7 @@ def test_a_new_certificate_comes_into_use_under_traffic(secured: Secured, tmp_pa
                 traffic.check()
             cert.write_text("nothing of use")
             gateway.reload()
-            assert "stays in use" in _reason(gateway)
+            assert "stay in use" in _reason(gateway)
             assert _serial(gateway, secured) == shown[-1]
             traffic.finish()
             assert before <= _bystanders(gateway), "nobody was disconnected"

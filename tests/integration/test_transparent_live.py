@@ -292,7 +292,7 @@ def test_a_process_of_the_gateway_s_user_is_told_at_the_start_and_by_a_check(pla
             comm = Path(f"/proc/{client.pid}/comm")
             until(lambda comm=comm: comm.read_text() == "sleep\n", "no client")  # type: ignore[misc]  # bound here
             if where is place.near:
-                named = f"also runs sleep ({client.pid}); their connections pass by the gateway"
+                named = f"also runs sleep ({client.pid}); the rules do not redirect their connections"
         with place.sidecar(mode) as sidecar:
             assert sidecar.log().count(named) == 1, sidecar.log()
             command = [*as_user(USER, ("net_raw",)), sys.executable, "-m", "proxy", "proxy", "--check"]

@@ -53,7 +53,7 @@ def test_the_gateway_and_what_started_it_pass_by_nothing(proc: Proc) -> None:
 def test_a_process_of_the_same_user_is_named(proc: Proc) -> None:
     proc.add(80, name="java")
     assert passing_by(proc.folder) == (
-        "the gateway's user 61092 also runs java (80); their connections pass by the gateway;"
+        "the gateway's user 61092 also runs java (80); the rules do not redirect their connections;"
         " give the gateway a user of its own"
     )
 
@@ -61,7 +61,7 @@ def test_a_process_of_the_same_user_is_named(proc: Proc) -> None:
 def test_many_are_counted(proc: Proc) -> None:
     for number in range(80, 88):
         proc.add(number, name="java")
-    assert " and 3 more; their" in passing_by(proc.folder)
+    assert " and 3 more; the rules" in passing_by(proc.folder)
 
 
 def test_other_users_networks_and_gateways_are_left_out(proc: Proc) -> None:

@@ -90,12 +90,12 @@ def test_a_token_that_changes_needs_no_restart(file: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "it is empty; write a token into it, as `openssl rand -hex 32` makes one"),
-        ("\nsecond line", "it is empty"),
-        ("two words", "a token has at most 4096 letters, digits and signs of ASCII"),
-        ("schlüssel", "a token has at most 4096 letters"),
-        ("tab\tbed", "a token has at most 4096 letters"),
-        ("x" * (MAX_TOKEN + 1), "a token has at most 4096 letters"),
+        ("", "the file is empty; write a token into it (openssl rand -hex 32)"),
+        ("\nsecond line", "the file is empty"),
+        ("two words", "a token has at most 4096 ASCII letters, digits and signs"),
+        ("schlüssel", "a token has at most 4096 ASCII letters"),
+        ("tab\tbed", "a token has at most 4096 ASCII letters"),
+        ("x" * (MAX_TOKEN + 1), "a token has at most 4096 ASCII letters"),
     ],
 )
 def test_what_is_no_token_is_told_without_it(file: Path, text: str, said: str) -> None:

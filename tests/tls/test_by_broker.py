@@ -92,7 +92,7 @@ def test_its_file_is_read_again_and_its_end_is_told(keys: Keys, tmp_path: Path) 
             gate.follow_files()
             (reason,) = gate.health().reasons
             assert reason.startswith(f"--tls-cert-of 1={own}: ")
-            assert reason.endswith("; what was read earlier stays in use")
+            assert reason.endswith("; the earlier certificates stay in use")
             combined(keys.ca.sign("old", days=(-0.9, -0.1)), own)
             with capture_logs() as lines:
                 gate.follow_files()
@@ -121,7 +121,7 @@ def test_one_wrong_file_of_clients_cas_is_told_once(keys: Keys, tmp_path: Path) 
                 gate.follow_files()
             (reason,) = gate.health().reasons
             assert reason.startswith(f"--client-ca {ca}: ")
-            assert reason.endswith("; what was read earlier stays in use")
+            assert reason.endswith("; the earlier certificates stay in use")
             assert [line["reason"] for line in lines] == [reason]
 
     run(scene())

@@ -54,12 +54,12 @@ WRONG: dict[str, tuple[Callable[[Keys], Pair], dict[str, str], str]] = {
     "wrong host": (
         lambda keys: keys.ca.sign("elsewhere", "kafka.example"),
         {},
-        "its certificate is not for '127.0.0.1': give a name that it is for as --broker-tls-server-name",
+        "its certificate is not for '127.0.0.1': set --broker-tls-server-name to one in it",
     ),
     "wrong name": (
         lambda keys: keys.good,
         {"broker_tls_server_name": "kafka.example"},
-        "its certificate is not for 'kafka.example': give a name that it is for as --broker-tls-server-name",
+        "its certificate is not for 'kafka.example': set --broker-tls-server-name to one in it",
     ),
     "unknown CA": (
         lambda keys: keys.stranger,
@@ -379,12 +379,12 @@ REFUSED: dict[str, tuple[Callable[[Keys], Pair], Callable[[Keys], Authority], st
     "unknown CA": (
         lambda keys: keys.good,
         lambda keys: keys.other,
-        "(unknown ca): the client must trust its CA, and connect to a name that it is for",
+        "(unknown ca): the client must trust its CA, and connect to a name in the certificate",
     ),
     "wrong host": (
         lambda keys: keys.ca.sign("far", "kafka.example"),
         lambda keys: keys.ca,
-        "(bad certificate): the client must trust its CA, and connect to a name that it is for",
+        "(bad certificate): the client must trust its CA, and connect to a name in the certificate",
     ),
     "expired": (
         lambda keys: keys.ca.sign("old", days=(-0.9, -0.1)),

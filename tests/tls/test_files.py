@@ -87,7 +87,7 @@ def test_a_bad_new_file_changes_nothing_and_is_reported(keys: Keys, own: Pair) -
                 gate.follow_files()
             reason = (
                 f"--tls-cert {own.cert} and --tls-key {own.key}: the key does not belong to the certificate; "
-                "what was read earlier stays in use"
+                "the earlier certificates stay in use"
             )
             assert [(line["event"], line["reason"]) for line in lines] == [
                 ("certificates not reloaded", reason)
@@ -100,7 +100,7 @@ def test_a_bad_new_file_changes_nothing_and_is_reported(keys: Keys, own: Pair) -
             gate.follow_files()
             (reason,) = gate.health().reasons
             assert reason.startswith(f"--tls-cert {own.cert}: No such file or directory; ")
-            assert reason.endswith("; what was read earlier stays in use")
+            assert reason.endswith("; the earlier certificates stay in use")
             _put(keys.ca.sign("third"), own)
             gate.follow_files()
             assert gate.health().state == "ready"

@@ -636,13 +636,13 @@ def test_it_is_shown_as_tables() -> None:
 
 
 SHOWN = """
-Compared with the capture, 2 responses: 1 kind of differences that may not be
-         compared  same  differ as they may  differ as they may not
-  Fetch         2     0                   1                       1
-Differs, and may not:
+Compared with the capture, 2 responses: 1 kind of difference not allowed
+         compared  same  allowed  not allowed
+  Fetch         2     0        1            1
+Differences that are not allowed:
   Fetch  another error: 1
          t-1: no error -> error 3 UNKNOWN_TOPIC_OR_PARTITION  (CONNECTION, correlation id 100, v11)
-Differs, and may:
+Allowed differences:
   Fetch  other offsets: 1
          t-0: high watermark 9 -> high watermark 12  (CONNECTION, correlation id 101, v11)
 Not compared:

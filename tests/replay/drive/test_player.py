@@ -509,7 +509,7 @@ async def test_a_target_that_is_not_there_is_reported_in_one_line() -> None:
     ("response", "error"),
     [
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "does not respond as Kafka does: a frame of 1213486160 bytes"),
-        (b"\0\0\0\4\0\0\0\7", "a response that no request asked for"),
+        (b"\0\0\0\4\0\0\0\7", "a response without a request"),
         (b"\0\0\0\6\0\0\0\1\0\x23", "error 35 in response to ApiVersions"),
         (b"\0\0\0\5\0\0\0\1\0", "does not respond as Kafka does: int16 at 0 goes on after the end"),
         (
