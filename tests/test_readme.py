@@ -55,7 +55,6 @@ FAST: Final = "Latency: 2,000 records/s of 200 bytes, produce to consume"
 IDLE: Final = "Idle: 1,000 partitions, one with 100 records/s"
 P99: Final = "p99 in the floor's"
 MEMORY: Final = "Resident memory"
-START: Final = "A gateway before it has clients"
 
 
 @pytest.mark.parametrize(
@@ -69,7 +68,6 @@ START: Final = "A gateway before it has clients"
         ("| {} MB with one client", MEMORY, "one client, after drains", "gateway"),
         ("{} KB for each idle connection", MEMORY, "an idle connection", "gateway"),
         ("{} bytes for each partition in a session", MEMORY, "a partition in a session", "gateway"),
-        ("{} MB for the gateway alone", START, "installed packages", "gateway"),
     ],
 )
 def test_what_it_costs_was_measured(sentence: str, table: str, row: str, column: str) -> None:
