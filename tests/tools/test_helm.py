@@ -132,6 +132,19 @@ def test_the_alerts_know_the_job_of_the_pod_monitor() -> None:
     assert not any(name.startswith("prometheus.io/") for name in annotations), "it would be scraped twice"
 
 
+@needs_helm
+def test_the_chart_s_alerts_are_those_of_the_file_and_lead_to_where_the_sources_are() -> None:
+    (group,) = yaml.safe_load((DEPLOY / "alerts.yml").read_text())["groups"]
+    for docs, before in (("", ""), ("https://git.example/fetchgate/", "https://git.example/fetchgate/")):
+        rule = documents("alerts.enabled=true", f"alerts.docs={docs}")["PrometheusRule"]
+        (made,) = rule["spec"]["groups"]
+        for alert in group["rules"]:
+            (same,) = (each for each in made["rules"] if each["alert"] == alert["alert"])
+            annotations = same["annotations"]
+            assert annotations["runbook_url"] == before + alert["annotations"]["runbook_url"]
+            assert {**same, "annotations": alert["annotations"]} == alert
+
+
 def worst_case() -> int:
     """Return the gateway's documented worst case of memory in bytes, from the sum in a table of the docs."""
     (told,) = re.findall(r"\| \*\*sum\*\* \| \*\*(\d+)\*\* \|", DOCS)
