@@ -110,6 +110,18 @@ def test_only_pages_for_developers_name_tests(folder: str) -> None:
         assert not re.findall(r"\btests/[\w./]+|\btest_\w+", page.read_text(encoding="utf-8")), page
 
 
+def test_each_word_of_the_glossary_is_short_and_linked_from_a_page_for_users() -> None:
+    page = (ROOT / "docs" / "reference" / "glossary.md").read_text(encoding="utf-8")
+    _, *entries = re.split(r"^### ", page, flags=re.MULTILINE)
+    words = [entry.partition("\n")[0] for entry in entries]
+    assert words == sorted(words)
+    for word, entry in zip(words, entries, strict=True):
+        assert len(re.findall(r"\.(?=\s)", entry)) <= 2, word
+    users = "".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs" / "users").rglob("*.md"))
+    linked = set(re.findall(r"reference/glossary\.md#([\w-]+)", users))
+    assert {word.lower().replace(" ", "-") for word in words} == linked
+
+
 NOT_OURS: Final = re.compile(
     r"(?:pip|pipx|uv)3? (?:tool )?(?:install|inject|upgrade|add)\b[^\n`'\"]*(?<![\w.@/-])fetchgate\b(?!-)"
     r"|(?<![\w-])fetchgate\[",
