@@ -20,6 +20,7 @@ from replay.report.wording import (
     FORMULA,
     MODELLED,
     POLICY,
+    PRODUCT,
     SAVED,
     amount,
     captured,
@@ -73,6 +74,7 @@ def render(report: Report) -> str:
         .get_template("page.html")
         .render(
             report=report,
+            product=PRODUCT,
             fetches=fetches,
             captured=captured(report),
             narrowed=narrowed(report["filters"]),
@@ -109,7 +111,7 @@ def environment() -> "Environment":
 def _tables(report: Report) -> dict[str, Any]:
     found, net = report.get("cooperative"), report["modelled"]["net"]
     return {
-        "to_do": tables.to_do(report, ROWS),
+        "to_do": tables.to_do_in_short(report, ROWS),
         "where": tables.where(report),
         "by_client": tables.by_client(report, ROWS),
         "by_topic": tables.by_topic(report, ROWS),
@@ -180,16 +182,18 @@ def _zone_words(report: Report) -> dict[str, str]:
 
 
 def _cards(report: Report) -> list[tuple[str, str]]:
-    """Return the most important figures of the report, each with its label."""
+    """Return the most important figures of the report, each with its label and the captured time."""
     fetch = report["fetch"]
     saved, ratio = fetch["saved_bytes"], fetch["saved_ratio"]
-    dearer = saved < 0
+    dearer, seconds = saved < 0, report["time"]["captured_seconds"]
+    span = f" in {duration(seconds)}" if seconds else ""
+    requests = plural(fetch["actual"]["requests"], "fetch request")
     cards = [
-        (percent(abs(ratio)), f"{'more' if dearer else 'fewer'} fetch bytes to and from the brokers"),
-        (size(abs(saved)), "added, both directions" if dearer else "saved, both directions"),
-        (size(actual_bytes(fetch)), f"captured, in {plural(fetch['actual']['requests'], 'fetch request')}"),
-        (size(predicted_bytes(fetch)), "predicted, with sessions"),
-        (percent(report["readable"]["ratio"]), "of the captured streams could be read"),
+        (percent(abs(ratio)), f"{'more' if dearer else 'fewer'} fetch bytes to and from the brokers{span}"),
+        (size(abs(saved)), f"{'added' if dearer else 'saved'}{span}, both directions"),
+        (size(actual_bytes(fetch)), f"captured{span}: {requests} and their responses"),
+        (size(predicted_bytes(fetch)), f"predicted{span}, with sessions"),
+        (percent(report["readable"]["ratio"]), f"of what was captured{span} could be read"),
     ]
     return [cards[2], cards[4]] if untold(report) else cards  # a saving of 0 would be a guess
 

@@ -43,6 +43,16 @@ def to_do(report: Report, limit: int) -> ReportTable:
     return ReportTable(title="What to do", columns=(*_CLIENT, ReportColumn(title="What to do")), lines=lines)
 
 
+def to_do_in_short(report: Report, limit: int) -> ReportTable:
+    """Return the table of advice without the Fetch version, which only engineers need."""
+    lines = [
+        ReportLine(values=(client_id, software, sentence))
+        for (client_id, software, _), sentence in to_do_rows(report, limit)
+    ]
+    columns = (*_CLIENT[:2], ReportColumn(title="What to do"))
+    return ReportTable(title="What to do", columns=columns, lines=lines)
+
+
 def where(report: Report) -> ReportTable:
     """Return the table that shows which parts of requests and responses the bytes are in."""
     actual, predicted = report["where"]["actual"], report["where"]["predicted"]

@@ -17,6 +17,17 @@ POLICY: Final = {
     "always": "Policy always: every connection has a session from its first eligible fetch to its end. This "
     "shows what sessions can do at most. The gateway makes none where they do not save bytes.",
 }
+_KIP_227: Final = (
+    "https://cwiki.apache.org/confluence/display/KAFKA/"
+    "KIP-227%3A+Introduce+Incremental+FetchRequests+to+Increase+Partition+Scalability"
+)
+PRODUCT: Final = (
+    "fetchgate is a small proxy beside a Kafka client that adds incremental fetch sessions",
+    "KIP-227",
+    _KIP_227,
+    "so that fewer bytes go to and from the brokers; the records stay the same.",
+)
+"""What fetchgate is: the text before a link, the text of the link, its address, and the text after it."""
 FORMULA: Final = (
     "Predicted broker side = what the eligible fetches cost through the gateway's session engine "
     "(with closing and repairing sessions) + all other fetches as captured."

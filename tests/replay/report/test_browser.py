@@ -76,6 +76,36 @@ def test_no_column_is_cut_on_a_phone_or_on_paper(
     assert browser.evaluate(beyond) == 0
 
 
+TILES = "new Set([...document.querySelectorAll('.card')].map(e => e.getBoundingClientRect().left)).size"
+"""The number of columns that the tiles have."""
+
+
+@pytest.mark.parametrize(("width", "columns"), [(390, 2), (768, 3), (960, 5), (1280, 5)])
+def test_tiles_stand_in_columns(browser: Browser, tmp_path: Path, width: int, columns: int) -> None:
+    browser.emulate(width=width)
+    opened(browser, tmp_path, sample.report())
+    assert browser.evaluate(TILES) == columns
+
+
+def test_text_is_as_wide_as_its_card(browser: Browser, tmp_path: Path) -> None:
+    browser.emulate(width=1280)
+    opened(browser, tmp_path, sample.report())
+    narrow = (
+        "[...document.querySelectorAll('section > p')].filter("
+        "e => e.clientWidth < e.parentElement.clientWidth - 42).length"
+    )
+    assert browser.evaluate(narrow) == 0
+
+
+@pytest.mark.parametrize(("media", "shown"), [("screen", False), ("print", True)])
+def test_how_to_read_it_is_folded_but_not_on_paper(
+    browser: Browser, tmp_path: Path, media: str, shown: bool
+) -> None:
+    browser.emulate(width=720, media=media)
+    opened(browser, tmp_path, sample.report())
+    assert browser.evaluate("document.querySelector('details p').checkVisibility()") is shown
+
+
 CONTRAST = """
 (() => {
   const light = text => {

@@ -11,7 +11,7 @@ from rich.console import Console
 from replay.report import csv, html, terminal
 from replay.report.model import ClientRow, Report
 from replay.report.table import BYTES, NAME, SAVING, ReportColumn, ReportLine, ReportTable, SavedBytes
-from replay.report.wording import FORMULA, POLICY
+from replay.report.wording import FORMULA, POLICY, PRODUCT
 from tests.replay.report import hostile, sample
 
 VOID = {"meta", "link"}
@@ -57,7 +57,6 @@ def assert_asks_for_nothing(page: Page) -> None:
         "embed",
         "base",
         "form",
-        "a",
         "image",
         "use",
         "video",
@@ -66,21 +65,26 @@ def assert_asks_for_nothing(page: Page) -> None:
         assert not [
             name for name in attributes if name.startswith("on") or name in ("src", "srcset", "xlink:href")
         ]
-        if "href" in attributes:
-            assert (tag, attributes["href"]) == ("link", "data:,")
+        if "href" in attributes:  # a link asks for nothing before a reader follows it
+            assert (tag, attributes["href"]) in {("link", "data:,"), ("a", PRODUCT[2])}
         assert "url(" not in (attributes.get("style") or "")
 
 
 def test_the_whole_of_it() -> None:
     page = Page(html.render(sample.report()))
     assert page.text.startswith(
-        "What fetch sessions would save - fetchgate What fetch sessions would save Sessions would save 12.0 "
-        "GB a day, 83.6 % of the fetch bytes: 7.23 USD a month at 0.02 USD per GB. Net: 7.23 USD saved - "
-        "3.50 USD for 1 sidecar = 3.73 USD a month, 44.71 USD a year. How sure: modelled from 1 h "
-        "captured (3,600 seconds). 1 h from"
+        "What fetch sessions would save - fetchgate What fetch sessions would save fetchgate is a small "
+        "proxy beside a Kafka client that adds incremental fetch sessions ( KIP-227 ), so that fewer bytes "
+        "go to and from the brokers; the records stay the same. Sessions would save 12.0 GB a day, 83.6 % of "
+        "the fetch bytes: 7.23 USD a month at 0.02 USD per GB. Net: 7.23 USD saved - 3.50 USD for 1 sidecar "
+        "= 3.73 USD a month, 44.71 USD a year. How sure: modelled from 1 h captured (3,600 seconds). 1 h from"
     )
     for words in (
-        "83.6 % fewer fetch bytes to and from the brokers",
+        "83.6 % fewer fetch bytes to and from the brokers in 1 h",
+        "502 MB saved in 1 h, both directions",
+        "600 MB captured in 1 h: 162,170 fetch requests and their responses",
+        "98.6 MB predicted in 1 h, with sessions",
+        "99.8 % of what was captured in 1 h could be read",
         "Parts of the input could not be read. They are not in the figures.",
         "captures/node-7.pcap03: the last record is cut after 1,204 of 1,514 bytes",
         FORMULA,
@@ -92,7 +96,7 @@ def test_the_whole_of_it() -> None:
         "Captured 162,170 264 MB 336 MB - eligible of these 113,547 240 MB 316 MB",
         "+ the eligible through sessions 113,547 12.6 MB 41.8 MB",
         "= predicted broker side 162,170 36.4 MB 62.2 MB",
-        "What to do billing-enricher librdkafka 2.16.0 v16 Put it behind a gateway: that saves 92.7 %, 9.75",
+        "What to do billing-enricher librdkafka 2.16.0 Put it behind a gateway: that saves 92.7 %, 9.75",
         "one partition the fetch lists a single partition: a session has nothing to leave out 13,433 6.34 MB",
         "fraud-scorer native session apache-kafka-java 4.3.0 v18 48,611 44.2 MB 0 B 44.2 MB 0.0 %",
         "[fd00:20::13]:9092 7 12 1,000 0 0",
@@ -113,9 +117,27 @@ def test_it_is_one_file_without_requests_or_scripts() -> None:
     page = Page(text)
     assert_asks_for_nothing(page)
     assert text.startswith('<!doctype html>\n<html lang="en">')
-    assert not re.search(r"https?:|//|@import|url\(", text)
+    assert text.count(PRODUCT[2]) == 1
+    assert not re.search(r"https?:|//|@import|url\(", text.replace(PRODUCT[2], ""))
     policies = [a["content"] for _, a in page.elements if a.get("http-equiv") == "Content-Security-Policy"]
     assert policies == ["default-src 'none'; style-src 'unsafe-inline'; img-src data:"]
+
+
+def test_what_a_manager_reads_comes_before_what_engineers_need() -> None:
+    text = html.render(sample.report())
+    parts = ("Fetch bytes over time", "Saved, cost and net", "What to do", "Where the bytes go", "<details>")
+    places = [text.index(part) for part in (*parts, FORMULA[:30], "</details>", "For engineers", "By client")]
+    assert places == sorted(places)
+    first, engineers = text.split("For engineers")
+    assert ">v16<" not in first
+    assert ">v16<" in engineers
+    assert "<details open" not in text
+
+
+def test_without_a_captured_time_no_tile_names_a_span() -> None:
+    plain = sample.report()
+    page = Page(html.render({**plain, "time": {**plain["time"], "captured_seconds": 0.0}}))
+    assert "502 MB saved, both directions 600 MB captured: 162,170 fetch requests" in page.text
 
 
 def test_peers_cannot_act_in_the_page() -> None:
@@ -151,7 +173,10 @@ def test_sessions_that_cost_more_are_not_called_a_saving() -> None:
     plain = sample.report()
     report: Report = {**plain, "fetch": {**plain["fetch"], "saved_bytes": -1_000, "saved_ratio": -0.02}}
     page = Page(html.render(report))
-    assert "2.0 % more fetch bytes to and from the brokers 1.00 kB added, both directions" in page.text
+    assert (
+        "2.0 % more fetch bytes to and from the brokers in 1 h 1.00 kB added in 1 h, both directions"
+        in page.text
+    )
     assert ("div", {"class": "card lead dearer"}) in page.elements
 
 

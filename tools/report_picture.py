@@ -1,0 +1,52 @@
+"""Draws the docs' picture of the HTML report: `python -m tools.report_picture` writes docs/users/report.png.
+
+The picture is the first part of the report of `captures/`, in Chromium (`python -m tools.debian` fetches it).
+"""
+
+import argparse
+import os
+import sys
+import tempfile
+from base64 import b64decode
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from replay import cli
+from tools import debian
+
+ROOT: Final = Path(__file__).parent.parent
+PICTURE: Final = ROOT / "docs" / "users" / "report.png"
+OPTIONS: Final = ("--port", "33192", "--price-per-gb", "0.02", "--currency", "USD")
+"""The options of the report, which docs/users/report.md names, too."""
+WIDTH: Final = 960
+HEIGHT: Final = 1360
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Write the picture and return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tools.report_picture", description=__doc__)
+    parser.add_argument("--out", metavar="FILE", type=Path, default=PICTURE, help="default: %(default)s")
+    out: Path = parser.parse_args(argv).out
+    os.environ["PATH"] += f"{os.pathsep}{debian.programs()}"
+    from tests.replay.report.browser import PROGRAM, Browser  # noqa: PLC0415 - it looks for Chromium in PATH
+
+    if PROGRAM is None:
+        sys.stderr.write("report_picture: no Chromium or Chrome here: python -m tools.debian fetches it\n")
+        return 1
+    with tempfile.TemporaryDirectory() as folder:
+        page = Path(folder, "report.html")
+        code = cli.main(["measure", str(ROOT / "captures"), *OPTIONS, "--html", str(page)])
+        if code:
+            return code
+        with Browser(Path(folder, "profile")) as browser:
+            browser.emulate(width=WIDTH)
+            browser.open(page.as_uri())
+            clip = {"x": 0, "y": 0, "width": WIDTH, "height": HEIGHT, "scale": 1}
+            image = browser.call("Page.captureScreenshot", captureBeyondViewport=True, clip=clip)
+    out.write_bytes(b64decode(image["data"]))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
