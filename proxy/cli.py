@@ -148,6 +148,14 @@ def _parser() -> argparse.ArgumentParser:
         "--check", action="store_true", help="test configuration, bootstrap and addresses, then exit"
     )
     proxy.add_argument(
+        "--gateways",
+        metavar="N",
+        type=_count,
+        default=0,
+        help="with --check: test as well whether the brokers have session slots for N gateways with this "
+        "--max-sessions (docs/users/fleet.md)",
+    )
+    proxy.add_argument(
         "--show-config",
         action="store_true",
         help="print the effective options and the source of each, as a file for --config, then exit",
@@ -223,9 +231,18 @@ def _command(argv: Sequence[str]) -> int:
     if arguments["command"] == "completion":
         sys.stdout.write(script(arguments["shell"], parsers()))
         return 0
+    if arguments["gateways"] and not arguments["check"]:
+        text = "--gateways N needs --check"
+        parser.exit(EXIT_USAGE, usage("fetchgate proxy", text))
     from proxy.server import main as running  # noqa: PLC0415 - this import takes half a second, and other commands do not need it
 
     return running.run(arguments)
+
+
+def _count(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of gateways; example: 200")
+    return int(text)
 
 
 def _misspelt(command: str, unknown: list[str]) -> str:
@@ -233,7 +250,7 @@ def _misspelt(command: str, unknown: list[str]) -> str:
     options = TOP_OPTIONS if command == "top" else OPTIONS
     flags = ["--config", *(name for option in options for name in (option.flag, option.alias) if name)]
     if command == "proxy":
-        flags += ["--check", "--show-config"]
+        flags += ["--check", "--gateways", "--show-config"]
     flag = unknown[0].partition("=")[0]
     named = _OTHER_NAMES.get(flag) if command == "proxy" else None
     meant = f"; did you mean {named}?" if named else did_you_mean(flag, flags)

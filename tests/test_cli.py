@@ -7,7 +7,7 @@ import socket
 import struct
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,8 @@ from proxy import server
 from proxy.cli import main
 from proxy.config import GROUPS, OPTIONS
 from proxy.protocol.api import ApiKey
+from proxy.protocol.messages import body
+from proxy.protocol.schemas import DESCRIBE_CONFIGS
 from proxy.server import bypass, preflight, registry
 from tests.names import Names
 from tests.shell import (
@@ -742,6 +744,102 @@ def test_check_tries_where_it_would_write(capsys: pytest.CaptureFixture[str], tm
 
     run(scene())
     assert list(tmp_path.iterdir()) == []
+
+
+def tells_slots(slots: bytes | None, error: int = 0) -> Callable[[bytes], bytes]:
+    """Return what a broker does with DescribeConfigs: it has this number of session slots. Other requests get
+    no response.
+    """
+    setting: dict[str, Any] = {"name": b"max.incremental.fetch.session.cache.slots", "value": slots}
+    setting |= {"read_only": True, "config_source": 4, "is_sensitive": False, "synonyms": []}
+    result: dict[str, Any] = {"error_code": error, "error_message": None, "resource_type": 4}
+    result |= {"resource_name": b"1", "configs": [] if error else [setting]}
+    told = body(DESCRIBE_CONFIGS, ApiKey.DESCRIBE_CONFIGS, 1, throttle_time_ms=0, results=[result])
+    return lambda message: told if message[1] == ApiKey.DESCRIBE_CONFIGS else b""
+
+
+OF_1000 = "Of the 1,000 slots of a broker, gateways should use at most 800"
+AT_EACH = "at each of 2 brokers if clients are spread evenly"
+SETTING = "max.incremental.fetch.session.cache.slots"
+UNKNOWN = "the number of session slots is not known, 1,000 are assumed"
+
+
+@pytest.mark.parametrize(
+    ("options", "slots", "code", "told"),
+    [
+        (
+            "--gateways 20 --max-sessions 60",
+            tells_slots(b"1000"),
+            0,
+            [
+                f"20 gateways with --max-sessions 60 use at most 1,200 session slots, 600 {AT_EACH}.",
+                f"{OF_1000}: enough.",
+            ],
+        ),
+        (
+            "--gateways 200",
+            tells_slots(b"2007"),  # eight shards of 250
+            1,
+            [
+                f"200 gateways with --max-sessions 500 use at most 100,000 session slots, 50,000 {AT_EACH}.",
+                "Of the 2,007 slots of a broker, gateways should use at most 1,600:",
+                f"give the gateways --max-sessions 16, or the brokers {SETTING}=62504",
+            ],
+        ),
+        (
+            "--gateways 2000 --max-sessions 1",
+            tells_slots(b"1000"),
+            1,
+            [
+                f"2,000 gateways with --max-sessions 1 use at most 2,000 session slots, 1,000 {AT_EACH}.",
+                f"{OF_1000}: give the brokers {SETTING}=2504, and the gateways --max-sessions 2",
+            ],
+        ),
+        (
+            "--gateways 1",
+            tells_slots(None, 31),
+            0,
+            [
+                f"2 brokers: {UNKNOWN}: DescribeConfigs of the cluster is not allowed here",
+                f"1 gateway with --max-sessions 500 uses at most 500 session slots, 250 {AT_EACH}.",
+                f"{OF_1000}: enough.",
+            ],
+        ),
+    ],
+)
+def test_check_compares_the_session_slots_of_brokers_with_those_of_all_gateways(
+    capsys: pytest.CaptureFixture[str],
+    options: str,
+    slots: Callable[[bytes], bytes],
+    code: int,
+    told: list[str],
+) -> None:
+    async def scene() -> None:
+        async with stub_cluster((1, "", 0), (2, "", 0)) as cluster:
+            cluster.others = slots
+            at = ("--listen", f"127.0.0.1:{free_ports(5)}", "--admin", "off")
+            got, said, _ = await _checked(capsys, cluster.address, *at, *options.split())
+        assert (got, " ".join(said[4:])) == (code, " ".join(told))
+
+    run(scene())
+
+
+def test_check_assumes_the_default_of_brokers_that_it_can_not_ask(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    options = ["--transparent", "redirect", "--listen", f"127.0.0.1:{free_ports()}", "--admin", "off"]
+    code, said, _ = _check(capsys, *options, "--gateways", "2", "--max-sessions", "400")
+    assumed = "No broker was asked for its session slots: one broker with 1,000 (Kafka's default) is assumed."
+    told = f"2 gateways with --max-sessions 400 use at most 800 session slots. {OF_1000}: enough."
+    assert (code, said[2:]) == (0, [assumed, told])
+
+
+def test_a_number_of_gateways_is_for_check_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    told = "fetchgate proxy: --gateways N needs --check; see fetchgate proxy --help"
+    assert _fails(capsys, "proxy", "-b", "kafka:9092", "--gateways", "3") == (2, told)
+    told = "fetchgate proxy: argument --gateways: '0' is not a number of gateways; example: 200"
+    told += "; see fetchgate proxy --help"
+    assert _fails(capsys, "proxy", "-b", "kafka:9092", "--check", "--gateways", "0") == (2, told)
 
 
 def test_check_lets_a_gateway_that_shares_its_ports_have_them(capsys: pytest.CaptureFixture[str]) -> None:

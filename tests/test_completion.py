@@ -42,7 +42,7 @@ def test_commands_are_completed(bash: str) -> None:
 
 
 def test_every_option_is_completed(bash: str) -> None:
-    flags = {"--config", "--check", "--show-config", *(option.flag for option in OPTIONS)}
+    flags = {"--config", "--check", "--gateways", "--show-config", *(option.flag for option in OPTIONS)}
     assert flags <= _offered(bash, "fetchgate", "proxy", "--")
     assert {option.flag for option in TOP_OPTIONS} | {"--token-file"} <= _offered(
         bash, "fetchgate", "top", "--"

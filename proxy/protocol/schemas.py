@@ -53,6 +53,19 @@ DELETE_RECORDS: Final = (
     "error_code:int16]]"
 )
 
+# In the request, `name` is an item of configuration_keys, an array of strings.
+DESCRIBE_CONFIGS_REQUEST: Final = (
+    "resources:[resource_type:int8 resource_name:string configuration_keys:[name:string]] "
+    "include_synonyms:bool@1+ include_documentation:bool@3+"
+)
+DESCRIBE_CONFIGS: Final = (
+    "throttle_time_ms:int32 results:[error_code:int16 error_message:string resource_type:int8 "
+    "resource_name:string configs:[name:string value:string read_only:bool config_source:int8@1+ "
+    "is_sensitive:bool synonyms:[name:string value:string source:int8]@1+ config_type:int8@3+ "
+    "documentation:string@3+]]"
+)
+"""For v1 to v3. In v4, which is flexible, names in the request's configuration_keys have no tags."""
+
 NODE_ENDPOINTS: Final = "node_endpoints:[node_id:int32 host:string port:int32 rack:string]"
 """The schema of a field of ShareFetch and ShareAcknowledge. Fetch and Produce have it as a tagged field
 (KIP-951)."""

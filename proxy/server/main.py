@@ -67,7 +67,7 @@ def run(arguments: dict[str, Any]) -> int:
         sys.stdout.write(as_toml(config))
         return 0
     if arguments["check"]:
-        return asyncio.run(_check(config))
+        return asyncio.run(_check(config, arguments["gateways"]))
     logs.configure(style=config.log_format, level=config.log_level)
     keep_freed()
     for text in misspelt_variables(os.environ):
@@ -89,7 +89,7 @@ def _file(arguments: dict[str, Any]) -> str | None:
     return file_of(arguments["config"], os.environ)
 
 
-async def _check(config: Config) -> int:
+async def _check(config: Config, gateways: int = 0) -> int:
     from proxy.server.preflight import check  # noqa: PLC0415 - a gateway that runs does not need it
 
     for text in misspelt_variables(os.environ):
@@ -97,7 +97,7 @@ async def _check(config: Config) -> int:
     if text := _passing_by(config):
         _say(text)
     try:
-        return 0 if await check(config, _say) else EXIT_FAILED
+        return 0 if await check(config, _say, gateways) else EXIT_FAILED
     except ConfigError as error:
         return complain("proxy", str(error), EXIT_USAGE)
     except BootstrapError as error:

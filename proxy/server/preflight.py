@@ -24,6 +24,7 @@ from proxy.printable import printable
 from proxy.server.acceptor import Acceptor
 from proxy.server.process import Process
 from proxy.server.registry import BrokerRegistry, brokers_of
+from proxy.server.slots_check import DEFAULT_SLOTS, Demand, ask_slots, judged
 from proxy.telemetry import logs
 from proxy.telemetry.access import admin_tls, admin_token
 
@@ -34,16 +35,19 @@ Say = Callable[[str], None]
 """Prints one line with the result of a test."""
 
 
-async def check(config: Config, say: Say) -> bool:
+async def check(config: Config, say: Say, gateways: int = 0) -> bool:
     """Ask every bootstrap address, and bind all addresses that a gateway would bind.
 
     Args:
         config: the options.
         say: prints the result of a test.
+        gateways: the number of gateways like this one for which brokers must have session slots. 0: do not
+            ask for their slots.
 
     Returns:
         True if all addresses could be bound, no broker's address leads back to the gateway, no certificate of
-        a listener has expired, and the directories of ``--state`` and ``--capture`` can be written.
+        a listener has expired, the directories of ``--state`` and ``--capture`` can be written, and brokers
+        have enough session slots.
 
     Raises:
         BootstrapError: no bootstrap address responds.
@@ -72,7 +76,8 @@ async def check(config: Config, say: Say) -> bool:
             "to its original destination. The rules of netfilter were not checked: transparent.sh show "
             "prints them."
         )
-    good = valid and bound and all(writable)
+    slots = not gateways or await _enough_slots(config, gateways, cluster, process.resolver, tls, say)
+    good = valid and bound and all(writable) and slots
     if not good:
         say("Not all is well: a line above says what to do.")
     elif alone:
@@ -163,6 +168,32 @@ async def _ask_all(config: Config, tls: BrokerTls, resolver: Resolver, say: Say)
         finally:
             patience.cancel()
     return cluster
+
+
+async def _enough_slots(
+    config: Config,
+    gateways: int,
+    cluster: BootstrapResponse | None,
+    resolver: Resolver,
+    tls: BrokerTls,
+    say: Say,
+) -> bool:
+    """Print whether brokers have enough session slots for all gateways, and return it."""
+    brokers = (cluster and cluster.brokers) or {}
+    if brokers:
+        slots = await ask_slots(brokers, resolver, tls, say)
+    else:
+        slots = DEFAULT_SLOTS
+        assumed = f"one broker with {slots:,} (Kafka's default) is assumed"
+        say(f"No broker was asked for its session slots: {assumed}.")
+    demand = Demand(
+        gateways=gateways,
+        max_sessions=config.max_sessions if config.sessions else 0,
+        brokers=len(brokers) or 1,
+        slots=slots,
+    )
+    say(judged(demand))
+    return demand.enough
 
 
 def _named(cluster: BootstrapResponse) -> str:

@@ -12,12 +12,12 @@ from typing import Any, Final
 from proxy.addresses import BY_NAME, LOOPED, Address
 from proxy.capture.no_tap import CLIENT, NoTap, Tap
 from proxy.error_text import is_tls, reason_of, refuses_certificate
+from proxy.net.exchange import exchange
 from proxy.net.link import BrokerProtocol, Link
 from proxy.net.listen import check_not_own
 from proxy.net.resolve import try_each
 from proxy.net.tls import BrokerTls
 from proxy.net.transparent import Destinations, OutboundPorts, is_own, outbound_socket
-from proxy.protocol.api import LENGTH_BYTES
 from proxy.server.monitor import Monitor
 from proxy.server.process import Process
 from proxy.server.registry import KnownBrokers
@@ -27,8 +27,6 @@ CONNECT_SECONDS: Final = 10.0
 """How long connecting to one address of a broker may take, in seconds."""
 UNREACHABLE_SECONDS: Final = 0.5
 """How long a client stays connected after the last attempt to reach its broker has failed, in seconds."""
-MAX_ANSWER: Final = 1 << 20
-"""The longest response to a request of `Upstream.ask`, in bytes."""
 LOOP_SECONDS: Final = 60.0
 """How long /readyz reports that the gateway has connected to itself, in seconds."""
 _LOOP: Final = (
@@ -208,22 +206,9 @@ class Upstream:
             ValueError: the host can't be a host name.
             asyncio.IncompleteReadError: the broker closed the connection.
         """
-        async with asyncio.timeout(within):
-            ips = await self._process.resolver.ips(address.host)
-            check_not_own(ips, address.port, listeners)
-            args = self.tls.connect_args(address.host)
-            reader, writer = await try_each(
-                ips, within, lambda ip: asyncio.open_connection(ip, address.port, **args)
-            )
-            try:
-                writer.write(frame)
-                head = await reader.readexactly(LENGTH_BYTES)
-                size = int.from_bytes(head)
-                if size > MAX_ANSWER:
-                    raise OSError(f"a response of {size} bytes")
-                return head + await reader.readexactly(size)
-            finally:
-                writer.close()
+        secured = self.tls.connect_args(address.host)
+        resolver = self._process.resolver
+        return await exchange(address, frame, resolver, secured, within=within, listeners=listeners)
 
     async def _open(self, address: Address, link: Link, **where: Any) -> None:
         transport, _ = await self._loop.create_connection(

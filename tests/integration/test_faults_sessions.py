@@ -1,6 +1,8 @@
 """Clients get correct responses if slots are full, sessions vanish, or memory is short."""
 
 import math
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -18,6 +20,7 @@ from tests.integration.producing import Producer
 from tools.gateway import GatewayProcess
 from tools.kafka import Broker
 from tools.kafka.admin import Admin
+from tools.kafka.ports import free_ports
 
 TOPIC = "slots"
 PARTITIONS = 12
@@ -128,6 +131,21 @@ def test_more_clients_than_slots_all_get_what_they_ask_for(stage: Scene, expecte
     with through(stage, "afterwards") as client:
         client.fetches()
         assert session_of(stage, "afterwards") > 0
+
+
+def test_check_asks_the_broker_for_its_slots(stage: Scene) -> None:
+    command = [sys.executable, "-m", "proxy", "proxy", "-b", stage.broker.address, "--admin", "off"]
+    command += ["--listen", f"127.0.0.1:{free_ports(3)}", "--check", "--max-sessions", "2"]
+    for gateways, code, last in (
+        ("3", 0, "gateways should use at most 6: enough."),
+        ("4", 1, "6: give the gateways --max-sessions 1, or the brokers"),
+    ):
+        done = subprocess.run(
+            [*command, "--gateways", gateways], capture_output=True, text=True, check=False, timeout=60
+        )
+        assert done.returncode == code, done.stdout + done.stderr
+        assert f"Of the {SLOTS} slots of a broker" in done.stdout
+        assert last in done.stdout
 
 
 def test_gateways_with_more_sessions_than_slots_request_few(stage: Scene, expected: Responses) -> None:
