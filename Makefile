@@ -17,7 +17,7 @@ KILLS ?= 1000
 PYTEST := $(BIN)/pytest -q --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help check test lint programs demo demo-link demo-cooperative demo-zones clients soak bench dist clean
+.PHONY: help check test lint programs demo demo-link demo-cooperative demo-zones clients soak bench docs dist clean
 
 help:  ## show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -88,6 +88,9 @@ soak: $(STAMP)  ## fuzzers, an hour of faults, and the tests that take long
 
 bench: programs  ## the figures of BENCHMARKS.md, side by side in one run
 	$(BIN)/python -m tools.bench --long
+
+docs: $(STAMP)  ## the documentation as a site, in .cache/site
+	$(BIN)/python -m tools.docs_site
 
 dist: $(STAMP)  ## wheel, sdist and SBOM of the last commit, built twice to the same bytes
 	$(BIN)/python -m tools.dist

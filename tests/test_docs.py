@@ -122,6 +122,14 @@ def test_each_word_of_the_glossary_is_short_and_linked_from_a_page_for_users() -
     assert {word.lower().replace(" ", "-") for word in words} == linked
 
 
+def test_each_page_has_its_place_in_the_site() -> None:
+    """A page that is not in `nav` of mkdocs.yml would make `make docs` fail."""
+    placed = re.findall(r"(\S+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
+    there = {path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md")}
+    assert there - {*placed} == set(), "write it into nav of mkdocs.yml"
+    assert {page for page in placed if page.startswith("docs/")} - there == set(), "it is not there any more"
+
+
 NOT_OURS: Final = re.compile(
     r"(?:pip|pipx|uv)3? (?:tool )?(?:install|inject|upgrade|add)\b[^\n`'\"]*(?<![\w.@/-])fetchgate\b(?!-)"
     r"|(?<![\w-])fetchgate\[",
