@@ -110,7 +110,7 @@ LINES = "write HOST:PORT, one a line, or give what kubectl get pods -o json prin
         ("# none\n\n", f"it names no gateway; {LINES}"),
         ("a:1\n\nnowhere\n", "line 3: 'nowhere' has no port; write HOST:PORT"),
         ("a:1\nb:99999\n", "line 2: '99999' is not a port; ports are 1 to 65535"),
-        ("http://a:1\n", "line 1: 'http://a:1' is a URL; write HOST:PORT, without"),
+        ("http://a:1\n", "line 1: 'http://a:1' is a URL; write "),
         ("off\n", "line 1: the gateway's admin endpoint is off; fetchgate top needs it"),
         (b"\xff\xfe", f"it is not text in UTF-8; {LINES}"),
         ("{", "it is not JSON (Expecting property name"),

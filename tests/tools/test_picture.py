@@ -6,19 +6,21 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from tools.picture import PICTURE, RECORDED, main, picture, recorded
+from tools.picture import MANY, PICTURE, RECORDED, main, picture, picture_of_many, recorded
 
 
-def test_the_picture_is_what_the_command_makes() -> None:
+def test_the_pictures_are_what_the_command_makes() -> None:
     assert PICTURE.read_text(encoding="utf-8") == picture(recorded(RECORDED))
+    assert MANY.read_text(encoding="utf-8") == picture_of_many()
 
 
-def test_it_is_an_image_that_asks_nobody_for_anything() -> None:
-    drawn = picture(recorded(RECORDED))
+@pytest.mark.parametrize(("file", "sort"), [(PICTURE, "bytes/s"), (MANY, "state")])
+def test_it_is_an_image_that_asks_nobody_for_anything(file: Path, sort: str) -> None:
+    drawn = file.read_text(encoding="utf-8")
     root = ET.fromstring(drawn)
     assert root.tag == "{http://www.w3.org/2000/svg}svg"
     shown = "".join(root.itertext()).replace("\xa0", " ")
-    assert "by bytes/s" in shown
+    assert f"by {sort}" in shown
     assert "orders-1" in shown
     others = set(re.findall(r"https?://[^\"' )<]+", drawn)) - {"http://www.w3.org/2000/svg"}
     assert others <= {"https://www.textualize.io"}, "the mark of what drew it"
