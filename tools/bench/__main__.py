@@ -13,6 +13,7 @@ from rich.console import Console
 
 from tools import debian
 from tools.bench import (
+    alternatives,
     bulk,
     cooperative,
     drain,
@@ -45,6 +46,7 @@ PARTS: Final[dict[str, Callable[[BenchStage], list[FigureTable]]]] = {
     "micro": micro.run,
     "sessions": sessions.run,
     "bytes": wire.run,
+    "alternatives": alternatives.run,
     "subscribe": subscribe.run,
     "law6": law6.run,
     "bulk": bulk.run,

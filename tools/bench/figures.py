@@ -33,6 +33,9 @@ AUDIT, WRITTEN, REPLICA, NAMED = "--rack", "--rack-reads", "at the replica", "--
 client and the replica in its rack; it names that replica as the leader."""
 OWN_RACK: Final = "client.rack"
 """The column of a client with a rack of its own, without a gateway."""
+MIN_BYTES, FEWER, RAISED = "fetch.min.bytes", "10 partitions", "--fetch-min-bytes"
+"""The columns of a client with this setting, of one with a tenth of the partitions, and of a gateway with
+this option."""
 BEFORE, KILLED, STOPPED = "before", "killed", "stopped"
 """The columns of figures before and after another client's replica is killed or stopped."""
 MEMBER: Final = "member"
@@ -40,8 +43,8 @@ MEMBER: Final = "member"
 TRAFFICS: Final = ("records", "20 connections", "200 connections", "5,000 connections")
 """The columns of the table of replay's CPU by stage."""
 COLUMNS: Final = (
-    *(DIRECT, "Java", FLOOR, HAPROXY),
-    *(GATEWAY, FOLLOW, EXPLICIT, *TRANSPARENT, ONE_WORKER, TWO_WORKERS),
+    *(DIRECT, MIN_BYTES, FEWER, "Java", FLOOR, HAPROXY),
+    *(GATEWAY, RAISED, FOLLOW, EXPLICIT, *TRANSPARENT, ONE_WORKER, TWO_WORKERS),
     *(NO_RACK, OWN_RACK, AGAIN, AUDIT, WRITTEN, REPLICA, NAMED),
     *(BEFORE, KILLED, STOPPED),
     *(TSHARK, REPLAY),

@@ -72,14 +72,14 @@ def _measured(stage: BenchStage, workload: WireWorkload) -> tuple[dict[str, Coun
         rate = f"--rate={workload.rate}"
         arguments = ["tools.bench.load", "produce", stage.broker.address, topic, rate]
         stack.enter_context(Load(*arguments, f"--partitions={workload.active}")).ready()
-        java = stack.enter_context(_java(routes["Java"].address, topic))
+        java = stack.enter_context(console_consumer(routes["Java"].address, topic))
         for name in ("direct", GATEWAY):
             stack.enter_context(consumer(routes[name].address, topic, workload.partitions)).ready()
-        if java is None or not _java_settled(routes["Java"], java):
+        if java is None or not settled(routes["Java"], java):
             stage.report("The Java consumer did not start: nothing to compare with.")
             del routes["Java"]
         for name in ("direct", GATEWAY):
-            _settle(routes[name], workload.partitions)
+            settle(routes[name], workload.partitions)
         states = {name: gateway.state() for name, gateway in routes.items()}
         time.sleep(stage.seconds)
         later = {name: gateway.state() for name, gateway in routes.items()}
@@ -105,7 +105,7 @@ def consumer(address: str, topics: str, partitions: int) -> Load:
 
 
 @contextmanager
-def _java(address: str, topic: str) -> Iterator[JavaProcess | None]:
+def console_consumer(address: str, topic: str) -> Iterator[JavaProcess | None]:
     """Run Kafka's own console consumer. Yield None if its jars can't be downloaded."""
     try:
         class_path = classpath(LATEST, tools=True)
@@ -122,7 +122,7 @@ def _java(address: str, topic: str) -> Iterator[JavaProcess | None]:
             process.end(kill=True)
 
 
-def _java_settled(gateway: BenchGateway, java: JavaProcess) -> bool:
+def settled(gateway: BenchGateway, java: JavaProcess) -> bool:
     """Wait until the Java consumer has a session. Return False if it takes too long."""
     until = time.monotonic() + SETTLE_SECONDS
     while time.monotonic() < until and java.running:
@@ -132,7 +132,7 @@ def _java_settled(gateway: BenchGateway, java: JavaProcess) -> bool:
     return False
 
 
-def _settle(gateway: BenchGateway, partitions: int) -> None:
+def settle(gateway: BenchGateway, partitions: int) -> None:
     """Wait, within a limit, until a client lists all its partitions in every fetch."""
     until = time.monotonic() + SETTLE_SECONDS
     before = CountedFetches.of(gateway.state(), "client")
