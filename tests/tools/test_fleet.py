@@ -1,32 +1,83 @@
-"""The commands of docs/users/fleet.md, run as they are written there."""
+"""The table and the commands of docs/users/fleet.md. The commands run as they are written there."""
 
 import asyncio
+import json
+import os
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
+from typing import Final
 
 import pytest
 
 from proxy.cli import main
+from proxy.config import LIVE, load
+from proxy.server.slots_check import DEFAULT_SLOTS, Demand, slots_for, usable
+from tests.dashboard.test_pods import listed, pod, sidecar
+from tests.dashboard.test_top import StubGateway
 from tests.shell import run, stub_cluster
 from tests.test_cli import tells_slots
+from tools.fleet import BROKERS, PAGE, RENEW, ROOT, SERVICES, page, plans, table
 from tools.kafka.ports import free_ports
 
-PAGE = Path(__file__).parents[2] / "docs" / "users" / "fleet.md"
+TEXT: Final = PAGE.read_text(encoding="utf-8")
+CHECK, TOP, PATCH = re.findall(r"```sh\n([^`]+)\n```", TEXT)
+KUBECTL: Final = """\
+import json, pathlib, sys
+
+match sys.argv[1:]:
+    case ["get", "pods", "-l", "wave=1", "-o", "json"]:
+        print(pathlib.Path("pods.json").read_text())
+    case ["patch", "configmap", "fetchgate", "--type", "merge", "-p", patch]:
+        for name, text in json.loads(patch)["data"].items():
+            pathlib.Path(name).write_text(text)
+    case _:
+        sys.exit(f"not expected: {sys.argv}")
+"""
+"""A kubectl that lists the pods of a file, and writes the keys of a ConfigMap as files."""
 
 
-def _block(begin: str) -> str:
-    """Return the block of code that begins so."""
-    text = PAGE.read_text(encoding="utf-8")
-    blocks = re.findall(r"```sh\n([^`]+)```", text) + re.findall(r"(?:\n    .+)+", text)
-    (found,) = (block for block in blocks if block.strip().startswith(begin))
-    return " ".join(found.split())
+def _run(command: str, folder: Path) -> str:
+    """Run a command in a folder, with a kubectl that is a stub. Return what it prints."""
+    (folder / "stub.py").write_text(KUBECTL)
+    programs = {"kubectl": "stub.py", "fetchgate": "-m proxy"}
+    for name, program in programs.items():
+        (folder / name).write_text(f'#!/bin/sh\nexec {sys.executable} {program} "$@"\n')
+        (folder / name).chmod(0o755)
+    here = {"PATH": f"{folder}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        ["sh", "-c", command],
+        check=True,
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env=os.environ | here,
+        timeout=60,
+    )
+    return done.stdout
+
+
+def test_the_table_is_that_of_the_documented_costs() -> None:
+    assert page(TEXT) == TEXT, f"a cost has changed: run {RENEW}"
+    assert table().count("\n") == 2 + 3 * len(SERVICES)
+
+
+@pytest.mark.parametrize("services", SERVICES)
+def test_the_slots_of_the_table_pass_the_check(services: int) -> None:
+    slots = slots_for(services) if services > usable(DEFAULT_SLOTS) else DEFAULT_SLOTS
+    for plan in plans(services):
+        sessions = plan.services * BROKERS
+        demand = Demand(gateways=plan.count, max_sessions=sessions, brokers=BROKERS, slots=slots)
+        assert demand.enough
 
 
 def test_check_says_for_200_gateways_what_the_page_says(capsys: pytest.CaptureFixture[str]) -> None:
-    """Only the address of the brokers is another one. Nobody listens at the default ports meanwhile."""
-    program, *arguments = shlex.split(_block("fetchgate proxy"))
+    """Only the address of the brokers is another one. No default port is needed."""
+    program, *arguments = shlex.split(CHECK)
     assert program == "fetchgate"
+    (told,) = re.findall(r"(?:\n    200 gateways.+)(?:\n    .+)+", TEXT)
 
     async def scene() -> None:
         async with stub_cluster((1, "", 0), (2, "", 0), (3, "", 0)) as cluster:
@@ -34,6 +85,25 @@ def test_check_says_for_200_gateways_what_the_page_says(capsys: pytest.CaptureFi
             own = ["--listen", f"127.0.0.1:{free_ports(5)}", "--admin", "off"]
             run_as = [cluster.address if word == "kafka:9092" else word for word in arguments] + own
             assert await asyncio.to_thread(main, run_as) == 1
-        assert _block("200 gateways") in capsys.readouterr().out
+        assert " ".join(told.split()) in capsys.readouterr().out
 
     run(scene())
+
+
+def test_top_shows_the_gateways_of_a_wave(tmp_path: Path) -> None:
+    stub = StubGateway()
+    stub.start()
+    try:
+        one = pod("orders-0", "127.0.0.1")
+        sidecar(one)["env"].append({"name": "FETCHGATE_ADMIN", "value": f"0.0.0.0:{stub.port}"})
+        (tmp_path / "pods.json").write_text(json.dumps(listed(one)))
+        assert "orders-0" in _run(TOP, tmp_path)
+    finally:
+        stub.stop()
+
+
+def test_one_command_turns_all_sessions_off(tmp_path: Path) -> None:
+    _run(PATCH, tmp_path)
+    file = str(tmp_path / "fetchgate.toml")
+    assert not load({"bootstrap": "kafka:9092"}, {}, file).sessions
+    assert "sessions" in LIVE
