@@ -14,7 +14,7 @@ socket and no file, and read no clock.
 - **report** (sans-IO, except the templates of the page): the report object, and its forms: text for a
   terminal, HTML, CSV. One description of each table serves all three forms.
 - **measure**: ``fetchgate replay measure``. It writes one row for each exchange, adds the rows up, and makes
-  the report object from the sums. Its modules are sans-IO, except ``command``, ``here`` and
+  the report object from the sums. Its modules are sans-IO, except ``command``, ``here``, ``memory`` and
   ``measure/spark``. Only ``measure/spark`` and ``source`` import pyspark.
 - **source**: the data source ``kafka-pcap`` of Spark: exchanges as a table for questions in SQL.
 - **inspect**: ``fetchgate replay inspect``. It counts what is in captures, without Spark.

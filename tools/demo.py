@@ -7,7 +7,6 @@ uses a gateway with `--sessions off`, which changes nothing and counts bytes. So
 
 import argparse
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -42,7 +41,6 @@ from tools.gateway import GatewayProcess
 from tools.kafka import LATEST, Broker
 from tools.kafka.admin import Admin
 from tools.kafka.jars import classpath
-from tools.kafka.java import java_home
 
 TOPIC = "events"
 PARTITIONS = 100
@@ -332,17 +330,9 @@ def predict(captures: Path, ports: Sequence[int]) -> tuple[Prediction, str]:
     Raises:
         RuntimeError: the command failed. The message has its output.
     """
-    command = [sys.executable, "-m", "proxy", "replay", "measure", str(captures), "--json"]
+    command = [sys.executable, "-m", "proxy", "replay", "measure", str(captures), "--in-process", "--json"]
     command += [word for port in ports for word in ("--port", str(port))]
-    with TemporaryDirectory(prefix="fetchgate-java-") as scratch:
-        done = subprocess.run(
-            command,
-            env={**os.environ, "JAVA_HOME": str(java_home(Path(scratch)))},
-            capture_output=True,
-            text=True,
-            timeout=MEASURE_SECONDS,
-            check=False,
-        )
+    done = subprocess.run(command, capture_output=True, text=True, timeout=MEASURE_SECONDS, check=False)
     if done.returncode:
         raise RuntimeError(f"fetchgate replay measure ended with exit code {done.returncode}:\n{done.stderr}")
     report = json.loads(done.stdout)

@@ -15,7 +15,8 @@
   what a connection tells, the sums, the racks of brokers, the two ways of reading, and the report.
 - ``report``, ``modelled``: make the report object from the sums.
 - ``strip_records``: removes the contents of records before Spark moves segments between its workers.
-- ``command``: the command line.
+- ``command``: the command line. ``memory``: how much memory it may use.
 
-All modules except ``command``, ``here`` and ``spark`` are sans-IO. Only ``spark`` imports pyspark.
+All modules except ``command``, ``here``, ``memory`` and ``spark`` are sans-IO. Only ``spark`` imports
+pyspark.
 """

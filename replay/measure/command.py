@@ -1,7 +1,7 @@
 """``fetchgate replay measure``: computes from captures how many bytes fetch sessions would have saved.
 
-Small captures are measured in this process. Larger ones and tables are measured on Spark, and so is
-everything with --parquet, --master or --conf, or with spark-submit.
+Small captures are measured in this process, and with --in-process larger ones, too. Otherwise larger ones and
+tables are measured on Spark, and so is everything with --parquet, --master or --conf, or with spark-submit.
 """
 
 import argparse
@@ -24,6 +24,7 @@ from typing import Final, NoReturn, TypeVar
 from rich.console import Console
 
 from proxy.core.fetch_floors import MAX_MIN_BYTES, MAX_WAIT_MS
+from proxy.installing import PIPX_FILE, command_for_extra
 from proxy.printable import printable
 from proxy.units import seconds
 from proxy.units import size as bytes_of
@@ -34,12 +35,13 @@ from replay.capture.packets.tcp import Filter
 from replay.exits import EXIT_FAILED, EXIT_PARTLY, EXIT_TERMINATED, EXIT_USAGE
 from replay.measure.collected import Collected
 from replay.measure.floors import Floors
-from replay.measure.here import MOST, measure_here
+from replay.measure.here import MOST, measure_here, why_spark
+from replay.measure.memory import room
 from replay.measure.racks import broker_rack, client_rack, racks
 from replay.measure.report import About, report
 from replay.measure.rows import RowFilter
-from replay.measure.spark.errors import SparkFailedError
-from replay.measure.spark.java import SUBMITTED, NoJavaError
+from replay.measure.spark.errors import NoSparkError, SparkFailedError
+from replay.measure.spark.java import OLDEST, SUBMITTED, NoJavaError
 from replay.measure.spread import MEMBERS
 from replay.measure.work import Work
 from replay.measure.zones_report import ZonePrice
@@ -74,6 +76,8 @@ is no Kafka in it, or so much of the fetches is missing that the saving can't be
 _Named = TypeVar("_Named")
 _CURRENCY: Final = 8
 """The maximum length of the name of a currency."""
+_SPARK: Final = frozenset({"pandas", "py4j", "pyspark"})
+"""The packages of the extra `replay` that Spark needs."""
 _LISTED: Final = 10
 """The maximum number of names in the message about a chosen name that is in no counted fetch."""
 
@@ -94,6 +98,20 @@ class NothingReadableError(Exception):
         self.code = EXIT_FAILED if any(source.unopened for source in sources) else EXIT_PARTLY
         """The exit code. It is EXIT_FAILED if any file could not be opened or read. It is EXIT_PARTLY if the
         files could be read, but are no captures."""
+
+
+class NoRoomError(Exception):
+    """There is not enough memory to measure in this process.
+
+    Args:
+        memory: how many bytes of segments would have been allowed.
+    """
+
+    def __init__(self, memory: int) -> None:
+        super().__init__(
+            f"--in-process: more than {size(memory)} of segments would have to be in memory; measure fewer "
+            "captures at a time, or measure on Spark (without --in-process)"
+        )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -182,6 +200,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="URL",
         help="the URL of the Spark master (default: that of spark-submit, else local[*]; captures of at most "
         f"{MOST >> 20} MiB need no Spark)",
+    )
+    add(
+        "--in-process",
+        action="store_true",
+        help="measure larger captures without Spark, too: on one core. This needs about 0.2 GB of memory, "
+        "and 0.1 GB more for each GB of captures, or 4 GB if they are compressed, remote, or with --topic",
     )
     add(
         "--conf",
@@ -300,11 +324,13 @@ def _run(arguments: argparse.Namespace, console: Console) -> int:
         failed = _write(arguments, result)
     except UsageError as error:
         return _fail(printable(str(error)), EXIT_USAGE)
+    except NoSparkError as error:
+        return _fail(error, EXIT_USAGE)
     except InputError as error:
         return _fail(f"{printable(str(error))}; see fetchgate replay measure --help", EXIT_USAGE)
     except NothingReadableError as error:
         return _fail(error, error.code)
-    except (NoJavaError, SparkFailedError, OSError) as error:
+    except (NoJavaError, SparkFailedError, NoRoomError, OSError) as error:
         return _fail(error, EXIT_FAILED)
     for line in failed:
         _fail(line, EXIT_FAILED)
@@ -320,11 +346,9 @@ def _run(arguments: argparse.Namespace, console: Console) -> int:
 def _measured(arguments: argparse.Namespace, console: Console, scratch: str) -> Report:
     work = _work(arguments, scratch)
     wanted = arguments.master or arguments.conf or SUBMITTED in os.environ
-    found = None if wanted else _here(work, console)
+    found = _here(work, console) if arguments.in_process or not wanted else None
     if found is None:
-        from replay.measure.spark.run import run_on_spark  # noqa: PLC0415 - slow to import, for large captures
-
-        found = run_on_spark(work, arguments.master, dict(arguments.conf), console)
+        found = _on_spark(work, arguments, console)
     about = About(
         version=_version(),
         policy=arguments.policy,
@@ -351,11 +375,39 @@ def _measured(arguments: argparse.Namespace, console: Console, scratch: str) -> 
     return result
 
 
+def _on_spark(work: Work, arguments: argparse.Namespace, console: Console) -> Collected:
+    """Measure on Spark.
+
+    Raises:
+        NoSparkError: Spark is not installed.
+    """
+    try:
+        from replay.measure.spark.run import run_on_spark  # noqa: PLC0415 - slow to import, for large captures
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in _SPARK:
+            raise
+        given = [name for name in ("master", "conf") if getattr(arguments, name)]
+        why = f"--{given[0]} needs Spark" if given else why_spark(work)
+        here = "" if given or work.table or work.parquet else "; or measure them here: --in-process"
+        pipx = (Path(sys.prefix) / PIPX_FILE).exists()
+        raise NoSparkError(
+            f"{why}, which is not installed; in fetchgate's source folder: "
+            f"{command_for_extra('replay', sys.executable, pipx=pipx)}, and Java {OLDEST} or later{here}"
+        ) from None
+    return run_on_spark(work, arguments.master, dict(arguments.conf), console)
+
+
 def _here(work: Work, console: Console) -> Collected | None:
-    """Measure small captures in this process, without Spark."""
+    """Measure captures in this process, without Spark. Return None if they are left to Spark.
+
+    Raises:
+        NoRoomError: --in-process was given, and there is not enough memory.
+    """
     began = time.monotonic()
     with console.status(f"measuring {size(work.size)}" if work.size else "measuring"):
         found = measure_here(work)
+    if found is None and work.memory is not None:
+        raise NoRoomError(work.memory)
     if found is not None:
         seconds = time.monotonic() - began
         rate = f", {size(round(work.size / seconds))}/s" if work.size else ""
@@ -420,8 +472,11 @@ def _work(arguments: argparse.Namespace, scratch: str) -> Work:
         ),
         topics=frozenset(arguments.topic),
         parquet=arguments.parquet,
+        memory=room() if arguments.in_process else None,
     )
     tables = [text for text in arguments.inputs if is_table(text)]
+    if arguments.in_process and (spark := _asks_for_spark(arguments, tables)):
+        raise UsageError(f"--in-process measures without Spark, and {spark} needs it: leave one of them out")
     if members := arguments.cooperative_members:
         if tables:
             raise UsageError(
@@ -458,6 +513,12 @@ def _check_prices(arguments: argparse.Namespace) -> None:
         raise UsageError("--sidecar-cost needs --price-per-gb X: the price of what is saved")
     if sidecar is not None and not arguments.currency:
         raise UsageError("--sidecar-cost needs --currency NAME, such as USD: the sums are in it")
+
+
+def _asks_for_spark(arguments: argparse.Namespace, tables: Sequence[str]) -> str:
+    """Return the first option or table that only Spark can serve, or ""."""
+    options = (f"--{name}" for name in ("parquet", "master", "conf") if getattr(arguments, name))
+    return next(iter([*options, *(f"the table {text}" for text in tables)]), "")
 
 
 def _why_no_table(text: str) -> str | None:

@@ -1,6 +1,6 @@
-"""Measures small captures in this process, in less time than on Spark, which has to start first.
+"""Measures captures in this process: small ones in less time than on Spark, which has to start first.
 
-The steps and the report are the same as with Spark (``steps``). No Java is needed.
+The steps and the report are the same as with Spark (``steps``). Neither Spark nor Java is needed.
 """
 
 from collections import defaultdict
@@ -24,7 +24,8 @@ from replay.measure.work import Work
 from replay.simulate.session_cache import CacheEvent, simulate
 
 MOST: Final = 256 << 20
-"""Above this many bytes of captures, Spark is faster."""
+"""Above this many bytes of captures, Spark is faster. It is no limit of memory: a local capture that is not
+compressed takes about 0.2 GB, and 0.1 GB more for each GB of it."""
 _HELD: Final = 64 << 20
 """The maximum size in bytes of the segments in memory, and of the table in memory if the table has frames.
 Segments have references to their payload, or the payload itself if the file can't be read again."""
@@ -34,16 +35,18 @@ _EVENTS: Final = 10_000
 
 
 def measure_here(work: Work) -> Collected | None:
-    """Measure captures without Spark. Their size may be at most `MOST` bytes, before decompression.
+    """Measure captures without Spark.
+
+    Their size may be at most `MOST` bytes, before decompression. With `Work.memory`, any size is measured if
+    its segments fit into so many bytes.
 
     Returns:
-        The figures of the report. None if Spark is needed: the captures are larger, more than `_HELD` bytes
-        would be in memory, or a table is read or written.
+        The figures of the report. None if Spark is needed (`why_spark` gives the reason).
 
     Raises:
         OSError: a file can no longer be read.
     """
-    if work.table or work.parquet or work.size > MOST:
+    if work.table or work.parquet or (work.memory is None and work.size > MOST):
         return None
     found = references(work)
     if found is None:
@@ -58,16 +61,27 @@ def measure_here(work: Work) -> Collected | None:
 def references(work: Work) -> list[pa.RecordBatch] | None:
     """Read the segments, with references to their payload if possible.
 
-    Return None if all this has more than `_HELD` bytes.
+    Return None if all this has more bytes than may be in memory.
     """
-    found, size = [], 0
+    found, size, most = [], 0, _HELD if work.memory is None else work.memory
     for share in plan(work.sources, MOST):
         for batch in segments.read_references(share, work.keep, plain=work.choice.plain):
             size += batch.nbytes
-            if size > _HELD:
+            if size > most:
                 return None
             found.append(batch)
     return found
+
+
+def why_spark(work: Work) -> str:
+    """Return why Spark has to measure something that `measure_here` does not measure."""
+    if work.table:
+        return "a table is measured on Spark"
+    if work.parquet:
+        return "--parquet needs Spark"
+    if work.size > MOST:
+        return f"captures of more than {MOST >> 20} MiB are measured on Spark"
+    return f"captures that need more than {_HELD >> 20} MiB of memory are measured on Spark"
 
 
 def by_connection(batches: list[pa.RecordBatch], schema: pa.Schema, within: str) -> Iterator[pa.RecordBatch]:
@@ -95,12 +109,12 @@ def collected(rows: Batches) -> Collected:
 def _of_topics(work: Work, choice: RowFilter, measured: Batches) -> Collected | None:
     """Measure the fetches of some topics, from the rows of all fetches.
 
-    Return None if these rows have more than `_HELD` bytes.
+    Return None if these rows have more bytes than may be in memory.
     """
-    rows, size = [], 0
+    rows, size, most = [], 0, _HELD if work.memory is None else work.memory
     for batch in measured:
         size += batch.nbytes
-        if size > _HELD:
+        if size > most:
             return None
         rows.append(batch)
     choice = replace(choice, topics=work.topics | steps.topic_ids(work.topics, rows), members=0)

@@ -24,6 +24,9 @@ class Work:
     """The secrets that decrypt TLS connections."""
     parquet: str | None = None
     """The directory of the table to write or to extend."""
+    memory: int | None = None
+    """How many bytes of segments `measure_here` may have in memory, for captures of any size. If None, Spark
+    measures large captures."""
 
     @property
     def size(self) -> int:

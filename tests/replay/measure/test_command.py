@@ -15,10 +15,11 @@ import pytest
 import replay
 from replay import cli
 from replay.capture.files.sources import Source
-from replay.measure import command
+from replay.measure import command, here
 from replay.measure.collected import collect
 from replay.measure.report import About, report
 from replay.measure.rows import RowFilter
+from replay.measure.work import Work
 from replay.report.model import Filters, Report
 from tests.replay.report import sample
 from tests.replay.tables import CAPTURES, NO_FILTERS, rows_of, single, table
@@ -283,6 +284,96 @@ def test_without_the_extra_it_is_said_how_to_get_it(
     assert capsys.readouterr().err == (
         f"fetchgate replay: pyarrow is not installed; in fetchgate's source folder: {how} '.[measure]'\n"
     )
+
+
+@pytest.fixture
+def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take pyspark away, and let the captures of the tests be large ones."""
+    for name in [name for name in sys.modules if name.startswith("replay.measure.spark.run")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    monkeypatch.setattr(Work, "size", here.MOST + 1)
+
+
+NEEDS_SPARK = (
+    "which is not installed; in fetchgate's source folder: "
+    f"{sys.executable} -m pip install '.[replay]', and Java 17 or later"
+)
+
+OR_HERE = "or measure them here: --in-process"
+
+
+@pytest.mark.usefixtures("without_spark")
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ([], f"captures of more than 256 MiB are measured on Spark, {NEEDS_SPARK}; {OR_HERE}"),
+        (["--master", "local[1]"], f"--master needs Spark, {NEEDS_SPARK}"),
+        (["--conf", "spark.a=b"], f"--conf needs Spark, {NEEDS_SPARK}"),
+        (["--parquet", "{folder}/new"], f"--parquet needs Spark, {NEEDS_SPARK}"),
+    ],
+)
+def test_without_spark_one_line_says_why_it_is_needed_and_what_it_needs(
+    options: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["measure", CAPTURE, *(option.format(folder=tmp_path) for option in options)]) == 2
+    assert capsys.readouterr() == ("", f"fetchgate replay measure: {told}\n")
+
+
+@pytest.mark.usefixtures("without_spark")
+def test_a_table_can_not_be_measured_without_spark(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "part.parquet").touch()
+    assert cli.main(["measure", str(tmp_path)]) == 2
+    told = capsys.readouterr().err
+    assert told == f"fetchgate replay measure: a table is measured on Spark, {NEEDS_SPARK}\n"
+
+
+@pytest.mark.usefixtures("without_spark")
+def test_more_than_is_held_in_memory_needs_spark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "a.pcap.gz"
+    file.write_bytes(gzip.compress(Path(CAPTURE).read_bytes()))
+    monkeypatch.setattr(Work, "size", 1)
+    monkeypatch.setattr(here, "_HELD", 1 << 10)
+    assert cli.main(["measure", str(file)]) == 2
+    told = "MiB of memory are measured on Spark, which is not installed; "
+    assert told in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("without_spark")
+def test_in_process_large_captures_are_measured_without_spark(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["measure", CAPTURE, "--in-process", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["fetch"]["actual"]["requests"]
+
+
+def test_in_process_captures_that_do_not_fit_into_memory_are_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command, "room", lambda: 1000)
+    assert cli.main(["measure", CAPTURE, "--in-process"]) == 1
+    assert capsys.readouterr().err == (
+        "fetchgate replay measure: --in-process: more than 1.00 kB of segments would have to be in memory; "
+        "measure fewer captures at a time, or measure on Spark (without --in-process)\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "options",
+    [["--master", "local[1]"], ["--conf", "spark.a=b"], ["--parquet", "new"]],
+    ids=lambda one: one[0],
+)
+def test_in_process_leaves_no_work_to_spark(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["measure", CAPTURE, "--in-process", *options]) == 2
+    assert f"--in-process measures without Spark, and {options[0]} needs it: " in capsys.readouterr().err
+
+
+def test_in_process_measures_no_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "part.parquet").touch()
+    assert cli.main(["measure", str(tmp_path), "--in-process"]) == 2
+    assert f"and the table {tmp_path} needs it: " in capsys.readouterr().err
 
 
 def test_a_module_of_our_own_that_is_missing_is_no_users_mistake(monkeypatch: pytest.MonkeyPatch) -> None:

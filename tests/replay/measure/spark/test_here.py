@@ -76,6 +76,22 @@ def test_a_file_that_is_read_again_may_be_larger_than_what_is_held(monkeypatch: 
     assert measure_here(asked) is None
 
 
+def test_what_the_user_wants_measured_here_may_be_as_large_as_memory_allows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = work(CAPTURES / "librdkafka-100p.pcap", topics=frozenset({"orders"}))
+    expected = measure_here(asked)
+    monkeypatch.setattr(here, "_HELD", 1)
+    monkeypatch.setattr(here, "MOST", asked.size - 1)
+    assert measure_here(asked) is None
+    assert measure_here(replace(asked, memory=asked.size // 8)) is None
+
+    found = measure_here(replace(asked, memory=16 * asked.size))
+    assert expected is not None
+    assert found is not None
+    assert reported(found, asked.choice) == reported(expected, asked.choice)
+
+
 @pytest.mark.parametrize("change", [os.truncate, lambda path, size: path.write_bytes(bytes(4 * size))])
 def test_a_file_that_changes_while_it_is_measured_is_an_error_that_names_it(
     tmp_path: Path,
