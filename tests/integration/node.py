@@ -1,4 +1,4 @@
-"""Kubernetes with one node in a network namespace: the real programs, each in its own process."""
+"""Kubernetes in a network namespace, with one node or none: the real programs, each in its own process."""
 
 import json
 import os
@@ -21,14 +21,19 @@ HOST: Final = "10.88.0.1"
 manifests."""
 KAFKA: Final = "kafka"
 PLUGINS: Final = next(filter(os.path.isdir, ("/opt/cni/bin", "/usr/lib/cni")), "")
-NEEDED: Final = (
-    *("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kubectl"),
-    *("containerd", "ctr", "runc", "openssl"),
+NEEDED: Final = ("etcd", "kube-apiserver", "kubectl", "openssl")
+NEEDED_BY_NODE: Final = (
+    *("kube-controller-manager", "kube-scheduler", "kubelet"),
+    *("containerd", "ctr", "runc"),
 )
+ABSENT_API: Final = [program for program in NEEDED if shutil.which(program) is None]
+"""What an `ApiServer` lacks here."""
 ABSENT: Final = [
-    *(program for program in NEEDED if shutil.which(program) is None),
+    *ABSENT_API,
+    *(program for program in NEEDED_BY_NODE if shutil.which(program) is None),
     *([] if PLUGINS else ["plugins of CNI"]),
 ]
+"""What a `Node` lacks here."""
 PAUSE: Final = "docker.io/library/pause:1"
 CONTAINERD: Final = """
 version = 2
@@ -54,22 +59,19 @@ ADDRESSES: Final = {
 }
 
 
-class Node:
-    """A node and its control plane. `with` starts them, and removes everything at the end.
+class ApiServer:
+    """The API server of Kubernetes, alone: it stores objects, and no pod runs. `with` starts and ends it.
 
     Args:
         network: its network namespace.
         folder: the folder for its files.
-        archives: the archives of the images for pods, and of `PAUSE`.
     """
 
-    def __init__(self, network: Namespace, folder: Path, archives: Sequence[Path]) -> None:
+    def __init__(self, network: Namespace, folder: Path) -> None:
         self._network = network
         self._folder = folder
-        self._archives = archives
         self._kubectl = ("kubectl", f"--kubeconfig={folder}/config")
         self._processes: list[subprocess.Popen[bytes]] = []
-        self._names: socket.socket | None = None
 
     def __enter__(self) -> Self:
         try:
@@ -83,41 +85,28 @@ class Node:
         self.close()
 
     def kubectl(self, *command: str) -> str:
-        """Run kubectl and return its output."""
+        """Run kubectl and return its output.
+
+        Raises:
+            RuntimeError: kubectl failed. The message has its output.
+        """
         return self._network.run(*self._kubectl, *command).stdout
 
-    def pods(self) -> list[dict[str, Any]]:
-        """Return all pods of the default namespace."""
-        found: list[dict[str, Any]] = json.loads(self.kubectl("get", "pods", "--output=json"))["items"]
-        return found
-
-    def follow(self, pod: str, container: str, file: Path) -> None:
-        """Copy a container's log into a file, until the container ends."""
-        with file.open("wb") as output:
-            self._run([*self._kubectl, "logs", "--follow", pod, f"-c={container}"], output.fileno())
+    def environment(self) -> dict[str, str]:
+        """Return an environment in which kubectl asks this API server."""
+        return {**os.environ, "KUBECONFIG": f"{self._folder}/config"}
 
     def close(self) -> None:
-        """End the node. All pods must have ended before."""
+        """End all processes."""
         for process in reversed(self._processes):
             process.kill()
             process.wait()
             reaper.forget(process.pid)
-        if self._names is not None:
-            with suppress(OSError):  # it is not connected, and yet who waits for it is woken
-                self._names.shutdown(socket.SHUT_RDWR)
-            self._names.close()
-        for line in reversed(Path("/proc/mounts").read_text().splitlines()):
-            if (place := line.split()[1]).startswith(f"{self._folder}/"):
-                subprocess.run(["umount", "--lazy", place], check=False)
 
     def _start(self) -> None:
         self._network.run("ip", "link", "add", "pods", "type", "bridge")
         self._network.run("ip", "address", "add", f"{HOST}/24", "dev", "pods")
         self._network.run("ip", "link", "set", "pods", "up")
-        with self._network.inside():
-            self._names = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        self._names.bind((HOST, 53))
-        threading.Thread(target=_response_names, args=[self._names], daemon=True).start()
         self._write_files()
         for command in self._commands():
             with (self._folder / f"{command[0]}.log").open("wb") as log:
@@ -126,12 +115,6 @@ class Node:
                 until((self._folder / "containerd.sock").exists, "containerd does not listen")
             if command[0] == "kube-apiserver":
                 until(lambda: self._says("get", "--raw=/readyz") == "ok", "no API server", patience=60)
-        socket_of = f"--address={self._folder}/containerd.sock"
-        for archive in self._archives:
-            self._network.run("ctr", socket_of, "--namespace=k8s.io", "images", "import", str(archive))
-        until(lambda: "True" in self._says("get", "nodes", _READY), "the node is not ready", patience=60)
-        # What takes this taint away where there are many nodes is none of those that run here.
-        self.kubectl("taint", "node", "node", "node.kubernetes.io/not-ready-")
 
     def _says(self, *command: str) -> str:
         with suppress(RuntimeError):
@@ -147,26 +130,15 @@ class Node:
         reaper.watch(process.pid)
 
     def _write_files(self) -> None:
-        folder = self._folder
-        (folder / "cni").mkdir()
-        bridge = BRIDGE | {"ipam": ADDRESSES | {"dataDir": f"{folder}/addresses"}}
-        network = {"cniVersion": "0.4.0", "name": "pods", "plugins": [bridge]}
-        (folder / "cni" / "10-pods.conflist").write_text(json.dumps(network))
-        text = CONTAINERD.format(folder=folder, plugins=PLUGINS, pause=PAUSE)
-        (folder / "containerd.toml").write_text(text)
-        (folder / "tokens").write_text("token,admin,admin,system:masters\n")
-        (folder / "config").write_text(json.dumps(_KUBECONFIG))
-        (folder / "kubelet.json").write_text(json.dumps(_kubelet(folder)))
-        key = ["openssl", "genrsa", "-out", str(folder / "key.pem"), "2048"]
+        (self._folder / "tokens").write_text("token,admin,admin,system:masters\n")
+        (self._folder / "config").write_text(json.dumps(_KUBECONFIG))
+        key = ["openssl", "genrsa", "-out", str(self._folder / "key.pem"), "2048"]
         subprocess.run(key, check=True, capture_output=True)
 
     def _commands(self) -> Iterator[list[str]]:
         """Yield the command lines of the programs to start, in order."""
-        folder = self._folder
         etcd = f"http://127.0.0.1:{ETCD}"
         keys = [f"--service-account-{use}=key.pem" for use in ("key-file", "signing-key-file")]
-        ours = ["--kubeconfig=config", "--leader-elect=false", "--cert-dir=certificates"]
-        yield ["containerd", "--config=containerd.toml"]
         yield [
             *("etcd", "--data-dir=etcd", f"--listen-peer-urls=http://127.0.0.1:{ETCD + 1}"),
             *(f"--listen-client-urls={etcd}", f"--advertise-client-urls={etcd}"),
@@ -177,9 +149,80 @@ class Node:
             *("--service-cluster-ip-range=10.96.0.0/16", f"--advertise-address={HOST}"),
             *("--disable-admission-plugins=ServiceAccount", "--authorization-mode=AlwaysAllow"),
             "--kubelet-preferred-address-types=InternalIP",
+            # It reaches the services of webhooks by their endpoints: no kube-proxy runs here.
+            "--enable-aggregator-routing",
         ]
+
+
+class Node(ApiServer):
+    """A node and its control plane.
+
+    Args:
+        network: its network namespace.
+        folder: the folder for its files.
+        archives: the archives of the images for pods, and of `PAUSE`.
+    """
+
+    def __init__(self, network: Namespace, folder: Path, archives: Sequence[Path]) -> None:
+        super().__init__(network, folder)
+        self._archives = archives
+        self._names: socket.socket | None = None
+
+    def pods(self) -> list[dict[str, Any]]:
+        """Return all pods of the default namespace."""
+        found: list[dict[str, Any]] = json.loads(self.kubectl("get", "pods", "--output=json"))["items"]
+        return found
+
+    def follow(self, pod: str, container: str, file: Path) -> None:
+        """Copy a container's log into a file, until the container ends."""
+        with file.open("wb") as output:
+            self._run([*self._kubectl, "logs", "--follow", pod, f"-c={container}"], output.fileno())
+
+    def close(self) -> None:
+        """End the node. All pods must have ended before."""
+        super().close()
+        if self._names is not None:
+            with suppress(OSError):  # it is not connected, and yet who waits for it is woken
+                self._names.shutdown(socket.SHUT_RDWR)
+            self._names.close()
+        for line in reversed(Path("/proc/mounts").read_text().splitlines()):
+            if (place := line.split()[1]).startswith(f"{self._folder}/"):
+                subprocess.run(["umount", "--lazy", place], check=False)
+
+    def _start(self) -> None:
+        super()._start()
+        with self._network.inside():
+            self._names = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self._names.bind((HOST, 53))
+        threading.Thread(target=_response_names, args=[self._names], daemon=True).start()
+        socket_of = f"--address={self._folder}/containerd.sock"
+        for archive in self._archives:
+            self._network.run("ctr", socket_of, "--namespace=k8s.io", "images", "import", str(archive))
+        until(lambda: "True" in self._says("get", "nodes", _READY), "the node is not ready", patience=60)
+        # What takes this taint away where there are many nodes is none of those that run here.
+        self.kubectl("taint", "node", "node", "node.kubernetes.io/not-ready-")
+
+    def _write_files(self) -> None:
+        super()._write_files()
+        folder = self._folder
+        (folder / "cni").mkdir()
+        bridge = BRIDGE | {"ipam": ADDRESSES | {"dataDir": f"{folder}/addresses"}}
+        network = {"cniVersion": "0.4.0", "name": "pods", "plugins": [bridge]}
+        (folder / "cni" / "10-pods.conflist").write_text(json.dumps(network))
+        text = CONTAINERD.format(folder=folder, plugins=PLUGINS, pause=PAUSE)
+        (folder / "containerd.toml").write_text(text)
+        (folder / "kubelet.json").write_text(json.dumps(_kubelet(folder)))
+
+    def _commands(self) -> Iterator[list[str]]:
+        folder = self._folder
+        ours = ["--kubeconfig=config", "--leader-elect=false", "--cert-dir=certificates"]
+        yield ["containerd", "--config=containerd.toml"]
+        yield from super()._commands()
         yield ["kube-scheduler", *ours, f"--secure-port={SCHEDULER}"]
-        controllers = "deployment-controller,replicaset-controller,garbage-collector-controller"
+        controllers = (
+            "deployment-controller,replicaset-controller,garbage-collector-controller,endpoints-controller,"
+            "endpointslice-controller"
+        )
         yield [
             "kube-controller-manager",
             *ours,
