@@ -20,8 +20,10 @@ def test_it_is_read_in_five_minutes() -> None:
     assert len(README.split()) <= MAX_WORDS
 
 
-@pytest.mark.parametrize("first", ["make demo ", "make test ", "(docs/fetch.svg)"])
-def test_the_first_screen_has_the_two_commands_and_the_picture(first: str) -> None:
+@pytest.mark.parametrize(
+    "first", ["make demo ", "make test ", "(docs/fetch.svg)", "(docs/users/alternatives.md)"]
+)
+def test_the_first_screen_has_the_two_commands_the_picture_and_the_alternatives(first: str) -> None:
     assert first in "\n".join(README.splitlines()[:SCREEN])
 
 
