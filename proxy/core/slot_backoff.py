@@ -44,7 +44,8 @@ class SlotBackoff:
     def __init__(self, chance: Callable[[], float] = without_chance) -> None:
         self._chance = chance
         self._made_at: float | None = None
-        """When the broker gave the present session, in seconds. None if there is none."""
+        """When the broker gave the first session since it last refused or evicted one, in seconds. None if it
+        has given none."""
         self._until = 0.0
         self._wait = 0.0
         """The wait after the next refusal or eviction, in seconds."""
@@ -59,8 +60,9 @@ class SlotBackoff:
         return now < self._until
 
     def made(self, now: float) -> None:
-        """Note that the broker gave a session."""
-        self._made_at = now
+        """Note that the broker gave a session, perhaps in place of the one that the connection had."""
+        if self._made_at is None:
+            self._made_at = now
 
     def denied(self, now: float) -> None:
         """Note that the broker gave no session (session id 0), or has evicted the session (error 70)."""

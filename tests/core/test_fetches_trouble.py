@@ -160,6 +160,20 @@ def test_a_session_that_lasts_ends_the_waits() -> None:
         assert play.events(SessionRefused) == ([SessionRefused()] if resent == (0, 0) else [])
 
 
+def test_a_session_made_anew_lasts_from_the_first_one() -> None:
+    """A session that the gateway replaces (error 71, another list) lasts as long as both together."""
+    play = refused(until=10.0)
+    at(play, 100.0, 5, asks_session=True, session_id=SESSION_ID)
+    for number, (now, code) in enumerate(((1000.0, 71), (1900.0, 70))):
+        play.now = now
+        session_id = SESSION_ID + number
+        play.client(fetch(16, *T, correlation=6)).to_broker(asks(16, [], (session_id, 1), correlation=6))
+        play.broker(fetch_response(16, error_code=code, correlation_id=6))
+        play.to_broker(asks(16, T, (session_id if code == 71 else 0, 0), correlation=6))
+        play.broker(full(16, T, correlation_id=6, session_id=session_id + 1))
+        play.to_client(full(16, T, correlation_id=6))
+
+
 def test_sessions_that_are_evicted_again_are_requested_later() -> None:
     """After the second eviction in a row, the fetch is resent without a session, and the next one waits.
 
