@@ -2,8 +2,9 @@
 
 import json
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -54,15 +55,16 @@ class Gateways:
             ConfigError: a file can't be used, or would have no effect.
         """
         given = options["admin"]
-        found: list[pods.PodGateway] = []
+        lists: list[tuple[str, list[pods.PodGateway]]] = []
         without = 0
         for item in given:
             if isinstance(item, str):
                 listed, lacking = _listed(item)
-                found += listed
+                lists.append((item, listed))
                 without += lacking
             else:
-                found.append(_at(*item))
+                lists.append(("", [_at(*item)]))
+        found = _with_own_names(lists)
         secured = [one.address for one in found if one.secured]
         if (ca := options["ca"]) and not secured:
             example = found[0].address or "HOST:PORT"
@@ -91,6 +93,21 @@ class Gateways:
             without=without,
             from_stdin=STDIN in given,
         )
+
+
+def _with_own_names(lists: Sequence[tuple[str, list[pods.PodGateway]]]) -> list[pods.PodGateway]:
+    """Return the gateways of all lists, each once.
+
+    Pods of several clusters or namespaces may have the same name. Then the name of the list follows it.
+    """
+    found = [(one, item) for item, listed in lists for one in dict.fromkeys(listed)]
+    several = Counter(one.name for one in dict.fromkeys(one for one, _ in found))
+    return list(
+        dict.fromkeys(
+            replace(one, name=f"{one.name} ({item})") if item and several[one.name] > 1 else one
+            for one, item in found
+        )
+    )
 
 
 def _at(address: Address, secured: bool) -> pods.PodGateway:

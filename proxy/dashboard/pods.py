@@ -11,9 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
 from itertools import pairwise
+from shlex import quote
 from typing import Any, Final
 
 from proxy.addresses import MAX_PORT, Address
+from proxy.dashboard.snapshot import shown
 
 _CONTAINER: Final = "fetchgate"
 _METRICS_PORT: Final = "gate-metrics"
@@ -50,10 +52,10 @@ def gateways(document: Any) -> tuple[list[PodGateway], int]:
         ValueError: the document is no list of pods, or no pod has a gateway. The message says what to give.
     """
     found, without = [], 0
-    pods = [pod for pod in _pods(document) if _dict(pod, "status").get("phase") not in _HAS_ENDED]
+    pods = [pod for pod in _pods(document) if shown(_dict(pod, "status").get("phase")) not in _HAS_ENDED]
     if not pods:
         raise ValueError("it lists no pod that runs; check the selector and the namespace")
-    namespaces = {_dict(pod, "metadata").get("namespace", "") for pod in pods}
+    namespaces = {shown(_dict(pod, "metadata").get("namespace", "")) for pod in pods}
     for pod in pods:
         container = next(filter(_is_gateway, _containers(pod)), None)
         if container is None:
@@ -76,7 +78,7 @@ def _pods(document: Any) -> Sequence[Any]:
     kind = document.get("kind") if isinstance(document, dict) else None
     if kind == "Pod":
         return [document]
-    items = document.get("items") if kind in {"List", "PodList"} else None
+    items = document.get("items") if kind in ("List", "PodList") else None
     if items is None or not isinstance(items, list):
         raise ValueError(f"it is {f'a {kind},' if kind else 'JSON, but'} not a list of pods; {GIVE}")
     for item in items:  # the items of a PodList, from the API itself, have no kind
@@ -113,9 +115,10 @@ def _metrics_port(container: Mapping[str, Any]) -> int | None:
 
 def _gateway(pod: Any, container: Mapping[str, Any], *, qualified: bool) -> PodGateway:
     about, status = _dict(pod, "metadata"), _dict(pod, "status")
-    name, namespace = _shown(about.get("name", "?")), _shown(about.get("namespace", ""))
-    within = f" --namespace {namespace}" if namespace else ""
-    ip, phase = status.get("podIP"), _shown(status.get("phase", "unknown"))
+    name, namespace = shown(about.get("name", "?")), shown(about.get("namespace", ""))
+    within = f" --namespace {quote(namespace)}" if namespace else ""
+    ip, phase = status.get("podIP"), shown(status.get("phase", "unknown"))
+    at = f"{quote(name)} -c {quote(shown(container.get('name', '')))}"
     admin = _open_port(_option(container, "admin"))
     metrics = _open_port(_option(container, "metrics")) or _metrics_port(container)
     port = admin or metrics
@@ -124,11 +127,11 @@ def _gateway(pod: Any, container: Mapping[str, Any], *, qualified: bool) -> PodG
         problem = f"the pod has no address yet ({phase})"
     return PodGateway(
         name=f"{namespace}/{name}" if qualified else name,
-        address=Address(_shown(ip), port) if port and not problem else None,
+        address=Address(shown(ip), port) if port and not problem else None,
         secured=bool(admin and _option(container, "admin-cert")),
         metrics=not admin,
         problem=problem,
-        command=f"kubectl exec -it{within} {name} -c {_shown(container.get('name', ''))} -- fetchgate top",
+        command=f"kubectl exec -it{within} {at} -- fetchgate top",
     )
 
 
@@ -162,8 +165,3 @@ def _is_loopback(host: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:  # a name, or a variable such as $(POD_IP)
         return host == "localhost"
-
-
-def _shown(text: Any) -> str:
-    """Return a text without characters that a terminal would obey."""
-    return "".join(c if c.isprintable() else "\ufffd" for c in str(text))

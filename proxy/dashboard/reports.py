@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from proxy.dashboard.snapshot import NotAGatewayError, Snapshot
+from proxy.dashboard.snapshot import MAX_REASONS, NotAGatewayError, Snapshot, shown
 
 READY: Final = "ready"
 _SESSIONS_OFF: Final = "sessions are off: a plain wire"
@@ -80,7 +80,8 @@ def of_metrics(text: str) -> Report:
     found: dict[str, list[tuple[Mapping[str, str], float]]] = {}
     try:
         for name, labels, value in _SAMPLE.findall(text):
-            found.setdefault(name, []).append((dict(_LABEL.findall(labels)), float(value)))
+            texts = {label: shown(text) for label, text in _LABEL.findall(labels)}
+            found.setdefault(name, []).append((texts, float(value)))
     except ValueError as error:
         raise NotAGatewayError("a value is no number") from error
     (build, _), *_ = found.get("build_info", [({}, 0.0)])
@@ -116,6 +117,6 @@ def reasons_of(body: bytes) -> tuple[str, ...]:
     """
     try:
         document: Any = json.loads(body)
-        return tuple("".join(c if c.isprintable() else "\ufffd" for c in str(r)) for r in document["reasons"])
+        return tuple(map(shown, document["reasons"][:MAX_REASONS]))
     except (TypeError, KeyError, ValueError) as error:
         raise NotAGatewayError("this is not a /readyz of fetchgate") from error

@@ -20,6 +20,10 @@ _WORDS: Final = re.compile(r"[A-Z][a-z]+")
 _LARGEST: Final = 1 << 63
 """The limit for counts. Real counts are far below it. Figures derived from a higher number could not be
 drawn."""
+MAX_REASONS: Final = 100
+"""How many reasons of a gateway are shown. What responds may send as many as fit into its response."""
+_LONGEST: Final = 1000
+"""The limit for a text, in characters."""
 
 
 class NotAGatewayError(ValueError):
@@ -266,12 +270,12 @@ def _snapshot(document: Mapping[str, Any]) -> Snapshot:
     added, shared = document.get("added", {}), document.get("cooperative", {})
     records, processes = shared.get("records", {}), _list(document.get("workers", []))
     return Snapshot(
-        version=_shown(document["version"]),
+        version=shown(document["version"]),
         time=_number(document.get("time", 0)),
         uptime=_number(document["uptime_seconds"]),
-        state=_shown(document["state"]),
-        reasons=tuple(_shown(reason) for reason in _list(document["reasons"])),
-        listen=_shown(document["listen"]),
+        state=shown(document["state"]),
+        reasons=tuple(map(shown, _list(document["reasons"])[:MAX_REASONS])),
+        listen=shown(document["listen"]),
         sessions_on=bool(sessions["on"]),
         slots_used=_count(sessions["held"]),
         slots=_count(sessions.get("max", 0)),
@@ -301,7 +305,7 @@ def _snapshot(document: Mapping[str, Any]) -> Snapshot:
         groups=tuple(_group(one) for one in _list(shared.get("groups", []))),
         records_kept=_count(records.get("kept", 0)),
         records_filtered=_count(records.get("filtered", 0)),
-        rack=_shown(document.get("rack", "")),
+        rack=shown(document.get("rack", "")),
         detached=sum(_count(times) for times in shared.get("detached", {}).values()),
     )
 
@@ -340,14 +344,14 @@ def _recent(document: Mapping[str, Any]) -> Recent:
 def _client(document: Mapping[str, Any]) -> ClientConnection:
     client, broker = _side(document["client"]), _side(document["broker"])
     software = f"{document['software_name']} {document['software_version']}"
-    address, broker_address = _shown(document["client_address"]), _shown(document.get("broker_address"))
+    address, broker_address = shown(document["client_address"]), shown(document.get("broker_address"))
     return ClientConnection(
         key=f"{address} {broker_address}",
         age=_number(document.get("age_seconds", 0)),
-        client_id=_shown(document["client_id"]),
-        software=_shown(software).strip(),
+        client_id=shown(document["client_id"]),
+        software=shown(software).strip(),
         address=address,
-        broker=BOOTSTRAP if document["broker_id"] is None else _shown(document["broker_id"]),
+        broker=BOOTSTRAP if document["broker_id"] is None else shown(document["broker_id"]),
         version=_count(document["fetch_version"]),
         partitions=_count(document["session_partitions"]),
         epoch=_count(document["session_epoch"]),
@@ -359,21 +363,21 @@ def _client(document: Mapping[str, Any]) -> ClientConnection:
         broker_bytes=broker.fetch_bytes,
         reasons=_counts(document.get("passthrough", {})),
         errors=_counts(document.get("session_errors", {})),
-        phase=_shown(document.get("phase", "")),
+        phase=shown(document.get("phase", "")),
         held=_count(document.get("held_bytes", 0)),
-        last_event=_in_words(_shown(document.get("last_event", ""))),
-        last_error=_shown(document.get("last_error", "")),
-        zone=_shown(document.get("zone", "")),
+        last_event=_in_words(shown(document.get("last_event", ""))),
+        last_error=shown(document.get("last_error", "")),
+        zone=shown(document.get("zone", "")),
         records=_count(document["broker"].get("fetch_record_bytes", 0)),
         records_other_zone=_count(document.get("record_bytes_other_zone", 0)),
     )
 
 
 def _brokers(document: Mapping[str, Any]) -> tuple[BrokerFigures, ...]:
-    brokers = [_broker(_shown(one["id"]), _shown(one["address"]), one) for one in _list(document["brokers"])]
+    brokers = [_broker(shown(one["id"]), shown(one["address"]), one) for one in _list(document["brokers"])]
     bootstrap = document.get("bootstrap")
     if bootstrap is not None and bootstrap["addresses"]:  # transparent mode has no bootstrap
-        brokers.append(_broker(BOOTSTRAP, ", ".join(map(_shown, _list(bootstrap["addresses"]))), bootstrap))
+        brokers.append(_broker(BOOTSTRAP, ", ".join(map(shown, _list(bootstrap["addresses"]))), bootstrap))
     return tuple(brokers)
 
 
@@ -392,22 +396,22 @@ def _broker(name: str, address: str, document: Mapping[str, Any]) -> BrokerFigur
         saved=_count(document.get("saved_bytes", 0)),
         outstanding=_count(document.get("outstanding_requests", 0)),
         late=_number(document.get("oldest_request_seconds", 0)),
-        problem=_shown(document["problem"]),
+        problem=shown(document["problem"]),
         problem_seconds=_number_or_none(document.get("problem_seconds")),
-        rack=_shown(document.get("rack") or ""),
+        rack=shown(document.get("rack") or ""),
     )
 
 
 def _group(document: Mapping[str, Any]) -> GroupFigures:
     return GroupFigures(
-        name=_shown(document["group"]),
-        exclusive=_shown(document["exclusive"]),
+        name=shown(document["group"]),
+        exclusive=shown(document["exclusive"]),
         unowned=_count(document.get("unowned_ranges", 0)),
         members=tuple(
             MemberFigures(
-                client_id=_shown(member["client_id"]),
-                host=_shown(member["client_host"]),
-                state=_shown(member["state"]),
+                client_id=shown(member["client_id"]),
+                host=shown(member["client_host"]),
+                state=shown(member["state"]),
                 lanes=tuple(_lane(lane) for lane in _list(member["lanes"])),
             )
             for member in _list(document["members"])
@@ -418,7 +422,7 @@ def _group(document: Mapping[str, Any]) -> GroupFigures:
 def _lane(document: Mapping[str, Any]) -> LaneFigures:
     lag = _number_or_none(document.get("lag"))
     return LaneFigures(
-        topic=_shown(document["topic"]),
+        topic=shown(document["topic"]),
         partition=_count(document["partition"]),
         ranges=tuple((_hash(low), _hash(high)) for low, high in _list(document["ranges"])),
         lag=None if lag is None else int(lag),
@@ -435,7 +439,7 @@ def _hash(text: Any) -> int:
 def _event(document: Mapping[str, Any], now: float) -> PastEvent:
     return PastEvent(
         ago=max(0.0, now - _number(document["at"])),
-        text=_shown(document["text"]),
+        text=shown(document["text"]),
         count=_count(document.get("count", 1)),
         warning=bool(document.get("warning", False)),
     )
@@ -464,7 +468,7 @@ def _count(value: Any) -> int:
 
 
 def _counts(document: Mapping[Any, Any]) -> dict[str, int]:
-    return {_shown(name): _count(count) for name, count in document.items()}
+    return {shown(name): _count(count) for name, count in document.items()}
 
 
 def _list(value: Any) -> list[Any]:
@@ -473,6 +477,6 @@ def _list(value: Any) -> list[Any]:
     return value
 
 
-def _shown(text: Any) -> str:
-    """Return a text without characters that a terminal would obey."""
-    return "".join(c if c.isprintable() else "\ufffd" for c in str(text))
+def shown(text: Any) -> str:
+    """Return a text without characters that a terminal would obey, and not longer than `_LONGEST`."""
+    return "".join(c if c.isprintable() else "\ufffd" for c in str(text)[:_LONGEST])

@@ -1,5 +1,6 @@
 """The rows of several gateways: what each reports, what is wrong first, and how they are drawn."""
 
+import json
 import re
 from dataclasses import replace
 from typing import Any
@@ -12,10 +13,11 @@ from rich.cells import cell_len
 from proxy.dashboard import fleet_view
 from proxy.dashboard.choice import Selection, press, split_keys
 from proxy.dashboard.fleet import SORTS, WORST_FIRST, Fleet, chosen, has_meaning, listed
-from proxy.dashboard.reports import of_metrics, reasons_of
-from proxy.dashboard.snapshot import NotAGatewayError
+from proxy.dashboard.reports import of_metrics, of_state, reasons_of
+from proxy.dashboard.snapshot import NotAGatewayError, parse
 from tests.dashboard.drawn import FOLDER
 from tests.dashboard.fleets import CHOICES, FLEETS, METRICS, NAMED, draw, kept, large, mixed, report
+from tests.dashboard.scenes import SCENES
 from tests.dashboard.test_view import COLOUR
 from tests.examples import examples
 
@@ -189,3 +191,19 @@ def test_what_keys_do(keys: str, changed: dict[str, Any]) -> None:
         if has_meaning(key, choice):
             choice = press(choice, key, listed(rows, lines=0, page=5))
     assert choice == replace(WORST_FIRST, **changed)
+
+
+def test_what_a_terminal_would_obey_is_not_shown_of_metrics() -> None:
+    text = METRICS.replace('state="degraded"', 'state="\x1b[2J"')
+    told = of_metrics(text.replace('version="', 'version="\x1b]0;x\x07'))
+    assert told.state == "\ufffd[2J"
+    assert told.version.startswith("\ufffd]0;x\ufffd")
+
+
+def test_texts_without_end_are_cut() -> None:
+    """What responds may be anything: drawing three million reasons took a minute."""
+    document = SCENES["degraded"]()
+    document["reasons"] = ["x" * 100_000] * 100_000
+    told = of_state(parse(document))
+    assert told.wrong == ("x" * 1000,) * 100
+    assert reasons_of(json.dumps({"reasons": ["y" * 2000] * 200}).encode()) == ("y" * 1000,) * 100

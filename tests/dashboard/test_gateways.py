@@ -95,6 +95,17 @@ def test_pods_come_from_a_file_or_standard_input(tmp_path: Path, stdin: Any) -> 
         assert (third.reader, third.problem) == (None, "the pod has no address yet (Pending)")
 
 
+def test_pods_of_two_lists_with_the_same_name_are_two_gateways(tmp_path: Path) -> None:
+    """The lists may come from two namespaces or two clusters."""
+    lists = [str(tmp_path / name) for name in ("east.json", "west.json")]
+    for file, ip in zip(lists, ("10.0.0.7", "10.9.0.7"), strict=True):
+        Path(file).write_text(json.dumps(listed(pod("orders-0", ip), pod(f"of-{ip}", ip))))
+    members = asked(f"@{lists[0]}", f"@{lists[1]}", f"@{lists[0]}").members
+    assert [one.name for one in members] == [
+        *(f"orders-0 (@{lists[0]})", "of-10.0.0.7", f"orders-0 (@{lists[1]})", "of-10.9.0.7")
+    ]
+
+
 def test_standard_input_may_have_addresses(stdin: Any) -> None:
     stdin("a:1\nb:2\n")
     assert [one.name for one in asked("-", "c:3").members] == ["a:1", "b:2", "c:3"]

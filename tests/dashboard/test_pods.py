@@ -114,7 +114,10 @@ def test_pods_without_a_gateway_are_counted_and_ended_ones_left_out() -> None:
 
 
 def test_what_a_terminal_would_obey_is_not_shown() -> None:
-    assert one(pod("a\x1b[2J")).name == "a\ufffd[2J"
+    found = one(pod("a\x1b[2J"))
+    assert found.name == "a\ufffd[2J"
+    assert " 'a\ufffd[2J' -c fetchgate " in found.command, "nor would a shell obey it"
+    assert " 'a; reboot' " in one(pod("a; reboot")).command
 
 
 @pytest.mark.parametrize(
@@ -125,6 +128,8 @@ def test_what_a_terminal_would_obey_is_not_shown() -> None:
         ({"kind": "Deployment"}, "it is a Deployment, not a list of pods; give"),
         ({"kind": "List"}, "it is a List, not a list of pods; give"),
         (listed(pod("a"), {"kind": "Service"}), "it lists a Service that is not a Pod; give what kubectl"),
+        ({"kind": ["List"]}, "it is a ['List'], not a list of pods; give"),
+        (listed({"metadata": {"namespace": []}, "status": {"phase": []}}), "none of its 1 pods has a"),
         (listed(1), "it lists a value that is not a Pod; give what kubectl"),
         (listed(), "it lists no pod that runs; check the selector and the namespace"),
         (listed(pod("a", phase="Failed")), "it lists no pod that runs; check"),
