@@ -95,7 +95,8 @@ def refusal(pod: dict[str, Any]) -> str:
     answer = response(pod)
     message: str = answer["status"].pop("message")
     assert answer == {"allowed": False, "status": {"code": 400}}
-    assert "\n" not in message
+    assert message.isprintable()
+    assert len(message) < 400
     return message
 
 
@@ -254,6 +255,17 @@ def test_a_pod_in_the_network_of_its_node_is_left_alone_and_told_why() -> None:
     }
 
 
+def test_a_gateway_that_could_not_start_anywhere_keeps_no_pod_from_starting() -> None:
+    """The pod's annotations are right, and its owner can't mend the container."""
+    wrong = {"name": "FETCHGATE_MAX_SESSIONS", "value": "many"}
+    answer = response(pod(ASKS), sidecar(wrong))
+    assert answer.pop("allowed") is True
+    (warning,) = answer.pop("warnings")
+    assert warning.startswith("fetchgate is not added, because it could not start: FETCHGATE_MAX_SESSIONS: ")
+    assert answer == {}
+    assert patch(pod(ASKS | {"fetchgate/max-sessions": "5"}), sidecar(wrong)), "the pod has its own"
+
+
 # -- refused
 
 WITH_KAFKA: Final = {"fetchgate/bootstrap-env": "KAFKA"}
@@ -297,6 +309,16 @@ WITH_KAFKA: Final = {"fetchgate/bootstrap-env": "KAFKA"}
         ),
         (ASKS | {"fetchgate/resources": "96Mi"}, [], "fetchgate/resources: give JSON such as "),
         (ASKS | {"fetchgate/resources": '{"memory": "96Mi"}'}, [], "fetchgate/resources: give JSON such as "),
+        *(
+            (ASKS | {"fetchgate/resources": text}, [], "fetchgate/resources: give JSON such as ")
+            for text in ("9\n6", '{"limits": 1}', '{"limits": {"cpu": NaN}}', "[" * 100_000, "x\x1b[2J")
+        ),
+        ({"fetchgate/a\nb": "1"}, [], "fetchgate/a\\nb: there is no such annotation"),
+        (
+            ASKS | {"fetchgate/capture": "/tmp", "fetchgate/capture-records": "few"},
+            [],
+            "fetchgate/capture-records: ",
+        ),
         (ASKS | {"fetchgate/max-sessions": "many"}, [], "fetchgate/max-sessions: "),
         (ASKS | {"fetchgate/max-inflight-bytes": "1x"}, [], "fetchgate/max-inflight-bytes: "),
         ({"fetchgate/bootstrap": "kafka:port"}, [], "fetchgate/bootstrap: "),
@@ -363,6 +385,16 @@ def test_what_is_no_review_is_answered_with_an_error_and_the_server_goes_on(
 ) -> None:
     status, text = server.ask("/inject", body)
     assert (status, text.startswith("this is no AdmissionReview of a pod: ")) == (400, True)
+    assert server.runs()
+
+
+def test_a_review_without_end_is_not_read_to_its_end(server: Injector) -> None:
+    status, text = server.ask("/inject", json.dumps(asked(pod({"note": "x" * (4 << 20)}))))
+    assert (status, text) == (
+        400,
+        "this is no AdmissionReview of a pod: ValueError('more than 4194304 bytes')",
+    )
+    assert server.ask("/inject", "[" * 1_000_000)[0] == 400
     assert server.runs()
 
 

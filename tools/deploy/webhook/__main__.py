@@ -21,10 +21,14 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
+from proxy.printable import printable
+
 from .injection import Json, review
 
 DRAIN_SECONDS: Final = 5
 """How long reviews may take that are being answered when the server is to end."""
+MAX_BODY_BYTES: Final = 4 << 20
+"""The longest AdmissionReview: no pod is as long, and anyone in the cluster may connect."""
 log: Final = logging.getLogger("fetchgate.injector")
 
 
@@ -32,12 +36,26 @@ async def inject(request: Request, sidecar: Path) -> Response:
     """Answer an AdmissionReview, and log what became of the pod."""
     container = _read(sidecar)
     try:
-        asked = await request.json()
+        asked = json.loads(await _body(request))
         answer = review(asked, container)
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
+    except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
         return PlainTextResponse(f"this is no AdmissionReview of a pod: {error!r}", status_code=400)
     log.info("%s: %s", _called(asked["request"]), _told(answer["response"]))
     return JSONResponse(answer)
+
+
+async def _body(request: Request) -> bytes:
+    """Return the body of a request.
+
+    Raises:
+        ValueError: it is longer than `MAX_BODY_BYTES`.
+    """
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > MAX_BODY_BYTES:
+            raise ValueError(f"more than {MAX_BODY_BYTES} bytes")
+    return bytes(body)
 
 
 async def livez(_: Request) -> Response:
@@ -101,7 +119,7 @@ def _read(sidecar: Path) -> Json:
 
 def _called(request: Json) -> str:
     metadata = request["object"]["metadata"]
-    return f"{request.get('namespace')}/{metadata.get('name') or metadata.get('generateName')}"
+    return printable(f"{request.get('namespace')}/{metadata.get('name') or metadata.get('generateName')}")
 
 
 def _told(response: Json) -> str:

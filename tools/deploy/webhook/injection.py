@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from proxy.config import OPTIONS, load
 from proxy.options import ConfigError
+from proxy.printable import printable
 
 NAME: Final = "fetchgate"
 """The name of the gateway's container."""
@@ -29,6 +30,8 @@ FIXED: Final = ("listen", "admin", "metrics", "transparent")
 BOOTSTRAP: Final = OPTION_OF["bootstrap"].variable
 UNKNOWN_YET: Final = {BOOTSTRAP: "kafka:9092", OPTION_OF["rack"].variable: "rack"}
 """Values to check options with whose own values only the kubelet knows (`valueFrom`)."""
+_SHOWN: Final = 100
+"""How many characters of a wrong value are shown."""
 
 Json = dict[str, Any]
 """A JSON object: an object of Kubernetes, or an operation of a JSON Patch (RFC 6902)."""
@@ -63,7 +66,7 @@ def review(asked: Json, sidecar: Json) -> Json:
     try:
         decision = decide(request["object"], sidecar)
     except WrongAnnotationError as error:
-        response |= {"allowed": False, "status": {"code": 400, "message": str(error)}}
+        response |= {"allowed": False, "status": {"code": 400, "message": printable(str(error))}}
     else:
         if decision.patch:
             patch = base64.b64encode(json.dumps(decision.patch).encode()).decode()
@@ -92,19 +95,23 @@ def decide(pod: Json, sidecar: Json) -> Decision:
             warning="fetchgate is not added: with hostNetwork, the gateway's ports would be open on the node"
         )
     _check_names(asked)
+    own = {entry["name"]: entry for entry in sidecar["env"]}
     options = {
         OPTION_OF[name].variable: {"name": OPTION_OF[name].variable, "value": text}
         for name, text in asked.items()
         if name in OPTION_OF
     }
-    env = {entry["name"]: entry for entry in sidecar["env"]} | options
+    env = own | options
     variable = asked.get(BOOTSTRAP_ENV)
     listen = env[OPTION_OF["listen"].variable]["value"]
     if variable is not None and BOOTSTRAP not in options:
         env |= _brokers_of(pod, variable, listen)
     if BOOTSTRAP not in env:
         raise WrongAnnotationError(_no_brokers(variable))
-    _check_options(env, asked)
+    if problem := _problem(env):
+        if problem_of_all := _problem({BOOTSTRAP: {}} | own):  # no annotation of this pod is to blame
+            return Decision(warning=f"fetchgate is not added, because it could not start: {problem_of_all}")
+        raise WrongAnnotationError(_blamed(problem, asked))
     container = {**sidecar, "env": [*env.values()]}
     if IMAGE in asked:
         container["image"] = asked[IMAGE]
@@ -186,21 +193,21 @@ def _no_brokers(variable: str | None) -> str:
     )
 
 
-def _check_options(env: Mapping[str, Json], asked: Mapping[str, str]) -> None:
-    """Check the gateway's options, as the gateway itself does when it starts.
-
-    Raises:
-        WrongAnnotationError: an option can't be used.
-    """
+def _problem(env: Mapping[str, Json]) -> str:
+    """Return why a gateway with these variables would not start. Empty if it would."""
     values = {name: entry.get("value", UNKNOWN_YET.get(name)) for name, entry in env.items()}
     try:
         load({}, {name: value for name, value in values.items() if value is not None}, None)
     except ConfigError as error:
-        text = str(error)
-        for name, option in OPTION_OF.items():
-            if name in asked:
-                text = text.replace(option.variable, f"{PREFIX}{name}")
-        raise WrongAnnotationError(text.replace(BOOTSTRAP, asked.get(BOOTSTRAP_ENV, BOOTSTRAP))) from None
+        return str(error)
+    return ""
+
+
+def _blamed(problem: str, asked: Mapping[str, str]) -> str:
+    """Return a problem in which annotations are named instead of the gateway's variables."""
+    for name in sorted(asked.keys() & OPTION_OF.keys(), key=len, reverse=True):  # tls-cert-of before tls-cert
+        problem = problem.replace(OPTION_OF[name].variable, f"{PREFIX}{name}")
+    return problem.replace(BOOTSTRAP, asked.get(BOOTSTRAP_ENV, BOOTSTRAP))
 
 
 def _resources(text: str) -> Json:
@@ -211,11 +218,16 @@ def _resources(text: str) -> Json:
     """
     try:
         resources = json.loads(text)
-    except ValueError:
+        json.dumps(resources, allow_nan=False)  # Python reads NaN, which is no JSON
+    except (ValueError, RecursionError):
         resources = None
-    if not isinstance(resources, dict) or not resources.keys() <= {"requests", "limits"}:
+    if (
+        not isinstance(resources, dict)
+        or not resources.keys() <= {"requests", "limits"}
+        or not all(isinstance(quantities, dict) for quantities in resources.values())
+    ):
         example = '{"requests": {"memory": "128Mi"}}'
-        raise WrongAnnotationError(f"{PREFIX}{RESOURCES}: give JSON such as {example}, not {text}")
+        raise WrongAnnotationError(f"{PREFIX}{RESOURCES}: give JSON such as {example}, not {text[:_SHOWN]}")
     return resources
 
 
