@@ -21,7 +21,7 @@ MEASURES = [
     (block, BLOCKS[at + 1]) for at, block in enumerate(BLOCKS) if block[0].startswith("fetchgate replay ")
 ]
 SIDE_BY_SIDE = {
-    "as it is": "direct",
+    "with default settings": "direct",
     "`fetch.min.bytes=65536`": "fetch.min.bytes",
     "with 10 of the 100 partitions": "10 partitions",
     "Java, with its own sessions": "Java",
@@ -117,11 +117,11 @@ def test_consumers_side_by_side_have_the_figures_of_the_benchmark() -> None:
             "{} ms with 2,000",
         ),
         ("Idle: 1,000 partitions, one with 100 records/s", "proxy", "gateway", "{} % of a core"),
-        ("Idle: 1,000 partitions, one with 100 records/s", "broker", "direct", "in place of {} %"),
+        ("Idle: 1,000 partitions, one with 100 records/s", "broker", "direct", "instead of {} %"),
         ("Idle: 1,000 partitions, one with 100 records/s", "broker", "gateway", "needs {} %"),
         ("Resident memory", "one client, after drains", "gateway", "{} MB with one client"),
         ("Never dearer than the wire", "slow aiokafka", "gateway", "had {} kB"),
-        ("Never dearer than the wire", "slow aiokafka", "direct", "in place of {} (`--only law6`)"),
+        ("Never dearer than the wire", "slow aiokafka", "direct", "instead of {} (`--only law6`)"),
     ],
 )
 def test_a_figure_is_that_of_the_benchmarks(title: str, row: str, column: str, told: str) -> None:
