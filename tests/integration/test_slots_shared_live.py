@@ -6,17 +6,28 @@
 import logging
 import os
 import random
+import subprocess
+import sys
 import time
 from contextlib import ExitStack
 from typing import Final
 
 import pytest
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # its types do not export these names
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
 
 from proxy.core.savings import CREDIT_EXCHANGES, PLAIN_PER_LOST
 from tests.integration.fetching import Fetcher
 from tools.gateway import GatewayProcess
 from tools.kafka import LATEST, Broker
 from tools.kafka.admin import Admin
+from tools.kafka.ports import free_ports
 
 pytestmark = [pytest.mark.integration, pytest.mark.soak, pytest.mark.timeout(1200)]
 
@@ -77,3 +88,27 @@ def test_gateways_that_share_too_few_slots(release: str, fewest: int) -> None:
         plain = link["client"]["fetch_request_bytes"] + link["client"]["fetch_response_bytes"]
         fetches = sum(link["client"]["fetches"].values())
         assert -link["saved_bytes"] <= plain / PLAIN_PER_LOST + CREDIT_EXCHANGES * plain / fetches
+
+
+def test_a_broker_that_may_not_be_asked_for_its_slots() -> None:
+    """``--check --gateways`` assumes Kafka's default if DescribeConfigs of the cluster is denied."""
+    rules = {
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "allow.everyone.if.no.acl.found": "true",
+    }
+    with Broker(properties=rules) as broker:
+        admin = AdminClient({"bootstrap.servers": broker.address})
+        for operation, permission in (
+            (AclOperation.ALL, AclPermissionType.ALLOW),  # the broker itself is of the same user
+            (AclOperation.DESCRIBE_CONFIGS, AclPermissionType.DENY),
+        ):
+            resource = (ResourceType.BROKER, "kafka-cluster", ResourcePatternType.LITERAL)
+            rule = AclBinding(*resource, "User:ANONYMOUS", "*", operation, permission)
+            admin.create_acls([rule])[rule].result(60)
+        command = [sys.executable, "-m", "proxy", "proxy", "-b", broker.address, "--admin", "off"]
+        command += ["--listen", f"127.0.0.1:{free_ports(3)}", "--max-sessions", "10", "--check"]
+        done = subprocess.run(
+            [*command, "--gateways", "20"], capture_output=True, text=True, check=False, timeout=60
+        )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1,000 are assumed: DescribeConfigs of the cluster is not allowed here" in done.stdout
