@@ -234,6 +234,7 @@ def _command(argv: Sequence[str]) -> int:
     if arguments["gateways"] and not arguments["check"]:
         text = "--gateways N needs --check"
         parser.exit(EXIT_USAGE, usage("fetchgate proxy", text))
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy's, which would start a thread for each CPU
     from proxy.server import main as running  # noqa: PLC0415 - this import takes half a second, and other commands do not need it
 
     return running.run(arguments)

@@ -1,5 +1,6 @@
 """A gateway imports only what its options need: most of the memory of an idle one is imported modules."""
 
+import os
 import signal
 import socket
 import subprocess
@@ -51,8 +52,11 @@ LATE: Final = {
 """Modules that a gateway imports only if an option, another command or a mistake needs them."""
 
 
-def imported(*options: str) -> set[str]:
-    """Return the modules that a gateway has imported when it has had a client and told its metrics."""
+def imported(*options: str) -> tuple[set[str], int]:
+    """Run a gateway until it has had a client and told its metrics.
+
+    Return the modules that it has imported, and the number of its threads.
+    """
     listen, admin = (f"127.0.0.1:{port}" for port in (free_ports(1), free_ports(1)))
     command = [sys.executable, "-c", _WATCHED, "proxy", "--bootstrap", "127.0.0.1:1"]
     process = subprocess.Popen(
@@ -69,21 +73,23 @@ def imported(*options: str) -> set[str]:
             client.sendall(bytes.fromhex("0000000a00120000000000010000"))
             for page in ("metrics", "state"):
                 urllib.request.urlopen(f"http://{admin}/{page}", timeout=30).close()
+        threads = len(os.listdir(f"/proc/{process.pid}/task"))  # noqa: PTH208 - only their number counts
         process.send_signal(signal.SIGTERM)
         told, _ = process.communicate(timeout=60)
     finally:
         process.kill()
         process.communicate()
     assert process.returncode == 0
-    return set(told.split())
+    return set(told.split()), threads
 
 
 @pytest.mark.slow
 def test_a_gateway_with_default_options_imports_little() -> None:
-    modules = imported()
+    modules, threads = imported()
     libraries = {name.partition(".")[0] for name in modules} - sys.stdlib_module_names - {"proxy"}
     assert {name for name in libraries if "cython" not in name} == NEEDED  # uvloop's runtime has such names
     assert not modules & LATE
+    assert threads == 1, "numpy's library for linear algebra has one for each CPU, if nobody stops it"
 
 
 def test_what_is_imported_late_exists() -> None:
@@ -92,5 +98,5 @@ def test_what_is_imported_late_exists() -> None:
 
 @pytest.mark.slow
 def test_what_is_imported_late_is_there_when_an_option_needs_it(tmp_path: Path) -> None:
-    modules = imported("--capture", str(tmp_path), "--rack", "a", "--follow-leader", "fetch")
+    modules, _ = imported("--capture", str(tmp_path), "--rack", "a", "--follow-leader", "fetch")
     assert {"dpkt", "proxy.capture.tap", "proxy.server.rack_audit", "proxy.core.siblings"} <= modules

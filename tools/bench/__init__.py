@@ -17,8 +17,8 @@ megabytes per second and milliseconds are not.
   proxy's CPU.
 - `connections`: CPU of the proxies while 500 connections fetch one partition each.
 - `idle`: CPU of proxy and broker while one partition of 1,000 is busy.
-- `memory`: resident bytes at start, after bulk, by connection, by partition, over time.
-- `operations`: time from start to ready, memory when idle, size of the installed packages.
+- `memory`: resident bytes of a sidecar, idle and with one client; by connection, by partition, over time.
+- `operations`: time from start to ready, size of the installed packages.
 - `others`: latency of one client while other clients of the same gateway misbehave.
 - `drain`: time to stop after SIGTERM while many connections are busy.
 - `moves`: leaders move while clients run; the time from a client's error to its request to the new leader.

@@ -27,8 +27,11 @@ SETTLE_SECONDS: Final = 3.0
 FLAT: Final = 3
 """The number of windows with traffic, one after the other. The growth of memory is measured from the end of
 the first window on."""
-RESIDENT_LIMIT, CONNECTION_LIMIT, PARTITION_LIMIT = 60.0, 20.0, 150.0
-"""The limits for memory: 60 MB with one client, 20 KB for a connection, 150 bytes for a partition."""
+SIDECAR: Final = 100
+"""The number of partitions of the one client of a sidecar."""
+SIDECAR_LIMIT, RESIDENT_LIMIT, CONNECTION_LIMIT, PARTITION_LIMIT = 35.0, 45.0, 20.0, 150.0
+"""The limits for memory: 35 MB for a sidecar that is idle or has one client, 45 MB after this client has read
+much, 20 KB for a connection, 150 bytes for a partition."""
 GROWTH_LIMIT: Final = 2.0
 """The limit for the growth of memory in the last two thirds of these windows, in MB."""
 
@@ -48,11 +51,24 @@ def run(stage: BenchStage) -> list[FigureTable]:
         proxies = {FLOOR: stack.enter_context(stage.floor()), GATEWAY: stack.enter_context(stage.gateway())}
         time.sleep(SETTLE_SECONDS)
         start = {name: proxy.meter.resident / 1e6 for name, proxy in proxies.items()}
+        stage.report("memory: a sidecar with one client ...")
+        one = {name: _with_one_client(stage, proxy) for name, proxy in proxies.items()}
         after = {name: _after_drain(proxy, drained, records) for name, proxy in proxies.items()}
         stage.report(f"memory: growth in {FLAT * stage.seconds:.0f} s ...")
         grown = _growth(stage, proxies[GATEWAY], topic_id)
     resident = [
-        FigureRow(name="at start", unit="MB", values=start),
+        FigureRow(name="an idle sidecar", unit="MB", values=start, limit=SIDECAR_LIMIT),
+        FigureRow(
+            name="a sidecar with one client",
+            unit="MB",
+            values={name: resident for name, (resident, _) in one.items()},
+            limit=SIDECAR_LIMIT,
+        ),
+        FigureRow(
+            name="of it, without the code of libraries",
+            unit="MB",
+            values={name: own for name, (_, own) in one.items()},
+        ),
         FigureRow(name="one client, after drains", unit="MB", values=after, limit=RESIDENT_LIMIT),
         FigureRow(name="an idle connection", unit="KB", values=idle, limit=CONNECTION_LIMIT),
         FigureRow(
@@ -64,10 +80,23 @@ def run(stage: BenchStage) -> list[FigureTable]:
         FigureRow(name="growth under traffic", unit="MB", values={GATEWAY: grown}, limit=GROWTH_LIMIT),
     ]
     notes = [
+        f"One client: confluent-kafka with {SIDECAR} partitions, 50 records a second. The code of libraries",
+        "is in memory once for all gateways of a machine.",
         f"Idle: of {IDLE}, each with one to the broker. Partition: of {SESSION:,}, by tracemalloc.",
         f"Growth: the last two thirds of {FLAT * stage.seconds:.0f} s; see --seconds for a longer watch.",
     ]
     return [FigureTable(part="memory", title="Resident memory", rows=resident, notes=notes)]
+
+
+def _with_one_client(stage: BenchStage, proxy: Proxy) -> tuple[float, float]:
+    """Return the resident memory of a proxy with one client, and the part that is in no file, in MB."""
+    with ExitStack() as stack:
+        topic = stack.enter_context(stage.topic(SIDECAR))
+        command = ["tools.bench.load", "produce", stage.broker.address, topic, f"--partitions={SIDECAR}"]
+        stack.enter_context(Load(*command, "--rate=50")).ready()
+        stack.enter_context(consumer(proxy.address, topic, SIDECAR)).ready()
+        time.sleep(stage.seconds)
+        return proxy.meter.resident / 1e6, proxy.meter.own / 1e6
 
 
 def _after_drain(proxy: Proxy, topic: str, records: int) -> float:
@@ -79,6 +108,8 @@ def _after_drain(proxy: Proxy, topic: str, records: int) -> float:
 
 def _idle(proxy: Proxy, topic_id: str) -> float:
     """Return how many KB of a proxy's memory each of many idle connections needs."""
+    with clients(proxy.address, topic_id, 1) as load:
+        load.ready()  # what the first connection brings is for all
     time.sleep(SETTLE_SECONDS)
     before = proxy.meter.resident
     with clients(proxy.address, topic_id, IDLE) as load:

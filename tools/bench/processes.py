@@ -13,6 +13,7 @@ import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from sysconfig import get_path
 from typing import IO, Any, Final, Self
 
 import psutil
@@ -28,6 +29,7 @@ START_SECONDS: Final = 60.0
 broker."""
 
 
+_ROOT: Final = Path(__file__).parents[2]
 _CPU_CLOCK: Final = 2
 """The number of the kernel's clock for a process's CPU time (clock_getcpuclockid(3))."""
 
@@ -78,6 +80,12 @@ class ProcessMeter:
     def resident(self) -> int:
         """The resident memory of the process now, in bytes."""
         return int(self._process.memory_info().rss)
+
+    @property
+    def own(self) -> int:
+        """The resident memory without the pages of files, in bytes. Gateways of a machine share those."""
+        memory = self._process.memory_info()
+        return int(memory.rss - memory.shared)
 
 
 def _cpu(process: psutil.Process) -> float:
@@ -174,7 +182,9 @@ class BenchGateway(Proxy):
     def __init__(self, bootstrap: str, *options: str, node_id: int = 1) -> None:
         port = free_ports(node_id + 3)
         self._admin = f"{HOST}:{port + node_id + 2}"
-        command = [sys.executable, "-m", "proxy", "proxy", "--bootstrap", bootstrap]
+        # As where it is installed: what Python imports at its start in a development environment takes 3 MB.
+        path = f"PYTHONPATH={_ROOT}:{get_path('purelib')}"
+        command = ["env", path, sys.executable, "-S", "-m", "proxy", "proxy", "--bootstrap", bootstrap]
         command += ["--listen", f"{HOST}:{port}", "--admin", self._admin, *options]
         super().__init__(command, port)
         self.node_port = port + 1 + node_id

@@ -40,7 +40,7 @@ The MiB that are requested: the worst case of docs/users/deploy/running.md, roun
 what it keeps of clients' sessions and of leaders, one response of 50 MiB, and five quarters of --max-inflight-bytes.
 */}}
 {{- define "fetchgate.memory" -}}
-{{- $worst := add 57000000 24000000 52428800 (div (mul 5 (int64 .Values.maxInflightBytes)) 4) }}
+{{- $worst := add 42000000 24000000 52428800 (div (mul 5 (int64 .Values.maxInflightBytes)) 4) }}
 {{- mul 64 (div (add $worst 67108863) 67108864) }}
 {{- end }}
 
