@@ -476,6 +476,8 @@ class Server:
         if not (fetches or config.rack_clients):
             return
         if self._siblings is None:
+            # With the first client, its files may be those of another version: an upgrade may be under way.
+            import proxy.core.leader_retry  # noqa: F401, PLC0415 - `Connection` uses it
             from proxy.core.siblings import Siblings  # noqa: PLC0415 - most gateways do not need it
 
             self._siblings = Siblings(fetches=fetches, produces=config.follow_leader == "idempotent")

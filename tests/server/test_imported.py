@@ -15,9 +15,11 @@ import pytest
 from tools.kafka.ports import free_ports
 
 _WATCHED: Final = """
-import atexit, sys
-before = set(sys.modules)
+import atexit, gc, sys
+before, started = set(sys.modules), set()
 atexit.register(lambda: print(*sorted(set(sys.modules) - before)))
+atexit.register(lambda: print(*sorted(set(sys.modules) - started)))
+gc.freeze = lambda: started.update(sys.modules)  # the last step of the start
 from proxy.cli import main
 sys.exit(main())
 """
@@ -55,7 +57,8 @@ LATE: Final = {
 def imported(*options: str) -> tuple[set[str], int]:
     """Run a gateway until it has had a client and told its metrics.
 
-    Return the modules that it has imported, and the number of its threads.
+    Return the modules that it has imported, and the number of its threads. No package but Python's own is
+    imported after the start: an upgrade may have replaced its files, and a client would wait.
     """
     listen, admin = (f"127.0.0.1:{port}" for port in (free_ports(1), free_ports(1)))
     command = [sys.executable, "-c", _WATCHED, "proxy", "--bootstrap", "127.0.0.1:1"]
@@ -80,7 +83,9 @@ def imported(*options: str) -> tuple[set[str], int]:
         process.kill()
         process.communicate()
     assert process.returncode == 0
-    return set(told.split()), threads
+    late, modules = told.splitlines()
+    assert {name for name in late.split() if name.partition(".")[0] not in sys.stdlib_module_names} == set()
+    return set(modules.split()), threads
 
 
 @pytest.mark.slow
@@ -98,5 +103,6 @@ def test_what_is_imported_late_exists() -> None:
 
 @pytest.mark.slow
 def test_what_is_imported_late_is_there_when_an_option_needs_it(tmp_path: Path) -> None:
-    modules, _ = imported("--capture", str(tmp_path), "--rack", "a", "--follow-leader", "fetch")
+    modules, _ = imported("--capture", str(tmp_path), "--rack", "a", "--rack-reads", "client")
+    modules |= imported("--follow-leader", "fetch")[0]
     assert {"dpkt", "proxy.capture.tap", "proxy.server.rack_audit", "proxy.core.siblings"} <= modules
