@@ -3,6 +3,7 @@
 A pod saves bytes, and ends without errors.
 """
 
+import base64
 import json
 import os
 from collections.abc import Iterator
@@ -18,8 +19,9 @@ from tests.integration.bystander import until
 from tests.integration.images import Podman, podman
 from tests.integration.namespaces import LACKING, MODES
 from tests.integration.node import ABSENT, HOST, KAFKA, PAUSE, Node
-from tests.tools.test_deploy import ROOT, commands
+from tests.tools.test_deploy import ROOT, commands, rendered
 from tests.tools.test_helm import EVERYTHING, HELM, ran
+from tools.certificates import Authority
 from tools.kafka import Broker
 from tools.kafka.admin import Admin
 from tools.netns import Namespace
@@ -46,6 +48,7 @@ CLIENT: Final = "docker.io/edenhill/kcat:1.7.1"
 """The image of the client. The test builds it from Debian's package."""
 GATEWAY: Final = f"docker.io/library/fetchgate:{VERSION}"
 RULES: Final = f"docker.io/library/fetchgate-rules:{VERSION}"
+INJECTOR: Final = f"docker.io/library/fetchgate-injector:{VERSION}"
 CLIENT_FILE: Final = f"""
 FROM {images.BASES[0]}
 RUN apt-get update && apt-get install --yes --no-install-recommends kcat
@@ -75,7 +78,7 @@ def broker() -> Broker:
 def node(podman: Podman, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     """Start a Kubernetes node with all images, and a broker with the topic."""
     folder = tmp_path_factory.mktemp("node")
-    archives = [_archive(podman, folder, name) for name in (GATEWAY, RULES, CLIENT, PAUSE)]
+    archives = [_archive(podman, folder, name) for name in (GATEWAY, RULES, INJECTOR, CLIENT, PAUSE)]
     with ExitStack() as stack:
         network = stack.enter_context(Namespace())
         node = stack.enter_context(Node(network, folder, archives))
@@ -126,10 +129,63 @@ def chart(mode: str, folder: Path) -> tuple[str, Path]:
     return "--filename", file
 
 
+def client(folder: Path) -> tuple[str, Path]:
+    """Return kubectl's arguments for a client without a gateway, which asks the injector for one."""
+    deployment = rendered("explicit")
+    template = deployment["spec"]["template"]
+    del template["spec"]["initContainers"]
+    (app,) = template["spec"]["containers"]
+    app["env"] = [{"name": "BOOTSTRAP_SERVERS", "value": f"{KAFKA}:9092"}]
+    template["metadata"]["annotations"] = {"fetchgate/bootstrap-env": "BOOTSTRAP_SERVERS"}
+    (file := folder / "client.json").write_text(json.dumps(deployment))
+    return "--filename", file
+
+
+@pytest.fixture
+def injecting(node: Node, tmp_path: Path) -> Iterator[None]:
+    """Run the injector in the cluster, for pods of the namespace default."""
+    authority = Authority(tmp_path)
+    pair = authority.sign("injector", "fetchgate-injector.fetchgate.svc")
+    ca = base64.b64encode(authority.file.read_bytes()).decode()
+    values = ("injector.enabled=true", "injector.tls.secret=injector", f"injector.tls.caBundle={ca}")
+    done = ran("template", *values, bootstrap="", release=("fetchgate", "--namespace=fetchgate"))
+    assert done.returncode == 0, done.stderr
+    (file := tmp_path / "injector.yaml").write_text(done.stdout)
+    where = "--namespace=fetchgate"
+    node.kubectl("create", "namespace", "fetchgate")
+    node.kubectl("create", "secret", "tls", "injector", where, f"--cert={pair.cert}", f"--key={pair.key}")
+    node.kubectl("apply", where, "--filename", str(file))
+
+    def ready() -> bool:
+        pods = json.loads(node.kubectl("get", "pods", where, "--output=json"))["items"]
+        return [*map(_ready, pods)] == [True, True]
+
+    try:
+        until(ready, "the injector is not ready", patience=120)
+        node.kubectl("label", "namespace", "default", "fetchgate/injection=enabled")
+        yield
+    finally:
+        node.kubectl("delete", "--wait", where, "--filename", str(file))
+        until(lambda: not node.kubectl("get", "pods", where), "the injector stays", patience=90)
+
+
+@pytest.mark.skipif(HELM is None, reason="no helm here")
+def test_a_pod_that_asks_starts_after_its_gateway_and_ends_before_it(
+    node: Node, injecting: None, tmp_path: Path
+) -> None:
+    saves_and_leaves_in_order(node, tmp_path, *client(tmp_path))
+
+
 @pytest.mark.parametrize("source", ["overlay", "chart"])
 @pytest.mark.parametrize("mode", ["explicit", *MODES])
 def test_a_pod_saves_and_leaves_in_order(node: Node, tmp_path: Path, mode: str, source: str) -> None:
-    option, manifest = overlay(mode) if source == "overlay" else chart(mode, tmp_path)
+    saves_and_leaves_in_order(
+        node, tmp_path, *(overlay(mode) if source == "overlay" else chart(mode, tmp_path))
+    )
+
+
+def saves_and_leaves_in_order(node: Node, tmp_path: Path, option: str, manifest: Path) -> None:
+    """Check that the client of a manifest starts after its gateway, saves bytes, and ends before it."""
     node.kubectl("apply", option, str(manifest))
     try:
         until(lambda: [*map(_ready, node.pods())] == [True], "the pod is not ready", patience=120)
@@ -144,6 +200,9 @@ def test_a_pod_saves_and_leaves_in_order(node: Node, tmp_path: Path, mode: str, 
         assert asked("readyz") == {"state": "ready", "reasons": []}
         assert asked("state")["sessions"]["held"] == 1
         assert [each["restartCount"] for each in _statuses(node)] == [0] * len(_statuses(node))
+        gateway, *_, app = _statuses(node)
+        assert (gateway["name"], gateway["started"]) == ("fetchgate", True)
+        assert gateway["state"]["running"]["startedAt"] <= app["state"]["running"]["startedAt"]
         log = tmp_path / "log"
         node.follow(pod, "fetchgate", log)
         until(lambda: "ready" in log.read_text(), "no log")
