@@ -92,7 +92,7 @@ bench: programs  ## the figures of BENCHMARKS.md, side by side in one run
 docs: $(STAMP)  ## the documentation as a site, in .cache/site
 	$(BIN)/python -m tools.docs_site
 
-dist: $(STAMP)  ## wheel, sdist and SBOM of the last commit, built twice to the same bytes
+dist: $(STAMP)  ## wheel, sdist, SBOM and one file that runs, of the last commit, built twice to the same bytes
 	$(BIN)/python -m tools.dist
 
 clean:  ## remove what the other targets made

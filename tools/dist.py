@@ -1,9 +1,10 @@
-"""Builds the files of a release into `dist/`: wheel, sdist, SBOM, and their sums.
+"""Builds the files of a release into `dist/`: wheel, sdist, SBOM, a file that runs by itself, and their sums.
 
     python -m tools.dist
 
 The last commit is built twice, in two folders. If the bytes differ, nothing is written. A later build of the
-same commit gives the same files, because `tools/deploy/requirements-build.txt` pins the build tools.
+same commit gives the same files: `requirements-build.txt` and `requirements-pex.txt` in `tools/deploy` pin
+the build tools.
 """
 
 import gzip
@@ -20,7 +21,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from tools.lock import BUILD, ROOT, RUN, parse
+from tools import one_file
+from tools.lock import BUILD, PEX, ROOT, RUN, parse
 from tools.sbom import sbom
 
 DIST: Final = ROOT / "dist"
@@ -103,7 +105,12 @@ def main() -> int:
             _run(["git", "archive", "--output", str(archive), commit], cwd=ROOT)
             with tarfile.open(archive) as packed:
                 packed.extractall(source, filter="data")
-            builds.append(build(source, into, python, epoch))
+            built = build(source, into, python, epoch)
+            (wheel,) = into.glob("*.whl")
+            version = wheel.name.split("-")[1]
+            (folder / number / "pex").mkdir()
+            built[one_file.name(version)] = one_file.build(wheel, folder / number / "pex", python, epoch)
+            builds.append(built)
     if names := differing(*builds):
         print(f"tools.dist: two builds differ, nothing is written: {', '.join(names)}", file=sys.stderr)
         return 1
@@ -115,6 +122,8 @@ def main() -> int:
     DIST.mkdir()
     for name, data in files.items():
         (DIST / name).write_bytes(data)
+        if name.endswith(".pyz"):
+            (DIST / name).chmod(0o755)
     print(f"Built commit {commit} twice, to the same bytes, into {DIST}:")
     print(files[SUMS].decode(), end="")
     return 0
@@ -131,14 +140,14 @@ def _bill(files: dict[str, bytes], made_at: str) -> dict[str, bytes]:
 
 
 def _python(folder: Path) -> Path:
-    """Create a virtual environment with only the packages of `requirements-build.txt`.
+    """Create a virtual environment with only the packages that build the files.
 
     Return the path of its Python.
     """
     _run([sys.executable, "-m", "venv", str(folder)], cwd=ROOT)
     python = folder / "bin" / "python"
     options = ["--quiet", "--disable-pip-version-check", "--only-binary", ":all:", "--require-hashes"]
-    _run([str(python), "-m", "pip", "install", *options, "-r", str(BUILD)], cwd=ROOT)
+    _run([str(python), "-m", "pip", "install", *options, "-r", str(BUILD), "-r", str(PEX)], cwd=ROOT)
     return python
 
 

@@ -23,6 +23,8 @@ RUN: Final = ROOT / "tools" / "deploy" / "requirements.txt"
 the SBOM."""
 BUILD: Final = ROOT / "tools" / "deploy" / "requirements-build.txt"
 """The requirements to build a wheel of this repository."""
+PEX: Final = ROOT / "tools" / "deploy" / "requirements-pex.txt"
+"""The requirements to make the file that runs by itself (`tools.one_file`)."""
 INJECTOR: Final = ROOT / "tools" / "deploy" / "webhook" / "requirements.txt"
 """The requirements of the injector's image, beside the gateway's. `requirements.in` has their bounds."""
 PYTHON: Final = "3.11"
@@ -100,17 +102,24 @@ def wanted_by_injector() -> list[str]:
     return INJECTOR.with_suffix(".in").read_text().splitlines()
 
 
+def wanted_by_one_file(project: dict[str, Any]) -> list[str]:
+    """Return the requirements of `tools.one_file`, from pyproject.toml."""
+    extra = project["project"]["optional-dependencies"]["release"]
+    return [requirement for requirement in extra if requirement.startswith("pex")]
+
+
 def main() -> int:
     """Renew all files."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     try:
         renew(RUN, wanted_at_run_time(project))
         renew(BUILD, project["build-system"]["requires"])
+        renew(PEX, wanted_by_one_file(project))
         renew(INJECTOR, wanted_by_injector())
     except (RuntimeError, ValueError) as error:
         print(f"tools.lock: {error}", file=sys.stderr)
         return 1
-    for file in (RUN, BUILD, INJECTOR):
+    for file in (RUN, BUILD, PEX, INJECTOR):
         versions = ", ".join(f"{each.name} {each.version}" for each in parse(file.read_text()))
         print(f"{file.relative_to(ROOT)}: {versions}")
     return 0

@@ -23,8 +23,8 @@ from packaging.utils import canonicalize_name
 
 from proxy import version
 from tests.tools.test_deploy import DEPLOY, ROOT, instructions
-from tools import base_images, dist, lock
-from tools.lock import BUILD, INJECTOR, RUN, Pinned, parse
+from tools import base_images, dist, lock, one_file
+from tools.lock import BUILD, INJECTOR, PEX, RUN, Pinned, parse
 from tools.sbom import sbom
 
 PROJECT: Final = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -70,9 +70,10 @@ def test_all_images_have_the_tag_of_the_release() -> None:
     [
         (RUN, lock.wanted_at_run_time(PROJECT)),
         (BUILD, PROJECT["build-system"]["requires"]),
+        (PEX, lock.wanted_by_one_file(PROJECT)),
         (INJECTOR, lock.wanted_by_injector()),
     ],
-    ids=["run", "build", "injector"],
+    ids=["run", "build", "pex", "injector"],
 )
 def test_what_is_wanted_is_pinned_with_hashes_and_without_addresses(file: Path, wanted: list[str]) -> None:
     text = file.read_text()
@@ -195,6 +196,7 @@ def test_a_release_is_built_twice_to_the_same_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(dist, "DIST", tmp_path / "dist")
+    monkeypatch.setattr(one_file, "build", lambda wheel, *_: wheel.name.encode())
     assert dist.main() == 0
     files = {file.name: file.read_bytes() for file in (tmp_path / "dist").iterdir()}
     sums = files.pop(dist.SUMS).decode()
@@ -205,6 +207,8 @@ def test_a_release_is_built_twice_to_the_same_bytes(
     (wheel,) = (name for name in files if name.endswith(".whl"))
     (sdist,) = (name for name in files if name.endswith(".tar.gz"))
     (bill,) = (name for name in files if name.endswith(".cdx.json"))
+    assert files[one_file.name(VERSION)] == wheel.encode()
+    assert (tmp_path / "dist" / one_file.name(VERSION)).stat().st_mode & 0o777 == 0o755
     own = json.loads(files[bill])["metadata"]["component"]
     assert own["hashes"] == [{"alg": "SHA-256", "content": hashlib.sha256(files[wheel]).hexdigest()}]
     with zipfile.ZipFile(tmp_path / "dist" / wheel) as packed:
@@ -213,6 +217,61 @@ def test_a_release_is_built_twice_to_the_same_bytes(
         members = packed.getmembers()
     assert {member.uname for member in members} == {""}
     assert len({member.mtime for member in members}) == 1
+
+
+def test_the_name_of_the_file_that_runs_tells_where_it_runs() -> None:
+    told = one_file.name("1.2.3", "aarch64")
+    assert told == "fetchgate-1.2.3-cp311.cp312.cp313.cp314-manylinux_2_28_aarch64.pyz"
+    assert PROJECT["project"]["requires-python"] == f">={one_file.PYTHONS[0]}"
+
+
+def test_the_file_that_runs_has_pinned_packages_alone() -> None:
+    pinned = [
+        Pinned(
+            name="numpy", version="2.4", marker="python_version < '3.12'", hashes=("sha256:aa", "sha256:bb")
+        ),
+        Pinned(name="lz4", version="4", marker="", hashes=("sha256:cc",)),
+        Pinned(name="rich", version="15.0.0", marker="", hashes=("sha256:dd",)),
+    ]
+    told = one_file.requirements("kafka_fetchgate-0.2.0-py3-none-any.whl", "00", pinned, ["lz4"])
+    assert told == (
+        "kafka-fetchgate==0.2.0 --hash=sha256:00\n"
+        "numpy==2.4 ; python_version < '3.12' --hash=sha256:aa --hash=sha256:bb\n"
+        "rich==15.0.0 --hash=sha256:dd\n"
+    )
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1200)
+def test_the_file_runs_where_nothing_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`make dist` builds the file twice to the same bytes. It runs in an empty environment."""
+    monkeypatch.setattr(dist, "DIST", tmp_path / "dist")
+    assert dist.main() == 0, capsys.readouterr().err
+    file = tmp_path / "dist" / one_file.name(VERSION)
+    home = tmp_path / "home"
+    home.mkdir(mode=0o700)
+    python = os.path.realpath(sys.executable)  # not that of the virtual environment, which has packages
+
+    def said(*command: str) -> subprocess.CompletedProcess[str]:
+        environment = {"HOME": str(home), "PATH": f"{Path(python).parent}:/usr/bin:/bin"}
+        return subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False
+        )
+
+    assert said(str(file), "--version").stdout == f"fetchgate {VERSION}\n"
+    assert "--bootstrap" in said(python, "-I", str(file), "proxy", "--help").stdout
+    addresses = ["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--bootstrap", "127.0.0.1:1"]
+    checked = said(python, "-I", str(file), "proxy", *addresses, "--check")
+    assert checked.returncode == 1
+    assert "The bootstrap can't be used: 127.0.0.1:1: Connection refused" in checked.stdout
+    watched = said(python, "-I", str(file), "top", "--once", "--admin", "127.0.0.1:1")
+    assert watched.returncode == 1
+    assert "no gateway at 127.0.0.1:1" in watched.stderr
+    assert {path.name for path in home.iterdir()} == {".cache"}
+    writable = [path for path in home.rglob("*") if not path.is_symlink() and path.stat().st_mode & 0o022]
+    assert writable == []
 
 
 def test_a_bill_of_materials_names_what_needs_what() -> None:
