@@ -203,6 +203,8 @@ def test_a_mesh_leaves_the_brokers_and_the_metrics_port_alone(mesh: str, outboun
         ("image.digest=sha256:12", ("digest", "oes not match pattern")),
         ("brokerPorts=kafka", ("brokerPorts", "oes not match pattern")),
         ("podmonitor.enabled=true", ("dditional propert", "podmonitor")),
+        # In the injector's ConfigMap no API server checks it, and no pod would get the gateway.
+        ("extraEnv[0].name=FETCHGATE_MAX_SESSIONS,extraEnv[0].value=12", ("extraEnv", "string")),
     ],
 )
 def test_a_wrong_value_is_refused_and_named(value: str, named: tuple[str, ...]) -> None:

@@ -385,6 +385,7 @@ def test_what_is_no_review_is_answered_with_an_error_and_the_server_goes_on(
 ) -> None:
     status, text = server.ask("/inject", body)
     assert (status, text.startswith("this is no AdmissionReview of a pod: ")) == (400, True)
+    assert "WARNING fetchgate.injector a review can't be answered: " in server.log()
     assert server.runs()
 
 

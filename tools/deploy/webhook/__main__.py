@@ -39,6 +39,7 @@ async def inject(request: Request, sidecar: Path) -> Response:
         asked = json.loads(await _body(request))
         answer = review(asked, container)
     except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
+        log.warning("a review can't be answered: %r", error)
         return PlainTextResponse(f"this is no AdmissionReview of a pod: {error!r}", status_code=400)
     log.info("%s: %s", _called(asked["request"]), _told(answer["response"]))
     return JSONResponse(answer)
