@@ -314,17 +314,29 @@ WITH_KAFKA: Final = {"fetchgate/bootstrap-env": "KAFKA"}
             for text in ("9\n6", '{"limits": 1}', '{"limits": {"cpu": NaN}}', "[" * 100_000, "x\x1b[2J")
         ),
         ({"fetchgate/a\nb": "1"}, [], "fetchgate/a\\nb: there is no such annotation"),
-        (
-            ASKS | {"fetchgate/capture": "/tmp", "fetchgate/capture-records": "few"},
-            [],
-            "fetchgate/capture-records: ",
-        ),
+        (ASKS | {"fetchgate/rack": "a", "fetchgate/rack-reads": "b"}, [], "fetchgate/rack-reads: "),
         (ASKS | {"fetchgate/max-sessions": "many"}, [], "fetchgate/max-sessions: "),
         (ASKS | {"fetchgate/max-inflight-bytes": "1x"}, [], "fetchgate/max-inflight-bytes: "),
         ({"fetchgate/bootstrap": "kafka:port"}, [], "fetchgate/bootstrap: "),
         (WITH_KAFKA, [("KAFKA", "kafka:port")], "KAFKA: "),
         (WITH_KAFKA, [("KAFKA", "")], "KAFKA: "),
         (ASKS | {"fetchgate/rack-reads": "client"}, [], "--rack-reads has no effect alone"),
+        (
+            ASKS | {"fetchgate/state": "/tmp/s"},
+            [],
+            "fetchgate/state: the gateway's container has no such file",
+        ),
+        (ASKS | {"fetchgate/capture": "/tmp"}, [], "fetchgate/capture: the gateway's container has no such"),
+        (
+            ASKS | {"fetchgate/tls-cert-of": "1=a.pem"},
+            [],
+            "fetchgate/tls-cert-of: the gateway's container has",
+        ),
+        (
+            ASKS | {"fetchgate/rack": f"@{__file__}"},
+            [],
+            "fetchgate/rack: the gateway's container has no such",
+        ),
         *(
             (ASKS | {f"fetchgate/{name}": "x"}, [], f"fetchgate/{name}: this option is the same for all pods")
             for name in FIXED

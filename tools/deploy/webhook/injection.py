@@ -8,12 +8,13 @@ them stays as it is.
 import base64
 import difflib
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from proxy.config import OPTIONS, load
-from proxy.options import ConfigError
+from proxy.options import ConfigError, Option
 from proxy.printable import printable
 
 NAME: Final = "fetchgate"
@@ -137,7 +138,7 @@ def _entries(pod: Json, variable: str) -> Iterator[tuple[str, Json]]:
 
 
 def _check_names(asked: Mapping[str, str]) -> None:
-    """Check that all annotations are known, and none of them is empty.
+    """Check that all annotations are known, none is empty, and none names a file.
 
     Raises:
         WrongAnnotationError: one is not.
@@ -152,6 +153,15 @@ def _check_names(asked: Mapping[str, str]) -> None:
             raise WrongAnnotationError(f"{PREFIX}{name}: there is no such annotation{meant}")
         if not text:
             raise WrongAnnotationError(f"{PREFIX}{name}: it is empty; give a value, or leave it out")
+        if name in OPTION_OF and _is_file(OPTION_OF[name], text):
+            raise WrongAnnotationError(
+                f"{PREFIX}{name}: the gateway's container has no such file; leave it out"
+            )
+
+
+def _is_file(option: Option, text: str) -> bool:
+    """Return whether a value names a file or a folder. Annotations can't bring one into the container."""
+    return text.startswith("@") or re.search(r"(?<!@)FILE|DIR", option.metavar) is not None
 
 
 def _brokers_of(pod: Json, variable: str, listen: str) -> dict[str, Json]:
@@ -205,7 +215,7 @@ def _problem(env: Mapping[str, Json]) -> str:
 
 def _blamed(problem: str, asked: Mapping[str, str]) -> str:
     """Return a problem in which annotations are named instead of the gateway's variables."""
-    for name in sorted(asked.keys() & OPTION_OF.keys(), key=len, reverse=True):  # tls-cert-of before tls-cert
+    for name in sorted(asked.keys() & OPTION_OF.keys(), key=len, reverse=True):  # rack-reads before rack
         problem = problem.replace(OPTION_OF[name].variable, f"{PREFIX}{name}")
     return problem.replace(BOOTSTRAP, asked.get(BOOTSTRAP_ENV, BOOTSTRAP))
 
