@@ -76,6 +76,8 @@ is no Kafka in it, or so much of the fetches is missing that the saving can't be
 _Named = TypeVar("_Named")
 _CURRENCY: Final = 8
 """The maximum length of the name of a currency."""
+_HIGHEST_PRICE: Final = 1e15
+"""The limit for prices. Sums of higher ones could be infinite, which JSON does not have."""
 _SPARK: Final = frozenset({"pandas", "py4j", "pyspark"})
 """The packages of the extra `replay` that Spark needs."""
 _LISTED: Final = 10
@@ -691,6 +693,6 @@ def _currency(text: str) -> str:
 
 def _price(text: str) -> float:
     with suppress(ValueError):
-        if (price := float(text)) >= 0 and price < float("inf"):
+        if 0 <= (price := float(text)) <= _HIGHEST_PRICE:
             return price
     raise argparse.ArgumentTypeError(f"{text} is not a price such as 0.02 (0 or more)")

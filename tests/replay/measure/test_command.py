@@ -89,6 +89,7 @@ def test_a_switch_that_is_neither_on_nor_off_is_named(capsys: pytest.CaptureFixt
         ),
         (["measure", CAPTURE, "--host", "kafka"], "--host: kafka is not an address"),
         (["measure", CAPTURE, "--price-per-gb", "nan"], "--price-per-gb: nan is not a price"),
+        (["measure", CAPTURE, "--price-per-gb", "1e308"], "--price-per-gb: 1e308 is not a price"),
         (
             ["measure", CAPTURE, "--broker-rack", "1"],
             "--broker-rack: 1 is not ID=NAME, such as 1=us-east-1a;",
