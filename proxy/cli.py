@@ -180,7 +180,7 @@ def _parser() -> argparse.ArgumentParser:
     completion.add_argument("shell", choices=list(SHELLS), help="the shell")
     commands.add_parser(
         REPLAY,
-        help="captures: what is in them, what sessions would save, and how to play them again",
+        help="inspect, measure and play captures of Kafka traffic",
         add_help=False,
     )
     explained = commands.add_parser(HELP, help="explain a command", description="Explain a command.")

@@ -30,8 +30,8 @@ from replay.exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE
 
 PROGRAM: Final = "fetchgate replay"
 COMMANDS: Final = {
-    "inspect": ("replay.inspect.command", "what captures contain, in seconds"),
-    "measure": ("replay.measure.command", "what sessions would have saved"),
+    "inspect": ("replay.inspect.command", "show in seconds what captures contain"),
+    "measure": ("replay.measure.command", "compute what sessions would have saved"),
     "drive": ("replay.drive.command", "play captured requests against a live gateway or broker"),
 }
 """The modules of the commands. Each has `add_arguments(parser)` and `run(arguments) -> int`."""

@@ -53,7 +53,7 @@ class AdminReader:
         return (
             "it refuses the token of --token-file"
             if self.token
-            else "it wants a token; give --token-file FILE"
+            else "it requires a token; give --token-file FILE"
         )
 
 

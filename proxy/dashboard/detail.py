@@ -57,11 +57,11 @@ def broker(
                 "response time",
                 f"fetch {moment(figures.fetch_seconds)}, other {moment(figures.other_seconds)}",
             ),
-            ("", "the mean of two minutes; a fetch's own wait is in it"),
+            ("", "mean of two minutes, with the wait that a fetch allows"),
             ("saved", volume(figures.saved)),
         ),
         Text(),
-        _line((" Clients ", "bold reverse"), "  those that moved most"),
+        _line((" Clients ", "bold reverse"), "  those with the most bytes"),
     ]
     for one in sorted(clients, key=lambda one: -one.client_bytes):
         if one.broker == figures.name:

@@ -22,7 +22,7 @@ _METRICS_PORT: Final = "gate-metrics"
 _HAS_ENDED: Final = frozenset({"Succeeded", "Failed"})
 """The phases of pods that run no longer."""
 _CLOSED: Final = "its endpoints are open only within the pod; set FETCHGATE_METRICS or FETCHGATE_ADMIN for it"
-GIVE: Final = "give what kubectl get pods -o json prints"
+GIVE: Final = "give the output of kubectl get pods -o json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

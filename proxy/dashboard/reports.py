@@ -87,7 +87,7 @@ def of_metrics(text: str) -> Report:
     (build, _), *_ = found.get("build_info", [({}, 0.0)])
     states = [labels.get("state", "") for labels, value in found.get("state", []) if value]
     if not states:
-        raise NotAGatewayError("it does not tell its state")
+        raise NotAGatewayError("its metrics have no state")
 
     def total(*names: str, side: str = "") -> int:
         samples = [sample for name in names for sample in found.get(name, [])]

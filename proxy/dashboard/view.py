@@ -385,13 +385,15 @@ def _clients_title(
     if choice.filter or choice.typing:
         parts.append((f"  filter: {choice.filter}{'_' if choice.typing else ''}", LABEL))
     if (unlisted := snapshot.connections - len(snapshot.clients)) > 0:
-        parts.append(f"  {unlisted} connections that moved least are not listed")
+        parts.append(f"  {unlisted} connections with the fewest bytes are not listed")
     return section(" Clients ", *parts)
 
 
 def _brokers_title(snapshot: Snapshot, shown: int) -> Text:
     more = f"{shown} of {len(snapshot.brokers)}  " if shown < len(snapshot.brokers) else ""
-    return section(" Brokers ", f"{more}response time: mean of two minutes; a fetch's own wait is in it")
+    return section(
+        " Brokers ", f"{more}response time: mean of two minutes, with the wait that a fetch allows"
+    )
 
 
 def _events(events: Sequence[PastEvent], rows: int) -> list[Text]:
@@ -434,7 +436,7 @@ def _explained_keys(snapshot: Snapshot | GatewayUnreachable, choice: Selection, 
 _HELP: Final = (
     ("Keys", ""),
     ("arrows  j  k", "move the mark, or a page; PgUp, PgDn, Home, End, the mouse wheel"),
-    ("Space", "the next page of a text such as this one; else pause"),
+    ("Space", "the next page of a text like this one; otherwise pause"),
     ("Enter", "open the marked client, connection or broker; Esc goes back"),
     ("x", "show the connections of the marked client, or hide them"),
     ("Tab", "go to the brokers, or back to the clients"),
@@ -449,8 +451,8 @@ _HELP: Final = (
     ("parts", "partitions in its fetch sessions at brokers"),
     ("bytes/s", "of fetches on the client's side; to broker: on the brokers' side"),
     ("other zone", "record bytes a second from other zones, and their share (--rack)"),
-    ("saved", "bytes on the client's side less those on the brokers'"),
-    ("why not", "why it saves nothing now: the commonest reason of its fetches"),
+    ("saved", "bytes on the client's side minus those on the brokers' side"),
+    ("why not", "why it saves nothing now: the most frequent reason"),
     ("incr", "share of its fetches that brokers got as incremental ones"),
     ("Brokers", ""),
     ("due", "requests without a response; red: the oldest one is late"),
@@ -459,15 +461,15 @@ _HELP: Final = (
     ("fetch, other", "mean time until responses began, over two minutes"),
     ("Groups (g)", ""),
     ("keys", "hashes of keys, low to high: full cells are the member's"),
-    ("state", "frozen: gets nothing until it joins again; plain: shares nothing"),
-    ("lag", "offsets from its commit to the end, less those not for it"),
-    ("detached", "times that a member went on to fetch for itself"),
+    ("state", "frozen: no records until it rejoins; plain: shares no partition"),
+    ("lag", "offsets from its commit to the end, without those of others"),
+    ("detached", "how often a member began to fetch alone"),
     ("Head", ""),
-    ("N of M", "so many are open, of so many that may be"),
+    ("N of M", "open now, and the limit"),
     ("buffered", "incomplete responses in memory (--max-inflight-bytes)"),
     ("adds", "mean time that the gateway adds to a request + to a response"),
     ("CPU", "of one core, over the last ten seconds; then the memory"),
     ("client sess.", "sessions of clients with the gateway itself (--client-sessions)"),
-    ("newer leaders", "partitions of Metadata brought up to date"),
+    ("newer leaders", "partitions in Metadata that got a newer leader"),
     ("limit", "the most bytes of records that fetches ask for (--max-fetch-bytes)"),
 )

@@ -68,11 +68,11 @@ _OTHERS: Final[dict[str, _Advice]] = {
     ),
     "broker not known yet": (
         "capture again",
-        "Capture it again from before it connects: what the broker can do was not captured.",
+        "Capture it again from before it connects: the versions of the broker were not captured.",
     ),
     "no session yet": (
         "capture again",
-        "Capture it for longer: it had too few fetches to see whether a session pays.",
+        "Capture it for longer: it had too few fetches to see whether a session saves bytes.",
     ),
     "catching up": ("capture again", "Capture it again when it has caught up: its responses were large."),
 }

@@ -72,7 +72,7 @@ def topic_rows(report: Report, limit: int) -> list[ReportRow]:
         if topic["topic"] is not None
     )
     rest = [_row((REST,), topic["fetch"]) for topic in report["by_topic"] if topic["topic"] is None]
-    rest = [replace(row, why="sessions leave out entries alone") if row.why else row for row in rest]
+    rest = [replace(row, why="sessions only leave out entries") if row.why else row for row in rest]
     return [*_ranked(topics, limit, "topic"), *rest]
 
 

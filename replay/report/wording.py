@@ -70,12 +70,12 @@ REASONS: Final = {
     "one partition": "the fetch lists a single partition: a session has nothing to leave out",
     "leader epochs": "sessions of these brokers (2.1 to 2.4) forget leader epochs (KAFKA-9338)",
     "broker without sessions": "Kafka 1.0 and older have no fetch sessions",
-    "broker not known yet": "what the broker can do was not captured",
+    "broker not known yet": "the versions of the broker were not captured",
     "errors that a session forgets": "the broker sent error 35 or 76, which sessions before Kafka 4.0 forget",
     "forgets without a session": "the fetch forgets partitions of a session that it does not name",
     "session busy": "an earlier fetch of the session had no response yet",
     "catching up": "the last response was large: the client is catching up",
-    "no session yet": "a session would not have paid yet, or the last one did not pay",
+    "no session yet": "a session would not have saved bytes yet, or the last one did not",
     "no slot left": "no slot for a session was free",
     "no slot at the broker": "the broker had no slot for a session",
     "resting": "sessions cost this connection more than they saved, so it has none for a while",
@@ -85,7 +85,7 @@ REASONS: Final = {
     "keep order": "the partitions were served in the order of the list",
     "memory": "the memory for responses was used up",
     "sessions off": "sessions were switched off",
-    "sessions cost what they saved": "what sessions left out was no more than they added",
+    "sessions cost what they saved": "sessions saved no more bytes than they added",
 }
 _FAMILIES: Final = {
     "fetch v": "sessions don't support this version, or it is newer than this fetchgate",
@@ -230,10 +230,10 @@ def untold(report: Report) -> str:
     requests = report["fetch"]["actual"]["requests"]
     of = f"{number(report['passed'][reason]['exchanges'])} of {number(requests)} fetches"
     if reason == "unpaired":
-        return f"What sessions would save can't be told: {of} have no response; capture both directions."
+        return f"The saving can't be computed: {of} have no response; capture both directions."
     if report["readable"]["by_reason"].get(CUT):
-        return f"What sessions would save can't be told: {of} were cut; capture with -s 0."
-    return f"What sessions would save can't be told: {of} miss bytes that the capture lost; capture again."
+        return f"The saving can't be computed: {of} were cut; capture with -s 0."
+    return f"The saving can't be computed: {of} lack bytes that were not captured; capture again."
 
 
 def because(reason: str) -> str:
@@ -248,7 +248,7 @@ def how_sure(report: Report) -> str:
     if untold(report):
         return ""
     if not decision["captured_seconds"]:
-        return "How sure: the time that was captured is not known."
+        return "How sure: the captured time is not known."
     stretches = len(time["stretches"])
     parts = f" in {stretches} stretches" if stretches > 1 else ""
     seconds = decision["captured_seconds"]
@@ -395,7 +395,7 @@ def next_step(
         )
     return (
         "Next: name the port on which the brokers listen: --port N. Without it Kafka is recognised by its "
-        "bytes, and no connection looks like Kafka. `fetchgate replay inspect` tells what was found."
+        "bytes, and no connection looks like Kafka. `fetchgate replay inspect` shows what was found."
     )
 
 

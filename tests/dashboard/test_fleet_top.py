@@ -86,7 +86,7 @@ def test_what_is_wrong_comes_first_and_enter_opens_a_gateway(
     terminal.press("p")
     terminal.sees("PAUSED")
     terminal.press("h")
-    terminal.sees("Gateways, what is wrong first")
+    terminal.sees("Gateways, those with problems first")
     terminal.press("\x1bp\rq")
     assert terminal.leaves() == 0
 
@@ -178,7 +178,7 @@ def test_once_prints_a_line_for_each_gateway(
         [f"{busy} unreachable Connection", f"{off} unreachable it"],
         key=lambda line: int(line.split()[0][10:]),
     )
-    assert "unreachable  it wants a token; give --token-file FILE" in "".join(rows)
+    assert "unreachable  it requires a token; give --token-file FILE" in "".join(rows)
 
 
 @asynccontextmanager

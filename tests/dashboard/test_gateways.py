@@ -111,7 +111,7 @@ def test_standard_input_may_have_addresses(stdin: Any) -> None:
     assert [one.name for one in asked("-", "c:3").members] == ["a:1", "b:2", "c:3"]
 
 
-LINES = "write HOST:PORT, one a line, or give what kubectl get pods -o json prints"
+LINES = "write HOST:PORT, one a line, or give the output of kubectl get pods -o json"
 
 
 @pytest.mark.parametrize(
@@ -125,8 +125,11 @@ LINES = "write HOST:PORT, one a line, or give what kubectl get pods -o json prin
         ("off\n", "line 1: the gateway's admin endpoint is off; fetchgate top needs it"),
         (b"\xff\xfe", f"it is not text in UTF-8; {LINES}"),
         ("{", "it is not JSON (Expecting property name"),
-        ('{"a":' * 100_000, "it is not a list of pods; give what kubectl get pods -o json prints"),
-        ('{"kind": "Deployment"}', "it is a Deployment, not a list of pods; give what kubectl get pods -o"),
+        ('{"a":' * 100_000, "it is not a list of pods; give the output of kubectl get pods -o json"),
+        (
+            '{"kind": "Deployment"}',
+            "it is a Deployment, not a list of pods; give the output of kubectl get pods -o",
+        ),
         ('{"kind": "List", "items": []}', "it lists no pod that runs; check the selector and the namespace"),
     ],
 )

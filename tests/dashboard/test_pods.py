@@ -123,14 +123,17 @@ def test_what_a_terminal_would_obey_is_not_shown() -> None:
 @pytest.mark.parametrize(
     ("document", "said"),
     [
-        ([], "it is JSON, but not a list of pods; give what kubectl get pods -o json prints"),
+        ([], "it is JSON, but not a list of pods; give the output of kubectl get pods -o json"),
         ({}, "it is JSON, but not a list of pods; give"),
         ({"kind": "Deployment"}, "it is a Deployment, not a list of pods; give"),
         ({"kind": "List"}, "it is a List, not a list of pods; give"),
-        (listed(pod("a"), {"kind": "Service"}), "it lists a Service that is not a Pod; give what kubectl"),
+        (
+            listed(pod("a"), {"kind": "Service"}),
+            "it lists a Service that is not a Pod; give the output of kubectl",
+        ),
         ({"kind": ["List"]}, "it is a ['List'], not a list of pods; give"),
         (listed({"metadata": {"namespace": []}, "status": {"phase": []}}), "none of its 1 pods has a"),
-        (listed(1), "it lists a value that is not a Pod; give what kubectl"),
+        (listed(1), "it lists a value that is not a Pod; give the output of kubectl"),
         (listed(), "it lists no pod that runs; check the selector and the namespace"),
         (listed(pod("a", phase="Failed")), "it lists no pod that runs; check"),
         (listed({"kind": "Pod"}), "none of its 1 pods has a container called fetchgate; check the selector"),

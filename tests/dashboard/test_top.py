@@ -416,7 +416,7 @@ def test_a_token_is_sent_and_one_that_is_missing_or_refused_is_reported(
     assert "it refuses the token of --token-file" in capsys.readouterr().err
     monkeypatch.delenv("FETCHGATE_ADMIN_TOKEN_FILE")
     assert main(admin) == 1
-    assert "it wants a token; give --token-file FILE" in capsys.readouterr().err
+    assert "it requires a token; give --token-file FILE" in capsys.readouterr().err
     assert stub.authorization == ""
 
 

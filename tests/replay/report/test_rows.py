@@ -103,5 +103,5 @@ def test_a_topic_that_saves_nothing_says_whether_its_fetches_passed() -> None:
     assert [(row.names[0], row.why) for row in rows] == [
         ("a", "its fetches passed"),
         ("b", "all entries had something new"),
-        ("(rest of each frame)", "sessions leave out entries alone"),
+        ("(rest of each frame)", "sessions only leave out entries"),
     ]

@@ -106,7 +106,7 @@ def test_nothing_saved_stands_with_its_reason() -> None:
     ("reason", "lost", "told"),
     [
         ("bytes missing", "cut by the snap length", "321 of 162,170 fetches were cut; capture with -s 0."),
-        ("bytes missing", "not in the capture", "321 of 162,170 fetches miss bytes that the capture lost;"),
+        ("bytes missing", "not in the capture", "321 of 162,170 fetches lack bytes that were not captured;"),
         ("unpaired", "TLS", "321 of 162,170 fetches have no response; capture both directions."),
     ],
 )
@@ -117,7 +117,7 @@ def test_where_fetches_were_cut_no_saving_is_told(reason: str, lost: str, told: 
     report["passed"] = {reason: {"exchanges": 321, "bytes": 599_000_000}}
     report["readable"] = {**plain["readable"], "by_reason": {lost: 5}}
     flat = " ".join(printed(report).split())
-    assert flat.startswith(f"What sessions would save can't be told: {told}")
+    assert flat.startswith(f"The saving can't be computed: {told}")
     assert "How sure" not in flat
     assert "bytes saved" not in flat
     assert "fewer fetch bytes" not in html.render(report)
