@@ -307,6 +307,11 @@ WITH_KAFKA: Final = {"fetchgate/bootstrap-env": "KAFKA"}
             [("KAFKA", "127.0.0.1:19092")],
             "fetchgate/bootstrap-env: KAFKA is 127.0.0.1:19092, the gateway's own address; set",
         ),
+        (
+            WITH_KAFKA,
+            [("KAFKA", "kafka:9092, localhost:19092")],
+            "fetchgate/bootstrap-env: KAFKA is kafka:9092, localhost:19092, the gateway's own address; set",
+        ),
         (ASKS | {"fetchgate/resources": "96Mi"}, [], "fetchgate/resources: give JSON such as "),
         (ASKS | {"fetchgate/resources": '{"memory": "96Mi"}'}, [], "fetchgate/resources: give JSON such as "),
         *(

@@ -31,6 +31,8 @@ FIXED: Final = ("listen", "admin", "metrics", "transparent")
 BOOTSTRAP: Final = OPTION_OF["bootstrap"].variable
 UNKNOWN_YET: Final = {BOOTSTRAP: "kafka:9092", OPTION_OF["rack"].variable: "rack"}
 """Values to check options with whose own values only the kubelet knows (`valueFrom`)."""
+_SELF: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
+"""What a pod calls itself."""
 _SHOWN: Final = 100
 """How many characters of a wrong value are shown."""
 
@@ -182,13 +184,20 @@ def _brokers_of(pod: Json, variable: str, listen: str) -> dict[str, Json]:
         problem = "has more than one value in this pod"
     elif "$(" in value:
         problem = f"is {value}, made of other variables"
-    elif value == listen:
+    elif any(_leads_to(address, listen) for address in value.split(",")):
         problem = f"is {value}, the gateway's own address"
     if problem:
         raise WrongAnnotationError(
             f"{PREFIX}{BOOTSTRAP_ENV}: {variable} {problem}; set {PREFIX}bootstrap to the brokers' addresses"
         )
     return {BOOTSTRAP: first}
+
+
+def _leads_to(address: str, listen: str) -> bool:
+    """Return whether an address within the pod is the gateway's."""
+    host, _, port = address.strip().rpartition(":")
+    own, _, own_port = listen.rpartition(":")
+    return port == own_port and host in {own, *_SELF}
 
 
 def _no_brokers(variable: str | None) -> str:
