@@ -101,10 +101,15 @@ def _parts(text: str) -> tuple[int, int, str]:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return "; did you mean X?", where X is the most similar known name. Empty if none is similar."""
+    """Return "; did you mean X?", where X is the most similar known name. Empty if none is similar.
+
+    A name that was cut at a hyphen (`--price` of `--price-per-gb`) is more similar than any other.
+    """
     from difflib import get_close_matches  # noqa: PLC0415 - only mistakes need it
 
-    return "".join(f"; did you mean {close}?" for close in get_close_matches(name, list(known), n=1))
+    names = list(known)
+    longer = [other for other in names if other.startswith(f"{name}-")]
+    return "".join(f"; did you mean {close}?" for close in longer[:1] or get_close_matches(name, names, n=1))
 
 
 def usage(program: str, text: str) -> str:

@@ -15,11 +15,13 @@ _MAX_SNAPLEN = 8 << 20
 _LINK = (1 << 26) - 1
 """Mask for the link type. The bits above it hold the length of a frame check sequence."""
 _NANOSECONDS = frozenset({dpkt.pcap.TCPDUMP_MAGIC_NANO})
-_OTHER_COMPRESSION: Final = (
-    (b"\xfd7zXZ\0", "xz", "xz -dk FILE"),
-    (b"BZh", "bzip2", "bzip2 -dk FILE"),
+_PACKED: Final = (
+    (0, b"\xfd7zXZ\0", "compressed with xz", "xz -dk FILE"),
+    (0, b"BZh", "compressed with bzip2", "bzip2 -dk FILE"),
+    (0, b"PK\3\4", "a zip archive", "unzip FILE"),
+    (257, b"ustar", "a tar archive", "tar -xf FILE"),
 )
-"""How compressed files begin that can't be read, the compression, and the command that unpacks one."""
+"""Packed files that are not read: bytes at an offset, what the file is, and the command that unpacks it."""
 
 
 class NotACaptureError(ValueError):
@@ -46,7 +48,7 @@ class Format:
 
 
 def identify(head: bytes) -> Format:
-    """Return the format of a file that begins with `head` (24 bytes are enough).
+    """Return the format of a file that begins with `head` (24 bytes are enough for a capture).
 
     Raises:
         NotACaptureError: the file is neither pcap nor pcapng, or its header is incomplete.
@@ -57,11 +59,9 @@ def identify(head: bytes) -> Format:
         return _section(head)
     magic = int.from_bytes(head[:4], "big")
     if magic not in dpkt.pcap.MAGIC_TO_PKT_HDR:
-        for magic_bytes, name, remedy in _OTHER_COMPRESSION:
-            if head.startswith(magic_bytes):
-                raise NotACaptureError(
-                    f"compressed with {name}, which is not read; unpack it first: {remedy}"
-                )
+        for offset, magic_bytes, what, remedy in _PACKED:
+            if head.startswith(magic_bytes, offset):
+                raise NotACaptureError(f"{what}, which is not read; unpack it first: {remedy}")
         raise NotACaptureError("neither pcap nor pcapng")
     return _pcap(head)
 

@@ -33,9 +33,9 @@ from replay.capture.files.streams import (
 from replay.capture.files.window import SIZE, FileWindow
 
 _GLOB = re.compile(r"[*?\[]")
-_NAMES = re.compile(r"\.(pcap|pcapng|cap|dmp|ntar)\d*(\.(gz|zst|xz|bz2))?$", re.IGNORECASE)
-"""Names of captures. tcpdump -C adds a number at the end. Those in xz and bzip2 are not read: a report says
-so."""
+_NAMES = re.compile(r"\.(pcap|pcapng|cap|dmp|ntar)\d*(\.(gz|zst|xz|bz2|zip))?$", re.IGNORECASE)
+"""Names of captures. tcpdump -C adds a number at the end. Those in xz, bzip2 and zip are not read: a
+report says so."""
 _HEAD = 64 << 10
 """How many bytes of each file are read to find its format and the time of its first packet."""
 FINGERPRINT = 1 << 10
@@ -289,7 +289,7 @@ def _directory(text: str, names: Iterable[str]) -> list[str]:
             f"{text}: this is a table of --parquet, not captures: fetchgate replay measure {text}"
         )
     if not found:
-        raise InputError(f"{text}: no capture in this directory")
+        raise InputError(f"{text}: no capture in this directory (pcap or pcapng, also .gz and .zst)")
     return found
 
 

@@ -139,6 +139,8 @@ def test_a_switch_that_is_neither_on_nor_off_is_named(capsys: pytest.CaptureFixt
             ["measure", CAPTURE, "--polic=always"],
             "arguments: --polic=always; did you mean --policy? See fetch",
         ),
+        (["measure", CAPTURE, "--price", "0.02"], "--price 0.02; did you mean --price-per-gb? See"),
+        (["measure", CAPTURE, "--sidecar=3"], "--sidecar=3; did you mean --sidecar-cost? See"),
         (["inspect", CAPTURE, "--jsn"], "--jsn; did you mean --json? See fetchgate replay inspect --help"),
         (["drive", CAPTURE, "--targt", "a:1", "--target", "b:2"], "--targt a:1; did you mean --target? See"),
         (["measure", CAPTURE, "--nonsense", "1"], "arguments: --nonsense 1; see fetchgate replay measure"),

@@ -6,7 +6,9 @@ import lzma
 import os
 import pickle
 import sys
+import tarfile
 import threading
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -140,6 +142,7 @@ def test_no_capture_in_a_directory_is_left_out_silently(tmp_path: Path) -> None:
     (tmp_path / "notes.txt.xz").write_bytes(lzma.compress(b"these are no packets"))
     (tmp_path / "a.pcap.xz").write_bytes(lzma.compress(WHOLE))
     (tmp_path / "b.pcap3.bz2").write_bytes(bz2.compress(WHOLE))
+    (tmp_path / "c.pcap.zip").write_bytes(zipped(WHOLE))
     (tmp_path / "gone.pcap").symlink_to("nothing")
     (tmp_path / "lock").symlink_to("nothing")
     (tmp_path / "loop.pcap").symlink_to("loop.pcap")
@@ -147,6 +150,7 @@ def test_no_capture_in_a_directory_is_left_out_silently(tmp_path: Path) -> None:
     assert problems(expand([str(tmp_path)]), tmp_path) == {
         "a.pcap.xz": "compressed with xz, which is not read; unpack it first: xz -dk FILE",
         "b.pcap3.bz2": "compressed with bzip2, which is not read; unpack it first: bzip2 -dk FILE",
+        "c.pcap.zip": "a zip archive, which is not read; unpack it first: unzip FILE",
         "gone.pcap": "No such file or directory",
         "loop.pcap": "Too many levels of symbolic links",
         "good.pcap": "",
@@ -292,6 +296,19 @@ def test_what_is_compressed_is_not_split(tmp_path: Path, dress: Dress) -> None:
     assert [len(share.pieces) for share in plan(expand([str(path)]), 1000)] == [1]
 
 
+def zipped(content: bytes) -> bytes:
+    with zipfile.ZipFile(archive := io.BytesIO(), "w", zipfile.ZIP_DEFLATED) as writer:
+        writer.writestr("a.pcap", content)
+    return archive.getvalue()
+
+
+def tarred(content: bytes) -> bytes:
+    with tarfile.open(fileobj=(archive := io.BytesIO()), mode="w") as writer:
+        (member := tarfile.TarInfo("a.pcap")).size = len(content)
+        writer.addfile(member, io.BytesIO(content))
+    return archive.getvalue()
+
+
 WHOLE = pcap(FRAMES, RAW)
 BLOCKS = pcapng(FRAMES, RAW)
 HOSTILE = {
@@ -306,6 +323,13 @@ HOSTILE = {
         bz2.compress(WHOLE),
         0,
         "compressed with bzip2, which is not read; unpack it first: bzip2 -dk FILE",
+    ),
+    "zip": (zipped(WHOLE), 0, "a zip archive, which is not read; unpack it first: unzip FILE"),
+    "tar": (tarred(WHOLE), 0, "a tar archive, which is not read; unpack it first: tar -xf FILE"),
+    "tar in gzip": (
+        gzip.compress(tarred(WHOLE)),
+        0,
+        "a tar archive, which is not read; unpack it first: tar -xf FILE",
     ),
     "short text": (b"hi", 0, "neither pcap nor pcapng"),
     "cut in the file header": (WHOLE[:13], 0, "cut within the file header, after 13 bytes"),
