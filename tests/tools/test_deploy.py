@@ -405,14 +405,14 @@ def test_the_far_gateway_is_reached_at_each_port_that_it_names() -> None:
 
 
 def test_the_far_gateway_is_kept_as_the_sidecar_is() -> None:
-    """The far gateway has the same image, probes, rights and memory as the sidecar.
+    """The far gateway has the same image, probes and rights as the sidecar, and more memory.
 
     Kubernetes gives its pod enough time to drain before the pod is killed.
     """
     pod = pod_of(far_end()["Deployment"])
     (gateway,) = pod["containers"]
     sidecar = pod_of(rendered("explicit"))["initContainers"][0]
-    own = {"env", "ports", "lifecycle"}
+    own = {"env", "ports", "lifecycle", "resources"}
     assert {key: value for key, value in gateway.items() if key not in own} == {
         key: value for key, value in sidecar.items() if key not in {*own, "restartPolicy"}
     }

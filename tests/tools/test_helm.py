@@ -4,13 +4,14 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import pytest
 import yaml
 
+from proxy.config import load
 from tests.tools.test_deploy import (
     DEPLOY,
     DOCS,
@@ -145,10 +146,32 @@ def test_the_chart_s_alerts_are_those_of_the_file_and_lead_to_where_the_sources_
             assert {**same, "annotations": alert["annotations"]} == alert
 
 
-def worst_case() -> int:
-    """Return the gateway's documented worst case of memory in bytes, from the sum in a table of the docs."""
-    (told,) = re.findall(r"\| \*\*sum\*\* \| \*\*(\d+)\*\* \|", DOCS)
-    return int(told) * 1_000_000
+FIXED: Final = ("the process with one client", "sessions that the gateway gives", "the newest leaders")
+"""The rows of the documented worst case that no option of a manifest changes."""
+UNREAD_BYTES: Final = 900_000
+"""What a client that does not read may take, in the process and in the system."""
+
+
+def costs(column: int) -> dict[str, int]:
+    """Return a column of the documented worst case of memory: MB by row. 1 is the default, 2 a sidecar."""
+    text = DOCS[DOCS.index("| what | default | sidecar |") : DOCS.index("| memory that is requested |")]
+    rows = re.findall(r"^\| (.+?) \| ([\d*-]+) \| ([\d*-]+) \|$", text, re.MULTILINE)
+    found = {row[0]: row[column].strip("*") for row in rows if row[0] != "---"}
+    return {name: int(told) for name, told in found.items() if told != "-"}
+
+
+def worst_case(environment: Mapping[str, str]) -> int:
+    """Return the worst case of memory with these options in bytes, by the documented sum.
+
+    Connections count where an option says how many there may be.
+    """
+    given = {} if "FETCHGATE_TRANSPARENT" in environment else {"bootstrap": "kafka:9092"}
+    config = load(given, environment, None)
+    rows = costs(1)
+    fixed = sum(next(rows[row] for row in rows if row.startswith(start)) for start in FIXED)
+    response = config.max_fetch_bytes.get("", 0) or 50 << 20
+    connections = config.max_connections if "FETCHGATE_MAX_CONNECTIONS" in environment else 0
+    return fixed * 1_000_000 + response + config.max_inflight_bytes * 5 // 4 + connections * (32 << 10)
 
 
 def memory(container: dict[str, Any], kind: str) -> int:
@@ -157,22 +180,65 @@ def memory(container: dict[str, Any], kind: str) -> int:
     return int(text[:-2]) << 20
 
 
+def sidecars() -> list[dict[str, Any]]:
+    return [pod_of(rendered(mode))["initContainers"][0] for mode in MODES]
+
+
+def far() -> dict[str, Any]:
+    (document,) = yaml.safe_load_all((KUBERNETES / "overlays" / "link-far" / "deployment.yaml").read_text())
+    (container,) = pod_of(document)["containers"]
+    return cast("dict[str, Any]", container)
+
+
+def test_the_documented_worst_cases_follow_from_the_options() -> None:
+    for column, container in ((1, far()), (2, sidecars()[0])):
+        rows = costs(column)
+        assert sum(rows.values()) == 2 * rows["**sum**"]
+        assert rows["**sum**"] == pytest.approx(worst_case(environment_of(container)) / 1e6, abs=1)
+
+
 def test_the_manifests_request_the_memory_of_the_documented_worst_case() -> None:
-    gateways = [pod_of(rendered(mode))["initContainers"][0] for mode in MODES]
-    (far,) = yaml.safe_load_all((KUBERNETES / "overlays" / "link-far" / "deployment.yaml").read_text())
-    for gateway in (*gateways, *pod_of(far)["containers"]):
-        assert worst_case() <= memory(gateway, "requests") <= worst_case() + (64 << 20)
-        assert memory(gateway, "requests") < memory(gateway, "limits")
+    for container in (*sidecars(), far()):
+        worst = worst_case(environment_of(container))
+        assert worst <= memory(container, "requests") <= worst + (32 << 20)
+        assert memory(container, "requests") < memory(container, "limits")
+
+
+def test_the_limit_of_a_sidecar_is_enough_for_clients_that_do_not_read() -> None:
+    kept = sum(told for row, told in costs(2).items() if row.startswith(FIXED)) * 1_000_000
+    for container in sidecars():
+        connections = int(environment_of(container)["FETCHGATE_MAX_CONNECTIONS"])
+        assert kept + connections * UNREAD_BYTES <= memory(container, "limits")
+
+
+def test_a_sidecar_requests_little() -> None:
+    """An idle one takes 40 MB: 96 MiB have room for what the options allow, and no more."""
+    assert {memory(container, "requests") for container in sidecars()} == {96 << 20}
+    assert {memory(container, "limits") for container in sidecars()} == {192 << 20}
+
+
+def test_compose_and_systemd_limit_the_memory_to_no_less() -> None:
+    service = yaml.safe_load((DEPLOY / "compose" / "compose.yaml").read_text())["services"]["fetchgate"]
+    assert worst_case(service["environment"]) <= int(service["mem_limit"].removesuffix("m")) << 20
+    unit = (DEPLOY / "systemd" / "fetchgate.service").read_text()
+    (limit,) = re.findall(r"^MemoryMax=(\d+)M$", unit, re.MULTILINE)
+    assert worst_case({}) <= int(limit) << 20
 
 
 @needs_helm
-@pytest.mark.parametrize("inflight", [64 << 20, 256 << 20, 1 << 30])
-def test_the_chart_requests_what_its_limit_of_responses_in_memory_asks_for(inflight: int) -> None:
-    sidecar = pod_of(documents(f"maxInflightBytes={inflight}")["Deployment"])["initContainers"][0]
-    worst = worst_case() + (inflight - (256 << 20)) * 5 // 4
-    assert worst <= memory(sidecar, "requests") <= worst + (65 << 20)
-    told = environment_of(sidecar).get("FETCHGATE_MAX_INFLIGHT_BYTES", str(256 << 20))
-    assert int(told) == inflight
+@pytest.mark.parametrize("inflight", [16 << 20, 256 << 20, 1 << 30])
+@pytest.mark.parametrize("response", [0, 4 << 20])
+@pytest.mark.parametrize("connections", [150, 5000])
+def test_the_chart_requests_what_its_options_ask_for(inflight: int, response: int, connections: int) -> None:
+    values = (f"maxInflightBytes={inflight}", f"maxFetchBytes={response}", f"maxConnections={connections}")
+    sidecar = pod_of(documents(*values)["Deployment"])["initContainers"][0]
+    environment = environment_of(sidecar)
+    config = load({"bootstrap": "kafka:9092"}, environment, None)
+    assert (config.max_inflight_bytes, config.max_connections) == (inflight, connections)
+    assert config.max_fetch_bytes.get("", 0) == response
+    worst = worst_case(environment)
+    assert worst <= memory(sidecar, "requests") <= worst + (33 << 20)
+    assert memory(sidecar, "limits") == 2 * memory(sidecar, "requests")
 
 
 @needs_helm

@@ -82,6 +82,12 @@ class ProcessMeter:
         return int(self._process.memory_info().rss)
 
     @property
+    def peak(self) -> int:
+        """The most resident memory that the process has had so far, in bytes."""
+        lines = Path(f"/proc/{self._process.pid}/status").read_text(encoding="utf-8").splitlines()
+        return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM:"))
+
+    @property
     def own(self) -> int:
         """The resident memory without the pages of files, in bytes. Gateways of a machine share those."""
         memory = self._process.memory_info()

@@ -36,12 +36,15 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end }}
 
 {{/*
-The MiB that are requested: the worst case of docs/users/deploy/running.md, rounded up to 64. That is the process,
-what it keeps of clients' sessions and of leaders, one response of 50 MiB, and five quarters of --max-inflight-bytes.
+The MiB that are requested: the worst case of docs/users/deploy/running.md, rounded up to 32. That is the process,
+what it keeps of clients' sessions and of leaders, one response of --max-fetch-bytes (50 MiB without), five quarters
+of --max-inflight-bytes, and 32 KiB for each of --max-connections.
 */}}
 {{- define "fetchgate.memory" -}}
-{{- $worst := add 42000000 24000000 52428800 (div (mul 5 (int64 .Values.maxInflightBytes)) 4) }}
-{{- mul 64 (div (add $worst 67108863) 67108864) }}
+{{- $response := int64 .Values.maxFetchBytes | default 52428800 }}
+{{- $connections := mul 32768 (int64 .Values.maxConnections) }}
+{{- $worst := add 42000000 24000000 $response (div (mul 5 (int64 .Values.maxInflightBytes)) 4) $connections }}
+{{- mul 32 (div (add $worst 33554431) 33554432) }}
 {{- end }}
 
 {{/* The gateway's container: a native sidecar, first among the init containers. */}}
@@ -80,10 +83,12 @@ what it keeps of clients' sessions and of leaders, one response of 50 MiB, and f
       value: 0.0.0.0:9465
     - name: FETCHGATE_DRAIN_TIMEOUT
       value: "20"
-    {{- if ne (int64 .Values.maxInflightBytes) 268435456 }}
+    - name: FETCHGATE_MAX_CONNECTIONS
+      value: {{ int64 .Values.maxConnections | quote }}
+    - name: FETCHGATE_MAX_FETCH_BYTES
+      value: {{ int64 .Values.maxFetchBytes | quote }}
     - name: FETCHGATE_MAX_INFLIGHT_BYTES
       value: {{ int64 .Values.maxInflightBytes | quote }}
-    {{- end }}
     {{- if .Values.config }}
     - name: FETCHGATE_CONFIG
       value: /etc/fetchgate/fetchgate.toml
@@ -126,7 +131,7 @@ what it keeps of clients' sessions and of leaders, one response of 50 MiB, and f
       cpu: 50m
       memory: {{ include "fetchgate.memory" . }}Mi
     limits:
-      memory: {{ add 64 (int (include "fetchgate.memory" .)) }}Mi
+      memory: {{ mul 2 (int (include "fetchgate.memory" .)) }}Mi
     {{- end }}
   securityContext:
     {{- if eq .Values.mode "tproxy" }}
