@@ -58,19 +58,19 @@ examples:
   fetchgate replay measure table/ --policy always --client billing --json
       measures what --parquet wrote, without reading the captures again
   fetchgate replay measure captures/ --client-rack 10.0.1.0/24=az1 --client-rack 10.0.2.0/24=az2
-      also tells how many bytes go from one zone to another; brokers without a rack: --broker-rack 3=az1
+      also reports the bytes from one zone to another; brokers without a rack: --broker-rack 3=az1
   fetchgate replay measure captures/ --price-per-gb 0.02 --currency USD --sidecar-cost 3.50
       also tells what is left of the saving if each client has a sidecar, a month and a year
   fetchgate replay measure captures/ --fetch-min-bytes 64KiB --fetch-max-wait 1s
-      also tells how many fetches fewer there would be if brokers waited for records
+      also reports how many fetches are saved if brokers wait for records
   fetchgate replay measure captures/ --cooperative 6
-      also tells how evenly keys would spread over 6 members of each consumer group, and how much of all
-      records the hottest key has
+      also reports how evenly keys would spread over 6 members of each consumer group, and the share of
+      the hottest key
 
-Bytes are counted on whole Kafka frames. Predicted bytes between gateway and brokers =
-eligible fetches through sessions + all other fetches as captured.
-Exit codes: 0 done, 1 failed, 2 wrong usage, 3 done, but a file is no capture, damaged or not whole, there
-is no Kafka in it, or so much of the fetches is missing that the saving can't be told.
+Bytes are whole Kafka frames. Predicted bytes between gateway and brokers =
+eligible fetches with sessions + all other fetches as captured.
+Exit codes: 0 done, 1 failed, 2 wrong usage, 3 done, but a file is no capture, damaged or
+incomplete, has no Kafka, or lacks so much of the fetches that the saving can't be computed.
 """
 
 _Named = TypeVar("_Named")
@@ -169,17 +169,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=0,
         type=_bytes,
         metavar="SIZE",
-        help="tell which responses have more records than this, as `fetchgate proxy --max-fetch-bytes` "
-        "would limit them; in bytes, or with a unit as there (10m, 256MiB, 1.5GB); by default a fetch's own "
-        "max_bytes counts",
+        help="report which responses have more records than this limit, to see the effect of `fetchgate "
+        "proxy --max-fetch-bytes`; in bytes, or with a unit (10m, 256MiB, 1.5GB); by default the limit is "
+        "the max_bytes of each fetch",
     )
     add(
         "--fetch-min-bytes",
         default=0,
         type=_min_bytes,
         metavar="SIZE",
-        help="tell how many fetches `fetchgate proxy --fetch-min-bytes` would save, and by how much records "
-        "would come later (modelled)",
+        help="report how many fetches `fetchgate proxy --fetch-min-bytes` would save, and how much later "
+        "records would come (modelled)",
     )
     add(
         "--fetch-max-wait",
@@ -193,15 +193,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         dest="cooperative_members",
         type=_members,
         metavar="N",
-        help="read the records, too, and tell how evenly their keys would spread over N members of each "
-        f"consumer group ({MEMBERS[0]} to {MEMBERS[-1]}), as `fetchgate proxy --cooperative` would share "
-        "partitions; no key is told (in the environment: FETCHGATE_COOPERATIVE_MEMBERS)",
+        help="also read the records, and report how evenly their keys would spread over N members of each "
+        f"consumer group ({MEMBERS[0]} to {MEMBERS[-1]}) with `fetchgate proxy --cooperative`; the report "
+        "has no keys (in the environment: FETCHGATE_COOPERATIVE_MEMBERS)",
     )
     add(
         "--master",
         metavar="URL",
-        help="the URL of the Spark master (default: that of spark-submit, else local[*]; captures of at most "
-        f"{MOST >> 20} MiB need no Spark)",
+        help="the URL of the Spark master (default: that of spark-submit, otherwise local[*]; captures of at "
+        f"most {MOST >> 20} MiB need no Spark)",
     )
     add(
         "--in-process",

@@ -6,8 +6,8 @@ from replay.report.model import FloorsReport
 from replay.report.wording import duration, number, percent, plural, size
 
 HOW: Final = (
-    "the records of a connection are taken to arrive evenly in its captured time; a fetch ends when it has "
-    "so many bytes, or has waited"
+    "the records of a connection arrive evenly in its captured time; a fetch ends when it has enough bytes, "
+    "or when its wait is over"
 )
 """How the figures are computed."""
 

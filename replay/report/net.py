@@ -60,9 +60,9 @@ def net_explained(found: Net) -> list[str]:
     cost = amount(found["sidecar_cost_per_month"], found["currency"])
     of = plural(found["sidecars"], "sidecar")
     sums = (
-        f"A service is what was captured: {of}, one for each client address where sessions save bytes. Each "
-        f"costs {cost} a month; sidecars that save more than that: {number(found['sidecars_that_pay'])}. A "
-        f"month is 30 days of the same traffic as in the {duration(found['captured_seconds'])} captured; a "
+        f"A service is the captured traffic: {of}, one for each client address where sessions save bytes. "
+        f"Each costs {cost} a month; sidecars that save more: {number(found['sidecars_that_pay'])}. "
+        f"A month is 30 days of the same traffic as in the captured {duration(found['captured_seconds'])}; a "
         "year is 12 such months."
     )
     return [sums, _needs(found["largest"])] if found["largest"] else [sums]
@@ -70,9 +70,9 @@ def net_explained(found: Net) -> list[str]:
 
 def _needs(one: SidecarNeed) -> str:
     return (
-        f"--sidecar-cost is the price of what you reserve for a sidecar. For fetches, the busiest one needs "
-        f"{size(one['memory_bytes'])} of memory, besides the responses in flight, and "
-        f"{one['cpu_millicores']:,.1f} millicores (thousandths of a core). That follows from its "
+        f"--sidecar-cost is the price of the resources reserved for a sidecar. For fetches, the busiest one "
+        f"needs {size(one['memory_bytes'])} of memory, without responses in flight, and "
+        f"{one['cpu_millicores']:,.1f} millicores (thousandths of a core). This is computed from its "
         f"{plural(one['connections'], 'connection')} with {plural(one['partitions'], 'partition')}, "
         f"{one['fetches_per_second']:,.1f} fetches a second, {one['partitions_per_second']:,.1f} listed "
         f"partitions a second and {size(round(one['record_bytes_per_second']))} of records a second, times "

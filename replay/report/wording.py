@@ -12,10 +12,10 @@ from replay.capture.tls.reasons import NO_HANDSHAKE, NO_SECRETS, RENEGOTIATED, T
 from replay.report.model import CooperativeReport, Filters, Report
 
 POLICY: Final = {
-    "gateway": "Policy gateway: what fetchgate would have done for these clients. It makes a session where "
-    "that saves bytes, and sends full fetches where it does not.",
+    "gateway": "Policy gateway: what fetchgate would have done for these clients. It uses a session if this "
+    "saves bytes, and sends full fetches otherwise.",
     "always": "Policy always: every connection has a session from its first eligible fetch to its end. This "
-    "shows what sessions can do at most. The gateway makes none where they do not save bytes.",
+    "shows the most that sessions can save. The gateway uses no session if it does not save bytes.",
 }
 _KIP_227: Final = (
     "https://cwiki.apache.org/confluence/display/KAFKA/"
@@ -29,21 +29,21 @@ PRODUCT: Final = (
 )
 """What fetchgate is: the text before a link, the text of the link, its address, and the text after it."""
 FORMULA: Final = (
-    "Predicted broker side = what the eligible fetches cost through the gateway's session engine "
+    "Predicted broker side = bytes of the eligible fetches with the gateway's sessions "
     "(with closing and repairing sessions) + all other fetches as captured."
 )
 SAVED: Final = (
-    "Saved = eligible fetches as captured - the same fetches through sessions, both directions. "
+    "Saved = eligible fetches as captured - the same fetches with sessions, both directions. "
     "The percentage is of all captured fetch bytes."
 )
 COUNTED: Final = (
     "Bytes are counted on whole Kafka frames with their 4-byte length. 1 MB is 10^6 bytes. "
-    "Modelled figures are in a section of their own."
+    "Modelled figures are in a separate section."
 )
 MODELLED: Final = "Modelled, not counted"
 ELIGIBLE: Final = (
-    "Eligible are full fetches of consumers that were captured with their response and that a session can "
-    "carry. Sessions that clients have already stay as captured and save nothing more."
+    "Eligible fetches are full fetches of consumers, captured with their response, that a session can "
+    "replace. Clients with sessions of their own stay as captured and save nothing more."
 )
 REST: Final = "(rest of each frame)"
 """The row name in by_topic for bytes that belong to no topic. It is not a valid topic name."""
@@ -486,17 +486,16 @@ def spread(found: CooperativeReport) -> list[str]:
     """Explain the table of groups, and what it does not count."""
     members = found["members"]
     told = (
-        f"How evenly the records of each group would spread over {members} members. As `fetchgate proxy "
-        f"--cooperative` does it, topics with fewer than {members} partitions are shared. Evenness is the "
-        f"largest member's share times {members}: 1 is even. A key is never shared, so the hottest one holds "
-        "a group at so many times the speed of one member, however many there are. What a connection got "
-        "again counts once, what two connections got counts twice."
+        f"How evenly the records of each group would spread over {members} members. As with `fetchgate proxy "
+        f"--cooperative`, topics with fewer than {members} partitions are shared. Evenness is the largest "
+        f"member's share times {members}: 1 is even. Members can't share a key, so the hottest key limits "
+        "the speed of the group, with any number of members. If a connection got a record again, it counts "
+        "once; if two connections got it, it counts twice."
     )
     lines = [told]
     if unknown := sum(row["group"] is None for row in found["groups"]):
         lines.append(
-            f"Of {plural(unknown, 'client id')} no group is known, or several: no captured request names it. "
-            "Each has a row of its own."
+            f"{plural(unknown, 'client id')}: no group or several in captured requests. Each has its own row."
         )
     if unread := sum(row["unread_bytes"] for row in found["groups"]):
         lines.append(
@@ -504,7 +503,7 @@ def spread(found: CooperativeReport) -> list[str]:
             "v4 or Kafka 0.11."
         )
     if any(row["hottest_key"] and not row["hottest_key"]["exact"] for row in found["groups"]):
-        lines.append("Where keys were too many to tell each apart, the hottest one has <= this share.")
+        lines.append("If a topic has too many keys to count each, its hottest key has <= this share.")
     return lines
 
 
@@ -523,6 +522,6 @@ def limits(report: Report) -> str:
         return f"{text} No partition starved."
     times = "once" if found["starved"] == 1 else f"{number(found['starved'])} times"
     return (
-        f"{text} Partitions starved {times}, for {duration(found['starved_seconds'])} in all: they got no "
-        "records although they had some and others got theirs."
+        f"{text} Partitions starved {times}, for {duration(found['starved_seconds'])} in all: they had "
+        "records but got none, while other partitions of the response got records."
     )
