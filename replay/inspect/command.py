@@ -4,9 +4,12 @@ import argparse
 import json
 import shlex
 import sys
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from replay.exits import EXIT_FAILED, EXIT_PARTLY, EXIT_USAGE
+
+if TYPE_CHECKING:
+    from replay.inspect.counts import Inspection
 
 PROGRAM: Final = "fetchgate replay inspect"
 _EXAMPLES: Final = """\
@@ -77,17 +80,19 @@ def run(arguments: argparse.Namespace) -> int:
     elif not failed:
         from replay.inspect.render import show  # noqa: PLC0415 - rich is slow to import, and --json does not need it
 
-        show(inspection, measure=_measure(arguments))
+        show(inspection, measure=_measure(arguments, inspection))
     if failed and any(source.unopened for source in sources):
         return EXIT_FAILED
     return EXIT_PARTLY if problems or not inspection.kafka() else 0
 
 
-def _measure(arguments: argparse.Namespace) -> str:
-    """Return the command that measures the same captures."""
-    options = [f"--port={port}" for port in arguments.port] + [
-        f"--keylog={file}" for file in arguments.keylog
-    ]
+def _measure(arguments: argparse.Namespace, inspection: "Inspection") -> str:
+    """Return the command that measures the same captures: of a gateway, one side."""
+    from replay.report.wording import ports_of_one_side  # noqa: PLC0415 - like all that only a running command needs
+
+    sides = inspection.sides
+    ports = ports_of_one_side(sides.found(), sides.fetched) or arguments.port
+    options = [f"--port={port}" for port in ports] + [f"--keylog={file}" for file in arguments.keylog]
     return f"fetchgate replay measure {shlex.join([*arguments.inputs, *options])}"
 
 

@@ -390,11 +390,15 @@ def _on_spark(work: Work, arguments: argparse.Namespace, console: Console) -> Co
             raise
         given = [name for name in ("master", "conf") if getattr(arguments, name)]
         why = f"--{given[0]} needs Spark" if given else why_spark(work)
-        here = "" if given or work.table or work.parquet else "; or measure them here: --in-process"
+        here = (
+            ""
+            if given or work.table or work.parquet
+            else "add --in-process (slower, one core), or install it "
+        )
         pipx = (Path(sys.prefix) / PIPX_FILE).exists()
         raise NoSparkError(
-            f"{why}, which is not installed; in fetchgate's source folder: "
-            f"{command_for_extra('replay', sys.executable, pipx=pipx)}, and Java {OLDEST} or later{here}"
+            f"{why}, which is not installed; {here}in fetchgate's source folder: "
+            f"{command_for_extra('replay', sys.executable, pipx=pipx)}, and Java {OLDEST} or later"
         ) from None
     return run_on_spark(work, arguments.master, dict(arguments.conf), console)
 

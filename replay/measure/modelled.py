@@ -15,7 +15,7 @@ _TCP_IP: Final = (
     f"each frame begins a TCP segment of at most {_SEGMENT} bytes; {_HEADERS} bytes of headers a segment "
     "(IPv4 20, TCP 20, timestamps 12); no acknowledgements, link layer or TLS"
 )
-_MONEY: Final = "saved fetch bytes, Kafka frames alone, both directions, times the price given"
+_MONEY: Final = "saved fetch bytes, Kafka frames only, both directions, times the price given"
 
 
 def modelled(

@@ -27,7 +27,7 @@ from replay.report.zones_model import (
 
 _GB: Final = 10**9
 _HOW: Final = (
-    "bytes of requests and responses between known zones, Kafka frames alone, times the price given for each "
+    "bytes of requests and responses between known zones, Kafka frames only, times the price given for each "
     "direction"
 )
 _KINDS: Final = ("record_bytes", "listing_bytes", "produce_bytes", "other_bytes")

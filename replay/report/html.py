@@ -25,6 +25,7 @@ from replay.report.wording import (
     amount,
     captured,
     clocks,
+    counted_twice,
     decided,
     duration,
     encrypted,
@@ -149,6 +150,7 @@ def _fetches(report: Report) -> dict[str, Any]:
     return {
         "decided": decided(report),
         "sure": how_sure(report),
+        "counted_twice": counted_twice(report),
         "warnings": warnings(report),
         "cards": _cards(report),
         "how_to_read": [f"{FORMULA} {SAVED}", POLICY[report["policy"]], COUNTED],

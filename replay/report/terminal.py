@@ -24,6 +24,7 @@ from replay.report.wording import (
     amount,
     captured,
     clocks,
+    counted_twice,
     decided,
     duration,
     encrypted,
@@ -39,6 +40,7 @@ from replay.report.wording import (
     size,
     spread,
     unpaired,
+    unread,
     untold,
     warnings,
 )
@@ -89,12 +91,14 @@ def render(report: Report) -> RenderableType:
 def _headline(report: Report) -> Text:
     fetch, text = report["fetch"], Text()
     if fetch["actual"]["requests"]:
+        for warning in counted_twice(report):
+            text.append(warning + "\n", style="yellow")
         text.append(decided(report) + "\n", style=_style(fetch["saved_bytes"]))
         if left := net_in_short(report["modelled"]["net"]):
             text.append(left + "\n")
         if sure := how_sure(report):
             text.append(sure + "\n", style="" if report["decision"]["enough"] else "yellow")
-        for warning in warnings(report):
+        for warning in filter(None, [unread(report), *warnings(report)]):
             text.append(warning + "\n", style="yellow")
     text.append(captured(report) + "\n")
     if filters := narrowed(report["filters"]):

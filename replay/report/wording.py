@@ -260,22 +260,39 @@ def how_sure(report: Report) -> str:
     return f"How sure: not very. Only {text}, less than an hour: a day may be quite different."
 
 
-def warnings(report: Report) -> list[str]:
-    """Return warnings about figures that readers may misunderstand."""
+def counted_twice(report: Report) -> list[str]:
+    """Return warnings about fetches that count twice, and the options to use. They precede all figures."""
     twice = [
         f"{_two_sides(row['client_side'], row['broker_side'], row['connections'])}: "
         f"{size(row['fetch_bytes'])} of fetches count twice."
         for row in report["both_sides"]
     ]
+    if not twice:
+        return []
+    sides = [(row["client_side"], row["broker_side"]) for row in report["both_sides"]]
+    first = "Both sides of a gateway were captured. Fetches count twice, so the figures below are wrong."
+    return [first, *twice[:_WARNINGS], _one_side(sides, [row["broker"] for row in report["by_broker"]])]
+
+
+def unread(report: Report) -> str:
+    """Say which file could not be read to its end, the first of them; "" if all could."""
+    problems = report["input"]["problems"]
+    if not problems:
+        return ""
+    file, problem = shown(problems[0]["file"], empty=""), shown(problems[0]["problem"])
+    more = f" ({plural(len(problems) - 1, 'more problem')} below)" if problems[1:] else ""
+    return f"Not all of the input could be read: {file}{': ' if file else ''}{problem}{more}."
+
+
+def warnings(report: Report) -> list[str]:
+    """Return warnings about figures that readers may misunderstand."""
     slots = [
         f"{shown(row['broker'])} would need {number(row['requested_at_once'])} session slots, and a broker "
         f"has {number(row['slots'])} by default: raise max.incremental.fetch.session.cache.slots."
         for row in report["slots"]
         if row["requested_at_once"] > row["slots"]
     ]
-    sides = [(row["client_side"], row["broker_side"]) for row in report["both_sides"]]
-    side = [_one_side(sides, [row["broker"] for row in report["by_broker"]])] if twice else []
-    return twice[:_WARNINGS] + side + slots[:_WARNINGS]
+    return slots[:_WARNINGS]
 
 
 def _two_sides(client_side: str, broker_side: str, connections: int) -> str:
@@ -311,17 +328,28 @@ def _one_side(
 
     The options leave out the brokers' side of each gateway.
     """
+    ports = ports_of_one_side(sides, fetched)
+    if not ports:
+        return f"{verb} one side: both use the same port, so {same_port}."
+    twice = {broker_side for _, broker_side in sides}
+    brokers = {_port(side) for side in twice}
+    lost = sum(_port(other) in brokers for other in set(fetched) - twice)
+    also = f" That leaves out {plural(lost, 'broker')} without a gateway, too." if lost else ""
+    return f"{verb} one side: {' '.join(f'--port {shown(port)}' for port in ports)}.{also}"
+
+
+def ports_of_one_side(sides: Collection[tuple[str, str]], fetched: Collection[str]) -> list[str]:
+    """Return the ports that leave out the brokers' side of each gateway.
+
+    Empty if there is no gateway, or if both sides of one use the same port.
+    """
     clients = {_port(client_side) for client_side, _ in sides}
     twice = {broker_side for _, broker_side in sides}
     brokers = {_port(side) for side in twice}
-    if clients & brokers:
-        return f"{verb} one side: both use the same port, so {same_port}."
-    others = set(fetched) - twice
-    ports = clients | {_port(other) for other in others} - brokers
-    options = " ".join(f"--port {shown(port)}" for port in sorted(ports, key=lambda port: (len(port), port)))
-    lost = sum(_port(other) in brokers for other in others)
-    also = f" That leaves out {plural(lost, 'broker')} without a gateway, too." if lost else ""
-    return f"{verb} one side: {options}.{also}"
+    if not sides or clients & brokers:
+        return []
+    ports = clients | {_port(other) for other in set(fetched) - twice} - brokers
+    return sorted(ports, key=lambda port: (len(port), port))
 
 
 def _port(address: str) -> str:

@@ -233,6 +233,7 @@ def test_both_sides_of_a_gateway_are_told(capsys: pytest.CaptureFixture[str]) ->
         "4 connections of 127.0.0.1:23262 and 127.0.0.1:17570 are the two sides of a gateway: their fetches "
         "count twice. Measure one side: --port 23262."
     ) in out
+    assert out.endswith(f"Next: fetchgate replay measure {CAPTURES}/aiokafka-gateway.pcap --port=23262")
     assert main(["inspect", "--port", "23262", str(CAPTURES / "aiokafka-gateway.pcap")]) == 0
     assert "two sides" not in capsys.readouterr().out
 

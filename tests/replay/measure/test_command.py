@@ -298,19 +298,16 @@ def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Work, "size", here.MOST + 1)
 
 
-NEEDS_SPARK = (
-    "which is not installed; in fetchgate's source folder: "
-    f"{sys.executable} -m pip install '.[replay]', and Java 17 or later"
-)
-
-OR_HERE = "or measure them here: --in-process"
+SOURCES = f"in fetchgate's source folder: {sys.executable} -m pip install '.[replay]', and Java 17 or later"
+NEEDS_SPARK = f"which is not installed; {SOURCES}"
+OR_HERE = f"which is not installed; add --in-process (slower, one core), or install it {SOURCES}"
 
 
 @pytest.mark.usefixtures("without_spark")
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ([], f"captures of more than 256 MiB are measured on Spark, {NEEDS_SPARK}; {OR_HERE}"),
+        ([], f"captures of more than 256 MiB are measured on Spark, {OR_HERE}"),
         (["--master", "local[1]"], f"--master needs Spark, {NEEDS_SPARK}"),
         (["--conf", "spark.a=b"], f"--conf needs Spark, {NEEDS_SPARK}"),
         (["--parquet", "{folder}/new"], f"--parquet needs Spark, {NEEDS_SPARK}"),

@@ -28,6 +28,8 @@ def test_the_whole_of_it_at_80_columns() -> None:
         "Sessions would save 12.0 GB a day, 83.6 % of the fetch bytes: 7.23 USD a month at 0.02 USD per GB. "
         "Net: 7.23 USD saved - 3.50 USD for 1 sidecar = 3.73 USD a month, 44.71 USD a year. "
         "How sure: modelled from 1 h captured (3,600 seconds). "
+        "Not all of the input could be read: captures/node-7.pcap03: the last record is cut after 1,204 of "
+        "1,514 bytes (1 more problem below). "
         "1 h from 2026-11-20 22:30:00 UTC: 36 Kafka connections in 2,345,678 packets,"
     )
     for words in (
@@ -159,10 +161,11 @@ def test_both_sides_of_a_gateway_are_told_of_first() -> None:
     }
     plain = sample.report()
     flat = " ".join(printed({**plain, "both_sides": [gateway]}).split())
-    assert (
+    assert flat.startswith(
+        "Both sides of a gateway were captured. Fetches count twice, so the figures below are wrong. "
         "3 connections of 10.0.0.9:19094 and 10.20.0.11:9092 are the two sides of a gateway: 5.00 kB of "
         "fetches count twice. Measure one side: --port 19094. That leaves out 2 brokers without a gateway, "
-        "too. 1 h from" in flat
+        "too. Sessions would save "
     )
 
 
@@ -179,7 +182,9 @@ def test_one_list_of_ports_keeps_all_that_has_no_other_side() -> None:
     flat = " ".join(printed(report).split())
 
     assert flat.count("Measure one side") == 1
-    assert "Measure one side: --port 9092 --port 9094 --port 19094 --port 19095 --port 33192. 1 h" in flat
+    assert (
+        "Measure one side: --port 9092 --port 9094 --port 19094 --port 19095 --port 33192. Sessions" in flat
+    )
 
 
 def test_sides_on_the_same_port_are_told_apart_by_host() -> None:
@@ -199,6 +204,15 @@ def test_peers_cannot_act_on_the_terminal() -> None:
     assert "[bold red]markup[/]" in " ".join(text.split())
     assert max(map(len, text.splitlines())) <= 80
     assert "\x1b]8;" not in printed(hostile.report(), force_terminal=True)  # no link of a peer's
+
+
+def test_the_first_lines_tell_that_a_file_is_damaged() -> None:
+    plain = sample.report()
+    (first, *_) = plain["input"]["problems"]
+    head = " ".join(printed(plain).split()).partition("What to do")[0]
+    assert f"Not all of the input could be read: {first['file']}: {first['problem']}" in head
+    none: Report = {**plain, "input": {**plain["input"], "problems": []}}
+    assert "Not all of the input" not in printed(none)
 
 
 def test_many_problems_are_counted() -> None:
