@@ -7,6 +7,7 @@ What a gateway uses follows from the costs of `replay measure --sidecar-cost` (`
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
 from typing import Final
 
@@ -14,7 +15,7 @@ import yaml
 
 from proxy.config import load
 from proxy.server.slots_check import DEFAULT_SLOTS, slots_for, usable
-from replay.measure.net import AddressSums, need
+from replay.measure.net import PROCESS_BYTES, AddressSums, need
 
 ROOT: Final = Path(__file__).parent.parent
 PAGE: Final = ROOT / "docs" / "users" / "fleet.md"
@@ -64,8 +65,7 @@ class Gateways:
     @property
     def used(self) -> tuple[int, float]:
         """The bytes of memory and the millicores that one of them uses, without responses in flight."""
-        found = need(_times(self.services), 1)
-        return found["memory_bytes"], found["cpu_millicores"]
+        return used_bytes(self.services), _millicores(self.services)
 
 
 def plans(services: int) -> list[Gateways]:
@@ -83,7 +83,7 @@ def plans(services: int) -> list[Gateways]:
             count=count,
             services=each,
             reserved_bytes=memory if each == 1 else shared_bytes(each),
-            reserved_millicores=max(millicores, _SPARE * need(_times(each), 1)["cpu_millicores"]),
+            reserved_millicores=max(millicores, _SPARE * _millicores(each)),
         )
         for where, (count, each) in shares.items()
     ]
@@ -94,6 +94,20 @@ def _times(services: int) -> AddressSums:
     for _ in range(services):
         found.add(SERVICE)
     return found
+
+
+def _millicores(services: int) -> float:
+    return need(_times(services), 1)["cpu_millicores"]
+
+
+def used_bytes(services: int) -> int:
+    """Return the memory that a gateway uses, without responses in flight.
+
+    A gateway that needs more than one core has a worker for each of them, and a supervisor.
+    """
+    workers = ceil(_SPARE * _millicores(services) / 1_000)
+    more = workers if workers > 1 else 0
+    return need(_times(services), 1)["memory_bytes"] + more * PROCESS_BYTES
 
 
 def sidecar() -> tuple[int, int]:
@@ -107,7 +121,7 @@ def sidecar() -> tuple[int, int]:
 def shared_bytes(services: int) -> int:
     """Return the memory to reserve for a gateway with default options and this number of services."""
     inflight = load({"bootstrap": "kafka:9092"}, {}, None).max_inflight_bytes
-    worst = need(_times(services), 1)["memory_bytes"] + round(_RESPONSES * inflight) + _OTHER
+    worst = used_bytes(services) + round(_RESPONSES * inflight) + _OTHER
     return -(-worst // _STEP) * _STEP
 
 
@@ -125,15 +139,17 @@ def _rows() -> Iterator[tuple[str, ...]]:
             yield (
                 f"{services:,}",
                 plan.where,
-                f"{_gib(plan.count * plan.reserved_bytes)} ({_gib(plan.count * memory)})",
+                f"{_size(plan.count * plan.reserved_bytes)} ({_size(plan.count * memory)})",
                 f"{_cores(plan.count * plan.reserved_millicores)} ({_cores(plan.count * millicores)})",
                 f"{BROKERS * plan.services:,}",
                 f"{services:,} of {slots:,}",
             )
 
 
-def _gib(count: float) -> str:
+def _size(count: float) -> str:
     gib = count / (1 << 30)
+    if gib < 1:
+        return f"{count / (1 << 20):.0f} MiB"
     return f"{gib:,.0f} GiB" if gib >= 10 else f"{gib:.1f} GiB"
 
 
