@@ -68,15 +68,17 @@ _EXCHANGE_COLUMNS: Final = (
     TableColumn("client", pa.string(), "host:port", nothing=""),
     TableColumn("broker", pa.string(), "host:port; null for connections that are not Kafka", nothing=""),
     TableColumn("number", pa.int32(), "place in the connection, by request", nothing=-1),
-    TableColumn("client_id", pa.string(), "of the last request header; null if it has none", nothing=""),
+    TableColumn(
+        "client_id", pa.string(), "the client id of the last request; null if it has none", nothing=""
+    ),
     TableColumn("software", pa.string(), "name and version from ApiVersions v3 or later", nothing=""),
-    TableColumn("api_key", pa.int16(), "null where the request was not seen", nothing=-1),
-    TableColumn("api_version", pa.int16(), "null where the request was not seen", nothing=-1),
+    TableColumn("api_key", pa.int16(), "null if the request was not captured", nothing=-1),
+    TableColumn("api_version", pa.int16(), "null if the request was not captured", nothing=-1),
     TableColumn("correlation_id", pa.int32(), "in the request and in its response", nothing=-1),
     TableColumn(
         "request_time",
         pa.int64(),
-        "the request's first packet; null where it was not seen",
+        "the request's first packet; null if it was not captured",
         "ns since 1970",
         nothing=0,
         stored_as="request_time_ns",
@@ -84,7 +86,7 @@ _EXCHANGE_COLUMNS: Final = (
     TableColumn(
         "response_time",
         pa.int64(),
-        "the response's last packet; null where it was not seen",
+        "the response's last packet; null if it was not captured",
         "ns since 1970",
         nothing=0,
         stored_as="response_time_ns",
@@ -92,17 +94,17 @@ _EXCHANGE_COLUMNS: Final = (
     TableColumn(
         "request_bytes",
         pa.int64(),
-        "whole frame, its 4-byte length included; 0 where it was not seen",
+        "the whole frame with its 4-byte length; 0 if it was not captured",
         "bytes",
     ),
     TableColumn(
         "response_bytes",
         pa.int64(),
-        "whole frame, its 4-byte length included; 0 where it was not seen",
+        "the whole frame with its 4-byte length; 0 if it was not captured",
         "bytes",
     ),
-    TableColumn("request_missing", pa.int64(), "of request_bytes, those that the capture lacks", "bytes"),
-    TableColumn("response_missing", pa.int64(), "of response_bytes, those that the capture lacks", "bytes"),
+    TableColumn("request_missing", pa.int64(), "the part of request_bytes that was not captured", "bytes"),
+    TableColumn("response_missing", pa.int64(), "the part of response_bytes that was not captured", "bytes"),
     TableColumn("answer_due", pa.bool_(), "false if brokers send no response: Produce with acks=0"),
 )
 FETCH_COLUMNS: Final = (
@@ -112,76 +114,81 @@ FETCH_COLUMNS: Final = (
     TableColumn("answer_session_id", pa.int32(), "in the response; 0: no session"),
     TableColumn("error_code", pa.int16(), "of the whole response; 0: none"),
     TableColumn(
-        "partitions_requested", pa.int64(), "entries listed; forgotten ones are not counted", "partitions"
+        "partitions_requested", pa.int64(), "listed entries, without forgotten partitions", "partitions"
     ),
     TableColumn("partitions_answered", pa.int64(), "entries in the response", "partitions"),
     TableColumn("record_bytes", pa.int64(), "contents of the `records` fields", "bytes"),
     TableColumn(
         "listing_bytes",
         pa.int64(),
-        "request: topics and partitions listed; forgotten ones are not counted",
+        "listed topics and partitions in the request, without forgotten ones",
         "bytes",
     ),
-    TableColumn("empty_entry_bytes", pa.int64(), "response: entries with nothing new", "bytes"),
-    TableColumn("entry_bytes", pa.int64(), "response: the other entries, without their records", "bytes"),
+    TableColumn("empty_entry_bytes", pa.int64(), "entries of the response with nothing new", "bytes"),
+    TableColumn(
+        "entry_bytes", pa.int64(), "the other entries of the response, without their records", "bytes"
+    ),
     TableColumn(
         "eligible",
         pa.bool_(),
-        "it went through the engine; below: its cost; if false: 0, null, or of a close (not session_size)",
+        "whether a session could replace it; if false, the columns below are 0, null, or those of a close",
     ),
     TableColumn(
         "reason", pa.string(), "why it is not eligible, or why it was forwarded unchanged", nothing=""
     ),
-    TableColumn("session_kind", pa.string(), "what it was first sent as; null where it is not eligible"),
+    TableColumn("session_kind", pa.string(), "how fetchgate would first send it; null if it is not eligible"),
+    TableColumn("session_request_bytes", pa.int64(), "with sessions, including closes and repairs", "bytes"),
+    TableColumn("session_response_bytes", pa.int64(), "with sessions, including closes and repairs", "bytes"),
     TableColumn(
-        "session_request_bytes", pa.int64(), "through the engine, closes and repairs included", "bytes"
+        "close_bytes", pa.int64(), "the part of the two columns above for closing a session", "bytes"
     ),
     TableColumn(
-        "session_response_bytes", pa.int64(), "through the engine, closes and repairs included", "bytes"
+        "repair_bytes",
+        pa.int64(),
+        "the part of the two columns above for fetches that repeat after a lost session",
+        "bytes",
     ),
-    TableColumn("close_bytes", pa.int64(), "of both: what closing a session cost", "bytes"),
-    TableColumn(
-        "repair_bytes", pa.int64(), "of both: what was fetched again after a session was lost", "bytes"
-    ),
-    TableColumn("full", pa.int64(), "that the engine sent with epoch 0", "requests", stored_as="sent_full"),
+    TableColumn("full", pa.int64(), "sent by fetchgate with epoch 0", "requests", stored_as="sent_full"),
     TableColumn(
         "incremental",
         pa.int64(),
-        "that the engine sent within a session",
+        "sent by fetchgate within a session",
         "requests",
         stored_as="sent_incremental",
     ),
     TableColumn(
         "sessionless",
         pa.int64(),
-        "that the engine sent without a session",
+        "sent by fetchgate without a session",
         "requests",
         stored_as="sent_sessionless",
     ),
     TableColumn(
-        "closes", pa.int64(), "that the engine sent to close a session", "requests", stored_as="sent_closes"
+        "closes", pa.int64(), "sent by fetchgate to close a session", "requests", stored_as="sent_closes"
     ),
-    TableColumn("added", pa.int64(), "that deltas add to the session", "partitions"),
-    TableColumn("altered", pa.int64(), "whose entries deltas change", "partitions"),
-    TableColumn("forgotten", pa.int64(), "that deltas drop from the session", "partitions"),
+    TableColumn("added", pa.int64(), "added to the session by incremental fetches", "partitions"),
+    TableColumn("altered", pa.int64(), "changed in the session by incremental fetches", "partitions"),
+    TableColumn("forgotten", pa.int64(), "removed from the session by incremental fetches", "partitions"),
     TableColumn(
-        "session_partitions_requested", pa.int64(), "entries in requests through the engine", "partitions"
-    ),
-    TableColumn(
-        "session_partitions_answered", pa.int64(), "entries in responses through the engine", "partitions"
+        "session_partitions_requested", pa.int64(), "entries in requests with sessions", "partitions"
     ),
     TableColumn(
-        "session_listing_bytes", pa.int64(), "part of session_request_bytes, as listing_bytes", "bytes"
+        "session_partitions_answered", pa.int64(), "entries in responses with sessions", "partitions"
+    ),
+    TableColumn(
+        "session_listing_bytes", pa.int64(), "the part of session_request_bytes like listing_bytes", "bytes"
     ),
     TableColumn(
         "session_empty_entry_bytes",
         pa.int64(),
-        "part of session_response_bytes, as empty_entry_bytes",
+        "the part of session_response_bytes like empty_entry_bytes",
         "bytes",
     ),
-    TableColumn("session_entry_bytes", pa.int64(), "part of session_response_bytes, as entry_bytes", "bytes"),
     TableColumn(
-        "session_record_bytes", pa.int64(), "part of session_response_bytes, as record_bytes", "bytes"
+        "session_entry_bytes", pa.int64(), "the part of session_response_bytes like entry_bytes", "bytes"
+    ),
+    TableColumn(
+        "session_record_bytes", pa.int64(), "the part of session_response_bytes like record_bytes", "bytes"
     ),
     TableColumn("session_size", pa.int64(), "in the session after the fetch", "partitions"),
 )
@@ -199,12 +206,8 @@ CODECS: Final[dict[str, Codec]] = {
 }
 """The codecs of the table columns that hold a detail, by the column's name."""
 _DETAIL_COLUMNS: Final = (
-    TableColumn(
-        "summary", CODECS["summary"].type, "what is known of a whole connection, in `connection` rows"
-    ),
-    TableColumn(
-        "file_counts", CODECS["file_counts"].type, "what was found in a capture file, in `file` rows"
-    ),
+    TableColumn("summary", CODECS["summary"].type, "figures of a whole connection, in `connection` rows"),
+    TableColumn("file_counts", CODECS["file_counts"].type, "figures of a capture file, in `file` rows"),
     TableColumn("delivered", CODECS["delivered"].type, "a connection's records by key, in `keys` rows"),
 )
 UNSTORED: Final = frozenset({"delivered"})
@@ -212,13 +215,13 @@ UNSTORED: Final = frozenset({"delivered"})
 _ERRORS: Final = TableColumn(
     "errors",
     pa.list_(pa.struct([("code", pa.int16()), ("error", pa.string()), ("count", pa.int32())])),
-    "of the response and its entries: code, Kafka's name, how often; empty: no error; null: not known",
+    "errors of the response and its entries: code, name, count; empty: no error; null: not known",
 )
 RAW_COLUMNS: Final = (
-    TableColumn("request", pa.binary(), "the frame, of Fetch, Metadata, ApiVersions and DescribeCluster"),
-    TableColumn("response", pa.binary(), "the frame without contents of records, which were cut"),
+    TableColumn("request", pa.binary(), "the frame, for Fetch, Metadata, ApiVersions and DescribeCluster"),
+    TableColumn("response", pa.binary(), "the frame without the contents of records"),
     TableColumn(
-        "cuts", pa.list_(pa.int64()), "place in the frame and length of each stretch cut, in turn", "bytes"
+        "cuts", pa.list_(pa.int64()), "pairs: the place in the frame of each cut, and its length", "bytes"
     ),
     _ERRORS,
 )
@@ -240,21 +243,23 @@ ADDED_COLUMNS: Final = {
         TableColumn(
             "seconds",
             pa.float64(),
-            "from the first packet to the last one; null in `request`, `response` and `closing` rows",
+            "the time from the first to the last packet; null in `request`, `response` and `closing` rows",
             "s",
         ),
         TableColumn("api", pa.string(), "the name of api_key: Fetch, Produce ..."),
         TableColumn(
             "saved_bytes",
             pa.int64(),
-            "what a session saves: both bytes, if eligible, less both session bytes; below 0: it costs more",
+            "the saving of a session: request and response, minus the same with sessions; below 0: a loss",
             "bytes",
         ),
-        TableColumn("run", pa.int32(), "which run of `measure --parquet` added the row, from 0"),
+        TableColumn(
+            "run", pa.int32(), "the number of the run of `measure --parquet` that added the row, from 0"
+        ),
         TableColumn(
             "day",
             pa.date32(),
-            "of `time`; in `connection` and `file` rows of the last packet",
+            "the day of `time`; in `connection` and `file` rows the day of the last packet",
             "UTC",
         ),
     )

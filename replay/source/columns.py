@@ -32,32 +32,36 @@ COLUMNS: Final = (
     SourceColumn(
         "time",
         pa.timestamp("us", tz="UTC"),
-        "of the request's first packet; of the response's last one where the request was not captured",
+        "the request's first packet, or the response's last packet if the request was not captured",
     ),
-    SourceColumn("seconds", pa.float64(), "from the request to the response; null if one was not captured"),
+    SourceColumn(
+        "seconds",
+        pa.float64(),
+        "the time from the request to the response; null if one of them was not captured",
+    ),
     SourceColumn("connection", pa.string(), "client host:port > broker host:port #n; n counts port reuse"),
     SourceColumn("client", pa.string(), "host:port"),
     SourceColumn("broker", pa.string(), "host:port"),
-    SourceColumn("client_id", pa.string(), "as the request header has it"),
+    SourceColumn("client_id", pa.string(), "the client id of the request"),
     SourceColumn("software", pa.string(), "name and version from ApiVersions v3 or later, else empty"),
-    SourceColumn("api", pa.string(), "Fetch, Produce ...; null where the request was not captured"),
-    SourceColumn("version", pa.int16(), "of the API; null where the request was not captured"),
-    SourceColumn("correlation_id", pa.int32(), "null where the request was not captured"),
+    SourceColumn("api", pa.string(), "Fetch, Produce ...; null if the request was not captured"),
+    SourceColumn("version", pa.int16(), "of the API; null if the request was not captured"),
+    SourceColumn("correlation_id", pa.int32(), "null if the request was not captured"),
     SourceColumn(
-        "request_bytes", pa.int64(), "whole frame, its 4-byte length included; null if not captured"
+        "request_bytes", pa.int64(), "the whole frame with its 4-byte length; null if it was not captured"
     ),
     SourceColumn(
-        "response_bytes", pa.int64(), "whole frame, its 4-byte length included; null if not captured"
+        "response_bytes", pa.int64(), "the whole frame with its 4-byte length; null if it was not captured"
     ),
     SourceColumn(
         "partitions",
         pa.int32(),
-        "how many the request lists; null if not captured whole, or not read in its API (OffsetDelete ...)",
+        "the number of listed partitions; null if incomplete, or if this API is not read",
     ),
     SourceColumn(
         "error_code",
         pa.int16(),
-        "of the response, else of its first entry with one; 0: none; null if it was not captured whole",
+        "the error of the response, or of its first entry with an error; 0: none; null if incomplete",
     ),
     SourceColumn("error", pa.string(), "Kafka's name for error_code; null if there is none"),
 )
