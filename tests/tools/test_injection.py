@@ -342,6 +342,11 @@ WITH_KAFKA: Final = {"fetchgate/bootstrap-env": "KAFKA"}
             [],
             "fetchgate/rack: the gateway's container has no such",
         ),
+        (
+            ASKS | {"fetchgate/rack": " @/dev/zero"},
+            [],
+            "fetchgate/rack: the gateway's container has no such",
+        ),
         *(
             (ASKS | {f"fetchgate/{name}": "x"}, [], f"fetchgate/{name}: this option is the same for all pods")
             for name in FIXED

@@ -163,7 +163,7 @@ def _check_names(asked: Mapping[str, str]) -> None:
 
 def _is_file(option: Option, text: str) -> bool:
     """Return whether a value names a file or a folder. Annotations can't bring one into the container."""
-    return text.startswith("@") or re.search(r"(?<!@)FILE|DIR", option.metavar) is not None
+    return text.lstrip().startswith("@") or re.search(r"(?<!@)FILE|DIR", option.metavar) is not None
 
 
 def _brokers_of(pod: Json, variable: str, listen: str) -> dict[str, Json]:
