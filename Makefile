@@ -24,7 +24,7 @@ help:  ## show the targets
 
 $(STAMP): INSTALLED := -e '.[dev,kafka]'
 $(STAMP): SAID := the packages of its tests into $(VENV): 1.5 GB, some minutes
-$(DEMOS): SAID := what a demo needs into $(VENV): 0.4 GB, about a minute
+$(DEMOS): SAID := what a demo needs into $(VENV): 0.5 GB, about a minute
 # Not compiled, it is a tenth smaller: Python compiles what it imports.
 $(DEMO): INSTALLED := --no-compile -e '.[demo]'
 $(DEMO_COOPERATIVE): INSTALLED := --no-compile -e '.[cooperative,demo]'

@@ -84,38 +84,49 @@ def differing(first: dict[str, bytes], second: dict[str, bytes]) -> list[str]:
     return sorted(name for name in first.keys() | second.keys() if first.get(name) != second.get(name))
 
 
+def build_commit(folder: Path, python: Path) -> dict[str, bytes]:
+    """Build wheel, sdist and the file that runs by itself, of the last commit.
+
+    Args:
+        folder: an empty folder.
+        python: a Python with the packages that build the files (`environment`).
+
+    Returns:
+        The files by name.
+
+    Raises:
+        RuntimeError: a program failed.
+    """
+    epoch = _epoch()
+    source, into, pex = (folder / name for name in ("source", "dist", "pex"))
+    for each in (source, into, pex):
+        each.mkdir(parents=True)
+    _run(["git", "archive", "--output", str(folder / "source.tar"), "HEAD"], cwd=ROOT)
+    with tarfile.open(folder / "source.tar") as packed:
+        packed.extractall(source, filter="data")
+    files = build(source, into, python, epoch)
+    (wheel,) = into.glob("*.whl")
+    name = one_file.name(wheel.name.split("-")[1])
+    return {**files, name: one_file.build(wheel, pex, python, epoch)}
+
+
 def main() -> int:
     """Build the last commit twice and compare the builds.
 
     Write the files and print their names and hashes, if both builds are the same. Return 1 if they differ.
     """
     commit = _run(["git", "rev-parse", "HEAD"], cwd=ROOT)
-    epoch = int(_run(["git", "log", "-1", "--format=%ct"], cwd=ROOT))
     if _run(["git", "status", "--porcelain"], cwd=ROOT):
         print("The last commit is built; changes that are not committed are not in it.", file=sys.stderr)
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        python = _python(folder / "venv")
-        builds = []
-        for number in ("first", "second"):
-            source, into = folder / number / "source", folder / number / "dist"
-            source.mkdir(parents=True)
-            into.mkdir()
-            archive = folder / "source.tar"
-            _run(["git", "archive", "--output", str(archive), commit], cwd=ROOT)
-            with tarfile.open(archive) as packed:
-                packed.extractall(source, filter="data")
-            built = build(source, into, python, epoch)
-            (wheel,) = into.glob("*.whl")
-            version = wheel.name.split("-")[1]
-            (folder / number / "pex").mkdir()
-            built[one_file.name(version)] = one_file.build(wheel, folder / number / "pex", python, epoch)
-            builds.append(built)
+        python = environment(folder / "venv")
+        builds = [build_commit(folder / number, python) for number in ("first", "second")]
     if names := differing(*builds):
         print(f"tools.dist: two builds differ, nothing is written: {', '.join(names)}", file=sys.stderr)
         return 1
     files = builds[0]
-    files |= _bill(files, datetime.fromtimestamp(epoch, UTC).isoformat())
+    files |= _bill(files, datetime.fromtimestamp(_epoch(), UTC).isoformat())
     sums = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
     files[SUMS] = "".join(f"{digest}  {name}\n" for name, digest in sorted(sums.items())).encode()
     shutil.rmtree(DIST, ignore_errors=True)
@@ -139,7 +150,7 @@ def _bill(files: dict[str, bytes], made_at: str) -> dict[str, bytes]:
     return {f"{wheel.rpartition('-py')[0]}.cdx.json": f"{json.dumps(bill, indent=2)}\n".encode()}
 
 
-def _python(folder: Path) -> Path:
+def environment(folder: Path) -> Path:
     """Create a virtual environment with only the packages that build the files.
 
     Return the path of its Python.
@@ -149,6 +160,11 @@ def _python(folder: Path) -> Path:
     options = ["--quiet", "--disable-pip-version-check", "--only-binary", ":all:", "--require-hashes"]
     _run([str(python), "-m", "pip", "install", *options, "-r", str(BUILD), "-r", str(PEX)], cwd=ROOT)
     return python
+
+
+def _epoch() -> int:
+    """Return the time of the last commit, in seconds since 1970."""
+    return int(_run(["git", "log", "-1", "--format=%ct"], cwd=ROOT))
 
 
 def _run(command: list[str], *, cwd: Path, env: dict[str, str] | None = None) -> str:

@@ -30,6 +30,7 @@ from tools.bench import (
     others,
     replay,
     sessions,
+    set_up,
     sidecars,
     subscribe,
     tls,
@@ -66,6 +67,7 @@ PARTS: Final[dict[str, Callable[[BenchStage], list[FigureTable]]]] = {
     "sidecars": sidecars.run,
     "replay": replay.run,
     "zones": zones.run,
+    "setup": set_up.run,
 }
 SECONDS: Final = 20.0
 QUICK_SECONDS: Final = 4.0

@@ -38,6 +38,8 @@ MIN_BYTES, FEWER, RAISED = "fetch.min.bytes", "10 partitions", "--fetch-min-byte
 this option."""
 BEFORE, KILLED, STOPPED = "before", "killed", "stopped"
 """The columns of figures before and after another client's replica is killed or stopped."""
+INSTALLED: Final = "fetchgate"
+"""The column of what is installed."""
 MEMBER: Final = "member"
 """The column of a client that is a member of a cooperative group."""
 TRAFFICS: Final = ("records", "20 connections", "200 connections", "5,000 connections")
@@ -48,13 +50,14 @@ COLUMNS: Final = (
     *(NO_RACK, OWN_RACK, AGAIN, AUDIT, WRITTEN, REPLICA, NAMED),
     *(BEFORE, KILLED, STOPPED),
     *(TSHARK, REPLAY),
+    INSTALLED,
     *TRAFFICS,
     *(MEMBER, ONE_MEMBER, FOUR_MEMBERS, PARALLEL, SHARE),
     *(PLAIN_GROUP, ONE_FOR_ALL, ONE_EACH),
 )
 """All columns that a table can have, in their order. Most are routes between client and broker."""
 JUDGED: Final = (
-    *(GATEWAY, FOLLOW, *TRANSPARENT, TWO_WORKERS, REPLAY, MEMBER, FOUR_MEMBERS),
+    *(GATEWAY, FOLLOW, *TRANSPARENT, TWO_WORKERS, REPLAY, INSTALLED, MEMBER, FOUR_MEMBERS),
     *(ONE_FOR_ALL, ONE_EACH),
     *(AUDIT, WRITTEN, REPLICA, NAMED),
 )
