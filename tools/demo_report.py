@@ -190,7 +190,7 @@ def claim(outcome: DemoOutcome) -> Table:
     shown = Table(
         title="Predicted from a capture of the client's side, and measured",
         title_justify="left",
-        caption="A fetch that only closes a session is among all fetches and in the bytes, but has no row.",
+        caption="The bytes include fetches that only close a session; these fetches have no row.",
         caption_justify="left",
     )
     shown.add_column("")

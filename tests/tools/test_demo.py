@@ -114,7 +114,7 @@ def test_the_claim_lays_both_side_by_side() -> None:
 def test_the_claim_says_which_fetches_have_no_row() -> None:
     shown = io.StringIO()
     Console(file=shown, width=100).print(claim(outcome()))
-    assert "only closes a session" in " ".join(shown.getvalue().split())
+    assert "fetches that only close a session" in " ".join(shown.getvalue().split())
 
 
 def test_nothing_counted_is_nothing_saved() -> None:
