@@ -419,9 +419,9 @@ class Config:
         metavar="on|off",
         parse=switch,
         default="off",
-        help="on: serve partitions in the order of each fetch, without a session if a response has no room "
-        "for all partitions (max_bytes); off: in a session, a broker then serves first the partitions that "
-        "waited longest",
+        help="which partitions come first if a response has no room for all (max_bytes); on: the first ones "
+        "in the list of the fetch, and such fetches use no session; off: in a session, those that waited "
+        "longest",
         live=True,
     )
     max_fetch_bytes: Mapping[str, int] = option(

@@ -492,7 +492,7 @@ FIGURES: Final = (
     Figure(
         GAUGE,
         "broker_oldest_request_seconds",
-        "How late the oldest of them is, after the longest wait that its request allows; 0: none is late.",
+        "Seconds that the oldest unanswered request is late, after the longest wait that it allows; 0: none.",
         _of_links(lambda links: links.oldest_seconds),
         _BROKER,
     ),

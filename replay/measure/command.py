@@ -246,7 +246,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_price,
         metavar="X",
         help="the price of one sidecar in a month; the report then shows what is left of the saving, for "
-        "this capture and for 20 and 200 services alike (needs --price-per-gb and --currency)",
+        "this capture and for 20 and 200 equal services (needs  --price-per-gb and --currency)",
     )
     add(
         "--broker-rack",

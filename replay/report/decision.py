@@ -232,7 +232,7 @@ def _advice(client: ClientRow) -> _Advice:
     if reason in _OTHERS:
         return _OTHERS[reason]
     if not reason or 2 * client["passed"][reason]["bytes"] < whole:
-        return "leave", "Leave it: sessions cost what they save, as its partitions change in each fetch."
+        return "leave", "Leave it: its partitions change with each fetch, so sessions cost what they save."
     explained = meaning(reason)
     return "leave", f"Leave it: {explained or reason}."
 

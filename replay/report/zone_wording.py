@@ -11,13 +11,13 @@ def zones_known(found: ZonesReport) -> str:
     lines = ["A zone is a rack of Kafka's brokers. Bytes are those of whole requests and responses."]
     if brokers:
         lines.append(
-            f"The rack of {plural(brokers, 'broker')} is not known: no captured Metadata has it, or not with "
-            "this address. Name it: --broker-rack 1=NAME, or --broker-rack 10.0.1.0/24=NAME."
+            f"The rack of {plural(brokers, 'broker')} is not known: no captured Metadata has a rack for this "
+            "address. Name it: --broker-rack 1=NAME, or --broker-rack 10.0.1.0/24=NAME."
         )
     if connections:
         lines.append(
-            f"The rack of the clients of {plural(connections, 'connection')} is not known: --client-rack "
-            "10.0.1.0/24=NAME names it."
+            f"The rack of the clients of {plural(connections, 'connection')} is not known. Name it: "
+            "--client-rack 10.0.1.0/24=NAME."
         )
     return " ".join([*lines, *_racks_without_brokers(found)])
 
@@ -58,9 +58,9 @@ def _racks_without_brokers(found: ZonesReport) -> list[str]:
 def ways() -> str:
     """Say what the two ways of reading in the own zone are."""
     return (
-        "A: with the client's rack in its fetches, brokers with a replica selector send it to a replica in "
-        "that rack (v11 and later, clients that follow): fetchgate proxy --rack-reads client. "
-        "B: Metadata names that replica as the leader (v10 and later): fetchgate proxy --rack-clients. "
+        "A (fetchgate proxy --rack-reads client): fetches have the client's rack, and brokers with a replica "
+        "selector send the client to a replica in that rack (Fetch v11 and later, clients that go there). "
+        "B (fetchgate proxy --rack-clients): Metadata names that replica as the leader (v10 and later). "
         "Replicas are those of the last captured Metadata."
     )
 
@@ -68,10 +68,10 @@ def ways() -> str:
 def latencies() -> str:
     """Say what the latencies beside topics are."""
     return (
-        "From a replica records come later: it learns with the leader's next response that they may be read. "
-        "The latencies (p50 / p99, from produce to consumer) were measured with Kafka 4.3 at 2, 10, 100 and "
-        "1,000 records a second; the next lower rate counts. Records a second are how far high watermarks "
-        "rose in the captured time, so topics that nobody fetched are not in them."
+        "Records come later from a follower: it may send them only after the leader's next response. The "
+        "latencies (p50 / p99, from produce to consumer) were measured with Kafka 4.3 at 2, 10, 100 and "
+        "1,000 records a second; each row has those of the next lower rate. Records a second are the "
+        "increase of high watermarks in the captured time, without topics that nobody fetched."
     )
 
 

@@ -116,7 +116,7 @@ def test_where_no_time_was_captured_there_is_no_day() -> None:
             "leave",
             "Leave it: the broker responded to the whole fetch with this",
         ),
-        (client(fetches(saved=-5, eligible=3)), "leave", "Leave it: sessions cost what they save"),
+        (client(fetches(saved=-5, eligible=3)), "leave", "Leave it: its partitions change with each fetch"),
     ],
 )
 def test_each_client_has_one_sentence(row: ClientRow, action: Action, told: str) -> None:

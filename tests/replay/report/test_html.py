@@ -251,7 +251,7 @@ def test_zones_are_parts_of_their_own() -> None:
         "Between zones: 202 MB to clients for 0.02 USD, and 42.0 kB to brokers for <0.01 USD, in 1 h",
         "az-1 librdkafka 2.16.0 100 MB 200 MB 5.00 kB 202 MB 120 MB 150 MB",
         "moves from another zone, with an in-sync replica in the client's zone 120 MB 150 MB",
-        "client unknown the client does not tell its software, or it was not tried 80.0 MB 0 B",
+        "client unknown the client's software is not known, or was not tested 80.0 MB 0 B",
         "az-1 1 (az-1) 12.2 1,012.5 11 / 61 20 / 92",
     ):
         assert words in text
