@@ -325,14 +325,14 @@ FIGURES: Final = (
     Figure(
         COUNTER,
         "leaders_followed",
-        "Partitions whose request was repeated to their leader.",
+        "Partitions whose request was retried at their leader, with success.",
         lambda it: _named(it.total.leaders_followed, ("fetch", "produce", "offsets")),
         ("request",),
     ),
     Figure(
         COUNTER,
         "leaders_not_followed",
-        "Partitions whose leader has moved, and whose client got the error, by reason.",
+        "Partitions for which the client got the error after a leader moved, by reason.",
         lambda it: one_label(bounded(it.total.leaders_not_followed)),
         _REASON,
     ),

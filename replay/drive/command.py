@@ -206,9 +206,8 @@ def _add_what(parser: argparse.ArgumentParser) -> None:
         metavar="HOW",
         help="how offsets are replaced in each partition; latest (default, without --compare): the highest "
         "captured offset becomes the target's latest, so an idle partition stays idle; earliest: the "
-        "lowest captured offset becomes the target's earliest; clamp: as captured, but an offset "
-        "that the target does not have becomes the nearest one that it has; keep (default, with "
-        "--compare): as captured",
+        "lowest captured offset becomes the target's earliest; clamp: as captured, but at least the "
+        "target's earliest and at most its latest; keep (default, with --compare): as captured",
     )
     parser.add_argument(
         "--create-topics",

@@ -51,15 +51,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--broker-tls-ca",
         type=Path,
         metavar="FILE",
-        help="the CA certificates, in PEM, that certificates of targets are checked against; by default "
-        "those of the system",
+        help="the CA certificates (PEM) for checking certificates of targets; by default those of the system",
     )
     parser.add_argument(
         "--broker-tls-server-name",
         metavar="NAME",
         default="",
-        help="the host name that their certificates must be valid for; by default the host of each "
-        "connection",
+        help="the host name in their certificates; by default the host of each connection",
     )
     parser.add_argument(
         "--broker-tls-cert",

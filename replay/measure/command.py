@@ -161,7 +161,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--policy",
         choices=("gateway", "always"),
         default="gateway",
-        help="which connections get a session; gateway: those to which the gateway would give one; "
+        help="which connections get a session; gateway: the same as with the gateway; "
         "always: every connection, from its first eligible fetch (default: gateway)",
     )
     add(
