@@ -69,7 +69,7 @@ Try next:
   .venv/bin/fetchgate proxy --bootstrap YOUR-BROKER:9092
       then start one of your clients with bootstrap.servers=127.0.0.1:19092
   .venv/bin/fetchgate top                shows live what the gateway does (curl http://127.0.0.1:9464/metrics)
-  .venv/bin/fetchgate replay measure captures/ --html report.html
+  .venv/bin/fetchgate replay measure captures/many-clients-any.pcap --html report.html
       computes compute what sessions would have saved in captures;
       docs/users/captures.md: how to make your own with tcpdump
   .venv/bin/fetchgate proxy --help       lists all options
@@ -383,9 +383,9 @@ def show(outcome: DemoOutcome, console: Console) -> None:
     console.print(table(outcome))
     console.print(
         f"Topic of {PARTITIONS} partitions, one of them with {RECORDS_PER_SECOND} records/s of "
-        f"{RECORD_BYTES} bytes. Both clients read it at the same time, for {outcome.seconds:.0f} s. Bytes "
-        "are counted on whole Kafka frames. Those of the direct client were counted by a gateway with "
-        "--sessions off, which forwards all bytes unchanged.",
+        f"{RECORD_BYTES} bytes. Both clients read it at the same time, each at its own pace, for "
+        f"{outcome.seconds:.0f} s. Bytes are counted on whole Kafka frames. Those of the direct "
+        "client were counted by a gateway with --sessions off, which forwards all bytes unchanged.",
         highlight=False,
     )
     console.print(

@@ -168,6 +168,7 @@ def _next_step(found: Collected, about: About) -> str:
             )
             if given
         ],
+        more=" `fetchgate replay inspect` shows what was found.",
     )
 
 

@@ -63,7 +63,7 @@ def net_explained(found: Net) -> list[str]:
         f"A service is the captured traffic: {of}, one for each client address where sessions save bytes. "
         f"Each costs {cost} a month; sidecars that save more: {number(found['sidecars_that_pay'])}. "
         f"A month is 30 days of the same traffic as in the captured {duration(found['captured_seconds'])}; a "
-        "year is 12 such months."
+        "year is 12 such months. Sums are rounded only when shown."
     )
     return [sums, _needs(found["largest"])] if found["largest"] else [sums]
 

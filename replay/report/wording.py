@@ -366,6 +366,7 @@ def next_step(
     ports: Collection[int] = (),
     other_ports: Mapping[int, int] | None = None,
     filters: Sequence[str] = (),
+    more: str = "",
 ) -> str:
     """Return advice for a capture without fetches.
 
@@ -378,6 +379,7 @@ def next_step(
         ports: the ports of --port.
         other_ports: packets that --port excludes, by port.
         filters: the given options that can leave out fetches of a Kafka connection, such as --client.
+        more: a sentence that says where to look if nothing looks like Kafka.
     """
     used = " or ".join(str(port) for port in sorted(ports))
     if not payload and not kafka and other_ports:
@@ -423,7 +425,7 @@ def next_step(
         )
     return (
         "Next: name the port on which the brokers listen: --port N. Without it Kafka is recognised by its "
-        "bytes, and no connection looks like Kafka. `fetchgate replay inspect` shows what was found."
+        "bytes, and no connection looks like Kafka." + more
     )
 
 

@@ -355,6 +355,7 @@ def test_a_port_is_hinted_at_where_nothing_looks_like_kafka(
     out = " ".join(capsys.readouterr().out.split())
     assert "name it: --port 8080" in out
     assert "Next: name the port on which the brokers listen" in out
+    assert "replay inspect" not in out, "it does not send readers to itself"
 
 
 def test_help_has_the_exit_codes_and_needs_nothing_of_the_extra(
