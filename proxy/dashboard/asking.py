@@ -17,6 +17,7 @@ RESPONSE_SECONDS: Final = 3.0
 MAX_CONNECTIONS: Final = 500
 """The maximum number of connections in the requested state. The gateway sends those with the most bytes."""
 MAX_RESPONSE_BYTES: Final = 1 << 24
+_NO_STATE: Final = "another program responds there, or --metrics of a gateway; give the address of --admin"
 _REQUEST: Final = (
     "GET {path} HTTP/1.1\r\nHost: {address}\r\nUser-Agent: fetchgate-top\r\n"
     "Accept: application/json\r\nConnection: close\r\n{authorization}\r\n"
@@ -90,6 +91,8 @@ async def _get(endpoint: AdminReader, path: str, statuses: Collection[bytes] = (
         head = await reader.readuntil(b"\r\n\r\n")
         if head.split(b" ", 2)[1:2] == [b"401"]:
             raise UnreachableError(endpoint.why_refused())
+        if head.split(b" ", 2)[1:2] == [b"404"] and path.startswith("/state"):
+            raise UnreachableError(_NO_STATE)
         if not head.startswith(b"HTTP/1.") or head.split(b" ", 2)[1] not in statuses:
             raise NotAGatewayError(head[:64])
         body = bytearray()

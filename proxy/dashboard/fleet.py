@@ -126,6 +126,8 @@ class Fleet:
         member = self._members[name]
         last = member.reports[-1][1] if member.reports else None
         wrong = (member.problem,) if member.problem else last.wrong if last else ()
+        if without := _without_slot(member.reports):
+            wrong = (*wrong, f"no session slot at the broker: {without:,} fetches")
         return GatewayRow(
             name=name,
             address=member.address,
@@ -187,6 +189,11 @@ def _cpu(reports: Sequence[tuple[float, Report]]) -> float | None:
     if now > before:
         return (last.cpu_seconds - first.cpu_seconds) / (now - before)
     return last.cpu_seconds / last.uptime if last.uptime else None
+
+
+def _without_slot(reports: Sequence[tuple[float, Report]]) -> int:
+    """Return how many fetches a broker had no session slot for in the last ten seconds. 0 if unknown."""
+    return max(0, reports[-1][1].without_slot - reports[0][1].without_slot) if reports else 0
 
 
 def _saved_now(reports: Sequence[tuple[float, Report]]) -> float | None:

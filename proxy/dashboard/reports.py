@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from proxy.dashboard.snapshot import MAX_REASONS, NotAGatewayError, Snapshot, shown
+from proxy.session.decision import Reason
 
 READY: Final = "ready"
 _SESSIONS_OFF: Final = "sessions are off: a plain wire"
 _SAMPLE: Final = re.compile(
     r"^fetchgate_(state|connections|fetch_request_bytes_total|fetch_response_bytes_total|probe_bytes_total"
-    r"|sessions_enabled|worker_cpu_seconds_total|worker_resident_bytes|build_info)(?:\{(.*)\})? (\S+)$",
+    r"|passthrough_total|broker_session_refusals_total|sessions_enabled|worker_cpu_seconds_total"
+    r"|worker_resident_bytes|build_info)(?:\{(.*)\})? (\S+)$",
     re.MULTILINE,
 )
 """Matches a figure that a report has: its name, its labels and its value."""
@@ -40,6 +42,8 @@ class Report:
     """Bytes of fetches on the broker's side since the start."""
     saved_now: float | None
     """The bytes saved per second at present. None if the gateway does not say."""
+    without_slot: int
+    """As `Snapshot.without_slot`."""
     cpu_seconds: float
     """The CPU time since the start, in seconds."""
     memory: int
@@ -65,6 +69,7 @@ def of_state(snapshot: Snapshot) -> Report:
         client_bytes=snapshot.client.fetch_bytes,
         broker_bytes=snapshot.broker.fetch_bytes,
         saved_now=recent.now(recent.client_bytes) - recent.now(recent.broker_bytes),
+        without_slot=snapshot.without_slot,
         cpu_seconds=snapshot.cpu_seconds,
         memory=snapshot.memory,
         snapshot=snapshot,
@@ -89,9 +94,16 @@ def of_metrics(text: str) -> Report:
     if not states:
         raise NotAGatewayError("its metrics have no state")
 
-    def total(*names: str, side: str = "") -> int:
+    def total(*names: str, side: str = "", reason: str = "") -> int:
         samples = [sample for name in names for sample in found.get(name, [])]
-        return int(sum(value for labels, value in samples if labels.get("side", "") == side))
+        wanted = (side, reason)
+        return int(
+            sum(
+                value
+                for labels, value in samples
+                if (labels.get("side", ""), labels.get("reason", "")) == wanted
+            )
+        )
 
     fetches = ("fetch_request_bytes_total", "fetch_response_bytes_total")
     return Report(
@@ -103,6 +115,8 @@ def of_metrics(text: str) -> Report:
         client_bytes=total(*fetches, side="client"),
         broker_bytes=total(*fetches, side="broker") + total("probe_bytes_total"),
         saved_now=None,
+        without_slot=sum(int(value) for _, value in found.get("broker_session_refusals_total", []))
+        + total("passthrough_total", reason=Reason.NO_BROKER_SLOT),
         cpu_seconds=sum(value for _, value in found.get("worker_cpu_seconds_total", [])),
         memory=total("worker_resident_bytes"),
         snapshot=None,

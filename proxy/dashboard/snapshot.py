@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from proxy.cooperative.murmur2 import SPACE
+from proxy.session.decision import Reason
 
 KINDS: Final = ("full", "incremental", "sessionless", "close")
 NOW_SECONDS: Final = 10.0
@@ -228,6 +229,9 @@ class Snapshot:
     connections_max: int
     """The limit of connections. 0 if unknown."""
     accepted: int
+    without_slot: int
+    """The fetches for which a broker had no free session slot: it refused a session, or the gateway waited
+    before it asked again."""
     cpu_seconds: float
     """The CPU time of all processes in seconds."""
     memory: int
@@ -292,6 +296,8 @@ def _snapshot(document: Mapping[str, Any]) -> Snapshot:
         recent=_recent(document.get("recent", {})),
         added_request=_number(added.get("request", {}).get("mean_seconds", 0)),
         added_response=_number(added.get("response", {}).get("mean_seconds", 0)),
+        without_slot=_count(totals.get("refusals", 0))
+        + _counts(totals.get("passthrough", {})).get(Reason.NO_BROKER_SLOT, 0),
         connections=_count(document["connections_open"]),
         connections_max=_count(document.get("connections_max", 0)),
         cpu_seconds=sum(_number(one.get("cpu_seconds", 0)) for one in processes),

@@ -13,7 +13,7 @@ from rich.cells import cell_len
 from proxy.dashboard import fleet_view
 from proxy.dashboard.choice import Selection, press, split_keys
 from proxy.dashboard.fleet import SORTS, WORST_FIRST, Fleet, chosen, has_meaning, listed
-from proxy.dashboard.reports import of_metrics, of_state, reasons_of
+from proxy.dashboard.reports import Report, of_metrics, of_state, reasons_of
 from proxy.dashboard.snapshot import NotAGatewayError, parse
 from tests.dashboard.drawn import FOLDER
 from tests.dashboard.fleets import CHOICES, FLEETS, METRICS, NAMED, draw, kept, large, mixed, report
@@ -152,6 +152,34 @@ def test_the_report_in_metrics() -> None:
     assert fleet.row("a", 10.0).saved_now is None
     fleet.add("a", replace(report, client_bytes=report.client_bytes + 600, cpu_seconds=50.0), 12.0)
     assert fleet.row("a", 12.0).saved_now == 300.0
+
+
+def _told_without_slot(refused: int, waiting: int) -> list[Report]:
+    """Return the same report, as it is in `/metrics` and in `/state`."""
+    none = re.sub(r"^fetchgate_broker_session_refusals_total{.*\n", "", METRICS, flags=re.MULTILINE)
+    samples = (
+        f'fetchgate_broker_session_refusals_total{{broker="1"}} {refused}.0\n'
+        f'fetchgate_passthrough_total{{reason="no slot at the broker"}} {waiting}.0\n'
+    )
+    document = SCENES["busy"]()
+    document["totals"] |= {
+        "refusals": refused,
+        "passthrough": {"no slot at the broker": waiting, "resting": 9},
+    }
+    return [replace(of_metrics(none + samples), state="ready"), of_state(parse(document))]
+
+
+@pytest.mark.parametrize("source", [0, 1], ids=["metrics", "state"])
+def test_a_broker_without_free_slots_is_wrong_while_fetches_have_none(source: int) -> None:
+    """A gateway in this condition is ready, and saves nothing for some clients."""
+    fleet = Fleet([("a", "a:1", ""), ("b", "b:1", "")])
+    for second, refused, waiting in ((0, 60, 1000), (2, 60, 1000)):
+        fleet.add("b", _told_without_slot(refused, waiting)[source], second)
+        fleet.add("a", _told_without_slot(refused, waiting)[source], second)
+        assert fleet.row("a", second).wrong == (), "what was long ago is not wrong now"
+    fleet.add("b", _told_without_slot(62, 2058)[source], 4)
+    assert fleet.row("b", 4).wrong == ("no session slot at the broker: 1,060 fetches",)
+    assert [row.name for row in chosen(fleet.every(4), WORST_FIRST)] == ["b", "a"]
 
 
 @pytest.mark.parametrize("text", ["", "up 1\n", 'fetchgate_state{state="ready"} much\n'])

@@ -363,6 +363,14 @@ def test_what_is_no_gateway_is_reported(
     assert "another program responds there" in capsys.readouterr().err
 
 
+def test_the_address_of_metrics_is_no_address_of_admin(
+    stub: StubGateway, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stub.status = 404
+    assert main(["top", "--once", "--admin", f"127.0.0.1:{stub.port}"]) == 1
+    assert "or --metrics of a gateway; give the address of --admin" in capsys.readouterr().err
+
+
 def test_what_does_not_speak_http_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     def response() -> None:
         sock, _ = listener.accept()
