@@ -492,7 +492,7 @@ class Config:
     follow_leader: str = option(
         metavar="off|fetch|idempotent",
         parse=_one_of("off", "fetch", "idempotent"),
-        parse_transparent=_left_out("off", "brokers are told apart in explicit mode only"),
+        parse_transparent=_left_out("off", "the gateway can only distinguish brokers in explicit mode"),
         default="off",
         help="fetch: after a leader has moved, the gateway retries the fetch at the new leader, on the "
         "client's own connection there; for clients whose responses do not name the new leader (Fetch below "

@@ -557,7 +557,7 @@ class FetchSessionHandler:
             if full:
                 table.refused[row] = error
             elif error and self._names_stuck(table, entry, row):
-                taken.misfit = f"topic gone or made anew (error {error})"
+                taken.misfit = f"topic deleted or created again (error {error})"
                 return taken
             table.apply_entry(entry, row)
             if not entry.ends_empty or error:

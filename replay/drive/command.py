@@ -411,7 +411,7 @@ def _nothing(script: Script, problems: list[str], ports: Sequence[int]) -> int:
         if ports:
             why += "; without --port, Kafka is recognised by its bytes, on any port"
         elif not problems:  # where a file can't be read, that says why, and inspect knows no more
-            why += "; `fetchgate replay inspect` tells what to do"
+            why += "; `fetchgate replay inspect` says what to do"
     if script.left_out:
         why += f" (most of them {_most(left_out_rows(script.left_out))})"
     return _complain(f"nothing to play: {why}", EXIT_PARTLY)

@@ -60,7 +60,7 @@ examples:
   fetchgate replay measure captures/ --client-rack 10.0.1.0/24=az1 --client-rack 10.0.2.0/24=az2
       also reports the bytes from one zone to another; brokers without a rack: --broker-rack 3=az1
   fetchgate replay measure captures/ --price-per-gb 0.02 --currency USD --sidecar-cost 3.50
-      also tells what is left of the saving if each client has a sidecar, a month and a year
+      also reports the saving minus the cost of sidecars, for a month and a year
   fetchgate replay measure captures/ --fetch-min-bytes 64KiB --fetch-max-wait 1s
       also reports how many fetches are saved if brokers wait for records
   fetchgate replay measure captures/ --cooperative 6
@@ -512,13 +512,11 @@ def _check_prices(arguments: argparse.Namespace) -> None:
     """
     gb, sidecar = arguments.price_per_gb, arguments.sidecar_cost
     if arguments.currency and gb is None and sidecar is None and arguments.zone_price_per_gb is None:
-        raise UsageError(
-            "--currency is that of --price-per-gb, --zone-price-per-gb and --sidecar-cost: give a price, too"
-        )
+        raise UsageError("--currency needs a price: --price-per-gb, --zone-price-per-gb or --sidecar-cost")
     if sidecar is not None and gb is None:
-        raise UsageError("--sidecar-cost needs --price-per-gb X: the price of what is saved")
+        raise UsageError("--sidecar-cost needs --price-per-gb X: the price of the saved bytes")
     if sidecar is not None and not arguments.currency:
-        raise UsageError("--sidecar-cost needs --currency NAME, such as USD: the sums are in it")
+        raise UsageError("--sidecar-cost needs --currency NAME, such as USD: the currency of all prices")
 
 
 def _asks_for_spark(arguments: argparse.Namespace, tables: Sequence[str]) -> str:

@@ -326,7 +326,10 @@ def test_a_topic_gone_or_made_anew_is_had_again_in_full(version: int, code: int)
     again(handler, version)
     kept = Kept.of(handler)
     result = give(handler, version, ("t", [entry(1, error=code)]), session_id=77)
-    assert (result.action, result.reason) == (Action.RESEND_FULL, f"topic gone or made anew (error {code})")
+    assert (result.action, result.reason) == (
+        Action.RESEND_FULL,
+        f"topic deleted or created again (error {code})",
+    )
     assert state(handler) == (77, 0)
     assert Kept.of(handler) == kept
 

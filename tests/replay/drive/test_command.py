@@ -180,7 +180,7 @@ def test_a_capture_without_kafka_is_no_success(capsys: pytest.CaptureFixture[str
     assert drive(str(empty), "--dry-run") == 3
     assert capsys.readouterr().err == (
         "fetchgate replay drive: nothing to play: no Kafka requests in the input; `fetchgate replay inspect` "
-        "tells what to do\n"
+        "says what to do\n"
     )
 
 

@@ -96,7 +96,7 @@ def test_a_switch_that_is_neither_on_nor_off_is_named(capsys: pytest.CaptureFixt
         ),
         (
             ["measure", CAPTURE, "--currency", "USD"],
-            "--currency is that of --price-per-gb, --zone-price-per-gb and --sidecar-cost: give a price",
+            "--currency needs a price: --price-per-gb, --zone-price-per-gb or --sidecar-cost",
         ),
         (
             ["measure", CAPTURE, "--sidecar-cost", "-3"],
@@ -109,7 +109,7 @@ def test_a_switch_that_is_neither_on_nor_off_is_named(capsys: pytest.CaptureFixt
         (["measure", CAPTURE, "--sidecar-cost", "3"], "--sidecar-cost needs --price-per-gb X: the price of"),
         (
             ["measure", CAPTURE, "--sidecar-cost", "3", "--price-per-gb", "0.02"],
-            "--sidecar-cost needs --currency NAME, such as USD: the sums are in it",
+            "--sidecar-cost needs --currency NAME, such as USD: the currency of all prices",
         ),
         (
             ["measure", CAPTURE, "--zone-price-per-gb", "1", "--currency", "1 EUR"],
