@@ -5,6 +5,7 @@ The terminal and the HTML report both use them.
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Final, Literal
 
 from proxy.printable import printable
@@ -170,8 +171,9 @@ def amount(count: float, currency: str) -> str:
 
 
 def per_gb(price_per_gb: float, currency: str) -> str:
-    """Format the price of 10^9 bytes."""
-    return f"{f'{price_per_gb:g} {currency}'.rstrip()} per GB"
+    """Format the price of 10^9 bytes, with all digits that were given."""
+    digits = f"{Decimal(repr(price_per_gb)).normalize():,f}"
+    return f"{digits} {currency}".rstrip() + " per GB"
 
 
 def duration(seconds: float) -> str:

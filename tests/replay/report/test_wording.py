@@ -161,6 +161,13 @@ def test_an_amount_has_its_currency_if_that_is_known() -> None:
     assert wording.amount(1234.5, "USD") == "1,234.50 USD"
     assert wording.amount(1234.5, "") == "1,234.50"
     assert (wording.per_gb(0.02, "USD"), wording.per_gb(0.02, "")) == ("0.02 USD per GB", "0.02 per GB")
+    assert [wording.per_gb(given, "") for given in (0, 3.0, 2_500_000.0, 0.00000012, 0.01333333)] == [
+        "0 per GB",
+        "3 per GB",
+        "2,500,000 per GB",
+        "0.00000012 per GB",
+        "0.01333333 per GB",
+    ]
 
 
 @pytest.mark.parametrize(
