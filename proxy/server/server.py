@@ -376,6 +376,7 @@ class Server:
             problems.append(f"the capture has stopped: {self.tap.stopped}; restart to capture again")
         used, connections = self.sessions.used, self.clients
         status = self.monitor.status(problems, slots_used=used, connections=connections)
+        status.slots_lacking = self.sessions.lacking
         status.buffered_bytes, status.over = self.budget.total, self.budget.over
         if self.manager is not None:
             cache = self.manager.cache

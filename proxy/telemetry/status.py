@@ -116,6 +116,9 @@ class Status:
     silent: bool = False
     """Whether a worker does not respond."""
     slots_used: int
+    slots_lacking: bool = True
+    """Whether a client wants a session slot and there is none, if all are used. With workers this is not
+    known: it counts as true."""
     connections: int
     buffered_bytes: int = 0
     """How many bytes of responses are in memory: incomplete, or not read by their clients."""
@@ -229,7 +232,7 @@ def _hung(status: Status) -> list[str]:
 def _limits(status: Status) -> list[str]:
     """Return a sentence for each limit that is reached."""
     config, reached = status.config, []
-    if config.sessions and 0 < config.max_sessions <= status.slots_used:
+    if config.sessions and 0 < config.max_sessions <= status.slots_used and status.slots_lacking:
         reached.append(
             f"all {config.max_sessions} session slots are used, other clients' fetches are forwarded"
             " unchanged; raise --max-sessions"

@@ -12,10 +12,11 @@ import pytest
 from proxy.core.eligibility import SessionLimits
 from proxy.core.events import FetchKind, broker_bytes, fetch_bytes
 from proxy.core.savings import CREDIT_EXCHANGES, PLAIN_PER_LOST
+from proxy.session.decision import Reason
 from tests.connections import connect
 from tests.frames import Want, fetch
 from tests.model.broker import ModelBroker
-from tests.playbook import api_versions, split
+from tests.playbook import Playbook, T, api_versions, passes, split
 
 SLOTS = 8
 GATEWAYS = 4
@@ -60,6 +61,18 @@ class Client:
         tally = self.gate.tally
         plain = fetch_bytes(tally.client)
         return plain * (1 + 1 / PLAIN_PER_LOST) + CREDIT_EXCHANGES * plain / sum(tally.client.fetches)
+
+
+def test_a_fetch_that_finds_no_slot_at_the_gateway_is_noted_until_one_is_free() -> None:
+    """A gateway that has just as many slots as its clients need has no problem."""
+    limits = SessionLimits(max_sessions=0)
+    play = Playbook(limits).knows()
+    for number in (1, 2, 3):
+        assert not limits.lacking
+        passes(play, 16, T, number)
+    assert (play.connection.decided, limits.lacking) == (Reason.NO_SLOT, True)
+    limits.release()
+    assert (limits.reserve(), limits.lacking) == (True, False)
 
 
 @pytest.mark.parametrize(

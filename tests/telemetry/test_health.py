@@ -24,6 +24,8 @@ def test_limits_that_are_reached_are_reasons() -> None:
         ):
             await until(lambda: gate.health().state == "ready")
             assert gate.server.sessions.reserve()
+            assert gate.health().state == "ready", "a sidecar may have as many as it needs, and no more"
+            gate.server.sessions.lacking = True
             slots = (
                 "all 1 session slots are used, other clients' fetches are forwarded unchanged;"
                 " raise --max-sessions"

@@ -16,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from proxy.cooperative.ranges import FULL
 from proxy.cooperative.tally import LaneSeen, MemberSeen
 from proxy.core.events import NotFollowed
+from proxy.session.decision import Reason
 from proxy.telemetry.metrics import exposition
 from tests.shell import gateway, run, stub_broker
 
@@ -53,7 +54,7 @@ def series() -> Series:
         ):
             gate.monitor.totals.closed_tallies.clear()
             (tally := gate.server.counts().total()).session_errors[70] = 1
-            tally.passthrough["one partition"] = 1
+            tally.passthrough[Reason.NO_SLOT] = 1
             tally.leaders_not_followed[NotFollowed.BUSY] = 1
             gate.monitor.totals.closed(1, tally)
             await asyncio.sleep(0)
