@@ -34,13 +34,14 @@ pytestmark = [
 ]
 
 PAGES: Final = [
-    (ROOT / "docs" / page).read_text() for page in ("users/injection.md", "reference/annotations.md")
+    (ROOT / "docs" / page).read_text()
+    for page in ("users/injection.md", "reference/annotations.md", "reference/injection.md")
 ]
 BLOCKS: Final = re.findall(r"```(sh|yaml)\n(.*?)```", "".join(PAGES), re.DOTALL)
-BY_CERT_MANAGER, BY_KUSTOMIZE, BY_SECRET, ASK, SHOW, SHOW_OTHERS, TAKE_OUT = [
+BY_CERT_MANAGER, BY_KUSTOMIZE, BY_SECRET, ASK, SHOW, SHOW_OTHERS, TAKE_OUT, RESTART, SHOW_IMAGES = [
     text for kind, text in BLOCKS if kind == "sh"
 ]
-ANNOTATION, RACK = [text for kind, text in BLOCKS if kind == "yaml"]
+ANNOTATION, RACK, _ = [text for kind, text in BLOCKS if kind == "yaml"]
 SERVICE, PORT = "fetchgate-injector", 9443
 VARIABLE: Final = "KAFKA_BOOTSTRAP_SERVERS"
 GATEWAY: Final = {"name": VARIABLE, "value": "127.0.0.1:19092"}
@@ -212,7 +213,7 @@ def deployment() -> Json:
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
-        "metadata": {"name": "orders", "namespace": "shop"},
+        "metadata": {"name": "orders", "namespace": "shop", "labels": {"wave": "1"}},
         "spec": {
             "selector": {"matchLabels": labels},
             "template": {"metadata": {"labels": labels}, "spec": {"containers": [app]}},
@@ -322,6 +323,8 @@ def test_twenty_pods_are_stored_with_the_gateway_and_a_dry_run_shows_the_same(
     assert "left as it is" not in log, "others are not even asked about"
     shown = cluster.shell(SHOW).stdout
     assert len(shown.splitlines()) == 1 + 18
+    images = [line.split()[-1] for line in cluster.shell(SHOW_IMAGES).stdout.splitlines()]
+    assert images == ["IMAGE", *[sidecar["image"]] * 18]
     rows = [line.split() for line in cluster.shell(SHOW_OTHERS).stdout.splitlines()]
     assert len(rows) == 1 + 20
     assert {row[-1] for row in rows if row[0].startswith("other")} == {"<none>"}
@@ -412,6 +415,7 @@ def test_the_page_s_rack_comes_from_the_pod_s_label(cluster: Cluster, tmp_path: 
 
 def test_it_is_taken_out_and_installed_in_the_other_ways_of_the_page(cluster: Cluster) -> None:
     """The last test of the file: it removes the injector."""
+    assert cluster.shell(RESTART).stdout == "deployment.apps/orders restarted\n"
     cluster.shell(TAKE_OUT)
     cluster.make(pod("after", {"fetchgate/nonsense": "1"}))
     cluster.make(*map(definition, CERT_MANAGER))

@@ -198,6 +198,19 @@ def test_promtool_finds_nothing(command: list[str]) -> None:
 
 
 @pytest.mark.skipif(PROMTOOL is None, reason="no promtool here: python -m tools.debian fetches it")
+def test_promtool_takes_the_job_of_injected_gateways(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "reference" / "injection.md").read_text(encoding="utf-8")
+    (job,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    # Debian's promtool was built without the discovery of Kubernetes.
+    job, count = re.subn(r"kubernetes_sd_configs:\n +- role: pod\n", "static_configs: []\n", job)
+    assert count == 1
+    (tmp_path / "prometheus.yml").write_text(job)
+    command = [PROMTOOL or "", "check", "config", "prometheus.yml"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.skipif(PROMTOOL is None, reason="no promtool here: python -m tools.debian fetches it")
 def test_promtool_takes_every_panel(tmp_path: Path) -> None:
     rules = [
         {"record": f"panel{number}", "expr": expression.replace("$__rate_interval", "5m")}
