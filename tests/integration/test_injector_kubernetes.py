@@ -341,6 +341,10 @@ def test_a_wrong_annotation_is_refused_with_its_name(cluster: Cluster, running: 
     )
 
 
+def test_the_deployments_of_a_wave_are_restarted(cluster: Cluster) -> None:
+    assert cluster.shell(RESTART).stdout == "deployment.apps/orders restarted\n"
+
+
 def test_a_pod_in_the_network_of_its_node_is_stored_as_it_is_with_a_warning(
     cluster: Cluster, running: Injector
 ) -> None:
@@ -415,7 +419,6 @@ def test_the_page_s_rack_comes_from_the_pod_s_label(cluster: Cluster, tmp_path: 
 
 def test_it_is_taken_out_and_installed_in_the_other_ways_of_the_page(cluster: Cluster) -> None:
     """The last test of the file: it removes the injector."""
-    assert cluster.shell(RESTART).stdout == "deployment.apps/orders restarted\n"
     cluster.shell(TAKE_OUT)
     cluster.make(pod("after", {"fetchgate/nonsense": "1"}))
     cluster.make(*map(definition, CERT_MANAGER))
