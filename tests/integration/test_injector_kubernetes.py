@@ -38,7 +38,7 @@ PAGES: Final = [
     for page in ("users/injection.md", "reference/annotations.md", "reference/injection.md")
 ]
 BLOCKS: Final = re.findall(r"```(sh|yaml)\n(.*?)```", "".join(PAGES), re.DOTALL)
-BY_CERT_MANAGER, BY_KUSTOMIZE, BY_SECRET, ASK, SHOW, SHOW_OTHERS, TAKE_OUT, RESTART, SHOW_IMAGES = [
+BY_CERT_MANAGER, BY_KUSTOMIZE, BY_SECRET, ASK, SHOW, SHOW_OTHERS, TAKE_OUT, RESTART, BACK, SHOW_IMAGES = [
     text for kind, text in BLOCKS if kind == "sh"
 ]
 ANNOTATION, RACK, _ = [text for kind, text in BLOCKS if kind == "yaml"]
@@ -341,8 +341,14 @@ def test_a_wrong_annotation_is_refused_with_its_name(cluster: Cluster, running: 
     )
 
 
-def test_the_deployments_of_a_wave_are_restarted(cluster: Cluster) -> None:
+def test_the_deployments_of_a_wave_are_restarted_and_go_back(cluster: Cluster) -> None:
     assert cluster.shell(RESTART).stdout == "deployment.apps/orders restarted\n"
+    text = "jsonpath={.spec.template.metadata.annotations}"
+    show = ("get", "deployment", "orders", "--namespace=shop", f"--output={text}")
+    assert "fetchgate/bootstrap-env" in cluster.kubectl(*show)
+    cluster.shell(BACK)
+    assert "fetchgate" not in cluster.kubectl(*show)
+    cluster.shell(ASK.splitlines()[-1])
 
 
 def test_a_pod_in_the_network_of_its_node_is_stored_as_it_is_with_a_warning(
