@@ -26,7 +26,7 @@ from proxy.net.tls import ReloadingContext
 from proxy.options import ConfigError, file_of
 from proxy.server.bypass import passing_by
 from proxy.server.gateway import Gateway
-from proxy.server.process import Process, keep_freed, new_event_loop, tell_ready, unmap_libraries
+from proxy.server.process import Process, keep_freed, new_event_loop, tell_ready
 from proxy.server.reload import Reloader
 from proxy.telemetry import logs
 from proxy.telemetry.access import Token, admin_tls, admin_token
@@ -153,7 +153,6 @@ async def _serve(config: Config, arguments: dict[str, Any]) -> int:
             return _unbound(f"--{name}", at, error)
     gc.collect()
     gc.freeze()  # Exclude all present objects from later garbage collections.
-    unmap_libraries()
     log.info("started", version=VERSION, listen=str(gateway.listen), **({"admin": "off"} | opened))
     if files < (needed := 2 * config.max_connections + OWN_FILES):
         log.warning(

@@ -6,7 +6,6 @@ The heap settings are for glibc. With other C libraries they are not set.
 import asyncio
 import ctypes
 import os
-import re
 import socket
 from collections.abc import Coroutine, Mapping
 from contextlib import suppress
@@ -26,13 +25,6 @@ _HEAP: Final = (
     (-3, 1 << 20),  # M_MMAP_THRESHOLD: larger blocks get their own mapping (default 128 KB)
 )
 """Parameters of mallopt(3), in bytes."""
-_MADV_DONTNEED: Final = 4
-_MAPPING: Final = re.compile(
-    r"^(?P<start>[0-9a-f]+)-(?P<end>[0-9a-f]+) r-.p \S+ \S+ [1-9].*\n(?P<sizes>(?:[A-Z].*\n)+)", re.MULTILINE
-)
-"""A private, read-only mapping of a file in /proc/PID/smaps (proc_pid_smaps(5)), and the lines after it."""
-_OWN_PAGES: Final = re.compile(r"^(?:Anonymous|Swap): +(\d+) kB", re.MULTILINE)
-"""The sizes of pages of a mapping that differ from the file: in memory, and swapped out."""
 
 
 class LiveOptions:
@@ -149,24 +141,6 @@ def give_back() -> None:
     """Return free memory to the system. glibc by itself keeps free blocks that lie below used blocks."""
     with suppress(AttributeError, OSError):
         ctypes.CDLL(None).malloc_trim(0)
-
-
-def unmap_libraries() -> None:
-    """Unmap the pages of shared libraries that have been read so far: most of them only at the start.
-
-    They remain in the system's page cache, which the gateways of a machine share. The system maps a page
-    again, without reading the file, when it is next used. A mapping that has pages of its own, as relocations
-    leave them, stays as it is. Linux tells this in /proc/self/smaps; elsewhere nothing is unmapped.
-    """
-    with suppress(AttributeError, OSError):
-        unmap = ctypes.CDLL(None).madvise
-        unmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-        for found in _MAPPING.finditer(
-            Path("/proc/self/smaps").read_text(encoding="utf-8", errors="replace")
-        ):
-            if not any(int(size) for size in _OWN_PAGES.findall(found["sizes"])):
-                start, end = int(found["start"], 16), int(found["end"], 16)
-                unmap(start, end - start, _MADV_DONTNEED)
 
 
 def tell_ready(environ: Mapping[str, str]) -> None:

@@ -26,7 +26,7 @@ from proxy.server.ipc import (
     send_connection,
 )
 from proxy.server.monitor import Monitor
-from proxy.server.process import Process, keep_freed, new_event_loop, unmap_libraries
+from proxy.server.process import Process, keep_freed, new_event_loop
 from proxy.server.registry import MAX_BROKERS, KnownBrokers
 from proxy.server.server import Server, Shared
 from proxy.telemetry import logs, state
@@ -184,7 +184,6 @@ class Worker:
     def begin(self) -> None:
         """Start the background tasks, and serve the clients that the supervisor sends."""
         self.server.begin()
-        unmap_libraries()
         self.process.loop.add_reader(self._clients.fileno(), self._receive_clients)
         self._channel.send("up")
 

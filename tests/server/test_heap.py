@@ -47,28 +47,3 @@ def test_the_heap_stays_as_large_as_it_was_until_it_is_given_back() -> None:
 
 def test_what_an_operator_asks_of_the_heap_counts() -> None:
     assert _moves("keep", MALLOC_TRIM_THRESHOLD_="100000")[0] > 1
-
-
-_LIBRARIES = """
-import ssl
-import numpy as np
-from proxy.server.process import unmap_libraries
-
-def pages():
-    with open("/proc/self/smaps_rollup") as file:
-        sizes = {line.split()[0]: int(line.split()[1]) for line in file if line.endswith("kB\\n")}
-    return sizes["Rss:"] - sizes["Anonymous:"]
-
-before = pages()
-unmap_libraries()
-after = pages()
-ssl.create_default_context()
-print(before, after, (np.arange(1000)[::-1].argsort() * 3).sum())
-"""
-
-
-def test_what_was_unmapped_is_mapped_again_when_it_is_used() -> None:
-    done = subprocess.run([sys.executable, "-c", _LIBRARIES], capture_output=True, text=True, check=True)
-    before, after, result = map(int, done.stdout.split())
-    assert after < before
-    assert result == 3 * 999 * 1000 // 2

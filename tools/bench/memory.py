@@ -29,8 +29,8 @@ FLAT: Final = 3
 the first window on."""
 SIDECAR: Final = 100
 """The number of partitions of the one client of a sidecar."""
-SIDECAR_LIMIT, RESIDENT_LIMIT, CONNECTION_LIMIT, PARTITION_LIMIT = 35.0, 45.0, 20.0, 150.0
-"""The limits for memory: 35 MB for a sidecar that is idle or has one client, 45 MB after this client has read
+SIDECAR_LIMIT, RESIDENT_LIMIT, CONNECTION_LIMIT, PARTITION_LIMIT = 35.0, 55.0, 20.0, 150.0
+"""The limits for memory: 35 MB for a sidecar that is idle or has one client, 55 MB after this client has read
 much, 20 KB for a connection, 150 bytes for a partition."""
 GROWTH_LIMIT: Final = 2.0
 """The limit for the growth of memory in the last two thirds of these windows, in MB."""

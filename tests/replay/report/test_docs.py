@@ -37,8 +37,8 @@ def test_each_field_of_the_net_sum_is_documented(kind: type) -> None:
 @pytest.mark.parametrize(
     ("cost", "written"),
     [
-        (net.PROCESS_BYTES / 1e6, "42 MB"),
-        (net.CONNECTION_BYTES / 1e3, "11.3 kB for each connection"),
+        (net.PROCESS_BYTES / 1e6, "51 MB"),
+        (net.CONNECTION_BYTES / 1e3, "12.2 kB for each connection"),
         (net.PARTITION_BYTES, "110 bytes for each partition"),
         (net.FETCH_SECONDS * 1e6, "90 µs for each fetch"),
         (net.LISTED_SECONDS * 1e6, "0.25 µs for each partition"),
