@@ -28,7 +28,7 @@ KUBECTL: Final = """\
 import json, pathlib, sys
 
 match sys.argv[1:]:
-    case ["get", "pods", "-l", "wave=1", "-o", "json"]:
+    case ["get", "pods", "-A", "-l", "wave=1", "-o", "json"]:
         print(pathlib.Path("pods.json").read_text())
     case ["patch", "configmap", "fetchgate", "--type", "merge", "-p", patch]:
         for name, text in json.loads(patch)["data"].items():
