@@ -70,7 +70,7 @@ Try next:
       then start one of your clients with bootstrap.servers=127.0.0.1:19092
   .venv/bin/fetchgate top                shows live what the gateway does (curl http://127.0.0.1:9464/metrics)
   .venv/bin/fetchgate replay measure captures/many-clients-any.pcap --html report.html
-      computes compute what sessions would have saved in captures;
+      computes what sessions would have saved in captures;
       docs/users/captures.md: how to make your own with tcpdump
   .venv/bin/fetchgate proxy --help       lists all options
   make demo-link                         a client, two gateways in a row, and a broker that gives no sessions
