@@ -559,7 +559,7 @@ def _reason(gateway: GatewayProcess) -> str:
         (
             ELSEWHERE,
             lambda s: s.tls_options,
-            "its certificate is not for '127.0.0.1': give a name that it is",
+            "its certificate is not for '127.0.0.1': set --broker-tls-server-name",
         ),
         ("SASL_SSL", lambda s: ("--broker-tls", "on"), "give the CA's file as --broker-tls-ca"),
         (
