@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
+from pathlib import Path
 from typing import Final, Self
 
 import pytest
@@ -226,6 +227,14 @@ def _newer(through: RawConnection, electing: RawConnection, before: Epochs, newe
     return all(newest[at] > before[at] for at in before)
 
 
+def _has_stopped(pid: int) -> bool:
+    """Return whether each thread of a process has stopped (state T in proc_pid_stat(5))."""
+    return all(
+        stat.read_text().rpartition(")")[2].split()[0] == "T"
+        for stat in Path(f"/proc/{pid}/task").glob("*/stat")
+    )
+
+
 def test_a_broker_that_has_missed_moves_leads_nobody_back(
     cluster: Cluster, topic: None, start_gateway: Callable[..., GatewayProcess]
 ) -> None:
@@ -260,6 +269,8 @@ def test_a_broker_that_has_missed_moves_leads_nobody_back(
             before, newest = {at: told[at] for at in moving}, Epochs()
             os.kill(slow.pid, signal.SIGSTOP)
             try:
+                # On a busy machine a thread may still run, and respond before any leader has moved.
+                until(partial(_has_stopped, slow.pid), "each thread of the broker to stop")
                 for connection in (ours, direct):
                     connection.send(METADATA, VERSION, ASKS)
                 until(partial(_newer, other, electing, before, newest), f"newer leaders than {before}")
