@@ -146,32 +146,6 @@ def test_a_list_that_names_no_gateway_is_one_line_and_code_2(
         assert error.count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (
-            ["--admin", "@/none"],
-            "--admin @/none: No such file or directory; give a file with HOST:PORT, one a",
-        ),
-        (["--admin", "@"], "--admin: @ has no file behind it; write @FILE, or HOST:PORT"),
-        (["--admin", ""], "--admin: it is empty; write HOST:PORT, or @FILE"),
-        (["--admin", "a:1", "--admin", "nowhere"], "--admin: 'nowhere' has no port; write HOST:PORT"),
-        (
-            ["--admin", "a:1", "--admin", "b:1", "--ca", "c"],
-            "--ca has no effect alone: give --admin https://a:1",
-        ),
-        (["--admin", "a:1", "--admin", "b:1"], "the output is not a terminal; give --once"),
-    ],
-)
-def test_wrong_usage_is_one_line_and_code_2(
-    capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
-) -> None:
-    assert main(["top", *arguments]) == 2
-    error = capsys.readouterr().err
-    assert said in error
-    assert error.count("\n") == 1
-
-
 def test_a_list_is_not_typed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     terminal = io.StringIO()
     terminal.isatty = lambda: True  # type: ignore[method-assign] # as a terminal

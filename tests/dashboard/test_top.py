@@ -397,6 +397,18 @@ def test_what_does_not_speak_http_is_reported(capsys: pytest.CaptureFixture[str]
         (["--token-file", "/none"], "--token-file /none: No such file or directory"),
         (["--interval", "0"], "--interval: '0' is not a time from 0.1 to 3600 s"),
         ([], "the output is not a terminal; give --once"),
+        (
+            ["--admin", "@/none"],
+            "--admin @/none: No such file or directory; give a file with HOST:PORT, one a",
+        ),
+        (["--admin", "@"], "--admin: @ has no file behind it; write @FILE, or HOST:PORT"),
+        (["--admin", ""], "--admin: it is empty; write HOST:PORT, or @FILE"),
+        (["--admin", "a:1", "--admin", "nowhere"], "--admin: 'nowhere' has no port; write HOST:PORT"),
+        (
+            ["--admin", "a:1", "--admin", "b:1", "--ca", "c"],
+            "--ca has no effect alone: give --admin https://a:1",
+        ),
+        (["--admin", "a:1", "--admin", "b:1"], "the output is not a terminal; give --once"),
     ],
 )
 def test_wrong_usage_is_one_line_and_code_2(
