@@ -116,6 +116,13 @@ class TestFigures:
         assert "missed" in text
         assert "Note." in text
 
+    def test_the_terminal_shows_names_in_brackets(self) -> None:
+        console = Console(width=100, record=True, file=StringIO())
+        extra = replace(row(3.0, 1.2), name="the gateway with [tls]")
+        show(console, FigureTable(part="p", title="The [title]", rows=[extra], notes=["A [note]."]))
+        text = console.export_text()
+        assert all(shown in text for shown in ("with [tls]", "The [title]", "A [note]."))
+
     def test_json_holds_values_limits_and_verdicts(self) -> None:
         table = FigureTable(part="p", title="Title", rows=[row(1.0, 1.2)], notes=["Note."])
         told = json.loads(json.dumps(document([table])))

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from rich.console import Console
 from rich.table import Table as RichTable
+from rich.text import Text
 
 DIRECT: Final = "direct"
 FLOOR: Final = "floor"
@@ -147,16 +148,17 @@ def _head(table: FigureTable) -> list[str]:
 
 def show(console: Console, table: FigureTable) -> None:
     """Print a table."""
-    printed = RichTable(title=table.title, title_justify="left", title_style="bold")
+    # As `Text`: in a string, rich takes the name of an extra in brackets for markup.
+    printed = RichTable(title=Text(table.title), title_justify="left", title_style="bold")
     for place, name in enumerate(_head(table)):
-        printed.add_column(name, justify="left" if place < 2 else "right")
+        printed.add_column(Text(name), justify="left" if place < 2 else "right")
     for row in table.rows:
-        cells = _cells(table, row)
+        *cells, result = _cells(table, row)
         style = {None: "", True: "green", False: "red"}[row.met]
-        printed.add_row(*cells[:-1], f"[{style}]{cells[-1]}[/]" if style else cells[-1])
+        printed.add_row(*map(Text, cells), Text(result, style))
     console.print(printed)
     for note in table.notes:
-        console.print(f"  {note}", style="dim", highlight=False)
+        console.print(f"  {note}", style="dim", highlight=False, markup=False)
     console.print()
 
 
