@@ -163,6 +163,11 @@ class BrokerPorts:
         return Address(listen.host, port) if 1 <= port <= MAX_PORT else None
 
 
+def can_be_reached(node_id: int, host: str, port: int) -> bool:
+    """Return whether a broker in a response has an id and an address to connect to."""
+    return node_id >= 0 and bool(host) and 1 <= port <= MAX_PORT
+
+
 def advertised(listener: Address, *, listen: Address, advertise: str, reached_at: str) -> Address:
     """Return the address that clients get for a broker's listener.
 

@@ -824,6 +824,50 @@ def test_check_compares_the_session_slots_of_brokers_with_those_of_all_gateways(
     run(scene())
 
 
+@pytest.mark.parametrize(
+    ("slots", "reason"),
+    [
+        (tells_slots(b"9" * 5_000), f"'{'9' * 20}' is not a number of slots"),
+        (tells_slots(b"2147483648"), "'2147483648' is not a number of slots"),
+        (tells_slots(b"-5"), "'-5' is not a number of slots"),
+        (tells_slots(b""), "'' is not a number of slots"),
+        (tells_slots("\u0661".encode()), r"'\xd9\xa1' is not a number of slots"),
+        (tells_slots(None), "the broker does not tell the setting's value"),
+        (lambda _: bytes(4) + b"\xff" * 4, "the broker has no such setting"),
+        (lambda _: bytes(4) + b"\x7f" + b"\xff" * 3, "the response to DescribeConfigs is not understood: "),
+        (lambda message: tells_slots(b"1000")(message)[:-1], "the response to DescribeConfigs is not "),
+        (lambda _: b"\0", "the response to DescribeConfigs is not understood: "),
+    ],
+    ids=["long", "above int32", "negative", "empty", "not ASCII", "null", "nothing", "count", "cut", "short"],
+)
+def test_slots_that_can_not_be_read_are_one_line_and_the_default_is_assumed(
+    capsys: pytest.CaptureFixture[str], slots: Callable[[bytes], bytes], reason: str
+) -> None:
+    async def scene() -> None:
+        async with stub_cluster((1, "", 0)) as cluster:
+            cluster.others = slots
+            at = ("--listen", f"127.0.0.1:{free_ports(5)}", "--admin", "off", "--gateways", "1")
+            code, said, _ = await _checked(capsys, cluster.address, *at)
+        assert code == 0
+        assert said[3].startswith(f"broker 1: {UNKNOWN}: {reason}")
+        assert len(said[3]) < 300
+        assert "Of the 1,000 slots of a broker" in said[4]
+
+    run(scene())
+
+
+def test_check_prints_what_brokers_name_without_control_characters(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    async def scene() -> None:
+        async with stub_cluster((1, "kafka\x1b[2J", 9092)) as cluster:
+            at = ("--listen", f"127.0.0.1:{free_ports(5)}", "--admin", "off")
+            code, said, _ = await _checked(capsys, cluster.address, *at)
+        assert (code, r"broker 1 (kafka\x1b[2J:9092)" in said[2]) == (0, True)
+
+    run(scene())
+
+
 def test_check_assumes_the_default_of_brokers_that_it_can_not_ask(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

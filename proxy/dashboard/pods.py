@@ -7,6 +7,7 @@ tools/deploy. Its options say where it can be asked:
 - ``FETCHGATE_METRICS`` or ``--metrics``, or the port ``gate-metrics``: the metrics alone.
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
@@ -155,7 +156,7 @@ def _option(container: Mapping[str, Any], name: str) -> str:
 def _open_port(listen: str) -> int | None:
     """Return the port of an endpoint. None if it listens at loopback only, or not at all."""
     host, _, port = listen.rpartition(":")
-    if not host or not port.isascii() or not port.isdecimal() or not 1 <= int(port) <= MAX_PORT:
+    if not host or re.fullmatch("[0-9]{1,5}", port) is None or not 1 <= int(port) <= MAX_PORT:
         return None
     return None if _is_loopback(host.strip("[]")) else int(port)
 

@@ -9,7 +9,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from proxy.addresses import Address
+from proxy.addresses import Address, can_be_reached
 from proxy.error_text import reason_of
 from proxy.net.listen import check_not_own
 from proxy.net.resolve import Resolver, try_each
@@ -190,11 +190,12 @@ def metadata_request(version: int) -> bytes:
 
 
 def brokers_of(response: bytes, version: int) -> dict[int, Address]:
-    """Read the brokers from a Metadata response (v1 to v8)."""
-    return {
+    """Read the brokers from a Metadata response (v1 to v8), without those that can't be reached."""
+    named = {
         broker["node_id"]: Address((broker["host"] or b"").decode("utf-8", "replace"), broker["port"])
         for broker in _brokers(response, version)
     }
+    return {node_id: at for node_id, at in named.items() if can_be_reached(node_id, at.host, at.port)}
 
 
 def racks_of(response: bytes, version: int) -> dict[int, str]:

@@ -24,6 +24,7 @@ from proxy.net.listen import OwnListenerError, inherited
 from proxy.net.resolve import look_up
 from proxy.net.tls import ReloadingContext
 from proxy.options import ConfigError, file_of
+from proxy.printable import printable
 from proxy.server.bypass import passing_by
 from proxy.server.gateway import Gateway
 from proxy.server.process import Process, keep_freed, new_event_loop, tell_ready
@@ -110,7 +111,7 @@ def _passing_by(config: Config) -> str:
 
 
 def _say(text: str) -> None:
-    sys.stdout.write(text + "\n")
+    sys.stdout.write(printable(text) + "\n")  # brokers choose their names
     sys.stdout.flush()  # without it, a pipe would get the lines only at the end
 
 

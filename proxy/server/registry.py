@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterable
 from time import monotonic
 from typing import Final
 
-from proxy.addresses import BY_NAME, MAX_PORT, Address, Broker, advertised
+from proxy.addresses import BY_NAME, Address, Broker, advertised, can_be_reached
 from proxy.error_text import reason_of
 from proxy.net.bootstrap import BootstrapError, BootstrapResponse, ask_any
 from proxy.net.tls import BrokerTls
@@ -92,7 +92,7 @@ class KnownBrokers(ABC):
 
         With a fixed `reached_at`, this function is a `proxy.protocol.addresses.Resolve`.
         """
-        if node_id < 0 or not host or not 1 <= port <= MAX_PORT:
+        if not can_be_reached(node_id, host, port):
             return None
         broker = self.learn(node_id, Address(host, port))
         if broker is None or broker.listener is None or broker.opening or broker.problem:

@@ -28,6 +28,10 @@ ASK_SECONDS: Final = 10.0
 _SETTING: Final = "max.incremental.fetch.session.cache.slots"
 _VERSION: Final = 1
 """The version of DescribeConfigs that all brokers with sessions support: Kafka 1.1 to 4.3."""
+_MOST: Final = 0x7FFF_FFFF
+"""The largest value of the setting."""
+_SHOWN: Final = 20
+"""How many bytes of a wrong value are shown."""
 _BROKER: Final = 4
 """The type of the resource: a broker."""
 _PART, _WHOLE = 4, 5
@@ -165,6 +169,15 @@ def _read_slots(results: list[Any]) -> int | str:
         if code:
             return f"error {code} in response to DescribeConfigs"
         for entry in result["configs"] or []:
-            if entry["name"] == _SETTING.encode() and (entry["value"] or b"").isdigit():
-                return int(entry["value"])
+            if entry["name"] == _SETTING.encode():
+                return _number(entry["value"])
     return "the broker has no such setting"
+
+
+def _number(value: bytes | None) -> int | str:
+    if value is None:
+        return "the broker does not tell the setting's value"
+    # Python refuses to read numbers of thousands of digits; an int32 has ten.
+    if value.isdigit() and len(value) <= len(str(_MOST)) and int(value) <= _MOST:
+        return int(value)
+    return f"'{value[:_SHOWN].decode('ascii', 'backslashreplace')}' is not a number of slots"

@@ -72,6 +72,20 @@ def test_brokers_are_read_at_every_version() -> None:
     assert racks_of(_metadata(*brokers), 1) == {2: "rack"}
 
 
+@pytest.mark.parametrize(
+    "broker",
+    [
+        _broker(2, b"kafka", 65536),
+        _broker(2, b"kafka", 0),
+        _broker(2, b"kafka", -1),
+        _broker(2, b"", 9092),
+        _broker(-1, b"kafka", 9092),
+    ],
+)
+def test_a_broker_to_which_nobody_can_connect_is_left_out(broker: bytes) -> None:
+    assert brokers_of(_metadata(_broker(1, b"kafka", 65535), broker), 1) == {1: Address("kafka", 65535)}
+
+
 def _cluster(metadata: bytes) -> Callable[[bytes], bytes]:
     """Return a function that answers as a broker with Metadata v4 to v13 does."""
 
