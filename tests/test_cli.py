@@ -796,6 +796,25 @@ UNKNOWN = "the number of session slots is not known, 1,000 are assumed"
             ],
         ),
         (
+            "--gateways 200 --max-connections 150",  # as in the manifests of sidecars
+            tells_slots(b"1000"),
+            1,
+            [
+                "200 gateways with --max-connections 150 (a connection has one session at most) use at most",
+                f"30,000 session slots, 15,000 {AT_EACH}.",
+                f"{OF_1000}: give the gateways --max-sessions 8, or the brokers {SETTING}=18752",
+            ],
+        ),
+        (
+            "--gateways 20 --max-connections 60 --max-sessions 60",
+            tells_slots(b"1000"),
+            0,
+            [
+                f"20 gateways with --max-sessions 60 use at most 1,200 session slots, 600 {AT_EACH}.",
+                f"{OF_1000}: enough.",
+            ],
+        ),
+        (
             "--gateways 1",
             tells_slots(None, 31),
             0,

@@ -189,6 +189,7 @@ async def _enough_slots(
     demand = Demand(
         gateways=gateways,
         max_sessions=config.max_sessions if config.sessions else 0,
+        max_connections=config.max_connections,
         brokers=len(brokers) or 1,
         slots=slots,
     )

@@ -46,14 +46,21 @@ class Demand:
     gateways: int
     max_sessions: int
     """The value of ``--max-sessions``."""
+    max_connections: int
+    """The value of ``--max-connections``."""
     brokers: int
     slots: int
     """The slots of the broker with the fewest."""
 
     @property
+    def total(self) -> int:
+        """The most sessions of all gateways together. A connection has one at most."""
+        return self.gateways * min(self.max_sessions, self.max_connections)
+
+    @property
     def each(self) -> int:
         """The sessions at each broker if clients' connections are spread evenly."""
-        return -(-self.gateways * self.max_sessions // self.brokers)
+        return -(-self.total // self.brokers)
 
     @property
     def usable(self) -> int:
@@ -83,13 +90,15 @@ def slots_for(sessions: int) -> int:
 
 def judged(demand: Demand) -> str:
     """Return a sentence that compares the slots with the demand, and says what to do if there are too few."""
-    total = demand.gateways * demand.max_sessions
+    limit = f"--max-sessions {demand.max_sessions}"
+    if demand.max_connections < demand.max_sessions:
+        limit = f"--max-connections {demand.max_connections} (a connection has one session at most)"
     spread = f", {demand.each:,} at each of {demand.brokers} brokers if clients are spread evenly"
     gateways = "1 gateway" if demand.gateways == 1 else f"{demand.gateways:,} gateways"
     use = "uses" if demand.gateways == 1 else "use"
     text = (
-        f"{gateways} with --max-sessions {demand.max_sessions} {use} at most {total:,} session "
-        f"slots{spread if demand.brokers > 1 else ''}. Of the {demand.slots:,} slots of a broker, gateways "
+        f"{gateways} with {limit} {use} at most {demand.total:,} session slots"
+        f"{spread if demand.brokers > 1 else ''}. Of the {demand.slots:,} slots of a broker, gateways "
         f"should use at most {demand.usable:,}"
     )
     if demand.enough:

@@ -69,7 +69,13 @@ def test_the_slots_of_the_table_pass_the_check(services: int) -> None:
     slots = slots_for(services) if services > usable(DEFAULT_SLOTS) else DEFAULT_SLOTS
     for plan in plans(services):
         sessions = plan.services * BROKERS
-        demand = Demand(gateways=plan.count, max_sessions=sessions, brokers=BROKERS, slots=slots)
+        demand = Demand(
+            gateways=plan.count,
+            max_sessions=sessions,
+            max_connections=5_000,
+            brokers=BROKERS,
+            slots=slots,
+        )
         assert demand.enough
 
 
