@@ -184,6 +184,7 @@ class Wire:
     session_id: int = 0
     session_epoch: int = 0
     session_partitions: int = 0
+    lacks_slot: bool = False
     to_client: list[bytes | memoryview] = field(default_factory=list)
     to_broker: list[bytes | memoryview] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)

@@ -16,6 +16,7 @@ from proxy.protocol.api import ApiKey
 from proxy.protocol.fetch_layout import RACK_VERSION
 from proxy.protocol.fetch_v10 import RAISED
 from proxy.protocol.produce import READ_WITHIN
+from proxy.session.decision import Reason
 
 QUEUED_FREE: Final = 65_536
 """The largest number of bytes for which `queued` is 0."""
@@ -86,6 +87,11 @@ class ConnectionStatus:
         """The number of partitions in the session, or 0 without a session."""
         handler = self._fetches.session
         return handler.table.size if handler.has_session and handler.table is not None else 0
+
+    @property
+    def lacks_slot(self) -> bool:
+        """Whether the last fetch has no session because all slots of the gateway are used."""
+        return self._fetches.decided is Reason.NO_SLOT
 
     # What is in flight
 

@@ -43,7 +43,6 @@ class SessionLimits:
         "chance",
         "crowded",
         "keep_order",
-        "lacking",
         "max_fetch_bytes",
         "max_sessions",
         "off_for",
@@ -70,8 +69,6 @@ class SessionLimits:
         self.crowded = False
         """Whether the process buffers more bytes than the limit of `Budget`. If so, fetches use no sessions,
         because responses without a session can be forwarded as they arrive."""
-        self.lacking = False
-        """Whether a fetch has found no slot since this process last released one."""
         self.chance = chance
         self._slots = [0] if slots is None else slots
         self._own = own
@@ -108,13 +105,12 @@ class SessionLimits:
         self._slots[self._own] += 1
         if self.used <= self.max_sessions:
             return True
-        self._slots[self._own] -= 1
+        self.release()
         return False
 
     def release(self) -> None:
         """Release a session slot of this process."""
         self._slots[self._own] -= 1
-        self.lacking = False
 
 
 class BrokerVersions:

@@ -161,8 +161,6 @@ class Fetches:
         if reason is not None:
             if reason is _BROKER_NOT_KNOWN:
                 self.probe(frame)
-            elif reason is _NO_SLOT:
-                self._limits.lacking = True
             self._leave_unused(reason)
             self._state.tally.passthrough[reason] += 1
             self._forward(request, fetching)
@@ -488,7 +486,6 @@ class Fetches:
 
 # A member of an enum is looked up slowly, and hashing one takes a call: what every fetch needs are globals.
 _BROKER_NOT_KNOWN: Final = Reason.BROKER_NOT_KNOWN
-_NO_SLOT: Final = Reason.NO_SLOT
 _FETCH: Final = int(ApiKey.FETCH)
 _INCREMENTAL: Final = FetchKind.INCREMENTAL
 _CLOSED: Final = SessionState.CLOSED

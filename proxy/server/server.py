@@ -376,7 +376,8 @@ class Server:
             problems.append(f"the capture has stopped: {self.tap.stopped}; restart to capture again")
         used, connections = self.sessions.used, self.clients
         status = self.monitor.status(problems, slots_used=used, connections=connections)
-        status.slots_lacking = self.sessions.lacking
+        lacking = (link.core.status().lacks_slot for link in self.links)
+        status.slots_lacking = not self.sessions.left and any(lacking)
         status.buffered_bytes, status.over = self.budget.total, self.budget.over
         if self.manager is not None:
             cache = self.manager.cache

@@ -116,9 +116,8 @@ class Status:
     silent: bool = False
     """Whether a worker does not respond."""
     slots_used: int
-    slots_lacking: bool = True
-    """Whether a client wants a session slot and there is none, if all are used. With workers this is not
-    known: it counts as true."""
+    slots_lacking: bool = False
+    """Whether all session slots are used, and the last fetch of a connection found none."""
     connections: int
     buffered_bytes: int = 0
     """How many bytes of responses are in memory: incomplete, or not read by their clients."""
@@ -150,6 +149,7 @@ class Status:
         self.problems += [problem for problem in other.problems if problem not in self.problems]
         self.buffered_bytes += other.buffered_bytes
         self.over |= other.over
+        self.slots_lacking |= other.slots_lacking
         self.connections += other.connections
         self.client_sessions += other.client_sessions
         self.client_session_partitions += other.client_session_partitions

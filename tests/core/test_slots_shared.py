@@ -12,7 +12,6 @@ import pytest
 from proxy.core.eligibility import SessionLimits
 from proxy.core.events import FetchKind, broker_bytes, fetch_bytes
 from proxy.core.savings import CREDIT_EXCHANGES, PLAIN_PER_LOST
-from proxy.session.decision import Reason
 from tests.connections import connect
 from tests.frames import Want, fetch
 from tests.model.broker import ModelBroker
@@ -63,16 +62,18 @@ class Client:
         return plain * (1 + 1 / PLAIN_PER_LOST) + CREDIT_EXCHANGES * plain / sum(tally.client.fetches)
 
 
-def test_a_fetch_that_finds_no_slot_at_the_gateway_is_noted_until_one_is_free() -> None:
+def test_a_connection_lacks_a_slot_until_a_later_fetch_finds_one() -> None:
     """A gateway that has just as many slots as its clients need has no problem."""
     limits = SessionLimits(max_sessions=0)
     play = Playbook(limits).knows()
+    status = play.connection.status()
     for number in (1, 2, 3):
-        assert not limits.lacking
+        assert not status.lacks_slot
         passes(play, 16, T, number)
-    assert (play.connection.decided, limits.lacking) == (Reason.NO_SLOT, True)
-    limits.release()
-    assert (limits.reserve(), limits.lacking) == (True, False)
+    assert status.lacks_slot
+    limits.max_sessions = 1
+    play.client(fetch(16, *T)).takes_broker()
+    assert (play.connection.decided, status.lacks_slot) == (None, False)
 
 
 @pytest.mark.parametrize(

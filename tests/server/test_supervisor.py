@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +117,20 @@ def test_each_worker_gets_its_share_of_each_listener_and_all_is_reported_as_one(
             assert 'fetchgate_connections{side="client"} 10.0' in text
             assert 'fetchgate_worker_connections{worker="2"} 5.0' in text
         assert gate.status().connections == 0
+
+    run(scene())
+
+
+def test_full_slots_are_a_problem_if_a_client_of_any_worker_lacks_one() -> None:
+    async def scene() -> None:
+        async with served(max_sessions="1") as (gate, _):
+            gate._slots[1] = 1
+            status = await gate.collect_status()
+            assert health_of(status).state == "ready"
+            status.add(replace(status, slots_lacking=True))
+            status.add(replace(status, slots_lacking=False))
+            (reason,) = health_of(status).reasons
+            assert reason.startswith("all 1 session slots are used")
 
     run(scene())
 

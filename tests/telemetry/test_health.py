@@ -12,8 +12,9 @@ from structlog.testing import capture_logs
 
 from proxy.server import conditions, server, upstream
 from proxy.server.gateway import Gateway
+from proxy.session.decision import Reason
 from proxy.telemetry.status import Health
-from tests.shell import BOTH_LOOPS, client, gateway, run, stub_broker, stub_cluster, until
+from tests.shell import BOTH_LOOPS, client, gateway, link_of, run, stub_broker, stub_cluster, until
 
 
 def test_limits_that_are_reached_are_reasons() -> None:
@@ -21,11 +22,12 @@ def test_limits_that_are_reached_are_reasons() -> None:
         async with (
             stub_cluster((1, "", 0)) as cluster,
             gateway(cluster.address, Gateway, max_sessions="1", max_inflight_bytes="100") as gate,
+            client(gate.listen.port),
         ):
-            await until(lambda: gate.health().state == "ready")
+            await until(lambda: gate.server.links and gate.health().state == "ready")
             assert gate.server.sessions.reserve()
             assert gate.health().state == "ready", "a sidecar may have as many as it needs, and no more"
-            gate.server.sessions.lacking = True
+            link_of(gate).core._fetches.decided = Reason.NO_SLOT
             slots = (
                 "all 1 session slots are used, other clients' fetches are forwarded unchanged;"
                 " raise --max-sessions"
