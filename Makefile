@@ -41,7 +41,7 @@ check: lint  ## format, lint, types, import rules and the quick tests: under a m
 	$(PYTEST) -n 2 -m 'not integration and not clients and not slow' --hypothesis-profile check
 
 test: programs lint  ## everything that CI runs, with real brokers and Python clients
-	$(PYTEST) -n 2 -m 'not integration and not clients'
+	$(PYTEST) -n 2 -m 'not integration and not clients and not soak'
 	$(PYTEST) -n 4 -m 'integration and not soak' --durations 10
 
 lint: $(STAMP)
