@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from replay.measure.sums import FetchSums
-from replay.report.decision import DailyRate
+from replay.report.decision import MONTH, DailyRate
 from replay.report.model import Net, NetRow, SidecarNeed
 
 PROCESS_BYTES: Final = 51_000_000
@@ -28,6 +28,7 @@ SERVICES: Final = (1, 20, 200)
 """For how many services alike the sum is shown."""
 MONTHS: Final = 12
 """The months of a year. Such a year has 360 days, so that a year costs twelve times what a month costs."""
+_GB: Final = 10**9
 _MILLI: Final = 1_000
 
 
@@ -84,12 +85,14 @@ def net(addresses: Mapping[str, AddressSums], rate: DailyRate, cost: float) -> N
     month = rate.month(sum(saved))
     if month is None:
         return None
+    saved_gb = sum(saved) / _GB / rate.seconds * MONTH
     needs = [need(one, rate.seconds) for one in addresses.values() if one.saved_bytes > 0]
     return Net(
         currency=rate.currency,
         sidecar_cost_per_month=cost,
         sidecars=len(saved),
         sidecars_that_pay=sum((rate.month(count) or 0.0) > cost for count in saved),
+        break_even_price_per_gb=len(saved) * cost / saved_gb if saved else None,
         largest=max(needs, key=lambda one: (one["cpu_millicores"], one["memory_bytes"]), default=None),
         services=[_row(services, len(saved), month, cost) for services in SERVICES],
         captured_seconds=rate.seconds,

@@ -25,7 +25,7 @@ from replay.measure.spread import Delivered, spread_row
 from replay.measure.sums import FetchSums
 from replay.measure.zones import topic_name
 from replay.measure.zones_report import ZonePrice, zones_report
-from replay.report.decision import DailyRate, decide
+from replay.report.decision import DailyRate, decide, why
 from replay.report.floors import HOW
 from replay.report.model import (
     BothSides,
@@ -56,7 +56,7 @@ from replay.report.model import (
     actual_bytes,
 )
 from replay.report.model import FloorFigures as FloorReportFigures
-from replay.report.wording import CUT, next_step
+from replay.report.wording import CUT, UNTOLD, next_step
 from replay.simulate.session_cache import SLOTS
 
 _SECOND: Final = 1_000_000_000
@@ -93,6 +93,13 @@ def report(found: Collected, about: About) -> Report:
         seconds=time["captured_seconds"], price_per_gb=about.price_per_gb, currency=about.currency
     )
     by_client = _by_client(found)
+    known = why(whole, found.whole.passed) not in UNTOLD
+    in_model = modelled(
+        found.whole,
+        rate,
+        addresses=found.addresses,
+        sidecar_cost=about.sidecar_cost if known else None,
+    )
     decision = decide(
         whole,
         found.whole.passed,
@@ -100,6 +107,7 @@ def report(found: Collected, about: About) -> Report:
         rate,
         policy=about.policy,
         next_step=_next_step(found, about),
+        net=in_model["net"],
     )
     made = Report(
         version=about.version,
@@ -122,12 +130,7 @@ def report(found: Collected, about: About) -> Report:
         passed=_passed(found.whole),
         slots=_slots(found),
         limits=_limits(found, about.max_fetch_bytes),
-        modelled=modelled(
-            found.whole,
-            rate,
-            addresses=found.addresses,
-            sidecar_cost=None if decision["saved_bytes_per_day"] is None else about.sidecar_cost,
-        ),
+        modelled=in_model,
     )
     if about.floors:
         made["floors"] = _floors(found, by_client, about.floors)

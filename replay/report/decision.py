@@ -14,6 +14,7 @@ from replay.report.model import (
     ClientRow,
     Decision,
     FetchReport,
+    Net,
     Passed,
     ToDo,
     actual_bytes,
@@ -36,6 +37,7 @@ _RECORDS: Final = 0.9
 """If records are at least this part of the fetch bytes, there is little else to save."""
 _OLDEST: Final = 4
 """The first Fetch version that the gateway puts through sessions."""
+_DEAR: Final = "Sidecars cost more than they save at your prices, see Net. "
 _Advice: TypeAlias = tuple[Action, str]
 _BEFORE_WAITING: Final = {
     "native session": "It has sessions of its own. ",
@@ -111,6 +113,7 @@ def decide(
     *,
     policy: str = "gateway",
     next_step: str = "",
+    net: Net | None = None,
 ) -> Decision:
     """Return the contents of the report's first lines.
 
@@ -121,9 +124,11 @@ def decide(
         rate: the captured time, and the price.
         policy: the policy of these figures, see `Report.policy`.
         next_step: advice for a capture without fetches.
+        net: what is left of the saving after the cost of sidecars. None if it is not known.
     """
     reason = why(fetch, passed)
     known = reason not in UNTOLD
+    pays = net is None or net["services"][0]["net_per_month"] >= 0
     return Decision(
         captured_seconds=rate.seconds,
         enough=rate.seconds >= HOUR,
@@ -133,7 +138,7 @@ def decide(
         reason=reason,
         next_step="" if fetch["actual"]["requests"] else next_step,
         to_do=sorted(
-            (_to_do(client, rate, policy) for client in clients),
+            (_to_do(client, rate, policy, pays=pays) for client in clients),
             key=lambda row: -(row["saved_bytes_per_day"] or 0),
         ),
     )
@@ -157,16 +162,17 @@ def main_reason(passed: Mapping[str, Passed]) -> str:
     return max(passed, key=lambda reason: (passed[reason]["bytes"], reason), default="")
 
 
-def _to_do(client: ClientRow, rate: DailyRate, policy: str) -> ToDo:
+def _to_do(client: ClientRow, rate: DailyRate, policy: str, *, pays: bool) -> ToDo:
     fetch = client["fetch"]
     whole, saved = actual_bytes(fetch), fetch["saved_bytes"]
     by_waiting = _saved_by_waiting(client, rate.seconds)
     action: Action
     if saved > 0 and saved >= _PAYS * whole:
-        action = "gateway"
+        action = "gateway" if pays else "sidecar cost"
         # A gateway makes no session for each connection, so that figure is not what it would save.
-        how = "Put it behind a gateway: that" if policy == "gateway" else "A session for each connection"
-        words = f"{how} saves {percent(fetch['saved_ratio'])}"
+        gateway = "Put it behind a gateway: that" if pays else "A gateway"
+        how = gateway if policy == "gateway" else "A session for each connection"
+        words = f"{'' if pays else _DEAR}{how} saves {percent(fetch['saved_ratio'])}"
     elif whole and by_waiting >= _MIN_BYTES_PAYS * whole and main_reason(client["passed"]) in _MAY_WAIT:
         saved, action = by_waiting, "fetch.min.bytes"
         words = _wait(client, rate.seconds, by_waiting / whole)
@@ -174,7 +180,7 @@ def _to_do(client: ClientRow, rate: DailyRate, policy: str) -> ToDo:
         action, words = _advice(client)
         saved = 0 if action != "leave" else saved
     day, month = rate.day(saved), rate.month(saved)
-    if action in {"gateway", "fetch.min.bytes"}:
+    if action in {"gateway", "sidecar cost", "fetch.min.bytes"}:
         words += f", {size(day)} a day" if day is not None else ""
         words += f", {amount(month, rate.currency)} a month at your price." if month is not None else "."
     return ToDo(

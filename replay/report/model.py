@@ -16,6 +16,7 @@ from replay.report.zones_model import ZonesReport
 
 Action: TypeAlias = Literal[
     "gateway",
+    "sidecar cost",
     "fetch.min.bytes",
     "own sessions",
     "one partition",
@@ -563,6 +564,8 @@ class Net(TypedDict):
     """How many client addresses have fetches for which sessions save bytes. Each of them has one sidecar."""
     sidecars_that_pay: int
     """How many of the sidecars save more than `sidecar_cost_per_month`."""
+    break_even_price_per_gb: float | None
+    """The price of 10^9 bytes at which the saving is the cost. None without sidecars."""
     largest: SidecarNeed | None
     """The needs of the sidecar that needs most CPU. None without sidecars."""
     services: list[NetRow]

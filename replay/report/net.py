@@ -1,8 +1,10 @@
 """What the report says about the saving, the cost of sidecars, and what is left. Pure."""
 
+from decimal import ROUND_CEILING, Decimal
+
 from replay.report.model import Net, SidecarNeed
 from replay.report.table import COUNT, ReportColumn, ReportLine, ReportTable, Unit
-from replay.report.wording import amount, duration, number, plural, price, size
+from replay.report.wording import amount, duration, number, per_gb, plural, price, size
 
 _MONEY = Unit(write=price)
 _LEFT = Unit(write=price, sign=lambda left: (left > 0) - (left < 0))
@@ -20,7 +22,21 @@ def net_in_short(found: Net | None) -> str:
         f"for {plural(found['sidecars'], 'sidecar')} = {amount(one['net_per_month'], currency)} a month, "
         f"{amount(one['net_per_year'], currency)} a year"
     )
-    return f"{text}: the cost is higher than the saving." if one["net_per_month"] < 0 else f"{text}."
+    if one["net_per_month"] >= 0:
+        return f"{text}."
+    text += ": the cost is higher than the saving."
+    if paying := found["sidecars_that_pay"]:
+        saves = "saves more than it costs" if paying == 1 else "save more than they cost"
+        text += f" {number(paying)} of the {plural(found['sidecars'], 'sidecar')} {saves}."
+    even = found["break_even_price_per_gb"]
+    return text if even is None else f"{text} Sidecars pay at more than {break_even(even, currency)}."
+
+
+def break_even(price_per_gb: float, currency: str) -> str:
+    """Format a price of 10^9 bytes, rounded up to three digits, or to cents if these are finer."""
+    exact = Decimal(f"{price_per_gb:.12g}")
+    step = Decimal(1).scaleb(min(exact.adjusted() - 2, -2))
+    return per_gb(float(exact.quantize(step, ROUND_CEILING)), currency)
 
 
 def net_table(found: Net) -> ReportTable:

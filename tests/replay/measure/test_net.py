@@ -13,7 +13,7 @@ from replay import cli
 from replay.measure import net as model
 from replay.measure.net import AddressSums, need, net
 from replay.report.decision import DailyRate
-from replay.report.net import net_explained, net_in_short, net_table
+from replay.report.net import break_even, net_explained, net_in_short, net_table
 from tests.replay.tables import CAPTURES
 
 ROOT = Path(__file__).parents[3]
@@ -190,7 +190,73 @@ def test_a_loss_is_said() -> None:
     assert found is not None
     assert net_in_short(found) == (
         "Net: 0.03 EUR saved - 7.00 EUR for 2 sidecars = -6.97 EUR a month, -83.69 EUR a year: the cost is "
-        "higher than the saving."
+        "higher than the saving. Sidecars pay at more than 135.04 EUR per GB."
     )
     left = net_table(found).columns[4]
     assert [left.unit.sign(value) for value in (-1.5, 0.0, 2.0)] == [-1, 0, 1]
+
+
+@given(st.integers(1, 10**12), st.integers(0, 10**6), st.integers(1, 10**4))
+def test_at_the_break_even_price_the_saving_is_the_cost(saved: int, price: int, cost: int) -> None:
+    addresses = {"a": AddressSums(connections=1, saved_bytes=saved), "b": SAVES_LITTLE}
+    found = net(addresses, DailyRate(seconds=60.0, price_per_gb=price / 1000), cost / 100)
+
+    assert found is not None
+    even = found["break_even_price_per_gb"]
+    assert even is not None
+    there = net(addresses, DailyRate(seconds=60.0, price_per_gb=even), cost / 100)
+    assert there is not None
+    assert there["services"][0]["saved_per_month"] == pytest.approx(2 * cost / 100)
+
+
+def test_without_sidecars_there_is_no_break_even_price() -> None:
+    found = net({"a": SAVES_NOTHING}, RATE, 3.5)
+
+    assert found is not None
+    assert found["break_even_price_per_gb"] is None
+
+
+def test_a_price_of_nothing_has_a_break_even_price() -> None:
+    found = net({"a": SAVES}, DailyRate(seconds=100.0, price_per_gb=0.0, currency="EUR"), 2_592.0)
+
+    assert found is not None
+    assert found["break_even_price_per_gb"] == pytest.approx(0.1)
+    assert net_in_short(found).endswith(
+        "the cost is higher than the saving. Sidecars pay at more than 0.1 EUR per GB."
+    )
+
+
+def test_a_break_even_price_has_three_digits_and_never_looks_lower_than_it_is() -> None:
+    assert [break_even(price, "") for price in (0.0, 0.000_123_41, 0.02, 135.031, 123_456.7)] == [
+        "0 per GB",
+        "0.000124 per GB",
+        "0.02 per GB",
+        "135.04 per GB",
+        "123,456.7 per GB",
+    ]
+
+
+def test_sidecars_that_pay_are_counted_where_all_together_do_not() -> None:
+    found = net({"a": SAVES, "b": SAVES_LITTLE, "c": SAVES_LITTLE}, RATE, 12_000.0)
+
+    assert found is not None
+    assert "1 of the 3 sidecars saves more than it costs." in net_in_short(found)
+
+
+def test_what_to_do_says_what_the_net_sum_says(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    dear = [*PRICES[:-1], "35"]
+    assert cli.main(["measure", CAPTURE, *dear, "--html", str(page)]) == 0
+    text, html = " ".join(capsys.readouterr().out.split()), page.read_text(encoding="utf-8")
+    assert cli.main(["measure", CAPTURE, *dear, "--json"]) == 0
+    to_do = json.loads(capsys.readouterr().out)["decision"]["to_do"]
+    assert "gateway" not in {row["action"] for row in to_do}
+    row = next(row for row in to_do if row["action"] == "sidecar cost")
+
+    sentence = "Sidecars cost more than they save at your prices, see Net. A gateway saves "
+    assert row["sentence"].startswith(sentence)
+    assert row["saved_bytes_per_day"] > 0
+    assert sentence in html
+    assert "Put it behind a gateway" not in text + html
+    for told in (text, html):
+        assert "Sidecars pay at more than" in told
