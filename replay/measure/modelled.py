@@ -69,6 +69,6 @@ def _money(saved_bytes: int, rate: DailyRate) -> Money | None:
         price_per_gb=rate.price_per_gb,
         currency=rate.currency,
         saved=saved_bytes / _GB * rate.price_per_gb,
-        saved_per_month=rate.month(saved_bytes) or 0.0,
+        saved_per_month=rate.month(saved_bytes),
         how=_MONEY,
     )

@@ -30,6 +30,7 @@ from replay.report.wording import (
     duration,
     encrypted,
     how_sure,
+    in_30_days,
     left_out,
     limits,
     narrowed,
@@ -245,8 +246,8 @@ def _money(report: Report) -> str:
     currency, span = money["currency"], duration(report["time"]["captured_seconds"])
     return (
         f"At {per_gb(money['price_per_gb'], currency)} the saved bytes cost "
-        f"{amount(money['saved'], currency)} in the {span} of the capture, or "
-        f"{amount(money['saved_per_month'], currency)} in 30 days of the same traffic: {money['how']}."
+        f"{amount(money['saved'], currency)} in the {span} of the capture{in_30_days(report)}: "
+        f"{money['how']}."
     )
 
 

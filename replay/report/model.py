@@ -515,8 +515,8 @@ class Money(TypedDict):
     """The value of --currency, "" if it is not given."""
     saved: float
     """The money saved during the captured time."""
-    saved_per_month: float
-    """The saving in 30 days, if the traffic continued as in the capture."""
+    saved_per_month: float | None
+    """The saving in 30 days, if the traffic continued as in the capture. None if no time was captured."""
     how: str
 
 

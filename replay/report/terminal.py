@@ -29,6 +29,7 @@ from replay.report.wording import (
     duration,
     encrypted,
     how_sure,
+    in_30_days,
     left_out,
     limits,
     narrowed,
@@ -231,8 +232,7 @@ def _modelled(report: Report) -> Text:
     if money:
         text.append(
             f"\n{MODELLED}: money saved {amount(money['saved'], money['currency'])} in "
-            f"{duration(report['time']['captured_seconds'])}, or "
-            f"{amount(money['saved_per_month'], money['currency'])} in 30 days of the same traffic, at "
+            f"{duration(report['time']['captured_seconds'])}{in_30_days(report)}, at "
             f"{per_gb(money['price_per_gb'], money['currency'])} ({money['how']})"
         )
     return text

@@ -250,7 +250,11 @@ def how_sure(report: Report) -> str:
     if untold(report):
         return ""
     if not decision["captured_seconds"]:
-        return "How sure: the captured time is not known."
+        lacking = ", no money a month, and no net sum" if report["modelled"]["money"] else ""
+        return (
+            f"How sure: no time passed in the capture, so there is no saving a day{lacking}: capture for at "
+            "least an hour."
+        )
     stretches = len(time["stretches"])
     parts = f" in {stretches} stretches" if stretches > 1 else ""
     seconds = decision["captured_seconds"]
@@ -260,6 +264,14 @@ def how_sure(report: Report) -> str:
     if decision["enough"]:
         return f"How sure: modelled from {text}."
     return f"How sure: not very. Only {text}, less than an hour: a day may be quite different."
+
+
+def in_30_days(report: Report) -> str:
+    """Return the money that is saved in a month, after that of the captured time; "" if no time passed."""
+    money = report["modelled"]["money"]
+    if money is None or money["saved_per_month"] is None:
+        return ""
+    return f", or {amount(money['saved_per_month'], money['currency'])} in 30 days of the same traffic"
 
 
 def counted_twice(report: Report) -> list[str]:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import struct
 from fractions import Fraction
 from pathlib import Path
 
@@ -260,3 +261,36 @@ def test_what_to_do_says_what_the_net_sum_says(capsys: pytest.CaptureFixture[str
     assert "Put it behind a gateway" not in text + html
     for told in (text, html):
         assert "Sidecars pay at more than" in told
+
+
+def at_one_time(capture: Path, to: Path) -> str:
+    """Write a capture again with all of its packets at the same time."""
+    data, at = bytearray(capture.read_bytes()), 24
+    while at < len(data):
+        data[at : at + 8] = struct.pack("<II", 1_700_000_000, 0)
+        at += 16 + struct.unpack_from("<I", data, at + 8)[0]
+    to.write_bytes(data)
+    return str(to)
+
+
+def test_a_capture_of_no_time_says_why_there_is_no_net_sum(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    capture, page = at_one_time(Path(CAPTURE), tmp_path / "one.pcap"), tmp_path / "report.html"
+    assert cli.main(["measure", capture, *PRICES, "--html", str(page)]) == 0
+    text, html = " ".join(capsys.readouterr().out.split()), page.read_text(encoding="utf-8")
+
+    line = (
+        "How sure: no time passed in the capture, so there is no saving a day, no money a month, and no net "
+        "sum: capture for at least an hour."
+    )
+    for told in (text, html):
+        assert line in told
+        assert "30 days" not in told
+    assert cli.main(["measure", capture, *PRICES, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["modelled"]["net"], found["modelled"]["money"]["saved_per_month"]) == (None, None)
+    assert found["modelled"]["money"]["saved"] > 0
+    assert cli.main(["measure", capture]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "no time passed in the capture, so there is no saving a day: capture for at least an hour." in text
