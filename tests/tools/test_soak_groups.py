@@ -12,6 +12,7 @@ from tools.soak.groups.judge import (
     IN_HAND,
     LOST,
     PROBLEMS,
+    REFUSED,
     TWICE,
     TWICE_COMMITTED,
     UNORDERED,
@@ -34,7 +35,9 @@ def judged(*lives: MemberLife, gateway_down: Sequence[tuple[int, int]] = ()) -> 
     judge(LOG, lives, {0: gateway_down}, verdict)
     assert bool(verdict.problems) == any(verdict.counts[each] for each in PROBLEMS)
     return {
-        name: verdict.counts[name] for name in (*PROBLEMS, EXCUSED, FENCED, IN_HAND) if verdict.counts[name]
+        name: verdict.counts[name]
+        for name in (*PROBLEMS, EXCUSED, FENCED, REFUSED, IN_HAND)
+        if verdict.counts[name]
     }
 
 
@@ -93,6 +96,19 @@ def test_what_was_not_committed_comes_again_after_a_kill_alone() -> None:
     assert judged(life("a", *lines), two, gateway_down=[(5, 5)]) == {EXCUSED: 1}
     assert judged(life("a", *lines), two) == {TWICE: 1}
     assert judged(life("a", *lines, "fenced 5"), two) == {FENCED: 1}
+
+
+def test_what_a_rebalance_kept_a_member_from_committing_may_come_again() -> None:
+    lines = ("assigned 1 0", *records(2, 0, 1), "committed 4 0 1")
+    two = life("b", "assigned 11 0", *records(12, 1, 2, 3))
+    assert judged(life("a", *lines, "refused 5", "revoked 6 0", "refused 7", "left 8"), two) == {REFUSED: 1}
+    # refused before the record, or in another assignment
+    early = life("a", "assigned 1 0", "refused 2", *records(3, 0, 1), "committed 5 0 1", "left 8")
+    assert judged(early, two) == {TWICE: 1}
+    assert judged(life("a", *lines, "revoked 6 0", "assigned 7 0", "refused 8", "left 9"), two) == {TWICE: 1}
+    # a later commit was accepted
+    accepted = life("a", *lines, "refused 5", "committed 6 0 1", "left 8")
+    assert judged(accepted, two) == {TWICE: 1}
 
 
 def test_only_the_gateway_of_a_member_excuses_it() -> None:

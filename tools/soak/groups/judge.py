@@ -71,6 +71,10 @@ EXCUSED: Final = "twice after a crash"
 FENCED: Final = "twice after a fenced commit"
 """A record was processed twice because the commit after the first time was rejected (fenced). The client was
 already in a newer generation, so its member could not commit. This can also happen without a gateway."""
+REFUSED: Final = "twice after a commit refused in a rebalance"
+"""A record was processed twice because the commit after the first time got error 27 (REBALANCE_IN_PROGRESS),
+and the member ended its assignment before a commit was accepted. Without a gateway, a broker that gets the
+commit behind the JoinGroup request of the same connection rejects it with error 22 (`FENCED`)."""
 IN_HAND: Final = "in hand of a zombie"
 
 
@@ -154,6 +158,8 @@ def _judge_key(
             verdict.counts[EXCUSED] += 1
         elif any(before.did.at < each.at < did.at for each in before.life.did if each.kind == "fenced"):
             verdict.counts[FENCED] += 1
+        elif _was_refused(before, did.at):
+            verdict.counts[REFUSED] += 1
         else:
             verdict.wrong(TWICE, text)
             found.append((before, each))
@@ -188,6 +194,23 @@ def _of_same(before: _Processed, commit: Did) -> bool:
     """Return whether a commit belongs to the assignment in which a record was processed."""
     ends = [each.at for each in before.life.did if each.kind == "assigned" and each.at > before.did.at]
     return not ends or commit.at < ends[0]
+
+
+def _was_refused(before: _Processed, again_at: int) -> bool:
+    """Return whether a member's last commit after a record was refused in a rebalance.
+
+    Args:
+        before: the record, as it was first processed.
+        again_at: when it was processed again, in nanoseconds.
+    """
+    later = [
+        did
+        for did in before.life.did
+        if before.did.at < did.at < again_at
+        and did.kind in {"refused", "committed"}
+        and _of_same(before, did)
+    ]
+    return bool(later) and later[-1].kind == "refused"
 
 
 def _between(spans: Iterable[Span], low: int, high: int) -> bool:

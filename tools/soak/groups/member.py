@@ -6,13 +6,14 @@ The lines, with the time in nanoseconds of the machine's monotonic clock after t
     revoked TIME PARTITION[,PARTITION...]
     lost TIME PARTITION[,PARTITION...]
     fenced TIME
+    refused TIME
     record TIME PARTITION OFFSET KEY
     committed TIME PARTITION OFFSET
     left TIME
     error TIME TEXT
 
 A member is fenced if the coordinator refuses its commit: the group has continued without the member, or the
-client has already joined again. A record's line is written before the record is committed. A commit's line is
+client has already joined again. A commit is refused if the group rebalances. A record's line is written before the record is committed. A commit's line is
 written after the response. Each line is one write, so that a kill never leaves a part of a line. SIGTERM
 makes the member leave gracefully.
 """
@@ -109,6 +110,8 @@ class SoakMember:
             tell("error", "commit:", error)
             if error.args[0].code() in FENCED:
                 tell("fenced")
+            elif error.args[0].code() == KafkaError.REBALANCE_IN_PROGRESS:
+                tell("refused")
             return
         for each in said:
             if each.error is None:
