@@ -199,7 +199,11 @@ def test_two_members_share_a_partition(
         assert min(len(run.of("record")) for run in (one, two)) > RECORDS / 4
 
 
-@pytest.mark.parametrize("program", [CONFLUENT, STICKY, KAFKA_PYTHON], ids=lambda program: program.name)
+@pytest.mark.parametrize(
+    "program",
+    [CONFLUENT, pytest.param(STICKY, marks=pytest.mark.soak), KAFKA_PYTHON],
+    ids=lambda program: program.name,
+)
 def test_members_come_and_leave(
     program: Program, broker: Broker, gateways: Gateways, topic: str, group: str, place: str
 ) -> None:
@@ -231,7 +235,8 @@ def test_members_come_and_leave(
 def test_a_member_that_is_killed_loses_nothing(
     broker: Broker, gateways: Gateways, topic: str, group: str, place: str, program: Program
 ) -> None:
-    """Case 41: if one member is killed once, no record is lost."""
+    """Case 41: if one member is killed once, no record is lost. Sessions end after 6 s, not 45."""
+    program = replace(program, command=(*program.command, "--session-ms", "6000"))
     with Members(program, topic, group, place) as members:
         one, two = members.join(gateways.next()), members.join(gateways.next())
         members.settle(one, two)

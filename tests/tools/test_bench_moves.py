@@ -285,6 +285,7 @@ class TestMoves:
 
 
 @pytest.mark.integration
+@pytest.mark.soak
 def test_leaders_move_under_a_client_by_each_route(tmp_path: Path) -> None:
     with moves.tcpdump(tmp_path / "moves.pcap", frozenset({9092})) as captures:
         pass

@@ -220,6 +220,7 @@ def test_a_reader_notes_when_each_record_was_made(
 
 
 @pytest.mark.integration
+@pytest.mark.soak
 def test_a_reader_and_a_gateway_in_front_of_brokers_in_racks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(zone_bytes, "FOLLOWERS", {"librdkafka": zone_bytes.FOLLOWERS["librdkafka"]})
     monkeypatch.setattr(zone_bytes, "OTHERS", {})
@@ -240,6 +241,7 @@ def test_a_reader_and_a_gateway_in_front_of_brokers_in_racks(monkeypatch: pytest
 
 
 @pytest.mark.integration
+@pytest.mark.soak
 def test_the_stub_is_forwarded_by_each_gateway() -> None:
     found = zone_cpu.measured(stage(seconds=4.0), TRAFFICS[0])
     assert found.keys() == MODES.keys()

@@ -338,7 +338,9 @@ def test_ports_that_were_just_given_are_not_given_again(monkeypatch: pytest.Monk
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize(("version", "number"), [("4.3.0", 0), ("4.3.0", 1), ("2.8.2", 0)])
+@pytest.mark.parametrize(
+    ("version", "number"), [("4.3.0", 0), ("4.3.0", 1), pytest.param("2.8.2", 0, marks=pytest.mark.soak)]
+)
 def test_a_broker_whose_port_is_taken_starts_on_another(
     version: str, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

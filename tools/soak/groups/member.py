@@ -13,9 +13,9 @@ The lines, with the time in nanoseconds of the machine's monotonic clock after t
     error TIME TEXT
 
 A member is fenced if the coordinator refuses its commit: the group has continued without the member, or the
-client has already joined again. A commit is refused if the group rebalances. A record's line is written before the record is committed. A commit's line is
-written after the response. Each line is one write, so that a kill never leaves a part of a line. SIGTERM
-makes the member leave gracefully.
+client has already joined again. Its commit is refused with error 27 while the group rebalances. A record's
+line is written before the record is committed, and that of a commit after the response. Each line is one
+write, so that a kill never leaves a part of a line. SIGTERM makes the member leave gracefully.
 """
 
 import argparse

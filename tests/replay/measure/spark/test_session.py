@@ -203,9 +203,21 @@ def test_a_signal_ends_it_without_a_trace(tmp_path: Path, number: int, code: int
     ("arguments", "told"),
     [
         (["--master", "local[x]"], "--master local[x]: Could not parse Master URL: 'local[x]'"),
-        (["--conf", "spark.driver.memory=abc"], "Spark did not start: Invalid maximum heap size: -Xmxabc"),
-        (["--conf", "spark.serializer=none"], "Spark did not start: ClassNotFoundException: none"),
-        (["--conf", "spark.sql.shuffle.partitions=x"], 'in the config "spark.sql.shuffle.partitions" is inv'),
+        pytest.param(
+            ["--conf", "spark.driver.memory=abc"],
+            "Spark did not start: Invalid maximum heap size: -Xmxabc",
+            marks=pytest.mark.soak,
+        ),
+        pytest.param(
+            ["--conf", "spark.serializer=none"],
+            "Spark did not start: ClassNotFoundException: none",
+            marks=pytest.mark.soak,
+        ),
+        pytest.param(
+            ["--conf", "spark.sql.shuffle.partitions=x"],
+            'in the config "spark.sql.shuffle.partitions" is inv',
+            marks=pytest.mark.soak,
+        ),
         (["--parquet", "nofs://x/y"], 'UnsupportedFileSystemException: No FileSystem for scheme "nofs"'),
     ],
 )
