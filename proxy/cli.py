@@ -287,8 +287,11 @@ def parsers() -> dict[str, argparse.ArgumentParser]:
     return found
 
 
-def _from_pipx() -> bool:
-    return (Path(sys.prefix) / PIPX_FILE).exists()
+def _pipx_metadata() -> str | None:
+    try:
+        return (Path(sys.prefix) / PIPX_FILE).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
 
 
 def _other_command(name: str, argv: Sequence[str]) -> int:
@@ -305,6 +308,6 @@ def _other_command(name: str, argv: Sequence[str]) -> int:
         return code
     sys.stderr.write(
         f"fetchgate {name}: not installed; in fetchgate's source folder: "
-        f"{command_for_extra(name, sys.executable, pipx=_from_pipx())}\n"
+        f"{command_for_extra(name, sys.executable, pipx=_pipx_metadata())}\n"
     )
     return EXIT_FAILED

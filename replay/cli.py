@@ -24,9 +24,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from proxy.installing import PIPX_FILE, command_for_extra
+from proxy.installing import command_for_extra
 from proxy.units import did_you_mean, switch, usage
 from replay.exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE
+from replay.pipx import pipx_metadata
 
 PROGRAM: Final = "fetchgate replay"
 COMMANDS: Final = {
@@ -197,9 +198,8 @@ def _missing(error: ModuleNotFoundError) -> int:
     name = (error.name or "").partition(".")[0]
     if name not in _EXTRAS:
         raise error
-    pipx = (Path(sys.prefix) / PIPX_FILE).exists()
     sys.stderr.write(
         f"{PROGRAM}: {name} is not installed; in fetchgate's source folder: "
-        f"{command_for_extra(_EXTRAS[name], sys.executable, pipx=pipx)}\n"
+        f"{command_for_extra(_EXTRAS[name], sys.executable, pipx=pipx_metadata())}\n"
     )
     return EXIT_USAGE

