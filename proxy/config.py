@@ -213,7 +213,7 @@ def _admin_names(text: str) -> tuple[str, ...]:
     for name in (names := tuple(_list(text))):
         if ":" in name or "/" in name:
             raise ValueError(
-                f"{name!r} is no host name; write it without a port, as in fetchgate.example.com"
+                f"{name!r} is not a host name; write it without a port, as in fetchgate.example.com"
             )
     return names
 

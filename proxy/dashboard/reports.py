@@ -88,7 +88,7 @@ def of_metrics(text: str) -> Report:
             texts = {label: shown(text) for label, text in _LABEL.findall(labels)}
             found.setdefault(name, []).append((texts, float(value)))
     except ValueError as error:
-        raise NotAGatewayError("a value is no number") from error
+        raise NotAGatewayError("a value is not a number") from error
     (build, _), *_ = found.get("build_info", [({}, 0.0)])
     states = [labels.get("state", "") for labels, value in found.get("state", []) if value]
     if not states:

@@ -70,7 +70,7 @@ class Access:
         except TimeoutError:
             raise SilentError(f"{address}: no connection in {seconds:g} s") from None
         except (OverflowError, UnicodeError):  # a broker may name any address
-            raise TargetError(f"{address}: there can be no such address") from None
+            raise TargetError(f"{address}: it is not a valid address") from None
         except OSError as error:
             # A listener for plain text responds to a TLS handshake by closing the connection, or with bytes.
             plain = isinstance(error, ConnectionResetError) or "WRONG_VERSION" in str(error)

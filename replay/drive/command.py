@@ -308,7 +308,7 @@ def _alone(other: str) -> str:
         "--dry-run": "gets no responses",
         "--against": "measures what a gateway saves; compare with each of the two in a run of its own",
     }
-    return f"--compare does not go with {other}, which {why[other]}"
+    return f"--compare can't be used with {other}, which {why[other]}"
 
 
 def _options(args: argparse.Namespace) -> PlayOptions:

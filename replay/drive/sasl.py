@@ -65,11 +65,13 @@ class SaslCredentials:
         except (KeyError, ValueError):
             raise SaslError("its challenge is not one of SCRAM") from None
         if "m" in fields:
-            raise SaslError("it wants an extension of SCRAM, which is not known")  # RFC 5802, 5.1
+            raise SaslError(
+                "it requires an extension of SCRAM that fetchgate does not support"
+            )  # RFC 5802, 5.1
         if not both.startswith(nonce) or both == nonce:
-            raise SaslError("its nonce does not continue the one that it got")
+            raise SaslError("its nonce does not extend the nonce that was sent")
         if iterations not in _ITERATIONS:
-            raise SaslError(f"it wants {iterations} iterations")
+            raise SaslError(f"it requires {iterations} iterations, which is not allowed")
         salted = self._salt(name, salt, iterations)
         last = f"c=biws,r={both}"  # "biws" is "n,,": no channel binding
         signed = b",".join((first.encode(), challenge, last.encode()))
@@ -79,7 +81,7 @@ class SaslCredentials:
         final = yield f"{last},p={b64encode(proof).decode()}".encode()
         expected = hmac.digest(hmac.digest(salted, b"Server Key", name), signed, name)
         if not hmac.compare_digest(_fields(final).get("v", "").encode(), b64encode(expected)):
-            raise SaslError("it does not know the password itself")
+            raise SaslError("it did not prove that it knows the password")
 
     def _salt(self, name: str, salt: bytes, iterations: int) -> bytes:
         key = salt, iterations

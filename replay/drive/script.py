@@ -294,7 +294,7 @@ class ScriptMaker:
         fetch = None
         if item.api_key == ApiKey.FETCH:
             if not MIN_VERSION <= version <= MAX_VERSION:
-                self._leave(item, f"version {version} is none of {MIN_VERSION} to {MAX_VERSION}")
+                self._leave(item, f"version {version} is not one of {MIN_VERSION} to {MAX_VERSION}")
                 return None
             fetch = parse_fetch_request(item.request, version, body)
             if fetch.unsupported_reason:

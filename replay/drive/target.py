@@ -148,7 +148,9 @@ async def _describe(connection: TargetConnection, target: Target, names: list[st
     lowest, highest = target.versions.get(ApiKey.METADATA, (0, -1))
     version = min(highest, _METADATA_VERSIONS[1])
     if version < max(lowest, _METADATA_VERSIONS[0]):
-        raise TargetError(f"{connection.address}: speaks no Metadata of v4 to v12 (is it a Kafka broker?)")
+        raise TargetError(
+            f"{connection.address}: does not support Metadata v4 to v12 (is it a Kafka broker?)"
+        )
     try:
         response = await connection.ask(ApiKey.METADATA, version, metadata_request(version, names))
     except SilentError:
@@ -225,7 +227,9 @@ async def _create(target: Target, topics: Mapping[str, int]) -> None:
     lowest, highest = target.versions.get(ApiKey.CREATE_TOPICS, (0, -1))
     version = min(highest, _CREATE_TOPICS_VERSIONS[1])
     if version < max(lowest, _CREATE_TOPICS_VERSIONS[0]):
-        raise TargetError(f"{target.address}: speaks no CreateTopics of v2 to v4; create the topics yourself")
+        raise TargetError(
+            f"{target.address}: does not support CreateTopics v2 to v4; create the topics yourself"
+        )
     address = target.place(target.controller).address  # with ZooKeeper only the controller creates topics
     peer = await target.access.connect(address)
     try:

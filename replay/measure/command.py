@@ -448,8 +448,8 @@ def _unpriced(about: About, result: Report) -> Iterator[str]:
     """Yield a message if bytes between zones have a price, but no rack is known."""
     if about.zone_price is not None and "zones" not in result:
         yield (
-            "--zone-price-per-gb: no rack is known, so nothing goes between zones; name racks with "
-            "--broker-rack and --client-rack"
+            "--zone-price-per-gb: no rack is known, so no bytes between zones can be counted; name racks "
+            "with --broker-rack and --client-rack"
         )
 
 
@@ -538,7 +538,7 @@ def _why_no_table(text: str) -> str | None:
         return f"{error.strerror}; name another directory"
     if others:
         return (
-            "the directory is not empty, and is no table of --parquet; name such a table, an empty "
+            "the directory is not empty, and --parquet did not write it; name a table of --parquet, an empty "
             "directory, or a new one"
         )
     return None

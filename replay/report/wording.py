@@ -518,10 +518,11 @@ def session_counts(report: Report) -> str:
         f"Through sessions: {number(sessions['full'])} full, {number(sessions['incremental'])} incremental "
         f"and {number(sessions['sessionless'])} sessionless fetches; partitions: "
         f"{number(sessions['added'])} added, {number(sessions['altered'])} altered, "
-        f"{number(sessions['forgotten'])} forgotten. Their requests list "
-        f"{plural(sessions['partitions_requested'], 'partition')}, and their responses "
-        f"{number(sessions['partitions_answered'])}; all captured fetches list "
-        f"{number(actual['partitions_requested'])} and {number(actual['partitions_answered'])}. Closing "
+        f"{number(sessions['forgotten'])} forgotten. With sessions, the requests list "
+        f"{plural(sessions['partitions_requested'], 'partition')}, the responses "
+        f"{number(sessions['partitions_answered'])}. As captured, all requests list "
+        f"{number(actual['partitions_requested'])}, the responses "
+        f"{number(actual['partitions_answered'])}. Closing "
         f"sessions took {size(sessions['close_bytes'])}, repairing them {size(sessions['repair_bytes'])}."
     )
 

@@ -188,7 +188,7 @@ def moves(found: ZonesReport) -> ReportTable:
     ]
     whole = [sum(line.values[place] for line in lines) for place in (2, 3)]
     return ReportTable(
-        title="Read in the own zone",
+        title="Read in the client's zone",
         columns=(
             ReportColumn(title="Records", short=""),
             ReportColumn(title="What it means", soft=True, wide=True),

@@ -56,7 +56,7 @@ def _racks_without_brokers(found: ZonesReport) -> list[str]:
 
 
 def ways() -> str:
-    """Say what the two ways of reading in the own zone are."""
+    """Say what the two ways of reading in the client's zone are."""
     return (
         "A (fetchgate proxy --rack-reads client): fetches have the client's rack, and brokers with a replica "
         "selector send the client to a replica in that rack (Fetch v11 and later, clients that go there). "

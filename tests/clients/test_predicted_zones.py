@@ -1,4 +1,4 @@
-"""The record bytes that `replay measure` says would move to the own zone are those that then move.
+"""The record bytes that `replay measure` says would move to the client's zone are those that then move.
 
 `tests.clients.predicted_zones` says how. `tests/integration` has the same test of Python clients.
 """

@@ -123,7 +123,8 @@ def _measure(spark: SparkSession, work: Work) -> Collected:
     else:
         if target is not None:
             raise InputError(
-                f"--parquet {work.parquet}: there is a table; captures can be added to it, but no other table"
+                f"--parquet {work.parquet}: it is a table already; only captures can be added "
+                "to it, not another table"
             )
         stored = read_stored(spark, work.table)
         if stored is None:

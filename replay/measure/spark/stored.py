@@ -119,7 +119,7 @@ def earlier(table: DataFrame, path: str) -> Earlier:
     if ADDED_COLUMNS.keys() - set(table.columns):
         raise InputError(
             f"--parquet {path}: an earlier release wrote this table, with other columns, and nothing can be "
-            f"added to it; make it anew with `measure {path} --parquet NEW`"
+            f"added to it; write a new one with `measure {path} --parquet NEW`"
         )
     runs = files = 0
     captures = {}

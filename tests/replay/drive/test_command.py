@@ -542,4 +542,4 @@ def test_a_comparison_needs_the_responses_of_one_target(
     code = drive(LIBRDKAFKA, "--target", "127.0.0.1:1", "--compare", *other)
 
     assert code == 2
-    assert f"--compare does not go with {other[0]}" in capsys.readouterr().err
+    assert f"--compare can't be used with {other[0]}" in capsys.readouterr().err

@@ -141,7 +141,7 @@ def test_fetches_that_are_no_consumers_are_left_out() -> None:
 
     assert script(one).left_out == {
         LeftOut(1, "not a consumer"): 1,
-        LeftOut(1, "version 3 is none of 4 to 18"): 1,
+        LeftOut(1, "version 3 is not one of 4 to 18"): 1,
     }
 
 

@@ -531,7 +531,10 @@ def test_a_saving_that_can_not_be_told_is_no_success(monkeypatch: pytest.MonkeyP
 def test_a_price_between_zones_without_a_rack_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["measure", CAPTURE, "--zone-price-per-gb", "0.01", "--json"]) == 0
     said = capsys.readouterr()
-    assert "--zone-price-per-gb: no rack is known, so nothing goes between zones; name racks with" in said.err
+    assert (
+        "--zone-price-per-gb: no rack is known, so no bytes between zones can be counted; name racks with"
+        in said.err
+    )
     assert "zones" not in json.loads(said.out)
 
 

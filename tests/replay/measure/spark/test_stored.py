@@ -162,7 +162,9 @@ def test_a_table_of_an_earlier_release_is_read_and_copied_but_not_added_to(
     with pytest.raises(InputError, match=f"an earlier release wrote this table, .* `measure {old} --parquet"):
         measured(spark, work(FIRST, parquet=old))
     assert plain(measured(spark, work(table=old, parquet=new))) == plain(at_once("gateway", SECOND))
-    with pytest.raises(InputError, match="captures can be added to it, but no other table"):
+    with pytest.raises(
+        InputError, match="it is a table already; only captures can be added to it, not another table"
+    ):
         measured(spark, work(table=old, parquet=new))
 
 
