@@ -19,7 +19,7 @@ from proxy.completion import SHELLS, script
 from proxy.config import GROUPS, OPTIONS, TOP_OPTIONS, read
 from proxy.exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, complain, complain_of_variables
 from proxy.installing import PIPX_FILE, command_for_extra
-from proxy.options import ConfigError, Option, file_of
+from proxy.options import ConfigError, Option, OptionsFile
 from proxy.units import did_you_mean, usage
 from proxy.version import VERSION
 
@@ -203,7 +203,11 @@ def _add_options(parser: argparse.ArgumentParser, options: Sequence[Option]) -> 
             help=option.help + default,
             action=_Joined if option.many else "store",
         )
-    parser.add_argument("--config", metavar="FILE", help="a TOML file with these options as keys")
+    parser.add_argument(
+        "--config",
+        metavar="FILE|DIR",
+        help="a TOML file with these options as keys, or a directory that may have it as fetchgate.toml",
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -259,7 +263,7 @@ def _misspelt(command: str, unknown: list[str]) -> str:
 
 
 def _top(arguments: dict[str, Any]) -> int:
-    file = file_of(arguments["config"], os.environ)
+    file = OptionsFile.of(arguments["config"], os.environ).path()
     try:
         options = read(TOP_OPTIONS, arguments, os.environ, file)
         # rich takes long to import, and a gateway does not need it

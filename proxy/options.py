@@ -9,10 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, Self, TypeVar, cast
 
 _PREFIX = "FETCHGATE_"
 _FILE_VARIABLE = "FETCHGATE_CONFIG"
+_IN_FOLDER = "fetchgate.toml"
 _Value = TypeVar("_Value")
 _ALMOST = 0.9
 """The similarity at which a variable's name counts as a misspelt option (ratio of `difflib`, 0 to 1)."""
@@ -86,9 +87,41 @@ def option(*, parse: Callable[[str], _Value], **rest: Any) -> _Value:
     return cast("_Value", field(metadata={"option": partial(Option, parse=parse, **rest)}))
 
 
-def file_of(flag: str | None, environ: Mapping[str, str]) -> str | None:
-    """Return the name of the options file. It is empty or None if there is no such file."""
-    return flag or environ.get(_FILE_VARIABLE)
+@dataclass(frozen=True, slots=True)
+class OptionsFile:
+    """What ``--config`` names: a file, or a folder that may have the file ``fetchgate.toml``.
+
+    A folder is for an optional ConfigMap of Kubernetes: it is empty until somebody creates the ConfigMap.
+    """
+
+    name: str
+    """The name of the file or of the folder. Empty if none is given."""
+
+    @classmethod
+    def of(cls, flag: str | None, environ: Mapping[str, str]) -> Self:
+        """Return the file that the flag or the environment names."""
+        return cls(flag or environ.get(_FILE_VARIABLE, ""))
+
+    @property
+    def is_optional(self) -> bool:
+        """Whether a folder is named. The gateway then starts without the file if it is absent or wrong."""
+        try:
+            return bool(self.name) and Path(self.name).is_dir()
+        except OSError:  # a folder above it must not be read
+            return False
+
+    def path(self) -> str | None:
+        """Return the path of the file. None if no file is named, or the folder has none."""
+        if not self.is_optional:
+            return self.name or None
+        file = Path(self.name) / _IN_FOLDER
+        try:
+            file.stat()
+        except FileNotFoundError:
+            return None
+        except OSError:
+            pass  # whoever reads the file reports why it can't be read
+        return str(file)
 
 
 def find(

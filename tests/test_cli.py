@@ -476,6 +476,30 @@ def test_sighup_turns_sessions_off_and_names_what_needs_a_restart(tmp_path: Path
 
 
 @pytest.mark.slow
+def test_a_gateway_starts_without_the_wrong_file_of_a_folder(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "fetchgate.toml"
+    file.write_text("sessions = 7\n")
+    arguments = ("--bootstrap", "127.0.0.1:1", "--config", str(tmp_path))
+    problem = f"sessions in {file}: '7' is not one of on, off"
+    assert _fails(capsys, "proxy", *arguments, "--check") == (2, f"fetchgate proxy: {problem}")
+
+    async def scene() -> None:
+        async with _process(*arguments) as gate:
+            assert (await gate.get("/state"))[1]["sessions"]["on"] is True
+            gate.signal(signal.SIGHUP)
+            await until(lambda: gate.said("not reloaded"))
+            assert gate.said("not reloaded")[0]["reason"] == problem
+            file.write_text("sessions = false\n")
+            gate.signal(signal.SIGHUP)
+            await until(lambda: gate.said("reloaded"))
+            assert (await gate.get("/state"))[1]["sessions"]["on"] is False
+
+    run(scene())
+
+
+@pytest.mark.slow
 def test_more_connections_than_there_are_file_descriptors_for_are_reported() -> None:
     async def scene() -> None:
         async with _process("--bootstrap", "127.0.0.1:1", "--max-connections", "1000000000") as gate:

@@ -6,7 +6,7 @@ import pytest
 
 from proxy.addresses import Address, BrokerPorts
 from proxy.config import OPTIONS, TOP_OPTIONS, Config, changes, load, misspelt_variables, with_live
-from proxy.options import ConfigError
+from proxy.options import ConfigError, OptionsFile
 
 NEEDED = {"bootstrap": "kafka:9092"}
 
@@ -395,6 +395,22 @@ def test_a_file_that_cant_be_read_says_why(tmp_path: Path) -> None:
     assert _error(NEEDED, {}, str(tmp_path / "latin.toml")).startswith(
         f"--config {tmp_path / 'latin.toml'} is not TOML: 'utf-8' codec can't decode"
     )
+
+
+def test_a_folder_may_have_the_file_and_a_file_that_is_named_must_be_there(tmp_path: Path) -> None:
+    file = tmp_path / "fetchgate.toml"
+    for name in (str(tmp_path), f"{tmp_path}/"):
+        named = OptionsFile.of(None, {"FETCHGATE_CONFIG": name})
+        assert (named.is_optional, named.path()) == (True, None)
+        file.write_text("")
+        assert named.path() == str(file)
+        file.unlink()
+    assert OptionsFile.of("", {}).path() is None
+    absent = OptionsFile.of(str(file), {"FETCHGATE_CONFIG": str(tmp_path)})
+    assert (absent.is_optional, absent.path()) == (False, str(file))
+    file.symlink_to(file)
+    with pytest.raises(ConfigError, match=r"fetchgate\.toml: Too many levels of symbolic links"):
+        load(NEEDED, {}, named.path())
 
 
 def test_variables_that_are_almost_an_option_are_reported_and_others_left_alone() -> None:

@@ -22,13 +22,13 @@ from proxy.exits import EXIT_FAILED, EXIT_USAGE, complain, complain_of_variables
 from proxy.net.bootstrap import BootstrapError
 from proxy.net.listen import OwnListenerError, inherited
 from proxy.net.resolve import look_up
-from proxy.net.tls import ReloadingContext
-from proxy.options import ConfigError, file_of
+from proxy.net.tls import ReloadingContext, Stamp
+from proxy.options import ConfigError, OptionsFile
 from proxy.printable import printable
 from proxy.server.bypass import passing_by
 from proxy.server.gateway import Gateway
 from proxy.server.process import Process, keep_freed, new_event_loop, tell_ready
-from proxy.server.reload import Reloader
+from proxy.server.reload import Reloader, load_first
 from proxy.telemetry import logs
 from proxy.telemetry.access import Token, admin_tls, admin_token
 from proxy.telemetry.admin import METRICS, AdminEndpoint
@@ -58,8 +58,12 @@ def run(arguments: dict[str, Any]) -> int:
     Returns:
         The exit code of the process.
     """
+    read = None
     try:
-        config = _load(arguments)
+        if arguments["show_config"] or arguments["check"]:
+            config = _load(arguments)
+        else:
+            config, read = load_first(arguments, os.environ)
     except ConfigError as error:
         complain_of_variables("proxy")
         return complain("proxy", str(error), EXIT_USAGE)
@@ -77,17 +81,17 @@ def run(arguments: dict[str, Any]) -> int:
         logs.logger().warning("processes are not redirected to the gateway", reason=text)
     try:
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
-            return runner.run(_serve(config, arguments))
+            return runner.run(_serve(config, read, arguments))
     except KeyboardInterrupt:
         return 0  # a signal may have come before its handler was set
 
 
 def _load(arguments: dict[str, Any]) -> Config:
-    return load(arguments, os.environ, _file(arguments))
+    return load(arguments, os.environ, _file(arguments).path())
 
 
-def _file(arguments: dict[str, Any]) -> str | None:
-    return file_of(arguments["config"], os.environ)
+def _file(arguments: dict[str, Any]) -> OptionsFile:
+    return OptionsFile.of(arguments["config"], os.environ)
 
 
 async def _check(config: Config, gateways: int = 0) -> int:
@@ -115,8 +119,11 @@ def _say(text: str) -> None:
     sys.stdout.flush()  # without it, a pipe would get the lines only at the end
 
 
-async def _serve(config: Config, arguments: dict[str, Any]) -> int:
-    """Run a gateway until a signal stops it."""
+async def _serve(config: Config, read: Stamp, arguments: dict[str, Any]) -> int:
+    """Run a gateway until a signal stops it.
+
+    `read` is the stamp of the options file from which `config` was read.
+    """
     loop = asyncio.get_running_loop()
     log = logs.logger()
     files = _raise_file_limit()
@@ -162,7 +169,7 @@ async def _serve(config: Config, arguments: dict[str, Any]) -> int:
             limit=files,
             remedy="raise the limit (ulimit -n), or lower --max-connections",
         )
-    options = Reloader(gateway, config, lambda: _load(arguments), _file(arguments))
+    options = Reloader(gateway, config, lambda: _load(arguments), _file(arguments), read)
     gateway.process.spawn(options.watch_file())
     await _until_stopped(gateway, options)
     for endpoint, _ in endpoints.values():

@@ -1,20 +1,42 @@
 """Reloads the options of a running gateway on SIGHUP, and when the file of ``--config`` changes."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from time import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from proxy.config import LIVE, Config, changes, with_live
-from proxy.net.tls import stamp
-from proxy.options import ConfigError
+from proxy.config import LIVE, Config, changes, load, with_live
+from proxy.net.tls import Stamp, stamp
+from proxy.options import ConfigError, OptionsFile
 from proxy.server.gateway import Gateway
 from proxy.server.server import TICK_SECONDS
 from proxy.telemetry import logs
 
 if TYPE_CHECKING:
     from proxy.server.supervisor import Supervisor
+
+
+def load_first(arguments: Mapping[str, Any], environ: Mapping[str, str]) -> tuple[Config, Stamp]:
+    """Read the options at the start, and the stamp of their file.
+
+    A file that is optional and wrong is left out, as if it were absent. `Reloader` then reports it.
+
+    Args:
+        arguments: the parsed command line.
+        environ: the environment.
+
+    Raises:
+        ConfigError: an option or the file can't be used.
+    """
+    file = OptionsFile.of(arguments["config"], environ)
+    read = _stamp_of(file)
+    try:
+        return load(arguments, environ, file.path()), read
+    except ConfigError:
+        if not file.is_optional:
+            raise
+        return load(arguments, environ, None), None
 
 
 class Reloader:
@@ -24,11 +46,17 @@ class Reloader:
         gateway: the gateway.
         config: the options at the start.
         load: reads all options again, from all sources.
-        file: the file of ``--config``, or None.
+        file: the file of ``--config``.
+        read: the stamp of the file from which `config` was read. None if it was read without a file.
     """
 
     def __init__(
-        self, gateway: "Gateway | Supervisor", config: Config, load: Callable[[], Config], file: str | None
+        self,
+        gateway: "Gateway | Supervisor",
+        config: Config,
+        load: Callable[[], Config],
+        file: OptionsFile,
+        read: Stamp,
     ) -> None:
         self.config = config
         """The options in use now. If an option needs a restart, the old value stays here, so each reload
@@ -37,8 +65,8 @@ class Reloader:
         """Whether the gateway drains. While it drains, a reload does not change ``--drain-timeout``."""
         self._gateway = gateway
         self._load = load
-        self._file = Path(file) if file else None
-        self._stamp = self._file_stamp()
+        self._file = file
+        self._stamp = read
 
     def reload(self) -> None:
         """Reload the options, and certificates whose files have changed.
@@ -46,14 +74,15 @@ class Reloader:
         If the options have an error, report it and keep the old ones.
         """
         gateway, process, options = self._gateway, self._gateway.process, self._gateway.process.options
-        self._stamp = self._file_stamp()
+        self._stamp = _stamp_of(self._file)
         gateway.follow_files()
         try:
             after = self._load()
         except ConfigError as error:
             process.log.warning("not reloaded", reason=str(error))
             options.reload_failures += 1
-            options.errors = [f"options not reloaded, a restart would fail: {error}"]
+            then = "leave the file out" if self._file.is_optional else "fail"
+            options.errors = [f"options not reloaded, a restart would {then}: {error}"]
             process.note("not reloaded", f"options not reloaded: {error}", warning=True)
             return
         options.errors = []
@@ -77,13 +106,15 @@ class Reloader:
         before = self._stamp
         while True:
             await asyncio.sleep(TICK_SECONDS)
-            now = self._file_stamp()
+            now = _stamp_of(self._file)
             if now == before and now != self._stamp:
                 self.reload()
             before = now
 
-    def _file_stamp(self) -> object:
-        return stamp(self._file) if self._file is not None else None
+
+def _stamp_of(file: OptionsFile) -> Stamp:
+    path = file.path()
+    return stamp(Path(path)) if path else None
 
 
 def _in_words(applied: list[str], restart: list[str]) -> str:

@@ -6,8 +6,10 @@ A pod saves bytes, and ends without errors.
 import base64
 import json
 import os
-from collections.abc import Iterator
-from contextlib import ExitStack
+import shlex
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +21,7 @@ from tests.integration.bystander import until
 from tests.integration.images import Podman, podman
 from tests.integration.namespaces import LACKING, MODES
 from tests.integration.node import ABSENT, HOST, KAFKA, PAUSE, Node
+from tests.integration.test_injector_kubernetes import TURN_OFF, TURN_ON
 from tests.tools.test_deploy import ROOT, commands, rendered
 from tests.tools.test_helm import EVERYTHING, HELM, ran
 from tools.certificates import Authority
@@ -141,16 +144,17 @@ def client(folder: Path) -> tuple[str, Path]:
     return "--filename", file
 
 
-@pytest.fixture
-def injecting(node: Node, tmp_path: Path) -> Iterator[None]:
+@pytest.fixture(scope="module")
+def injecting(node: Node, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Run the injector in the cluster, for pods of the namespace default."""
-    authority = Authority(tmp_path)
+    folder = tmp_path_factory.mktemp("injecting")
+    authority = Authority(folder)
     pair = authority.sign("injector", "fetchgate-injector.fetchgate.svc")
     ca = base64.b64encode(authority.file.read_bytes()).decode()
     values = ("injector.enabled=true", "injector.tls.secret=injector", f"injector.tls.caBundle={ca}")
     done = ran("template", *values, bootstrap="", release=("fetchgate", "--namespace=fetchgate"))
     assert done.returncode == 0, done.stderr
-    (file := tmp_path / "injector.yaml").write_text(done.stdout)
+    (file := folder / "injector.yaml").write_text(done.stdout)
     where = "--namespace=fetchgate"
     node.kubectl("create", "namespace", "fetchgate")
     node.kubectl("create", "secret", "tls", "injector", where, f"--cert={pair.cert}", f"--key={pair.key}")
@@ -184,8 +188,33 @@ def test_a_pod_saves_and_leaves_in_order(node: Node, tmp_path: Path, mode: str, 
     )
 
 
-def saves_and_leaves_in_order(node: Node, tmp_path: Path, option: str, manifest: Path) -> None:
-    """Check that the client of a manifest starts after its gateway, saves bytes, and ends before it."""
+@pytest.mark.skipif(HELM is None, reason="no helm here")
+def test_a_config_map_turns_the_sessions_of_an_injected_gateway_off_and_on(
+    node: Node, injecting: None, tmp_path: Path
+) -> None:
+    """The commands are those of the page. The kubelet looks at a pod's volumes every 60 to 90 seconds."""
+    with applied(node, *client(tmp_path)) as asked:
+
+        def has(expected: tuple[bool, int]) -> bool:
+            sessions = asked("state")["sessions"]
+            return (sessions["on"], sessions["held"]) == expected
+
+        until(lambda: has((True, 1)), "no session", patience=60)
+        try:
+            for command, expected in (off := (TURN_OFF, (False, 0)), (TURN_ON, (True, 1)), off):
+                program, *words = shlex.split(command.replace("shop", "default"))
+                assert program == "kubectl"
+                node.kubectl(*words)
+                until(partial(has, expected), f"not {expected}", patience=180)
+                assert asked("readyz") == {"state": "ready", "reasons": []}
+        finally:
+            node.kubectl("delete", "configmap", "fetchgate", "--ignore-not-found")
+        assert [each["restartCount"] for each in _statuses(node)] == [0, 0]
+
+
+@contextmanager
+def applied(node: Node, option: str, manifest: Path) -> Iterator[Callable[[str], dict[str, Any]]]:
+    """Run the one pod of a manifest. Yield a function that returns a page of its gateway's admin endpoint."""
     node.kubectl("apply", option, str(manifest))
     try:
         until(lambda: [*map(_ready, node.pods())] == [True], "the pod is not ready", patience=120)
@@ -196,6 +225,15 @@ def saves_and_leaves_in_order(node: Node, tmp_path: Path, option: str, manifest:
             told: dict[str, Any] = json.loads(node.kubectl(*command))
             return told
 
+        yield asked
+    finally:
+        node.kubectl("delete", "--wait", option, str(manifest))
+        until(lambda: not node.pods(), "the pod stays", patience=90)
+
+
+def saves_and_leaves_in_order(node: Node, tmp_path: Path, option: str, manifest: Path) -> None:
+    """Check that the client of a manifest starts after its gateway, saves bytes, and ends before it."""
+    with applied(node, option, manifest) as asked:
         until(lambda: asked("state")["totals"]["saved_bytes"] > 0, "nothing is saved", patience=60)
         assert asked("readyz") == {"state": "ready", "reasons": []}
         assert asked("state")["sessions"]["held"] == 1
@@ -204,11 +242,9 @@ def saves_and_leaves_in_order(node: Node, tmp_path: Path, option: str, manifest:
         assert (gateway["name"], gateway["started"]) == ("fetchgate", True)
         assert gateway["state"]["running"]["startedAt"] <= app["state"]["running"]["startedAt"]
         log = tmp_path / "log"
+        (pod,) = (pod["metadata"]["name"] for pod in node.pods())
         node.follow(pod, "fetchgate", log)
         until(lambda: "ready" in log.read_text(), "no log")
-    finally:
-        node.kubectl("delete", "--wait", option, str(manifest))
-        until(lambda: not node.pods(), "the pod stays", patience=90)
     until(lambda: '"stopped"' in log.read_text().rpartition("\n")[0], "its end was not logged")
     *_, draining, stopped = map(json.loads, log.read_text().splitlines())
     assert (draining["event"], draining["connections"]) == ("draining", 0), "preStop waited for the client"

@@ -38,13 +38,25 @@ PAGES: Final = [
     for page in ("users/injection.md", "reference/annotations.md", "reference/injection.md")
 ]
 BLOCKS: Final = re.findall(r"```(sh|yaml)\n(.*?)```", "".join(PAGES), re.DOTALL)
-BY_CERT_MANAGER, BY_KUSTOMIZE, BY_SECRET, ASK, SHOW, SHOW_OTHERS, TAKE_OUT, RESTART, BACK, SHOW_IMAGES = [
-    text for kind, text in BLOCKS if kind == "sh"
-]
+(
+    BY_CERT_MANAGER,
+    BY_KUSTOMIZE,
+    BY_SECRET,
+    ASK,
+    SHOW,
+    SHOW_OTHERS,
+    TAKE_OUT,
+    RESTART,
+    BACK,
+    SHOW_IMAGES,
+    *SWITCH,
+) = [text for kind, text in BLOCKS if kind == "sh"]
+TURN_OFF, TURN_ON = SWITCH
 ANNOTATION, RACK, _ = [text for kind, text in BLOCKS if kind == "yaml"]
 SERVICE, PORT = "fetchgate-injector", 9443
 VARIABLE: Final = "KAFKA_BOOTSTRAP_SERVERS"
 GATEWAY: Final = {"name": VARIABLE, "value": "127.0.0.1:19092"}
+OPTIONS: Final = {"name": "fetchgate", "optional": True, "defaultMode": 0o644}
 CERT_MANAGER: Final = ("Issuer", "Certificate")
 """The kinds of cert-manager that the manifests use. Here they are stored, and nobody acts on them."""
 
@@ -287,6 +299,10 @@ def check(stored: Json, plain: Json, led: list[str], bootstrap: str, sidecar: Js
             {"configMapKeyRef": {"name": "kafka", "key": "servers"}} if " " in bootstrap else bootstrap
         )
         env.pop("FETCHGATE_MAX_SESSIONS", None)
+        (mount,) = gateway["volumeMounts"]
+        assert env.pop("FETCHGATE_CONFIG") == mount["mountPath"]
+        (volume,) = given["spec"].pop("volumes")
+        assert volume == {"name": mount["name"], "configMap": OPTIONS}
         assert env == {entry["name"]: entry["value"] for entry in sidecar["env"]}
     for each in (*expected["spec"].get("initContainers", ()), *expected["spec"]["containers"]):
         if each["name"] in led:

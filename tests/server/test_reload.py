@@ -15,9 +15,10 @@ import structlog
 from structlog.testing import capture_logs
 
 from proxy.config import load
+from proxy.options import OptionsFile
 from proxy.server import reload, server
 from proxy.server.gateway import Gateway
-from proxy.server.reload import Reloader
+from proxy.server.reload import Reloader, load_first
 from proxy.telemetry.metrics import exposition
 from proxy.telemetry.state import document
 from tests.shell import client, gateway, request, run, stub_cluster, until
@@ -39,16 +40,18 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "TICK_SECONDS", 0.01)
 
 
-def _reloader(gate: Gateway, bootstrap: str, file: Path) -> Reloader:
-    flags = {"bootstrap": bootstrap, "listen": "127.0.0.1:0"}
-    return Reloader(gate, load(flags, {}, str(file)), lambda: load(flags, {}, str(file)), str(file))
+def _reloader(gate: Gateway, bootstrap: str, named: Path) -> Reloader:
+    flags: dict[str, Any] = {"bootstrap": bootstrap, "listen": "127.0.0.1:0", "config": str(named)}
+    file = OptionsFile.of(flags["config"], {})
+    config, read = load_first(flags, {})
+    return Reloader(gate, config, lambda: load(flags, {}, file.path()), file, read)
 
 
 @asynccontextmanager
-async def _following(file: Path) -> AsyncIterator[tuple[Gateway, Reloader]]:
+async def _following(named: Path) -> AsyncIterator[tuple[Gateway, Reloader]]:
     """Run a gateway that reads an options file, and reads it again when it has changed."""
     async with stub_cluster((1, "", 0)) as cluster, gateway(cluster.address, Gateway) as gate:
-        options = _reloader(gate, cluster.address, file)
+        options = _reloader(gate, cluster.address, named)
         gate.process.spawn(options.watch_file())
         yield gate, options
 
@@ -142,6 +145,122 @@ def test_a_file_that_broke_changes_nothing_and_one_that_is_mended_counts(tmp_pat
             assert gate.health().reasons == []
             assert gate.status().reload_failures == 1
             assert gate.status().reloaded_at > status.reloaded_at
+
+    run(scene())
+
+
+class _Mount:
+    """A folder in which the kubelet mounts an optional ConfigMap. It is empty while there is no ConfigMap.
+
+    The file is a symbolic link into ``..data``, a link to the folder of one version. Another version takes
+    its place by a rename (`pkg/volume/util/atomic_writer.go` of Kubernetes).
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.file = folder / "fetchgate.toml"
+        self._versions = 0
+        self._swap()
+
+    def write(self, text: str) -> None:
+        """Mount a version of the ConfigMap that has the file."""
+        self._swap(text)
+        if not self.file.is_symlink():
+            self.file.symlink_to("..data/fetchgate.toml")
+
+    def delete(self) -> None:
+        """Mount what there is without the ConfigMap."""
+        self._swap()
+        self.file.unlink()
+
+    def _swap(self, text: str | None = None) -> None:
+        self._versions += 1
+        version = self.folder / f"..version_{self._versions}"
+        version.mkdir()
+        if text is not None:
+            (version / "fetchgate.toml").write_text(text)
+        (new := self.folder / "..data_tmp").symlink_to(version.name)
+        data = self.folder / "..data"
+        before = data.resolve() if data.is_symlink() else None
+        new.rename(data)
+        if before is not None:
+            for each in (*before.iterdir(), before):
+                each.unlink() if each.is_file() else each.rmdir()
+
+
+@pytest.mark.usefixtures("_quick")
+def test_a_folder_s_file_counts_from_when_it_appears_until_it_vanishes(tmp_path: Path) -> None:
+    """As a ConfigMap that is created, changed to a wrong one, mended and deleted."""
+    mount = _Mount(tmp_path)
+
+    async def scene() -> None:
+        async with _following(tmp_path) as (gate, options):
+            await until(lambda: gate.health().state == "ready")
+
+            def told() -> list[str]:
+                return [each.text for each in gate.process.events if "reloaded" in each.kind]
+
+            await asyncio.sleep(0.05)
+            assert (options.config.sessions, told()) == (True, []), "no file is needed"
+            mount.write("sessions = false\n")
+            await until(lambda: not options.config.sessions)
+            assert told() == ["options reloaded: sessions"]
+            mount.write("sesions = false\n")
+            await until(lambda: gate.health().state == "degraded")
+            await asyncio.sleep(0.05)
+            problem = f"sesions in {mount.file}: no such option; did you mean sessions?"
+            assert told()[1:] == [f"options not reloaded: {problem}"], "once"
+            assert gate.health().reasons == [
+                f"options not reloaded, a restart would leave the file out: {problem}"
+            ]
+            assert not options.config.sessions, "the last options that were right"
+            mount.write("sessions = false\nmax_sessions = 7\n")
+            await until(lambda: gate.server.sessions.max_sessions == 7)
+            assert gate.health().state == "ready"
+            mount.delete()
+            await until(lambda: options.config.sessions)
+            assert told()[-1] == "options reloaded: sessions, max_sessions"
+            assert gate.server.sessions.max_sessions == 500, "the default again"
+            mount.write("sessions = false\n")
+            await until(lambda: not options.config.sessions)
+
+    run(scene())
+
+
+@pytest.mark.usefixtures("_quick")
+def test_a_wrong_file_in_a_folder_keeps_no_gateway_from_starting(tmp_path: Path) -> None:
+    """Else a mistake in a ConfigMap would keep all new pods of a namespace from starting."""
+    mount = _Mount(tmp_path)
+    mount.write("sessions = maybe\n")
+
+    async def scene() -> None:
+        async with _following(tmp_path) as (gate, options):
+            assert options.config.sessions
+            await until(lambda: gate.health().state == "degraded")
+            (reason,) = gate.health().reasons
+            assert reason.startswith(
+                f"options not reloaded, a restart would leave the file out: --config {mount.file} is not TOML"
+            )
+            mount.write("sessions = false\n")
+            await until(lambda: not options.config.sessions)
+            assert gate.health().reasons == []
+
+    run(scene())
+
+
+@pytest.mark.usefixtures("_quick")
+def test_a_file_that_changed_while_the_gateway_started_is_read(tmp_path: Path) -> None:
+    mount = _Mount(tmp_path)
+    flags: dict[str, Any] = {"bootstrap": "kafka:9092", "listen": "127.0.0.1:0", "config": str(tmp_path)}
+
+    async def scene() -> None:
+        config, read = load_first(flags, {})
+        mount.write("sessions = false\n")
+        file = OptionsFile.of(flags["config"], {})
+        async with stub_cluster((1, "", 0)) as cluster, gateway(cluster.address, Gateway) as gate:
+            options = Reloader(gate, config, lambda: load(flags, {}, file.path()), file, read)
+            gate.process.spawn(options.watch_file())
+            await until(lambda: not options.config.sessions)
 
     run(scene())
 

@@ -23,15 +23,18 @@ from tools.fleet import BROKERS, PAGE, RENEW, ROOT, SERVICES, page, plans, table
 from tools.kafka.ports import free_ports
 
 TEXT: Final = PAGE.read_text(encoding="utf-8")
-CHECK, TOP, PATCH = re.findall(r"```sh\n([^`]+)\n```", TEXT)
+CHECK, TOP, TURN_OFF = re.findall(r"```sh\n([^`]+)\n```", TEXT)
 KUBECTL: Final = """\
 import json, pathlib, sys
 
 match sys.argv[1:]:
     case ["get", "pods", "-A", "-l", "wave=1", "-o", "json"]:
         print(pathlib.Path("pods.json").read_text())
-    case ["patch", "configmap", "fetchgate", "--type", "merge", "-p", patch]:
-        for name, text in json.loads(patch)["data"].items():
+    case ["create", "configmap", "fetchgate", literal, "--dry-run=client", "-o", "yaml"]:
+        name, text = literal.removeprefix("--from-literal=").split("=", 1)
+        print(json.dumps({name: text}))
+    case ["apply", "-f", "-"]:
+        for name, text in json.load(sys.stdin).items():
             pathlib.Path(name).write_text(text)
     case _:
         sys.exit(f"not expected: {sys.argv}")
@@ -109,7 +112,7 @@ def test_top_shows_the_gateways_of_a_wave(tmp_path: Path) -> None:
 
 
 def test_one_command_turns_all_sessions_off(tmp_path: Path) -> None:
-    _run(PATCH, tmp_path)
+    _run(TURN_OFF, tmp_path)
     file = str(tmp_path / "fetchgate.toml")
     assert not load({"bootstrap": "kafka:9092"}, {}, file).sessions
     assert "sessions" in LIVE

@@ -25,6 +25,10 @@ SIDECAR: Final = {
 }
 AT_GATEWAY: Final = {"name": "KAFKA", "value": "127.0.0.1:19092"}
 LABELS: Final = {"op": "add", "path": "/metadata/labels", "value": {"fetchgate/injected": "true"}}
+VOLUME: Final = {"name": "fetchgate-options", "configMap": {"name": "fetchgate", "optional": True}}
+VOLUMES: Final = {"op": "add", "path": "/spec/volumes", "value": [VOLUME]}
+CONFIG: Final = {"name": "FETCHGATE_CONFIG", "value": "/etc/fetchgate"}
+MOUNT: Final = {"name": "fetchgate-options", "mountPath": "/etc/fetchgate", "readOnly": True}
 ASKS: Final = {"fetchgate/bootstrap": "kafka:9092"}
 
 
@@ -33,9 +37,14 @@ def sidecar(*env: dict[str, Any], **fields: Any) -> dict[str, Any]:
     return {**SIDECAR, "env": [*SIDECAR["env"], *env], **fields}
 
 
+def switched(container: dict[str, Any]) -> dict[str, Any]:
+    """Return the gateway's container with the folder of its options."""
+    return {**container, "env": [*container["env"], CONFIG], "volumeMounts": [MOUNT]}
+
+
 def added(container: dict[str, Any]) -> dict[str, Any]:
     """Return the operation that adds the gateway to a pod without init containers."""
-    return {"op": "add", "path": "/spec/initContainers", "value": [container]}
+    return {"op": "add", "path": "/spec/initContainers", "value": [switched(container)]}
 
 
 def bootstrap(value: str) -> dict[str, Any]:
@@ -108,6 +117,7 @@ def test_the_client_s_variable_leads_to_the_gateway_and_its_value_is_the_bootstr
     assert patch(pod({"fetchgate/bootstrap-env": "KAFKA"}, app)) == [
         {"op": "replace", "path": "/spec/containers/0/env/1", "value": AT_GATEWAY},
         LABELS,
+        VOLUMES,
         added(sidecar(bootstrap("kafka1:9092, kafka2:9092"))),
     ]
 
@@ -127,7 +137,8 @@ def test_all_containers_with_the_variable_are_led_and_the_gateway_is_the_first()
         {"op": "replace", "path": "/spec/containers/0/env/0", "value": AT_GATEWAY},
         {"op": "replace", "path": "/spec/containers/2/env/0", "value": AT_GATEWAY},
         {"op": "add", "path": "/metadata/labels/fetchgate~1injected", "value": "true"},
-        {"op": "add", "path": "/spec/initContainers/0", "value": sidecar(bootstrap("kafka:9092"))},
+        VOLUMES,
+        {"op": "add", "path": "/spec/initContainers/0", "value": switched(sidecar(bootstrap("kafka:9092")))},
     ]
 
 
@@ -136,6 +147,7 @@ def test_a_variable_from_a_config_map_is_read_from_there_for_the_gateway() -> No
     assert patch(pod({"fetchgate/bootstrap-env": "KAFKA"}, client({"name": "KAFKA", **source}))) == [
         {"op": "replace", "path": "/spec/containers/0/env/0", "value": AT_GATEWAY},
         LABELS,
+        VOLUMES,
         added(sidecar({"name": "FETCHGATE_BOOTSTRAP", **source})),
     ]
 
@@ -152,7 +164,8 @@ def test_a_variable_that_no_env_has_is_added_to_all_containers_if_the_bootstrap_
         {"op": "add", "path": "/spec/containers/0/env", "value": [AT_GATEWAY]},
         {"op": "add", "path": "/spec/containers/1/env/0", "value": AT_GATEWAY},
         LABELS,
-        {"op": "add", "path": "/spec/initContainers/0", "value": sidecar(bootstrap("kafka:9092"))},
+        VOLUMES,
+        {"op": "add", "path": "/spec/initContainers/0", "value": switched(sidecar(bootstrap("kafka:9092")))},
     ]
 
 
@@ -161,20 +174,26 @@ def test_a_bootstrap_that_is_given_counts_and_not_the_variable_s_value() -> None
     assert patch(pod({**ASKS, "fetchgate/bootstrap-env": "KAFKA"}, app)) == [
         {"op": "replace", "path": "/spec/containers/0/env/0", "value": AT_GATEWAY},
         LABELS,
+        VOLUMES,
         added(sidecar(bootstrap("kafka:9092"))),
     ]
 
 
 def test_without_a_variable_the_client_is_left_alone() -> None:
     app = client({"name": "KAFKA", "value": "127.0.0.1:19092"})
-    assert patch(pod(ASKS, app)) == [LABELS, added(sidecar(bootstrap("kafka:9092")))]
+    assert patch(pod(ASKS, app)) == [LABELS, VOLUMES, added(sidecar(bootstrap("kafka:9092")))]
 
 
 def test_the_container_may_have_the_bootstrap_for_pods_that_do_not_say_theirs() -> None:
     container = sidecar(bootstrap("all:9092"))
     led = {"op": "add", "path": "/spec/containers/0/env", "value": [AT_GATEWAY]}
-    assert patch(pod({"fetchgate/bootstrap-env": "KAFKA"}), container) == [led, LABELS, added(container)]
-    assert patch(pod({"fetchgate/image": "fetchgate:1"}), container) == [LABELS, added(container)]
+    assert patch(pod({"fetchgate/bootstrap-env": "KAFKA"}), container) == [
+        led,
+        LABELS,
+        VOLUMES,
+        added(container),
+    ]
+    assert patch(pod({"fetchgate/image": "fetchgate:1"}), container) == [LABELS, VOLUMES, added(container)]
     app = client({"name": "KAFKA", "value": "own:9092"})
     *_, last = patch(pod({"fetchgate/bootstrap-env": "KAFKA"}, app), container)
     assert last == added(sidecar(bootstrap("own:9092")))
@@ -195,6 +214,7 @@ def test_image_resources_and_options_are_the_pod_s() -> None:
     )
     assert patch(pod(annotations), container) == [
         LABELS,
+        VOLUMES,
         added(
             sidecar(
                 {"name": "FETCHGATE_MAX_SESSIONS", "value": "50"},
@@ -214,8 +234,25 @@ def test_a_rack_that_the_kubelet_reads_later_counts_as_a_rack() -> None:
     reads = {"name": "FETCHGATE_RACK_READS", "value": "client"}
     assert patch(pod(ASKS | {"fetchgate/rack-reads": "client"}), sidecar(rack)) == [
         LABELS,
+        VOLUMES,
         added(sidecar(rack, bootstrap("kafka:9092"), reads)),
     ]
+
+
+def test_a_config_map_that_may_be_absent_is_mounted_beside_other_volumes() -> None:
+    """As a folder without `subPath`, which the kubelet writes again when the ConfigMap changes."""
+    asking = pod(ASKS, volumes=[{"name": "data", "emptyDir": {}}])
+    mount = {"name": "data", "mountPath": "/data"}
+    _, volume, gateway = patch(asking, sidecar(volumeMounts=[mount]))
+    assert volume == {"op": "add", "path": "/spec/volumes/-", "value": VOLUME}
+    assert gateway["value"][0]["volumeMounts"] == [mount, MOUNT]
+
+
+@pytest.mark.parametrize("source", [{"value": "/own.toml"}, {"valueFrom": {"fieldRef": {"fieldPath": "x"}}}])
+def test_a_container_with_an_options_file_of_its_own_gets_no_other(source: dict[str, Any]) -> None:
+    container = sidecar({"name": "FETCHGATE_CONFIG", **source}, bootstrap("kafka:9092"))
+    _, gateway = patch(pod({"fetchgate/image": "fetchgate:1"}), container)
+    assert gateway["value"] == [container]
 
 
 # -- left as it is
@@ -239,9 +276,10 @@ def test_a_pod_that_does_not_ask_or_has_a_gateway_stays_as_it_is(asking: dict[st
 
 def test_a_pod_is_changed_once() -> None:
     asking = pod({"fetchgate/bootstrap-env": "KAFKA"}, client({"name": "KAFKA", "value": "kafka:9092"}))
-    led, labels, gateway = patch(asking)
+    led, labels, volumes, gateway = patch(asking)
     asking["spec"]["containers"][0]["env"][0] = led["value"]
     asking["metadata"]["labels"] = labels["value"]
+    asking["spec"]["volumes"] = volumes["value"]
     asking["spec"]["initContainers"] = gateway["value"]
     assert response(asking) == {"allowed": True}
 

@@ -31,6 +31,11 @@ FIXED: Final = ("listen", "admin", "metrics", "transparent")
 BOOTSTRAP: Final = OPTION_OF["bootstrap"].variable
 UNKNOWN_YET: Final = {BOOTSTRAP: "kafka:9092", OPTION_OF["rack"].variable: "rack"}
 """Values to check options with whose own values only the kubelet knows (`valueFrom`)."""
+CONFIG: Final = "FETCHGATE_CONFIG"
+"""The gateway's variable for the folder of its options."""
+FOLDER: Final = "/etc/fetchgate"
+"""Where the gateway finds the ConfigMap `NAME` of the pod's namespace."""
+_VOLUME: Final = "fetchgate-options"
 _SELF: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
 """What a pod calls itself."""
 _SHOWN: Final = 100
@@ -121,7 +126,10 @@ def decide(pod: Json, sidecar: Json) -> Decision:
     if RESOURCES in asked:
         container["resources"] = _resources(asked[RESOURCES])
     led = [] if variable is None else _led(pod, {"name": variable, "value": listen})
-    return Decision(patch=(*led, *_added(pod, container)))
+    volumes: list[Json] = []
+    if CONFIG not in env:
+        volumes, container = _with_options(pod, container)
+    return Decision(patch=(*led, _labelled(pod), *volumes, _added(pod, container)))
 
 
 def _containers(pod: Json) -> Iterator[tuple[str, Json]]:
@@ -267,17 +275,37 @@ def _led(pod: Json, entry: Json) -> list[Json]:
     ]
 
 
-def _added(pod: Json, container: Json) -> Iterator[Json]:
-    """Yield the operations that add the container and the label `INJECTED`.
+def _with_options(pod: Json, container: Json) -> tuple[list[Json], Json]:
+    """Return the operation that adds the volume of the gateway's options, and the container that reads them.
+
+    The volume is a ConfigMap that operators create to change live options of running pods. It may be absent.
+    It is mounted without `subPath`: the kubelet would not write such a file again.
+    """
+    volume = {"name": _VOLUME, "configMap": {"name": NAME, "optional": True}}
+    mount = {"name": _VOLUME, "mountPath": FOLDER, "readOnly": True}
+    container = {
+        **container,
+        "env": [*container["env"], {"name": CONFIG, "value": FOLDER}],
+        "volumeMounts": [*container.get("volumeMounts", ()), mount],
+    }
+    if pod["spec"].get("volumes"):
+        return [{"op": "add", "path": "/spec/volumes/-", "value": volume}], container
+    return [{"op": "add", "path": "/spec/volumes", "value": [volume]}], container
+
+
+def _labelled(pod: Json) -> Json:
+    """Return the operation that adds the label `INJECTED`."""
+    if pod["metadata"].get("labels"):
+        return {"op": "add", "path": f"/metadata/labels/{INJECTED.replace('/', '~1')}", "value": "true"}
+    return {"op": "add", "path": "/metadata/labels", "value": {INJECTED: "true"}}
+
+
+def _added(pod: Json, container: Json) -> Json:
+    """Return the operation that adds the container.
 
     The gateway is the first of the init containers: the others may be clients, too. It must be patched last,
     because it moves the others.
     """
-    if pod["metadata"].get("labels"):
-        yield {"op": "add", "path": f"/metadata/labels/{INJECTED.replace('/', '~1')}", "value": "true"}
-    else:
-        yield {"op": "add", "path": "/metadata/labels", "value": {INJECTED: "true"}}
     if pod["spec"].get("initContainers"):
-        yield {"op": "add", "path": "/spec/initContainers/0", "value": container}
-    else:
-        yield {"op": "add", "path": "/spec/initContainers", "value": [container]}
+        return {"op": "add", "path": "/spec/initContainers/0", "value": container}
+    return {"op": "add", "path": "/spec/initContainers", "value": [container]}
