@@ -12,6 +12,7 @@ import pytest
 from tests.tools.injector import Injector, injector
 from tools.certificates import Authority
 from tools.deploy.webhook.injection import FIXED, review
+from tools.deploy.webhook.refusals import AGAIN_SECONDS, MAX_REFUSALS, Refusals
 from tools.kafka.ports import free_ports
 
 SIDECAR: Final = {
@@ -439,7 +440,44 @@ def test_the_server_answers_over_tls_and_logs_what_became_of_each_pod(
     assert (status, json.loads(text)) == (200, review(asked(pod(ASKS)), container)), "the file is read again"
 
 
-@pytest.mark.parametrize("body", ["", "{", "[]", "{}", '{"request": 1}', '{"request": {"uid": "1"}}'])
+def test_a_refusal_that_a_controller_asks_for_again_is_logged_once(server: Injector) -> None:
+    def refused(owner: str | None, value: str) -> None:
+        wrong = pod(ASKS | {"fetchgate/max-sessions": value})
+        if owner is not None:
+            others = {"uid": "of all pods", "controller": False}
+            wrong["metadata"]["ownerReferences"] = [others, {"uid": owner, "controller": True}]
+        for _ in range(3):
+            status, text = server.ask("/inject", json.dumps(asked(wrong)))
+            assert (status, json.loads(text)["response"]["allowed"]) == (200, False)
+
+    refused("one", "many")
+    refused("one", "few")
+    refused("two", "many")
+    refused(None, "many")
+    lines = [line for line in server.log().splitlines() if "refused" in line]
+    assert [line.partition("'")[2].partition("'")[0] for line in lines] == ["many", "few", "many", "many"]
+
+
+def test_a_refusal_is_logged_again_after_an_hour_and_memory_is_bounded() -> None:
+    refusals = Refusals()
+    first = ("owner", "wrong")
+    assert refusals.is_new(*first, now=0)
+    assert not refusals.is_new(*first, now=AGAIN_SECONDS - 1)
+    assert refusals.is_new(*first, now=AGAIN_SECONDS)
+    assert not refusals.is_new(*first, now=AGAIN_SECONDS + 1)
+    for number in range(MAX_REFUSALS):
+        assert refusals.is_new(f"{number}", "x" * 10_000, now=AGAIN_SECONDS + 1)
+    assert refusals.is_new(*first, now=AGAIN_SECONDS + 1), "the oldest was forgotten"
+    assert len(repr(vars(refusals))) < MAX_REFUSALS * 2_000
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        *("", "{", "[]", "{}", '{"request": 1}', '{"request": {"uid": "1"}}'),
+        json.dumps(asked({"metadata": {"annotations": {"fetchgate/x": "1"}, "ownerReferences": 1}})),
+    ],
+)
 def test_what_is_no_review_is_answered_with_an_error_and_the_server_goes_on(
     server: Injector, body: str
 ) -> None:

@@ -13,6 +13,7 @@ import logging
 import ssl
 from functools import partial
 from pathlib import Path
+from time import monotonic
 from typing import Final
 
 import uvicorn
@@ -24,6 +25,7 @@ from starlette.routing import Route
 from proxy.printable import printable
 
 from .injection import Json, review
+from .refusals import Refusals, owner_of
 
 DRAIN_SECONDS: Final = 5
 """How long reviews may take that are being answered when the server is to end."""
@@ -32,16 +34,19 @@ MAX_BODY_BYTES: Final = 4 << 20
 log: Final = logging.getLogger("fetchgate.injector")
 
 
-async def inject(request: Request, sidecar: Path) -> Response:
-    """Answer an AdmissionReview, and log what became of the pod."""
+async def inject(request: Request, sidecar: Path, refusals: Refusals) -> Response:
+    """Answer an AdmissionReview, and log what became of the pod. A repeated refusal is logged once."""
     container = _read(sidecar)
     try:
         asked = json.loads(await _body(request))
         answer = review(asked, container)
+        called, told = _called(asked["request"]), _told(answer["response"])
+        owner = owner_of(asked["request"]["object"]) or called
     except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
         log.warning("a review can't be answered: %r", error)
         return PlainTextResponse(f"this is no AdmissionReview of a pod: {error!r}", status_code=400)
-    log.info("%s: %s", _called(asked["request"]), _told(answer["response"]))
+    if answer["response"]["allowed"] or refusals.is_new(owner, told, monotonic()):
+        log.info("%s: %s", called, told)
     return JSONResponse(answer)
 
 
@@ -70,7 +75,7 @@ def application(sidecar: Path) -> Starlette:
     Args:
         sidecar: the file of the gateway's container, in JSON.
     """
-    answer = partial(inject, sidecar=sidecar)
+    answer = partial(inject, sidecar=sidecar, refusals=Refusals())
     return Starlette(routes=[Route("/inject", answer, methods=["POST"]), Route("/livez", livez)])
 
 
