@@ -8,6 +8,8 @@ import re
 from dataclasses import dataclass, field
 
 MAX_PORT = 65535
+MAX_NODE_ID = 2**31 - 1
+"""The highest id of a broker: `node_id` is an int32 (MetadataResponse.json)."""
 WILDCARDS = frozenset({"0.0.0.0", "::", ""})  # noqa: S104 - names that an operator may write; binds nothing
 LOOPBACK_OF = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - looked up, not bound
 """For each wildcard address, the loopback address to connect to instead."""
@@ -185,10 +187,20 @@ def advertised(listener: Address, *, listen: Address, advertise: str, reached_at
     return Address(reached_at, listener.port) if listen.host in WILDCARDS else listener
 
 
+def whole_number(text: str, lowest: int, highest: int) -> int | None:
+    """Return the whole number that a text is, in ASCII digits. None if it is not one in this range."""
+    text = text.strip()
+    if not text.isascii() or not text.isdecimal():
+        return None
+    digits = text.lstrip("0")[: len(str(highest)) + 1]  # int() raises an error if there are thousands
+    number = int(digits or "0")
+    return number if lowest <= number <= highest else None
+
+
 def _port(text: str, *, lowest: int = 1) -> int:
-    if not text.strip().isascii() or not text.strip().isdecimal() or not lowest <= int(text) <= MAX_PORT:
+    if (port := whole_number(text, lowest, MAX_PORT)) is None:
         raise ValueError(f"{text.strip()!r} is not a port; ports are {lowest} to {MAX_PORT}")
-    return int(text)
+    return port
 
 
 def _check_distinct(single: dict[int, int]) -> None:
@@ -201,6 +213,6 @@ def _check_distinct(single: dict[int, int]) -> None:
 
 
 def _node(text: str) -> int:
-    if not text.strip().isascii() or not text.strip().isdecimal():
+    if (node_id := whole_number(text, 0, MAX_NODE_ID)) is None:
         raise ValueError(f"{text.strip()!r} is not a broker id; write ID=PORT, as in 3=29103")
-    return int(text)
+    return node_id

@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from proxy.addresses import Address, BrokerPorts
+from proxy.addresses import MAX_NODE_ID, Address, BrokerPorts, whole_number
 from proxy.error_text import reason_of
 from proxy.options import ConfigError, Given, Option, find, misspelt, option, parse
 from proxy.units import milliseconds, seconds, size, switch, word
@@ -81,23 +81,19 @@ def _path(text: str) -> Path | None:
     return Path(text) if text else None
 
 
-MAX_NODE_ID: Final = 2**31 - 1
-"""The highest id of a broker: `node_id` is an int32 (MetadataResponse.json)."""
-
-
 def _by_broker(text: str) -> dict[int, Path]:
     found: dict[int, Path] = {}
     for item in _list(text):
-        node_id, _, file = (part.strip() for part in item.partition("="))
-        if not (node_id.isascii() and node_id.isdecimal() and file):
+        written, _, file = (part.strip() for part in item.partition("="))
+        if not (written.isascii() and written.isdecimal() and file):
             raise ValueError(
                 f"{item!r} is not the id of a broker and a file; write ID=FILE, as in 1=kafka-1.pem"
             )
-        if int(node_id) > MAX_NODE_ID:
+        if (node_id := whole_number(written, 0, MAX_NODE_ID)) is None:
             raise ValueError(f"{item!r}: the id of a broker is at most {MAX_NODE_ID}")
-        if int(node_id) in found:
-            raise ValueError(f"{item!r}: broker {int(node_id)} has a file already")
-        found[int(node_id)] = Path(file)
+        if node_id in found:
+            raise ValueError(f"{item!r}: broker {node_id} has a file already")
+        found[node_id] = Path(file)
     return found
 
 

@@ -5,6 +5,8 @@ import pytest
 from proxy.addresses import Address, BrokerPorts, advertised
 
 LISTEN = Address("127.0.0.1", 19092)
+LONG = "9" * 5_000
+"""More digits than Python reads as a number."""
 
 
 @pytest.mark.parametrize(
@@ -13,6 +15,7 @@ LISTEN = Address("127.0.0.1", 19092)
         ("kafka:9092", Address("kafka", 9092), "kafka:9092"),
         (" 10.0.0.1:1 ", Address("10.0.0.1", 1), "10.0.0.1:1"),
         ("[::1]:65535", Address("::1", 65535), "[::1]:65535"),
+        (f"kafka:{'0' * 5_000}9092", Address("kafka", 9092), "kafka:9092"),
     ],
 )
 def test_an_address_is_read_and_written(text: str, address: Address, written: str) -> None:
@@ -32,6 +35,8 @@ def test_an_address_is_read_and_written(text: str, address: Address, written: st
         ("kafka:65536", "'65536' is not a port; ports are 1 to 65535"),
         ("kafka:nine", "'nine' is not a port; ports are 1 to 65535"),
         ("kafka:²", "'²' is not a port; ports are 1 to 65535"),
+        ("kafka:٣", "'٣' is not a port; ports are 1 to 65535"),
+        (f"kafka:{LONG}", f"'{LONG}' is not a port; ports are 1 to 65535"),
         ("::1:9092", "'::1:9092' is ambiguous; write an IPv6 address as [::1]:9092"),
     ],
 )
@@ -70,7 +75,11 @@ def test_a_rule_places_brokers(rule: str, node_id: int, place: Address | None) -
         ("x", "'x' is not a port; ports are 1 to 65535"),
         ("a=1", "'a' is not a broker id; write ID=PORT, as in 3=29103"),
         ("-1=1", "'-1' is not a broker id; write ID=PORT, as in 3=29103"),
+        ("٣=1", "'٣' is not a broker id; write ID=PORT, as in 3=29103"),
+        ("2147483648=1", "'2147483648' is not a broker id; write ID=PORT, as in 3=29103"),
+        (f"{LONG}=1", f"'{LONG}' is not a broker id; write ID=PORT, as in 3=29103"),
         ("3=70000", "'70000' is not a port; ports are 1 to 65535"),
+        (f"3={LONG}", f"'{LONG}' is not a port; ports are 1 to 65535"),
         ("1,2", "'2' is a second base or template; only one is allowed"),
         ("1,b-{id}:2", "'b-{id}:2' is a second base or template; only one is allowed"),
         ("b-{id}", "'b-{id}' has no port; write HOST:PORT"),

@@ -132,6 +132,7 @@ def test_options_of_tls_that_need_another_name_it(options: dict[str, str], messa
         ("1=", "'1=' is not the id of a broker and a file; write ID=FILE, as in 1=kafka-1.pem"),
         ("-1=c", "'-1=c' is not the id of a broker and a file; write ID=FILE, as in 1=kafka-1.pem"),
         ("2147483648=a", "'2147483648=a': the id of a broker is at most 2147483647"),
+        ("9" * 5_000 + "=a", f"'{'9' * 5_000}=a': the id of a broker is at most 2147483647"),
         ("1=a,01=b", "'01=b': broker 1 has a file already"),
     ],
 )

@@ -7,7 +7,6 @@ tools/deploy. Its options say where it can be asked:
 - ``FETCHGATE_METRICS`` or ``--metrics``, or the port ``gate-metrics``: the metrics alone.
 """
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
@@ -15,7 +14,7 @@ from itertools import pairwise
 from shlex import quote
 from typing import Any, Final
 
-from proxy.addresses import MAX_PORT, Address
+from proxy.addresses import MAX_PORT, Address, whole_number
 from proxy.dashboard.snapshot import shown
 
 _CONTAINER: Final = "fetchgate"
@@ -155,10 +154,8 @@ def _option(container: Mapping[str, Any], name: str) -> str:
 
 def _open_port(listen: str) -> int | None:
     """Return the port of an endpoint. None if it listens at loopback only, or not at all."""
-    host, _, port = listen.rpartition(":")
-    if not host or re.fullmatch("[0-9]{1,5}", port) is None or not 1 <= int(port) <= MAX_PORT:
-        return None
-    return None if _is_loopback(host.strip("[]")) else int(port)
+    host, _, text = listen.rpartition(":")
+    return None if not host or _is_loopback(host.strip("[]")) else whole_number(text, 1, MAX_PORT)
 
 
 def _is_loopback(host: str) -> bool:

@@ -76,7 +76,7 @@ def test_options_may_be_arguments(arguments: list[str]) -> None:
     "value",
     [
         *("127.0.0.1:9464", "localhost:9464", "[::1]:9464", ":9464", "off", ""),
-        *("0.0.0.0:http", "0.0.0.0:0", f"0.0.0.0:{'9' * 5_000}"),
+        *("0.0.0.0:http", "0.0.0.0:0", "0.0.0.0:٣", f"0.0.0.0:{'9' * 5_000}"),
     ],
 )
 def test_what_is_open_within_the_pod_alone_is_not_asked(value: str) -> None:
