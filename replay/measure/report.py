@@ -56,7 +56,7 @@ from replay.report.model import (
     actual_bytes,
 )
 from replay.report.model import FloorFigures as FloorReportFigures
-from replay.report.wording import CUT, UNTOLD, next_step
+from replay.report.wording import CUT, next_step, saving_known
 from replay.simulate.session_cache import SLOTS
 
 _SECOND: Final = 1_000_000_000
@@ -93,16 +93,16 @@ def report(found: Collected, about: About) -> Report:
         seconds=time["captured_seconds"], price_per_gb=about.price_per_gb, currency=about.currency
     )
     by_client = _by_client(found)
-    known = why(whole, found.whole.passed) not in UNTOLD
+    reason = why(whole, found.whole.passed)
     in_model = modelled(
         found.whole,
         rate,
         addresses=found.addresses,
-        sidecar_cost=about.sidecar_cost if known else None,
+        sidecar_cost=about.sidecar_cost if saving_known(reason) else None,
     )
     decision = decide(
         whole,
-        found.whole.passed,
+        reason,
         by_client,
         rate,
         policy=about.policy,

@@ -20,7 +20,7 @@ from replay.report.model import (
     actual_bytes,
     predicted_bytes,
 )
-from replay.report.wording import UNTOLD, amount, meaning, number, percent, shown, size
+from replay.report.wording import amount, meaning, number, percent, saving_known, shown, size
 
 HOUR: Final = 3_600
 DAY: Final = 86_400
@@ -107,7 +107,7 @@ class DailyRate:
 
 def decide(
     fetch: FetchReport,
-    passed: Mapping[str, Passed],
+    reason: str,
     clients: list[ClientRow],
     rate: DailyRate,
     *,
@@ -119,15 +119,14 @@ def decide(
 
     Args:
         fetch: all fetches.
-        passed: the fetches that stay as captured, by reason.
+        reason: why nothing is saved, see `why`.
         clients: the rows by client.
         rate: the captured time, and the price.
         policy: the policy of these figures, see `Report.policy`.
         next_step: advice for a capture without fetches.
         net: what is left of the saving after the cost of sidecars. None if it is not known.
     """
-    reason = why(fetch, passed)
-    known = reason not in UNTOLD
+    known = saving_known(reason)
     pays = net is None or net["services"][0]["net_per_month"] >= 0
     return Decision(
         captured_seconds=rate.seconds,

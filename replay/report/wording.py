@@ -93,9 +93,7 @@ _FAMILIES: Final = {
     "error ": "the broker responded to the whole fetch with this Kafka error code",
 }
 
-UNTOLD: Final = frozenset({"bytes missing", "unpaired"})
-"""The reasons that make the saving unknown, if one of them is the reason why nothing is saved
-(`decision.why`)."""
+_UNTOLD: Final = frozenset({"bytes missing", "unpaired"})
 CUT: Final = "cut by the snap length"
 """The reason for unreadable bytes that the capture does not have, because packets were cut."""
 _WARNINGS: Final = 5
@@ -227,7 +225,7 @@ def untold(report: Report) -> str:
         One sentence, which also says how to capture all bytes; "" if the saving is known.
     """
     reason = report["decision"]["reason"]
-    if reason not in UNTOLD:
+    if saving_known(reason):
         return ""
     requests = report["fetch"]["actual"]["requests"]
     of = f"{number(report['passed'][reason]['exchanges'])} of {number(requests)} fetches"
@@ -236,6 +234,11 @@ def untold(report: Report) -> str:
     if report["readable"]["by_reason"].get(CUT):
         return f"The saving can't be computed: {of} were cut; capture with -s 0."
     return f"The saving can't be computed: {of} lack bytes that were not captured; capture again."
+
+
+def saving_known(reason: str) -> bool:
+    """Return whether the saving is known, from the reason why nothing is saved (`decision.why`)."""
+    return reason not in _UNTOLD
 
 
 def because(reason: str) -> str:

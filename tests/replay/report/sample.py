@@ -6,7 +6,7 @@ from functools import partial
 from typing import cast
 
 from replay.measure.net import AddressSums, net
-from replay.report.decision import DailyRate, decide
+from replay.report.decision import DailyRate, decide, why
 from replay.report.model import (
     Actual,
     Bucket,
@@ -90,7 +90,7 @@ def report() -> Report:
         "version": "0.2.0",
         "policy": "gateway",
         "filters": {"ports": [9092], "hosts": [], "clients": [], "topics": []},
-        "decision": decide(total, passed, by_client, RATE),
+        "decision": decide(total, why(total, passed), by_client, RATE),
         "policies": {
             "gateway": {
                 "predicted_bytes": predicted_bytes(total),
@@ -344,7 +344,7 @@ def empty() -> Report:
     return {
         **report(),
         "filters": {"ports": [], "hosts": [], "clients": [], "topics": []},
-        "decision": decide(nothing, {}, [], DailyRate(seconds=0.0), next_step="Next: capture again."),
+        "decision": decide(nothing, "", [], DailyRate(seconds=0.0), next_step="Next: capture again."),
         "policies": {
             name: {"predicted_bytes": 0, "saved_bytes": 0, "saved_ratio": 0.0}
             for name in ("gateway", "always")

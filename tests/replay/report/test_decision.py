@@ -46,30 +46,31 @@ def client(
 
 
 def to_do(row: ClientRow, rate: DailyRate = RATE) -> ToDo:
-    (found,) = decide(row["fetch"], row["passed"], [row], rate)["to_do"]
+    (found,) = decide(row["fetch"], why(row["fetch"], row["passed"]), [row], rate)["to_do"]
     return found
 
 
 def test_a_day_and_a_month_are_those_of_the_captured_time() -> None:
-    decision = decide(fetches(saved=500_000), {}, [], RATE)
+    decision = decide(fetches(saved=500_000), "", [], RATE)
 
     assert decision["saved_bytes_per_day"] == 500_000 * 864
     assert decision["money_per_month"] == pytest.approx(500_000 / 1e9 * 2.0 * 864 * 30)
     assert (decision["captured_seconds"], decision["enough"], decision["reason"]) == (100.0, False, "")
-    assert decide(fetches(), {}, [], DailyRate(seconds=3600.0))["enough"]
-    assert decide(fetches(), {}, [], DailyRate(seconds=3600.0))["money_per_month"] is None
+    assert decide(fetches(), "", [], DailyRate(seconds=3600.0))["enough"]
+    assert decide(fetches(), "", [], DailyRate(seconds=3600.0))["money_per_month"] is None
 
 
 @pytest.mark.parametrize("reason", ["bytes missing", "unpaired"])
 def test_where_fetches_were_not_captured_whole_nothing_is_said_of_a_day(reason: str) -> None:
-    decision = decide(fetches(), {reason: {"exchanges": 9, "bytes": 900_000}}, [], RATE)
+    fetch = fetches()
+    decision = decide(fetch, why(fetch, {reason: {"exchanges": 9, "bytes": 900_000}}), [], RATE)
 
     assert decision["reason"] == reason
     assert (decision["saved_bytes_per_day"], decision["money_per_month"]) == (None, None)
 
 
 def test_where_no_time_was_captured_there_is_no_day() -> None:
-    decision = decide(fetches(saved=500_000), {}, [], DailyRate(seconds=0.0, price_per_gb=2.0))
+    decision = decide(fetches(saved=500_000), "", [], DailyRate(seconds=0.0, price_per_gb=2.0))
 
     assert (decision["saved_bytes_per_day"], decision["money_per_month"]) == (None, None)
 
@@ -129,7 +130,7 @@ def test_each_client_has_one_sentence(row: ClientRow, action: Action, told: str)
 
 def test_what_a_gateway_would_not_do_is_not_promised_of_one() -> None:
     row = client(fetches(saved=500_000))
-    (found,) = decide(row["fetch"], row["passed"], [row], RATE, policy="always")["to_do"]
+    (found,) = decide(row["fetch"], why(row["fetch"], row["passed"]), [row], RATE, policy="always")["to_do"]
 
     assert found["sentence"].startswith("A session for each connection saves 50.0 %")
 
@@ -182,7 +183,7 @@ def test_without_a_price_or_time_the_sentence_has_none() -> None:
 
 def test_the_largest_saving_comes_first() -> None:
     rows = [client(fetches(saved=saved)) for saved in (100_000, 300_000, 200_000)]
-    days = [row["saved_bytes_per_day"] for row in decide(fetches(), {}, rows, RATE)["to_do"]]
+    days = [row["saved_bytes_per_day"] for row in decide(fetches(), "", rows, RATE)["to_do"]]
 
     assert days == [300_000 * 864, 200_000 * 864, 100_000 * 864]
 
