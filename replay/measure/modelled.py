@@ -1,10 +1,11 @@
 """Computes the figures that are estimated by a model, not counted: TCP and IP headers, and money. Sans-IO."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from replay.measure.net import AddressSums, net
 from replay.measure.sums import FetchSums
+from replay.measure.zone_places import Zone
 from replay.report.decision import DailyRate
 from replay.report.model import Modelled, Money, TcpIp, actual_bytes, predicted_bytes
 
@@ -23,7 +24,8 @@ def modelled(
     rate: DailyRate,
     *,
     addresses: Mapping[str, AddressSums],
-    sidecar_cost: float | None = None,
+    sidecar_cost: float | None,
+    zone: Callable[[str, str], Zone],
 ) -> Modelled:
     """Return the modelled part of the report.
 
@@ -32,6 +34,7 @@ def modelled(
         rate: the captured time, and the price of 10^9 bytes. Without a price, money is left out.
         addresses: the fetches by client address.
         sidecar_cost: the price of one sidecar in a month. None if it is not known, or if the saving is not.
+        zone: returns whether a client of this rack and the broker at this address are in the same zone.
     """
     fetch = fetches.fetch()
     actual, sessions = fetch["actual"], fetch["sessions"]
@@ -46,7 +49,7 @@ def modelled(
     return Modelled(
         tcp_ip=tcp_ip,
         money=_money(fetch["saved_bytes"], rate),
-        net=net(addresses, rate, sidecar_cost) if sidecar_cost is not None else None,
+        net=net(addresses, rate, sidecar_cost, zone) if sidecar_cost is not None else None,
     )
 
 

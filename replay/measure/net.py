@@ -4,13 +4,16 @@ A gateway runs beside a client. So each client address where sessions save bytes
 sidecar needs follows from what `make bench` measured (BENCHMARKS.md).
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from replay.measure.sums import FetchSums
+from replay.measure.zone_places import Zone
 from replay.report.decision import MONTH, DailyRate
-from replay.report.model import Net, NetRow, SidecarNeed
+from replay.report.model import Net, NetBetweenZones, NetRow, SidecarNeed
+from replay.report.zones_model import ByZone
 
 PROCESS_BYTES: Final = 51_000_000
 """The memory of a gateway with one client: "Resident memory", "one client, after drains"."""
@@ -43,9 +46,11 @@ class AddressSums:
     partitions_requested: int = 0
     record_bytes: int = 0
     saved_bytes: int = 0
+    saved_between: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """`saved_bytes` by the client's rack and the broker's address, whose rack is not known yet."""
 
-    def add_connection(self, fetches: FetchSums) -> None:
-        """Add the fetches of one connection."""
+    def add_connection(self, fetches: FetchSums, rack: str, broker: str) -> None:
+        """Add the fetches of one connection, from a client of this rack to this broker."""
         fetch = fetches.fetch()
         actual = fetch["actual"]
         listed = actual["partitions_requested"]
@@ -57,6 +62,7 @@ class AddressSums:
                 partitions_requested=listed,
                 record_bytes=actual["record_bytes"],
                 saved_bytes=fetch["saved_bytes"],
+                saved_between=Counter({(rack, broker): fetch["saved_bytes"]}),
             )
         )
 
@@ -68,25 +74,33 @@ class AddressSums:
         self.partitions_requested += other.partitions_requested
         self.record_bytes += other.record_bytes
         self.saved_bytes += other.saved_bytes
+        self.saved_between.update(other.saved_between)
 
 
-def net(addresses: Mapping[str, AddressSums], rate: DailyRate, cost: float) -> Net | None:
+def net(
+    addresses: Mapping[str, AddressSums],
+    rate: DailyRate,
+    cost: float,
+    zone: Callable[[str, str], Zone] = lambda _client, _broker: "unknown",
+) -> Net | None:
     """Return the saving, the cost of sidecars, and what is left.
 
     Args:
         addresses: the fetches by client address.
         rate: the captured time, and the price of 10^9 bytes.
         cost: the price of one sidecar in a month.
+        zone: returns whether a client of this rack and this broker are in the same zone.
 
     Returns:
         None without a price of bytes, or if no time was captured.
     """
-    saved = [one.saved_bytes for one in addresses.values() if one.saved_bytes > 0]
+    savers = [one for one in addresses.values() if one.saved_bytes > 0]
+    saved = [one.saved_bytes for one in savers]
     month = rate.month(sum(saved))
     if month is None:
         return None
     saved_gb = sum(saved) / _GB / rate.seconds * MONTH
-    needs = [need(one, rate.seconds) for one in addresses.values() if one.saved_bytes > 0]
+    needs = [need(one, rate.seconds) for one in savers]
     return Net(
         currency=rate.currency,
         sidecar_cost_per_month=cost,
@@ -95,7 +109,37 @@ def net(addresses: Mapping[str, AddressSums], rate: DailyRate, cost: float) -> N
         break_even_price_per_gb=len(saved) * cost / saved_gb if saved else None,
         largest=max(needs, key=lambda one: (one["cpu_millicores"], one["memory_bytes"]), default=None),
         services=[_row(services, len(saved), month, cost) for services in SERVICES],
+        between_zones=_between_zones(savers, rate, len(saved) * cost, zone),
         captured_seconds=rate.seconds,
+    )
+
+
+def _between_zones(
+    savers: list[AddressSums], rate: DailyRate, cost: float, zone: Callable[[str, str], Zone]
+) -> NetBetweenZones | None:
+    """Return what is left if only bytes between zones have the price. None if no zone is known.
+
+    Args:
+        savers: the fetches of the addresses that have a sidecar.
+        rate: the captured time, and the price of 10^9 bytes.
+        cost: the price of all sidecars in a month.
+        zone: returns whether a client of this rack and this broker are in the same zone.
+    """
+    saved = ByZone(same=0, other=0, unknown=0)
+    known = False
+    for one in savers:
+        for ends, count in one.saved_between.items():
+            where = zone(*ends)
+            saved[where] += count
+            known = known or where != "unknown"
+    month = rate.month(saved["other"])
+    if month is None or not known:
+        return None
+    return NetBetweenZones(
+        saved_bytes=saved,
+        saved_per_month=month,
+        net_per_month=month - cost,
+        net_per_year=MONTHS * (month - cost),
     )
 
 

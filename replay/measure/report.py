@@ -23,6 +23,7 @@ from replay.measure.modelled import modelled
 from replay.measure.racks import NO_RACKS, Racks
 from replay.measure.spread import Delivered, spread_row
 from replay.measure.sums import FetchSums
+from replay.measure.zone_places import Places
 from replay.measure.zones import topic_name
 from replay.measure.zones_report import ZonePrice, zones_report
 from replay.report.decision import DailyRate, decide, why
@@ -99,6 +100,7 @@ def report(found: Collected, about: About) -> Report:
         rate,
         addresses=found.addresses,
         sidecar_cost=about.sidecar_cost if saving_known(reason) else None,
+        zone=Places(about.racks, found.zones.nodes).zone,
     )
     decision = decide(
         whole,

@@ -12,7 +12,7 @@ escape them.
 
 from typing import Literal, NotRequired, TypeAlias, TypedDict
 
-from replay.report.zones_model import ZonesReport
+from replay.report.zones_model import ByZone, ZonesReport
 
 Action: TypeAlias = Literal[
     "gateway",
@@ -553,6 +553,18 @@ class NetRow(TypedDict):
     net_per_year: float
 
 
+class NetBetweenZones(TypedDict):
+    """What is left if only the saved bytes between zones have the price. The sidecars are the same."""
+
+    saved_bytes: ByZone
+    """What the clients with a sidecar save in the captured time, by where it goes."""
+    saved_per_month: float
+    """What `saved_bytes.other` costs in a month."""
+    net_per_month: float
+    """`saved_per_month` less the cost of the sidecars in a month."""
+    net_per_year: float
+
+
 class Net(TypedDict):
     """Modelled: what is left of the saving if sidecars have a price."""
 
@@ -561,7 +573,8 @@ class Net(TypedDict):
     sidecar_cost_per_month: float
     """The price of one sidecar in a month: the value of --sidecar-cost."""
     sidecars: int
-    """How many client addresses have fetches for which sessions save bytes. Each of them has one sidecar."""
+    """How many client addresses have fetches for which sessions save bytes. Each of them has one sidecar: all
+    clients at one address count as one."""
     sidecars_that_pay: int
     """How many of the sidecars save more than `sidecar_cost_per_month`."""
     break_even_price_per_gb: float | None
@@ -570,6 +583,8 @@ class Net(TypedDict):
     """The needs of the sidecar that needs most CPU. None without sidecars."""
     services: list[NetRow]
     """The sum for 1, 20 and 200 services."""
+    between_zones: NetBetweenZones | None
+    """The sum of the saved bytes between zones alone, for one service. None if no zone of them is known."""
     captured_seconds: float
     """The captured time, from which a month is computed."""
 

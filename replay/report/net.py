@@ -2,11 +2,20 @@
 
 from decimal import ROUND_CEILING, Decimal
 
-from replay.report.model import Net, SidecarNeed
+from replay.report.model import Net, NetBetweenZones, NetRow, SidecarNeed
 from replay.report.table import COUNT, ReportColumn, ReportLine, ReportTable, Unit
 from replay.report.wording import amount, duration, number, per_gb, plural, price, size
 
 _MONEY = Unit(write=price)
+_EACH_BYTE = (
+    "Each saved byte has the price. If you pay only for bytes between zones, name the zones of clients with "
+    "--client-rack (and those of brokers with --broker-rack, if Metadata has none): then there is a sum of "
+    "these bytes alone."
+)
+_BETWEEN_ZONES = (
+    "In the table each saved byte has the price. The sum of bytes between zones takes only the connections "
+    "whose client and broker are known to be in different zones, at the same price, and the same sidecars."
+)
 _LEFT = Unit(write=price, sign=lambda left: (left > 0) - (left < 0))
 
 
@@ -16,20 +25,48 @@ def net_in_short(found: Net | None) -> str:
         return ""
     if not found["sidecars"]:
         return "Net: sessions save nothing for any client here, so no sidecar is needed."
-    one, currency = found["services"][0], found["currency"]
-    text = (
-        f"Net: {amount(one['saved_per_month'], currency)} saved - {amount(one['cost_per_month'], currency)} "
-        f"for {plural(found['sidecars'], 'sidecar')} = {amount(one['net_per_month'], currency)} a month, "
-        f"{amount(one['net_per_year'], currency)} a year"
-    )
+    one = found["services"][0]
+    text = f"Net: {_left(found, one)}"
     if one["net_per_month"] >= 0:
-        return f"{text}."
-    text += ": the cost is higher than the saving."
+        return text
     if paying := found["sidecars_that_pay"]:
         saves = "saves more than it costs" if paying == 1 else "save more than they cost"
         text += f" {number(paying)} of the {plural(found['sidecars'], 'sidecar')} {saves}."
     even = found["break_even_price_per_gb"]
-    return text if even is None else f"{text} Sidecars pay at more than {break_even(even, currency)}."
+    return (
+        text if even is None else f"{text} Sidecars pay at more than {break_even(even, found['currency'])}."
+    )
+
+
+def net_between_zones(found: Net | None) -> str:
+    """Say what is left if only bytes between zones have the price; "" if no zone is known."""
+    one = found["between_zones"] if found else None
+    if found is None or one is None:
+        return ""
+    saved = one["saved_bytes"]
+    whole = saved["same"] + saved["other"] + saved["unknown"]
+    unknown = f", the zones of {size(saved['unknown'])} are not known" if saved["unknown"] else ""
+    return (
+        f"Net if only bytes between zones cost money ({size(saved['other'])} of {size(whole)} "
+        f"saved{unknown}): {_left(found, one)}"
+    )
+
+
+def _left(found: Net, one: NetRow | NetBetweenZones) -> str:
+    """Say what is left of a saving, in a sentence."""
+    left = one["net_per_month"]
+    saved, cost, month, year = (
+        amount(money, found["currency"])
+        for money in (
+            one["saved_per_month"],
+            found["services"][0]["cost_per_month"],
+            left,
+            one["net_per_year"],
+        )
+    )
+    sidecars = f"{plural(found['sidecars'], 'sidecar')} (one per client address)"
+    text = f"{saved} saved - {cost} for {sidecars} = {month} a month, {year} a year"
+    return f"{text}." if left >= 0 else f"{text}: the cost is higher than the saving."
 
 
 def break_even(price_per_gb: float, currency: str) -> str:
@@ -76,12 +113,16 @@ def net_explained(found: Net) -> list[str]:
     cost = amount(found["sidecar_cost_per_month"], found["currency"])
     of = plural(found["sidecars"], "sidecar")
     sums = (
-        f"A service is the captured traffic: {of}, one for each client address where sessions save bytes. "
+        f"A service is the captured traffic: {of}, one for each client address where sessions save bytes: "
+        "all clients at one address count as one. "
         f"Each costs {cost} a month; sidecars that save more: {number(found['sidecars_that_pay'])}. "
         f"A month is 30 days of the same traffic as in the captured {duration(found['captured_seconds'])}; a "
         "year is 12 such months. Sums are rounded only when shown."
     )
-    return [sums, _needs(found["largest"])] if found["largest"] else [sums]
+    if not found["largest"]:
+        return [sums]
+    priced = _BETWEEN_ZONES if found["between_zones"] else _EACH_BYTE
+    return [sums, priced, _needs(found["largest"])]
 
 
 def _needs(one: SidecarNeed) -> str:

@@ -3,6 +3,7 @@
 import json
 import re
 import struct
+from collections import Counter
 from fractions import Fraction
 from pathlib import Path
 
@@ -13,8 +14,9 @@ from hypothesis import strategies as st
 from replay import cli
 from replay.measure import net as model
 from replay.measure.net import AddressSums, need, net
+from replay.measure.zone_places import Zone
 from replay.report.decision import DailyRate
-from replay.report.net import break_even, net_explained, net_in_short, net_table
+from replay.report.net import break_even, net_between_zones, net_explained, net_in_short, net_table
 from tests.replay.tables import CAPTURES
 
 ROOT = Path(__file__).parents[3]
@@ -165,7 +167,10 @@ def test_the_net_sum_is_in_the_first_lines_and_in_a_table(
     assert cli.main(["measure", CAPTURE, *PRICES, "--html", str(page)]) == 0
     text, html = capsys.readouterr().out, page.read_text(encoding="utf-8")
 
-    line = "Net: 8.03 USD saved - 3.50 USD for 1 sidecar = 4.53 USD a month, 54.38 USD a year."
+    line = (
+        "Net: 8.03 USD saved - 3.50 USD for 1 sidecar (one per client address) = 4.53 USD a month, 54.38 USD "
+        "a year."
+    )
     assert line in " ".join(text.split())
     assert line in html
     for told in (text, html):
@@ -190,8 +195,8 @@ def test_a_loss_is_said() -> None:
 
     assert found is not None
     assert net_in_short(found) == (
-        "Net: 0.03 EUR saved - 7.00 EUR for 2 sidecars = -6.97 EUR a month, -83.69 EUR a year: the cost is "
-        "higher than the saving. Sidecars pay at more than 135.04 EUR per GB."
+        "Net: 0.03 EUR saved - 7.00 EUR for 2 sidecars (one per client address) = -6.97 EUR a month, -83.69 "
+        "EUR a year: the cost is higher than the saving. Sidecars pay at more than 135.04 EUR per GB."
     )
     left = net_table(found).columns[4]
     assert [left.unit.sign(value) for value in (-1.5, 0.0, 2.0)] == [-1, 0, 1]
@@ -261,6 +266,95 @@ def test_what_to_do_says_what_the_net_sum_says(capsys: pytest.CaptureFixture[str
     assert "Put it behind a gateway" not in text + html
     for told in (text, html):
         assert "Sidecars pay at more than" in told
+
+
+def zone_of(client: str, broker: str) -> Zone:
+    if not client or not broker:
+        return "unknown"
+    return "same" if client == broker else "other"
+
+
+def saving_between(**ends: int) -> AddressSums:
+    """Return sums that save these bytes between two racks: ``ab`` is from a to b, x is not known."""
+    between = Counter({(key[0].strip("x"), key[1].strip("x")): count for key, count in ends.items()})
+    return AddressSums(connections=1, saved_bytes=between.total(), saved_between=between)
+
+
+def test_bytes_between_zones_have_a_sum_of_their_own() -> None:
+    first = saving_between(ab=6 * 10**8, aa=3 * 10**8)
+    first.add(saving_between(ab=2 * 10**8, xa=10**8))
+    addresses = {"1": first, "2": saving_between(aa=8 * 10**8), "no sidecar": saving_between(ab=-(10**6))}
+    found = net(addresses, RATE, 500.0, zone_of)
+
+    assert found is not None
+    assert found["services"][0]["net_per_month"] == 25_920.0 - 1_000.0
+    assert found["between_zones"] == {
+        "saved_bytes": {"same": 11 * 10**8, "other": 8 * 10**8, "unknown": 10**8},
+        "saved_per_month": 10_368.0,
+        "net_per_month": 9_368.0,
+        "net_per_year": 112_416.0,
+    }
+    assert net_between_zones(found) == (
+        "Net if only bytes between zones cost money (800 MB of 2.00 GB saved, the zones of 100 MB are not "
+        "known): 10,368.00 EUR saved - 1,000.00 EUR for 2 sidecars (one per client address) = 9,368.00 EUR a "
+        "month, 112,416.00 EUR a year."
+    )
+    assert "at the same price" in net_explained(found)[1]
+
+
+def test_bytes_that_stay_in_their_zone_have_no_price_there() -> None:
+    found = net({"1": saving_between(aa=10**9)}, RATE, 500.0, zone_of)
+
+    assert found is not None
+    assert net_between_zones(found) == (
+        "Net if only bytes between zones cost money (0 B of 1.00 GB saved): 0.00 EUR saved - 500.00 EUR for "
+        "1 sidecar (one per client address) = -500.00 EUR a month, -6,000.00 EUR a year: the cost is higher "
+        "than the saving."
+    )
+
+
+@pytest.mark.parametrize("addresses", [{}, {"1": saving_between(xx=10**9)}, {"1": saving_between(ab=-1)}])
+def test_without_a_known_zone_there_is_no_sum_of_bytes_between_zones(
+    addresses: dict[str, AddressSums],
+) -> None:
+    found = net(addresses, RATE, 500.0, zone_of)
+
+    assert found is not None
+    assert found["between_zones"] is None
+    assert net_between_zones(found) == net_between_zones(None) == ""
+
+
+@pytest.mark.parametrize(
+    ("racks", "crossing"),
+    [
+        (["--broker-rack", "127.0.0.0/8=b"], True),
+        (["--broker-rack", "127.0.0.0/8=a"], False),
+        (["--broker-rack", "10.0.0.0/8=a"], None),
+        ([], None),
+    ],
+)
+def test_racks_give_the_sum_of_bytes_between_zones(
+    racks: list[str], crossing: bool | None, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    page = tmp_path / "report.html"
+    racks = [*racks, "--client-rack", "127.0.0.0/8=a"] if racks else []
+    assert cli.main(["measure", CAPTURE, *PRICES, *racks, "--html", str(page)]) == 0
+    text, html = " ".join(capsys.readouterr().out.split()), page.read_text(encoding="utf-8")
+    assert cli.main(["measure", CAPTURE, *PRICES, *racks, "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    found, whole = report["modelled"]["net"]["between_zones"], report["fetch"]["saved_bytes"]
+    for told in (text, html):
+        assert ("Net if only bytes between zones cost money" in told) == (crossing is not None)
+        assert ("name the zones of clients with --client-rack" in told) == (crossing is None)
+        assert "all clients at one address count as one" in told
+
+    if crossing is None:
+        assert found is None
+    else:
+        assert found["saved_bytes"]["other" if crossing else "same"] == whole
+        assert found["saved_bytes"]["unknown"] == 0
+        month = report["modelled"]["net"]["services"][0]["saved_per_month"]
+        assert found["saved_per_month"] == (month if crossing else 0.0)
 
 
 def at_one_time(capture: Path, to: Path) -> str:

@@ -9,7 +9,7 @@ import pytest
 from replay.measure import net
 from replay.report import wording
 from replay.report.csv import COLUMNS, ZONE_COLUMNS
-from replay.report.model import Net, NetRow, Report, SidecarNeed
+from replay.report.model import Net, NetBetweenZones, NetRow, Report, SidecarNeed
 
 DOCS = Path(__file__).parents[3] / "docs"
 PAGE = "".join((DOCS / folder / "report.md").read_text() for folder in ("users", "reference"))
@@ -27,7 +27,7 @@ def test_each_key_of_the_report_is_documented(key: str) -> None:
     assert key in CODE
 
 
-@pytest.mark.parametrize("kind", [Net, NetRow, SidecarNeed])
+@pytest.mark.parametrize("kind", [Net, NetBetweenZones, NetRow, SidecarNeed])
 def test_each_field_of_the_net_sum_is_documented(kind: type) -> None:
     fields = get_type_hints(kind)
     assert fields.keys() <= CODE

@@ -26,8 +26,8 @@ def test_the_whole_of_it_at_80_columns() -> None:
     flat = " ".join(text.split())
     assert flat.startswith(
         "Sessions would save 12.0 GB a day, 83.6 % of the fetch bytes: 7.23 USD a month at 0.02 USD per GB. "
-        "Net: 7.23 USD saved - 3.50 USD for 1 sidecar = 3.73 USD a month, 44.71 USD a year. "
-        "How sure: modelled from 1 h captured (3,600 seconds). "
+        "Net: 7.23 USD saved - 3.50 USD for 1 sidecar (one per client address) = 3.73 USD a month, 44.71 USD "
+        "a year. How sure: modelled from 1 h captured (3,600 seconds). "
         "Not all of the input could be read: captures/node-7.pcap03: the last record is cut after 1,204 of "
         "1,514 bytes (1 more problem below). "
         "1 h from 2026-11-20 22:30:00 UTC: 36 Kafka connections in 2,345,678 packets,"
