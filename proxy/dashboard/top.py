@@ -118,17 +118,22 @@ class GatewayScreen:
             self._live.update(screen, refresh=True)
 
     async def _update(self) -> None:
+        state: Snapshot | GatewayUnreachable
         try:
-            self._state = await ask(self._endpoint)
-            self._rates.add(self._state)
+            state = await ask(self._endpoint)
         except UnreachableError as error:
             last = self._state.last if isinstance(self._state, GatewayUnreachable) else self._state
             since = monotonic() - self._reached_at
-            self._state = GatewayUnreachable(
-                address=str(self._endpoint), reason=str(error), seconds=since, last=last
-            )
+            reason, address = str(error), str(self._endpoint)
+            state = GatewayUnreachable(address=address, reason=reason, seconds=since, last=last)
         else:
             self._reached_at = monotonic()
+        # The user may have paused while the gateway was asked.
+        if self.choice.paused and self._state is not None:
+            return
+        self._state = state
+        if isinstance(state, Snapshot):
+            self._rates.add(state)
 
     def _listed(self) -> Listed:
         if self._state is None:

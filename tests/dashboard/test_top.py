@@ -38,6 +38,7 @@ class StubGateway:
         self.body: bytes | None = None
         self.status = 200
         self.asked: list[str] = []
+        self.answered = 0
         self.authorization = ""
         self.responses = threading.Event()
         """While this event is cleared, requests get no answer."""
@@ -59,6 +60,7 @@ class StubGateway:
                 with suppress(BrokenPipeError, ConnectionResetError):  # who waited too long has left
                     self.end_headers()
                     self.wfile.write(body)
+                stub.answered += 1
 
             def log_message(self, *_: object) -> None:
                 pass
@@ -201,6 +203,22 @@ def test_keys_sort_filter_pause_help_and_quit(stub: StubGateway) -> None:
         assert {"\x1b[?25h", "\x1b[?1049l"} <= set(CONTROL.findall(terminal.all)[-4:]), (
             "cursor and screen are back"
         )
+
+
+def test_an_answer_to_what_was_asked_before_a_pause_changes_nothing(stub: StubGateway) -> None:
+    with top(stub) as terminal:
+        terminal.sees("  ready  ")
+        stub.responses.clear()
+        terminal.until(lambda _: len(stub.asked) > stub.answered, "a request")
+        terminal.press("p")
+        terminal.sees("PAUSED")
+        stub.scene = "draining"
+        stub.responses.set()
+        terminal.until(lambda _: len(stub.asked) == stub.answered, "the response")
+        terminal.press("h")
+        terminal.sees("move the mark")
+        terminal.press("h")
+        assert "  ready  " in terminal.sees("PAUSED")
 
 
 def test_rows_are_opened_expanded_and_scrolled(stub: StubGateway) -> None:
