@@ -8,7 +8,8 @@ import re
 from dataclasses import dataclass, field
 
 MAX_PORT = 65535
-MAX_NODE_ID = 2**31 - 1
+MAX_INT32 = 2**31 - 1
+MAX_NODE_ID = MAX_INT32
 """The highest id of a broker: `node_id` is an int32 (MetadataResponse.json)."""
 WILDCARDS = frozenset({"0.0.0.0", "::", ""})  # noqa: S104 - names that an operator may write; binds nothing
 LOOPBACK_OF = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - looked up, not bound

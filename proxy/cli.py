@@ -15,11 +15,13 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any, Final, NoReturn
 
+from proxy.addresses import MAX_INT32, whole_number
 from proxy.completion import SHELLS, script
 from proxy.config import GROUPS, OPTIONS, TOP_OPTIONS, read
 from proxy.exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, complain, complain_of_variables
 from proxy.installing import PIPX_FILE, command_for_extra
 from proxy.options import ConfigError, Option, OptionsFile
+from proxy.printable import brief
 from proxy.units import did_you_mean, usage
 from proxy.version import VERSION
 
@@ -245,9 +247,9 @@ def _command(argv: Sequence[str]) -> int:
 
 
 def _count(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of gateways; example: 200")
-    return int(text)
+    if (number := whole_number(text, 1, MAX_INT32)) is None:
+        raise argparse.ArgumentTypeError(f"{brief(repr(text))} is not a number of gateways; example: 200")
+    return number
 
 
 def _misspelt(command: str, unknown: list[str]) -> str:

@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from proxy.addresses import MAX_NODE_ID, Address, BrokerPorts, whole_number
+from proxy.addresses import MAX_INT32, MAX_NODE_ID, Address, BrokerPorts, whole_number
 from proxy.error_text import reason_of
 from proxy.options import ConfigError, Given, Option, find, misspelt, option, parse
 from proxy.units import milliseconds, seconds, size, switch, word
@@ -66,9 +66,9 @@ def _one_of(*words: str) -> Callable[[str], str]:
 
 def _whole(lowest: int) -> Callable[[str], int]:
     def parse(text: str) -> int:
-        if not text.isascii() or not text.isdecimal() or int(text) < lowest:
-            raise ValueError(f"{text!r} must be an integer >= {lowest}")
-        return int(text)
+        if (number := whole_number(text, lowest, MAX_INT32)) is None:
+            raise ValueError(f"{text!r} must be an integer from {lowest} to {MAX_INT32}")
+        return number
 
     return parse
 

@@ -9,11 +9,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Self, TypeVar, cast
+from typing import Any, Final, Self, TypeVar, cast
+
+from proxy.printable import brief, printable
 
 _PREFIX = "FETCHGATE_"
 _FILE_VARIABLE = "FETCHGATE_CONFIG"
 _IN_FOLDER = "fetchgate.toml"
+_MOST: Final = 4 << 20
+"""The length of a file, in characters, above which it is not read: most likely it is another file."""
 _Value = TypeVar("_Value")
 _ALMOST = 0.9
 """The similarity at which a variable's name counts as a misspelt option (ratio of `difflib`, 0 to 1)."""
@@ -159,7 +163,7 @@ def parse(options: Sequence[Option], given: Mapping[str, Given]) -> dict[str, An
         try:
             values[option.name] = option.parse(found.text)
         except ValueError as error:
-            raise ConfigError(f"{found.called}: {error}") from None
+            raise ConfigError(f"{found.called}: {brief(str(error))}") from None
     return values
 
 
@@ -214,12 +218,35 @@ def _read_toml(file: str, known: Sequence[Option]) -> dict[str, str]:
     import tomllib  # noqa: PLC0415 - most gateways have no file
 
     try:
-        document = tomllib.loads(Path(file).read_text(encoding="utf-8"))
+        document = tomllib.loads(_content(Path(file)))
+        return {key: _toml_text(file, key, value, known) for key, value in document.items()}
+    except ConfigError:
+        raise
     except OSError as error:
         raise ConfigError(f"--config {file}: {error.strerror or error}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--config {file} is not TOML: {error}") from None
-    return {key: _toml_text(file, key, value, known) for key, value in document.items()}
+        raise ConfigError(f"--config {file} is not TOML: {brief(str(error))}") from None
+    except RecursionError:
+        raise ConfigError(f"--config {file}: its lists or tables are nested too deeply") from None
+    except ValueError:  # int() and str() refuse thousands of digits
+        raise ConfigError(f"--config {file}: a number has thousands of digits") from None
+
+
+def _content(file: Path) -> str:
+    """Return the text of a file.
+
+    Raises:
+        ConfigError: the file is a pipe, or too long.
+        OSError: the file can't be read.
+        UnicodeDecodeError: the file is not UTF-8.
+    """
+    if file.is_fifo():  # reading it would block the gateway until somebody writes
+        raise ConfigError(f"--config {file}: it is a pipe, which can't be read again; give a file")
+    with file.open(encoding="utf-8") as opened:
+        text = opened.read(_MOST + 1)
+    if len(text) > _MOST:
+        raise ConfigError(f"--config {file}: it is longer than {_MOST >> 20} MiB")
+    return text
 
 
 def _toml_text(file: str, key: str, value: object, known: Sequence[Option]) -> str:
@@ -232,10 +259,12 @@ def _toml_text(file: str, key: str, value: object, known: Sequence[Option]) -> s
     if isinstance(value, dict) and any(option.name == key and option.table for option in known):
         return json.dumps(value, default=str)
     if key not in names and isinstance(value, dict):
+        key = brief(printable(key))
         raise ConfigError(f"[{key}] in {file}: tables are not allowed; write options without [{key}]")
     if key not in names:
         close = _closest(key.replace("-", "_"), names)
-        raise ConfigError(f"{key} in {file}: no such option" + (f"; did you mean {close}?" if close else ""))
+        meant = f"; did you mean {close}?" if close else ""
+        raise ConfigError(f"{brief(printable(key))} in {file}: no such option{meant}")
     if isinstance(value, bool):
         return "on" if value else "off"
     if isinstance(value, (str, int, float)):

@@ -15,8 +15,9 @@ _SIZES: Final = {"b": 1} | {
     for name, base in ((letter, 1024), (f"{letter}ib", 1024), (f"{letter}b", 1000))
 }
 _MILLISECONDS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
-_WITH_UNIT: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([a-z]+)")
-_PLAIN: Final = re.compile(r"[0-9]+(?:\.0+)?")
+_WITH_UNIT: Final = re.compile(r"0*([0-9]{1,18}(?:\.[0-9]{1,100})?) ?([a-z]+)")
+"""A number and a unit. A number has so few digits that `int` and `float` can hold what comes of it."""
+_PLAIN: Final = re.compile(r"0*([0-9]{1,18})(?:\.0+)?")
 """A whole number, possibly with zeros after the decimal point: TOML writes 1.5e9 as 1500000000.0."""
 _SWITCHES: Final = dict.fromkeys(("on", "true", "yes", "1"), "on") | dict.fromkeys(
     ("off", "false", "no", "0"), "off"
@@ -29,8 +30,8 @@ def size(text: str, lowest: int = 0) -> int:
     Raises:
         ValueError: the text is not a size, or the size is below `lowest`. The message is for the operator.
     """
-    if _PLAIN.fullmatch(text.strip()):
-        found = int(text.strip().partition(".")[0])
+    if plain := _PLAIN.fullmatch(text.strip()):
+        found = int(plain[1])
     else:
         number, divisor, unit = _parts(text)
         if unit not in _SIZES:
@@ -63,8 +64,8 @@ def milliseconds(text: str) -> int:
     Raises:
         ValueError: the text is not a time. The message is for the operator.
     """
-    if _PLAIN.fullmatch(text.strip()):
-        return int(text.strip().partition(".")[0])
+    if plain := _PLAIN.fullmatch(text.strip()):
+        return int(plain[1])
     number, divisor, unit = _parts(text)
     if unit not in _MILLISECONDS:
         raise ValueError(f"{text!r} is not a time; give milliseconds, or a unit as in 500ms, 30s, 5m or 1h")

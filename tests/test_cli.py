@@ -924,9 +924,10 @@ def test_check_assumes_the_default_of_brokers_that_it_can_not_ask(
 def test_a_number_of_gateways_is_for_check_alone(capsys: pytest.CaptureFixture[str]) -> None:
     told = "fetchgate proxy: --gateways N needs --check; see fetchgate proxy --help"
     assert _fails(capsys, "proxy", "-b", "kafka:9092", "--gateways", "3") == (2, told)
-    told = "fetchgate proxy: argument --gateways: '0' is not a number of gateways; example: 200"
-    told += "; see fetchgate proxy --help"
-    assert _fails(capsys, "proxy", "-b", "kafka:9092", "--check", "--gateways", "0") == (2, told)
+    for text, shown in (("0", "'0'"), ("9" * 5000, f"'{'9' * 299} ... {'9' * 299}'")):
+        told = f"fetchgate proxy: argument --gateways: {shown} is not a number of gateways; example: 200"
+        told += "; see fetchgate proxy --help"
+        assert _fails(capsys, "proxy", "-b", "kafka:9092", "--check", "--gateways", text) == (2, told)
 
 
 def test_check_lets_a_gateway_that_shares_its_ports_have_them(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,3 +1,4 @@
+import os
 import re
 from dataclasses import fields, replace
 from pathlib import Path
@@ -132,7 +133,10 @@ def test_options_of_tls_that_need_another_name_it(options: dict[str, str], messa
         ("1=", "'1=' is not the id of a broker and a file; write ID=FILE, as in 1=kafka-1.pem"),
         ("-1=c", "'-1=c' is not the id of a broker and a file; write ID=FILE, as in 1=kafka-1.pem"),
         ("2147483648=a", "'2147483648=a': the id of a broker is at most 2147483647"),
-        ("9" * 5_000 + "=a", f"'{'9' * 5_000}=a': the id of a broker is at most 2147483647"),
+        (
+            "9" * 5_000 + "=a",
+            f"'{'9' * 299} ... {'9' * 255}=a': the id of a broker is at most 2147483647",
+        ),
         ("1=a,01=b", "'01=b': broker 1 has a file already"),
     ],
 )
@@ -188,7 +192,8 @@ def test_an_endpoint_can_be_off() -> None:
         ("bootstrap", "9092", "--bootstrap: '9092' has no host; write HOST:PORT"),
         ("sessions", "maybe", "--sessions: 'maybe' is not one of on, off"),
         ("client_sessions", "maybe", "--client-sessions: 'maybe' is not one of auto, on, off"),
-        ("max_sessions", "-1", "--max-sessions: '-1' must be an integer >= 0"),
+        ("max_sessions", "-1", "--max-sessions: '-1' must be an integer from 0 to 2147483647"),
+        ("workers", "2147483648", "--workers: '2147483648' must be an integer from 1 to 2147483647"),
         (
             "max_fetch_bytes",
             "10,20",
@@ -253,12 +258,47 @@ def test_a_value_that_cant_be_used_names_its_flag(name: str, text: str, message:
     assert _error(NEEDED | {name: text}) == message
 
 
+_DIGITS = "9" * 5000
+"""More digits than Python's `int` and `str` accept."""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        _DIGITS,
+        "0" * 5000 + "x",
+        f"a={_DIGITS}",
+        f"{_DIGITS}=a",
+        f"{_DIGITS}s",
+        f"1.{_DIGITS}m",
+        f"kafka:{_DIGITS}",
+        f'{{"a": [{_DIGITS}]}}',
+        "[" * 5000,
+    ],
+    ids=range(9),
+)
+def test_a_value_of_thousands_of_characters_is_refused_in_a_line_of_hundreds(text: str) -> None:
+    refused = {}
+    for name in {each.name for each in OPTIONS}:
+        try:
+            load(NEEDED | {name: text}, {}, None)
+        except ConfigError as error:
+            refused[name] = str(error)
+    assert {"max_sessions", "max_inflight_bytes", "listen", "cooperative_lanes"} <= refused.keys()
+    for name, told in refused.items():
+        assert told.startswith(f"--{name.replace('_', '-')}"), told
+        assert len(told) < 1000
+        assert "sys.set_int_max_str_digits" not in told, "advice of Python's own"
+
+
 def test_a_value_from_elsewhere_names_where_it_stands(tmp_path: Path) -> None:
     file = tmp_path / "gate.toml"
     file.write_text('max_sessions = "many"\n')
 
     assert _error(NEEDED, {"FETCHGATE_SESSIONS": "2"}) == "FETCHGATE_SESSIONS: '2' is not one of on, off"
-    assert _error(NEEDED, {}, str(file)) == (f"max_sessions in {file}: 'many' must be an integer >= 0")
+    assert _error(NEEDED, {}, str(file)) == (
+        f"max_sessions in {file}: 'many' must be an integer from 0 to 2147483647"
+    )
 
 
 SIZES_AND_TIMES = {
@@ -379,7 +419,18 @@ def test_two_listeners_at_one_address_are_seen_at_once() -> None:
         ),
         ("listen = { a = 1 }\n", "listen in {file}: give a string, a number, or a list of them"),
         ("bootstrap = [[1]]\n", "bootstrap in {file}: give a string, a number, or a list of them"),
+        (f"max_sessions = {_DIGITS}\n", "--config {file}: a number has thousands of digits"),
+        (f"max_sessions = 0x{_DIGITS}\n", "--config {file}: a number has thousands of digits"),
+        (
+            f"[cooperative_lanes]\na = 0x{_DIGITS}\n",
+            "--config {file}: a number has thousands of digits",
+        ),
+        ("a = " + "[" * 5000, "--config {file}: its lists or tables are nested too deeply"),
+        ('"a\\u001b\\n" = 1\n', "a\\x1b\\n in {file}: no such option"),
+        (f"{'a' * 5000} = 1\n", f"{'a' * 300} ... {'a' * 300} in {{file}}: no such option"),
+        ("#" * (4 << 20) + "\n", "--config {file}: it is longer than 4 MiB"),
     ],
+    ids=range(13),
 )
 def test_a_file_that_cant_be_used_says_where(tmp_path: Path, text: str, message: str) -> None:
     file = tmp_path / "gate.toml"
@@ -395,6 +446,14 @@ def test_a_file_that_cant_be_read_says_why(tmp_path: Path) -> None:
     (tmp_path / "latin.toml").write_bytes(b'listen = "\xe9"')
     assert _error(NEEDED, {}, str(tmp_path / "latin.toml")).startswith(
         f"--config {tmp_path / 'latin.toml'} is not TOML: 'utf-8' codec can't decode"
+    )
+
+
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(pipe := tmp_path / "fetchgate.toml")
+
+    assert _error(NEEDED, {}, str(pipe)) == (
+        f"--config {pipe}: it is a pipe, which can't be read again; give a file"
     )
 
 

@@ -10,13 +10,13 @@ import replay
 
 ROOT = Path(__file__).parents[1]
 FLOORS = (
+    ("proxy.printable",),
     (
         "proxy.addresses",
         "proxy.installing",
         "proxy.logger",
         "proxy.options",
         "proxy.error_text",
-        "proxy.printable",
         "proxy.adding",
         "proxy.units",
         "proxy.version",

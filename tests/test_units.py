@@ -29,7 +29,23 @@ def test_a_size_may_have_a_unit(text: str, bytes_: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "m", "-1", "1.5", "1e6", "10x", "10 m b", "1.m", "٣", "0x10", "1_000", "inf"]
+    "text",
+    [
+        "",
+        "m",
+        "-1",
+        "1.5",
+        "1e6",
+        "10x",
+        "10 m b",
+        "1.m",
+        "٣",
+        "0x10",
+        "1_000",
+        "inf",
+        "9" * 5000,
+        "9" * 400 + "m",
+    ],
 )
 def test_what_is_no_size_is_refused_with_examples(text: str) -> None:
     with pytest.raises(ValueError, match="is not a size; give bytes, or a unit as in 10m"):
@@ -61,7 +77,9 @@ def test_a_time_may_have_a_unit(text: str, found: float) -> None:
     assert seconds(text) == found
 
 
-@pytest.mark.parametrize("text", ["", "soon", "-1", "inf", "nan", "5d", "1m30s", "s", "10m b"])
+@pytest.mark.parametrize(
+    "text", ["", "soon", "-1", "inf", "nan", "5d", "1m30s", "s", "10m b", "9" * 400 + "s"]
+)
 def test_what_is_no_time_is_refused_with_examples(text: str) -> None:
     with pytest.raises(ValueError, match="is not a time; give seconds, or a unit as in 500ms, 30s, 5m or 1h"):
         seconds(text)
@@ -72,8 +90,15 @@ def test_an_option_in_milliseconds_takes_the_same_units() -> None:
     assert [milliseconds(text) for text in texts] == [120_000, 120_000, 500, 120_000, 500, 3_600_000]
     with pytest.raises(ValueError, match=r"'1\.5' is not a time; give milliseconds, or a unit"):
         milliseconds("1.5")
-    with pytest.raises(ValueError, match="'-1' is not a time"):
-        milliseconds("-1")
+    for text in ("-1", "9" * 5000, "9" * 5000 + "h"):
+        with pytest.raises(ValueError, match=f"'{text}' is not a time"):
+            milliseconds(text)
+
+
+def test_a_number_may_have_zeros_before_it() -> None:
+    zeros = "0" * 5000
+    assert (size(zeros + "1"), size(zeros), size(zeros + "2k")) == (1, 0, 2048)
+    assert (milliseconds(zeros + "7"), milliseconds(zeros + "7s")) == (7, 7000)
 
 
 @pytest.mark.parametrize("text", ["on", "true", "yes", "1", "On", "TRUE", " yes "])

@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
+from proxy.addresses import MAX_INT32, whole_number
 from proxy.cooperative.positions import TopicPartition
 from proxy.cooperative.ranges import FULL, KeyRanges, RangeError, Split, check_ranges
 
@@ -104,6 +105,10 @@ def named_lanes(text: str) -> dict[str, NamedLane]:
         document = json.loads(text)
     except json.JSONDecodeError as error:
         raise RangeError(f"it is not JSON: {error}") from None
+    except RecursionError:
+        raise RangeError("its tables are nested too deeply") from None
+    except ValueError:  # int() refuses thousands of digits
+        raise RangeError("a number has thousands of digits") from None
     lanes: dict[str, NamedLane] = {}
     for group, of_group in _items(document, "it"):
         for name, of_lane in _items(of_group, group):
@@ -119,7 +124,7 @@ def named_lanes(text: str) -> dict[str, NamedLane]:
 def _ranges(lane: str, document: object) -> Iterator[tuple[TopicPartition, KeyRanges]]:
     for topic, of_topic in _items(document, f"lane {lane}"):
         for partition, pairs in _items(of_topic, f"lane {lane}, topic {topic}"):
-            if not (partition.isascii() and partition.isdecimal()):
+            if (number := whole_number(partition, 0, MAX_INT32)) is None:
                 raise RangeError(
                     f"lane {lane}, topic {topic}: {partition} is not the number of a partition; "
                     "put a topic with dots into quotes"
@@ -128,7 +133,7 @@ def _ranges(lane: str, document: object) -> Iterator[tuple[TopicPartition, KeyRa
             if not isinstance(pairs, list):
                 raise RangeError(f"{where}: give a list of ranges, as in [[0, 1000]]")
             ranges = tuple(sorted(_pair(where, pair) for pair in pairs))
-            yield (topic.encode(), int(partition)), ranges or FULL
+            yield (topic.encode(), number), ranges or FULL
 
 
 def _pair(where: str, pair: object) -> tuple[int, int]:

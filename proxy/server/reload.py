@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from time import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from proxy.config import LIVE, Config, changes, load, with_live
 from proxy.net.tls import Stamp, stamp
@@ -15,6 +15,9 @@ from proxy.telemetry import logs
 
 if TYPE_CHECKING:
     from proxy.server.supervisor import Supervisor
+
+_LEFT_OUT: Final[Stamp] = (-1, -1, -1)
+"""The stamp of a file that was left out. No file has it, so `Reloader` reads the file and reports it."""
 
 
 def load_first(arguments: Mapping[str, Any], environ: Mapping[str, str]) -> tuple[Config, Stamp]:
@@ -33,10 +36,13 @@ def load_first(arguments: Mapping[str, Any], environ: Mapping[str, str]) -> tupl
     read = _stamp_of(file)
     try:
         return load(arguments, environ, file.path()), read
-    except ConfigError:
+    except ConfigError as error:
         if not file.is_optional:
             raise
-        return load(arguments, environ, None), None
+        try:
+            return load(arguments, environ, None), _LEFT_OUT
+        except ConfigError:
+            raise error from None
 
 
 class Reloader:
@@ -47,7 +53,7 @@ class Reloader:
         config: the options at the start.
         load: reads all options again, from all sources.
         file: the file of ``--config``.
-        read: the stamp of the file from which `config` was read. None if it was read without a file.
+        read: the stamp of the file from which `config` was read. None if there was no file.
     """
 
     def __init__(

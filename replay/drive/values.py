@@ -8,17 +8,15 @@ import argparse
 import base64
 import binascii
 from collections.abc import Callable
-from typing import Final
 
-from proxy.addresses import Address
+from proxy.addresses import MAX_INT32, Address, whole_number
+from proxy.printable import brief
 from proxy.protocol.primitives import UUID_BYTES
 from proxy.units import milliseconds, seconds
 from proxy.units import size as bytes_of
 from replay.drive.mapping import OffsetPolicy
 from replay.drive.script import READS
 from replay.protocol.names import NAMES
-
-_INT32: Final = 0x7FFF_FFFF
 
 
 def address(text: str) -> Address:
@@ -63,8 +61,8 @@ def _int32(text: str, read: Callable[[str], int]) -> int:
         found = read(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
-    if found > _INT32:
-        raise argparse.ArgumentTypeError(f"{text!r} is more than a fetch can say: {_INT32}")
+    if found > MAX_INT32:
+        raise argparse.ArgumentTypeError(f"{text!r} is more than a fetch can say: {MAX_INT32}")
     return found
 
 
@@ -94,10 +92,10 @@ def port(text: str) -> int:
     return _whole(text, 1, 0xFFFF)
 
 
-def _whole(text: str, lowest: int, highest: int = _INT32) -> int:
-    if not text.isascii() or not text.isdigit() or not lowest <= int(text) <= highest:
-        raise argparse.ArgumentTypeError(f"{text!r} must be an integer from {lowest} to {highest}")
-    return int(text)
+def _whole(text: str, lowest: int, highest: int = MAX_INT32) -> int:
+    if (number := whole_number(text, lowest, highest)) is None:
+        raise argparse.ArgumentTypeError(f"{brief(repr(text))} must be an integer from {lowest} to {highest}")
+    return number
 
 
 def offsets(text: str) -> OffsetPolicy:

@@ -23,9 +23,10 @@ from typing import Final, NoReturn, TypeVar
 
 from rich.console import Console
 
+from proxy.addresses import MAX_PORT, whole_number
 from proxy.core.fetch_floors import MAX_MIN_BYTES, MAX_WAIT_MS
 from proxy.installing import command_for_extra
-from proxy.printable import printable
+from proxy.printable import brief, printable
 from proxy.units import seconds
 from proxy.units import size as bytes_of
 from replay.capture.files.outputs import why_not
@@ -613,15 +614,17 @@ def _version() -> str:
 
 
 def _port(text: str) -> int:
-    if text.isdecimal() and 0 < int(text) < 1 << 16:
-        return int(text)
-    raise argparse.ArgumentTypeError(f"{text} is not a port (1 to 65535)")
+    if (port := whole_number(text, 1, MAX_PORT)) is None:
+        raise argparse.ArgumentTypeError(f"{brief(text)} is not a port (1 to {MAX_PORT})")
+    return port
 
 
 def _members(text: str) -> int:
-    if text.isascii() and text.isdecimal() and int(text) in MEMBERS:
-        return int(text)
-    raise argparse.ArgumentTypeError(f"{text} is not a number of members ({MEMBERS[0]} to {MEMBERS[-1]})")
+    if (number := whole_number(text, MEMBERS[0], MEMBERS[-1])) is None:
+        raise argparse.ArgumentTypeError(
+            f"{brief(text)} is not a number of members ({MEMBERS[0]} to {MEMBERS[-1]})"
+        )
+    return number
 
 
 def _rack(read: Callable[[str], _Named]) -> Callable[[str], _Named]:

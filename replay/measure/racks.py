@@ -8,8 +8,10 @@ from functools import lru_cache
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import Final, TypeAlias
 
+from proxy.addresses import MAX_NODE_ID, whole_number
+from proxy.printable import brief
+
 Network: TypeAlias = IPv4Network | IPv6Network
-_MAX_ID: Final = (1 << 31) - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,13 +62,13 @@ def broker_rack(text: str) -> tuple[int | Network, str]:
     key, equals, rack = text.partition("=")
     if equals and rack:
         if key.isascii() and key.isdecimal():
-            if int(key) <= _MAX_ID:
-                return int(key), rack
+            if (node_id := whole_number(key, 0, MAX_NODE_ID)) is not None:
+                return node_id, rack
         elif (network := _network(key)) is not None:
             return network, rack
     raise ValueError(
-        f"{text} is not ID=NAME, such as 1=us-east-1a; brokers without a known id can be named by their "
-        "address or network: 10.0.1.0/24=us-east-1a"
+        f"{brief(text)} is not ID=NAME, such as 1=us-east-1a; brokers without a known id can be named by "
+        "their address or network: 10.0.1.0/24=us-east-1a"
     )
 
 

@@ -29,6 +29,8 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import StructField, StructType
 
+from proxy.addresses import MAX_INT32, whole_number
+from proxy.printable import brief
 from proxy.protocol.api import ApiKey
 from proxy.units import did_you_mean
 from replay.capture.files.secrets import load
@@ -158,6 +160,7 @@ def _numbers(options: MutableMapping[str, str], name: str) -> list[int]:
     """Return the numbers in an option. Return an empty list if it is not set."""
     texts = [text.strip() for text in options.get(name, "").split(",")]
     texts = texts if texts != [""] else []
-    if not all(text.isascii() and text.isdecimal() and int(text) for text in texts):
-        raise InputError(f"kafka-pcap: option {name}: {options[name]} is not a number >= 1")
-    return [int(text) for text in texts]
+    numbers = [number for text in texts if (number := whole_number(text, 1, MAX_INT32))]
+    if len(numbers) < len(texts):
+        raise InputError(f"kafka-pcap: option {name}: {brief(options[name])} is not a number >= 1")
+    return numbers

@@ -27,6 +27,10 @@ def test_lanes_are_read_by_name() -> None:
     ("text", "told"),
     [
         ("x", "it is not JSON"),
+        ('{"g": %s}' % ("9" * 5000), "a number has thousands of digits"),
+        ('{"g":' * 5000, "its tables are nested too deeply"),
+        ('{"g": {"a": {"t": {"2147483648": []}}}}', "lane a, topic t: 2147483648 is not the number of"),
+        ('{"g": {"a": {"t": {"%s": []}}}}' % ("9" * 5000), "lane a, topic t: 9999"),
         ("[]", "it: [] is not a table"),
         ('{"g": 1}', "g: 1 is not a table"),
         ('{"g": {"a": []}}', "lane a: [] is not a table"),

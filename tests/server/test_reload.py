@@ -4,9 +4,11 @@ mistakes.
 
 import asyncio
 import json
+import os
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ import structlog
 from structlog.testing import capture_logs
 
 from proxy.config import load
-from proxy.options import OptionsFile
+from proxy.options import ConfigError, OptionsFile
 from proxy.server import reload, server
 from proxy.server.gateway import Gateway
 from proxy.server.reload import Reloader, load_first
@@ -246,6 +248,71 @@ def test_a_wrong_file_in_a_folder_keeps_no_gateway_from_starting(tmp_path: Path)
             assert gate.health().reasons == []
 
     run(scene())
+
+
+@pytest.mark.usefixtures("_quick")
+@pytest.mark.parametrize("start", ["absent", "wrong"])
+def test_whatever_is_there_instead_of_a_file_is_reported_and_left_behind(start: str, tmp_path: Path) -> None:
+    """Nothing ends the task that watches the file, and none of it keeps the gateway from working."""
+    file = tmp_path / "fetchgate.toml"
+    if start == "wrong":
+        file.write_text("max_sessions = " + "9" * 5000)
+
+    def pipe() -> None:
+        os.mkfifo(file)
+
+    wrong: dict[str, tuple[Callable[[], object], str]] = {
+        "digits": (lambda: file.write_text("max_sessions = " + "9" * 5000), "thousands of digits"),
+        "hex": (lambda: file.write_text("max_sessions = 0x" + "f" * 5000), "thousands of digits"),
+        "depth": (lambda: file.write_text("a = " + "[" * 5000), "nested too deeply"),
+        "bytes": (lambda: file.write_bytes(b"\xff" * 9), "is not TOML"),
+        "pipe": (pipe, "it is a pipe"),
+        "folder": (file.mkdir, "Is a directory"),
+        "loop": (lambda: file.symlink_to(file), "symbolic links"),
+    }
+
+    def reported(gate: Gateway, told: str) -> bool:
+        return any(told in each for each in gate.health().reasons)
+
+    def applied(gate: Gateway, limit: int) -> bool:
+        return gate.server.sessions.max_sessions == limit
+
+    async def scene() -> None:
+        async with _following(tmp_path) as (gate, _):
+            for place, (make, told) in enumerate(wrong.values(), 1):
+                file.unlink(missing_ok=True)
+                make()
+                await until(partial(reported, gate, told))
+                assert gate.server.sessions.max_sessions == (500 if place == 1 else place - 1)
+                file.rmdir() if file.is_dir() else file.unlink()
+                file.write_text(f"max_sessions = {place}")
+                await until(partial(applied, gate, place))
+                assert gate.health().state == "ready"
+
+    run(scene())
+
+
+@pytest.mark.usefixtures("_quick")
+def test_a_file_that_could_not_even_be_looked_at_is_reported(tmp_path: Path) -> None:
+    """It has no stamp, as if it were absent."""
+    (tmp_path / "fetchgate.toml").symlink_to("fetchgate.toml")
+
+    async def scene() -> None:
+        async with _following(tmp_path) as (gate, _):
+            await until(lambda: "symbolic links" in "".join(gate.health().reasons))
+
+    run(scene())
+
+
+def test_a_gateway_that_cant_start_without_the_file_says_what_is_wrong_with_it(tmp_path: Path) -> None:
+    file = tmp_path / "fetchgate.toml"
+    for text, flags, told in (
+        ('bootstrap = "kafka:9092"\nsesions = true\n', {}, f"sesions in {file}: no such option"),
+        ('bootstrap = "kafka:9092"\n', {"workers": "x"}, "--workers: 'x' must be an integer"),
+    ):
+        file.write_text(text)
+        with pytest.raises(ConfigError, match=re.escape(told)):
+            load_first({"config": str(tmp_path), **flags}, {})
 
 
 @pytest.mark.usefixtures("_quick")

@@ -51,6 +51,7 @@ def test_a_value_is_read(read: Callable[[str], object], text: str, value: object
         (values.duration, "0ms", "'0ms' must be above 0"),
         (values.admin, "kafka", "'kafka' has no port; write HOST:PORT"),
         (values.count, "2147483648", "'2147483648' must be an integer from 1 to 2147483647"),
+        (values.count, "9" * 5000, "9' must be an integer from 1 to 2147483647"),
         (values.port, "0", "'0' must be an integer from 1 to 65535"),
         (values.offsets, "", "'' is not one of keep, clamp, earliest, latest"),
         (values.apis, "Produce,Fetch it", "'Fetch it' is not one of AddOffsetsToTxn, "),

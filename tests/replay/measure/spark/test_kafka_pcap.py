@@ -73,6 +73,7 @@ def test_tls_is_read_with_a_key_log(spark: SparkSession, tmp_path: Path) -> None
     [
         ("none.pcap", {}, "none.pcap: no such file"),
         (str(ROOT / "README.md"), {}, "README.md: neither pcap nor pcapng"),
+        (str(CAPTURES), {"ports": "9" * 5000}, "9 is not a number >= 1"),
         (str(CAPTURES), {"partitions": "0"}, "option partitions: 0 is not a number >= 1"),
         (str(CAPTURES), {"port": "9092"}, "kafka-pcap: no option port; there are keylog, partitions, ports"),
         (str(CAPTURES), {"keylog": __file__}, "test_kafka_pcap.py: no secrets in it; a key log has"),
