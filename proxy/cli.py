@@ -59,7 +59,7 @@ values:
              of 1024; KB, MB and GB are powers of 1000
   TIME       seconds, or a number with a unit: 500ms, 30s, 5m, 1h
   on|off     or true|false, yes|no, 1|0
-  HOST:PORT  to listen at, :9000 and 9000 are at 127.0.0.1, the host of the defaults; 0.0.0.0:9000 is at all
+  HOST:PORT  to listen at: :9000 and 9000 are at 127.0.0.1, the host of the defaults; 0.0.0.0:9000 is at all
              addresses of this machine; port 0 is a free port
 
 Every option is also an environment variable (--max-sessions: FETCHGATE_MAX_SESSIONS) and a key of the TOML
@@ -76,7 +76,7 @@ examples:
   fetchgate top --admin 10.0.0.7:9464 --interval 500ms
   fetchgate top --admin https://gate.example:9464 --ca ca.pem --token-file token
   fetchgate top --admin 10.0.0.7:9464 --admin 10.0.0.8:9464
-      a row for each gateway, what is wrong first; Enter opens one
+      a row for each gateway, those with problems first; Enter opens one
   fetchgate top --admin @gateways
       the same for a file with one address a line
   kubectl get pods -l app=orders -o json | fetchgate top --admin -

@@ -116,7 +116,7 @@ def _rack(text: str) -> str:
         except OSError as error:
             reason = reason_of(error)
             raise ValueError(
-                f"{where}can't be read: {reason}; give one that can, or the name without @"
+                f"{where}can't be read: {reason}; name a readable file, or give the name without @"
             ) from None
         except UnicodeDecodeError:
             raise ValueError(f"{where}is not text in UTF-8; it must have one line, a rack's name") from None
@@ -169,7 +169,7 @@ def _by_client(text: str, read: Callable[[str], _Value], metavar: str = "SIZE") 
         value = read(written)
         if client_id in found:
             whose = f"client id {client_id}" if client_id else "all clients"
-            raise ValueError(f"{text!r} has two numbers for {whose}; give one, and ID={metavar} for others")
+            raise ValueError(f"{text!r} has two values for {whose}; give one, and ID={metavar} for others")
         found[client_id] = value
     return found
 
@@ -235,7 +235,7 @@ def _asked_admins(text: str) -> tuple[tuple[Address, bool] | str, ...]:
     if not items:
         raise ValueError("it is empty; write HOST:PORT, or @FILE")
     if "@" in items:
-        raise ValueError("@ has no file behind it; write @FILE, or HOST:PORT")
+        raise ValueError("@ has no file after it; write @FILE, or HOST:PORT")
     return tuple(item if item == "-" or item.startswith("@") else asked_admin(item) for item in items)
 
 
@@ -416,8 +416,8 @@ class Config:
         parse=switch,
         default="off",
         help="which partitions come first if a response has no room for all (max_bytes); on: the first ones "
-        "in the list of the fetch, and such fetches use no session; off: in a session, those that waited "
-        "longest",
+        "in the fetch's list (the gateway sends these fetches without a session); off: in a session, those "
+        "that waited longest",
         live=True,
     )
     max_fetch_bytes: Mapping[str, int] = option(
@@ -551,7 +551,8 @@ class Config:
         parse_transparent=_left_out(frozenset[str](), "clients get the brokers' own Metadata"),
         default="",
         help="client ids of consumers that read from the replica in this rack: the gateway names it as "
-        "leader in their Metadata; for consumers that don't follow --rack-reads, and for brokers without a "
+        "leader in their Metadata; for consumers that do not go there with "
+        "--rack-reads, and for brokers without a "
         "replica.selector.class (docs/users/zones.md); not with --transparent",
         needs="rack",
         live=True,
@@ -621,7 +622,7 @@ class Config:
         parse=_listened_or_off,
         default="127.0.0.1:9464",
         help="the address of the admin endpoint: /livez, /readyz, /metrics, /state, and with --cooperative "
-        "/cooperative",
+        "also /cooperative",
     )
     """The address of the admin endpoint. None if the option is ``off``."""
     admin_names: tuple[str, ...] = option(

@@ -31,7 +31,7 @@ from replay.pipx import pipx_metadata
 
 PROGRAM: Final = "fetchgate replay"
 COMMANDS: Final = {
-    "inspect": ("replay.inspect.command", "show in seconds what captures contain"),
+    "inspect": ("replay.inspect.command", "show what captures contain, within seconds"),
     "measure": ("replay.measure.command", "compute what sessions would have saved"),
     "drive": ("replay.drive.command", "play captured requests against a live gateway or broker"),
 }

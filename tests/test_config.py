@@ -197,7 +197,7 @@ def test_an_endpoint_can_be_off() -> None:
         (
             "max_fetch_bytes",
             "10,20",
-            "--max-fetch-bytes: '10,20' has two numbers for all clients; give one, and ID=SIZE for others",
+            "--max-fetch-bytes: '10,20' has two values for all clients; give one, and ID=SIZE for others",
         ),
         (
             "max_fetch_bytes",
@@ -222,7 +222,7 @@ def test_an_endpoint_can_be_off() -> None:
         (
             "fetch_max_wait",
             "a=1s,a=2s",
-            "--fetch-max-wait: 'a=1s,a=2s' has two numbers for client id a; give one, and ID=TIME for others",
+            "--fetch-max-wait: 'a=1s,a=2s' has two values for client id a; give one, and ID=TIME for others",
         ),
         (
             "fetch_max_wait",
@@ -600,7 +600,7 @@ def test_a_rack_can_be_in_a_file_of_one_line(tmp_path: Path) -> None:
         (b"eu-west-1a\neu-west-1b\n", "has 2 lines; it must have one"),
         (b"\xff", "is not text in UTF-8"),
         (b"R" * 250, "has 250 bytes; give a rack's name of at most 249"),
-        (None, "can't be read: No such file or directory; give one that can, or the name without @"),
+        (None, "can't be read: No such file or directory; name a readable file, or give the name without @"),
     ],
 )
 def test_a_file_that_has_no_rack_is_named(content: bytes | None, said: str, tmp_path: Path) -> None:

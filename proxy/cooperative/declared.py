@@ -55,7 +55,9 @@ def declared(client_id: bytes) -> Declared | None:
             raise RangeError(f"{shown(client_id)}: the name of a lane has 1 to 64 characters A-Z a-z 0-9 _ -")
         return Declared(own_id, lane=text.decode())
     if not _RANGES.fullmatch(text):
-        raise RangeError(f"{shown(client_id)}: ranges are .kr-LOW-HIGH, hexadecimal digits in lower case")
+        raise RangeError(
+            f"{shown(client_id)}: write ranges as .kr-LOW-HIGH, in lower-case hexadecimal digits"
+        )
     if text.count(b"-") >= 2 * MAX_RANGES:
         raise RangeError(f"{shown(client_id)}: more than {MAX_RANGES} ranges")
     bounds = [int(bound, 16) for bound in text.split(b"-")]

@@ -482,7 +482,7 @@ def read_given(data: bytes) -> Given:
     found = read(_GIVEN_SCHEMA, *_OLD, user_data, len(_LANES), whole=False)
     lanes, planned = _lanes(found["lanes"]), _lanes(found["planned"])
     if sorted(lanes) != sorted(places):
-        raise Malformed("lanes of other partitions than assigned")
+        raise Malformed("lanes of partitions that were not assigned")
     if found.span[1] == len(user_data):
         return Given(lanes, planned)
     more = read(_SLOTS_SCHEMA, *_OLD, user_data, found.span[1], whole=False)

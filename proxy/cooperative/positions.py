@@ -290,7 +290,7 @@ def read_steps(data: bytes, at: int, kind: int = MURMUR2) -> tuple[Positions, in
         offsets.append(base + more)
     ascend = starts[:1] == [0] and all(low < high for low, high in pairwise(starts))
     if not ascend or min(offsets) != base or max(offsets) > _HIGHEST:
-        raise ValueError("no map of all hashes")
+        raise ValueError("the ranges do not cover all hashes")
     return Positions(starts, offsets, kind), at
 
 

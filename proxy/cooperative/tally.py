@@ -22,12 +22,14 @@ COMMITS: Final = ("ok", "error")
 DETACHED: Final = ("full", "wait")
 EXCLUSIVE: Final = {
     "outsider": "a member is behind no gateway, or does not assign partitions as consumers do",
-    "instances": "its members are behind several gateways, not all of them of a version that shares then",
-    "slots": "its members are behind several gateways, and the broker refuses slots (see the log of each), "
+    "instances": "its members are behind several gateways, and one of these is too old to share "
+    "partitions with others",
+    "slots": "its members are behind several gateways, and the broker refuses slots (their logs say why), "
     "or their --cooperative-slots differ",
     "uncommitted": "its members are behind several gateways, and a partition has no committed offset yet, or "
     "the leader of the group may not read it",
-    "client_id": "a client.id does not begin with the group's name and a dot, or two members have the same",
+    "client_id": "a client.id does not begin with the group's name and a dot, or two members "
+    "have the same one",
     "assignor": "its assignor does not assign plain partitions",
 }
 """The values of `GroupSeen.exclusive`, each with an explanation in words."""

@@ -54,7 +54,7 @@ def gateways(document: Any) -> tuple[list[PodGateway], int]:
     found, without = [], 0
     pods = [pod for pod in _pods(document) if shown(_dict(pod, "status").get("phase")) not in _HAS_ENDED]
     if not pods:
-        raise ValueError("it lists no pod that runs; check the selector and the namespace")
+        raise ValueError("it lists no running pod; check the selector and the namespace")
     namespaces = {shown(_dict(pod, "metadata").get("namespace", "")) for pod in pods}
     for pod in pods:
         container = next(filter(_is_gateway, _containers(pod)), None)

@@ -148,7 +148,7 @@ def _decode(host: bytes) -> str:
     try:
         return host.decode()
     except UnicodeDecodeError:
-        raise Malformed(f"{host!r} is no UTF-8") from None
+        raise Malformed(f"{host!r} is not UTF-8") from None
 
 
 def _edits(body: bytes, found: Struct, resolve: Resolve) -> Iterator[Edit]:

@@ -229,8 +229,7 @@ class BrokerRegistry(KnownBrokers):
     def _refuse(self, node_id: int) -> None:
         if not self._too_many:
             self._too_many = (
-                f"{MAX_BROKERS} brokers are known, and a gateway serves no more:"
-                f" broker {node_id} and others are left out"
+                f"a gateway serves at most {MAX_BROKERS} brokers: broker {node_id} and others are left out"
             )
             self._log.warning("brokers left out", reason=self._too_many)
 

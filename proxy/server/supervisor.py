@@ -282,7 +282,7 @@ class Supervisor:
                     return
                 await asyncio.sleep(HAND_OVER_AGAIN_SECONDS)
         self.process.log.warning(
-            "connection closed: the worker of its group does not serve",
+            "connection closed: the worker of its group is not ready",
             client=handed.client_address,
             worker=handed.worker,
         )

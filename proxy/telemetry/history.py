@@ -214,7 +214,7 @@ def write_event(log: Logger, event: Event, **who: object) -> None:
             log.debug("client handed over", **who, to=event.worker)
         case NoConsumer():
             log.warning(
-                "client of --rack-clients is no pure consumer",
+                "client of --rack-clients is not a pure consumer",
                 **who,
                 request=event.request,
                 remedy="it gets the brokers' own Metadata for an hour; remove its id from --rack-clients",

@@ -332,7 +332,7 @@ FIGURES: Final = (
     Figure(
         COUNTER,
         "leaders_not_followed",
-        "Partitions for which the client got the error after a leader moved, by reason.",
+        "Partitions whose client got the error after a leader moved, by reason.",
         lambda it: one_label(bounded(it.total.leaders_not_followed)),
         _REASON,
     ),
@@ -457,7 +457,7 @@ FIGURES: Final = (
     Figure(
         COUNTER,
         "reload_failures",
-        "Reloads of the options that failed, because one was wrong.",
+        "Failed reloads of the options: an option was wrong.",
         lambda it: it.status.reload_failures,
     ),
     # brokers
@@ -471,7 +471,7 @@ FIGURES: Final = (
     Figure(
         GAUGE,
         "broker_unreachable",
-        "1 if the last attempt to connect failed, in the last three minutes.",
+        "1 if the last attempt to connect failed and is less than three minutes old.",
         lambda it: it.unreachable,
         _BROKER,
     ),
@@ -492,7 +492,7 @@ FIGURES: Final = (
     Figure(
         GAUGE,
         "broker_oldest_request_seconds",
-        "Seconds that the oldest unanswered request is late, after the longest wait that it allows; 0: none.",
+        "How late the oldest unanswered request is: time beyond the longest wait it allows; 0: none is late.",
         _of_links(lambda links: links.oldest_seconds),
         _BROKER,
     ),
@@ -513,14 +513,14 @@ FIGURES: Final = (
     Figure(
         COUNTER,
         "broker_saved_bytes",
-        "Bytes saved: the client's side less the broker's, probes included.",
+        "Bytes saved: the client's side minus the broker's side, probes included.",
         lambda it: it.by_name(it.account.saved_bytes.items()),
         _BROKER,
     ),
     Figure(
         COUNTER,
         "broker_session_refusals",
-        "Requests for a session to which the broker gave none.",
+        "Requests for a session that the broker refused.",
         _of_tallies(lambda tally: tally.refusals),
         _BROKER,
     ),
@@ -597,7 +597,7 @@ FIGURES: Final = (
     Figure(
         COUNTER,
         "incremental_fetch_session_evictions",
-        "Sessions kept for clients that were evicted.",
+        "Evicted sessions that were kept for clients.",
         lambda it: [
             ((str(privileged).lower(),), count)
             for privileged, count in it.counts.client_session_evictions.items()
@@ -620,7 +620,7 @@ COOPERATIVE: Final = (
     Figure(
         COUNTER,
         "coop_batches",
-        "Batches in these.",
+        "Batches in fetches of members, by outcome.",
         lambda it: _named(it.coop.tally.batches, BATCHES),
         ("outcome",),
     ),
@@ -648,7 +648,7 @@ COOPERATIVE: Final = (
     Figure(
         COUNTER,
         "coop_scan_skipped_offsets",
-        "Offsets that were skipped, because no record there is for the lane.",
+        "Offsets that were skipped, because none of their records belongs to the lane.",
         lambda it: it.coop.tally.skipped_offsets,
     ),
     Figure(
@@ -670,7 +670,7 @@ COOPERATIVE: Final = (
     Figure(
         COUNTER,
         "coop_refused",
-        "Partitions for which members got an error from the gateway.",
+        "Partitions with an error that the gateway sent to members.",
         lambda it: one_label(bounded(Counter({str(code): n for code, n in it.coop.tally.refused.items()}))),
         ("code",),
     ),
@@ -679,7 +679,7 @@ COOPERATIVE: Final = (
     Figure(
         GAUGE,
         "coop_lanes",
-        "Partitions that members have, as a part or whole.",
+        "Partitions assigned to members, in whole or in part.",
         lambda it: [
             ((group.name,), sum(len(member.lanes) for member in group.members)) for group in it.coop.groups
         ],
@@ -742,7 +742,7 @@ RACK_READS: Final = (
     Figure(
         COUNTER,
         "rack_redirects",
-        "Partitions for which a leader sent the client to a replica in the rack.",
+        "Partitions whose client the leader sent to a replica in the rack.",
         lambda it: it.rack_reads.counts["redirects"],
     ),
     Figure(
@@ -754,7 +754,7 @@ RACK_READS: Final = (
     Figure(
         COUNTER,
         "rack_leaders_named",
-        "Partitions in Metadata responses for which a replica in the rack was named as leader.",
+        "Partitions in Metadata responses with a replica in the rack named as leader.",
         lambda it: it.rack_reads.counts["named"],
     ),
     Figure(

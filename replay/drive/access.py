@@ -103,7 +103,7 @@ async def ask_versions(connection: TargetConnection, access: Access) -> Versions
         if connection.error != CLOSED or access.tls is not None:
             raise
         raise TargetError(
-            f"{failure} when asked for ApiVersions (does it want TLS? see --security-protocol)"
+            f"{failure} when asked for ApiVersions (does it require TLS? see --security-protocol)"
         ) from None
     error, at = read_int16(response, 0)
     if error:

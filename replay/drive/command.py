@@ -72,7 +72,7 @@ examples:
       at an empty cluster, with the records that the capture's producers wrote
   FETCHGATE_SASL_PASSWORD=... fetchgate replay drive morning.pcap --target kafka:9093 \\
       --security-protocol SASL_SSL --sasl-mechanism SCRAM-SHA-512 --sasl-username alice --broker-tls-ca ca.pem
-      at a broker that wants TLS and a login
+      at a broker that requires TLS and a login
   fetchgate replay drive morning.pcap --target kafka-new:9092 --compare --speed max
       at a new broker with the same records; shows how its responses differ from the captured ones
   fetchgate replay drive morning.pcap --dry-run
@@ -306,7 +306,8 @@ def _alone(other: str) -> str:
     """Return why `--compare` can't be used with another option."""
     why = {
         "--dry-run": "gets no responses",
-        "--against": "measures what a gateway saves; compare with each of the two in a run of its own",
+        "--against": "measures what a gateway saves; run --compare once for the gateway and "
+        "once for the broker",
     }
     return f"--compare can't be used with {other}, which {why[other]}"
 

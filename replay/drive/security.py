@@ -45,7 +45,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--sasl-password-file",
         type=Path,
         metavar="FILE",
-        help=f"the file with the user's password; without this option it is in {PASSWORD_VARIABLE}",
+        help="the file with the user's password; without this option, the password is in "
+        f"{PASSWORD_VARIABLE}",
     )
     parser.add_argument(
         "--broker-tls-ca",
@@ -57,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--broker-tls-server-name",
         metavar="NAME",
         default="",
-        help="the host name in their certificates; by default the host of each connection",
+        help="the host name in targets' certificates; by default the host of each connection",
     )
     parser.add_argument(
         "--broker-tls-cert",
@@ -69,8 +70,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--broker-tls-key",
         type=Path,
         metavar="FILE",
-        help="its private key in PEM, without a passphrase; by default it is in the file of "
-        "--broker-tls-cert",
+        help="the private key of --broker-tls-cert in PEM, without a passphrase; by default it is in the "
+        "file of --broker-tls-cert",
     )
 
 

@@ -24,8 +24,8 @@ from replay.drive.tally import DriveTotals
 from replay.drive.target import Destination, Target
 
 UNSPOKEN: Final = "the target does not speak version {}"
-ABSENT: Final = "the target has none of its partitions at this broker"
-NAMELESS: Final = "the capture has no name for its topic ids; --topic-id gives them"
+ABSENT: Final = "this broker of the target leads none of its partitions"
+NAMELESS: Final = "the capture has no names for its topic ids; give them with --topic-id"
 EARLIER: Final = "its session began before the capture"
 CREATES: Final = "it could create topics that the target does not have"
 NO_FETCH: Final = "not needed: no fetch can be sent"

@@ -159,7 +159,7 @@ async def _describe(connection: TargetConnection, target: Target, names: list[st
         if target.access.login is not None:
             raise
         raise TargetError(
-            f"{error} when asked for Metadata (does it want SASL? see --security-protocol)"
+            f"{error} when asked for Metadata (does it require SASL? see --security-protocol)"
         ) from None
     target.brokers, target.controller, target.topics = read_metadata(response, version)
 

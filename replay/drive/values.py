@@ -62,7 +62,9 @@ def _int32(text: str, read: Callable[[str], int]) -> int:
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
     if found > MAX_INT32:
-        raise argparse.ArgumentTypeError(f"{text!r} is more than a fetch can say: {MAX_INT32}")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is too large for a fetch; the largest value is {MAX_INT32}"
+        )
     return found
 
 

@@ -20,7 +20,7 @@ examples:
   fetchgate replay inspect any.pcap --port 9092
       reads only this port, and reads it as Kafka, whatever the bytes look like
 
-Exit codes: 0 done, 1 failed, 2 wrong usage, 3 done, but a file is no capture, damaged or
+Exit codes: 0 done, 1 failed, 2 wrong usage, 3 done, but a file is not a capture, is damaged or
 incomplete, or has no Kafka.
 """
 

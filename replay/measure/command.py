@@ -71,7 +71,7 @@ examples:
 
 Bytes are whole Kafka frames. Predicted bytes between gateway and brokers =
 eligible fetches with sessions + all other fetches as captured.
-Exit codes: 0 done, 1 failed, 2 wrong usage, 3 done, but a file is no capture, damaged or
+Exit codes: 0 done, 1 failed, 2 wrong usage, 3 done, but a file is not a capture, is damaged or
 incomplete, has no Kafka, or lacks so much of the fetches that the saving can't be computed.
 """
 
@@ -217,8 +217,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         type=_setting,
         metavar="KEY=VALUE",
-        help="a setting of Spark, such as spark.executor.memory=2g (repeatable); then small captures are "
-        "measured on Spark, too",
+        help="a setting of Spark, such as spark.executor.memory=2g (repeatable); with this option, small "
+        "captures are measured on Spark, too",
     )
     add(
         "--keylog",
@@ -256,8 +256,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         type=_rack(broker_rack),
         metavar="ID=NAME",
-        help="the rack (zone) of a broker, by its node id, or by its address or network; Metadata in the "
-        "capture has the racks of others (repeatable)",
+        help="the rack (zone) of a broker, by its node id, or by its address or network; other brokers "
+        "have the rack of captured Metadata (repeatable)",
     )
     add(
         "--client-rack",
@@ -271,7 +271,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--zone-price-per-gb",
         type=_price,
         metavar="X",
-        help="the price of 10^9 bytes from one zone to another, for each direction, if one end pays; the "
+        help="the price that one end pays for 10^9 bytes from one zone to another, for each direction; the "
         "report then shows what bytes between zones cost",
     )
     add(
@@ -483,7 +483,9 @@ def _work(arguments: argparse.Namespace, scratch: str) -> Work:
     )
     tables = [text for text in arguments.inputs if is_table(text)]
     if arguments.in_process and (spark := _asks_for_spark(arguments, tables)):
-        raise UsageError(f"--in-process measures without Spark, and {spark} needs it: leave one of them out")
+        raise UsageError(
+            f"--in-process measures without Spark, but {spark} needs Spark: leave one of them out"
+        )
     if members := arguments.cooperative_members:
         if tables:
             raise UsageError(

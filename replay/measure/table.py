@@ -176,19 +176,28 @@ FETCH_COLUMNS: Final = (
         "session_partitions_answered", pa.int64(), "entries in responses with sessions", "partitions"
     ),
     TableColumn(
-        "session_listing_bytes", pa.int64(), "the part of session_request_bytes like listing_bytes", "bytes"
+        "session_listing_bytes",
+        pa.int64(),
+        "the part of session_request_bytes that corresponds to listing_bytes",
+        "bytes",
     ),
     TableColumn(
         "session_empty_entry_bytes",
         pa.int64(),
-        "the part of session_response_bytes like empty_entry_bytes",
+        "the part of session_response_bytes that corresponds to empty_entry_bytes",
         "bytes",
     ),
     TableColumn(
-        "session_entry_bytes", pa.int64(), "the part of session_response_bytes like entry_bytes", "bytes"
+        "session_entry_bytes",
+        pa.int64(),
+        "the part of session_response_bytes that corresponds to entry_bytes",
+        "bytes",
     ),
     TableColumn(
-        "session_record_bytes", pa.int64(), "the part of session_response_bytes like record_bytes", "bytes"
+        "session_record_bytes",
+        pa.int64(),
+        "the part of session_response_bytes that corresponds to record_bytes",
+        "bytes",
     ),
     TableColumn("session_size", pa.int64(), "in the session after the fetch", "partitions"),
 )

@@ -62,7 +62,7 @@ _UPGRADES: Final[dict[str, _Advice]] = {
 _OTHERS: Final[dict[str, _Advice]] = {
     "native session": ("own sessions", "It has sessions of its own: it needs no gateway."),
     "one partition": ("one partition", "It lists a single partition: a session has nothing to leave out."),
-    "not a consumer": ("leave", "Leave it: a broker fetches from a broker."),
+    "not a consumer": ("leave", "Leave it: it is a broker that fetches from another broker."),
     "unpaired": ("capture again", "Capture it again, with both directions: responses are missing."),
     "bytes missing": (
         "capture again",
@@ -247,6 +247,6 @@ def _unsupported(client: ClientRow) -> _Advice:
     if version < _OLDEST:
         return (
             "upgrade client",
-            f"Upgrade {software}: Fetch v{version} has no sessions; v{_OLDEST} and later can.",
+            f"Upgrade {software}: Fetch v{version} has no sessions; v{_OLDEST} and later have them.",
         )
     return "upgrade fetchgate", f"Upgrade fetchgate: it does not know Fetch v{number(version)}."

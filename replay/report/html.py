@@ -262,6 +262,6 @@ def _reading_words(report: Report) -> list[str]:
         encrypted(read["decrypted_connections"], read["encrypted_connections"]),
     )
     return [
-        f"Of {size(whole)} in the captured TCP streams. No other figure includes what could not be read.",
+        f"Of {size(whole)} in the captured TCP streams. All other figures leave out unreadable bytes.",
         *(f"{line}." for line in found if line),
     ]

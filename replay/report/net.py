@@ -113,9 +113,10 @@ def net_explained(found: Net) -> list[str]:
     cost = amount(found["sidecar_cost_per_month"], found["currency"])
     of = plural(found["sidecars"], "sidecar")
     sums = (
-        f"A service is the captured traffic: {of}, one for each client address where sessions save bytes: "
-        "all clients at one address count as one. "
-        f"Each costs {cost} a month; sidecars that save more: {number(found['sidecars_that_pay'])}. "
+        f"One service is all clients of this capture. It needs {of}: one for each client address where "
+        "sessions save bytes; all clients at one address count as one. "
+        f"Each costs {cost} a month; sidecars that save more than that: "
+        f"{number(found['sidecars_that_pay'])}. "
         f"A month is 30 days of the same traffic as in the captured {duration(found['captured_seconds'])}; a "
         "year is 12 such months. Sums are rounded only when shown."
     )

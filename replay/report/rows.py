@@ -131,7 +131,7 @@ def _why_of_topic(fetch: FetchReport) -> str:
     """Return why nothing is saved for a topic. It is a general reason: reasons are not counted by topic."""
     if fetch["saved_bytes"] > 0 or not actual_bytes(fetch):
         return ""
-    return "all entries had something new" if eligible_bytes(fetch) else "its fetches passed"
+    return "all entries had something new" if eligible_bytes(fetch) else "its fetches stay as captured"
 
 
 def passed_rows(report: Report, limit: int) -> list[tuple[tuple[str, ...], str, Passed]]:

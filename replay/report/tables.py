@@ -172,7 +172,7 @@ def policies(report: Report) -> ReportTable:
 def passed(report: Report, limit: int) -> ReportTable:
     """Return the table of the reasons why each client's fetches are forwarded unchanged."""
     return ReportTable(
-        title="Why fetches pass as captured",
+        title="Why fetches stay as captured",
         columns=(
             *_CLIENT,
             ReportColumn(title="Reason"),

@@ -18,10 +18,10 @@ PER_SECOND: Final = Unit(write=lambda rate: "" if rate is None else f"{rate:,.1f
 MOVES: Final = "from another zone, with an in-sync replica in the client's zone"
 REASONS: Final = {
     "broker in the zone": "they already come from the client's zone",
-    "below v10": "Fetch v4 to v9: replicas serve from v10 on, raised to v11",
+    "below v10": "Fetch v4 to v9: replicas serve only v11 and later (v10 is raised to v11)",
     "below v11": "Fetch v11 and later have a rack",
     "rack of its own": "the client names its rack itself",
-    "not a consumer": "a broker fetches from a broker",
+    "not a consumer": "the client is a broker",
     "does not follow": "this client does not go to the named replica, or does not return from it",
     "client unknown": "the client's software is not known, or was not tested",
     "no replica in the zone": "no in-sync replica is in the client's zone",

@@ -11,8 +11,8 @@ def zones_known(found: ZonesReport) -> str:
     lines = ["A zone is a rack of Kafka's brokers. Bytes are those of whole requests and responses."]
     if brokers:
         lines.append(
-            f"The rack of {plural(brokers, 'broker')} is not known: no captured Metadata has a rack for this "
-            "address. Name it: --broker-rack 1=NAME, or --broker-rack 10.0.1.0/24=NAME."
+            f"The rack of {plural(brokers, 'broker')} is not known: no captured Metadata has it. "
+            "Name it: --broker-rack 1=NAME, or --broker-rack 10.0.1.0/24=NAME."
         )
     if connections:
         lines.append(
@@ -70,8 +70,8 @@ def latencies() -> str:
     return (
         "Records come later from a follower: it may send them only after the leader's next response. The "
         "latencies (p50 / p99, from produce to consumer) were measured with Kafka 4.3 at 2, 10, 100 and "
-        "1,000 records a second; each row has those of the next lower rate. Records a second are the "
-        "increase of high watermarks in the captured time, without topics that nobody fetched."
+        "1,000 records a second; each row shows the latencies at the nearest lower rate. Records a second "
+        "are the increase of high watermarks in the captured time, without topics that nobody fetched."
     )
 
 
@@ -87,9 +87,9 @@ def money(found: ZoneMoney) -> str:
     text = (
         f"Between zones: {size(to_clients['bytes'])} to clients for {cost(to_clients['cost'])}, and "
         f"{size(to_brokers['bytes'])} to brokers for {cost(to_brokers['cost'])}, in {span} at "
-        f"{per_gb(found['price_per_gb'], currency)} and direction. Together {cost(found['cost'])}; if both "
-        f"ends pay, {cost(found['cost_both_ends'])}. Of this, --rack-reads client would "
-        f"move bytes for {cost(found['rack_reads_saves'])}, --rack-clients for "
+        f"{per_gb(found['price_per_gb'], currency)} for each direction. Together {cost(found['cost'])}; if "
+        f"both ends pay, {cost(found['cost_both_ends'])}. Of this, --rack-reads client would "
+        f"save {cost(found['rack_reads_saves'])}, --rack-clients for "
         f"{cost(found['rack_clients_saves'])}."
     )
     month = found["cost_per_month"]

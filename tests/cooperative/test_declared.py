@@ -28,13 +28,13 @@ def test_what_is_declared(client_id: bytes, expected: Declared | None) -> None:
 @pytest.mark.parametrize(
     ("client_id", "told"),
     [
-        (b"my.kr-0-1.other", "ranges are .kr-LOW-HIGH"),  # a library added to it
-        (b"b.kr-0-1.lane-blue", "ranges are .kr-LOW-HIGH"),
-        (b"b.kr-", "ranges are .kr-LOW-HIGH, hexadecimal digits in lower case"),
-        (b"b.kr-0", "ranges are .kr-LOW-HIGH"),
-        (b"b.kr-0-1-2", "ranges are .kr-LOW-HIGH"),
-        (b"b.kr-0-3FFFFFFF", "ranges are .kr-LOW-HIGH"),
-        (b"b.kr-0-1ffffffff", "ranges are .kr-LOW-HIGH"),
+        (b"my.kr-0-1.other", "write ranges as .kr-LOW-HIGH"),  # a library added to it
+        (b"b.kr-0-1.lane-blue", "write ranges as .kr-LOW-HIGH"),
+        (b"b.kr-", "write ranges as .kr-LOW-HIGH, in lower-case hexadecimal digits"),
+        (b"b.kr-0", "write ranges as .kr-LOW-HIGH"),
+        (b"b.kr-0-1-2", "write ranges as .kr-LOW-HIGH"),
+        (b"b.kr-0-3FFFFFFF", "write ranges as .kr-LOW-HIGH"),
+        (b"b.kr-0-1ffffffff", "write ranges as .kr-LOW-HIGH"),
         (b"b.kr-5-4", "the low end of the range 5-4 is above its high end"),
         (b"b.kr-0-10-10-20", "the range 10-20 overlaps another one, which ends with 10"),
         (b"b.lane-", "the name of a lane has 1 to 64 characters"),

@@ -130,7 +130,7 @@ LINES = "write HOST:PORT, one a line, or give the output of kubectl get pods -o 
             '{"kind": "Deployment"}',
             "it is a Deployment, not a list of pods; give the output of kubectl get pods -o",
         ),
-        ('{"kind": "List", "items": []}', "it lists no pod that runs; check the selector and the namespace"),
+        ('{"kind": "List", "items": []}', "it lists no running pod; check the selector and the namespace"),
     ],
 )
 def test_a_list_that_names_no_gateway_is_one_line_and_code_2(

@@ -137,8 +137,8 @@ def test_what_a_terminal_would_obey_is_not_shown() -> None:
         ({"kind": ["List"]}, "it is a ['List'], not a list of pods; give"),
         (listed({"metadata": {"namespace": []}, "status": {"phase": []}}), "none of its 1 pods has a"),
         (listed(1), "it lists a value that is not a Pod; give the output of kubectl"),
-        (listed(), "it lists no pod that runs; check the selector and the namespace"),
-        (listed(pod("a", phase="Failed")), "it lists no pod that runs; check"),
+        (listed(), "it lists no running pod; check the selector and the namespace"),
+        (listed(pod("a", phase="Failed")), "it lists no running pod; check"),
         (listed({"kind": "Pod"}), "none of its 1 pods has a container called fetchgate; check the selector"),
     ],
 )

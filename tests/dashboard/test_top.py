@@ -419,7 +419,7 @@ def test_what_does_not_speak_http_is_reported(capsys: pytest.CaptureFixture[str]
             ["--admin", "@/none"],
             "--admin @/none: No such file or directory; give a file with HOST:PORT, one a",
         ),
-        (["--admin", "@"], "--admin: @ has no file behind it; write @FILE, or HOST:PORT"),
+        (["--admin", "@"], "--admin: @ has no file after it; write @FILE, or HOST:PORT"),
         (["--admin", ""], "--admin: it is empty; write HOST:PORT, or @FILE"),
         (["--admin", "a:1", "--admin", "nowhere"], "--admin: 'nowhere' has no port; write HOST:PORT"),
         (

@@ -303,7 +303,7 @@ def test_bytes_left_over() -> None:
 
 
 def test_a_host_that_is_no_text() -> None:
-    with pytest.raises(Malformed, match=re.escape(r"b'\xff' is no UTF-8")):
+    with pytest.raises(Malformed, match=re.escape(r"b'\xff' is not UTF-8")):
         rewrite(10, 0, hexed("0000 00000001 0001 ff 00002384"), gateway)
 
 

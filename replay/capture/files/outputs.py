@@ -24,7 +24,7 @@ def why_not(file: Path) -> str | None:
     if not os.access(file if exists else folder, os.W_OK):
         return "no permission to write there; name another file"
     if _is_capture(file):
-        return "it is a capture, and would be overwritten; name a new file, and then the captures"
+        return "it is a capture, and would be overwritten; name a new file before the captures"
     return None
 
 

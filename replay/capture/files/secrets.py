@@ -61,8 +61,8 @@ def load(keylogs: Sequence[str], sources: Iterable[Source]) -> tuple[Secrets | N
 def _left_out(name: str, lines: str, found: Secrets) -> list[str]:
     """Return a warning with the number of invalid lines in a key log, or an empty list if all are valid."""
     told = (
-        f"{name}: {found.bad_lines:,} of {found.lines:,} {lines} are left out: they are not those of a key "
-        f"log; the first is line {found.first_bad_line}"
+        f"{name}: {found.bad_lines:,} of {found.lines:,} {lines} are left out: a key log has no such "
+        f"lines; the first is line {found.first_bad_line}"
     )
     return [told] if found.bad_lines else []
 

@@ -202,8 +202,8 @@ def _cause(text: str) -> str:
     """
     if _FULL in text:
         return (
-            f"{_FULL}: Spark's scratch files are in {tempfile.gettempdir()} (TMPDIR names another folder), "
-            "and --parquet writes to its own"
+            f"{_FULL}: Spark's scratch files are in {tempfile.gettempdir()} (set TMPDIR for another folder), "
+            "and --parquet writes to its directory"
         )
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     of_java = [line.partition(": ")[2] for line in lines if line.startswith((": ", "Caused by: "))]

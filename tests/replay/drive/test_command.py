@@ -262,14 +262,14 @@ def test_a_target_without_the_topics_is_reported(capsys: pytest.CaptureFixture[s
 
     told = capsys.readouterr()
     assert code == 3
-    assert "322 Fetch: the target has none of its partitions at this broker" in told.out
+    assert "322 Fetch: this broker of the target leads none of its partitions" in told.out
     assert told.err == NONE_LEFT
 
 
 NONE_LEFT = (
-    "fetchgate replay drive: nothing to play: none of the requests can be sent (Fetch: the target has none "
-    "of its partitions at this broker); the report lists what was left out; --create-topics creates missing "
-    "topics\n"
+    "fetchgate replay drive: nothing to play: none of the requests can be sent (Fetch: this broker of the "
+    "target leads none of its partitions); the report lists what was left out; --create-topics creates "
+    "missing topics\n"
 )
 
 
@@ -402,7 +402,7 @@ def test_a_table_that_may_not_be_written_is_told_before_anything_is_played(
     capture.write_bytes(Path(LIBRDKAFKA).read_bytes())
     for table, why in (
         (absent, "there is no such directory to write to"),
-        (capture, "it is a capture, and would be overwritten; name a new file, and then the captures"),
+        (capture, "it is a capture, and would be overwritten; name a new file before the captures"),
     ):
         assert drive(LIBRDKAFKA, "--dry-run", "--csv", str(table)) == 2
         assert capsys.readouterr() == ("", f"fetchgate replay drive: --csv {table}: {why}\n")

@@ -149,7 +149,7 @@ async def test_what_the_target_lacks_is_reported() -> None:
     (got,) = fetches(served)
     assert [(each.topic, len(each.partitions)) for each in got.topics] == [("t", 1)]
     assert report["missing_topics"] == {"only here": 2, "t": 1}
-    assert report["left_out"][0]["reason"] == "the target has none of its partitions at this broker"
+    assert report["left_out"][0]["reason"] == "this broker of the target leads none of its partitions"
 
 
 async def test_a_connection_of_which_nothing_is_left_is_passed_over() -> None:
@@ -514,7 +514,7 @@ async def test_a_target_that_is_not_there_is_reported_in_one_line() -> None:
         (b"\0\0\0\5\0\0\0\1\0", "does not respond as Kafka does: int16 at 0 goes on after the end"),
         (
             b"",
-            "closed by the peer when asked for ApiVersions (does it want TLS? see --security-protocol)",
+            "closed by the peer when asked for ApiVersions (does it require TLS? see --security-protocol)",
         ),
     ],
 )

@@ -185,12 +185,12 @@ def test_what_is_refused_is_one_line(drive: Drive, secured: Secured, monkeypatch
     assert drive("--target", over_tls, "--security-protocol", "SASL_PLAINTEXT", *login) == (
         1,
         "",
-        f"{say} {over_tls}: closed by the peer when asked for ApiVersions (does it want TLS? {see})\n",
+        f"{say} {over_tls}: closed by the peer when asked for ApiVersions (does it require TLS? {see})\n",
     )
     assert drive("--target", plain) == (
         1,
         "",
-        f"{say} {plain}: closed by the peer when asked for Metadata (does it want SASL? {see})\n",
+        f"{say} {plain}: closed by the peer when asked for Metadata (does it require SASL? {see})\n",
     )
     monkeypatch.setenv(PASSWORD_VARIABLE, "wrong-" + PASSWORD[::-1])
     code, _, err = drive("--target", plain, "--security-protocol", "SASL_PLAINTEXT", *login)

@@ -294,7 +294,7 @@ def test_what_a_key_log_does_not_open_is_named(tls: Path, capsys: pytest.Capture
     assert main(["inspect", str(tls / "tls.pcap"), "--keylog", str(tls / "some.log")]) == 0
     told = capsys.readouterr()
     assert "TLS: 1 connection decrypted, 2 not (no secrets in the key log)" in told.out
-    assert told.err.endswith("lines are left out: they are not those of a key log; the first is line 6\n")
+    assert told.err.endswith("lines are left out: a key log has no such lines; the first is line 6\n")
     assert main(["inspect", str(tls / "tls.pcap"), "--keylog", str(tls / "ca.pem")]) == 2
     assert "ca.pem: no secrets in it" in capsys.readouterr().err
 

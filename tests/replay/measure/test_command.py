@@ -372,13 +372,13 @@ def test_in_process_captures_that_do_not_fit_into_memory_are_refused(
 )
 def test_in_process_leaves_no_work_to_spark(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["measure", CAPTURE, "--in-process", *options]) == 2
-    assert f"--in-process measures without Spark, and {options[0]} needs it: " in capsys.readouterr().err
+    assert f"--in-process measures without Spark, but {options[0]} needs Spark: " in capsys.readouterr().err
 
 
 def test_in_process_measures_no_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "part.parquet").touch()
     assert cli.main(["measure", str(tmp_path), "--in-process"]) == 2
-    assert f"and the table {tmp_path} needs it: " in capsys.readouterr().err
+    assert f"but the table {tmp_path} needs Spark: " in capsys.readouterr().err
 
 
 def test_a_module_of_our_own_that_is_missing_is_no_users_mistake(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -101,7 +101,7 @@ def test_a_topic_that_saves_nothing_says_whether_its_fetches_passed() -> None:
     rows = topic_rows({**sample.report(), "by_topic": topics}, 10)
 
     assert [(row.names[0], row.why) for row in rows] == [
-        ("a", "its fetches passed"),
+        ("a", "its fetches stay as captured"),
         ("b", "all entries had something new"),
         ("(rest of each frame)", "sessions only leave out entries"),
     ]

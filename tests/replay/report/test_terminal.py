@@ -266,7 +266,7 @@ def test_zones_at_80_columns() -> None:
         "az-1 1 (az-1) 12.2 1,012.5 11 / 61 20 / 92",
         "The rack of 1 broker is not known",
         "The rack of the clients of 2 connections is not known",
-        "in 1 h at 0.01 USD per GB and direction. Together 0.02 USD; if both ends pay, 0.04 USD.",
+        "in 1 h at 0.01 USD per GB for each direction. Together 0.02 USD; if both ends pay, 0.04 USD.",
         "In 30 days of the same traffic as in these 1 h: 14.70 USD; if both ends pay, 29.40 USD.",
     ):
         assert words in flat
@@ -325,5 +325,5 @@ def test_money_of_zones_stands_there_only_with_a_price_and_a_month_only_with_a_t
     assert zones["money"] is not None
     zones["money"] = {**zones["money"], "cost_per_month": None, "currency": ""}
     flat = " ".join(printed({**sample.report(), "zones": zones}).split())
-    assert "in 1 h at 0.01 per GB and direction. Together 0.02; if both ends pay, 0.04." in flat
+    assert "in 1 h at 0.01 per GB for each direction. Together 0.02; if both ends pay, 0.04." in flat
     assert "In 30 days" not in flat.partition("Between zones")[2].partition("Predicted")[0]

@@ -79,7 +79,9 @@ def test_lines_in_a_capture_that_are_none_are_told(tmp_path: Path) -> None:
     assert found is not None
     assert len(found) == 1
     (problem,) = problems
-    assert problem.startswith(f"{file}: 1 of 2 lines of its TLS secrets are left out: they are not those of")
+    assert problem.startswith(
+        f"{file}: 1 of 2 lines of its TLS secrets are left out: a key log has no such lines;"
+    )
     assert problem.endswith("the first is line 1")
 
 
@@ -110,7 +112,7 @@ def test_a_key_log_is_read_with_what_is_wrong_in_it(tmp_path: Path, compressed: 
     assert found is not None
     assert len(found) == 2
     assert problems == [
-        f"--keylog {file}: 2 of 5 lines are left out: they are not those of a key log; the first is line 3"
+        f"--keylog {file}: 2 of 5 lines are left out: a key log has no such lines; the first is line 3"
     ]
 
 
