@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from proxy.installing import command_for_extra
+from proxy.printable import printable
 from proxy.units import did_you_mean, switch, usage
 from replay.exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE
 from replay.pipx import pipx_metadata
@@ -72,7 +73,7 @@ class ReplayParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Report wrong usage in one line, and exit with code 2."""
-        self.exit(EXIT_USAGE, usage(self.prog, message))
+        self.exit(EXIT_USAGE, usage(self.prog, printable(message)))
 
     def parse(self, argv: Sequence[str], environ: Mapping[str, str]) -> argparse.Namespace:
         """Read the command line. A flag overrides the environment, and the environment overrides --config."""

@@ -78,8 +78,9 @@ incomplete, has no Kafka, or lacks so much of the fetches that the saving can't 
 _Named = TypeVar("_Named")
 _CURRENCY: Final = 8
 """The maximum length of the name of a currency."""
-_HIGHEST_PRICE: Final = 1e15
-"""The limit for prices. Sums of higher ones could be infinite, which JSON does not have."""
+_PRICES: Final = 1e-12, 1e15
+"""The lowest and the highest price above 0. Sums of higher ones could be infinite, which JSON does not have.
+Lower ones would be lines of zeros."""
 _SPARK: Final = frozenset({"pandas", "py4j", "pyspark"})
 """The packages of the extra `replay` that Spark needs."""
 _LISTED: Final = 10
@@ -693,13 +694,18 @@ def _key(text: str) -> bytes:
 
 
 def _currency(text: str) -> str:
-    if 0 < len(text) <= _CURRENCY and text.isprintable() and not any(map(str.isdigit, text)):
-        return text
-    raise argparse.ArgumentTypeError(f"{text} is not a currency such as USD")
+    name = text.strip()
+    if 0 < len(name) <= _CURRENCY and name.isprintable() and not any(map(str.isdigit, name)):
+        return name
+    raise argparse.ArgumentTypeError(f"{name or 'an empty text'} is not a currency such as USD")
 
 
 def _price(text: str) -> float:
+    lowest, highest = _PRICES
     with suppress(ValueError):
-        if 0 <= (price := float(text)) <= _HIGHEST_PRICE:
+        price = float(text) or 0.0  # -0.0 would be shown as such
+        if price == 0 or lowest <= price <= highest:
             return price
-    raise argparse.ArgumentTypeError(f"{text} is not a price such as 0.02 (0 or more)")
+    raise argparse.ArgumentTypeError(
+        f"{text or 'an empty text'} is not a price such as 0.02 (0, or 1e-12 to 1e15)"
+    )

@@ -6,7 +6,13 @@ from replay.report.model import Net, NetBetweenZones, NetRow, SidecarNeed
 from replay.report.table import COUNT, ReportColumn, ReportLine, ReportTable, Unit
 from replay.report.wording import amount, duration, number, per_gb, plural, price, size
 
-_MONEY = Unit(write=price)
+
+def _sum(money: float) -> str:
+    """Format a sum in a table. Large sums have no cents, so that they fit into 80 columns."""
+    return price(money) if abs(money) < 100_000 else f"{money:,.0f}"
+
+
+_MONEY = Unit(write=_sum)
 _EACH_BYTE = (
     "Each saved byte has the price. If you pay only for bytes between zones, name the zones of clients with "
     "--client-rack (and those of brokers with --broker-rack, if Metadata has none): then there is a sum of "
@@ -16,7 +22,7 @@ _BETWEEN_ZONES = (
     "In the table each saved byte has the price. The sum of bytes between zones takes only the connections "
     "whose client and broker are known to be in different zones, at the same price, and the same sidecars."
 )
-_LEFT = Unit(write=price, sign=lambda left: (left > 0) - (left < 0))
+_LEFT = Unit(write=_sum, sign=lambda left: (left > 0) - (left < 0))
 
 
 def net_in_short(found: Net | None) -> str:

@@ -125,7 +125,7 @@ def _style(saved: int) -> str:
 def table(described: ReportTable) -> rich.table.Table:
     """Return a table in rich's form, without the columns that are only for wide output."""
     drawn = rich.table.Table(
-        title=described.title,
+        title=Text(described.title),
         title_justify="left",
         title_style="bold",
         box=None,

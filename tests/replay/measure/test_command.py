@@ -89,7 +89,15 @@ def test_a_switch_that_is_neither_on_nor_off_is_named(capsys: pytest.CaptureFixt
         ),
         (["measure", CAPTURE, "--host", "kafka"], "--host: kafka is not an address"),
         (["measure", CAPTURE, "--price-per-gb", "nan"], "--price-per-gb: nan is not a price"),
-        (["measure", CAPTURE, "--price-per-gb", "1e308"], "--price-per-gb: 1e308 is not a price"),
+        (
+            ["measure", CAPTURE, "--price-per-gb", "1e308"],
+            "--price-per-gb: 1e308 is not a price such as 0.02 (0, or 1e-12 to 1e15)",
+        ),
+        (["measure", CAPTURE, "--price-per-gb", "1e-300"], "--price-per-gb: 1e-300 is not a price"),
+        (["measure", CAPTURE, "--price-per-gb", ""], "--price-per-gb: an empty text is not a price"),
+        (["measure", CAPTURE, "--price-per-gb", "1\n2"], "--price-per-gb: 1\\n2 is not a price"),
+        (["measure", CAPTURE, "--currency", " "], "--currency: an empty text is not a currency"),
+        (["measure", CAPTURE, "--currency", "\u202eUSD"], "--currency: \\u202eUSD is not a currency"),
         (
             ["measure", CAPTURE, "--broker-rack", "1"],
             "--broker-rack: 1 is not ID=NAME, such as 1=us-east-1a;",
@@ -100,7 +108,7 @@ def test_a_switch_that_is_neither_on_nor_off_is_named(capsys: pytest.CaptureFixt
         ),
         (
             ["measure", CAPTURE, "--sidecar-cost", "-3"],
-            "--sidecar-cost: -3 is not a price such as 0.02 (0 or",
+            "--sidecar-cost: -3 is not a price such as 0.02 (0, or",
         ),
         (
             ["measure", CAPTURE, "--sidecar-cost", "cheap"],

@@ -357,11 +357,11 @@ def test_racks_give_the_sum_of_bytes_between_zones(
         assert found["saved_per_month"] == (month if crossing else 0.0)
 
 
-def at_one_time(capture: Path, to: Path) -> str:
+def at_one_time(capture: Path, to: Path, second: int = 1_700_000_000) -> str:
     """Write a capture again with all of its packets at the same time."""
     data, at = bytearray(capture.read_bytes()), 24
     while at < len(data):
-        data[at : at + 8] = struct.pack("<II", 1_700_000_000, 0)
+        data[at : at + 8] = struct.pack("<II", second, 0)
         at += 16 + struct.unpack_from("<I", data, at + 8)[0]
     to.write_bytes(data)
     return str(to)
@@ -374,6 +374,7 @@ def test_a_capture_of_no_time_says_why_there_is_no_net_sum(
     assert cli.main(["measure", capture, *PRICES, "--html", str(page)]) == 0
     text, html = " ".join(capsys.readouterr().out.split()), page.read_text(encoding="utf-8")
 
+    assert text.startswith("Sessions would save 1.73 MB of 1.98 MB fetch bytes")
     line = (
         "How sure: no time passed in the capture, so there is no saving a day, no money a month, and no net "
         "sum: capture for at least an hour."
@@ -388,3 +389,32 @@ def test_a_capture_of_no_time_says_why_there_is_no_net_sum(
     assert cli.main(["measure", capture]) == 0
     text = " ".join(capsys.readouterr().out.split())
     assert "no time passed in the capture, so there is no saving a day: capture for at least an hour." in text
+
+
+def test_a_price_below_nothing_is_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["measure", CAPTURE, "--price-per-gb=-0.0", *PRICES[2:]]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "Net: 0.00 USD saved - 3.50 USD" in text
+    assert "a month at 0 USD per GB" in text
+
+
+@pytest.mark.parametrize(
+    ("given", "currency"), [("[red]", "[red]"), (" EUR ", "EUR"), ("<b>x</b>", "<b>x</b>")]
+)
+def test_a_currency_is_shown_as_it_is(
+    given: str, currency: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    page = tmp_path / "report.html"
+    prices = ["--price-per-gb", "0.02", "--currency", given, "--sidecar-cost", "3.50", "--html", str(page)]
+    assert cli.main(["measure", CAPTURE, *prices]) == 0
+    text, html = " ".join(capsys.readouterr().out.split()), page.read_text(encoding="utf-8")
+    assert f"Net: 8.03 {currency} saved - 3.50 {currency} for" in text
+    assert f"Saved, cost and net, in {currency} (modelled)" in text
+    assert "<b>x</b>" not in html
+
+
+def test_large_sums_fit_into_80_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    prices = ["--price-per-gb", "50000", "--currency", "VND", "--sidecar-cost", "87500"]
+    assert cli.main(["measure", CAPTURE, *prices]) == 0
+    text = capsys.readouterr().out
+    assert re.search(r"\n +200 +200 +4,015,704,830 +17,500,000 +3,998,204,830 +47,978,457,955\n", text)
