@@ -26,6 +26,7 @@ def modelled(
     addresses: Mapping[str, AddressSums],
     sidecar_cost: float | None,
     zone: Callable[[str, str], Zone],
+    known: bool,
 ) -> Modelled:
     """Return the modelled part of the report.
 
@@ -33,8 +34,9 @@ def modelled(
         fetches: the sums of all fetches.
         rate: the captured time, and the price of 10^9 bytes. Without a price, money is left out.
         addresses: the fetches by client address.
-        sidecar_cost: the price of one sidecar in a month. None if it is not known, or if the saving is not.
+        sidecar_cost: the price of one sidecar in a month. None if it is not known.
         zone: returns whether a client of this rack and the broker at this address are in the same zone.
+        known: whether the saving is known. If not, there is no money.
     """
     fetch = fetches.fetch()
     actual, sessions = fetch["actual"], fetch["sessions"]
@@ -48,8 +50,8 @@ def modelled(
     )
     return Modelled(
         tcp_ip=tcp_ip,
-        money=_money(fetch["saved_bytes"], rate),
-        net=net(addresses, rate, sidecar_cost, zone) if sidecar_cost is not None else None,
+        money=_money(fetch["saved_bytes"], rate) if known else None,
+        net=net(addresses, rate, sidecar_cost, zone) if known and sidecar_cost is not None else None,
     )
 
 

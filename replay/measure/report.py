@@ -99,8 +99,9 @@ def report(found: Collected, about: About) -> Report:
         found.whole,
         rate,
         addresses=found.addresses,
-        sidecar_cost=about.sidecar_cost if saving_known(reason) else None,
+        sidecar_cost=about.sidecar_cost,
         zone=Places(about.racks, found.zones.nodes).zone,
+        known=saving_known(reason),
     )
     decision = decide(
         whole,
@@ -304,8 +305,6 @@ def _time(found: Collected) -> Time:
 
 
 def _iso(time: int) -> str:
-    if not time:
-        return ""
     at = dt.datetime.fromtimestamp(time // _SECOND, dt.UTC)
     return (
         at.replace(microsecond=time % _SECOND // 1000)

@@ -594,9 +594,9 @@ class Modelled(TypedDict):
 
     tcp_ip: TcpIp
     money: Money | None
-    """The modelled saving of money. None without --price-per-gb."""
+    """The modelled saving of money. None without --price-per-gb, or if the saving is not known."""
     net: Net | None
-    """What is left of it. None without --sidecar-cost, or if `Decision.saved_bytes_per_day` is None."""
+    """What is left of it. None if `money` is, without --sidecar-cost, or if no time was captured."""
 
 
 class BothSides(TypedDict):

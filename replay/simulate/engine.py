@@ -131,6 +131,8 @@ class Engine:
         trailing = [f for f in self._unanswered if f.outcome.exchange.number >= last]
         for fetch in trailing:
             settled += self._take(fetch)
+            if fetch is not trailing[-1] and fetch.outcome.reason:
+                fetch.outcome.reason = UNPAIRED  # the client went on, so its response is missing
         outcomes, closing = self._policy.end(end)
         self._noted(outcomes)
         if self._follower is not None:

@@ -31,6 +31,8 @@ gateway have the same number of exchanges, so both are compared."""
 _LEAST: Final = 8
 """The least number of one side's kept exchanges that must lie within exchanges of the other side. A
 connection with fewer kept exchanges is not compared."""
+_SHORTEST: Final = 1_000
+"""In ns. No gateway forwards a request and its response in less: such times only tell the order."""
 _WITHIN: Final = 0.8
 """The share of the kept exchanges common to both sides that must lie within each other. It is below 1,
 because all requests and responses in one run of segments have the same times."""
@@ -180,7 +182,9 @@ def _nested(exchanges: list[tuple[int, int, int]]) -> Iterator[tuple[int, int]]:
     An exchange has the time of its request, the negative time of its response, and the place of its
     connection. `exchanges` is ordered by the time of the request.
     """
-    for place, (_, answered, outer) in enumerate(exchanges):
+    for place, (began, answered, outer) in enumerate(exchanges):
+        if -answered - began < _SHORTEST:
+            continue
         for asked, inner_answered, inner in exchanges[place + 1 :]:
             if asked > -answered:
                 break

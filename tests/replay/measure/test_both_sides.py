@@ -62,6 +62,12 @@ def test_few_exchanges_prove_nothing() -> None:
     assert pairs([sampled("a", client), sampled("b", forwarded(client))]) == []
 
 
+def test_exchanges_in_which_no_time_passed_prove_nothing() -> None:
+    """As in a capture whose times were removed."""
+    client = [(place, SECOND, SECOND) for place in range(100)]
+    assert pairs([sampled("a", client), sampled("b", client)]) == []
+
+
 @pytest.mark.parametrize("seed", range(50))
 def test_consumers_in_lockstep_are_two(seed: int) -> None:
     """Two consumers that are started at the same time are not taken for the two sides of a gateway.

@@ -391,6 +391,59 @@ def test_a_capture_of_no_time_says_why_there_is_no_net_sum(
     assert "no time passed in the capture, so there is no saving a day: capture for at least an hour." in text
 
 
+def test_a_saving_that_is_not_known_has_no_money(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Most fetches were cut by the snap length."""
+    capture, page = cut(Path(CAPTURE), tmp_path / "cut.pcap"), tmp_path / "report.html"
+    assert cli.main(["measure", capture, *PRICES, "--html", str(page)]) == 3
+    text, html = " ".join(capsys.readouterr().out.split()), page.read_text(encoding="utf-8")
+    for told in (text, html):
+        assert "The saving can&#39;t be computed" in told or "The saving can't be computed" in told
+        assert "USD" not in told
+    assert cli.main(["measure", capture, *PRICES, "--json"]) == 3
+    found = json.loads(capsys.readouterr().out)["modelled"]
+    assert (found["money"], found["net"]) == (None, None)
+
+
+def cut(capture: Path, to: Path) -> str:
+    """Write a capture again with at most 116 bytes of each packet."""
+    data, at = capture.read_bytes(), 24
+    kept = [data[:24]]
+    while at < len(data):
+        size = struct.unpack_from("<I", data, at + 8)[0]
+        head, packet = data[at : at + 8], data[at + 16 : at + 16 + min(size, 116)]
+        kept += [head, struct.pack("<I", len(packet)), data[at + 12 : at + 16], packet]
+        at += 16 + size
+    to.write_bytes(b"".join(kept))
+    return str(to)
+
+
+def test_a_capture_of_one_direction_has_no_net_sum(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    data, at = Path(CAPTURE).read_bytes(), 24
+    kept = [data[:24]]
+    while at < len(data):
+        end = at + 16 + struct.unpack_from("<I", data, at + 8)[0]
+        if struct.unpack_from(">H", data, at + 16 + 20 + 20 + 2) == (33192,):  # SLL2, IPv4, TCP
+            kept.append(data[at:end])
+        at = end
+    capture = tmp_path / "to-broker.pcap"
+    capture.write_bytes(b"".join(kept))
+
+    assert cli.main(["measure", str(capture), *PRICES]) == 3
+    text = " ".join(capsys.readouterr().out.split())
+    assert "fetches have no response; capture both directions." in text
+    assert "Net" not in text
+
+
+def test_a_capture_without_times_can_be_shown(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    capture = at_one_time(Path(CAPTURE), tmp_path / "zero.pcap", 0)
+    assert cli.main(["measure", capture, *PRICES, "--html", str(page)]) == 0
+    assert "no time passed in the capture" in " ".join(capsys.readouterr().out.split())
+    assert "1970-01-01" in page.read_text(encoding="utf-8")
+
+
 def test_a_price_below_nothing_is_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["measure", CAPTURE, "--price-per-gb=-0.0", *PRICES[2:]]) == 0
     text = " ".join(capsys.readouterr().out.split())
