@@ -15,7 +15,7 @@ from socket import socket
 from typing import TYPE_CHECKING, Any, Final
 
 from proxy.addresses import Address
-from proxy.config import Config, load, misspelt_variables
+from proxy.config import Config, misspelt_variables
 from proxy.effective_config import as_toml
 from proxy.error_text import reason_of
 from proxy.exits import EXIT_FAILED, EXIT_USAGE, complain, complain_of_variables
@@ -28,7 +28,7 @@ from proxy.printable import printable
 from proxy.server.bypass import passing_by
 from proxy.server.gateway import Gateway
 from proxy.server.process import Process, keep_freed, new_event_loop, tell_ready
-from proxy.server.reload import Reloader, load_first
+from proxy.server.reload import Reloader, load_all, load_first
 from proxy.telemetry import logs
 from proxy.telemetry.access import Token, admin_tls, admin_token
 from proxy.telemetry.admin import METRICS, AdminEndpoint
@@ -87,11 +87,7 @@ def run(arguments: dict[str, Any]) -> int:
 
 
 def _load(arguments: dict[str, Any]) -> Config:
-    return load(arguments, os.environ, _file(arguments).path())
-
-
-def _file(arguments: dict[str, Any]) -> OptionsFile:
-    return OptionsFile.of(arguments["config"], os.environ)
+    return load_all(arguments, os.environ)
 
 
 async def _check(config: Config, gateways: int = 0) -> int:
@@ -169,7 +165,9 @@ async def _serve(config: Config, read: Stamp, arguments: dict[str, Any]) -> int:
             limit=files,
             remedy="raise the limit (ulimit -n), or lower --max-connections",
         )
-    options = Reloader(gateway, config, lambda: _load(arguments), _file(arguments), read)
+    options = Reloader(
+        gateway, config, lambda: _load(arguments), OptionsFile.of(arguments["config"], os.environ), read
+    )
     gateway.process.spawn(options.watch_file())
     await _until_stopped(gateway, options)
     for endpoint, _ in endpoints.values():

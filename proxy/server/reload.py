@@ -6,7 +6,7 @@ from pathlib import Path
 from time import time
 from typing import TYPE_CHECKING, Any, Final
 
-from proxy.config import LIVE, Config, changes, load, with_live
+from proxy.config import LIVE, OPTIONS, Config, changes, load, with_live
 from proxy.net.tls import Stamp, stamp
 from proxy.options import ConfigError, OptionsFile
 from proxy.server.gateway import Gateway
@@ -18,6 +18,32 @@ if TYPE_CHECKING:
 
 _LEFT_OUT: Final[Stamp] = (-1, -1, -1)
 """The stamp of a file that was left out. No file has it, so `Reloader` reads the file and reports it."""
+
+
+def load_all(arguments: Mapping[str, Any], environ: Mapping[str, str]) -> Config:
+    """Read the options from all sources.
+
+    A file in a folder is for live options alone. Others could keep new gateways from starting, while those
+    that run would not apply them.
+
+    Args:
+        arguments: the parsed command line.
+        environ: the environment.
+
+    Raises:
+        ConfigError: an option or the file can't be used.
+    """
+    file = OptionsFile.of(arguments["config"], environ)
+    config = load(arguments, environ, file.path())
+    if file.is_optional:
+        for option in OPTIONS:
+            given = config.given[option.name]
+            if given.source == "file" and not option.live:
+                raise ConfigError(
+                    f"{given.called}: it needs a restart, and the directory of --config is for live options; "
+                    f"give {option.flag} or {option.variable}"
+                )
+    return config
 
 
 def load_first(arguments: Mapping[str, Any], environ: Mapping[str, str]) -> tuple[Config, Stamp]:
@@ -35,7 +61,7 @@ def load_first(arguments: Mapping[str, Any], environ: Mapping[str, str]) -> tupl
     file = OptionsFile.of(arguments["config"], environ)
     read = _stamp_of(file)
     try:
-        return load(arguments, environ, file.path()), read
+        return load_all(arguments, environ), read
     except ConfigError as error:
         if not file.is_optional:
             raise

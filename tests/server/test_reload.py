@@ -16,11 +16,10 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from proxy.config import load
 from proxy.options import ConfigError, OptionsFile
 from proxy.server import reload, server
 from proxy.server.gateway import Gateway
-from proxy.server.reload import Reloader, load_first
+from proxy.server.reload import Reloader, load_all, load_first
 from proxy.telemetry.metrics import exposition
 from proxy.telemetry.state import document
 from tests.shell import client, gateway, request, run, stub_cluster, until
@@ -44,9 +43,8 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _reloader(gate: Gateway, bootstrap: str, named: Path) -> Reloader:
     flags: dict[str, Any] = {"bootstrap": bootstrap, "listen": "127.0.0.1:0", "config": str(named)}
-    file = OptionsFile.of(flags["config"], {})
     config, read = load_first(flags, {})
-    return Reloader(gate, config, lambda: load(flags, {}, file.path()), file, read)
+    return Reloader(gate, config, partial(load_all, flags, {}), OptionsFile.of(flags["config"], {}), read)
 
 
 @asynccontextmanager
@@ -304,15 +302,44 @@ def test_a_file_that_could_not_even_be_looked_at_is_reported(tmp_path: Path) -> 
     run(scene())
 
 
+@pytest.mark.usefixtures("_quick")
+def test_a_folder_s_file_is_for_live_options_alone(tmp_path: Path) -> None:
+    """Else a file that running gateways can't apply could keep new ones from starting."""
+    mount = _Mount(tmp_path)
+    wrong = 'sessions = false\nbroker_tls = true\nbroker_tls_ca = "/nowhere"\nlisten = "127.0.0.1:1"\n'
+    mount.write(wrong)
+    told = (
+        f"broker_tls in {mount.file}: it needs a restart, and the directory of --config is for live options; "
+        "give --broker-tls or FETCHGATE_BROKER_TLS"
+    )
+
+    async def scene() -> None:
+        async with _following(tmp_path) as (gate, options):
+            reason = f"options not reloaded, a restart would leave the file out: {told}"
+            await until(lambda: gate.health().reasons == [reason])
+            assert (options.config.sessions, options.config.broker_tls) == (True, False)
+            mount.write('sessions = false\nlisten = "127.0.0.1:1"\n')  # a flag overrides listen
+            await until(lambda: not options.config.sessions)
+            assert gate.health().state == "ready"
+
+    run(scene())
+    mount.write(wrong)
+    with pytest.raises(ConfigError, match=re.escape(told)):  # --check and --show-config
+        load_all({"bootstrap": "kafka:9092", "listen": ":0", "config": str(tmp_path)}, {})
+    whole = tmp_path / "whole.toml"
+    whole.write_text("broker_tls = true\n")
+    assert load_all({"bootstrap": "kafka:9092", "config": str(whole)}, {}).broker_tls
+
+
 def test_a_gateway_that_cant_start_without_the_file_says_what_is_wrong_with_it(tmp_path: Path) -> None:
     file = tmp_path / "fetchgate.toml"
-    for text, flags, told in (
-        ('bootstrap = "kafka:9092"\nsesions = true\n', {}, f"sesions in {file}: no such option"),
-        ('bootstrap = "kafka:9092"\n', {"workers": "x"}, "--workers: 'x' must be an integer"),
+    for text, told in (
+        ('bootstrap = "kafka:9092"\nsesions = true\n', f"sesions in {file}: no such option"),
+        ('bootstrap = "kafka:9092"\n', f"bootstrap in {file}: it needs a restart"),
     ):
         file.write_text(text)
         with pytest.raises(ConfigError, match=re.escape(told)):
-            load_first({"config": str(tmp_path), **flags}, {})
+            load_first({"config": str(tmp_path)}, {})
 
 
 @pytest.mark.usefixtures("_quick")
@@ -325,7 +352,7 @@ def test_a_file_that_changed_while_the_gateway_started_is_read(tmp_path: Path) -
         mount.write("sessions = false\n")
         file = OptionsFile.of(flags["config"], {})
         async with stub_cluster((1, "", 0)) as cluster, gateway(cluster.address, Gateway) as gate:
-            options = Reloader(gate, config, lambda: load(flags, {}, file.path()), file, read)
+            options = Reloader(gate, config, partial(load_all, flags, {}), file, read)
             gate.process.spawn(options.watch_file())
             await until(lambda: not options.config.sessions)
 
