@@ -38,7 +38,7 @@ class Injector:
         """Return a new connection. It is not open yet."""
         return HTTPSConnection(*self._address, context=self._tls, timeout=30)
 
-    def ask(self, path: str, body: str | None = None) -> tuple[int, str]:
+    def ask(self, path: str, body: str | bytes | None = None) -> tuple[int, str]:
         """Send a request on a connection of its own. Return the status and the text of the response."""
         connection = self.connect()
         try:

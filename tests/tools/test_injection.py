@@ -249,6 +249,14 @@ def test_a_config_map_that_may_be_absent_is_mounted_beside_other_volumes() -> No
     assert gateway["value"][0]["volumeMounts"] == [mount, MOUNT]
 
 
+def test_a_volume_of_the_pod_s_own_keeps_its_name() -> None:
+    """A pod with two volumes of a name is refused by the API server."""
+    own = [{"name": "fetchgate-options", "emptyDir": {}}, {"name": "fetchgate-options-2", "emptyDir": {}}]
+    _, volume, gateway = patch(pod(ASKS, volumes=own))
+    assert volume["value"] == VOLUME | {"name": "fetchgate-options-3"}
+    assert gateway["value"][0]["volumeMounts"] == [MOUNT | {"name": "fetchgate-options-3"}]
+
+
 @pytest.mark.parametrize("source", [{"value": "/own.toml"}, {"valueFrom": {"fieldRef": {"fieldPath": "x"}}}])
 def test_a_container_with_an_options_file_of_its_own_gets_no_other(source: dict[str, Any]) -> None:
     container = sidecar({"name": "FETCHGATE_CONFIG", **source}, bootstrap("kafka:9092"))
@@ -476,6 +484,8 @@ def test_a_refusal_is_logged_again_after_an_hour_and_memory_is_bounded() -> None
     [
         *("", "{", "[]", "{}", '{"request": 1}', '{"request": {"uid": "1"}}'),
         json.dumps(asked({"metadata": {"annotations": {"fetchgate/x": "1"}, "ownerReferences": 1}})),
+        '{"request": {"uid": "\\ud800", "object": {"metadata": {}}}}',
+        '{"request": {"uid": NaN, "object": {"metadata": {}}}}',
     ],
 )
 def test_what_is_no_review_is_answered_with_an_error_and_the_server_goes_on(
@@ -485,6 +495,23 @@ def test_what_is_no_review_is_answered_with_an_error_and_the_server_goes_on(
     assert (status, text.startswith("this is no AdmissionReview of a pod: ")) == (400, True)
     assert "WARNING fetchgate.injector a review can't be answered: " in server.log()
     assert server.runs()
+
+
+def test_long_names_and_bytes_that_are_no_text_leave_short_lines_in_the_log(server: Injector) -> None:
+    """Anyone in the cluster may connect to the server."""
+    long = "x" * 100_000
+    for asking in (
+        asked(pod(ASKS)),
+        asked(pod(ASKS | {f"fetchgate/{long}": "1"})),
+        asked(pod(ASKS | {"fetchgate/resources": long})),
+        asked(pod({"fetchgate/bootstrap-env": long})),
+    ):
+        asking["request"]["namespace"] = long
+        status, text = server.ask("/inject", json.dumps(asking))
+        assert (status, len(text) < 5_000) == (200, True)
+    status, text = server.ask("/inject", b"\xff" * 100_000)
+    assert (status, len(text) < 1_000) == (400, True)
+    assert max(len(line) for line in server.log().splitlines()) < 2_000
 
 
 def test_a_review_without_end_is_not_read_to_its_end(server: Injector) -> None:

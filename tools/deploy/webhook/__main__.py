@@ -22,7 +22,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from proxy.printable import printable
+from proxy.printable import brief, printable
 
 from .injection import Json, review
 from .refusals import Refusals, owner_of
@@ -42,12 +42,14 @@ async def inject(request: Request, sidecar: Path, refusals: Refusals) -> Respons
         answer = review(asked, container)
         called, told = _called(asked["request"]), _told(answer["response"])
         owner = owner_of(asked["request"]["object"]) or called
+        response = JSONResponse(answer)
     except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
-        log.warning("a review can't be answered: %r", error)
-        return PlainTextResponse(f"this is no AdmissionReview of a pod: {error!r}", status_code=400)
+        problem = brief(repr(error))  # a UnicodeDecodeError shows the whole body
+        log.warning("a review can't be answered: %s", problem)
+        return PlainTextResponse(f"this is no AdmissionReview of a pod: {problem}", status_code=400)
     if answer["response"]["allowed"] or refusals.is_new(owner, told, monotonic()):
         log.info("%s: %s", called, told)
-    return JSONResponse(answer)
+    return response
 
 
 async def _body(request: Request) -> bytes:
@@ -125,7 +127,8 @@ def _read(sidecar: Path) -> Json:
 
 def _called(request: Json) -> str:
     metadata = request["object"]["metadata"]
-    return printable(f"{request.get('namespace')}/{metadata.get('name') or metadata.get('generateName')}")
+    name = f"{request.get('namespace')}/{metadata.get('name') or metadata.get('generateName')}"
+    return brief(printable(name))
 
 
 def _told(response: Json) -> str:

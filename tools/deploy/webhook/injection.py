@@ -11,11 +11,12 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain, count
 from typing import Any, Final
 
 from proxy.config import OPTIONS, load
 from proxy.options import ConfigError, Option
-from proxy.printable import printable
+from proxy.printable import brief, printable
 
 NAME: Final = "fetchgate"
 """The name of the gateway's container."""
@@ -74,7 +75,7 @@ def review(asked: Json, sidecar: Json) -> Json:
     try:
         decision = decide(request["object"], sidecar)
     except WrongAnnotationError as error:
-        response |= {"allowed": False, "status": {"code": 400, "message": printable(str(error))}}
+        response |= {"allowed": False, "status": {"code": 400, "message": brief(printable(str(error)))}}
     else:
         if decision.patch:
             patch = base64.b64encode(json.dumps(decision.patch).encode()).decode()
@@ -281,8 +282,11 @@ def _with_options(pod: Json, container: Json) -> tuple[list[Json], Json]:
     The volume is a ConfigMap that operators create to change live options of running pods. It may be absent.
     It is mounted without `subPath`: the kubelet would not write such a file again.
     """
-    volume = {"name": _VOLUME, "configMap": {"name": NAME, "optional": True}}
-    mount = {"name": _VOLUME, "mountPath": FOLDER, "readOnly": True}
+    taken = {each["name"] for each in pod["spec"].get("volumes") or ()}
+    names = chain([_VOLUME], (f"{_VOLUME}-{number}" for number in count(2)))
+    name = next(each for each in names if each not in taken)
+    volume = {"name": name, "configMap": {"name": NAME, "optional": True}}
+    mount = {"name": name, "mountPath": FOLDER, "readOnly": True}
     container = {
         **container,
         "env": [*container["env"], {"name": CONFIG, "value": FOLDER}],
