@@ -266,9 +266,14 @@ def _misspelt(command: str, unknown: list[str]) -> str:
 
 
 def _top(arguments: dict[str, Any]) -> int:
-    file = OptionsFile.of(arguments["config"], os.environ).path()
+    file = OptionsFile.of(arguments["config"], os.environ)
     try:
-        options = read(TOP_OPTIONS, arguments, os.environ, file)
+        try:
+            options = read(TOP_OPTIONS, arguments, os.environ, file.path())
+        except ConfigError:
+            if not file.is_optional:
+                raise
+            options = read(TOP_OPTIONS, arguments, os.environ, None)
         # rich takes long to import, and a gateway does not need it
         from proxy.dashboard import fleet_top, gateways, top  # noqa: PLC0415
 

@@ -79,8 +79,11 @@ class ReplayParser(argparse.ArgumentParser):
         """Read the command line. A flag overrides the environment, and the environment overrides --config."""
         given = {argument.split("=")[0] for argument in argv}
         file = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-        file.add_argument("--config", default=environ.get("FETCHGATE_CONFIG"))
-        settings = self._settings(file.parse_known_args(argv)[0].config)
+        file.add_argument("--config")
+        named: str | None = file.parse_known_args(argv)[0].config
+        if named is None and not Path(of_all := environ.get("FETCHGATE_CONFIG", "")).is_dir():
+            named = of_all or None  # a directory has live options of a gateway
+        settings = self._settings(named)
         more: list[str] = []
         for name, action in self._own.items():
             flag = action.option_strings[0]
@@ -102,6 +105,10 @@ class ReplayParser(argparse.ArgumentParser):
             self.error(f"--config {file}: {error.strerror}")
         except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
             self.error(f"--config {file} is not TOML: {error}")
+        except RecursionError:
+            self.error(f"--config {file}: its lists or tables are nested too deeply")
+        except ValueError:  # int() refuses thousands of digits
+            self.error(f"--config {file}: a number has thousands of digits")
 
     def _as_flags(self, name: str, action: argparse.Action, value: Any) -> list[str]:
         flag = action.option_strings[0]

@@ -921,6 +921,20 @@ def test_check_assumes_the_default_of_brokers_that_it_can_not_ask(
     assert (code, said[2:]) == (0, [assumed, told])
 
 
+def test_top_leaves_out_a_wrong_file_of_the_gateway_s_directory(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The gateway has left it out as well, and `top` shows why."""
+    (file := tmp_path / "fetchgate.toml").write_text("sesions = 1\n")
+    nobody = f"127.0.0.1:{free_ports()}"
+    asked = ("top", "--once", "--admin", nobody)
+    monkeypatch.setenv("FETCHGATE_CONFIG", str(tmp_path))
+    told = f"fetchgate top: no gateway at {nobody}: Connection refused; see --admin"
+    assert _fails(capsys, *asked) == (1, told)
+    told = f"fetchgate top: sesions in {file}: no such option; did you mean sessions?"
+    assert _fails(capsys, *asked, "--config", str(file)) == (2, told)
+
+
 def test_a_number_of_gateways_is_for_check_alone(capsys: pytest.CaptureFixture[str]) -> None:
     told = "fetchgate proxy: --gateways N needs --check; see fetchgate proxy --help"
     assert _fails(capsys, "proxy", "-b", "kafka:9092", "--gateways", "3") == (2, told)

@@ -34,6 +34,33 @@ def parsed(argv: Sequence[str], **environment: str) -> dict[str, object]:
     return vars(parser.parse(argv, environment))
 
 
+def test_the_directory_of_a_gateway_s_options_is_not_read(tmp_path: Path) -> None:
+    """FETCHGATE_CONFIG names it in the container of an injected gateway."""
+    (tmp_path / "fetchgate.toml").write_text("wrong")
+    assert parsed(["x.pcap"], FETCHGATE_CONFIG=str(tmp_path)) == parsed(["x.pcap"], FETCHGATE_CONFIG="")
+    with pytest.raises(SystemExit):
+        parsed(["x.pcap", "--config", str(tmp_path)])
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("top = " + "9" * 5000, "--config {file}: a number has thousands of digits"),
+        ("top = " + "[" * 5000, "--config {file}: its lists or tables are nested too deeply"),
+        ("top", "--config {file} is not TOML: Expected '='"),
+    ],
+    ids=range(3),
+)
+def test_a_file_that_cant_be_read_is_told_in_a_line(
+    text: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "c.toml"
+    file.write_text(text)
+    with pytest.raises(SystemExit):
+        parsed(["x.pcap", "--config", str(file)])
+    assert capsys.readouterr().err.startswith("fetchgate replay measure: " + told.format(file=file))
+
+
 def test_a_flag_counts_before_the_environment_and_that_before_the_file(tmp_path: Path) -> None:
     file = tmp_path / "c.toml"
     file.write_text(
