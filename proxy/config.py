@@ -448,8 +448,8 @@ class Config:
         parse=partial(_by_client, read=_max_wait, metavar="TIME"),
         default="0",
         help="raise max_wait_ms of fetches to this (at most 5s) for clients whose software is known to wait "
-        "three times as long for a response; name other clients by client id (1s,billing=5s); "
-        "docs/users/fetch-floors.md lists them; 0: max_wait_ms stays as clients send it",
+        "three times as long for a response (docs/users/fetch-floors.md lists it); name other clients by "
+        "client id (1s,billing=5s); 0: max_wait_ms stays as clients send it",
         live=True,
     )
     """The smallest `max_wait_ms` of fetches, in seconds, by client id. The key "" is for all other clients. 0

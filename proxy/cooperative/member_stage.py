@@ -416,7 +416,9 @@ class MemberStage(Stage):
             joining.saw_join = True
             if joining.takes(join):
                 if self._identity.declares:
-                    self._fail("a client.id with key ranges must assign partitions, not subscribe")
+                    self._fail(
+                        "a client with key ranges in its client.id must assign partitions, not subscribe"
+                    )
                     return
                 frame, take = joining.join(join), _edited(joining.joined)
         elif request.api_key == ApiKey.SYNC_GROUP:

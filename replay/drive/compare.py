@@ -119,7 +119,7 @@ LOST: Final = "no response came"
 THROTTLED: Final = "the target throttles: it responded without partitions"
 SHIFTED: Final = "partitions whose offsets --offsets changes: only errors are compared"
 ELSEWHERE: Final = "partitions that another broker of the target leads"
-COORDINATED: Final = "its group has another broker of the target as coordinator"
+COORDINATED: Final = "another broker of the target coordinates its group"
 UNCAPTURED: Final = "partitions whose first batch was not captured: its offset is not compared"
 REDIRECTED: Final = "partitions for which the target names another replica"
 

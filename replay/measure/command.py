@@ -60,7 +60,7 @@ examples:
   fetchgate replay measure table/ --policy always --client billing --json
       measures what --parquet wrote, without reading the captures again
   fetchgate replay measure captures/ --client-rack 10.0.1.0/24=az1 --client-rack 10.0.2.0/24=az2
-      also reports the bytes from one zone to another; brokers without a rack: --broker-rack 3=az1
+      also reports the bytes from one zone to another; for brokers without a rack, add --broker-rack 3=az1
   fetchgate replay measure captures/ --price-per-gb 0.02 --currency USD --sidecar-cost 3.50
       also reports the saving minus the cost of sidecars, for a month and a year
   fetchgate replay measure captures/ --fetch-min-bytes 64KiB --fetch-max-wait 1s

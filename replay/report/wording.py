@@ -536,7 +536,7 @@ def spread(found: CooperativeReport) -> list[str]:
     told = (
         f"How evenly the records of each group would spread over {members} members. As with `fetchgate proxy "
         f"--cooperative`, topics with fewer than {members} partitions are shared. Evenness is the largest "
-        f"member's share times {members}: 1 is even. Members can't share a key, so the hottest key limits "
+        f"member's share times {members}: 1 means even. Members can't share a key, so the hottest key limits "
         "the speed of the group, with any number of members. If a connection got a record again, it counts "
         "once; if two connections got it, it counts twice."
     )

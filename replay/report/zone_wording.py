@@ -89,7 +89,7 @@ def money(found: ZoneMoney) -> str:
         f"{size(to_brokers['bytes'])} to brokers for {cost(to_brokers['cost'])}, in {span} at "
         f"{per_gb(found['price_per_gb'], currency)} for each direction. Together {cost(found['cost'])}; if "
         f"both ends pay, {cost(found['cost_both_ends'])}. Of this, --rack-reads client would "
-        f"save {cost(found['rack_reads_saves'])}, --rack-clients for "
+        f"save {cost(found['rack_reads_saves'])}, --rack-clients "
         f"{cost(found['rack_clients_saves'])}."
     )
     month = found["cost_per_month"]
