@@ -14,6 +14,7 @@ from proxy.dashboard import pods
 from proxy.dashboard.admin_reader import AdminReader, tls_context, token_of
 from proxy.error_text import reason_of
 from proxy.options import ConfigError
+from proxy.printable import brief
 
 STDIN: Final = "-"
 _EMPTY: Final = f"it names no gateway; write HOST:PORT, one a line, or {pods.GIVE}"
@@ -133,7 +134,7 @@ def _listed(item: str) -> tuple[list[pods.PodGateway], int]:
     except RecursionError:
         raise ConfigError(f"--admin {item}: it is not a list of pods; {pods.GIVE}") from None
     except ValueError as error:
-        raise ConfigError(f"--admin {item}: {error}") from None
+        raise ConfigError(f"--admin {item}: {brief(str(error))}") from None
 
 
 def _of_lines(text: str) -> list[pods.PodGateway]:

@@ -125,6 +125,7 @@ LINES = "write HOST:PORT, one a line, or give the output of kubectl get pods -o 
         ("off\n", "line 1: the gateway's admin endpoint is off; fetchgate top needs it"),
         (b"\xff\xfe", f"it is not text in UTF-8; {LINES}"),
         ("{", "it is not JSON (Expecting property name"),
+        ("x" * 100_000, f"line 1: '{'x' * 291} ... x"),
         ('{"a":' * 100_000, "it is not a list of pods; give the output of kubectl get pods -o json"),
         (
             '{"kind": "Deployment"}',

@@ -122,6 +122,7 @@ def test_a_state_that_is_written_late_replaces_no_newer_one(tmp_path: Path) -> N
         '{"brokers": [{"id": 1, "host": "kafka-1", "port": 99999}]}',
         '{"brokers": [{"id": 1, "host": "", "port": 9092}]}',
         "\xff",
+        "[" * 100_000,
     ],
 )
 def test_a_state_that_cant_be_read_is_no_reason_to_stay_down(tmp_path: Path, text: str) -> None:
