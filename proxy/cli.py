@@ -208,8 +208,8 @@ def _add_options(parser: argparse.ArgumentParser, options: Sequence[Option]) -> 
     parser.add_argument(
         "--config",
         metavar="FILE|DIR",
-        help="a TOML file with these options as keys, or a directory that may have live ones in its "
-        "fetchgate.toml",
+        help="a TOML file with these options as keys, or a directory: its fetchgate.toml "
+        "(optional) has live options",
     )
 
 

@@ -257,8 +257,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         type=_rack(broker_rack),
         metavar="ID=NAME",
-        help="the rack (zone) of a broker, by its node id, or by its address or network; other brokers "
-        "have the rack of captured Metadata (repeatable)",
+        help="the rack (zone) of a broker, by its node id, or by its address or network; by default "
+        "the rack in captured Metadata (repeatable)",
     )
     add(
         "--client-rack",

@@ -14,13 +14,14 @@ def _sum(money: float) -> str:
 
 _MONEY = Unit(write=_sum)
 _EACH_BYTE = (
-    "Each saved byte has the price. If you pay only for bytes between zones, name the zones of clients with "
-    "--client-rack (and those of brokers with --broker-rack, if Metadata has none): then there is a sum of "
-    "these bytes alone."
+    "The price applies to each saved byte. If you pay only for bytes between zones, name the zones of "
+    "clients with --client-rack (and those of brokers with --broker-rack, if Metadata has none): then "
+    "there is a sum of these bytes alone."
 )
 _BETWEEN_ZONES = (
-    "In the table each saved byte has the price. The sum of bytes between zones takes only the connections "
-    "whose client and broker are known to be in different zones, at the same price, and the same sidecars."
+    "In the table the price applies to each saved byte. The sum of bytes between zones takes only the "
+    "connections whose client and broker are known to be in different zones, with the same price and the "
+    "same sidecars."
 )
 _LEFT = Unit(write=_sum, sign=lambda left: (left > 0) - (left < 0))
 
