@@ -570,7 +570,7 @@ class MemberStage(Stage):
             try:
                 reply = take(b"".join(claim.pieces), state.now)
             except ProtocolError as error:
-                state.fail("broker", f"a response to a client with a lane that is not understood: {error}")
+                state.fail("broker", f"a response that is not understood, to a client with a lane: {error}")
                 return
             if reply is None:
                 state.queue.keep(claim, [])

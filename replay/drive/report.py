@@ -398,8 +398,8 @@ def render_plan(report: DriveReport, versions: Mapping[tuple[str, int], tuple[in
     times = settings["connections"] * settings["loop"]
     text = Text(
         f"Would send {plural(report['planned'], 'request')}: "
-        f"{plural(report['connections'], 'connection')} of the capture, "
-        f"{duration(report['captured_seconds'])} of its time" + (f", {times} times" if times > 1 else "")
+        f"{plural(report['connections'], 'connection')}, captured in "
+        f"{duration(report['captured_seconds'])}" + (f", {times} times" if times > 1 else "")
     )
     note = "Nothing was sent, and the target was not asked which versions and topics it has."
     return Group(text, table, *_notes(report), Text(f"\n{note}"))

@@ -286,7 +286,8 @@ def _directory(text: str, names: Iterable[str]) -> list[str]:
     found = sorted((name for name in listed if kept.get(name, True)), key=_natural)
     if not found and is_table(text):
         raise InputError(
-            f"{text}: this is a table of --parquet, not captures: fetchgate replay measure {text}"
+            f"{text}: this is a table of --parquet, not captures; read it with "
+            f"fetchgate replay measure {text}"
         )
     if not found:
         raise InputError(f"{text}: no capture in this directory (pcap or pcapng, also .gz and .zst)")

@@ -126,7 +126,7 @@ def test_a_dry_run_needs_no_target(capsys: pytest.CaptureFixture[str]) -> None:
     assert drive(LIBRDKAFKA, "--dry-run") == 0
 
     told = " ".join(capsys.readouterr().out.split())
-    assert told.startswith("Would send 435 requests: 3 connections of the capture, 10.2 s of its time")
+    assert told.startswith("Would send 435 requests: 3 connections, captured in 10.2 s")
     assert f"Fetch 16 {FETCHES}" in told
 
 

@@ -217,6 +217,6 @@ def test_a_dry_run_says_what_would_go() -> None:
         printed(render_plan(planned, {("Fetch", 16): (5, 1234), ("Metadata", 12): (1, 40)})).split()
     )
 
-    assert text.startswith("Would send 18 requests: 1 connection of the capture, 10.0 s of its time, 3 times")
+    assert text.startswith("Would send 18 requests: 1 connection, captured in 10.0 s, 3 times")
     assert "Fetch 16 5 1.23 kB Metadata 12 1 40 B" in text
     assert "Nothing was sent" in text

@@ -182,7 +182,10 @@ def test_a_table_is_for_measure(command: str, tmp_path: Path, capsys: pytest.Cap
     part.mkdir(parents=True)
     (part / "part.parquet").write_bytes(b"PAR1")
     assert main([command, str(tmp_path), *(["--dry-run"] if command == "drive" else [])]) == 2
-    told = f"{tmp_path}: this is a table of --parquet, not captures: fetchgate replay measure {tmp_path}"
+    told = (
+        f"{tmp_path}: this is a table of --parquet, not captures; read it with "
+        f"fetchgate replay measure {tmp_path}"
+    )
     assert told in capsys.readouterr().err
 
 
