@@ -100,7 +100,8 @@ class ReplayParser(argparse.ArgumentParser):
         if file is None:
             return {}
         try:
-            return tomllib.loads(Path(file).read_text(encoding="utf-8"))
+            document = tomllib.loads(Path(file).read_text(encoding="utf-8"))
+            str(document)  # it raises an error for hexadecimal numbers whose digits are too many for str()
         except OSError as error:
             self.error(f"--config {file}: {error.strerror}")
         except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -109,6 +110,7 @@ class ReplayParser(argparse.ArgumentParser):
             self.error(f"--config {file}: its lists or tables are nested too deeply")
         except ValueError:  # int() refuses thousands of digits
             self.error(f"--config {file}: a number has thousands of digits")
+        return document
 
     def _as_flags(self, name: str, action: argparse.Action, value: Any) -> list[str]:
         flag = action.option_strings[0]

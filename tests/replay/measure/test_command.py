@@ -46,10 +46,11 @@ def test_the_directory_of_a_gateway_s_options_is_not_read(tmp_path: Path) -> Non
     ("text", "told"),
     [
         ("top = " + "9" * 5000, "--config {file}: a number has thousands of digits"),
+        ("port = 0x" + "f" * 5000, "--config {file}: a number has thousands of digits"),
         ("top = " + "[" * 5000, "--config {file}: its lists or tables are nested too deeply"),
         ("top", "--config {file} is not TOML: Expected '='"),
     ],
-    ids=range(3),
+    ids=range(4),
 )
 def test_a_file_that_cant_be_read_is_told_in_a_line(
     text: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
