@@ -15,7 +15,7 @@ MINUTES ?= 60
 KILLS ?= 1000
 # The tests of one file run in one process, since they share a broker. Those with brokers mostly wait.
 PYTEST := $(BIN)/pytest -q --dist loadfile --no-loadscope-reorder
-# The folders of all tests marked integration: six processes read them in half the time that all take.
+# The folders of all tests marked integration: five processes read them in half the time that all take.
 INTEGRATION := tests/integration tests/replay/drive tests/replay/measure/spark tests/tools
 
 .DEFAULT_GOAL := help
@@ -44,7 +44,7 @@ check: lint  ## format, lint, types, import rules and the quick tests: under a m
 
 test: programs lint  ## everything that CI runs, with real brokers and Python clients
 	$(PYTEST) -n 2 -m 'not integration and not clients and not soak'
-	$(PYTEST) -n 6 -m 'integration and not soak' --durations 10 $(INTEGRATION)
+	$(PYTEST) -n 5 -m 'integration and not soak' --durations 10 $(INTEGRATION)
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check .
