@@ -299,7 +299,7 @@ def test_bytes_between_zones_have_a_sum_of_their_own() -> None:
         "known): 10,368.00 EUR saved - 1,000.00 EUR for 2 sidecars (one per client address) = 9,368.00 EUR a "
         "month, 112,416.00 EUR a year."
     )
-    assert "at the same price" in net_explained(found)[1]
+    assert "with the same price" in net_explained(found)[1]
 
 
 def test_bytes_that_stay_in_their_zone_have_no_price_there() -> None:
