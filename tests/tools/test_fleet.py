@@ -23,23 +23,30 @@ from tools.fleet import BROKERS, PAGE, RENEW, ROOT, SERVICES, page, plans, table
 from tools.kafka.ports import free_ports
 
 TEXT: Final = PAGE.read_text(encoding="utf-8")
-CHECK, TOP, TURN_OFF = re.findall(r"```sh\n([^`]+)\n```", TEXT)
+CHECK, CHECK_IN_POD, TOP, TURN_OFF = re.findall(r"```sh\n([^`]+)\n```", TEXT)
 KUBECTL: Final = """\
 import json, pathlib, sys
 
 match sys.argv[1:]:
     case ["get", "pods", "-A", "-l", "wave=1", "-o", "json"]:
         print(pathlib.Path("pods.json").read_text())
-    case ["create", "configmap", "fetchgate", literal, "--dry-run=client", "-o", "yaml"]:
+    case ["get", "namespaces", "--selector", "fetchgate/injection=enabled", "--output", path]:
+        assert path == "jsonpath={.items[*].metadata.name}"
+        print("shop billing", end="")
+    case ["create", "configmap", "fetchgate", "--namespace", ns, literal, "--dry-run=client", "-o", "yaml"]:
         name, text = literal.removeprefix("--from-literal=").split("=", 1)
-        print(json.dumps({name: text}))
+        print(json.dumps({"namespace": ns, "name": name, "text": text}))
     case ["apply", "-f", "-"]:
-        for name, text in json.load(sys.stdin).items():
-            pathlib.Path(name).write_text(text)
+        made = json.load(sys.stdin)
+        (folder := pathlib.Path(made["namespace"])).mkdir()
+        (folder / made["name"]).write_text(made["text"])
     case _:
         sys.exit(f"not expected: {sys.argv}")
 """
-"""A kubectl that lists the pods of a file, and writes the keys of a ConfigMap as files."""
+"""A kubectl that lists two namespaces, and the pods of a file.
+
+It writes a key of a ConfigMap as a file, in the folder of the namespace.
+"""
 
 
 def _run(command: str, folder: Path) -> str:
@@ -99,6 +106,29 @@ def test_check_says_for_200_gateways_what_the_page_says(capsys: pytest.CaptureFi
     run(scene())
 
 
+def test_the_pod_of_a_running_gateway_can_check_for_the_next_wave(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the port is another one. The pod's own options stay: their ports are in use."""
+    _, arguments = CHECK_IN_POD.split(" -- fetchgate ")
+    port = free_ports(5)
+
+    async def scene() -> None:
+        async with stub_cluster((1, "", 0), (2, "", 0), (3, "", 0)) as cluster:
+            cluster.others = tells_slots(b"1000")
+            for name in ("LISTEN", "ADMIN", "METRICS"):
+                monkeypatch.setenv(f"FETCHGATE_{name}", cluster.address)
+            monkeypatch.setenv("FETCHGATE_BOOTSTRAP", cluster.address)
+            monkeypatch.setenv("FETCHGATE_MAX_SESSIONS", "12")
+            words = shlex.split(arguments.replace("29092", str(port)))
+            assert await asyncio.to_thread(main, words) == 0
+        assert (
+            "200 gateways with --max-sessions 12 use at most 2,400 session slots" in capsys.readouterr().out
+        )
+
+    run(scene())
+
+
 def test_top_shows_the_gateways_of_a_wave(tmp_path: Path) -> None:
     stub = StubGateway()
     stub.start()
@@ -111,8 +141,9 @@ def test_top_shows_the_gateways_of_a_wave(tmp_path: Path) -> None:
         stub.stop()
 
 
-def test_one_command_turns_all_sessions_off(tmp_path: Path) -> None:
+def test_one_loop_turns_the_sessions_of_all_namespaces_off(tmp_path: Path) -> None:
     _run(TURN_OFF, tmp_path)
-    file = str(tmp_path / "fetchgate.toml")
-    assert not load({"bootstrap": "kafka:9092"}, {}, file).sessions
+    for namespace in ("shop", "billing"):
+        file = str(tmp_path / namespace / "fetchgate.toml")
+        assert not load({"bootstrap": "kafka:9092"}, {}, file).sessions
     assert "sessions" in LIVE
