@@ -300,7 +300,7 @@ class Collected:
         self.zones.add_connection(one.zone, one.broker, one.zone_bytes)
         one.zone_bytes = {}
         if one.fetches.connections:
-            self.addresses[_host(one.client)].add_connection(one.fetches, one.zone, one.broker)
+            self.addresses[_host(one.client)].add_connection(one.fetches, one.clients, one.zone, one.broker)
             self.connections.append(one)
             if len(self.connections) > 4 * TOP:
                 self._keep_largest()

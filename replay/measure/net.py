@@ -5,14 +5,15 @@ sidecar needs follows from what `make bench` measured (BENCHMARKS.md).
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from typing import Final
 
 from replay.measure.sums import FetchSums
 from replay.measure.zone_places import Zone
-from replay.report.decision import MONTH, DailyRate
-from replay.report.model import Net, NetBetweenZones, NetRow, SidecarNeed
+from replay.report.decision import MONTH, ClientKey, DailyRate, OwnSidecars
+from replay.report.model import Net, NetBetweenZones, NetPaying, NetRow, SidecarNeed
 from replay.report.zones_model import ByZone
 
 PROCESS_BYTES: Final = 51_000_000
@@ -48,9 +49,14 @@ class AddressSums:
     saved_bytes: int = 0
     saved_between: Counter[tuple[str, str]] = field(default_factory=Counter)
     """`saved_bytes` by the client's rack and the broker's address, whose rack is not known yet."""
+    clients: set[int] = field(default_factory=set)
+    """The clients of the connections on which sessions save bytes, as `client_hash`: an address may have many
+    clients."""
 
-    def add_connection(self, fetches: FetchSums, rack: str, broker: str) -> None:
-        """Add the fetches of one connection, from a client of this rack to this broker."""
+    def add_connection(
+        self, fetches: FetchSums, clients: Iterable[ClientKey], rack: str, broker: str
+    ) -> None:
+        """Add the fetches of one connection. These clients made them, in this rack, to this broker."""
         fetch = fetches.fetch()
         actual = fetch["actual"]
         listed = actual["partitions_requested"]
@@ -63,6 +69,7 @@ class AddressSums:
                 record_bytes=actual["record_bytes"],
                 saved_bytes=fetch["saved_bytes"],
                 saved_between=Counter({(rack, broker): fetch["saved_bytes"]}),
+                clients=set(map(client_hash, clients)) if fetch["saved_bytes"] > 0 else set(),
             )
         )
 
@@ -75,6 +82,13 @@ class AddressSums:
         self.record_bytes += other.record_bytes
         self.saved_bytes += other.saved_bytes
         self.saved_between.update(other.saved_between)
+        self.clients |= other.clients
+
+
+def client_hash(client: ClientKey) -> int:
+    """Return a hash of 64 bits, the same in every process."""
+    text = "\0".join(map(str, client)).encode(errors="surrogatepass")
+    return int.from_bytes(blake2b(text, digest_size=8).digest(), signed=True)
 
 
 def net(
@@ -101,16 +115,58 @@ def net(
         return None
     saved_gb = sum(saved) / _GB / rate.seconds * MONTH
     needs = [need(one, rate.seconds) for one in savers]
+    paying = _that_pay(addresses, rate, cost)
     return Net(
         currency=rate.currency,
         sidecar_cost_per_month=cost,
         sidecars=len(saved),
-        sidecars_that_pay=sum((rate.month(count) or 0.0) > cost for count in saved),
+        sidecars_that_pay=len(paying),
+        paying=_paying(paying, rate, cost),
         break_even_price_per_gb=len(saved) * cost / saved_gb if saved else None,
         largest=max(needs, key=lambda one: (one["cpu_millicores"], one["memory_bytes"]), default=None),
         services=[_row(services, len(saved), month, cost) for services in SERVICES],
         between_zones=_between_zones(savers, rate, len(saved) * cost, zone),
         captured_seconds=rate.seconds,
+    )
+
+
+def own_sidecars(
+    clients: Iterable[ClientKey], addresses: Mapping[str, AddressSums], rate: DailyRate, cost: float
+) -> dict[ClientKey, OwnSidecars]:
+    """Return the sidecars of each client: one at each address where sessions save bytes of this client.
+
+    Args:
+        clients: the clients.
+        addresses: the fetches by client address.
+        rate: the captured time, and the price of 10^9 bytes.
+        cost: the price of one sidecar in a month.
+    """
+    paying = _that_pay(addresses, rate, cost)
+    number: Counter[int] = Counter()
+    pay: Counter[int] = Counter()
+    for address, one in addresses.items():
+        number.update(one.clients)
+        pay.update(one.clients if address in paying else ())
+    hashes = {client: client_hash(client) for client in clients}
+    return {client: OwnSidecars(number=number[key], pay=pay[key]) for client, key in hashes.items()}
+
+
+def _that_pay(addresses: Mapping[str, AddressSums], rate: DailyRate, cost: float) -> dict[str, int]:
+    """Return the saved bytes of each address whose sidecar saves more than it costs, the most bytes first."""
+    saved = {address: one.saved_bytes for address, one in addresses.items()}
+    order = sorted(saved.items(), key=lambda pair: (-pair[1], pair[0]))
+    return {address: count for address, count in order if count > 0 and (rate.month(count) or 0.0) > cost}
+
+
+def _paying(paying: Mapping[str, int], rate: DailyRate, cost: float) -> NetPaying:
+    """Return the sum of the sidecars that pay alone, from their saved bytes by address."""
+    saved, whole = rate.month(sum(paying.values())) or 0.0, len(paying) * cost
+    return NetPaying(
+        addresses=list(paying),
+        saved_per_month=saved,
+        cost_per_month=whole,
+        net_per_month=saved - whole,
+        net_per_year=MONTHS * (saved - whole),
     )
 
 

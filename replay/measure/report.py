@@ -20,6 +20,7 @@ from replay.measure.digest import BUCKETS, Timeline
 from replay.measure.floors import NO_FLOORS, FloorFigures, Floors
 from replay.measure.limits import WORST, VersionFigures
 from replay.measure.modelled import modelled
+from replay.measure.net import own_sidecars
 from replay.measure.racks import NO_RACKS, Racks
 from replay.measure.spread import Delivered, spread_row
 from replay.measure.sums import FetchSums
@@ -110,7 +111,9 @@ def report(found: Collected, about: About) -> Report:
         rate,
         policy=about.policy,
         next_step=_next_step(found, about),
-        net=in_model["net"],
+        sidecars=own_sidecars(found.clients, found.addresses, rate, about.sidecar_cost)
+        if about.sidecar_cost is not None and in_model["net"]
+        else None,
     )
     made = Report(
         version=about.version,

@@ -25,6 +25,7 @@ from replay.report.model import (
     Decision,
     Filters,
     LimitsReport,
+    Net,
     Problem,
     Report,
     SlotsRow,
@@ -81,6 +82,8 @@ class _Pseudonyms:
                     for row in report["floors"]["by_client"]
                 ],
             }
+        if net := report["modelled"]["net"]:
+            made["modelled"] = {**report["modelled"], "net": self._net(net)}
         if "cooperative" in report:
             made["cooperative"] = self._cooperative(report["cooperative"])
         if "zones" in report:
@@ -157,6 +160,10 @@ class _Pseudonyms:
                 for row in limits["longest"]
             ],
         }
+
+    def _net(self, net: Net) -> Net:
+        hosts = [self._host(host) for host in net["paying"]["addresses"]]
+        return {**net, "paying": {**net["paying"], "addresses": hosts}}
 
     def _cooperative(self, cooperative: CooperativeReport) -> CooperativeReport:
         rows: list[CooperativeRow] = [

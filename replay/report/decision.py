@@ -14,7 +14,6 @@ from replay.report.model import (
     ClientRow,
     Decision,
     FetchReport,
-    Net,
     Passed,
     ToDo,
     actual_bytes,
@@ -37,8 +36,9 @@ _RECORDS: Final = 0.9
 """If records are at least this part of the fetch bytes, there is little else to save."""
 _OLDEST: Final = 4
 """The first Fetch version that the gateway puts through sessions."""
-_DEAR: Final = "Sidecars cost more than they save at your prices, see Net. "
 _Advice: TypeAlias = tuple[Action, str]
+ClientKey: TypeAlias = tuple[str, str, int]
+"""The client id, the software and the Fetch version of a `ClientRow`."""
 _BEFORE_WAITING: Final = {
     "native session": "It has sessions of its own. ",
     "one partition": "It lists a single partition. ",
@@ -105,6 +105,22 @@ class DailyRate:
         return count / _GB * self.price_per_gb / self.seconds * MONTH
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnSidecars:
+    """The sidecars of one client: one at each address where sessions save bytes of this client.
+
+    Args:
+        number: how many sidecars there are.
+        pay: how many of them save more than they cost, for all clients at their address together.
+    """
+
+    number: int
+    pay: int
+
+
+_ALL_PAY: Final = OwnSidecars(number=0, pay=0)
+
+
 def decide(
     fetch: FetchReport,
     reason: str,
@@ -113,7 +129,7 @@ def decide(
     *,
     policy: str = "gateway",
     next_step: str = "",
-    net: Net | None = None,
+    sidecars: Mapping[ClientKey, OwnSidecars] | None = None,
 ) -> Decision:
     """Return the contents of the report's first lines.
 
@@ -124,10 +140,9 @@ def decide(
         rate: the captured time, and the price.
         policy: the policy of these figures, see `Report.policy`.
         next_step: advice for a capture without fetches.
-        net: what is left of the saving after the cost of sidecars. None if it is not known.
+        sidecars: the sidecars of each client. None if their cost is not known.
     """
     known = saving_known(reason)
-    pays = net is None or net["services"][0]["net_per_month"] >= 0
     return Decision(
         captured_seconds=rate.seconds,
         enough=rate.seconds >= HOUR,
@@ -137,7 +152,7 @@ def decide(
         reason=reason,
         next_step="" if fetch["actual"]["requests"] else next_step,
         to_do=sorted(
-            (_to_do(client, rate, policy, pays=pays) for client in clients),
+            (_to_do(client, rate, policy, sidecars or {}) for client in clients),
             key=lambda row: -(row["saved_bytes_per_day"] or 0),
         ),
     )
@@ -161,17 +176,17 @@ def main_reason(passed: Mapping[str, Passed]) -> str:
     return max(passed, key=lambda reason: (passed[reason]["bytes"], reason), default="")
 
 
-def _to_do(client: ClientRow, rate: DailyRate, policy: str, *, pays: bool) -> ToDo:
+def _to_do(
+    client: ClientRow, rate: DailyRate, policy: str, sidecars: Mapping[ClientKey, OwnSidecars]
+) -> ToDo:
     fetch = client["fetch"]
     whole, saved = actual_bytes(fetch), fetch["saved_bytes"]
     by_waiting = _saved_by_waiting(client, rate.seconds)
     action: Action
     if saved > 0 and saved >= _PAYS * whole:
-        action = "gateway" if pays else "sidecar cost"
-        # A gateway makes no session for each connection, so that figure is not what it would save.
-        gateway = "Put it behind a gateway: that" if pays else "A gateway"
-        how = gateway if policy == "gateway" else "A session for each connection"
-        words = f"{'' if pays else _DEAR}{how} saves {percent(fetch['saved_ratio'])}"
+        own = sidecars.get((client["client_id"], client["software"], client["fetch_version"]), _ALL_PAY)
+        action = "gateway" if own.pay or not own.number else "sidecar cost"
+        words = f"{_where_it_pays(own, policy)} saves {percent(fetch['saved_ratio'])}"
     elif whole and by_waiting >= _MIN_BYTES_PAYS * whole and main_reason(client["passed"]) in _MAY_WAIT:
         saved, action = by_waiting, "fetch.min.bytes"
         words = _wait(client, rate.seconds, by_waiting / whole)
@@ -191,6 +206,19 @@ def _to_do(client: ClientRow, rate: DailyRate, policy: str, *, pays: bool) -> To
         money_per_month=month,
         sentence=words,
     )
+
+
+def _where_it_pays(own: OwnSidecars, policy: str) -> str:
+    """Return the beginning of the advice for a client for which sessions save bytes."""
+    # A gateway makes no session for each connection, so that figure is not what it would save.
+    gateway = "a gateway" if policy == "gateway" else "a session for each connection"
+    if own.number and not own.pay:
+        pay = "sidecar does not pay" if own.number == 1 else "sidecars do not pay"
+        return f"Its {pay} at your prices, see Net. {gateway.capitalize()}"
+    if own.pay < own.number:
+        some = f"{number(own.pay)} of its {number(own.number)} addresses"
+        return f"Put it behind a gateway at {some}, see Net: at all of them {gateway}"
+    return "Put it behind a gateway: that" if policy == "gateway" else gateway.capitalize()
 
 
 def _wait(client: ClientRow, seconds: float, ratio: float) -> str:

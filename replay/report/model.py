@@ -565,6 +565,17 @@ class NetBetweenZones(TypedDict):
     net_per_year: float
 
 
+class NetPaying(TypedDict):
+    """What is left if only the clients whose sidecar saves more than it costs have one, for one service."""
+
+    addresses: list[str]
+    """The addresses of these clients. The largest saving is first."""
+    saved_per_month: float
+    cost_per_month: float
+    net_per_month: float
+    net_per_year: float
+
+
 class Net(TypedDict):
     """Modelled: what is left of the saving if sidecars have a price."""
 
@@ -577,6 +588,8 @@ class Net(TypedDict):
     clients at one address count as one."""
     sidecars_that_pay: int
     """How many of the sidecars save more than `sidecar_cost_per_month`."""
+    paying: NetPaying
+    """The sum of these sidecars alone."""
     break_even_price_per_gb: float | None
     """The price of 10^9 bytes at which the saving is the cost. None without sidecars."""
     largest: SidecarNeed | None

@@ -2,9 +2,9 @@
 
 from decimal import ROUND_CEILING, Decimal
 
-from replay.report.model import Net, NetBetweenZones, NetRow, SidecarNeed
+from replay.report.model import Net, NetBetweenZones, NetPaying, NetRow, SidecarNeed
 from replay.report.table import COUNT, ReportColumn, ReportLine, ReportTable, Unit
-from replay.report.wording import amount, duration, number, per_gb, plural, price, size
+from replay.report.wording import amount, duration, number, per_gb, plural, price, shown, size
 
 
 def _sum(money: float) -> str:
@@ -23,6 +23,8 @@ _BETWEEN_ZONES = (
     "connections whose client and broker are known to be in different zones, with the same price and the "
     "same sidecars."
 )
+_LISTED = 3
+"""The maximum number of addresses in a sentence."""
 _LEFT = Unit(write=_sum, sign=lambda left: (left > 0) - (left < 0))
 
 
@@ -33,12 +35,9 @@ def net_in_short(found: Net | None) -> str:
     if not found["sidecars"]:
         return "Net: sessions save nothing for any client here, so no sidecar is needed."
     one = found["services"][0]
-    text = f"Net: {_left(found, one)}"
+    text = f"Net: {_left(found, one)}{_paying(found, found['paying'])}"
     if one["net_per_month"] >= 0:
         return text
-    if paying := found["sidecars_that_pay"]:
-        saves = "saves more than it costs" if paying == 1 else "save more than they cost"
-        text += f" {number(paying)} of the {plural(found['sidecars'], 'sidecar')} {saves}."
     even = found["break_even_price_per_gb"]
     return (
         text if even is None else f"{text} Sidecars pay at more than {break_even(even, found['currency'])}."
@@ -74,6 +73,30 @@ def _left(found: Net, one: NetRow | NetBetweenZones) -> str:
     sidecars = f"{plural(found['sidecars'], 'sidecar')} (one per client address)"
     text = f"{saved} saved - {cost} for {sidecars} = {month} a month, {year} a year"
     return f"{text}." if left >= 0 else f"{text}: the cost is higher than the saving."
+
+
+def _paying(found: Net, paying: NetPaying) -> str:
+    """Say which sidecars pay, and the net for these alone; "" if all pay, or none."""
+    addresses = paying["addresses"]
+    count = len(addresses)
+    if count in {0, found["sidecars"]}:
+        return ""
+    saves = "saves more than it costs" if count == 1 else "save more than they cost"
+    more = f" and {number(count - _LISTED)} more" if addresses[_LISTED:] else ""
+    saved, cost, month, year = (
+        amount(money, found["currency"])
+        for money in (
+            paying["saved_per_month"],
+            paying["cost_per_month"],
+            paying["net_per_month"],
+            paying["net_per_year"],
+        )
+    )
+    return (
+        f" {number(count)} of the {plural(found['sidecars'], 'sidecar')} {saves}. Only at "
+        f"{', '.join(map(shown, addresses[:_LISTED]))}{more}: {saved} saved - {cost} = {month} a month, "
+        f"{year} a year."
+    )
 
 
 def break_even(price_per_gb: float, currency: str) -> str:

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from replay import cli
 from replay.measure import net as model
-from replay.measure.net import AddressSums, need, net
+from replay.measure.net import AddressSums, client_hash, need, net, own_sidecars
 from replay.measure.zone_places import Zone
-from replay.report.decision import DailyRate
+from replay.report.decision import DailyRate, OwnSidecars
 from replay.report.net import break_even, net_between_zones, net_explained, net_in_short, net_table
 from tests.replay.tables import CAPTURES
 
@@ -34,6 +34,8 @@ SAVES = AddressSums(
 )
 SAVES_LITTLE = AddressSums(connections=1, requests=10, saved_bytes=1_000)
 SAVES_NOTHING = AddressSums(connections=1, requests=10, saved_bytes=0)
+C, D, E = ("c", "", 11), ("d", "", 11), ("e", "", 11)
+"""Clients."""
 LOSES = AddressSums(connections=1, requests=10, saved_bytes=-5_000)
 
 
@@ -246,26 +248,92 @@ def test_sidecars_that_pay_are_counted_where_all_together_do_not() -> None:
     found = net({"a": SAVES, "b": SAVES_LITTLE, "c": SAVES_LITTLE}, RATE, 12_000.0)
 
     assert found is not None
-    assert "1 of the 3 sidecars saves more than it costs." in net_in_short(found)
+    assert (
+        "1 of the 3 sidecars saves more than it costs. Only at a: 12,960.00 EUR saved - 12,000.00 EUR = "
+        "960.00 EUR a month, 11,520.00 EUR a year. Sidecars pay at more than"
+    ) in net_in_short(found)
 
 
-def test_what_to_do_says_what_the_net_sum_says(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    page = tmp_path / "report.html"
-    dear = [*PRICES[:-1], "35"]
-    assert cli.main(["measure", CAPTURE, *dear, "--html", str(page)]) == 0
+def test_sidecars_that_pay_are_named_where_all_together_pay_too() -> None:
+    found = net({"b": SAVES_LITTLE, "a": SAVES, "c": SAVES}, RATE, 100.0)
+
+    assert found is not None
+    assert found["paying"] == {
+        "addresses": ["a", "c"],
+        "saved_per_month": 25_920.0,
+        "cost_per_month": 200.0,
+        "net_per_month": 25_720.0,
+        "net_per_year": 308_640.0,
+    }
+    assert net_in_short(found).endswith(
+        "a year. 2 of the 3 sidecars save more than they cost. Only at a, c: 25,920.00 EUR saved - 200.00 "
+        "EUR = 25,720.00 EUR a month, 308,640.00 EUR a year."
+    )
+
+
+@pytest.mark.parametrize("cost", [0.0, 15_000.0])
+def test_where_all_sidecars_pay_or_none_no_address_is_named(cost: float) -> None:
+    found = net({"a": SAVES, "b": SAVES}, RATE, cost)
+
+    assert found is not None
+    assert "Only at" not in net_in_short(found)
+
+
+def test_at_most_three_addresses_are_named() -> None:
+    found = net({**dict.fromkeys("abcde", SAVES), "f": SAVES_LITTLE}, RATE, 100.0)
+
+    assert found is not None
+    assert "Only at a, b, c and 2 more:" in net_in_short(found)
+
+
+def test_clients_at_one_address_share_its_sidecar() -> None:
+    addresses = {
+        "1": AddressSums(saved_bytes=10**9, clients={client_hash(C), client_hash(D)}),
+        "2": AddressSums(saved_bytes=1_000, clients={client_hash(D)}),
+    }
+
+    assert own_sidecars([C, D, E], addresses, RATE, 1.0) == {
+        C: OwnSidecars(number=1, pay=1),
+        D: OwnSidecars(number=2, pay=1),
+        E: OwnSidecars(number=0, pay=0),
+    }
+
+
+@pytest.mark.parametrize("cost", ["3.50", "6"])
+def test_what_to_do_is_decided_by_client_address(
+    cost: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """At 3.50 both sidecars pay together, at 6 they do not. In both cases only the one of 10.0.0.1 pays."""
+    capture, page = at_two_addresses(Path(CAPTURE), tmp_path / "two.pcap"), tmp_path / "report.html"
+    assert cli.main(["measure", capture, *PRICES[:-1], cost, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    net_sum = found["modelled"]["net"]
+    assert (net_sum["services"][0]["net_per_month"] > 0) == (cost == "3.50")
+    assert (net_sum["sidecars"], net_sum["sidecars_that_pay"]) == (2, 1)
+    assert net_sum["paying"]["addresses"] == ["10.0.0.1"]
+    actions = {row["client_id"]: row["action"] for row in found["decision"]["to_do"]}
+    assert [actions[client] for client in ("rdk", "kjs", "sarama")] == ["gateway"] * 3
+    assert actions["kpy"] == "sidecar cost"
+
+    assert cli.main(["measure", capture, *PRICES[:-1], cost, "--html", str(page), "--anonymize"]) == 0
     text, html = " ".join(capsys.readouterr().out.split()), page.read_text(encoding="utf-8")
-    assert cli.main(["measure", CAPTURE, *dear, "--json"]) == 0
-    to_do = json.loads(capsys.readouterr().out)["decision"]["to_do"]
-    assert "gateway" not in {row["action"] for row in to_do}
-    row = next(row for row in to_do if row["action"] == "sidecar cost")
-
-    sentence = "Sidecars cost more than they save at your prices, see Net. A gateway saves "
-    assert row["sentence"].startswith(sentence)
-    assert row["saved_bytes_per_day"] > 0
-    assert sentence in html
-    assert "Put it behind a gateway" not in text + html
     for told in (text, html):
-        assert "Sidecars pay at more than" in told
+        assert "1 of the 2 sidecars saves more than it costs. Only at host-" in told
+        assert "10.0.0.1" not in told
+
+
+def at_two_addresses(capture: Path, to: Path) -> str:
+    """Write a capture again: kafka-python is at 10.0.0.2, all other clients are at 10.0.0.1."""
+    data, at = bytearray(capture.read_bytes()), 24
+    while at < len(data):
+        ip = at + 16 + 20  # SLL2, then IPv4 and TCP
+        for place, port in enumerate(struct.unpack_from(">HH", data, ip + 20)):
+            if port != 33192:
+                host = 2 if port == 41642 else 1
+                data[ip + 12 + 4 * place : ip + 16 + 4 * place] = bytes((10, 0, 0, host))
+        at += 16 + struct.unpack_from("<I", data, at + 8)[0]
+    to.write_bytes(data)
+    return str(to)
 
 
 def zone_of(client: str, broker: str) -> Zone:

@@ -100,8 +100,15 @@ def test_figures_ports_and_what_has_no_name_stay() -> None:
     report = anonymize(TOLD)
     assert before == TOLD
     sample.assert_adds_up(report)
-    for key in ("version", "policy", "time", "fetch", "over_time", "where", "readable", "modelled"):
+    for key in ("version", "policy", "time", "fetch", "over_time", "where", "readable"):
         assert report[key] == TOLD[key]
+    net, told = report["modelled"]["net"], TOLD["modelled"]["net"]
+    assert net is not None
+    assert told is not None
+    (host,) = net["paying"]["addresses"]
+    assert re.fullmatch(r"host-\w{8}", host)
+    paying = {**net["paying"], "addresses": told["paying"]["addresses"]}
+    assert {**report["modelled"], "net": {**net, "paying": paying}} == TOLD["modelled"]
     assert report["by_client"][3]["client_id"] == ""
     assert report["by_topic"][-1]["topic"] is None
     assert [row["software"] for row in report["by_client"]] == [client[1] for client in sample.CLIENTS]

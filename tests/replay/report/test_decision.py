@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from replay.report.decision import DailyRate, decide, why
+from replay.report.decision import DailyRate, OwnSidecars, decide, why
 from replay.report.model import Action, ClientRow, FetchReport, Passed, ToDo
 from tests.replay.report import sample
 
@@ -133,6 +133,37 @@ def test_what_a_gateway_would_not_do_is_not_promised_of_one() -> None:
     (found,) = decide(row["fetch"], why(row["fetch"], row["passed"]), [row], RATE, policy="always")["to_do"]
 
     assert found["sentence"].startswith("A session for each connection saves 50.0 %")
+
+
+@pytest.mark.parametrize(
+    ("own", "action", "told"),
+    [
+        (OwnSidecars(number=1, pay=1), "gateway", "Put it behind a gateway: that saves 50.0 %"),
+        (
+            OwnSidecars(number=3, pay=2),
+            "gateway",
+            "Put it behind a gateway at 2 of its 3 addresses, see Net: at all of them a gateway saves 50.0 %",
+        ),
+        (
+            OwnSidecars(number=1, pay=0),
+            "sidecar cost",
+            "Its sidecar does not pay at your prices, see Net. A gateway saves 50.0 %",
+        ),
+        (
+            OwnSidecars(number=3, pay=0),
+            "sidecar cost",
+            "Its sidecars do not pay at your prices, see Net. A gateway saves 50.0 %",
+        ),
+    ],
+)
+def test_a_client_goes_behind_a_gateway_where_its_own_sidecars_pay(
+    own: OwnSidecars, action: Action, told: str
+) -> None:
+    row = client(fetches(saved=500_000))
+    (found,) = decide(row["fetch"], "", [row], RATE, sidecars={("c", "", 11): own})["to_do"]
+
+    assert (found["action"], found["saved_bytes_per_day"]) == (action, 432_000_000)
+    assert found["sentence"] == f"{told}, 432 MB a day, 25.92 a month at your price."
 
 
 def test_a_client_that_fetches_all_the_time_is_told_to_wait() -> None:
