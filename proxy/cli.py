@@ -154,7 +154,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         type=_count,
         default=0,
-        help="with --check: test as well whether the brokers have session slots for N gateways with this "
+        help="with --check: also test whether the brokers have session slots for N gateways with this "
         "--max-sessions (docs/users/fleet.md)",
     )
     proxy.add_argument(

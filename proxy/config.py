@@ -305,10 +305,10 @@ class Config:
         parse=BrokerPorts.parse,
         parse_transparent=_left_out(BrokerPorts(), "no broker has a listener of its own"),
         default="",
-        help="where clients find each broker, separated by commas: a base port (29100: broker N is at "
-        "29100 + N), single brokers (3=29103), or a host template with one port for all "
-        "(broker-{id}.kafka.local:9092); the hosts of a template must resolve to this machine, where the "
-        "gateway binds them; with --tls-cert they share the port at the host of --listen, and the server "
+        help="where clients find the brokers: a base port (29100: broker N is at 29100 + N), single brokers "
+        "(3=29103), or a host template with one port for all (broker-{id}.kafka.local:9092); put commas "
+        "between several of these; the gateway binds the hosts of a template, so they must resolve to this "
+        "machine; with --tls-cert all these hosts share one port at the host of --listen, and the server "
         "name in the client's TLS handshake selects the broker; not with --transparent",
     )
     state: Path | None = option(
@@ -447,9 +447,9 @@ class Config:
         metavar="TIME[,ID=TIME]",
         parse=partial(_by_client, read=_max_wait, metavar="TIME"),
         default="0",
-        help="raise max_wait_ms of fetches to this (at most 5s) for clients whose software is known to wait "
-        "three times as long for a response (docs/users/fetch-floors.md lists it); name other clients by "
-        "client id (1s,billing=5s); 0: max_wait_ms stays as clients send it",
+        help="raise max_wait_ms of fetches to this (at most 5s), if the client's software is known to wait "
+        "for a response at least three times this long (docs/users/fetch-floors.md lists it); name other "
+        "clients by client id (1s,billing=5s); 0: max_wait_ms stays as clients send it",
         live=True,
     )
     """The smallest `max_wait_ms` of fetches, in seconds, by client id. The key "" is for all other clients. 0
@@ -481,9 +481,9 @@ class Config:
         metavar="TIME",
         parse=milliseconds,
         default="120000",
-        help="for this time, a larger session can't evict a session kept for a client; after this time "
-        "without a fetch, any session can evict it; a number without a unit is in milliseconds; in brokers "
-        "it is always 120000",
+        help="a larger session can evict a session kept for a client only after this time since its start; "
+        "any session can evict it after this time without a fetch; a number without a unit is in "
+        "milliseconds; in brokers it is always 120000",
     )
     follow_leader: str = option(
         metavar="off|fetch|idempotent",
@@ -520,9 +520,9 @@ class Config:
         metavar="TOPIC",
         parse=_topic,
         default="",
-        help="the topic whose partitions are the slots of a group that shares partitions: each member "
-        "commits its progress as the offset of one of them; nothing is written to the topic; if brokers "
-        "have ACLs, clients need READ on it (docs/users/cooperative.md; default: __consumer_offsets)",
+        help="the topic for the progress of members that share partitions: each member commits its progress "
+        "as the offset of one partition of this topic (its slot); nothing is written to the topic; if "
+        "brokers have ACLs, clients need READ on it (docs/users/cooperative.md; default: __consumer_offsets)",
         needs="cooperative",
     )
     """The topic of slots (`proxy.cooperative.slots`). Empty for `proxy.cooperative.group.SLOTS`."""

@@ -115,7 +115,7 @@ class LaneFetch:
         now: float,
     ) -> None:
         if fetch.unsupported_reason:
-            raise Malformed(f"a fetch that is not a plain consumer's: {fetch.unsupported_reason}")
+            raise Malformed(f"the fetch is not from a plain consumer: {fetch.unsupported_reason}")
         self._fetch, self._members, self._send = fetch, members, send
         self.waits = False
         """Whether the fetch is parked: another member's fetch at the broker will bring its records."""

@@ -310,7 +310,7 @@ class MemberStage(Stage):
         if request.api_key in _AUTHENTICATE:
             self._subscriber.alone()
         if has_lane and request.api_key == ApiKey.SASL_HANDSHAKE and request.version == 0:
-            return self._fail("SASL without Kafka's framing, by a client with a lane")
+            return self._fail("a client of a cooperative group used SASL without Kafka's framing")
         is_read = has_lane and request.api_key in _OF_LANES
         if request.api_key in _OF_GROUPS:
             named = self._group_named(data[:READ_WITHIN], size)
@@ -325,8 +325,8 @@ class MemberStage(Stage):
         lowest, highest = FOR_MEMBERS.get(request.api_key, (0, version))
         name = ApiKey(request.api_key).name
         if size > MAX_READ or not lowest <= version <= highest:
-            wrong = f"of {size} bytes" if size > MAX_READ else "which is not offered"
-            return self._fail(f"{name} v{version}, {wrong}, by a client with a lane")
+            wrong = f"{size} bytes are too many" if size > MAX_READ else "the version is not offered"
+            return self._fail(f"a client of a cooperative group sent {name} v{version}: {wrong}")
         if len(data) < size:
             return self._need(size)
         frame = self._renamed(data, request)
@@ -344,7 +344,7 @@ class MemberStage(Stage):
                 commit = read_commit(frame)
                 self._go(CommitRequest(commit, self._identity, self._members, self._send, self._go_on), now)
         except ProtocolError as error:
-            return self._fail(f"{name} v{version} that is not understood: {error}")
+            return self._fail(f"{name} v{version} is not understood: {error}")
         return True
 
     def _pass(self, request: _Request, data: bytes) -> bool | None:
@@ -570,7 +570,9 @@ class MemberStage(Stage):
             try:
                 reply = take(b"".join(claim.pieces), state.now)
             except ProtocolError as error:
-                state.fail("broker", f"a response that is not understood, to a client with a lane: {error}")
+                state.fail(
+                    "broker", f"a response to a client of a cooperative group is not understood: {error}"
+                )
                 return
             if reply is None:
                 state.queue.keep(claim, [])

@@ -158,7 +158,7 @@ def _words(event: Event, client: str, broker: str) -> str:
         case Passthrough():
             words = f"{client} is forwarded unchanged: {event.reason}"
         case BrokersAwaited():
-            words = f"a response to {client} waits for listeners"
+            words = f"a response to {client} waits until its brokers have listeners"
         case MemberElsewhere():
             words = f"{client} was handed over to worker {event.worker}"
         case NoConsumer():

@@ -239,7 +239,7 @@ def _limits(status: Status) -> list[str]:
         )
     if status.over:
         reached.append(
-            f"{status.buffered_bytes} bytes of responses are buffered, brokers are not read;"
+            f"{status.buffered_bytes} bytes of responses are buffered, so nothing is read from brokers;"
             " raise --max-inflight-bytes"
         )
     if status.connections >= config.max_connections:

@@ -19,9 +19,7 @@ SETTLE_SECONDS: Final = 0.2
 """The counters are final if they have not changed for this time."""
 _MAX_SETTLES: Final = 25
 
-_REMEDY: Final = (
-    "--against reads the gateway's counters there: give --admin the address of its admin endpoint"
-)
+_REMEDY: Final = "--against reads the counters of the gateway's admin endpoint: give its address with --admin"
 _REQUESTS: Final = "fetchgate_fetch_request_bytes_total"
 _RESPONSES: Final = "fetchgate_fetch_response_bytes_total"
 _RECORDS: Final = "fetchgate_fetch_record_bytes_total"

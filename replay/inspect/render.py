@@ -198,7 +198,7 @@ def _lines(inspection: Inspection) -> list[str]:
             "IP fragments, not reassembled": counts.fragments,
             "malformed packets": counts.malformed,
             "packets of link types that are not supported": counts.unknown_link,
-            "bytes skipped in search of a record": counts.skipped_bytes,
+            "bytes skipped to find the next packet": counts.skipped_bytes,
         }
         lines += [f"{counts.file}: {number:,} {what}" for what, number in numbers.items() if number]
     lines += [f"{name}: {problem}" for name, problem in inspection.problems()]

@@ -210,7 +210,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--in-process",
         action="store_true",
         help="measure larger captures without Spark, too: on one core. This needs about 0.2 GB of memory, "
-        "and 0.1 GB more for each GB of captures, or 4 GB if they are compressed, remote, or with --topic",
+        "plus 0.1 GB for each GB of captures (4 GB with --topic, or if they are compressed or remote)",
     )
     add(
         "--conf",

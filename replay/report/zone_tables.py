@@ -140,8 +140,8 @@ def by_client(found: ZonesReport, limit: int) -> ReportTable:
             ReportColumn(title="Software"),
             *_ZONES,
             ReportColumn(title="All bytes to other zones", unit=BYTES, wide=True),
-            ReportColumn(title="A: moved by the rack", unit=BYTES, short="A"),
-            ReportColumn(title="B: moved by the leader", unit=BYTES, short="B"),
+            ReportColumn(title="A: moved with --rack-reads", unit=BYTES, short="A"),
+            ReportColumn(title="B: moved with --rack-clients", unit=BYTES, short="B"),
         ),
         lines=_ranked(lines, limit, "client", 2),
     )
@@ -168,8 +168,8 @@ def by_topic(found: ZonesReport, limit: int) -> ReportTable:
             ReportColumn(title="Topic"),
             *_ZONES,
             ReportColumn(title="All bytes to other zones", unit=BYTES, wide=True),
-            ReportColumn(title="A: moved by the rack", unit=BYTES, short="A"),
-            ReportColumn(title="B: moved by the leader", unit=BYTES, short="B"),
+            ReportColumn(title="A: moved with --rack-reads", unit=BYTES, short="A"),
+            ReportColumn(title="B: moved with --rack-clients", unit=BYTES, short="B"),
         ),
         lines=_ranked(lines, limit, "topic", 1),
     )

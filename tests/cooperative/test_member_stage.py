@@ -236,7 +236,8 @@ def test_a_version_that_is_not_offered_ends_the_connection(shared: Shared, key: 
     one = shared.connection()
     one.receive_client(framed(header(key, version, LOW)), 1.0)
     assert one.fault is not None
-    assert f"v{version}, which is not offered, by a client with a lane" in one.fault.reason
+    assert "a client of a cooperative group sent " in one.fault.reason
+    assert f" v{version}: the version is not offered" in one.fault.reason
     assert one.drain_broker() == []
 
 

@@ -37,7 +37,10 @@ def test_limits_that_are_reached_are_reasons() -> None:
             assert gate.health().state == "ready", "nobody wants one"
             gate.reconfigure(replace(gate.process.config, sessions=True))
             gate.server.budget.total = 101
-            held = "101 bytes of responses are buffered, brokers are not read; raise --max-inflight-bytes"
+            held = (
+                "101 bytes of responses are buffered, so nothing is read from brokers;"
+                " raise --max-inflight-bytes"
+            )
             assert gate.health() == Health(state="degraded", reasons=[slots, held])
             assert gate.health().ready
             gate.server.budget.total = 0

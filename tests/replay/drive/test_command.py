@@ -383,8 +383,8 @@ def test_against_without_the_gateways_admin_endpoint_is_one_line_with_the_remedy
 
     assert code == 1
     assert capsys.readouterr().err == (
-        f"fetchgate replay drive: --admin {admin}: Connection refused; --against reads the gateway's "
-        "counters there: give --admin the address of its admin endpoint\n"
+        f"fetchgate replay drive: --admin {admin}: Connection refused; --against reads the counters "
+        "of the gateway's admin endpoint: give its address with --admin\n"
     )
 
 

@@ -21,7 +21,7 @@ fetchgate_fetch_response_bytes_total{side="broker"} 200.0
 fetchgate_fetch_record_bytes_total{side="client"} 20.0
 fetchgate_fetch_record_bytes_total{side="broker"} 30.0
 """
-REMEDY = "--against reads the gateway's counters there: give --admin the address of its admin endpoint"
+REMEDY = "--against reads the counters of the gateway's admin endpoint: give its address with --admin"
 COUNTERS = GatewayCounters(
     client_request=1000, client_response=2000, broker_request=100, broker_response=200, broker_records=30
 )
