@@ -108,14 +108,14 @@ def net(
     Returns:
         None without a price of bytes, or if no time was captured.
     """
-    savers = [one for one in addresses.values() if one.saved_bytes > 0]
-    saved = [one.saved_bytes for one in savers]
-    month = rate.month(sum(saved))
+    savers = {address: one for address, one in addresses.items() if one.saved_bytes > 0}
+    saved = {address: one.saved_bytes for address, one in savers.items()}
+    month = rate.month(sum(saved.values()))
     if month is None:
         return None
-    saved_gb = sum(saved) / _GB / rate.seconds * MONTH
-    needs = [need(one, rate.seconds) for one in savers]
-    paying = _that_pay(addresses, rate, cost)
+    saved_gb = sum(saved.values()) / _GB / rate.seconds * MONTH
+    needs = [need(one, rate.seconds) for one in savers.values()]
+    paying = _that_pay(saved, rate, cost)
     return Net(
         currency=rate.currency,
         sidecar_cost_per_month=cost,
@@ -125,37 +125,53 @@ def net(
         break_even_price_per_gb=len(saved) * cost / saved_gb if saved else None,
         largest=max(needs, key=lambda one: (one["cpu_millicores"], one["memory_bytes"]), default=None),
         services=[_row(services, len(saved), month, cost) for services in SERVICES],
-        between_zones=_between_zones(savers, rate, len(saved) * cost, zone),
+        between_zones=_between_zones(savers, rate, cost, zone),
         captured_seconds=rate.seconds,
     )
 
 
 def own_sidecars(
-    clients: Iterable[ClientKey], addresses: Mapping[str, AddressSums], rate: DailyRate, cost: float
+    clients: Iterable[ClientKey],
+    addresses: Mapping[str, AddressSums],
+    rate: DailyRate,
+    cost: float,
+    zone: Callable[[str, str], Zone] = lambda _client, _broker: "unknown",
 ) -> dict[ClientKey, OwnSidecars]:
     """Return the sidecars of each client: one at each address where sessions save bytes of this client.
+
+    If a zone is known, only bytes between zones have the price.
 
     Args:
         clients: the clients.
         addresses: the fetches by client address.
         rate: the captured time, and the price of 10^9 bytes.
         cost: the price of one sidecar in a month.
+        zone: returns whether a client of this rack and this broker are in the same zone.
     """
-    paying = _that_pay(addresses, rate, cost)
+    savers = {address: one for address, one in addresses.items() if one.saved_bytes > 0}
+    zoned = {address: _zoned(one, zone) for address, one in savers.items()}
+    between = any(map(_known, zoned.values()))
+    paying = _that_pay(
+        {address: zoned[address]["other"] if between else one.saved_bytes for address, one in savers.items()},
+        rate,
+        cost,
+    )
     number: Counter[int] = Counter()
     pay: Counter[int] = Counter()
     for address, one in addresses.items():
         number.update(one.clients)
         pay.update(one.clients if address in paying else ())
     hashes = {client: client_hash(client) for client in clients}
-    return {client: OwnSidecars(number=number[key], pay=pay[key]) for client, key in hashes.items()}
+    return {
+        client: OwnSidecars(number=number[key], pay=pay[key], between_zones=between)
+        for client, key in hashes.items()
+    }
 
 
-def _that_pay(addresses: Mapping[str, AddressSums], rate: DailyRate, cost: float) -> dict[str, int]:
-    """Return the saved bytes of each address whose sidecar saves more than it costs, the most bytes first."""
-    saved = {address: one.saved_bytes for address, one in addresses.items()}
+def _that_pay(saved: Mapping[str, int], rate: DailyRate, cost: float) -> dict[str, int]:
+    """Return those of the saved bytes by address that pay for the sidecar there, the most bytes first."""
     order = sorted(saved.items(), key=lambda pair: (-pair[1], pair[0]))
-    return {address: count for address, count in order if count > 0 and (rate.month(count) or 0.0) > cost}
+    return {address: count for address, count in order if (rate.month(count) or 0.0) > cost}
 
 
 def _paying(paying: Mapping[str, int], rate: DailyRate, cost: float) -> NetPaying:
@@ -171,32 +187,46 @@ def _paying(paying: Mapping[str, int], rate: DailyRate, cost: float) -> NetPayin
 
 
 def _between_zones(
-    savers: list[AddressSums], rate: DailyRate, cost: float, zone: Callable[[str, str], Zone]
+    savers: Mapping[str, AddressSums], rate: DailyRate, cost: float, zone: Callable[[str, str], Zone]
 ) -> NetBetweenZones | None:
     """Return what is left if only bytes between zones have the price. None if no zone is known.
 
     Args:
-        savers: the fetches of the addresses that have a sidecar.
+        savers: the fetches by client address, of those that have a sidecar.
         rate: the captured time, and the price of 10^9 bytes.
-        cost: the price of all sidecars in a month.
+        cost: the price of one sidecar in a month.
         zone: returns whether a client of this rack and this broker are in the same zone.
     """
-    saved = ByZone(same=0, other=0, unknown=0)
-    known = False
-    for one in savers:
-        for ends, count in one.saved_between.items():
-            where = zone(*ends)
-            saved[where] += count
-            known = known or where != "unknown"
-    month = rate.month(saved["other"])
-    if month is None or not known:
+    zoned = {address: _zoned(one, zone) for address, one in savers.items()}
+    if not any(map(_known, zoned.values())):
         return None
+    saved = ByZone(
+        same=sum(one["same"] for one in zoned.values()),
+        other=sum(one["other"] for one in zoned.values()),
+        unknown=sum(one["unknown"] for one in zoned.values()),
+    )
+    month, whole = rate.month(saved["other"]) or 0.0, len(savers) * cost
+    paying = _that_pay({address: one["other"] for address, one in zoned.items()}, rate, cost)
     return NetBetweenZones(
         saved_bytes=saved,
         saved_per_month=month,
-        net_per_month=month - cost,
-        net_per_year=MONTHS * (month - cost),
+        net_per_month=month - whole,
+        net_per_year=MONTHS * (month - whole),
+        paying=_paying(paying, rate, cost),
     )
+
+
+def _zoned(one: AddressSums, zone: Callable[[str, str], Zone]) -> ByZone:
+    """Return the saved bytes of a client address by zone."""
+    saved = ByZone(same=0, other=0, unknown=0)
+    for ends, count in one.saved_between.items():
+        saved[zone(*ends)] += count
+    return saved
+
+
+def _known(saved: ByZone) -> bool:
+    """Return whether the zone of some saved bytes is known."""
+    return bool(saved["same"] or saved["other"])
 
 
 def need(one: AddressSums, seconds: float) -> SidecarNeed:

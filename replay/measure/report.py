@@ -96,12 +96,13 @@ def report(found: Collected, about: About) -> Report:
     )
     by_client = _by_client(found)
     reason = why(whole, found.whole.passed)
+    zone = Places(about.racks, found.zones.nodes).zone
     in_model = modelled(
         found.whole,
         rate,
         addresses=found.addresses,
         sidecar_cost=about.sidecar_cost,
-        zone=Places(about.racks, found.zones.nodes).zone,
+        zone=zone,
         known=saving_known(reason),
     )
     decision = decide(
@@ -111,7 +112,7 @@ def report(found: Collected, about: About) -> Report:
         rate,
         policy=about.policy,
         next_step=_next_step(found, about),
-        sidecars=own_sidecars(found.clients, found.addresses, rate, about.sidecar_cost)
+        sidecars=own_sidecars(found.clients, found.addresses, rate, about.sidecar_cost, zone)
         if about.sidecar_cost is not None and in_model["net"]
         else None,
     )

@@ -26,6 +26,7 @@ from replay.report.model import (
     Filters,
     LimitsReport,
     Net,
+    NetPaying,
     Problem,
     Report,
     SlotsRow,
@@ -162,8 +163,15 @@ class _Pseudonyms:
         }
 
     def _net(self, net: Net) -> Net:
-        hosts = [self._host(host) for host in net["paying"]["addresses"]]
-        return {**net, "paying": {**net["paying"], "addresses": hosts}}
+        zoned = net["between_zones"]
+        return {
+            **net,
+            "paying": self._paying(net["paying"]),
+            "between_zones": zoned and {**zoned, "paying": self._paying(zoned["paying"])},
+        }
+
+    def _paying(self, paying: NetPaying) -> NetPaying:
+        return {**paying, "addresses": [self._host(host) for host in paying["addresses"]]}
 
     def _cooperative(self, cooperative: CooperativeReport) -> CooperativeReport:
         rows: list[CooperativeRow] = [

@@ -112,10 +112,12 @@ class OwnSidecars:
     Args:
         number: how many sidecars there are.
         pay: how many of them save more than they cost, for all clients at their address together.
+        between_zones: whether zones are known, so that `pay` is of bytes between zones alone.
     """
 
     number: int
     pay: int
+    between_zones: bool = False
 
 
 _ALL_PAY: Final = OwnSidecars(number=0, pay=0)
@@ -182,9 +184,9 @@ def _to_do(
     fetch = client["fetch"]
     whole, saved = actual_bytes(fetch), fetch["saved_bytes"]
     by_waiting = _saved_by_waiting(client, rate.seconds)
+    own = sidecars.get((client["client_id"], client["software"], client["fetch_version"]), _ALL_PAY)
     action: Action
     if saved > 0 and saved >= _PAYS * whole:
-        own = sidecars.get((client["client_id"], client["software"], client["fetch_version"]), _ALL_PAY)
         action = "gateway" if own.pay or not own.number else "sidecar cost"
         words = f"{_where_it_pays(own, policy)} saves {percent(fetch['saved_ratio'])}"
     elif whole and by_waiting >= _MIN_BYTES_PAYS * whole and main_reason(client["passed"]) in _MAY_WAIT:
@@ -196,7 +198,8 @@ def _to_do(
     day, month = rate.day(saved), rate.month(saved)
     if action in {"gateway", "sidecar cost", "fetch.min.bytes"}:
         words += f", {size(day)} a day" if day is not None else ""
-        words += f", {amount(month, rate.currency)} a month at your price." if month is not None else "."
+        at = "if each byte has your price" if own.between_zones else "at your price"
+        words += f", {amount(month, rate.currency)} a month {at}." if month is not None else "."
     return ToDo(
         client_id=client["client_id"],
         software=client["software"],
@@ -214,10 +217,16 @@ def _where_it_pays(own: OwnSidecars, policy: str) -> str:
     gateway = "a gateway" if policy == "gateway" else "a session for each connection"
     if own.number and not own.pay:
         pay = "sidecar does not pay" if own.number == 1 else "sidecars do not pay"
-        return f"Its {pay} at your prices, see Net. {gateway.capitalize()}"
+        why = "for bytes known to be between zones" if own.between_zones else "at your prices"
+        return f"Its {pay} {why}, see Net. {gateway.capitalize()}"
     if own.pay < own.number:
         some = f"{number(own.pay)} of its {number(own.number)} addresses"
-        return f"Put it behind a gateway at {some}, see Net: at all of them {gateway}"
+        why = " (these pay by bytes between zones alone)" if own.between_zones else ""
+        return f"Put it behind a gateway at {some}{why}, see Net: at all of them {gateway}"
+    if own.between_zones and own.number:
+        return (
+            f"Put it behind a gateway: bytes between zones alone pay for it, see Net. {gateway.capitalize()}"
+        )
     return "Put it behind a gateway: that" if policy == "gateway" else gateway.capitalize()
 
 

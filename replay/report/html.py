@@ -13,7 +13,7 @@ from replay.report import plots, tables, zone_tables
 from replay.report.floors import saved_by_floors
 from replay.report.markup import Markup, joined
 from replay.report.model import Report, actual_bytes, predicted_bytes
-from replay.report.net import net_between_zones, net_explained, net_in_short, net_table
+from replay.report.net import net_explained, net_lines, net_table
 from replay.report.wording import (
     COUNTED,
     ELIGIBLE,
@@ -165,7 +165,7 @@ def _fetches(report: Report) -> dict[str, Any]:
         "keys_words": _keys_words(report),
         "modelled": MODELLED,
         "money": _money(report),
-        "net_in_short": [line for line in (net_in_short(net), net_between_zones(net)) if line],
+        "net_in_short": net_lines(net),
         "net_words": net_explained(net) if net else [],
         **_zone_words(report),
     }

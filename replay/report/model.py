@@ -553,6 +553,17 @@ class NetRow(TypedDict):
     net_per_year: float
 
 
+class NetPaying(TypedDict):
+    """What is left if only the clients whose sidecar saves more than it costs have one, for one service."""
+
+    addresses: list[str]
+    """The addresses of these clients. The largest saving is first."""
+    saved_per_month: float
+    cost_per_month: float
+    net_per_month: float
+    net_per_year: float
+
+
 class NetBetweenZones(TypedDict):
     """What is left if only the saved bytes between zones have the price. The sidecars are the same."""
 
@@ -563,17 +574,8 @@ class NetBetweenZones(TypedDict):
     net_per_month: float
     """`saved_per_month` less the cost of the sidecars in a month."""
     net_per_year: float
-
-
-class NetPaying(TypedDict):
-    """What is left if only the clients whose sidecar saves more than it costs have one, for one service."""
-
-    addresses: list[str]
-    """The addresses of these clients. The largest saving is first."""
-    saved_per_month: float
-    cost_per_month: float
-    net_per_month: float
-    net_per_year: float
+    paying: NetPaying
+    """The sum of the sidecars alone that save more than they cost if only bytes between zones cost money."""
 
 
 class Net(TypedDict):

@@ -21,11 +21,16 @@ _EACH_BYTE = (
 _BETWEEN_ZONES = (
     "In the table the price applies to each saved byte. The sum of bytes between zones takes only the "
     "connections whose client and broker are known to be in different zones, with the same price and the "
-    "same sidecars."
+    "same sidecars; what to do is decided by this sum."
 )
 _LISTED = 3
 """The maximum number of addresses in a sentence."""
 _LEFT = Unit(write=_sum, sign=lambda left: (left > 0) - (left < 0))
+
+
+def net_lines(found: Net | None) -> list[str]:
+    """Say what is left of the saving. If zones are known, the sum of bytes between them is first."""
+    return [line for line in (net_between_zones(found), net_in_short(found)) if line]
 
 
 def net_in_short(found: Net | None) -> str:
@@ -35,7 +40,8 @@ def net_in_short(found: Net | None) -> str:
     if not found["sidecars"]:
         return "Net: sessions save nothing for any client here, so no sidecar is needed."
     one = found["services"][0]
-    text = f"Net: {_left(found, one)}{_paying(found, found['paying'])}"
+    which = "Net if each saved byte costs money" if found["between_zones"] else "Net"
+    text = f"{which}: {_left(found, one)}{_paying(found, found['paying'])}"
     if one["net_per_month"] >= 0:
         return text
     even = found["break_even_price_per_gb"]
@@ -54,7 +60,7 @@ def net_between_zones(found: Net | None) -> str:
     unknown = f", the zones of {size(saved['unknown'])} are not known" if saved["unknown"] else ""
     return (
         f"Net if only bytes between zones cost money ({size(saved['other'])} of {size(whole)} "
-        f"saved{unknown}): {_left(found, one)}"
+        f"saved{unknown}): {_left(found, one)}{_paying(found, one['paying'])}"
     )
 
 
@@ -142,17 +148,19 @@ def net_explained(found: Net) -> list[str]:
     """Say how the sums are computed, and what a sidecar needs."""
     cost = amount(found["sidecar_cost_per_month"], found["currency"])
     of = plural(found["sidecars"], "sidecar")
+    zoned = found["between_zones"]
+    between = f" (by bytes between zones: {number(len(zoned['paying']['addresses']))})" if zoned else ""
     sums = (
         f"One service is all clients of this capture. It needs {of}: one for each client address where "
         "sessions save bytes; all clients at one address count as one. "
         f"Each costs {cost} a month; sidecars that save more than that: "
-        f"{number(found['sidecars_that_pay'])}. "
+        f"{number(found['sidecars_that_pay'])}{between}. "
         f"A month is 30 days of the same traffic as in the captured {duration(found['captured_seconds'])}; a "
         "year is 12 such months. Sums are rounded only when shown."
     )
     if not found["largest"]:
         return [sums]
-    priced = _BETWEEN_ZONES if found["between_zones"] else _EACH_BYTE
+    priced = _BETWEEN_ZONES if zoned else _EACH_BYTE
     return [sums, priced, _needs(found["largest"])]
 
 

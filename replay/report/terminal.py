@@ -14,7 +14,7 @@ from rich.text import Text
 from replay.report import tables, zone_tables
 from replay.report.floors import saved_by_floors
 from replay.report.model import Report, actual_bytes, predicted_bytes
-from replay.report.net import net_between_zones, net_explained, net_in_short, net_table
+from replay.report.net import net_explained, net_lines, net_table
 from replay.report.table import ReportColumn, ReportTable, neutral
 from replay.report.wording import (
     FORMULA,
@@ -95,8 +95,7 @@ def _headline(report: Report) -> Text:
         for warning in counted_twice(report):
             text.append(warning + "\n", style="yellow")
         text.append(decided(report) + "\n", style=_style(fetch["saved_bytes"]))
-        net = report["modelled"]["net"]
-        for left in filter(None, (net_in_short(net), net_between_zones(net))):
+        for left in net_lines(report["modelled"]["net"]):
             text.append(left + "\n")
         if sure := how_sure(report):
             text.append(sure + "\n", style="" if report["decision"]["enough"] else "yellow")

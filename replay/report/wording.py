@@ -215,6 +215,8 @@ def decided(report: Report) -> str:
     if money is not None and model is not None:
         currency = model["currency"]
         text += f": {amount(money, currency)} a month at {per_gb(model['price_per_gb'], currency)}"
+        if report["modelled"]["net"] and report["modelled"]["net"]["between_zones"]:
+            text += " for each saved byte"
     return f"{text}."
 
 

@@ -361,11 +361,19 @@ def test_bytes_between_zones_have_a_sum_of_their_own() -> None:
         "saved_per_month": 10_368.0,
         "net_per_month": 9_368.0,
         "net_per_year": 112_416.0,
+        "paying": {
+            "addresses": ["1"],
+            "saved_per_month": 10_368.0,
+            "cost_per_month": 500.0,
+            "net_per_month": 9_868.0,
+            "net_per_year": 118_416.0,
+        },
     }
     assert net_between_zones(found) == (
         "Net if only bytes between zones cost money (800 MB of 2.00 GB saved, the zones of 100 MB are not "
         "known): 10,368.00 EUR saved - 1,000.00 EUR for 2 sidecars (one per client address) = 9,368.00 EUR a "
-        "month, 112,416.00 EUR a year."
+        "month, 112,416.00 EUR a year. 1 of the 2 sidecars saves more than it costs. Only at 1: 10,368.00 "
+        "EUR saved - 500.00 EUR = 9,868.00 EUR a month, 118,416.00 EUR a year."
     )
     assert "with the same price" in net_explained(found)[1]
 
@@ -423,6 +431,39 @@ def test_racks_give_the_sum_of_bytes_between_zones(
         assert found["saved_bytes"]["unknown"] == 0
         month = report["modelled"]["net"]["services"][0]["saved_per_month"]
         assert found["saved_per_month"] == (month if crossing else 0.0)
+
+
+@pytest.mark.parametrize(
+    ("broker", "action", "told"),
+    [
+        (
+            "a",
+            "sidecar cost",
+            "Its sidecar does not pay for bytes known to be between zones, see Net. A gateway",
+        ),
+        ("b", "gateway", "Put it behind a gateway: bytes between zones alone pay for it, see Net. A gateway"),
+    ],
+)
+def test_what_to_do_is_decided_by_bytes_between_zones(
+    broker: str, action: str, told: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    page = tmp_path / "report.html"
+    racks = ["--broker-rack", f"127.0.0.0/8={broker}", "--client-rack", "127.0.0.0/8=a"]
+    assert cli.main(["measure", CAPTURE, *PRICES, *racks, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["decision"]["to_do"]
+    assert {row["action"] for row in rows} & {"gateway", "sidecar cost"} == {action}
+    for row in rows:
+        if row["action"] == action:
+            assert row["sentence"].startswith(told)
+        assert "at your price." not in row["sentence"]
+    assert cli.main(["measure", CAPTURE, *PRICES, *racks, "--html", str(page)]) == 0
+    text, html = " ".join(capsys.readouterr().out.split()), page.read_text(encoding="utf-8")
+    for shown in (text, html):
+        assert "8.03 USD a month at 0.02 USD per GB for each saved byte." in shown
+        first, second = (
+            shown.index(f"Net if {which} cost") for which in ("only bytes between zones", "each saved byte")
+        )
+        assert first < second
 
 
 def at_one_time(capture: Path, to: Path, second: int = 1_700_000_000) -> str:
