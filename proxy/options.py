@@ -15,7 +15,8 @@ from proxy.printable import brief, printable
 
 _PREFIX = "FETCHGATE_"
 _FILE_VARIABLE = "FETCHGATE_CONFIG"
-_IN_FOLDER = "fetchgate.toml"
+IN_FOLDER: Final = "fetchgate.toml"
+"""The name of the option file in a folder that `--config` names."""
 _MOST: Final = 4 << 20
 """The length of a file, in characters, above which it is not read: most likely it is another file."""
 _Value = TypeVar("_Value")
@@ -118,7 +119,7 @@ class OptionsFile:
         """Return the path of the file. None if no file is named, or the folder has none."""
         if not self.is_optional:
             return self.name or None
-        file = Path(self.name) / _IN_FOLDER
+        file = Path(self.name) / IN_FOLDER
         try:
             file.stat()
         except FileNotFoundError:
@@ -126,6 +127,19 @@ class OptionsFile:
         except OSError:
             pass  # whoever reads the file reports why it can't be read
         return str(file)
+
+    def others(self) -> list[str]:
+        """Return the names of the files that are in the folder in place of the file. Hidden ones don't count.
+
+        They are a mistake: a ConfigMap with a wrong key has no effect.
+        """
+        if not self.is_optional or self.path():
+            return []
+        try:
+            files = [each.name for each in Path(self.name).iterdir() if each.is_file()]
+        except OSError:  # the folder must not be listed
+            return []
+        return sorted(name for name in files if not name.startswith("."))
 
 
 def find(

@@ -1,11 +1,16 @@
 import json
+import re
+import shlex
 from pathlib import Path
+from typing import Final
 
 import pytest
 
 from proxy.cli import main
 from proxy.config import OPTIONS, Config, load
 from proxy.effective_config import MAX_SHOWN, as_json, as_toml
+
+PAGE: Final = Path(__file__).parent.parent / "docs" / "users" / "incidents.md"
 
 
 @pytest.fixture
@@ -78,3 +83,25 @@ def test_the_command_prints_it_and_starts_nothing(
 def test_the_command_reports_what_can_not_be_used(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["proxy", "-b", "kafka:9092", "--idle-timeout", "x", "--show-config"]) == 2
     assert "--idle-timeout: 'x' is not a time" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("named", ["fetchgate.toml", ""], ids=["file", "folder"])
+@pytest.mark.parametrize(
+    ("written", "text", "code"),
+    [
+        ("fetchgate.toml", "sessions = false\n", 0),
+        ("fetchgate.toml", "sesions = false\n", 2),
+        ("fetchgate.yml", "sessions = false\n", 2),
+    ],
+    ids=["right", "wrong", "misnamed"],
+)
+def test_the_command_of_incidents_finds_a_mistake_before_a_rollout(
+    named: str, written: str, text: str, code: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / written).write_text(text)
+    (command,) = re.findall(r"```sh\n(.+)\n```", PAGE.read_text(encoding="utf-8"))
+    program, *arguments = shlex.split(command.replace("fetchgate.toml", str(tmp_path / named)))
+    assert program == "fetchgate"
+    assert main(arguments) == code
+    if code == 2:
+        assert "fetchgate.toml" in capsys.readouterr().err

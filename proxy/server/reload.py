@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from proxy.config import LIVE, OPTIONS, Config, changes, load, with_live
 from proxy.net.tls import Stamp, stamp
-from proxy.options import ConfigError, OptionsFile
+from proxy.options import IN_FOLDER, ConfigError, OptionsFile
+from proxy.printable import brief, printable
 from proxy.server.gateway import Gateway
 from proxy.server.server import TICK_SECONDS
 from proxy.telemetry import logs
@@ -31,9 +32,12 @@ def load_all(arguments: Mapping[str, Any], environ: Mapping[str, str]) -> Config
         environ: the environment.
 
     Raises:
-        ConfigError: an option or the file can't be used.
+        ConfigError: an option or the file can't be used, or the folder has other files in place of it.
     """
     file = OptionsFile.of(arguments["config"], environ)
+    if others := file.others():
+        names = brief(printable(", ".join(others)))
+        raise ConfigError(f"--config {file.name} has {names}, and no {IN_FOLDER}: name the file {IN_FOLDER}")
     config = load(arguments, environ, file.path())
     if file.is_optional:
         for option in OPTIONS:
@@ -114,7 +118,7 @@ class Reloader:
             process.log.warning("not reloaded", reason=str(error))
             options.reload_failures += 1
             then = "leave the file out" if self._file.is_optional else "fail"
-            options.errors = [f"options not reloaded, a restart would {then}: {error}"]
+            options.errors = [f"options not reloaded: {error} (a restart would {then})"]
             process.note("not reloaded", f"options not reloaded: {error}", warning=True)
             return
         options.errors = []
@@ -146,6 +150,8 @@ class Reloader:
 
 def _stamp_of(file: OptionsFile) -> Stamp:
     path = file.path()
+    if path is None and file.others():
+        path = file.name  # the folder changes with its files
     return stamp(Path(path)) if path else None
 
 

@@ -287,7 +287,7 @@ def test_8_a_bad_rollout(own: Broker, start_gateway: Start, tmp_path: Path) -> N
         gateway.reload()
         tells(
             gateway,
-            readyz="options not reloaded, a restart would fail",
+            readyz=f"options not reloaded: max_sessions in {options}: ",
             log="max_sessions",
             top="options not reloaded",
             metrics=lambda: gateway.metric("fetchgate_reload_failures_total") > 0,

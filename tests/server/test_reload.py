@@ -139,7 +139,7 @@ def test_a_file_that_broke_changes_nothing_and_one_that_is_mended_counts(tmp_pat
             status = gate.status()
             assert (status.reload_failures, status.reloaded_at) == (1, gate.process.options.reloaded_at)
             (reason,) = gate.health().reasons
-            assert reason == f"options not reloaded, a restart would fail: {told()[0]}"
+            assert reason == f"options not reloaded: {told()[0]} (a restart would fail)"
             file.write_text("max_sessions = 7\n")
             await until(lambda: gate.server.sessions.max_sessions == 7)
             assert gate.health().reasons == []
@@ -162,23 +162,29 @@ class _Mount:
         self._versions = 0
         self._swap()
 
-    def write(self, text: str) -> None:
-        """Mount a version of the ConfigMap that has the file."""
-        self._swap(text)
-        if not self.file.is_symlink():
-            self.file.symlink_to("..data/fetchgate.toml")
+    def write(self, text: str, name: str = "fetchgate.toml") -> None:
+        """Mount a version of the ConfigMap that has the file alone."""
+        self._swap(text, name)
+        if not (link := self.folder / name).is_symlink():
+            link.symlink_to(f"..data/{name}")
+        self._remove_all_but(name)
 
     def delete(self) -> None:
         """Mount what there is without the ConfigMap."""
         self._swap()
-        self.file.unlink()
+        self._remove_all_but("")
 
-    def _swap(self, text: str | None = None) -> None:
+    def _remove_all_but(self, name: str) -> None:
+        for each in self.folder.glob("[!.]*"):
+            if each.name != name:
+                each.unlink()
+
+    def _swap(self, text: str | None = None, name: str = "fetchgate.toml") -> None:
         self._versions += 1
         version = self.folder / f"..version_{self._versions}"
         version.mkdir()
         if text is not None:
-            (version / "fetchgate.toml").write_text(text)
+            (version / name).write_text(text)
         (new := self.folder / "..data_tmp").symlink_to(version.name)
         data = self.folder / "..data"
         before = data.resolve() if data.is_symlink() else None
@@ -211,7 +217,7 @@ def test_a_folder_s_file_counts_from_when_it_appears_until_it_vanishes(tmp_path:
             problem = f"sesions in {mount.file}: no such option; did you mean sessions?"
             assert told()[1:] == [f"options not reloaded: {problem}"], "once"
             assert gate.health().reasons == [
-                f"options not reloaded, a restart would leave the file out: {problem}"
+                f"options not reloaded: {problem} (a restart would leave the file out)"
             ]
             assert not options.config.sessions, "the last options that were right"
             mount.write("sessions = false\nmax_sessions = 7\n")
@@ -238,14 +244,63 @@ def test_a_wrong_file_in_a_folder_keeps_no_gateway_from_starting(tmp_path: Path)
             assert options.config.sessions
             await until(lambda: gate.health().state == "degraded")
             (reason,) = gate.health().reasons
-            assert reason.startswith(
-                f"options not reloaded, a restart would leave the file out: --config {mount.file} is not TOML"
-            )
+            assert reason.startswith(f"options not reloaded: --config {mount.file} is not TOML")
+            assert reason.endswith(" (a restart would leave the file out)")
             mount.write("sessions = false\n")
             await until(lambda: not options.config.sessions)
             assert gate.health().reasons == []
 
     run(scene())
+
+
+@pytest.mark.usefixtures("_quick")
+def test_a_file_of_another_name_in_the_folder_is_reported_as_a_wrong_one(tmp_path: Path) -> None:
+    """As a ConfigMap with a wrong key: else nobody learns that its options are not applied."""
+    mount = _Mount(tmp_path)
+    mount.write("sessions = false\n", "fetchgate.yml")
+    problem = f"--config {tmp_path} has fetchgate.yml, and no fetchgate.toml: name the file fetchgate.toml"
+    flags: dict[str, Any] = {"bootstrap": "kafka:9092", "listen": ":0", "config": str(tmp_path)}
+
+    async def scene() -> None:
+        with capture_logs() as lines:
+            async with _following(tmp_path) as (gate, options):
+
+                def told() -> list[str]:
+                    return [line["reason"] for line in lines if line["event"] == "not reloaded"]
+
+                await until(told)
+                await asyncio.sleep(0.05)
+                assert told() == [problem], "once"
+                reason = f"options not reloaded: {problem} (a restart would leave the file out)"
+                assert (gate.health().state, gate.health().reasons) == ("degraded", [reason])
+                assert (options.config.sessions, gate.status().reload_failures) == (True, 1), (
+                    "as if it were absent"
+                )
+                mount.write("sessions = false\n")
+                await until(lambda: not options.config.sessions)
+                assert gate.health().state == "ready"
+                mount.write("sessions = true\n", "options")
+                await until(lambda: gate.health().state == "degraded")
+                assert gate.health().reasons == [reason.replace("fetchgate.yml", "options")]
+                assert not options.config.sessions, "the last options that were right"
+                mount.delete()
+                await until(lambda: options.config.sessions)
+                assert gate.health().state == "ready"
+
+    run(scene())
+    mount.write("", "fetchgate.yml")
+    with pytest.raises(ConfigError, match=re.escape(problem)):  # --check and --show-config
+        load_all(flags, {})
+
+
+def test_what_is_no_option_file_in_the_folder_is_not_reported(tmp_path: Path) -> None:
+    """A volume has the folder lost+found, editors write hidden files, and the kubelet removes links late."""
+    flags: dict[str, Any] = {"bootstrap": "kafka:9092", "listen": ":0", "config": str(tmp_path)}
+    (tmp_path / "lost+found").mkdir()
+    (tmp_path / ".fetchgate.toml.swp").write_text("")
+    (tmp_path / "fetchgate.toml").symlink_to("..data/fetchgate.toml")
+    assert load_first(flags, {})[1] is None
+    assert load_all(flags, {}).sessions
 
 
 @pytest.mark.usefixtures("_quick")
@@ -315,7 +370,7 @@ def test_a_folder_s_file_is_for_live_options_alone(tmp_path: Path) -> None:
 
     async def scene() -> None:
         async with _following(tmp_path) as (gate, options):
-            reason = f"options not reloaded, a restart would leave the file out: {told}"
+            reason = f"options not reloaded: {told} (a restart would leave the file out)"
             await until(lambda: gate.health().reasons == [reason])
             assert (options.config.sessions, options.config.broker_tls) == (True, False)
             mount.write('sessions = false\nlisten = "127.0.0.1:1"\n')  # a flag overrides listen
