@@ -50,6 +50,7 @@ from replay.pipx import pipx_metadata
 from replay.report import anonymize, csv, html, terminal
 from replay.report.model import Filters, Report
 from replay.report.wording import shown, size, untold
+from replay.report.zone_wording import racks_without_brokers
 
 _EXAMPLES: Final = """\
 examples:
@@ -375,7 +376,7 @@ def _measured(arguments: argparse.Namespace, console: Console, scratch: str) -> 
     key = arguments.anonymize_key
     if arguments.anonymize or key:
         return anonymize.anonymize(result, key or b"")
-    for line in (*_absent(found, result), *_unpriced(about, result)):
+    for line in (*_absent(found, result), *_unpriced(about, result), *_misspelt(result)):
         sys.stderr.write(f"fetchgate replay measure: {line}\n")
     return result
 
@@ -453,6 +454,12 @@ def _unpriced(about: About, result: Report) -> Iterator[str]:
             "--zone-price-per-gb: no rack is known, so no bytes between zones can be counted; name racks "
             "with --broker-rack and --client-rack"
         )
+
+
+def _misspelt(result: Report) -> Iterator[str]:
+    """Yield a message if clients are in racks that no broker has: their bytes all count as between zones."""
+    if "zones" in result and (line := racks_without_brokers(result["zones"])):
+        yield f"--client-rack: {line} All bytes of these clients count as bytes between zones."
 
 
 def _work(arguments: argparse.Namespace, scratch: str) -> Work:

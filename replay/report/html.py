@@ -165,7 +165,7 @@ def _fetches(report: Report) -> dict[str, Any]:
         "keys_words": _keys_words(report),
         "modelled": MODELLED,
         "money": _money(report),
-        "net_in_short": net_lines(net),
+        "net_in_short": net_lines(report),
         "net_words": net_explained(net) if net else [],
         **_zone_words(report),
     }

@@ -2,9 +2,10 @@
 
 from decimal import ROUND_CEILING, Decimal
 
-from replay.report.model import Net, NetBetweenZones, NetPaying, NetRow, SidecarNeed
+from replay.report.model import Net, NetBetweenZones, NetPaying, NetRow, Report, SidecarNeed
 from replay.report.table import COUNT, ReportColumn, ReportLine, ReportTable, Unit
 from replay.report.wording import amount, duration, number, per_gb, plural, price, shown, size
+from replay.report.zone_wording import racks_without_brokers
 
 
 def _sum(money: float) -> str:
@@ -28,9 +29,13 @@ _LISTED = 3
 _LEFT = Unit(write=_sum, sign=lambda left: (left > 0) - (left < 0))
 
 
-def net_lines(found: Net | None) -> list[str]:
+def net_lines(report: Report) -> list[str]:
     """Say what is left of the saving. If zones are known, the sum of bytes between them is first."""
-    return [line for line in (net_between_zones(found), net_in_short(found)) if line]
+    found = report["modelled"]["net"]
+    between, each = net_between_zones(found), net_in_short(found)
+    # Clients whose rack is misspelt seem to fetch all of their bytes from other zones.
+    misspelt = racks_without_brokers(report["zones"]) if between and "zones" in report else ""
+    return [line for line in (f"{between} {misspelt}".strip(), each) if line]
 
 
 def net_in_short(found: Net | None) -> str:

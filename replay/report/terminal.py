@@ -95,7 +95,7 @@ def _headline(report: Report) -> Text:
         for warning in counted_twice(report):
             text.append(warning + "\n", style="yellow")
         text.append(decided(report) + "\n", style=_style(fetch["saved_bytes"]))
-        for left in net_lines(report["modelled"]["net"]):
+        for left in net_lines(report):
             text.append(left + "\n")
         if sure := how_sure(report):
             text.append(sure + "\n", style="" if report["decision"]["enough"] else "yellow")

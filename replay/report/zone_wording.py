@@ -19,7 +19,7 @@ def zones_known(found: ZonesReport) -> str:
             f"The rack of the clients of {plural(connections, 'connection')} is not known. Name it: "
             "--client-rack 10.0.1.0/24=NAME."
         )
-    return " ".join([*lines, *_racks_without_brokers(found)])
+    return " ".join(filter(None, [*lines, racks_without_brokers(found)]))
 
 
 def crossing(found: ZonesReport) -> str:
@@ -40,19 +40,17 @@ def crossing(found: ZonesReport) -> str:
     text += (
         f" --rack-reads client would move {reads} of them into the clients' zones, --rack-clients {named}."
     )
-    return " ".join([text, *_racks_without_brokers(found)])
+    return " ".join(filter(None, [text, racks_without_brokers(found)]))
 
 
-def _racks_without_brokers(found: ZonesReport) -> list[str]:
-    """Return a sentence on racks of clients that no broker has, if the racks of all brokers are known."""
+def racks_without_brokers(found: ZonesReport) -> str:
+    """Name the racks of clients that no broker has; "" if there are none, or a broker has an unknown rack."""
     known = {row["rack"] for row in found["brokers"]}
     absent = [row["rack"] for row in found["clients"] if row["rack"] and row["rack"] not in known]
     if not absent or None in known:
-        return []
+        return ""
     names = ", ".join(map(shown, absent))
-    return [
-        f"No broker is in these racks of clients: {names}. Give --client-rack the names that brokers have."
-    ]
+    return f"No broker is in these racks of clients: {names}. Give --client-rack the names that brokers have."
 
 
 def ways() -> str:

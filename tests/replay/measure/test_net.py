@@ -466,6 +466,23 @@ def test_what_to_do_is_decided_by_bytes_between_zones(
         assert first < second
 
 
+def test_a_rack_that_no_broker_has_is_said_at_the_net_sum(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    page = tmp_path / "report.html"
+    named = [str(CAPTURES / "librdkafka-zones.pcap"), *PRICES, "--client-rack", "127.0.0.0/8=us-east-1a"]
+    assert cli.main(["measure", *named, "--html", str(page)]) == 0
+    told = capsys.readouterr()
+    said = (
+        "No broker is in these racks of clients: us-east-1a. Give --client-rack the names that brokers have."
+    )
+    for text in (" ".join(told.out.split()), page.read_text(encoding="utf-8")):
+        assert f"a year: the cost is higher than the saving. {said}" in text
+    assert f"--client-rack: {said} All bytes of these clients count as bytes between zones.\n" in told.err
+    assert cli.main(["measure", *named[:-1], "127.0.0.0/8=R2", "--html", str(page)]) == 0
+    assert "No broker is in" not in "".join([*capsys.readouterr(), page.read_text(encoding="utf-8")])
+
+
 def at_one_time(capture: Path, to: Path, second: int = 1_700_000_000) -> str:
     """Write a capture again with all of its packets at the same time."""
     data, at = bytearray(capture.read_bytes()), 24
