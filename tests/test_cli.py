@@ -700,7 +700,10 @@ def test_check_says_which_rack_was_read(capsys: pytest.CaptureFixture[str], tmp_
                 "set --rack to the broker.rack of brokers in the gateway's zone"
             ),
         ),
-        ({}, "--rack R2: no broker has a rack, so all bytes are unknown; set broker.rack at the brokers"),
+        (
+            {},
+            "--rack R2: no broker has a rack, so no zone is known; set broker.rack at the brokers",
+        ),
     ],
 )
 def test_check_says_whether_a_broker_is_in_the_rack(

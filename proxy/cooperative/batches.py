@@ -289,4 +289,4 @@ def _varint(body: bytes, at: int) -> tuple[int, int]:
     raise BatchError(_NOT_WHOLE)
 
 
-_NOT_WHOLE: Final = "its records are not what its header says"
+_NOT_WHOLE: Final = "its records do not match its header"

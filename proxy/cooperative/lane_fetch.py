@@ -289,7 +289,7 @@ class LaneFetch:
         walk = FetchResponseWalk(fetch.layout, fetch.isolation_level, keep=True, spans=True)
         walk.feed(frame)
         if not walk.done:
-            raise Malformed("a fetch response that goes on after its end")
+            raise Malformed("a fetch response with bytes after its end")
         if self._forget_failed(walk.entries):
             return (Verdict.SEND if self._closing else Verdict.GO_ON), []
         self._scanned += walk.record_bytes

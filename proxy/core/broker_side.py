@@ -95,7 +95,7 @@ class BrokerSide:
         elif data[RESPONSE_CORRELATION_ID] != expected[0].correlation_id:
             asked = int.from_bytes(expected[0].correlation_id, signed=True)
             got = int.from_bytes(data[RESPONSE_CORRELATION_ID], signed=True)
-            state.unread("broker", f"a response to request {got} but {asked} is next")
+            state.unread("broker", f"a response to request {got} before that to request {asked}")
         else:
             state.from_broker.left = LENGTH_BYTES + length
             self._begin(expected[0], LENGTH_BYTES + length)

@@ -13,7 +13,7 @@ from proxy.dashboard.snapshot import MAX_REASONS, NotAGatewayError, Snapshot, sh
 from proxy.session.decision import Reason
 
 READY: Final = "ready"
-_SESSIONS_OFF: Final = "sessions are off: a plain wire"
+_SESSIONS_OFF: Final = "sessions are off: no saving"
 _SAMPLE: Final = re.compile(
     r"^fetchgate_(state|connections|fetch_request_bytes_total|fetch_response_bytes_total|probe_bytes_total"
     r"|passthrough_total|broker_session_refusals_total|sessions_enabled|worker_cpu_seconds_total"

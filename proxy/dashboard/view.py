@@ -257,7 +257,7 @@ def _title(snapshot: Snapshot, choice: Selection) -> Text:
         f" at {snapshot.listen}  ",
         (snapshot.state, STATE_STYLES.get(snapshot.state, WARNING)),
         f"  up {span(snapshot.uptime)}",
-        "" if snapshot.sessions_on else ("  sessions are off: a plain wire", WARNING),
+        "" if snapshot.sessions_on else ("  sessions are off: no saving", WARNING),
         paused,
     )
 

@@ -211,9 +211,7 @@ def _in_rack(rack: str, brokers: int, racks: dict[int, str]) -> str:
         verb = "is" if here == 1 else "are"
         return f"{here} of {brokers} broker{'s' * (brokers != 1)} {verb} in the rack {rack}."
     if not racks:
-        return (
-            f"--rack {rack}: no broker has a rack, so all bytes are unknown; set broker.rack at the brokers"
-        )
+        return f"--rack {rack}: no broker has a rack, so no zone is known; set broker.rack at the brokers"
     known = printable(", ".join(sorted(set(racks.values()))))
     return (
         f"--rack {rack}: no broker is in this rack; the racks are {known}; "

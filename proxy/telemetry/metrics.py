@@ -369,7 +369,7 @@ FIGURES: Final = (
     Figure(
         COUNTER,
         "authentication_failures",
-        "client: SASL authentications that a broker refused; broker: certificates, ours or a broker's.",
+        "client: SASL authentications refused by a broker; broker: refused certificates, ours or a broker's.",
         lambda it: _named(it.counts.authentication_failures, _SIDES),
         _SIDE,
     ),

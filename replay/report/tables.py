@@ -138,8 +138,8 @@ def sessions(report: Report) -> ReportTable:
         ),
         lines=[
             ReportLine(values=("Captured", *before)),
-            ReportLine(values=("- eligible of these", *replaced)),
-            ReportLine(values=("+ the eligible through sessions", *instead)),
+            ReportLine(values=("- eligible fetches as captured", *replaced)),
+            ReportLine(values=("+ eligible fetches with sessions", *instead)),
             ReportLine(values=("= predicted broker side", *after)),
         ],
     )

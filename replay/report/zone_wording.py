@@ -69,7 +69,7 @@ def latencies() -> str:
         "Records come later from a follower: it may send them only after the leader's next response. The "
         "latencies (p50 / p99, from produce to consumer) were measured with Kafka 4.3 at 2, 10, 100 and "
         "1,000 records a second; each row shows the latencies at the nearest lower rate. Records a second "
-        "are the increase of high watermarks in the captured time, without topics that nobody fetched."
+        "are computed from the increase of high watermarks, only for topics that were fetched."
     )
 
 

@@ -307,5 +307,5 @@ def test_a_batch_whose_records_are_cut_is_refused(end: int) -> None:
     data = bytearray(VECTOR[:end])
     data[8:12] = (end - 12).to_bytes(4)
     data[17:21] = crc(bytes(data))
-    with pytest.raises(BatchError, match="its records are not what its header says"):
+    with pytest.raises(BatchError, match="its records do not match its header"):
         split(bytes(data), only(1))

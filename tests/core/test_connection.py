@@ -428,7 +428,7 @@ def test_tls_on_a_plaintext_port_is_named() -> None:
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (response(9), "a response to request 9 but 5 is next"),
+        (response(9), "a response to request 9 before that to request 5"),
         (bytes(8), "a response of 0 bytes"),
         (b"\xff\xff\xff\xff" + bytes(4), "a response of -1 bytes"),
     ],

@@ -146,7 +146,7 @@ def test_a_response_out_of_order_is_a_fault() -> None:
     play = Playbook().exchange(produce(0), produced(0))
     play.client(produce(1), produce(2)).to_broker(produce(1), produce(2))
     play.broker(produced(2))
-    assert "a response to request 2 but 1 is next" in str(play.connection.fault)
+    assert "a response to request 2 before that to request 1" in str(play.connection.fault)
 
 
 def test_the_switch_for_sessions_is_asked_each_time() -> None:

@@ -146,7 +146,7 @@ def test_the_report_in_metrics() -> None:
     assert report.cpu_seconds == 23.5 + 24.125
     assert report.memory == 189 + 194
     off = re.sub(r"^(fetchgate_sessions_enabled) .*$", r"\1 0.0", METRICS, flags=re.MULTILINE)
-    assert of_metrics(off).wrong == ("sessions are off: a plain wire",)
+    assert of_metrics(off).wrong == ("sessions are off: no saving",)
     fleet = Fleet([("a", "a:1", "")])
     fleet.add("a", report, 10.0)
     assert fleet.row("a", 10.0).saved_now is None

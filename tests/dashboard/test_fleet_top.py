@@ -62,7 +62,7 @@ def test_what_is_wrong_comes_first_and_enter_opens_a_gateway(
     assert all(one.asked[0] == "/state?connections=0" for one in stubs), "rows need no connections"
     shown = terminal.sees(f">{degraded} ")
     assert shown.index(degraded) < shown.index(off) < shown.index(busy)
-    assert "sessions are off: a plain wire" in shown
+    assert "sessions are off: no saving" in shown
     terminal.press("\r")
     terminal.until(lambda shown: ">orders-1" in shown and "Esc gateways" in shown, "the gateway's clients")
     assert f" at {degraded}  degraded  " in terminal.shown
