@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
+from itertools import chain
 from pathlib import Path
 from typing import Final, NoReturn, TypeVar
 
@@ -376,7 +377,13 @@ def _measured(arguments: argparse.Namespace, console: Console, scratch: str) -> 
     key = arguments.anonymize_key
     if arguments.anonymize or key:
         return anonymize.anonymize(result, key or b"")
-    for line in (*_absent(found, result), *_unpriced(about, result), *_misspelt(result)):
+    lines = (
+        _absent(found, result),
+        _unpriced(about, result),
+        _misspelt(result),
+        _zoneless(found, about, result),
+    )
+    for line in chain(*lines):
         sys.stderr.write(f"fetchgate replay measure: {line}\n")
     return result
 
@@ -460,6 +467,25 @@ def _misspelt(result: Report) -> Iterator[str]:
     """Yield a message if clients are in racks that no broker has: their bytes all count as between zones."""
     if "zones" in result and (line := racks_without_brokers(result["zones"])):
         yield f"--client-rack: {line} All bytes of these clients count as bytes between zones."
+
+
+def _zoneless(found: Collected, about: About, result: Report) -> Iterator[str]:
+    """Yield a message for each rack of --client-rack without a client, and one if no broker has a rack."""
+    if not about.racks.clients or "zones" not in result:
+        return
+    zones = result["zones"]
+    there = {row["rack"] for row in zones["clients"]}
+    hosts = sorted({host.strip("[]") for host in found.addresses})
+    more = f" and {len(hosts) - _LISTED} more" if hosts[_LISTED:] else ""
+    has = f"; the capture has clients at {', '.join(hosts[:_LISTED])}{more}" if hosts else ""
+    for network, rack in about.racks.clients:
+        if rack not in there:
+            yield f"--client-rack {network}={shown(rack)}: no client is in this network{has}"
+    if there - {None} and not any(row["rack"] for row in zones["brokers"]):
+        yield (
+            "--client-rack: no rack of a broker is known, so no bytes between zones can be counted; name the "
+            "racks of brokers with --broker-rack"
+        )
 
 
 def _work(arguments: argparse.Namespace, scratch: str) -> Work:

@@ -147,7 +147,7 @@ def _zone_tables(found: ZonesReport) -> dict[str, Any]:
 def _fetches(report: Report) -> dict[str, Any]:
     """Return the values that the page shows about fetches, without the tables."""
     stretches = report["time"]["stretches"]
-    over_time, net = report["over_time"], report["modelled"]["net"]
+    over_time = report["over_time"]
     return {
         "decided": decided(report),
         "sure": how_sure(report),
@@ -166,7 +166,7 @@ def _fetches(report: Report) -> dict[str, Any]:
         "modelled": MODELLED,
         "money": _money(report),
         "net_in_short": net_lines(report),
-        "net_words": net_explained(net) if net else [],
+        "net_words": net_explained(report),
         **_zone_words(report),
     }
 

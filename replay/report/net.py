@@ -15,9 +15,7 @@ def _sum(money: float) -> str:
 
 _MONEY = Unit(write=_sum)
 _EACH_BYTE = (
-    "The price applies to each saved byte. If you pay only for bytes between zones, name the zones of "
-    "clients with --client-rack (and those of brokers with --broker-rack, if Metadata has none): then "
-    "there is a sum of these bytes alone."
+    "The price applies to each saved byte. If you pay only for bytes between zones, name the zones of"
 )
 _BETWEEN_ZONES = (
     "In the table the price applies to each saved byte. The sum of bytes between zones takes only the "
@@ -149,8 +147,11 @@ def net_table(found: Net) -> ReportTable:
     )
 
 
-def net_explained(found: Net) -> list[str]:
+def net_explained(report: Report) -> list[str]:
     """Say how the sums are computed, and what a sidecar needs."""
+    found = report["modelled"]["net"]
+    if found is None:
+        return []
     cost = amount(found["sidecar_cost_per_month"], found["currency"])
     of = plural(found["sidecars"], "sidecar")
     zoned = found["between_zones"]
@@ -165,8 +166,25 @@ def net_explained(found: Net) -> list[str]:
     )
     if not found["largest"]:
         return [sums]
-    priced = _BETWEEN_ZONES if zoned else _EACH_BYTE
+    priced = (
+        _BETWEEN_ZONES
+        if zoned
+        else f"{_EACH_BYTE} {_missing(report)}: then there is a sum of these bytes alone."
+    )
     return [sums, priced, _needs(found["largest"])]
+
+
+def _missing(report: Report) -> str:
+    """Return whose zones are not known, with the option that names them."""
+    if "zones" not in report:
+        return "clients with --client-rack (and those of brokers with --broker-rack, if Metadata has none)"
+    zones = report["zones"]
+    clients, brokers = (any(row["rack"] for row in zones[rows]) for rows in ("clients", "brokers"))
+    if clients and not brokers:
+        return "brokers with --broker-rack (those of clients are known)"
+    if brokers and not clients:
+        return "clients, by the networks of this capture, with --client-rack (those of brokers are known)"
+    return "all clients with --client-rack, and of all brokers with --broker-rack"
 
 
 def _needs(one: SidecarNeed) -> str:

@@ -242,4 +242,4 @@ def _net(report: Report) -> list[RenderableType]:
     found = report["modelled"]["net"]
     if found is None or not found["sidecars"]:
         return []
-    return [table(net_table(found)), Text(" ".join(net_explained(found)), style="dim")]
+    return [table(net_table(found)), Text(" ".join(net_explained(report)), style="dim")]

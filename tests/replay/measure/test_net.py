@@ -5,6 +5,7 @@ import re
 import struct
 from collections import Counter
 from fractions import Fraction
+from html import unescape
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,9 @@ from replay.measure import net as model
 from replay.measure.net import AddressSums, client_hash, need, net, own_sidecars
 from replay.measure.zone_places import Zone
 from replay.report.decision import DailyRate, OwnSidecars
+from replay.report.model import Net, Report
 from replay.report.net import break_even, net_between_zones, net_explained, net_in_short, net_table
+from tests.replay.report import sample
 from tests.replay.tables import CAPTURES
 
 ROOT = Path(__file__).parents[3]
@@ -189,7 +192,7 @@ def test_clients_that_save_nothing_need_no_sidecar() -> None:
     assert (found["sidecars"], found["largest"]) == (0, None)
     assert {row["cost_per_year"] for row in found["services"]} == {0.0}
     assert net_in_short(found) == "Net: sessions save nothing for any client here, so no sidecar is needed."
-    assert len(net_explained(found)) == 1
+    assert len(net_explained(with_net(found))) == 1
 
 
 def test_a_loss_is_said() -> None:
@@ -336,6 +339,12 @@ def at_two_addresses(capture: Path, to: Path) -> str:
     return str(to)
 
 
+def with_net(found: Net | None) -> Report:
+    """Return a report with this net sum."""
+    plain = sample.report()
+    return {**plain, "modelled": {**plain["modelled"], "net": found}}
+
+
 def zone_of(client: str, broker: str) -> Zone:
     if not client or not broker:
         return "unknown"
@@ -375,7 +384,7 @@ def test_bytes_between_zones_have_a_sum_of_their_own() -> None:
         "month, 112,416.00 EUR a year. 1 of the 2 sidecars saves more than it costs. Only at 1: 10,368.00 "
         "EUR saved - 500.00 EUR = 9,868.00 EUR a month, 118,416.00 EUR a year."
     )
-    assert "with the same price" in net_explained(found)[1]
+    assert "with the same price" in net_explained(with_net(found))[1]
 
 
 def test_bytes_that_stay_in_their_zone_have_no_price_there() -> None:
@@ -421,7 +430,8 @@ def test_racks_give_the_sum_of_bytes_between_zones(
     found, whole = report["modelled"]["net"]["between_zones"], report["fetch"]["saved_bytes"]
     for told in (text, html):
         assert ("Net if only bytes between zones cost money" in told) == (crossing is not None)
-        assert ("name the zones of clients with --client-rack" in told) == (crossing is None)
+        assert ("name the zones of clients with --client-rack" in told) == (not racks)
+        assert ("name the zones of brokers with --broker-rack" in told) == (bool(racks) and crossing is None)
         assert "all clients at one address count as one" in told
 
     if crossing is None:
@@ -481,6 +491,41 @@ def test_a_rack_that_no_broker_has_is_said_at_the_net_sum(
     assert f"--client-rack: {said} All bytes of these clients count as bytes between zones.\n" in told.err
     assert cli.main(["measure", *named[:-1], "127.0.0.0/8=R2", "--html", str(page)]) == 0
     assert "No broker is in" not in "".join([*capsys.readouterr(), page.read_text(encoding="utf-8")])
+
+
+@pytest.mark.parametrize(
+    ("capture", "rack", "said", "missing"),
+    [
+        (
+            CAPTURES / "librdkafka-zones.pcap",
+            "10.9.0.0/16=R1",
+            "10.9.0.0/16=R1: no client is in this network; the capture has clients at 127.0.0.1",
+            "name the zones of clients, by the networks of this capture, with --client-rack (those of",
+        ),
+        (
+            CAPTURE,
+            "127.0.0.0/8=R1",
+            "name the racks of brokers with --broker-rack",
+            "name the zones of brokers with --broker-rack (those of clients are known): then there is a sum",
+        ),
+    ],
+)
+def test_a_client_rack_that_leads_to_no_zone_is_said(
+    capture: Path | str,
+    rack: str,
+    said: str,
+    missing: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    page = tmp_path / "report.html"
+    assert cli.main(["measure", str(capture), *PRICES, "--client-rack", rack, "--html", str(page)]) == 0
+    told = capsys.readouterr()
+    assert "fetchgate replay measure: --client-rack" in told.err
+    assert f"{said}\n" in told.err
+    for text in (" ".join(told.out.split()), unescape(page.read_text(encoding="utf-8"))):
+        assert missing in text
+        assert "Net if only bytes between zones" not in text
 
 
 def at_one_time(capture: Path, to: Path, second: int = 1_700_000_000) -> str:
