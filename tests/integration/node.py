@@ -92,6 +92,14 @@ class ApiServer:
         """
         return self._network.run(*self._kubectl, *command).stdout
 
+    def shell_command(self, text: str) -> str:
+        """Run a shell command whose kubectl asks this API server, and return its output.
+
+        Raises:
+            RuntimeError: it failed. The message has its output.
+        """
+        return self._network.run("env", f"KUBECONFIG={self._folder}/config", "sh", "-ec", text).stdout
+
     def environment(self) -> dict[str, str]:
         """Return an environment in which kubectl asks this API server."""
         return {**os.environ, "KUBECONFIG": f"{self._folder}/config"}

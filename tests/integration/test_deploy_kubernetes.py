@@ -6,7 +6,6 @@ A pod saves bytes, and ends without errors.
 import base64
 import json
 import os
-import shlex
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -202,9 +201,7 @@ def test_a_config_map_turns_the_sessions_of_an_injected_gateway_off_and_on(
         until(lambda: has((True, 1)), "no session", patience=60)
         try:
             for command, expected in (off := (TURN_OFF, (False, 0)), (TURN_ON, (True, 1)), off):
-                program, *words = shlex.split(command.replace("shop", "default"))
-                assert program == "kubectl"
-                node.kubectl(*words)
+                node.shell_command(command.replace("shop", "default"))
                 until(partial(has, expected), f"not {expected}", patience=180)
                 assert asked("readyz") == {"state": "ready", "reasons": []}
         finally:

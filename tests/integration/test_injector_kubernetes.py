@@ -46,12 +46,19 @@ BLOCKS: Final = re.findall(r"```(sh|yaml)\n(.*?)```", "".join(PAGES), re.DOTALL)
     SHOW,
     SHOW_OTHERS,
     TAKE_OUT,
+    UNINSTALL,
+    DELETE,
     RESTART,
     BACK,
     SHOW_IMAGES,
-    *SWITCH,
+    SET_FOR_ALL,
+    TURN_OFF,
+    TURN_ON,
+    SHOW_OFF,
 ) = [text for kind, text in BLOCKS if kind == "sh"]
-TURN_OFF, TURN_ON = SWITCH
+TURN_ALL_OFF: Final = re.findall(r"```sh\n(.*?)```", (ROOT / "docs/users/fleet.md").read_text(), re.DOTALL)[
+    -1
+]
 ANNOTATION, RACK, _ = [text for kind, text in BLOCKS if kind == "yaml"]
 SERVICE, PORT = "fetchgate-injector", 9443
 VARIABLE: Final = "KAFKA_BOOTSTRAP_SERVERS"
@@ -267,6 +274,10 @@ def twenty(template: Json) -> dict[str, tuple[Json, list[str], str]]:
     return pods
 
 
+def is_injected(stored: Json) -> bool:
+    return "fetchgate/injected" in stored["metadata"].get("labels", {})
+
+
 def parts(text: str) -> Iterator[Json]:
     """Yield the JSON objects of a text that has one after another."""
     while text := text.lstrip():
@@ -341,10 +352,8 @@ def test_twenty_pods_are_stored_with_the_gateway_and_a_dry_run_shows_the_same(
     assert len(shown.splitlines()) == 1 + 18
     images = [line.split()[-1] for line in cluster.shell(SHOW_IMAGES).stdout.splitlines()]
     assert images == ["IMAGE", *[sidecar["image"]] * 18]
-    rows = [line.split() for line in cluster.shell(SHOW_OTHERS).stdout.splitlines()]
-    assert len(rows) == 1 + 20
-    assert {row[-1] for row in rows if row[0].startswith("other")} == {"<none>"}
-    assert {row[-1] for row in rows if not row[0].startswith("other")} == {"INJECTED", "true"}
+    rows = [line.split()[:2] for line in cluster.shell(SHOW_OTHERS).stdout.splitlines()]
+    assert rows == [["plain", name] for name, (_, _, bootstrap) in sorted(pods.items()) if bootstrap]
 
 
 def test_a_wrong_annotation_is_refused_with_its_name(cluster: Cluster, running: Injector) -> None:
@@ -439,13 +448,48 @@ def test_the_page_s_rack_comes_from_the_pod_s_label(cluster: Cluster, tmp_path: 
     assert rack["fieldRef"]["fieldPath"] == "metadata.labels['topology.kubernetes.io/zone']"
 
 
+def test_sessions_are_turned_off_and_on_in_one_namespace_and_off_in_all(cluster: Cluster) -> None:
+    """Each command may be repeated."""
+
+    def options(namespace: str) -> str:
+        text = "jsonpath={.items[?(@.metadata.name=='fetchgate')].data.fetchgate\\.toml}"
+        return cluster.kubectl("get", "configmaps", f"--namespace={namespace}", f"--output={text}")
+
+    for _ in range(2):
+        cluster.shell(TURN_OFF)
+        assert (options("shop"), options("hosts")) == ('sessions = "off"', "")
+    for _ in range(2):
+        cluster.shell(TURN_ON)
+        assert options("shop") == ""
+    for _ in range(2):
+        cluster.shell(TURN_ALL_OFF)
+        assert (options("shop"), options("hosts"), options("plain")) == (*['sessions = "off"'] * 2, "")
+    cluster.shell(TURN_ON)
+    selected = json.loads(cluster.shell(SHOW_OFF.partition("|")[0]).stdout)["items"]
+    assert len(selected) == len([*filter(is_injected, cluster.pods("shop").values())]) > 0
+
+
+def test_an_option_of_the_chart_is_stored_for_all_gateways(cluster: Cluster) -> None:
+    cluster.shell(SET_FOR_ALL)
+    env = {entry["name"]: entry.get("value") for entry in stored_sidecar(cluster)["env"]}
+    assert env["FETCHGATE_IDLE_TIMEOUT"] == "300"
+
+
 def test_it_is_taken_out_and_installed_in_the_other_ways_of_the_page(cluster: Cluster) -> None:
     """The last test of the file: it removes the injector."""
+    hooks = ("get", "mutatingwebhookconfigurations", "--output=name")
+    cluster.shell(TURN_OFF)
     cluster.shell(TAKE_OUT)
+    maps = json.loads(cluster.kubectl("get", "configmaps", "--namespace=shop", "--output=json"))["items"]
+    assert "fetchgate" not in {each["metadata"]["name"] for each in maps}, "sessions are on the next time"
     cluster.make(pod("after", {"fetchgate/nonsense": "1"}))
+    cluster.shell(UNINSTALL)
     cluster.make(*map(definition, CERT_MANAGER))
     kinds = ",".join(CERT_MANAGER)
     until(lambda: not cluster.shell(f"kubectl get {kinds}", check=False).returncode, f"no {kinds}")
     cluster.shell(BY_CERT_MANAGER)
-    cluster.shell(TAKE_OUT.splitlines()[-1])
+    cluster.shell(UNINSTALL)
     cluster.shell(BY_KUSTOMIZE)
+    assert cluster.kubectl(*hooks) != "", "the webhook is asked"
+    cluster.shell(f"{DELETE.strip()} --wait=false")  # no controller here removes the objects of the namespace
+    assert cluster.kubectl(*hooks) == ""
