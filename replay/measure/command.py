@@ -52,6 +52,7 @@ from replay.report import anonymize, csv, html, terminal
 from replay.report.model import Filters, Report
 from replay.report.wording import shown, size, untold
 from replay.report.zone_wording import racks_without_brokers
+from replay.report.zones_model import any_zone_known
 
 _EXAMPLES: Final = """\
 examples:
@@ -455,11 +456,18 @@ def _absent(found: Collected, result: Report) -> Iterator[str]:
 
 
 def _unpriced(about: About, result: Report) -> Iterator[str]:
-    """Yield a message if bytes between zones have a price, but no rack is known."""
-    if about.zone_price is not None and "zones" not in result:
+    """Yield a message if bytes between zones have a price, but no zone is known."""
+    if about.zone_price is None:
+        return
+    if "zones" not in result:
         yield (
             "--zone-price-per-gb: no rack is known, so no bytes between zones can be counted; name racks "
             "with --broker-rack and --client-rack"
+        )
+    elif not any_zone_known(result["zones"]):
+        yield (
+            "--zone-price-per-gb: no bytes have a known zone at both ends, so their cost is not known; name "
+            "racks with --broker-rack and --client-rack"
         )
 
 

@@ -208,6 +208,7 @@ def _money(
     seconds: float,
     price: ZonePrice,
 ) -> ZoneMoney:
+    known = any(places.zone(zone, broker) != "unknown" for zone, broker, _, _ in chosen)
     crossing = [one for (zone, broker, _, _), one in chosen.items() if places.zone(zone, broker) == "other"]
 
     def cost(count: int) -> float:
@@ -225,6 +226,6 @@ def _money(
         rack_reads_saves=cost(by_rack),
         rack_clients_saves=cost(by_leader),
         captured_seconds=seconds,
-        cost_per_month=DailyRate(seconds=seconds, price_per_gb=price.per_gb).month(whole),
+        cost_per_month=DailyRate(seconds=seconds, price_per_gb=price.per_gb).month(whole) if known else None,
         how=_HOW,
     )

@@ -180,7 +180,7 @@ def _zone_words(report: Report) -> dict[str, str]:
         "zones_known": zones_known(found),
         "zone_ways": ways(),
         "zone_latencies": latencies(),
-        "zone_money": f"{MODELLED}: {zone_money(found['money'])}" if found["money"] else "",
+        "zone_money": f"{MODELLED}: {zone_money(found)}" if found["money"] else "",
     }
 
 

@@ -188,7 +188,7 @@ def _zones(report: Report) -> list[RenderableType]:
         table(zone_tables.racks(found, ROWS)),
         table(zone_tables.clients(found, ROWS)),
         Text(zones_known(found)),
-        *([Text(f"{MODELLED}: {money(found['money'])}")] if found["money"] else []),
+        *([Text(f"{MODELLED}: {money(found)}")] if found["money"] else []),
     ]
 
 

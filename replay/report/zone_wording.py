@@ -1,7 +1,7 @@
 """The sentences of the report on zones."""
 
 from replay.report.wording import amount, duration, per_gb, percent, plural, shown, size
-from replay.report.zones_model import ZoneMoney, ZonesReport
+from replay.report.zones_model import ZonesReport, any_zone_known
 
 
 def zones_known(found: ZonesReport) -> str:
@@ -73,8 +73,13 @@ def latencies() -> str:
     )
 
 
-def money(found: ZoneMoney) -> str:
-    """Say what bytes between zones cost, by direction, and in 30 days."""
+def money(zones: ZonesReport) -> str:
+    """Say what bytes between zones cost, by direction, and in 30 days; "" without a price."""
+    found = zones["money"]
+    if found is None:
+        return ""
+    if not any_zone_known(zones):
+        return "The cost of bytes between zones is not known: no bytes have a known zone at both ends."
     currency = found["currency"]
 
     def cost(money: float) -> str:

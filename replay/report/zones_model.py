@@ -148,7 +148,8 @@ class ZoneMoney(TypedDict):
     """The part of `cost` of the bytes that `rack_clients` would move."""
     captured_seconds: float
     cost_per_month: float | None
-    """`cost` in 30 days, if the traffic continued as in the capture. None if no time was captured."""
+    """`cost` in 30 days, if the traffic continued as in the capture. None if no time was captured, or if no
+    bytes have two known zones."""
     how: str
 
 
@@ -173,3 +174,9 @@ class ZonesReport(ZonedBytes):
     """The highest rates are first. Empty if no client's zone is known."""
     money: ZoneMoney | None
     """None without --zone-price-per-gb."""
+
+
+def any_zone_known(found: ZonedBytes) -> bool:
+    """Return whether any bytes are known to stay in a zone, or to go to another one."""
+    kinds = found["record_bytes"], found["listing_bytes"], found["produce_bytes"], found["other_bytes"]
+    return any(kind["same"] or kind["other"] for kind in kinds)

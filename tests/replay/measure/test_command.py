@@ -578,6 +578,25 @@ def test_a_price_between_zones_without_a_rack_is_said(capsys: pytest.CaptureFixt
     assert "zones" not in json.loads(said.out)
 
 
+def test_a_price_between_zones_without_a_known_zone_is_no_cost_of_nothing(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    page = tmp_path / "report.html"
+    named = [CAPTURE, "--client-rack", "127.0.0.1=b", "--zone-price-per-gb", "2", "--currency", "EUR"]
+    assert cli.main(["measure", *named, "--html", str(page)]) == 0
+    said = capsys.readouterr()
+    assert (
+        "--zone-price-per-gb: no bytes have a known zone at both ends, so their cost is not known" in said.err
+    )
+    for text in (" ".join(said.out.split()), page.read_text(encoding="utf-8")):
+        assert (
+            "The cost of bytes between zones is not known: no bytes have a known zone at both ends." in text
+        )
+        assert "0.00 EUR" not in text
+    assert cli.main(["measure", *named, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["zones"]["money"]["cost_per_month"] is None
+
+
 def test_zones_have_a_price(capsys: pytest.CaptureFixture[str]) -> None:
     named = ["--broker-rack", "1=a", "--client-rack", "127.0.0.1=b"]
     priced = ["--zone-price-per-gb", "2", "--currency", "EUR"]
