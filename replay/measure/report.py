@@ -91,9 +91,10 @@ def report(found: Collected, about: About) -> Report:
     """Make the report."""
     whole = found.whole.fetch()
     time = _time(found)
-    rate = DailyRate(
-        seconds=time["captured_seconds"], price_per_gb=about.price_per_gb, currency=about.currency
-    )
+    both_sides = _both_sides(found)
+    # Bytes that count twice have no sum of money: a buyer would take it for true.
+    per_gb, zone_price = (None, None) if both_sides else (about.price_per_gb, about.zone_price)
+    rate = DailyRate(seconds=time["captured_seconds"], price_per_gb=per_gb, currency=about.currency)
     by_client = _by_client(found)
     reason = why(whole, found.whole.passed)
     zone = Places(about.racks, found.zones.nodes).zone
@@ -115,6 +116,7 @@ def report(found: Collected, about: About) -> Report:
         sidecars=own_sidecars(found.clients, found.addresses, rate, about.sidecar_cost, zone)
         if about.sidecar_cost is not None and in_model["net"]
         else None,
+        twice=bool(both_sides),
     )
     made = Report(
         version=about.version,
@@ -125,7 +127,7 @@ def report(found: Collected, about: About) -> Report:
         time=time,
         input=_input(found),
         fetch=whole,
-        both_sides=_both_sides(found),
+        both_sides=both_sides,
         by_client=by_client,
         by_topic=_by_topic(found, whole),
         by_broker=_by_broker(found),
@@ -149,7 +151,7 @@ def report(found: Collected, about: About) -> Report:
         about.filters["clients"],
         partial(_topic_name, names=found.names),
         time["captured_seconds"],
-        about.zone_price,
+        zone_price,
     )
     if zones is not None:
         made["zones"] = zones

@@ -39,6 +39,8 @@ _OLDEST: Final = 4
 _Advice: TypeAlias = tuple[Action, str]
 ClientKey: TypeAlias = tuple[str, str, int]
 """The client id, the software and the Fetch version of a `ClientRow`."""
+_SAVING: Final = frozenset({"gateway", "sidecar cost", "fetch.min.bytes"})
+"""The actions whose sentence has a saving."""
 _BEFORE_WAITING: Final = {
     "native session": "It has sessions of its own. ",
     "one partition": "It lists a single partition. ",
@@ -132,6 +134,7 @@ def decide(
     policy: str = "gateway",
     next_step: str = "",
     sidecars: Mapping[ClientKey, OwnSidecars] | None = None,
+    twice: bool = False,
 ) -> Decision:
     """Return the contents of the report's first lines.
 
@@ -143,8 +146,10 @@ def decide(
         policy: the policy of these figures, see `Report.policy`.
         next_step: advice for a capture without fetches.
         sidecars: the sidecars of each client. None if their cost is not known.
+        twice: whether both sides of a gateway were captured, so that fetches count twice.
     """
     known = saving_known(reason)
+    advice = (_to_do(client, rate, policy, sidecars or {}) for client in clients)
     return Decision(
         captured_seconds=rate.seconds,
         enough=rate.seconds >= HOUR,
@@ -154,7 +159,7 @@ def decide(
         reason=reason,
         next_step="" if fetch["actual"]["requests"] else next_step,
         to_do=sorted(
-            (_to_do(client, rate, policy, sidecars or {}) for client in clients),
+            (_one_side(found) if twice else found for found in advice),
             key=lambda row: -(row["saved_bytes_per_day"] or 0),
         ),
     )
@@ -196,7 +201,7 @@ def _to_do(
         action, words = _advice(client)
         saved = 0 if action != "leave" else saved
     day, month = rate.day(saved), rate.month(saved)
-    if action in {"gateway", "sidecar cost", "fetch.min.bytes"}:
+    if action in _SAVING:
         words += f", {size(day)} a day" if day is not None else ""
         at = "if each byte has your price" if own.between_zones else "at your price"
         words += f", {amount(month, rate.currency)} a month {at}." if month is not None else "."
@@ -209,6 +214,20 @@ def _to_do(
         money_per_month=month,
         sentence=words,
     )
+
+
+def _one_side(found: ToDo) -> ToDo:
+    """Replace the advice for a client that may be behind a gateway already: its figures count twice."""
+    if found["action"] not in _SAVING:
+        return found
+    words = "Measure one side of the gateway, see the first lines: fetches count twice, so no sum is known."
+    return {
+        **found,
+        "action": "one side",
+        "saved_bytes_per_day": None,
+        "money_per_month": None,
+        "sentence": words,
+    }
 
 
 def _where_it_pays(own: OwnSidecars, policy: str) -> str:

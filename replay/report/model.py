@@ -24,6 +24,7 @@ Action: TypeAlias = Literal[
     "upgrade brokers",
     "upgrade fetchgate",
     "capture again",
+    "one side",
     "leave",
 ]
 """The kinds of advice for a client."""
@@ -217,9 +218,11 @@ class ToDo(TypedDict):
     fetch_version: int
     action: Action
     saved_bytes_per_day: int | None
-    """The modelled saving of one day, at the rate of the captured time. None if no time was captured."""
+    """The modelled saving of one day, at the rate of the captured time. None if no time was captured, or if
+    both sides of a gateway were."""
     money_per_month: float | None
-    """The modelled saving of money in 30 days. None without --price-per-gb, or if no time was captured."""
+    """The modelled saving of money in 30 days. None without --price-per-gb, or if `saved_bytes_per_day` is
+    None."""
     sentence: str
     """The advice for people, in one sentence. It does not name the client."""
 
@@ -609,7 +612,8 @@ class Modelled(TypedDict):
 
     tcp_ip: TcpIp
     money: Money | None
-    """The modelled saving of money. None without --price-per-gb, or if the saving is not known."""
+    """The modelled saving of money. None without --price-per-gb, if the saving is not known, or if both sides
+    of a gateway were captured."""
     net: Net | None
     """What is left of it. None if `money` is, without --sidecar-cost, or if no time was captured."""
 

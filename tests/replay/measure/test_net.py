@@ -528,6 +528,24 @@ def test_a_client_rack_that_leads_to_no_zone_is_said(
         assert "Net if only bytes between zones" not in text
 
 
+def test_both_sides_of_a_gateway_have_no_sum_of_money(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    page, capture = tmp_path / "report.html", str(CAPTURES / "librdkafka-gateway.pcap")
+    assert cli.main(["measure", capture, *PRICES, "--html", str(page)]) == 0
+    text, html = " ".join(capsys.readouterr().out.split()), page.read_text(encoding="utf-8")
+    for told in (text, html):
+        assert "Both sides of a gateway were captured." in told
+        assert "Put it behind a gateway" not in told
+        assert "USD" not in told
+    assert cli.main(["measure", capture, *PRICES, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert {row["action"] for row in found["decision"]["to_do"]} == {"one side"}
+    assert (found["modelled"]["net"], found["modelled"]["money"]) == (None, None)
+    assert cli.main(["measure", capture, *PRICES, "--port", "20372"]) == 0
+    assert "USD a month" in " ".join(capsys.readouterr().out.split())
+
+
 def at_one_time(capture: Path, to: Path, second: int = 1_700_000_000) -> str:
     """Write a capture again with all of its packets at the same time."""
     data, at = bytearray(capture.read_bytes()), 24
