@@ -613,8 +613,9 @@ def test_tls_of_clients_ends_in_the_workers(tmp_path: Path) -> None:
             async with client(gate.listen.port) as (reader, writer):
                 writer.write(b"no TLS at all")
                 assert await reader.read() == b""
-            told = await state(gate)
-            assert told["connections_open"] == 0
+            # A client sees the end of its connection before the worker has let go of it.
+            while (told := await state(gate))["connections_open"]:  # noqa: ASYNC110 - there is no event to wait for
+                await asyncio.sleep(0.005)
             assert told["connections_accepted"] == 2
 
     run(scene())
