@@ -10,7 +10,9 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from io import StringIO
+from itertools import count
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -23,7 +25,7 @@ from proxy.protocol.fetch_response import FetchResponseWalk
 from replay.capture.kafka.exchange import Exchange
 from tools import debian
 from tools.bench import __main__ as program
-from tools.bench import bulk, idle, latency, law6, many, micro, oracle, subscribe, wire
+from tools.bench import bulk, idle, latency, law6, load, many, micro, oracle, subscribe, wire
 from tools.bench.counting import CountedFetches, saved
 from tools.bench.figures import FigureRow, FigureTable, document, markdown, number, show
 from tools.bench.frames import VERSION, fetch_request, fetch_response, rotated
@@ -558,10 +560,27 @@ class TestProgram:
             program.main()
 
 
+class TestProduced:
+    def test_a_producer_without_cpu_time_still_sends_the_records_of_its_window(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        windows: list[int] = []
+        producer = Mock(produce=lambda _, value, **__: windows.append(load.STAMP.unpack_from(value)[1]))
+        monkeypatch.setattr(load, "Producer", lambda _: producer)
+        monkeypatch.setattr(load, "_stop_requested", lambda: False)
+        # Each look at the clock comes ten seconds after the last.
+        monkeypatch.setattr("tools.bench.load.time.monotonic", map(float, count(0, 10)).__next__)
+        paced = ["--rate=20", "--warm-up=1", "--seconds=1.25", "--window=7"]
+        monkeypatch.setattr(sys, "argv", ["load", "produce", "127.0.0.1:1", "topic", *paced])
+        load.main()
+        assert windows == [load.WARM_UP] * 20 + [7] * 5
+
+
 @pytest.mark.integration
 class TestLive:
     def test_records_come_through_every_route_and_latencies_with_them(self) -> None:
-        with BenchStage(seconds=1, quick=True, console=Console(quiet=True)) as stage:
+        # Each window has 1 s: the consumer has time for one record of the last window before it stops.
+        with BenchStage(seconds=4, quick=True, console=Console(quiet=True)) as stage:
             assert isinstance(stage.broker, Broker)
             rounds, kernel = latency.measured(stage, 200)
         assert set(kernel) == {"floor", "haproxy", "gateway"}

@@ -30,9 +30,10 @@ Result = dict[str, Any]
 
 
 def produce(options: argparse.Namespace) -> Result:
-    """Produce at a constant rate with linger 0, for a number of seconds or until stopped.
+    """Produce at a constant rate with linger 0: the records of a number of seconds, or until stopped.
 
-    All records of a key go to the same partition.
+    All records of a key go to the same partition. A producer that is late still sends every record, so no
+    window is without records.
     """
     settings = {"linger.ms": 0, **_given(options)}
     producer = Producer({"bootstrap.servers": options.bootstrap, "log_level": ERRORS, **settings})
@@ -41,7 +42,7 @@ def produce(options: argparse.Namespace) -> Result:
     _print_ready()
     began = time.monotonic()
     made = 0
-    while time.monotonic() - began < options.seconds and not (made % 16 == 0 and _stop_requested()):
+    while made < options.seconds * options.rate and not (made % 16 == 0 and _stop_requested()):
         due = began + made / options.rate
         if (early := due - time.monotonic()) > options.ahead:
             time.sleep(early)
