@@ -17,8 +17,10 @@ _PREFIX = "FETCHGATE_"
 _FILE_VARIABLE = "FETCHGATE_CONFIG"
 IN_FOLDER: Final = "fetchgate.toml"
 """The name of the option file in a folder that `--config` names."""
-_MOST: Final = 4 << 20
+_MOST: Final = 128 << 10
 """The length of a file, in characters, above which it is not read: most likely it is another file."""
+_MOST_DOTS: Final = 500
+"""How many dots a line of a file may have. `tomllib` needs seconds for a key of thousands of parts."""
 _Value = TypeVar("_Value")
 _ALMOST = 0.9
 """The similarity at which a variable's name counts as a misspelt option (ratio of `difflib`, 0 to 1)."""
@@ -250,7 +252,7 @@ def _content(file: Path) -> str:
     """Return the text of a file.
 
     Raises:
-        ConfigError: the file is a pipe, or too long.
+        ConfigError: the file is a pipe or too long, or a line of it has too many dots.
         OSError: the file can't be read.
         UnicodeDecodeError: the file is not UTF-8.
     """
@@ -259,7 +261,13 @@ def _content(file: Path) -> str:
     with file.open(encoding="utf-8") as opened:
         text = opened.read(_MOST + 1)
     if len(text) > _MOST:
-        raise ConfigError(f"--config {file}: it is longer than {_MOST >> 20} MiB")
+        raise ConfigError(f"--config {file}: it is longer than {_MOST >> 10} KiB")
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.count(".") > _MOST_DOTS:
+            raise ConfigError(
+                f"--config {file}: line {number} has more than {_MOST_DOTS} dots; write a long list in "
+                "several lines"
+            )
     return text
 
 

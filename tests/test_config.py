@@ -428,9 +428,14 @@ def test_two_listeners_at_one_address_are_seen_at_once() -> None:
         ("a = " + "[" * 5000, "--config {file}: its lists or tables are nested too deeply"),
         ('"a\\u001b\\n" = 1\n', "a\\x1b\\n in {file}: no such option"),
         (f"{'a' * 5000} = 1\n", f"{'a' * 300} ... {'a' * 300} in {{file}}: no such option"),
-        ("#" * (4 << 20) + "\n", "--config {file}: it is longer than 4 MiB"),
+        ("#" * (128 << 10) + "\n", "--config {file}: it is longer than 128 KiB"),
+        (
+            f"\nbootstrap = '{'a.' * 501}'\n",
+            "--config {file}: line 2 has more than 500 dots; write a long list in several lines",
+        ),
+        (f"[{'a.' * 500}a]\n", "[a] in {file}: tables are not allowed; write options without [a]"),
     ],
-    ids=range(13),
+    ids=range(15),
 )
 def test_a_file_that_cant_be_used_says_where(tmp_path: Path, text: str, message: str) -> None:
     file = tmp_path / "gate.toml"
