@@ -842,6 +842,30 @@ UNKNOWN = "the number of session slots is not known, 1,000 are assumed"
             ],
         ),
         (
+            "--gateways 1 --max-sessions 1",
+            tells_slots(b"1000"),
+            0,
+            [
+                f"1 gateway with --max-sessions 1 uses at most 1 session slot, 1 {AT_EACH}.",
+                f"{OF_1000}: enough.",
+            ],
+        ),
+        (
+            "--gateways 2 --max-sessions 0",
+            tells_slots(b"1000"),
+            0,
+            [
+                f"2 gateways with --max-sessions 0 use at most 0 session slots, 0 {AT_EACH}.",
+                f"{OF_1000}: enough.",
+            ],
+        ),
+        (
+            "--gateways 2 --sessions off",
+            tells_slots(b"0"),
+            0,
+            ["With --sessions off, gateways use no session slots of brokers."],
+        ),
+        (
             "--gateways 1",
             tells_slots(None, 31),
             0,

@@ -179,6 +179,9 @@ async def _enough_slots(
     say: Say,
 ) -> bool:
     """Print whether brokers have enough session slots for all gateways, and return it."""
+    if not config.sessions:
+        say("With --sessions off, gateways use no session slots of brokers.")
+        return True
     brokers = (cluster and cluster.brokers) or {}
     if brokers:
         slots = await ask_slots(brokers, resolver, tls, say)
@@ -188,7 +191,7 @@ async def _enough_slots(
         say(f"No broker was asked for its session slots: {assumed}.")
     demand = Demand(
         gateways=gateways,
-        max_sessions=config.max_sessions if config.sessions else 0,
+        max_sessions=config.max_sessions,
         max_connections=config.max_connections,
         brokers=len(brokers) or 1,
         slots=slots,

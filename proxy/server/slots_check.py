@@ -96,8 +96,9 @@ def judged(demand: Demand) -> str:
     spread = f", {demand.each:,} at each of {demand.brokers} brokers if clients are spread evenly"
     gateways = "1 gateway" if demand.gateways == 1 else f"{demand.gateways:,} gateways"
     use = "uses" if demand.gateways == 1 else "use"
+    slots = "session slot" if demand.total == 1 else "session slots"
     text = (
-        f"{gateways} with {limit} {use} at most {demand.total:,} session slots"
+        f"{gateways} with {limit} {use} at most {demand.total:,} {slots}"
         f"{spread if demand.brokers > 1 else ''}. Of the {demand.slots:,} slots of a broker, gateways "
         f"should use at most {demand.usable:,}"
     )
