@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
-from proxy.addresses import LOOPBACK_OF, Address
+from proxy.addresses import LOOPBACK_OF, Address, whole_number
 from proxy.net.endpoint import set_options
 from proxy.net.resolve import look_up
 
@@ -23,6 +23,8 @@ BACKLOG: Final = 1024
 after another gateway has ended."""
 _FIRST_INHERITED: Final = 3
 """The first file descriptor that systemd passes: SD_LISTEN_FDS_START of sd_listen_fds(3)."""
+_MOST_INHERITED: Final = 65_535
+"""The most sockets that are taken from systemd. A larger number is a mistake: no system has so many ports."""
 UNUSABLE: Final = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
 """The errors for an IP, or an IP version, that this machine does not have. Another IP of the same host name
 may work."""
@@ -186,10 +188,8 @@ def inherited(environ: Mapping[str, str], pid: int) -> list[socket.socket]:
     """
     if environ.get("LISTEN_PID") != str(pid):
         return []
-    count = environ.get("LISTEN_FDS", "")
-    if not count.isascii() or not count.isdecimal():
-        return []
-    return list(_listening(range(_FIRST_INHERITED, _FIRST_INHERITED + int(count))))
+    count = whole_number(environ.get("LISTEN_FDS", ""), 1, _MOST_INHERITED)
+    return list(_listening(range(_FIRST_INHERITED, _FIRST_INHERITED + (count or 0))))
 
 
 def _listening(numbers: range) -> Iterator[socket.socket]:

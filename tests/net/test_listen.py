@@ -133,6 +133,8 @@ def test_what_was_bound_is_let_go_when_a_name_leads_to_an_address_of_ours_as_wel
         {"LISTEN_PID": "7", "LISTEN_FDS": "1"},
         {"LISTEN_PID": "8", "LISTEN_FDS": ""},
         {"LISTEN_PID": "8", "LISTEN_FDS": "-1"},
+        {"LISTEN_PID": "8", "LISTEN_FDS": "9" * 12},
+        {"LISTEN_PID": "8", "LISTEN_FDS": "9" * 5_000},
         {"LISTEN_PID": "8"},
     ],
 )
