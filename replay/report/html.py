@@ -19,6 +19,7 @@ from replay.report.wording import (
     ELIGIBLE,
     FORMULA,
     MODELLED,
+    NOTHING_IN_STREAMS,
     POLICY,
     PRODUCT,
     SAVED,
@@ -82,7 +83,7 @@ def render(report: Report) -> str:
             narrowed=narrowed(report["filters"]),
             problems=_problems(report),
             reading_words=_reading_words(report),
-            readable=plots.share(report["readable"]["ratio"]),
+            readable=plots.share(report["readable"]["ratio"]) if _in_streams(report) else "",
             tables={
                 "reading": tables.reading(report),
                 "connections": tables.connections(report, ROWS),
@@ -251,9 +252,12 @@ def _money(report: Report) -> str:
     )
 
 
+def _in_streams(report: Report) -> int:
+    return report["readable"]["readable_bytes"] + report["readable"]["unreadable_bytes"]
+
+
 def _reading_words(report: Report) -> list[str]:
-    readable, read = report["readable"], report["input"]
-    whole = readable["readable_bytes"] + readable["unreadable_bytes"]
+    read, whole = report["input"], _in_streams(report)
     halves = unpaired(report)
     found = (
         f"Incomplete: {halves}" if halves else "",
@@ -262,6 +266,8 @@ def _reading_words(report: Report) -> list[str]:
         encrypted(read["decrypted_connections"], read["encrypted_connections"]),
     )
     return [
-        f"Of {size(whole)} in the captured TCP streams. All other figures leave out unreadable bytes.",
+        f"Of {size(whole)} in the captured TCP streams. All other figures leave out unreadable bytes."
+        if whole
+        else f"Readable: {NOTHING_IN_STREAMS}.",
         *(f"{line}." for line in found if line),
     ]

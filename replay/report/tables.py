@@ -365,9 +365,12 @@ def modelled(report: Report) -> ReportTable:
 
 
 def reading(report: Report) -> ReportTable:
-    """Return the table that shows how much of the captures could be read, and why the rest could not."""
+    """Return the table that shows how much of the captures could be read, and why the rest could not.
+
+    It has no lines if the captured streams are empty.
+    """
     readable = report["readable"]
-    whole = max(readable["readable_bytes"] + readable["unreadable_bytes"], 1)
+    whole = readable["readable_bytes"] + readable["unreadable_bytes"]
     ranked = sorted(readable["by_reason"].items(), key=lambda item: (-item[1], item[0]))
     parts = [("readable", readable["readable_bytes"], readable["ratio"])]
     parts += [(shown(reason), count, count / whole) for reason, count in ranked]
@@ -378,5 +381,5 @@ def reading(report: Report) -> ReportTable:
             ReportColumn(title="Bytes", unit=BYTES),
             ReportColumn(title="Share", unit=RATIO),
         ),
-        lines=[ReportLine(values=part) for part in parts],
+        lines=[ReportLine(values=part) for part in parts if whole],
     )

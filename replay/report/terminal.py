@@ -19,6 +19,7 @@ from replay.report.table import ReportColumn, ReportTable, neutral
 from replay.report.wording import (
     FORMULA,
     MODELLED,
+    NOTHING_IN_STREAMS,
     POLICY,
     SAVED,
     amount,
@@ -200,7 +201,9 @@ def _leaders(found: ZonesReport) -> list[RenderableType]:
 
 def _reading(report: Report) -> Text:
     readable, problems = report["readable"], report["input"]["problems"]
-    text = Text(f"Readable: {percent(readable['ratio'])} of {size(_whole(report))} in the streams")
+    whole = _whole(report)
+    share = f"{percent(readable['ratio'])} of {size(whole)} in the streams" if whole else NOTHING_IN_STREAMS
+    text = Text(f"Readable: {share}")
     reasons = sorted(readable["by_reason"].items(), key=lambda item: -item[1])
     if reasons:
         text.append("; not: " + ", ".join(f"{shown(reason)} {size(count)}" for reason, count in reasons))

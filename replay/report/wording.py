@@ -42,6 +42,8 @@ COUNTED: Final = (
     "Modelled figures are in a separate section."
 )
 MODELLED: Final = "Modelled, not counted"
+NOTHING_IN_STREAMS: Final = "nothing, because no TCP payload was captured"
+"""How much could be read of a capture whose streams are empty."""
 ELIGIBLE: Final = (
     "Eligible fetches are full fetches of consumers, captured with their response, that a session can "
     "replace. Clients with sessions of their own stay as captured and save nothing more."

@@ -166,7 +166,8 @@ def test_no_fetch_is_said_in_so_many_words() -> None:
     page = Page(html.render(sample.empty()))
     assert "No fetch request was found. Next: capture again." in page.text
     assert "Predicted" not in page.text
-    assert "100.0 %" in page.text  # of nothing, all was readable
+    assert "How much could be read Readable: nothing, because no TCP payload was captured." in page.text
+    assert "100.0 %" not in page.text
     assert not [tag for tag, _ in page.elements if tag == "svg"]
 
 
