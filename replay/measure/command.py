@@ -474,7 +474,7 @@ def _unpriced(about: About, result: Report) -> Iterator[str]:
 def _misspelt(result: Report) -> Iterator[str]:
     """Yield a message if clients are in racks that no broker has: their bytes all count as between zones."""
     if "zones" in result and (line := racks_without_brokers(result["zones"])):
-        yield f"--client-rack: {line} All bytes of these clients count as bytes between zones."
+        yield f"--client-rack: {line}"
 
 
 def _zoneless(found: Collected, about: About, result: Report) -> Iterator[str]:

@@ -50,15 +50,15 @@ _MAY_WAIT: Final = frozenset({"", *_BEFORE_WAITING, "resting", "delta not smalle
 _UPGRADES: Final[dict[str, _Advice]] = {
     "leader epochs": (
         "upgrade brokers",
-        "Upgrade the brokers to Kafka 2.5 or later: before, sessions forget leader epochs (KAFKA-9338).",
+        "Upgrade the brokers to Kafka 2.5 or later: older sessions forget leader epochs (KAFKA-9338).",
     ),
     "broker without sessions": (
         "upgrade brokers",
-        "Upgrade the brokers to Kafka 1.1 or later: before, there are no fetch sessions.",
+        "Upgrade the brokers to Kafka 1.1 or later: older brokers have no fetch sessions.",
     ),
     "errors that a session forgets": (
         "upgrade brokers",
-        "Upgrade the brokers to Kafka 4.0 or later: before, sessions forget errors 35 and 76.",
+        "Upgrade the brokers to Kafka 4.0 or later: sessions of older brokers forget errors 35 and 76.",
     ),
 }
 _OTHERS: Final[dict[str, _Advice]] = {
@@ -72,7 +72,7 @@ _OTHERS: Final[dict[str, _Advice]] = {
     ),
     "broker not known yet": (
         "capture again",
-        "Capture it again from before it connects: the versions of the broker were not captured.",
+        "Capture it again from before it connects: the capture has no ApiVersions response of the broker.",
     ),
     "no session yet": (
         "capture again",

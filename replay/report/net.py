@@ -169,7 +169,7 @@ def net_explained(report: Report) -> list[str]:
     priced = (
         _BETWEEN_ZONES
         if zoned
-        else f"{_EACH_BYTE} {_missing(report)}: then there is a sum of these bytes alone."
+        else f"{_EACH_BYTE} {_missing(report)}: the report then has a sum of only these bytes."
     )
     return [sums, priced, _needs(found["largest"])]
 

@@ -73,7 +73,7 @@ REASONS: Final = {
     "one partition": "the fetch lists a single partition: a session has nothing to leave out",
     "leader epochs": "sessions of these brokers (2.1 to 2.4) forget leader epochs (KAFKA-9338)",
     "broker without sessions": "Kafka 1.0 and older have no fetch sessions",
-    "broker not known yet": "the versions of the broker were not captured",
+    "broker not known yet": "the capture has no ApiVersions response of the broker",
     "errors that a session forgets": "the broker sent error 35 or 76, which sessions before Kafka 4.0 forget",
     "forgets without a session": "the fetch forgets partitions of a session that it does not name",
     "session busy": "an earlier fetch of the session had no response yet",

@@ -50,7 +50,10 @@ def racks_without_brokers(found: ZonesReport) -> str:
     if not absent or None in known:
         return ""
     names = ", ".join(map(shown, absent))
-    return f"No broker is in these racks of clients: {names}. Give --client-rack the names that brokers have."
+    return (
+        f"No broker is in these racks of clients: {names}. So all of their bytes count as between zones. "
+        "Give --client-rack the names that brokers have."
+    )
 
 
 def ways() -> str:

@@ -289,7 +289,10 @@ def test_the_first_lines_say_how_much_crosses_zones() -> None:
 
 def test_a_rack_of_clients_without_brokers_is_named() -> None:
     zones = sample.zones("az-1", "az-3")
-    absent = "No broker is in these racks of clients: az-3. Give --client-rack the names that brokers have."
+    absent = (
+        "No broker is in these racks of clients: az-3. So all of their bytes count as between zones. "
+        "Give --client-rack the names that brokers have."
+    )
     assert absent not in " ".join(printed({**sample.report(), "zones": zones}).split())
     zones["brokers"][1]["rack"] = "az-2"
     first, _, rest = " ".join(printed({**sample.report(), "zones": zones}).split()).partition("What to do")
