@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
@@ -401,6 +402,42 @@ def test_cluster_is_one_quorum() -> None:
     assert {each["x"] for each in settings} == {1}
     assert cluster.bootstrap == ",".join(broker.address for broker in cluster.brokers)
     assert cluster.broker(2).node_id == 2
+
+
+def metadata_of(broker: Broker) -> dict[str, str]:
+    lines = (broker.folder / "data" / "meta.properties").read_text().splitlines()
+    return dict(line.split("=") for line in lines if not line.startswith("#"))
+
+
+@pytest.mark.parametrize("directory", ["directory.id=D\n", ""])  # 3.5 and 3.6 have none
+def test_kafka_s_tool_formats_only_the_first_broker_of_a_release(
+    directory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    by_tool = []
+
+    def formatted(broker: Broker, _class_path: str) -> None:
+        by_tool.append(broker)
+        (data := broker.folder / "data").mkdir()
+        (data / "bootstrap.checkpoint").write_bytes(b"records")
+        ids = f"cluster.id={broker._cluster_id}\nnode.id={broker.node_id}\n"
+        (data / "meta.properties").write_text(f"#\n#A date\n{ids}{directory}version=1\n")
+
+    monkeypatch.setattr(Broker, "_format_with_tool", formatted)
+    monkeypatch.setattr("tools.kafka.broker._formatted", {})
+    with ExitStack() as stack:
+        brokers = [*Cluster("4.3.0", nodes=3).brokers, Broker("4.3.0"), Broker("3.9.1")]
+        for broker in brokers:
+            stack.callback(broker.close)
+            broker._prepare("")
+
+        assert by_tool == [brokers[0], brokers[4]]
+        for broker in brokers:
+            assert (broker.folder / "data" / "bootstrap.checkpoint").read_bytes() == b"records"
+        known = [metadata_of(broker) for broker in brokers[:4]]
+        assert [each["cluster.id"] for each in known] == [broker._cluster_id for broker in brokers[:4]]
+        assert [each["node.id"] for each in known] == ["1", "2", "3", "1"]
+        assert [each["version"] for each in known] == ["1"] * 4
+        assert len({each.get("directory.id") for each in known}) == (4 if directory else 1)
 
 
 def test_a_cluster_before_3_5_has_one_zookeeper() -> None:
