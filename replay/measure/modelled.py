@@ -3,11 +3,11 @@
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from replay.measure.net import AddressSums, net
+from replay.measure.net import AddressSums, net, saved_by_zone
 from replay.measure.sums import FetchSums
 from replay.measure.zone_places import Zone
 from replay.report.decision import DailyRate
-from replay.report.model import Modelled, Money, TcpIp, actual_bytes, predicted_bytes
+from replay.report.model import FetchReport, Modelled, Money, TcpIp, actual_bytes, predicted_bytes
 
 _SEGMENT: Final = 1448
 _HEADERS: Final = 52
@@ -50,7 +50,7 @@ def modelled(
     )
     return Modelled(
         tcp_ip=tcp_ip,
-        money=_money(fetch["saved_bytes"], rate) if known else None,
+        money=_money(fetch, rate, addresses, zone) if known else None,
         net=net(addresses, rate, sidecar_cost, zone) if known and sidecar_cost is not None else None,
     )
 
@@ -67,13 +67,21 @@ def _headers(frames: int, size: int) -> int:
     return (frames + size // _SEGMENT) * _HEADERS
 
 
-def _money(saved_bytes: int, rate: DailyRate) -> Money | None:
+def _money(
+    fetch: FetchReport,
+    rate: DailyRate,
+    addresses: Mapping[str, AddressSums],
+    zone: Callable[[str, str], Zone],
+) -> Money | None:
     if rate.price_per_gb is None:
         return None
+    saved_bytes, zoned = fetch["saved_bytes"], saved_by_zone(addresses.values(), zone)
     return Money(
         price_per_gb=rate.price_per_gb,
         currency=rate.currency,
         saved=saved_bytes / _GB * rate.price_per_gb,
         saved_per_month=rate.month(saved_bytes),
+        captured_per_month=rate.month(actual_bytes(fetch)),
+        saved_between_zones_per_month=rate.month(zoned["other"]) if zoned else None,
         how=_MONEY,
     )

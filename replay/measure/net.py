@@ -197,22 +197,30 @@ def _between_zones(
         cost: the price of one sidecar in a month.
         zone: returns whether a client of this rack and this broker are in the same zone.
     """
-    zoned = {address: _zoned(one, zone) for address, one in savers.items()}
-    if not any(map(_known, zoned.values())):
+    saved = saved_by_zone(savers.values(), zone)
+    if saved is None:
         return None
-    saved = ByZone(
-        same=sum(one["same"] for one in zoned.values()),
-        other=sum(one["other"] for one in zoned.values()),
-        unknown=sum(one["unknown"] for one in zoned.values()),
-    )
     month, whole = rate.month(saved["other"]) or 0.0, len(savers) * cost
-    paying = _that_pay({address: one["other"] for address, one in zoned.items()}, rate, cost)
+    other = {address: _zoned(one, zone)["other"] for address, one in savers.items()}
+    paying = _that_pay(other, rate, cost)
     return NetBetweenZones(
         saved_bytes=saved,
         saved_per_month=month,
         net_per_month=month - whole,
         net_per_year=MONTHS * (month - whole),
         paying=_paying(paying, rate, cost),
+    )
+
+
+def saved_by_zone(addresses: Iterable[AddressSums], zone: Callable[[str, str], Zone]) -> ByZone | None:
+    """Return the saved bytes of client addresses by zone. None if no zone of them is known."""
+    zoned = [_zoned(one, zone) for one in addresses]
+    if not any(map(_known, zoned)):
+        return None
+    return ByZone(
+        same=sum(one["same"] for one in zoned),
+        other=sum(one["other"] for one in zoned),
+        unknown=sum(one["unknown"] for one in zoned),
     )
 
 

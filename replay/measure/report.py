@@ -116,6 +116,7 @@ def report(found: Collected, about: About) -> Report:
         sidecars=own_sidecars(found.clients, found.addresses, rate, about.sidecar_cost, zone)
         if about.sidecar_cost is not None and in_model["net"]
         else None,
+        zoned=bool(in_model["money"] and in_model["money"]["saved_between_zones_per_month"] is not None),
         twice=bool(both_sides),
     )
     made = Report(

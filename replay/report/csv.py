@@ -26,6 +26,7 @@ from replay.report.model import (
     Decision,
     Eligible,
     FetchReport,
+    Net,
     Report,
     SessionsReport,
     ToDo,
@@ -73,10 +74,13 @@ MORE: Final = (
     "reason",
     "passed_exchanges",
     "passed_bytes",
+    "net_per_month",
+    "net_between_zones_per_month",
 )
-"""The last columns. Only the row `total` has `captured_seconds`. The rows `total` and `client` have the next
-two columns, and the rows `client` also have `to_do`. `reason` says why nothing is saved; in a row `passed`,
-why its fetches did not use a session. Only rows `passed` have the last two columns."""
+"""The last columns. Only the row `total` has `captured_seconds` and the net sums. The rows `total` and
+`client` have the two columns after `captured_seconds`, and the rows `client` also have `to_do`. `reason` says
+why nothing is saved; in a row `passed`, why its fetches did not use a session. Only rows `passed` have
+`passed_exchanges` and `passed_bytes`."""
 COLUMNS: Final = (*NAMES, *FIGURES, *MORE)
 ZONE_KINDS: Final = tuple(ZonedBytes.__annotations__)
 ZONE_COLUMNS: Final = (
@@ -139,6 +143,7 @@ def _rows(report: Report) -> Iterator[Mapping[str, object]]:
         **_of_a_day(decision),
         "captured_seconds": decision["captured_seconds"],
         "reason": decision["reason"],
+        **_net(report["modelled"]["net"]),
     }
     to_do = {_client_key(row): row for row in decision["to_do"]}
     for client in report["by_client"]:
@@ -217,6 +222,15 @@ def _of_a_day(row: Decision | ToDo) -> dict[str, int | float]:
         ("money_per_month", row["money_per_month"]),
     )
     return {name: figure for name, figure in figures if figure is not None}
+
+
+def _net(net: Net | None) -> dict[str, float]:
+    if net is None:
+        return {}
+    between = net["between_zones"]
+    return {"net_per_month": net["services"][0]["net_per_month"]} | (
+        {"net_between_zones_per_month": between["net_per_month"]} if between else {}
+    )
 
 
 def _names(row: Mapping[str, object]) -> dict[str, object]:

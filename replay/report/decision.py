@@ -134,6 +134,7 @@ def decide(
     policy: str = "gateway",
     next_step: str = "",
     sidecars: Mapping[ClientKey, OwnSidecars] | None = None,
+    zoned: bool = False,
     twice: bool = False,
 ) -> Decision:
     """Return the contents of the report's first lines.
@@ -146,10 +147,11 @@ def decide(
         policy: the policy of these figures, see `Report.policy`.
         next_step: advice for a capture without fetches.
         sidecars: the sidecars of each client. None if their cost is not known.
+        zoned: whether zones are known, so that not each byte may cost money.
         twice: whether both sides of a gateway were captured, so that fetches count twice.
     """
     known = saving_known(reason)
-    advice = (_to_do(client, rate, policy, sidecars or {}) for client in clients)
+    advice = (_to_do(client, rate, policy, sidecars or {}, zoned=zoned) for client in clients)
     return Decision(
         captured_seconds=rate.seconds,
         enough=rate.seconds >= HOUR,
@@ -184,7 +186,12 @@ def main_reason(passed: Mapping[str, Passed]) -> str:
 
 
 def _to_do(
-    client: ClientRow, rate: DailyRate, policy: str, sidecars: Mapping[ClientKey, OwnSidecars]
+    client: ClientRow,
+    rate: DailyRate,
+    policy: str,
+    sidecars: Mapping[ClientKey, OwnSidecars],
+    *,
+    zoned: bool,
 ) -> ToDo:
     fetch = client["fetch"]
     whole, saved = actual_bytes(fetch), fetch["saved_bytes"]
@@ -203,7 +210,7 @@ def _to_do(
     day, month = rate.day(saved), rate.month(saved)
     if action in _SAVING:
         words += f", {size(day)} a day" if day is not None else ""
-        at = "if each byte has your price" if own.between_zones else "at your price"
+        at = "if each byte has your price" if zoned else "at your price"
         words += f", {amount(month, rate.currency)} a month {at}." if month is not None else "."
     return ToDo(
         client_id=client["client_id"],

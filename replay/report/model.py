@@ -520,6 +520,12 @@ class Money(TypedDict):
     """The money saved during the captured time."""
     saved_per_month: float | None
     """The saving in 30 days, if the traffic continued as in the capture. None if no time was captured."""
+    captured_per_month: float | None
+    """The price of all captured fetch bytes in 30 days, of which `saved_per_month` is a part. None if no time
+    was captured."""
+    saved_between_zones_per_month: float | None
+    """The part of `saved_per_month` of connections between two known zones. None if no zone of a saved byte
+    is known, or if no time was captured."""
     how: str
 
 

@@ -215,10 +215,16 @@ def decided(report: Report) -> str:
     text = f"Sessions would save {size(day)} a day, {percent(fetch['saved_ratio'])} of the fetch bytes"
     model = report["modelled"]["money"]
     if money is not None and model is not None:
-        currency = model["currency"]
-        text += f": {amount(money, currency)} a month at {per_gb(model['price_per_gb'], currency)}"
-        if report["modelled"]["net"] and report["modelled"]["net"]["between_zones"]:
-            text += " for each saved byte"
+        currency, captured, crossing = (
+            model["currency"],
+            model["captured_per_month"],
+            model["saved_between_zones_per_month"],
+        )
+        of = "" if captured is None else f" of {price(captured)}"
+        text += f": {price(money)}{of} {currency}".rstrip()
+        text += f" a month at {per_gb(model['price_per_gb'], currency)}"
+        if crossing is not None:
+            text += f" for each byte; {amount(crossing, currency)} of this is saved between zones"
     return f"{text}."
 
 

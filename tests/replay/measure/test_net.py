@@ -182,7 +182,7 @@ def test_the_net_sum_is_in_the_first_lines_and_in_a_table(
         assert "Saved, cost and net, in USD (modelled)" in told
         assert "10,875.38" in told
         assert "a month is 30 days" in " ".join(told.split()).lower()
-    assert "8.03 USD a month at 0.02 USD per GB" in " ".join(text.split())
+    assert "8.03 of 9.18 USD a month at 0.02 USD per GB." in " ".join(text.split())
 
 
 def test_clients_that_save_nothing_need_no_sidecar() -> None:
@@ -469,11 +469,45 @@ def test_what_to_do_is_decided_by_bytes_between_zones(
     assert cli.main(["measure", CAPTURE, *PRICES, *racks, "--html", str(page)]) == 0
     text, html = " ".join(capsys.readouterr().out.split()), page.read_text(encoding="utf-8")
     for shown in (text, html):
-        assert "8.03 USD a month at 0.02 USD per GB for each saved byte." in shown
+        between = "8.03" if broker == "b" else "0.00"
+        assert (
+            "8.03 of 9.18 USD a month at 0.02 USD per GB for each byte; "
+            f"{between} USD of this is saved between zones."
+        ) in shown
         first, second = (
             shown.index(f"Net if {which} cost") for which in ("only bytes between zones", "each saved byte")
         )
         assert first < second
+
+
+@pytest.mark.parametrize(("broker", "between"), [("a", "0.00"), ("b", "8.03")])
+def test_without_a_cost_of_sidecars_zones_count_too(
+    broker: str, between: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    racks = ["--broker-rack", f"127.0.0.0/8={broker}", "--client-rack", "127.0.0.0/8=a"]
+    assert cli.main(["measure", CAPTURE, *PRICES[:4], *racks]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert f"at 0.02 USD per GB for each byte; {between} USD of this is saved between zones." in text
+    assert "at your price." not in text
+    assert "a month if each byte has your price." in text
+    assert cli.main(["measure", CAPTURE, *PRICES[:4], *racks, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["modelled"]["net"] is None
+    money = found["modelled"]["money"]
+    assert money["saved_between_zones_per_month"] == (money["saved_per_month"] if broker == "b" else 0.0)
+
+
+def test_the_saving_is_shown_as_a_part_of_the_whole_price(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["measure", CAPTURE, *PRICES[:4], "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    actual, money = found["fetch"]["actual"], found["modelled"]["money"]
+    whole = actual["request_bytes"] + actual["response_bytes"]
+    seconds = found["time"]["captured_seconds"]
+    assert money["captured_per_month"] == pytest.approx(whole / 1e9 * 0.02 / seconds * 30 * 86_400)
+    assert money["saved_per_month"] / money["captured_per_month"] == pytest.approx(
+        found["fetch"]["saved_ratio"]
+    )
+    assert money["saved_between_zones_per_month"] is None
 
 
 def test_a_rack_that_no_broker_has_is_said_at_the_net_sum(

@@ -225,6 +225,8 @@ def report() -> Report:
                 "currency": "USD",
                 "saved": actual_bytes(total) * 0.02e-9,
                 "saved_per_month": actual_bytes(total) * 0.02e-9 * 720,
+                "captured_per_month": actual_bytes(total) * 0.02e-9 * 720,
+                "saved_between_zones_per_month": None,
                 "how": "saved fetch bytes times the price given with --price-per-gb",
             },
             "net": net(

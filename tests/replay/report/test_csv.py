@@ -6,7 +6,7 @@ import io
 import pytest
 
 from replay.report.csv import COLUMNS, FIGURES, MORE, NAMES, ZONE_COLUMNS, render
-from replay.report.model import Report, predicted_bytes
+from replay.report.model import NetBetweenZones, Report, predicted_bytes
 from tests.replay.report import hostile, sample
 
 
@@ -66,6 +66,8 @@ def test_columns_keep_their_names_and_order() -> None:
         "reason",
         "passed_exchanges",
         "passed_bytes",
+        "net_per_month",
+        "net_between_zones_per_month",
     )
     assert (*NAMES, *FIGURES, *MORE) == COLUMNS
 
@@ -91,6 +93,27 @@ def test_what_to_do_and_why_are_in_columns_of_their_own() -> None:
         ("fraud-scorer", "native session", "48611", "44234750"),
         ("audit-archiver", "one partition", "13433", "6340730"),
     ]
+
+
+def test_the_net_sums_are_in_the_total_row() -> None:
+    report = sample.report()
+    net = report["modelled"]["net"]
+    assert net is not None
+    total, *rows = rows_of(report)
+    assert float(total["net_per_month"]) == net["services"][0]["net_per_month"]
+    assert total["net_between_zones_per_month"] == ""  # no zone is known
+    assert {row["net_per_month"] for row in rows} == {""}
+    zoned: NetBetweenZones = {
+        "saved_bytes": {"same": 0, "other": 1, "unknown": 0},
+        "saved_per_month": 3.0,
+        "net_per_month": -0.5,
+        "net_per_year": -6.0,
+        "paying": net["paying"],
+    }
+    report["modelled"]["net"] = {**net, "between_zones": zoned}
+    assert rows_of(report)[0]["net_between_zones_per_month"] == "-0.5"
+    report["modelled"]["net"] = None
+    assert rows_of(report)[0]["net_per_month"] == ""
 
 
 def test_every_kind_of_row_adds_up_to_the_total() -> None:

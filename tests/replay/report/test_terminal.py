@@ -25,7 +25,8 @@ def test_the_whole_of_it_at_80_columns() -> None:
     assert max(map(len, text.splitlines())) <= 80
     flat = " ".join(text.split())
     assert flat.startswith(
-        "Sessions would save 12.0 GB a day, 83.6 % of the fetch bytes: 7.23 USD a month at 0.02 USD per GB. "
+        "Sessions would save 12.0 GB a day, 83.6 % of the fetch bytes: 7.23 of 8.65 USD a month at 0.02 USD "
+        "per GB. "
         "Net: 7.23 USD saved - 3.50 USD for 1 sidecar (one per client address) = 3.73 USD a month, 44.71 USD "
         "a year. How sure: modelled from 1 h captured (3,600 seconds). "
         "Not all of the input could be read: captures/node-7.pcap03: the last record is cut after 1,204 of "
