@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from proxy.dashboard.snapshot import MAX_REASONS, NotAGatewayError, Snapshot, shown
+from proxy.dashboard.snapshot import MAX_REASONS, NotAGatewayError, Snapshot, number, shown
 from proxy.session.decision import Reason
 
 READY: Final = "ready"
@@ -21,7 +21,8 @@ _SAMPLE: Final = re.compile(
     re.MULTILINE,
 )
 """Matches a figure that a report has: its name, its labels and its value."""
-_LABEL: Final = re.compile(r'(\w+)="([^"]*)"')
+_LABEL: Final = re.compile(r'\b(\w++)="([^"]*)"')
+"""Matches a label. Each word is tried once only: a response may be one word of millions of letters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,11 +87,11 @@ def of_metrics(text: str) -> Report:
     try:
         for name, labels, value in _SAMPLE.findall(text):
             texts = {label: shown(text) for label, text in _LABEL.findall(labels)}
-            found.setdefault(name, []).append((texts, float(value)))
+            found.setdefault(name, []).append((texts, number(float(value))))
     except ValueError as error:
-        raise NotAGatewayError("a value is not a number") from error
+        raise NotAGatewayError("a value is not a number that can be drawn") from error
     (build, _), *_ = found.get("build_info", [({}, 0.0)])
-    states = [labels.get("state", "") for labels, value in found.get("state", []) if value]
+    states = [labels["state"] for labels, value in found.get("state", []) if value and labels.get("state")]
     if not states:
         raise NotAGatewayError("its metrics have no state")
 

@@ -275,8 +275,8 @@ def _snapshot(document: Mapping[str, Any]) -> Snapshot:
     records, processes = shared.get("records", {}), _list(document.get("workers", []))
     return Snapshot(
         version=shown(document["version"]),
-        time=_number(document.get("time", 0)),
-        uptime=_number(document["uptime_seconds"]),
+        time=number(document.get("time", 0)),
+        uptime=number(document["uptime_seconds"]),
         state=shown(document["state"]),
         reasons=tuple(map(shown, _list(document["reasons"])[:MAX_REASONS])),
         listen=shown(document["listen"]),
@@ -294,19 +294,19 @@ def _snapshot(document: Mapping[str, Any]) -> Snapshot:
         client=_side(totals["client"]),
         broker=_side(totals["broker"], _count(totals.get("probe_bytes", 0))),
         recent=_recent(document.get("recent", {})),
-        added_request=_number(added.get("request", {}).get("mean_seconds", 0)),
-        added_response=_number(added.get("response", {}).get("mean_seconds", 0)),
+        added_request=number(added.get("request", {}).get("mean_seconds", 0)),
+        added_response=number(added.get("response", {}).get("mean_seconds", 0)),
         without_slot=_count(totals.get("refusals", 0))
         + _counts(totals.get("passthrough", {})).get(Reason.NO_BROKER_SLOT, 0),
         connections=_count(document["connections_open"]),
         connections_max=_count(document.get("connections_max", 0)),
-        cpu_seconds=sum(_number(one.get("cpu_seconds", 0)) for one in processes),
+        cpu_seconds=sum(number(one.get("cpu_seconds", 0)) for one in processes),
         memory=sum(_count(one.get("resident_bytes", 0)) for one in processes),
         accepted=_count(document["connections_accepted"]),
         clients=tuple(_client(one) for one in _list(document["connections"])),
         brokers=_brokers(document),
         events=tuple(
-            _event(one, _number(document.get("time", 0))) for one in _list(document.get("events", []))
+            _event(one, number(document.get("time", 0))) for one in _list(document.get("events", []))
         ),
         groups=tuple(_group(one) for one in _list(shared.get("groups", []))),
         records_kept=_count(records.get("kept", 0)),
@@ -327,7 +327,7 @@ def _side(document: Mapping[str, Any], more: int = 0) -> SideFigures:
 def _recent(document: Mapping[str, Any]) -> Recent:
     lengths = _list(document.get("seconds", []))
     seconds = tuple(
-        round(_number(length), 3) for length in lengths
+        round(number(length), 3) for length in lengths
     )  # an interval that is too short to divide by counts as 0
     fetches = document.get("fetches", {})
 
@@ -353,7 +353,7 @@ def _client(document: Mapping[str, Any]) -> ClientConnection:
     address, broker_address = shown(document["client_address"]), shown(document.get("broker_address"))
     return ClientConnection(
         key=f"{address} {broker_address}",
-        age=_number(document.get("age_seconds", 0)),
+        age=number(document.get("age_seconds", 0)),
         client_id=shown(document["client_id"]),
         software=shown(software).strip(),
         address=address,
@@ -401,7 +401,7 @@ def _broker(name: str, address: str, document: Mapping[str, Any]) -> BrokerFigur
         other_seconds=_number_or_none(response_seconds.get("other")),
         saved=_count(document.get("saved_bytes", 0)),
         outstanding=_count(document.get("outstanding_requests", 0)),
-        late=_number(document.get("oldest_request_seconds", 0)),
+        late=number(document.get("oldest_request_seconds", 0)),
         problem=shown(document["problem"]),
         problem_seconds=_number_or_none(document.get("problem_seconds")),
         rack=shown(document.get("rack") or ""),
@@ -444,7 +444,7 @@ def _hash(text: Any) -> int:
 
 def _event(document: Mapping[str, Any], now: float) -> PastEvent:
     return PastEvent(
-        ago=max(0.0, now - _number(document["at"])),
+        ago=max(0.0, now - number(document["at"])),
         text=shown(document["text"]),
         count=_count(document.get("count", 1)),
         warning=bool(document.get("warning", False)),
@@ -456,7 +456,7 @@ def _in_words(event: str) -> str:
     return " ".join(_WORDS.findall(event)).lower() if _NAME.fullmatch(event) else event
 
 
-def _number(value: Any) -> float:
+def number(value: Any) -> float:
     """Return a number that can be used. JSON allows larger numbers, and Python also reads infinite ones."""
     if not isinstance(value, int | float):
         raise TypeError(value)
@@ -466,11 +466,11 @@ def _number(value: Any) -> float:
 
 
 def _number_or_none(value: Any) -> float | None:
-    return None if value is None else _number(value)
+    return None if value is None else number(value)
 
 
 def _count(value: Any) -> int:
-    return int(_number(value))
+    return int(number(value))
 
 
 def _counts(document: Mapping[Any, Any]) -> dict[str, int]:

@@ -182,7 +182,17 @@ def test_a_broker_without_free_slots_is_wrong_while_fetches_have_none(source: in
     assert [row.name for row in chosen(fleet.every(4), WORST_FIRST)] == ["b", "a"]
 
 
-@pytest.mark.parametrize("text", ["", "up 1\n", 'fetchgate_state{state="ready"} much\n'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "up 1\n",
+        'fetchgate_state{state="ready"} much\n',
+        *(f"{METRICS}fetchgate_worker_cpu_seconds_total {value}\n" for value in ("nan", "-Inf", "1e19")),
+        f"fetchgate_state{{{'a' * 4_000_000}}} 1\n",
+    ],
+    ids=range(7),
+)
 def test_other_metrics_are_no_report(text: str) -> None:
     with pytest.raises(NotAGatewayError):
         of_metrics(text)
