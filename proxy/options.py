@@ -258,7 +258,7 @@ def _content(file: Path) -> str:
     """
     if file.is_fifo():  # reading it would block the gateway until somebody writes
         raise ConfigError(f"--config {file}: it is a pipe, which can't be read again; give a file")
-    with file.open(encoding="utf-8") as opened:
+    with file.open(encoding="utf-8-sig") as opened:
         text = opened.read(_MOST + 1)
     if len(text) > _MOST:
         raise ConfigError(f"--config {file}: it is longer than {_MOST >> 10} KiB")

@@ -454,6 +454,13 @@ def test_a_file_that_cant_be_read_says_why(tmp_path: Path) -> None:
     )
 
 
+def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    """Editors on Windows write one, and a ConfigMap made from their file has it."""
+    (file := tmp_path / "fetchgate.toml").write_text("sessions = false\n", encoding="utf-8-sig")
+
+    assert load(NEEDED, {}, str(file)).sessions is False
+
+
 def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(pipe := tmp_path / "fetchgate.toml")
 
