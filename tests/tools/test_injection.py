@@ -276,8 +276,19 @@ def test_a_container_with_an_options_file_of_its_own_gets_no_other(source: dict[
         {"metadata": {"name": "app", "annotations": None}, "spec": {"containers": [client()]}},
         pod(ASKS, initContainers=[SIDECAR]),
         pod(ASKS, client(), client(name="fetchgate")),
+        pod(ASKS | {f"fetchgate/{'a' * (256 << 10)}": "1"}),
+        pod({"fetchgate/bootstrap": "kafka:9092," * (24 << 10)}),
     ],
-    ids=["asks for nothing", "other", "no annotations", "null", "has one", "has one of its own"],
+    ids=[
+        "asks for nothing",
+        "other",
+        "no annotations",
+        "null",
+        "has one",
+        "its own",
+        "long name",
+        "long text",
+    ],
 )
 def test_a_pod_that_does_not_ask_or_has_a_gateway_stays_as_it_is(asking: dict[str, Any]) -> None:
     assert response(asking) == {"allowed": True}
@@ -343,6 +354,11 @@ WITH_KAFKA: Final = {"fetchgate/bootstrap-env": "KAFKA"}
             WITH_KAFKA,
             [("KAFKA", "a:9092"), ("KAFKA", "b:9092")],
             "fetchgate/bootstrap-env: KAFKA has more than one value in this pod; set fetchgate/bootstrap to",
+        ),
+        (
+            WITH_KAFKA,
+            [("KAFKA", "kafka:9092," * (12 << 10))],
+            "fetchgate/bootstrap-env: KAFKA is longer than 128 KiB; set fetchgate/bootstrap to the brokers'",
         ),
         (
             WITH_KAFKA,

@@ -36,6 +36,10 @@ CONFIG: Final = "FETCHGATE_CONFIG"
 """The gateway's variable for the folder of its options."""
 FOLDER: Final = "/etc/fetchgate"
 """Where the gateway finds the ConfigMap `NAME` of the pod's namespace."""
+_MOST_ANNOTATIONS: Final = 256 << 10
+"""How long annotations may be, in bytes. The API server refuses a pod with longer ones, but later."""
+_MOST_VALUE: Final = 128 << 10
+"""How long a variable may be, in bytes: Linux starts no process with a longer one (MAX_ARG_STRLEN)."""
 _VOLUME: Final = "fetchgate-options"
 _SELF: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
 """What a pod calls itself."""
@@ -98,6 +102,8 @@ def decide(pod: Json, sidecar: Json) -> Decision:
     annotations = pod["metadata"].get("annotations") or {}
     asked = {name.removeprefix(PREFIX): text for name, text in annotations.items() if name.startswith(PREFIX)}
     if not asked or any(container["name"] == NAME for _, container in _containers(pod)):
+        return Decision()
+    if sum(len(name) + len(text) for name, text in asked.items()) > _MOST_ANNOTATIONS:
         return Decision()
     if pod["spec"].get("hostNetwork"):
         return Decision(
@@ -191,6 +197,8 @@ def _brokers_of(pod: Json, variable: str, listen: str) -> dict[str, Json]:
     problem = ""
     if any(other != first for other in others):
         problem = "has more than one value in this pod"
+    elif len(value) > _MOST_VALUE:
+        problem = f"is longer than {_MOST_VALUE >> 10} KiB"
     elif "$(" in value:
         problem = f"is {value}, made of other variables"
     elif any(_leads_to(address, listen) for address in value.split(",")):
