@@ -151,7 +151,7 @@ def report(found: Collected, about: About) -> Report:
         about.racks,
         about.filters["clients"],
         partial(_topic_name, names=found.names),
-        time["captured_seconds"],
+        rate,
         zone_price,
     )
     if zones is not None:

@@ -51,7 +51,7 @@ def zones_report(
     racks: Racks,
     clients: Collection[str],
     topic_name: Callable[[str, str], str],
-    seconds: float,
+    rate: DailyRate,
     price: ZonePrice | None,
 ) -> ZonesReport | None:
     """Return the report on zones. None if no rack is known.
@@ -61,7 +61,7 @@ def zones_report(
         racks: the racks that the user names.
         clients: the chosen client ids. Empty for all.
         topic_name: returns the name of a topic.
-        seconds: the captured time.
+        rate: the captured time, and the price of a saved byte.
         price: the price of bytes between zones. None if it is not known.
     """
     if not racks and not any(node.rack for node in sums.nodes.values()):
@@ -99,10 +99,10 @@ def zones_report(
         ),
         by_topic=_by_topic(sums, places, totals, topic_name, by_rack, by_leader),
         pairs=_pairs(chosen, places),
-        rack_reads=_moves(by_rack, totals),
-        rack_clients=_moves(by_leader, totals),
-        leaders=leader_rates(sums, places, topics, topic_name, seconds),
-        money=_money(chosen, places, by_rack.moved, by_leader.moved, seconds, price) if price else None,
+        rack_reads=_moves(by_rack, totals, rate),
+        rack_clients=_moves(by_leader, totals, rate),
+        leaders=leader_rates(sums, places, topics, topic_name, rate.seconds),
+        money=_money(chosen, places, by_rack.moved, by_leader.moved, rate.seconds, price) if price else None,
     )
 
 
@@ -186,13 +186,15 @@ def _pairs(chosen: dict[tuple[str, str, str, str], ZoneBytes], places: Places) -
     ]
 
 
-def _moves(found: Moves, totals: ZonedBytes) -> ZoneMoves:
+def _moves(found: Moves, totals: ZonedBytes, rate: DailyRate) -> ZoneMoves:
     """Return what would be moved. Records that were not noted by partition are of clients without a zone."""
     stays = found.stays.copy()
     stays[UNKNOWN] += sum(_values(totals["record_bytes"])) - found.moved - found.stays.total()
     stays[PRODUCE] += sum(_values(totals["produce_bytes"]))
     return ZoneMoves(
-        moved_bytes=found.moved, stays={reason: count for reason, count in sorted(stays.items()) if count}
+        moved_bytes=found.moved,
+        saved_per_month=rate.month(found.moved),
+        stays={reason: count for reason, count in sorted(stays.items()) if count},
     )
 
 

@@ -177,7 +177,7 @@ def _zone_words(report: Report) -> dict[str, str]:
         return {"zones_crossing": ""}
     found = report["zones"]
     return {
-        "zones_crossing": crossing(found),
+        "zones_crossing": crossing(found, report["modelled"]["money"]),
         "zones_known": zones_known(found),
         "zone_ways": ways(),
         "zone_latencies": latencies(),

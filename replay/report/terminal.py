@@ -113,7 +113,7 @@ def _headline(report: Report) -> Text:
     text.append(f"{size(fetch['saved_bytes'])} of {size(actual_bytes(fetch))} fetch bytes saved: ")
     text.append(percent(fetch["saved_ratio"]), style=_style(fetch["saved_bytes"]))
     text.append(f" ({size(predicted_bytes(fetch))} would go to and from the brokers)")
-    if "zones" in report and (crosses := crossing(report["zones"])):
+    if "zones" in report and (crosses := crossing(report["zones"], report["modelled"]["money"])):
         text.append(f"\n{crosses}")
     return text
 

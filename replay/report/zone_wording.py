@@ -1,7 +1,8 @@
 """The sentences of the report on zones."""
 
+from replay.report.model import Money
 from replay.report.wording import amount, duration, per_gb, percent, plural, shown, size
-from replay.report.zones_model import ZonesReport, any_zone_known
+from replay.report.zones_model import ZoneMoves, ZonesReport, any_zone_known
 
 
 def zones_known(found: ZonesReport) -> str:
@@ -22,10 +23,14 @@ def zones_known(found: ZonesReport) -> str:
     return " ".join(filter(None, [*lines, racks_without_brokers(found)]))
 
 
-def crossing(found: ZonesReport) -> str:
+def crossing(found: ZonesReport, money: Money | None = None) -> str:
     """Say how much of records came from other zones, and what each way would move; "" if no zone is known.
 
     If clients have a rack that no broker has, say so here as well: it may be misspelt.
+
+    Args:
+        found: the report on zones.
+        money: the price of bytes, and what sessions save. None without a price.
     """
     records = found["record_bytes"]
     other, known = records["other"], records["same"] + records["other"]
@@ -36,11 +41,20 @@ def crossing(found: ZonesReport) -> str:
     text = f"{size(other)} of {size(whole)} of records came from brokers in other zones: {share}."
     if not other:
         return text
-    reads, named = (size(found[way]["moved_bytes"]) for way in ("rack_reads", "rack_clients"))
+    reads, named = found["rack_reads"], found["rack_clients"]
     text += (
-        f" --rack-reads client would move {reads} of them into the clients' zones, --rack-clients {named}."
+        f" --rack-reads client would move {size(reads['moved_bytes'])} of them{_saves(reads, money)} into "
+        f"the clients' zones, --rack-clients {size(named['moved_bytes'])}{_saves(named, money)}."
     )
+    if reads["moved_bytes"] or named["moved_bytes"]:
+        text += " If you can set client.rack in the clients, no gateway is needed for this."
     return " ".join(filter(None, [text, racks_without_brokers(found)]))
+
+
+def _saves(way: ZoneMoves, money: Money | None) -> str:
+    """Say what one way would save in a month; "" without a price."""
+    month = way["saved_per_month"]
+    return "" if month is None or money is None else f" ({amount(month, money['currency'])} a month)"
 
 
 def racks_without_brokers(found: ZonesReport) -> str:

@@ -87,6 +87,8 @@ class ZoneMoves(TypedDict):
     moved_bytes: int
     """Record bytes from brokers in other zones, of partitions that have an in-sync replica in the client's
     zone."""
+    saved_per_month: float | None
+    """The price of `moved_bytes` in 30 days: --price-per-gb. None without it, or if no time was captured."""
     stays: dict[str, int]
     """The bytes that stay where they are, by reason."""
 

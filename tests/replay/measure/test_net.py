@@ -497,6 +497,19 @@ def test_without_a_cost_of_sidecars_zones_count_too(
     assert money["saved_between_zones_per_month"] == (money["saved_per_month"] if broker == "b" else 0.0)
 
 
+def test_a_rack_in_clients_has_a_sum_beside_that_of_sessions(capsys: pytest.CaptureFixture[str]) -> None:
+    given = [str(CAPTURES / "librdkafka-zones.pcap"), "--client-rack", "127.0.0.0/8=R2"]
+    assert cli.main(["measure", *given, *PRICES[:4], "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    way, seconds = found["zones"]["rack_reads"], found["time"]["captured_seconds"]
+    assert way["saved_per_month"] == pytest.approx(way["moved_bytes"] / 1e9 * 0.02 / seconds * 30 * 86_400)
+    assert cli.main(["measure", *given, *PRICES[:4]]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "would move 25.7 kB of them (0.23 USD a month) into the clients' zones" in text
+    assert cli.main(["measure", *given, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["zones"]["rack_reads"]["saved_per_month"] is None
+
+
 def test_the_saving_is_shown_as_a_part_of_the_whole_price(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["measure", CAPTURE, *PRICES[:4], "--json"]) == 0
     found = json.loads(capsys.readouterr().out)

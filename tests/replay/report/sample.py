@@ -300,10 +300,12 @@ def zones(*names: str) -> ZonesReport:
         ],
         "rack_reads": {
             "moved_bytes": 120_000_000,
+            "saved_per_month": 1.728,
             "stays": {"broker in the zone": 100_000_000, "client unknown": 80_005_000, "produce": 40_000},
         },
         "rack_clients": {
             "moved_bytes": 150_000_000,
+            "saved_per_month": 2.16,
             "stays": {"broker in the zone": 100_000_000, "below v10": 50_005_000, "produce": 40_000},
         },
         "leaders": [
