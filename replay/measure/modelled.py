@@ -1,13 +1,13 @@
 """Computes the figures that are estimated by a model, not counted: TCP and IP headers, and money. Sans-IO."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from replay.measure.net import AddressSums, net, saved_by_zone
 from replay.measure.sums import FetchSums
 from replay.measure.zone_places import Zone
-from replay.report.decision import DailyRate
-from replay.report.model import FetchReport, Modelled, Money, TcpIp, actual_bytes, predicted_bytes
+from replay.report.decision import DailyRate, by_fetch_min_bytes
+from replay.report.model import ClientRow, FetchReport, Modelled, Money, TcpIp, actual_bytes, predicted_bytes
 
 _SEGMENT: Final = 1448
 _HEADERS: Final = 52
@@ -26,6 +26,7 @@ def modelled(
     addresses: Mapping[str, AddressSums],
     sidecar_cost: float | None,
     zone: Callable[[str, str], Zone],
+    clients: Iterable[ClientRow],
     known: bool,
 ) -> Modelled:
     """Return the modelled part of the report.
@@ -36,6 +37,7 @@ def modelled(
         addresses: the fetches by client address.
         sidecar_cost: the price of one sidecar in a month. None if it is not known.
         zone: returns whether a client of this rack and the broker at this address are in the same zone.
+        clients: the fetches by client.
         known: whether the saving is known. If not, there is no money.
     """
     fetch = fetches.fetch()
@@ -50,6 +52,7 @@ def modelled(
     )
     return Modelled(
         tcp_ip=tcp_ip,
+        fetch_min_bytes=by_fetch_min_bytes(clients, rate if known else DailyRate(seconds=rate.seconds)),
         money=_money(fetch, rate, addresses, zone) if known else None,
         net=net(addresses, rate, sidecar_cost, zone) if known and sidecar_cost is not None else None,
     )

@@ -104,6 +104,7 @@ def report(found: Collected, about: About) -> Report:
         addresses=found.addresses,
         sidecar_cost=about.sidecar_cost,
         zone=zone,
+        clients=by_client,
         known=saving_known(reason),
     )
     decision = decide(

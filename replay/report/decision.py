@@ -4,7 +4,7 @@ The figures for a day and for a month are modelled: the counted figures are divi
 and multiplied by the seconds of a day or month.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -13,8 +13,10 @@ from replay.report.model import (
     Action,
     ClientRow,
     Decision,
+    FetchMinBytes,
     FetchReport,
     Passed,
+    Report,
     ToDo,
     actual_bytes,
     predicted_bytes,
@@ -195,7 +197,7 @@ def _to_do(
 ) -> ToDo:
     fetch = client["fetch"]
     whole, saved = actual_bytes(fetch), fetch["saved_bytes"]
-    by_waiting = _saved_by_waiting(client, rate.seconds)
+    by_waiting = _saved_by_waiting(client, rate.seconds, predicted_bytes(fetch))
     own = sidecars.get((client["client_id"], client["software"], client["fetch_version"]), _ALL_PAY)
     action: Action
     if saved > 0 and saved >= _PAYS * whole:
@@ -274,15 +276,49 @@ def _seconds(client: ClientRow, captured: float) -> float:
     return min(client["connection_seconds"], client["connections"] * captured)
 
 
-def _saved_by_waiting(client: ClientRow, captured: float) -> int:
-    """Model what a client would save if its fetches waited longer: fewer fetches with the same records."""
+def by_fetch_min_bytes(clients: Iterable[ClientRow], rate: DailyRate) -> FetchMinBytes:
+    """Model what ``fetch.min.bytes`` would save without sessions, in clients for which either may help."""
+    saved = sum(
+        _saved_by_waiting(client, rate.seconds, actual_bytes(client["fetch"]))
+        for client in clients
+        if client["fetch"]["saved_bytes"] > 0 or main_reason(client["passed"]) in _MAY_WAIT
+    )
+    return FetchMinBytes(saved_bytes=saved, saved_per_month=rate.month(saved))
+
+
+def without_gateway(report: Report) -> str:
+    """Say what ``fetch.min.bytes`` alone would save, to compare it with sessions; "" if this is little."""
+    found, fetch = report["modelled"]["fetch_min_bytes"], report["fetch"]
+    saved, whole = found["saved_bytes"], actual_bytes(fetch)
+    if fetch["saved_bytes"] <= 0 or saved < _MIN_BYTES_PAYS * whole or report["both_sides"]:
+        return ""
+    month, money = found["saved_per_month"], report["modelled"]["money"]
+    text = f"Without fetchgate: fetch.min.bytes in the clients would save {percent(saved / whole)}"
+    if month is not None and money is not None:
+        zoned = money["saved_between_zones_per_month"] is not None
+        text += f", {amount(month, money['currency'])} a month"
+        text += " if each byte has your price" if zoned else ""
+    return (
+        f"{text} (modelled: at most {_WAITING:.0f} fetches a second on a connection; records come up to "
+        f"{1 / _WAITING:g} s later)."
+    )
+
+
+def _saved_by_waiting(client: ClientRow, captured: float, whole: int) -> int:
+    """Model what a client would save if its fetches waited longer: fewer fetches with the same records.
+
+    Args:
+        client: the client.
+        captured: the captured seconds.
+        whole: the bytes of its fetches, with or without sessions.
+    """
     fetch = client["fetch"]
     requests = fetch["actual"]["requests"]
     seconds = _seconds(client, captured)
     fewer = requests - fetches_left(requests, seconds, wait=1 / _WAITING)
     if not seconds or fewer <= 0:
         return 0
-    listing = predicted_bytes(fetch) - fetch["actual"]["record_bytes"]
+    listing = whole - fetch["actual"]["record_bytes"]
     return max(round(listing * fewer / requests), 0)
 
 

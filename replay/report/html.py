@@ -10,6 +10,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
 from replay.report import plots, tables, zone_tables
+from replay.report.decision import without_gateway
 from replay.report.floors import saved_by_floors
 from replay.report.markup import Markup, joined
 from replay.report.model import Report, actual_bytes, predicted_bytes
@@ -167,6 +168,7 @@ def _fetches(report: Report) -> dict[str, Any]:
         "modelled": MODELLED,
         "money": _money(report),
         "net_in_short": net_lines(report),
+        "without_gateway": without_gateway(report),
         "net_words": net_explained(report),
         **_zone_words(report),
     }

@@ -529,6 +529,18 @@ class Money(TypedDict):
     how: str
 
 
+class FetchMinBytes(TypedDict):
+    """Modelled: what ``fetch.min.bytes`` in the clients would save alone, without sessions.
+
+    Only clients for which sessions save bytes, or that may wait for records, are counted.
+    """
+
+    saved_bytes: int
+    """Saved in the captured time, if no connection fetches more than twice a second."""
+    saved_per_month: float | None
+    """The price of `saved_bytes` in 30 days. None without --price-per-gb, or if no time was captured."""
+
+
 class SidecarNeed(TypedDict):
     """What the sidecar of one client address would need, for fetches alone."""
 
@@ -617,6 +629,7 @@ class Modelled(TypedDict):
     """The figures that are modelled, not counted."""
 
     tcp_ip: TcpIp
+    fetch_min_bytes: FetchMinBytes
     money: Money | None
     """The modelled saving of money. None without --price-per-gb, if the saving is not known, or if both sides
     of a gateway were captured."""

@@ -12,6 +12,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from replay.report import tables, zone_tables
+from replay.report.decision import without_gateway
 from replay.report.floors import saved_by_floors
 from replay.report.model import Report, actual_bytes, predicted_bytes
 from replay.report.net import net_explained, net_lines, net_table
@@ -96,8 +97,8 @@ def _headline(report: Report) -> Text:
         for warning in counted_twice(report):
             text.append(warning + "\n", style="yellow")
         text.append(decided(report) + "\n", style=_style(fetch["saved_bytes"]))
-        for left in net_lines(report):
-            text.append(left + "\n")
+        for line in (*net_lines(report), *filter(None, [without_gateway(report)])):
+            text.append(line + "\n")
         if sure := how_sure(report):
             text.append(sure + "\n", style="" if report["decision"]["enough"] else "yellow")
         for warning in filter(None, [unread(report), *warnings(report)]):

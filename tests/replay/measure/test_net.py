@@ -639,6 +639,7 @@ def test_a_saving_that_is_not_known_has_no_money(capsys: pytest.CaptureFixture[s
     assert cli.main(["measure", capture, *PRICES, "--json"]) == 3
     found = json.loads(capsys.readouterr().out)["modelled"]
     assert (found["money"], found["net"]) == (None, None)
+    assert found["fetch_min_bytes"]["saved_per_month"] is None
 
 
 def cut(capture: Path, to: Path) -> str:

@@ -220,6 +220,7 @@ def report() -> Report:
                 "bytes_predicted": 21_204_112,
                 "how": "66 bytes for each 1,448 bytes of a frame and one acknowledgement for two segments",
             },
+            "fetch_min_bytes": {"saved_bytes": 420_000_000, "saved_per_month": 6.05},
             "money": {
                 "price_per_gb": 0.02,
                 "currency": "USD",
@@ -399,6 +400,7 @@ def empty() -> Report:
         },
         "modelled": {
             "tcp_ip": {"bytes_actual": 0, "bytes_predicted": 0, "how": "none"},
+            "fetch_min_bytes": {"saved_bytes": 0, "saved_per_month": None},
             "money": None,
             "net": None,
         },

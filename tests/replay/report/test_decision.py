@@ -4,8 +4,15 @@ from typing import Any
 
 import pytest
 
-from replay.report.decision import DailyRate, OwnSidecars, decide, why
-from replay.report.model import Action, ClientRow, FetchReport, Passed, ToDo
+from replay.report.decision import (
+    DailyRate,
+    OwnSidecars,
+    by_fetch_min_bytes,
+    decide,
+    why,
+    without_gateway,
+)
+from replay.report.model import Action, ClientRow, FetchReport, Passed, Report, ToDo
 from tests.replay.report import sample
 
 RATE = DailyRate(seconds=100.0, price_per_gb=2.0)
@@ -195,6 +202,45 @@ def test_who_fetches_all_the_time_for_another_reason_is_not_told_to_wait(reason:
     busy = client(fetches(requests=10_000), reason, version=3, connections=2)
 
     assert to_do(busy)["action"] != "fetch.min.bytes"
+
+
+def test_fetch_min_bytes_alone_is_modelled_on_fetches_without_sessions() -> None:
+    saving = client(fetches(requests=10_000, saved=900_000, records=50_000), "catching up", connections=2)
+    own_sessions = client(fetches(requests=10_000), "native session", connections=2)
+    replica = client(fetches(requests=10_000), "not a consumer", connections=2)
+    slow = client(fetches(requests=200, saved=900_000))
+    rows = [saving, own_sessions, replica, slow]
+
+    # 400 of 10,000 fetches are left of two connections in 100 s, with the same records.
+    assert by_fetch_min_bytes(rows, RATE)["saved_bytes"] == 912_000 + 960_000
+    month = by_fetch_min_bytes([saving], RATE)["saved_per_month"]
+    assert month == pytest.approx(912_000 / 1e9 * 2.0 / 100 * 30 * 86_400)
+    assert by_fetch_min_bytes([saving], DailyRate(seconds=100.0))["saved_per_month"] is None
+
+
+def test_fetch_min_bytes_stands_beside_the_saving_of_sessions() -> None:
+    report = sample.report()
+    text = "Without fetchgate: fetch.min.bytes in the clients would save 70.0 %, 6.05 USD a month"
+    assert without_gateway(report).startswith(f"{text} (modelled: at most 2 fetches a second")
+    money = report["modelled"]["money"]
+    assert money is not None
+    report["modelled"]["money"] = {**money, "saved_between_zones_per_month": 1.0}
+    assert without_gateway(report).startswith(f"{text} if each byte has your price (modelled")
+    report["modelled"]["money"] = None
+    assert "would save 70.0 % (modelled" in without_gateway(report)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"fetch": fetches(whole=600_000_000)},  # sessions save nothing: the advice for clients has it
+        {"fetch": fetches(whole=9_000_000_000, saved=4_000_000_000)},  # it would save less than a tenth
+        {"both_sides": [{"client_side": "a:1", "broker_side": "b:2", "connections": 1, "fetch_bytes": 9}]},
+    ],
+)
+def test_fetch_min_bytes_is_not_compared_where_it_says_little(change: Any) -> None:
+    report: Report = {**sample.report(), **change}
+    assert without_gateway(report) == ""
 
 
 def test_few_fetches_a_second_are_told_with_a_decimal() -> None:
