@@ -59,8 +59,8 @@ def broker_rack(text: str) -> tuple[int | Network, str]:
     Raises:
         ValueError: the value is wrong. The message says how it should be.
     """
-    key, equals, rack = text.partition("=")
-    if equals and rack:
+    key, rack = _named(text)
+    if rack:
         if key.isascii() and key.isdecimal():
             if (node_id := whole_number(key, 0, MAX_NODE_ID)) is not None:
                 return node_id, rack
@@ -78,10 +78,10 @@ def client_rack(text: str) -> tuple[Network, str]:
     Raises:
         ValueError: the value is wrong. The message says how it should be.
     """
-    key, equals, rack = text.partition("=")
-    if equals and rack and (network := _network(key)) is not None:
+    key, rack = _named(text)
+    if rack and (network := _network(key)) is not None:
         return network, rack
-    raise ValueError(f"{text} is not CIDR=NAME, such as 10.0.1.0/24=us-east-1a")
+    raise ValueError(f"{brief(text)} is not CIDR=NAME, such as 10.0.1.0/24=us-east-1a")
 
 
 def host_of(address: str) -> str:
@@ -96,6 +96,18 @@ def endpoint(host: str, port: int) -> str:
     except ValueError:
         return ""
     return f"{address}:{port}" if address.version == 4 else f"[{address}]:{port}"
+
+
+def _named(text: str) -> tuple[str, str]:
+    """Return what is before the first "=", and the rack behind it, "" if there is none.
+
+    Raises:
+        ValueError: the rack is not UTF-8. No broker has such a rack, and it can't be written to a table.
+    """
+    key, _, rack = text.partition("=")
+    if any("\ud800" <= character <= "\udfff" for character in rack):
+        raise ValueError(f"{brief(text)}: the name of the rack is not UTF-8")
+    return key, rack
 
 
 def _network(text: str) -> Network | None:

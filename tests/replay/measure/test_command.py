@@ -155,6 +155,11 @@ def test_a_switch_that_is_neither_on_nor_off_is_named(capsys: pytest.CaptureFixt
         (["measure", CAPTURE, "--broker-rack", "kafka-1=a"], "--broker-rack: kafka-1=a is not ID=NAME"),
         (["measure", CAPTURE, "--client-rack", "10.0.0.0/33=a"], "10.0.0.0/33=a is not CIDR=NAME, such as"),
         (["measure", CAPTURE, "--client-rack", "10.0.0.0/8="], "--client-rack: 10.0.0.0/8= is not CIDR=NAME"),
+        (
+            ["measure", CAPTURE, "--client-rack", "10.0.0.0/8=\udcff"],
+            r"--client-rack: 10.0.0.0/8=\udcff: the name of the rack is not UTF-8",
+        ),
+        (["measure", CAPTURE, "--broker-rack", "1=\udcff"], r"1=\udcff: the name of the rack is not UTF-8"),
         (["measure", CAPTURE, "--conf", "spark.ui.enabled"], "--conf: spark.ui.enabled is not KEY=VALUE"),
         (["measure", CAPTURE, "--keylog", "none.log"], "--keylog none.log: No such file or directory"),
         (["measure", CAPTURE, "--keylog", str(CAPTURES)], "captures: it is a directory; name a file"),
