@@ -69,6 +69,11 @@ class Option:
         """The name of the option's environment variable."""
         return _PREFIX + self.name.upper()
 
+    @property
+    def may_name_file(self) -> bool:
+        """Whether the value may name a file or a directory. Such names may have any bytes."""
+        return "FILE" in self.metavar or "DIR" in self.metavar
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
@@ -177,7 +182,11 @@ def parse(options: Sequence[Option], given: Mapping[str, Given]) -> dict[str, An
     for option in options:
         found = given[option.name]
         try:
+            if not option.may_name_file:
+                found.text.encode()
             values[option.name] = option.parse(found.text)
+        except UnicodeEncodeError:  # a flag or a variable with other bytes than UTF-8
+            raise ConfigError(f"{found.called}: {brief(printable(found.text))} is not UTF-8") from None
         except ValueError as error:
             raise ConfigError(f"{found.called}: {brief(str(error))}") from None
     return values

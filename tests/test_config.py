@@ -454,6 +454,16 @@ def test_a_file_that_cant_be_read_says_why(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("name", ["advertise", "cooperative", "rack", "rack_clients", "max_fetch_bytes"])
+def test_a_name_that_is_not_utf8_is_refused(name: str) -> None:
+    """Python reads other bytes of flags and of the environment as characters that can't be encoded."""
+    written = "k\udce4fka=5"
+    variables = {f"FETCHGATE_{name.upper()}": written}
+
+    assert _error(NEEDED, variables) == f"FETCHGATE_{name.upper()}: k\\udce4fka=5 is not UTF-8"
+    assert str(load(NEEDED, {"FETCHGATE_STATE": written}, None).state) == written, "a file may have any name"
+
+
 def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
     """Editors on Windows write one, and a ConfigMap made from their file has it."""
     (file := tmp_path / "fetchgate.toml").write_text("sessions = false\n", encoding="utf-8-sig")
