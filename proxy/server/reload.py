@@ -37,7 +37,10 @@ def load_all(arguments: Mapping[str, Any], environ: Mapping[str, str]) -> Config
     file = OptionsFile.of(arguments["config"], environ)
     if others := file.others():
         names = brief(printable(", ".join(others)))
-        raise ConfigError(f"--config {file.name} has {names}, and no {IN_FOLDER}: name the file {IN_FOLDER}")
+        raise ConfigError(
+            f"--config {file.name} has {names}, and no {IN_FOLDER}: "
+            f"name the file, or the key of the ConfigMap, {IN_FOLDER}"
+        )
     config = load(arguments, environ, file.path())
     if file.is_optional:
         for option in OPTIONS:

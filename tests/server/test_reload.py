@@ -258,7 +258,10 @@ def test_a_file_of_another_name_in_the_folder_is_reported_as_a_wrong_one(tmp_pat
     """As a ConfigMap with a wrong key: else nobody learns that its options are not applied."""
     mount = _Mount(tmp_path)
     mount.write("sessions = false\n", "fetchgate.yml")
-    problem = f"--config {tmp_path} has fetchgate.yml, and no fetchgate.toml: name the file fetchgate.toml"
+    problem = (
+        f"--config {tmp_path} has fetchgate.yml, and no fetchgate.toml: "
+        "name the file, or the key of the ConfigMap, fetchgate.toml"
+    )
     flags: dict[str, Any] = {"bootstrap": "kafka:9092", "listen": ":0", "config": str(tmp_path)}
 
     async def scene() -> None:
