@@ -15,6 +15,7 @@ from typing import Any, Final
 import pytest
 import yaml
 
+from proxy.config import load
 from tests.integration.bystander import until
 from tests.integration.namespaces import LACKING
 from tests.integration.node import ABSENT_API, HOST, ApiServer
@@ -48,10 +49,13 @@ BLOCKS: Final = re.findall(r"```(sh|yaml)\n(.*?)```", "".join(PAGES), re.DOTALL)
     TAKE_OUT,
     UNINSTALL,
     DELETE,
+    CANARY,
+    END_CANARY,
     RESTART,
     BACK,
     SHOW_IMAGES,
     SET_FOR_ALL,
+    SET_SESSIONS,
     TURN_OFF,
     TURN_ON,
     SHOW_OFF,
@@ -59,7 +63,7 @@ BLOCKS: Final = re.findall(r"```(sh|yaml)\n(.*?)```", "".join(PAGES), re.DOTALL)
 TURN_ALL_OFF: Final = re.findall(r"```sh\n(.*?)```", (ROOT / "docs/users/fleet.md").read_text(), re.DOTALL)[
     -1
 ]
-ANNOTATION, RACK, _ = [text for kind, text in BLOCKS if kind == "yaml"]
+ANNOTATION, RACK, DIFFERENCES, _ = [text for kind, text in BLOCKS if kind == "yaml"]
 SERVICE, PORT = "fetchgate-injector", 9443
 VARIABLE: Final = "KAFKA_BOOTSTRAP_SERVERS"
 GATEWAY: Final = {"name": VARIABLE, "value": "127.0.0.1:19092"}
@@ -376,6 +380,40 @@ def test_the_deployments_of_a_wave_are_restarted_and_go_back(cluster: Cluster) -
     cluster.shell(ASK.splitlines()[-1])
 
 
+def test_a_canary_is_a_copy_of_a_deployment_with_the_gateway_alone(
+    cluster: Cluster, running: Injector
+) -> None:
+    """The pods are what the controllers would make of the templates."""
+
+    def stored() -> dict[str, Json]:
+        text = cluster.kubectl("get", "deployments", "--namespace=shop", "--output=json")
+        return {each["metadata"]["name"]: each for each in json.loads(text)["items"]}
+
+    (cluster.work / "canary.yaml").write_text(DIFFERENCES)
+    cluster.shell(BACK)
+    before = stored()
+    cluster.shell(CANARY)
+    canary = (after := stored()).pop("orders-canary")["spec"]
+    assert after == before
+    orders = before["orders"]["spec"]
+    changed = {"replicas", "selector", "template"}
+    assert {**canary, **dict.fromkeys(changed)} == {**orders, **dict.fromkeys(changed)}
+    assert canary["replicas"] == 1
+    assert canary["selector"]["matchLabels"] == orders["selector"]["matchLabels"] | {"track": "canary"}
+    assert canary["template"]["spec"] == orders["template"]["spec"]
+    for name, template, injected in (
+        ("canary", canary["template"], True),
+        ("stable", orders["template"], False),
+    ):
+        made = pod(name, template["metadata"].get("annotations", {}), *template["spec"]["containers"])
+        made["metadata"]["labels"] = template["metadata"]["labels"]
+        cluster.make(made)
+        assert is_injected(cluster.pods("shop")[name]) is injected
+    cluster.shell(END_CANARY)
+    assert stored() == before
+    cluster.shell(ASK.splitlines()[-1])
+
+
 def test_a_pod_in_the_network_of_its_node_is_stored_as_it_is_with_a_warning(
     cluster: Cluster, running: Injector
 ) -> None:
@@ -448,13 +486,18 @@ def test_the_page_s_rack_comes_from_the_pod_s_label(cluster: Cluster, tmp_path: 
     assert rack["fieldRef"]["fieldPath"] == "metadata.labels['topology.kubernetes.io/zone']"
 
 
-def test_sessions_are_turned_off_and_on_in_one_namespace_and_off_in_all(cluster: Cluster) -> None:
+def test_sessions_are_limited_and_turned_off_and_on_in_one_namespace_and_off_in_all(
+    cluster: Cluster, tmp_path: Path
+) -> None:
     """Each command may be repeated."""
 
     def options(namespace: str) -> str:
         text = "jsonpath={.items[?(@.metadata.name=='fetchgate')].data.fetchgate\\.toml}"
         return cluster.kubectl("get", "configmaps", f"--namespace={namespace}", f"--output={text}")
 
+    cluster.shell(SET_SESSIONS)
+    (file := tmp_path / "fetchgate.toml").write_text(options("shop"))
+    assert load({}, {"FETCHGATE_BOOTSTRAP": "kafka:9092"}, str(file)).max_sessions == 3
     for _ in range(2):
         cluster.shell(TURN_OFF)
         assert (options("shop"), options("hosts")) == ('sessions = "off"', "")

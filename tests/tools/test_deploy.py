@@ -728,11 +728,15 @@ _, _, GATEWAYS = blocks("transparent")
 IN_A_ROW, _ = blocks("two-gateways")
 """The commands for two gateways in a row. tests/integration/test_client_sessions_live.py runs them."""
 
+((WRITE_REGISTRY,),) = [lines for lines in blocks("containers") if lines[0].startswith("find ")]
+"""The command that writes a registry into the manifests. It changes files, so it runs on a copy."""
+
 
 def test_no_command_of_the_page_is_forgotten() -> None:
     known = (*ELSEWHERE, *HERE, "tools/deploy/transparent.sh")
     run = [*GATEWAYS, *IN_A_ROW, *commands("systemd")]  # these by tests/integration/test_deploy_systemd.py
     run += ["python -m tools.base_images"]  # tests/tools/test_release.py
+    run += [WRITE_REGISTRY]
     assert [line for line in commands() if not line.startswith(known) and line not in run] == []
 
 
@@ -748,6 +752,24 @@ def test_commands_of_the_page_run_as_they_are_written(line: str) -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
     not_installed = "Command /opt/fetchgate/bin/fetchgate is not executable"
     assert done.returncode == 0 or not_installed in done.stderr, done.stderr
+
+
+def test_one_command_writes_the_registry_into_all_manifests(tmp_path: Path) -> None:
+    """It may be repeated."""
+    copy = tmp_path / KUBERNETES.relative_to(ROOT)
+    shutil.copytree(KUBERNETES, copy)
+    for _ in range(2):
+        subprocess.run(["sh", "-ec", WRITE_REGISTRY], cwd=tmp_path, check=True, timeout=60)
+    seen = set()
+    for file in [each for each in copy.rglob("*") if each.is_file()]:
+        before = (KUBERNETES / file.relative_to(copy)).read_text()
+        after = file.read_text()
+        images = [text.strip(' "-,') for text in re.findall(r'image"?: (.*)', after)]
+        ours = [image for image in images if "fetchgate" in image]
+        assert [image.rpartition("/")[0] for image in ours] == ["registry.example"] * len(ours)
+        assert after.replace("registry.example/", "") == before
+        seen |= {image.rpartition("/")[2].partition(":")[0] for image in ours}
+    assert seen == {"fetchgate", "fetchgate-rules", "fetchgate-injector"}
 
 
 def test_the_page_and_the_manifest_leave_the_same_right() -> None:
