@@ -245,14 +245,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--price-per-gb",
         type=_price,
         metavar="X",
-        help="the price of 10^9 bytes; the report then shows what the saved bytes cost",
+        help="the price of 10^9 bytes, of both ends together if both ends are yours; the report then shows "
+        "what the saved bytes cost",
     )
     add(
         "--sidecar-cost",
         type=_price,
         metavar="X",
         help="the price of one sidecar in a month; the report then shows what is left of the saving, for "
-        "this capture and for 20 and 200 equal services (needs  --price-per-gb and --currency)",
+        "this capture and for 20 and 200 equal services (needs --price-per-gb and --currency)",
     )
     add(
         "--broker-rack",
@@ -275,8 +276,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--zone-price-per-gb",
         type=_price,
         metavar="X",
-        help="the price that one end pays for 10^9 bytes from one zone to another, for each direction; the "
-        "report then shows what bytes between zones cost",
+        help="the price of 10^9 bytes from one zone to another, for each direction, of one end alone (unlike "
+        "--price-per-gb); the report then shows what bytes between zones cost for one end and for both",
     )
     add(
         "--currency",

@@ -50,6 +50,17 @@ def test_the_costs_of_a_sidecar_are_documented(cost: float, written: str) -> Non
     assert float(written.split(maxsplit=1)[0]) == pytest.approx(cost)
 
 
+def test_the_example_of_a_sidecar_s_price_has_the_requests_of_the_manifests() -> None:
+    manifest = (DOCS.parent / "tools/deploy/kubernetes/base/deployment.yaml").read_text()
+    requests = re.findall(r"requests:\n +cpu: (\d+)m\n +memory: (\d+)Mi\n", manifest)
+    ((cpu, memory),) = [found for found in requests if f"{found[1]}Mi of memory" in PAGE]
+    cores, gigabytes = int(cpu) / 1e3, int(memory) * 2**20 / 1e9
+    assert f"{cpu}m of CPU ({cores} cores)" in PAGE
+    assert f"({gigabytes:.1f} GB)" in PAGE
+    times, whole = "\u00d7", round(gigabytes, 1) * 10 + cores * 50
+    assert f"{gigabytes:.1f} {times} 10 + {cores} {times} 50 = {whole:.2f} USD" in PAGE
+
+
 @pytest.mark.parametrize("policy", wording.POLICY)
 def test_each_policy_is_documented(policy: str) -> None:
     assert f"--policy {policy}" in CODE
