@@ -5,6 +5,7 @@ forbids all requests and scripts. So even a name that is not escaped could not c
 script.
 """
 
+import re
 from collections.abc import Callable, Iterator
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final
@@ -59,6 +60,8 @@ ROWS: Final = 50
 """The maximum number of rows in a table by client, topic, broker or connection, counted as in `terminal`. A
 table of connections has no row that adds up the rest."""
 PROBLEMS: Final = 20
+_BEFORE_UNIT: Final = re.compile(r"(?<=\d) (?=(?:[kMGTP]?B|%|ms|s|min|h|d|[A-Z]{3})(?!\w))")
+"""A space between a figure and its unit, or a currency such as USD."""
 SLOT_PLOTS: Final = 1
 """The number of brokers with a plot of slots over time. The JSON report has all brokers."""
 
@@ -107,9 +110,15 @@ def environment() -> "Environment":
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
+        finalize=_with_units,
     )
     made.globals["pair"] = plots.pair
     return made
+
+
+def _with_units(value: object) -> object:
+    """Keep a figure and its unit or currency in one line of the page. Markup stays as it is."""
+    return _BEFORE_UNIT.sub("\N{NO-BREAK SPACE}", value) if type(value) is str else value
 
 
 def _tables(report: Report) -> dict[str, Any]:

@@ -165,12 +165,17 @@ def test_an_address_adds_up_its_connections(capsys: pytest.CaptureFixture[str]) 
     assert one["services"][0]["saved_per_month"] == found["decision"]["money_per_month"]
 
 
+def read(page: Path) -> str:
+    """Return a page with ordinary spaces before units."""
+    return page.read_text(encoding="utf-8").replace("\N{NO-BREAK SPACE}", " ")
+
+
 def test_the_net_sum_is_in_the_first_lines_and_in_a_table(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     page = tmp_path / "report.html"
     assert cli.main(["measure", CAPTURE, *PRICES, "--html", str(page)]) == 0
-    text, html = capsys.readouterr().out, page.read_text(encoding="utf-8")
+    text, html = capsys.readouterr().out, read(page)
 
     line = (
         "Net: 8.03 USD saved - 3.50 USD for 1 sidecar (one per client address) = 4.53 USD a month, 54.38 USD "
@@ -319,7 +324,7 @@ def test_what_to_do_is_decided_by_client_address(
     assert actions["kpy"] == "sidecar cost"
 
     assert cli.main(["measure", capture, *PRICES[:-1], cost, "--html", str(page), "--anonymize"]) == 0
-    text, html = " ".join(capsys.readouterr().out.split()), page.read_text(encoding="utf-8")
+    text, html = " ".join(capsys.readouterr().out.split()), read(page)
     for told in (text, html):
         assert "1 of the 2 sidecars saves more than it costs. Only at host-" in told
         assert "10.0.0.1" not in told
@@ -424,7 +429,7 @@ def test_racks_give_the_sum_of_bytes_between_zones(
     page = tmp_path / "report.html"
     racks = [*racks, "--client-rack", "127.0.0.0/8=a"] if racks else []
     assert cli.main(["measure", CAPTURE, *PRICES, *racks, "--html", str(page)]) == 0
-    text, html = " ".join(capsys.readouterr().out.split()), page.read_text(encoding="utf-8")
+    text, html = " ".join(capsys.readouterr().out.split()), read(page)
     assert cli.main(["measure", CAPTURE, *PRICES, *racks, "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     found, whole = report["modelled"]["net"]["between_zones"], report["fetch"]["saved_bytes"]
@@ -467,7 +472,7 @@ def test_what_to_do_is_decided_by_bytes_between_zones(
             assert row["sentence"].startswith(told)
         assert "at your price." not in row["sentence"]
     assert cli.main(["measure", CAPTURE, *PRICES, *racks, "--html", str(page)]) == 0
-    text, html = " ".join(capsys.readouterr().out.split()), page.read_text(encoding="utf-8")
+    text, html = " ".join(capsys.readouterr().out.split()), read(page)
     for shown in (text, html):
         between = "8.03" if broker == "b" else "0.00"
         assert (
@@ -534,11 +539,11 @@ def test_a_rack_that_no_broker_has_is_said_at_the_net_sum(
         "No broker is in these racks of clients: us-east-1a. So all of their bytes count as between zones. "
         "Give --client-rack the names that brokers have."
     )
-    for text in (" ".join(told.out.split()), page.read_text(encoding="utf-8")):
+    for text in (" ".join(told.out.split()), read(page)):
         assert f"a year: the cost is higher than the saving. {said}" in text
     assert f"--client-rack: {said}\n" in told.err
     assert cli.main(["measure", *named[:-1], "127.0.0.0/8=R2", "--html", str(page)]) == 0
-    assert "No broker is in" not in "".join([*capsys.readouterr(), page.read_text(encoding="utf-8")])
+    assert "No broker is in" not in "".join([*capsys.readouterr(), read(page)])
 
 
 @pytest.mark.parametrize(
@@ -571,7 +576,7 @@ def test_a_client_rack_that_leads_to_no_zone_is_said(
     told = capsys.readouterr()
     assert "fetchgate replay measure: --client-rack" in told.err
     assert f"{said}\n" in told.err
-    for text in (" ".join(told.out.split()), unescape(page.read_text(encoding="utf-8"))):
+    for text in (" ".join(told.out.split()), unescape(read(page))):
         assert missing in text
         assert "Net if only bytes between zones" not in text
 
@@ -581,7 +586,7 @@ def test_both_sides_of_a_gateway_have_no_sum_of_money(
 ) -> None:
     page, capture = tmp_path / "report.html", str(CAPTURES / "librdkafka-gateway.pcap")
     assert cli.main(["measure", capture, *PRICES, "--html", str(page)]) == 0
-    text, html = " ".join(capsys.readouterr().out.split()), page.read_text(encoding="utf-8")
+    text, html = " ".join(capsys.readouterr().out.split()), read(page)
     for told in (text, html):
         assert "Both sides of a gateway were captured." in told
         assert "Put it behind a gateway" not in told
@@ -609,7 +614,7 @@ def test_a_capture_of_no_time_says_why_there_is_no_net_sum(
 ) -> None:
     capture, page = at_one_time(Path(CAPTURE), tmp_path / "one.pcap"), tmp_path / "report.html"
     assert cli.main(["measure", capture, *PRICES, "--html", str(page)]) == 0
-    text, html = " ".join(capsys.readouterr().out.split()), page.read_text(encoding="utf-8")
+    text, html = " ".join(capsys.readouterr().out.split()), read(page)
 
     assert text.startswith("Sessions would save 1.73 MB of 1.98 MB fetch bytes")
     line = (
@@ -632,7 +637,7 @@ def test_a_saving_that_is_not_known_has_no_money(capsys: pytest.CaptureFixture[s
     """Most fetches were cut by the snap length."""
     capture, page = cut(Path(CAPTURE), tmp_path / "cut.pcap"), tmp_path / "report.html"
     assert cli.main(["measure", capture, *PRICES, "--html", str(page)]) == 3
-    text, html = " ".join(capsys.readouterr().out.split()), page.read_text(encoding="utf-8")
+    text, html = " ".join(capsys.readouterr().out.split()), read(page)
     for told in (text, html):
         assert "The saving can&#39;t be computed" in told or "The saving can't be computed" in told
         assert "USD" not in told
@@ -679,7 +684,7 @@ def test_a_capture_without_times_can_be_shown(capsys: pytest.CaptureFixture[str]
     capture = at_one_time(Path(CAPTURE), tmp_path / "zero.pcap", 0)
     assert cli.main(["measure", capture, *PRICES, "--html", str(page)]) == 0
     assert "no time passed in the capture" in " ".join(capsys.readouterr().out.split())
-    assert "1970-01-01" in page.read_text(encoding="utf-8")
+    assert "1970-01-01" in read(page)
 
 
 def test_a_price_below_nothing_is_nothing(capsys: pytest.CaptureFixture[str]) -> None:
@@ -698,7 +703,7 @@ def test_a_currency_is_shown_as_it_is(
     page = tmp_path / "report.html"
     prices = ["--price-per-gb", "0.02", "--currency", given, "--sidecar-cost", "3.50", "--html", str(page)]
     assert cli.main(["measure", CAPTURE, *prices]) == 0
-    text, html = " ".join(capsys.readouterr().out.split()), page.read_text(encoding="utf-8")
+    text, html = " ".join(capsys.readouterr().out.split()), read(page)
     assert f"Net: 8.03 {currency} saved - 3.50 {currency} for" in text
     assert f"Saved, cost and net, in {currency} (modelled)" in text
     assert "<b>x</b>" not in html

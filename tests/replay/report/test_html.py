@@ -154,7 +154,14 @@ def test_peers_cannot_act_in_the_page() -> None:
     assert sum(tag == "style" for tag, _ in page.elements) == 1
     assert "<script>document.title='hacked'</script>" in page.text
     assert "&lt;amp;&#60;" in page.text
-    assert all(character.isprintable() or character == "\n" for character in text)
+    spaced = re.sub("(?<=[0-9])\N{NO-BREAK SPACE}", " ", text)  # the page's own, before units
+    assert all(character.isprintable() or character == "\n" for character in spaced)
+
+
+def test_a_figure_stays_in_one_line_with_its_unit() -> None:
+    text = html.render(sample.report())
+    for figure in ("12.0 GB a day, 83.6 % of the", "3.50 USD for 1 sidecar", "come up to 0.5 s later"):
+        assert re.sub(r"(?<=\d) (?=GB|%|USD|s )", "\N{NO-BREAK SPACE}", figure) in text
 
 
 def test_money_stands_there_only_with_a_price() -> None:
@@ -232,7 +239,7 @@ def test_a_table_has_one_description_for_all_forms() -> None:
 
     assert " ".join(out.getvalue().split()) == "T client id bytes part =a<b 12.3 kB -50.0 % note"
     assert Page(page).text == "Client id Bytes Saved Why =a<b note 12.3 kB -50.0 % x"
-    assert '<td class="n bad" title="-5 B" data-label="Saved">-50.0 %</td>' in page
+    assert '<td class="n bad" title="-5 B" data-label="Saved">-50.0 %</td>' in page.replace("\xa0", " ")
     assert csv.table(described).splitlines()[0] == "Client id,Bytes,Saved,Why"
 
 
