@@ -18,6 +18,9 @@ PYTEST := $(BIN)/pytest -q --dist loadfile --no-loadscope-reorder
 # The folders of all tests marked integration: five processes read them in half the time that all take.
 INTEGRATION := tests/integration tests/replay/drive tests/replay/measure/spark tests/tools
 
+# Else each process of a test, such as a gateway, compiles all modules that it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help check test lint programs demo demo-link demo-cooperative demo-zones clients soak bench docs dist clean
 

@@ -1,6 +1,10 @@
-"""`make test` runs each test, although it names the folders of integration tests."""
+"""`make test` runs each test, although it names the folders of integration tests. Its processes share what
+Python compiles.
+"""
 
+import os
 import re
+import subprocess
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -14,3 +18,19 @@ def test_each_integration_test_is_in_a_folder_that_make_test_names() -> None:
     assert [path for path in marked if not any(map(path.is_relative_to, folders))] == []
     for folder in folders:
         assert any(path.is_relative_to(folder) for path in marked), folder
+
+
+def test_processes_of_tests_keep_what_they_compile() -> None:
+    command = ["make", "--no-print-directory", "-f", "Makefile", "-f", "-", "variables"]
+    variables = os.environ | {"PYTHONDONTWRITEBYTECODE": "1", "PYTHON": "python3"}
+    done = subprocess.run(
+        command,
+        input="variables:; @env\n",
+        cwd=ROOT,
+        env=variables,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "PYTHON=python3\n" in done.stdout
+    assert "PYTHONDONTWRITEBYTECODE" not in done.stdout
