@@ -108,14 +108,17 @@ def money(zones: ZonesReport) -> str:
         f"Between zones: {size(to_clients['bytes'])} to clients for {cost(to_clients['cost'])}, and "
         f"{size(to_brokers['bytes'])} to brokers for {cost(to_brokers['cost'])}, in {span} at "
         f"{per_gb(found['price_per_gb'], currency)} for each direction. Together {cost(found['cost'])}; if "
-        f"both ends pay, {cost(found['cost_both_ends'])}. Of this, --rack-reads client would "
-        f"save {cost(found['rack_reads_saves'])}, --rack-clients "
-        f"{cost(found['rack_clients_saves'])}."
+        f"both ends pay, {cost(found['cost_both_ends'])}."
     )
-    month = found["cost_per_month"]
+    month, times = found["cost_per_month"], 1.0
     if month is not None:
+        times = month / found["cost"] if found["cost"] else 0.0
         text += (
             f" In 30 days of the same traffic as in these {span}: {cost(month)}; if both ends pay, "
             f"{cost(2 * month)}."
         )
+    text += (
+        f" Of the sum of one end, --rack-reads client would save {cost(times * found['rack_reads_saves'])}, "
+        f"--rack-clients {cost(times * found['rack_clients_saves'])}."
+    )
     return f"{text} ({found['how']})"

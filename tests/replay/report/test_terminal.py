@@ -272,6 +272,7 @@ def test_zones_at_80_columns() -> None:
         "The rack of the clients of 2 connections is not known",
         "in 1 h at 0.01 USD per GB for each direction. Together 0.02 USD; if both ends pay, 0.04 USD.",
         "In 30 days of the same traffic as in these 1 h: 14.70 USD; if both ends pay, 29.40 USD.",
+        "Of the sum of one end, --rack-reads client would save 8.64 USD, --rack-clients 10.80 USD.",
     ):
         assert words in flat
 
@@ -338,4 +339,5 @@ def test_money_of_zones_stands_there_only_with_a_price_and_a_month_only_with_a_t
     zones["money"] = {**zones["money"], "cost_per_month": None, "currency": ""}
     flat = " ".join(printed({**sample.report(), "zones": zones}).split())
     assert "in 1 h at 0.01 per GB for each direction. Together 0.02; if both ends pay, 0.04." in flat
+    assert "Of the sum of one end, --rack-reads client would save 0.01, --rack-clients 0.01." in flat
     assert "In 30 days" not in flat.partition("Between zones")[2].partition("Predicted")[0]
