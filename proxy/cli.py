@@ -11,15 +11,14 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
-from pathlib import Path
 from textwrap import fill
 from typing import Any, Final, NoReturn
 
 from proxy.addresses import MAX_INT32, whole_number
 from proxy.completion import SHELLS, script
 from proxy.config import GROUPS, OPTIONS, TOP_OPTIONS, read
+from proxy.environment import environment
 from proxy.exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, complain, complain_of_variables
-from proxy.installing import PIPX_FILE, command_for_extra
 from proxy.options import ConfigError, Option, OptionsFile
 from proxy.printable import brief
 from proxy.units import did_you_mean, usage
@@ -299,13 +298,6 @@ def parsers() -> dict[str, argparse.ArgumentParser]:
     return found
 
 
-def _pipx_metadata() -> str | None:
-    try:
-        return (Path(sys.prefix) / PIPX_FILE).read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return None
-
-
 def _other_command(name: str, argv: Sequence[str]) -> int:
     from importlib.metadata import entry_points  # noqa: PLC0415 - it takes 4 MB, and a gateway does not need it
 
@@ -320,6 +312,6 @@ def _other_command(name: str, argv: Sequence[str]) -> int:
         return code
     sys.stderr.write(
         f"fetchgate {name}: not installed; in fetchgate's source folder: "
-        f"{command_for_extra(name, sys.executable, pipx=_pipx_metadata())}\n"
+        f"{environment().command_for_extra(name)}\n"
     )
     return EXIT_FAILED

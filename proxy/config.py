@@ -7,7 +7,6 @@ from these declarations; see `proxy.options`.
 # ruff: noqa: RUF009 - `option` declares a field, as dataclasses.field does, which it calls
 
 import re
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
@@ -820,9 +819,12 @@ def load(flags: Mapping[str, str | None], environ: Mapping[str, str], file: str 
     if config.workers > 1 and config.capture is not None:
         raise ConfigError("--capture works with one process only; leave out --workers, or set it to 1")
     if config.cooperative and (missing := [name for name in _READ_RECORDS if find_spec(name) is None]):
+        # It is needed for this message alone.
+        from proxy.environment import environment  # noqa: PLC0415
+
         raise ConfigError(
             f"--cooperative needs {', '.join(missing)}, not installed; in fetchgate's source folder: "
-            f"{sys.executable} -m pip install '.[cooperative]'"
+            f"{environment().command_for_extra('cooperative')}"
         )
     _check_needs(config)
     for name, lane in config.cooperative_lanes.items():

@@ -24,11 +24,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from proxy.installing import command_for_extra
 from proxy.printable import printable
 from proxy.units import did_you_mean, switch, usage
+from replay.environment import environment
 from replay.exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE
-from replay.pipx import pipx_metadata
 
 PROGRAM: Final = "fetchgate replay"
 COMMANDS: Final = {
@@ -210,6 +209,6 @@ def _missing(error: ModuleNotFoundError) -> int:
         raise error
     sys.stderr.write(
         f"{PROGRAM}: {name} is not installed; in fetchgate's source folder: "
-        f"{command_for_extra(_EXTRAS[name], sys.executable, pipx=pipx_metadata())}\n"
+        f"{environment().command_for_extra(_EXTRAS[name])}\n"
     )
     return EXIT_USAGE

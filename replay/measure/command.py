@@ -26,7 +26,6 @@ from rich.console import Console
 
 from proxy.addresses import MAX_PORT, whole_number
 from proxy.core.fetch_floors import MAX_MIN_BYTES, MAX_WAIT_MS
-from proxy.installing import command_for_extra
 from proxy.printable import brief, printable
 from proxy.units import seconds
 from proxy.units import size as bytes_of
@@ -34,6 +33,7 @@ from replay.capture.files.outputs import why_not
 from replay.capture.files.secrets import load
 from replay.capture.files.sources import InputError, Source, expand, is_table, spool
 from replay.capture.packets.tcp import Filter
+from replay.environment import environment
 from replay.exits import EXIT_FAILED, EXIT_PARTLY, EXIT_TERMINATED, EXIT_USAGE
 from replay.measure.collected import Collected
 from replay.measure.floors import Floors
@@ -47,7 +47,6 @@ from replay.measure.spark.java import OLDEST, SUBMITTED, NoJavaError
 from replay.measure.spread import MEMBERS
 from replay.measure.work import Work
 from replay.measure.zones_report import ZonePrice
-from replay.pipx import pipx_metadata
 from replay.report import anonymize, csv, html, terminal
 from replay.report.model import Filters, Report
 from replay.report.wording import shown, size, untold
@@ -410,7 +409,7 @@ def _on_spark(work: Work, arguments: argparse.Namespace, console: Console) -> Co
         )
         raise NoSparkError(
             f"{why}, which is not installed; {here}in fetchgate's source folder: "
-            f"{command_for_extra('replay', sys.executable, pipx=pipx_metadata())}, and Java {OLDEST} or later"
+            f"{environment().command_for_extra('replay')}, and Java {OLDEST} or later"
         ) from None
     return run_on_spark(work, arguments.master, dict(arguments.conf), console)
 

