@@ -507,8 +507,9 @@ class Config:
         metavar="JSON",
         parse=_lanes,
         default="",
-        help="named lanes, for clients whose client.id ends with .lane-NAME: the key ranges of each "
-        'partition, as in {"billing": {"blue": {"orders": {"0": [[0, 2147483647]]}}}} for the group billing; '
+        help="named lanes: a client is in lane NAME if its client.id ends with .lane-NAME; for each group, "
+        "lane, topic and partition give the key ranges, as in "
+        '{"billing": {"blue": {"orders": {"0": [[0, 2147483647]]}}}}; '
         "tables in the file of --config are easier to write (docs/reference/cooperative.md)",
         needs="cooperative",
         table=True,
@@ -561,8 +562,8 @@ class Config:
         metavar="N",
         parse=_whole(1),
         default="5000",
-        help="how many connections clients may have at one time; the gateway closes further connections at "
-        "once",
+        help="how many connections clients may have at one time; the gateway closes further connections "
+        "immediately",
         live=True,
     )
     workers: int = option(

@@ -244,8 +244,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--price-per-gb",
         type=_price,
         metavar="X",
-        help="the price of 10^9 bytes, of both ends together if both ends are yours; the report then shows "
-        "what the saved bytes cost",
+        help="the price of 10^9 bytes (the sum of both ends, if you pay at both); the report then shows what "
+        "the saved bytes cost",
     )
     add(
         "--sidecar-cost",
@@ -275,8 +275,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--zone-price-per-gb",
         type=_price,
         metavar="X",
-        help="the price of 10^9 bytes from one zone to another, for each direction, of one end alone (unlike "
-        "--price-per-gb); the report then shows what bytes between zones cost for one end and for both",
+        help="the price that one end pays for 10^9 bytes from one zone to another, in each direction (never "
+        "the sum of both ends); the report then shows what bytes between zones cost one end, and both",
     )
     add(
         "--currency",

@@ -212,7 +212,7 @@ def _to_do(
     day, month = rate.day(saved), rate.month(saved)
     if action in _SAVING:
         words += f", {size(day)} a day" if day is not None else ""
-        at = "if each byte has your price" if zoned else "at your price"
+        at = "if you pay for every byte" if zoned else "at your price"
         words += f", {amount(month, rate.currency)} a month {at}." if month is not None else "."
     return ToDo(
         client_id=client["client_id"],
@@ -297,7 +297,7 @@ def without_gateway(report: Report) -> str:
     if month is not None and money is not None:
         zoned = money["saved_between_zones_per_month"] is not None
         text += f", {amount(month, money['currency'])} a month"
-        text += " if each byte has your price" if zoned else ""
+        text += " if you pay for every byte" if zoned else ""
     return (
         f"{text} (modelled: at most {_WAITING:.0f} fetches a second on a connection; records come up to "
         f"{1 / _WAITING:g} s later)."

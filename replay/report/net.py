@@ -18,9 +18,9 @@ _EACH_BYTE = (
     "The price applies to each saved byte. If you pay only for bytes between zones, name the zones of"
 )
 _BETWEEN_ZONES = (
-    "In the table the price applies to each saved byte. The sum of bytes between zones takes only the "
+    "In the table the price applies to each saved byte. The sum of bytes between zones has only the "
     "connections whose client and broker are known to be in different zones, with the same price and the "
-    "same sidecars; what to do is decided by this sum."
+    "same sidecars. The advice for each client is decided by this sum."
 )
 _LISTED = 3
 """The maximum number of addresses in a sentence."""

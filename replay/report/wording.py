@@ -224,7 +224,7 @@ def decided(report: Report) -> str:
         text += f": {price(money)}{of} {currency}".rstrip()
         text += f" a month at {per_gb(model['price_per_gb'], currency)}"
         if crossing is not None:
-            text += f" for each byte; {amount(crossing, currency)} of this is saved between zones"
+            text += f" for every byte, or {amount(crossing, currency)} if you pay only between zones"
     return f"{text}."
 
 

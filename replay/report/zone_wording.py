@@ -43,8 +43,8 @@ def crossing(found: ZonesReport, money: Money | None = None) -> str:
         return text
     reads, named = found["rack_reads"], found["rack_clients"]
     text += (
-        f" --rack-reads client would move {size(reads['moved_bytes'])} of them{_saves(reads, money)} into "
-        f"the clients' zones, --rack-clients {size(named['moved_bytes'])}{_saves(named, money)}."
+        f" --rack-reads client would move {size(reads['moved_bytes'])} into the clients' zones"
+        f"{_saves(reads, money)}, --rack-clients {size(named['moved_bytes'])}{_saves(named, money)}."
     )
     if reads["moved_bytes"] or named["moved_bytes"]:
         text += " If you can set client.rack in the clients, no gateway is needed for this."
@@ -54,7 +54,7 @@ def crossing(found: ZonesReport, money: Money | None = None) -> str:
 def _saves(way: ZoneMoves, money: Money | None) -> str:
     """Say what one way would save in a month; "" without a price."""
     month = way["saved_per_month"]
-    return "" if month is None or money is None else f" ({amount(month, money['currency'])} a month)"
+    return "" if month is None or money is None else f" (saves {amount(month, money['currency'])} a month)"
 
 
 def racks_without_brokers(found: ZonesReport) -> str:
@@ -65,8 +65,8 @@ def racks_without_brokers(found: ZonesReport) -> str:
         return ""
     names = ", ".join(map(shown, absent))
     return (
-        f"No broker is in these racks of clients: {names}. So all of their bytes count as between zones. "
-        "Give --client-rack the names that brokers have."
+        f"No broker is in these racks of clients: {names}. All bytes of these clients count as between "
+        "zones. Give --client-rack the names that brokers have."
     )
 
 
@@ -110,15 +110,16 @@ def money(zones: ZonesReport) -> str:
         f"{per_gb(found['price_per_gb'], currency)} for each direction. Together {cost(found['cost'])}; if "
         f"both ends pay, {cost(found['cost_both_ends'])}."
     )
-    month, times = found["cost_per_month"], 1.0
+    whole, month = found["cost"], found["cost_per_month"]
+    times = 1.0
     if month is not None:
-        times = month / found["cost"] if found["cost"] else 0.0
+        whole, times = month, month / whole if whole else 0.0
         text += (
             f" In 30 days of the same traffic as in these {span}: {cost(month)}; if both ends pay, "
             f"{cost(2 * month)}."
         )
     text += (
-        f" Of the sum of one end, --rack-reads client would save {cost(times * found['rack_reads_saves'])}, "
+        f" Of {cost(whole)}, --rack-reads client would save {cost(times * found['rack_reads_saves'])}, "
         f"--rack-clients {cost(times * found['rack_clients_saves'])}."
     )
     return f"{text} ({found['how']})"

@@ -476,8 +476,8 @@ def test_what_to_do_is_decided_by_bytes_between_zones(
     for shown in (text, html):
         between = "8.03" if broker == "b" else "0.00"
         assert (
-            "8.03 of 9.18 USD a month at 0.02 USD per GB for each byte; "
-            f"{between} USD of this is saved between zones."
+            "8.03 of 9.18 USD a month at 0.02 USD per GB for every byte, or "
+            f"{between} USD if you pay only between zones."
         ) in shown
         first, second = (
             shown.index(f"Net if {which} cost") for which in ("only bytes between zones", "each saved byte")
@@ -492,9 +492,9 @@ def test_without_a_cost_of_sidecars_zones_count_too(
     racks = ["--broker-rack", f"127.0.0.0/8={broker}", "--client-rack", "127.0.0.0/8=a"]
     assert cli.main(["measure", CAPTURE, *PRICES[:4], *racks]) == 0
     text = " ".join(capsys.readouterr().out.split())
-    assert f"at 0.02 USD per GB for each byte; {between} USD of this is saved between zones." in text
+    assert f"at 0.02 USD per GB for every byte, or {between} USD if you pay only between zones." in text
     assert "at your price." not in text
-    assert "a month if each byte has your price." in text
+    assert "a month if you pay for every byte." in text
     assert cli.main(["measure", CAPTURE, *PRICES[:4], *racks, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["modelled"]["net"] is None
@@ -510,7 +510,7 @@ def test_a_rack_in_clients_has_a_sum_beside_that_of_sessions(capsys: pytest.Capt
     assert way["saved_per_month"] == pytest.approx(way["moved_bytes"] / 1e9 * 0.02 / seconds * 30 * 86_400)
     assert cli.main(["measure", *given, *PRICES[:4]]) == 0
     text = " ".join(capsys.readouterr().out.split())
-    assert "would move 25.7 kB of them (0.23 USD a month) into the clients' zones" in text
+    assert "would move 25.7 kB into the clients' zones (saves 0.23 USD a month)" in text
     assert cli.main(["measure", *given, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["zones"]["rack_reads"]["saved_per_month"] is None
 
@@ -536,8 +536,8 @@ def test_a_rack_that_no_broker_has_is_said_at_the_net_sum(
     assert cli.main(["measure", *named, "--html", str(page)]) == 0
     told = capsys.readouterr()
     said = (
-        "No broker is in these racks of clients: us-east-1a. So all of their bytes count as between zones. "
-        "Give --client-rack the names that brokers have."
+        "No broker is in these racks of clients: us-east-1a. All bytes of these clients count as between "
+        "zones. Give --client-rack the names that brokers have."
     )
     for text in (" ".join(told.out.split()), read(page)):
         assert f"a year: the cost is higher than the saving. {said}" in text

@@ -225,7 +225,7 @@ def test_fetch_min_bytes_stands_beside_the_saving_of_sessions() -> None:
     money = report["modelled"]["money"]
     assert money is not None
     report["modelled"]["money"] = {**money, "saved_between_zones_per_month": 1.0}
-    assert without_gateway(report).startswith(f"{text} if each byte has your price (modelled")
+    assert without_gateway(report).startswith(f"{text} if you pay for every byte (modelled")
     report["modelled"]["money"] = None
     assert "would save 70.0 % (modelled" in without_gateway(report)
 

@@ -272,7 +272,7 @@ def test_zones_at_80_columns() -> None:
         "The rack of the clients of 2 connections is not known",
         "in 1 h at 0.01 USD per GB for each direction. Together 0.02 USD; if both ends pay, 0.04 USD.",
         "In 30 days of the same traffic as in these 1 h: 14.70 USD; if both ends pay, 29.40 USD.",
-        "Of the sum of one end, --rack-reads client would save 8.64 USD, --rack-clients 10.80 USD.",
+        "Of 14.70 USD, --rack-reads client would save 8.64 USD, --rack-clients 10.80 USD.",
     ):
         assert words in flat
 
@@ -281,13 +281,14 @@ def test_the_first_lines_say_how_much_crosses_zones() -> None:
     zones = sample.zones("az-1", "az-2")
     crosses = (
         "200 MB of 300 MB of records came from brokers in other zones: 66.7 %. --rack-reads client "
-        "would move 120 MB of them (1.73 USD a month) into the clients' zones, --rack-clients 150 MB (2.16 "
-        "USD a month). If you can set client.rack in the clients, no gateway is needed for this. What to do"
+        "would move 120 MB into the clients' zones (saves 1.73 USD a month), --rack-clients 150 MB (saves "
+        "2.16 USD a month). If you can set client.rack in the clients, no gateway is needed for this. "
+        "What to do"
     )
     assert crosses in " ".join(printed({**sample.report(), "zones": zones}).split())
     plain = sample.report()
     unpriced: Report = {**plain, "modelled": {**plain["modelled"], "money": None}, "zones": zones}
-    moved = "would move 120 MB of them into the clients' zones, --rack-clients 150 MB. If you"
+    moved = "would move 120 MB into the clients' zones, --rack-clients 150 MB. If you"
     assert moved in " ".join(printed(unpriced).split())
     zones["record_bytes"] = {"same": 9_000, "other": 0, "unknown": 1_000}
     flat = " ".join(printed({**sample.report(), "zones": zones}).split())
@@ -299,7 +300,7 @@ def test_the_first_lines_say_how_much_crosses_zones() -> None:
 def test_a_rack_of_clients_without_brokers_is_named() -> None:
     zones = sample.zones("az-1", "az-3")
     absent = (
-        "No broker is in these racks of clients: az-3. So all of their bytes count as between zones. "
+        "No broker is in these racks of clients: az-3. All bytes of these clients count as between zones. "
         "Give --client-rack the names that brokers have."
     )
     assert absent not in " ".join(printed({**sample.report(), "zones": zones}).split())
@@ -339,5 +340,5 @@ def test_money_of_zones_stands_there_only_with_a_price_and_a_month_only_with_a_t
     zones["money"] = {**zones["money"], "cost_per_month": None, "currency": ""}
     flat = " ".join(printed({**sample.report(), "zones": zones}).split())
     assert "in 1 h at 0.01 per GB for each direction. Together 0.02; if both ends pay, 0.04." in flat
-    assert "Of the sum of one end, --rack-reads client would save 0.01, --rack-clients 0.01." in flat
+    assert "Of 0.02, --rack-reads client would save 0.01, --rack-clients 0.01." in flat
     assert "In 30 days" not in flat.partition("Between zones")[2].partition("Predicted")[0]
