@@ -5,6 +5,7 @@ import sys
 from typing import Final
 
 from proxy.config import misspelt_variables
+from proxy.printable import printable
 
 EXIT_FAILED: Final = 1
 """The exit code of a failure at run time."""
@@ -15,8 +16,8 @@ EXIT_INTERRUPTED: Final = 130
 
 
 def complain(command: str, text: str, code: int) -> int:
-    """Print an error in one line, with the command's name. Return `code`."""
-    sys.stderr.write(f"fetchgate {command}: {text}\n")
+    """Print an error in one line, without control characters, with the command's name. Return `code`."""
+    sys.stderr.write(f"fetchgate {command}: {printable(text)}\n")
     return code
 
 

@@ -948,6 +948,13 @@ def test_check_assumes_the_default_of_brokers_that_it_can_not_ask(
     assert (code, said[2:]) == (0, [assumed, told])
 
 
+def test_an_error_has_no_control_characters(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (file := tmp_path / "pods").write_text('{"kind": "\\u001b[2J"}')
+    told = rf"fetchgate top: --admin @{file}: it is a \x1b[2J, not a list of pods; give the output of"
+    code, text = _fails(capsys, "top", "--once", "--admin", f"@{file}")
+    assert (code, text.startswith(told)) == (2, True)
+
+
 def test_top_leaves_out_a_wrong_file_of_the_gateway_s_directory(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
