@@ -540,6 +540,19 @@ def test_a_review_without_end_is_not_read_to_its_end(server: Injector) -> None:
     assert server.runs()
 
 
+def test_a_review_that_ends_halfway_is_one_line_in_the_log(server: Injector) -> None:
+    connection = server.connect()
+    connection.putrequest("POST", "/inject")
+    connection.putheader("Content-Length", "1000")
+    connection.endheaders(b"{")
+    connection.close()
+    while "a review" not in server.log():
+        assert "Traceback" not in server.log()
+    (line,) = (line for line in server.log().splitlines() if "a review" in line)
+    assert line.endswith("WARNING fetchgate.injector a review has ended halfway")
+    assert server.runs()
+
+
 def test_without_its_file_the_server_answers_with_an_error_and_goes_on(
     server: Injector, tmp_path: Path
 ) -> None:

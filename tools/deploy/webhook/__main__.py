@@ -18,7 +18,7 @@ from typing import Final
 
 import uvicorn
 from starlette.applications import Starlette
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
@@ -43,6 +43,9 @@ async def inject(request: Request, sidecar: Path, refusals: Refusals) -> Respons
         called, told = _called(asked["request"]), _told(answer["response"])
         owner = owner_of(asked["request"]["object"]) or called
         response = JSONResponse(answer)
+    except ClientDisconnect:
+        log.warning("a review has ended halfway")
+        return Response()  # nobody reads it
     except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
         problem = brief(repr(error))  # a UnicodeDecodeError shows the whole body
         log.warning("a review can't be answered: %s", problem)
