@@ -351,14 +351,11 @@ def _notes(report: DriveReport) -> list[RenderableType]:
         lines.append(f"Topics created: {names}")
     if missing := report["missing_topics"]:
         names = ", ".join(shown(name) for name in missing)
-        lines.append(
-            f"Partitions left out of fetches because the target does not have them, of topics: {names}"
-        )
+        lines.append(f"Topics with partitions that the target does not have (left out of fetches): {names}")
     if elsewhere := report["led_elsewhere"]:
         names = ", ".join(shown(name) for name in elsewhere)
         lines.append(
-            f"Partitions left out of fetches because other brokers of the target lead them, "
-            f"of topics: {names}"
+            f"Topics with partitions that another broker of the target leads (left out of fetches): {names}"
         )
     lines += [
         f"{plural(count, 'time')}: {shown(error)}" for error, count in report["connection_errors"].items()

@@ -249,12 +249,11 @@ def _where_it_pays(own: OwnSidecars, policy: str) -> str:
         return f"Its {pay} {why}, see Net. {gateway.capitalize()}"
     if own.pay < own.number:
         some = f"{number(own.pay)} of its {number(own.number)} addresses"
-        why = " (these pay by bytes between zones alone)" if own.between_zones else ""
+        why = " (where the bytes saved between zones pay for it)" if own.between_zones else ""
         return f"Put it behind a gateway at {some}{why}, see Net: at all of them {gateway}"
     if own.between_zones and own.number:
-        return (
-            f"Put it behind a gateway: bytes between zones alone pay for it, see Net. {gateway.capitalize()}"
-        )
+        paid = "its bytes saved between zones pay for it"
+        return f"Put it behind a gateway: {paid}, see Net. {gateway.capitalize()}"
     return "Put it behind a gateway: that" if policy == "gateway" else gateway.capitalize()
 
 

@@ -102,7 +102,7 @@ def _paying(found: Net, paying: NetPaying) -> str:
         )
     )
     return (
-        f" {number(count)} of the {plural(found['sidecars'], 'sidecar')} {saves}. Only at "
+        f" {number(count)} of the {plural(found['sidecars'], 'sidecar')} {saves}. With sidecars only at "
         f"{', '.join(map(shown, addresses[:_LISTED]))}{more}: {saved} saved - {cost} = {month} a month, "
         f"{year} a year."
     )

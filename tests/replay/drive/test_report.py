@@ -159,7 +159,7 @@ def test_a_reader_is_told_all_of_it() -> None:
         "5 of 6 requests played at gate:19092 and kafka:9092, as fast as responses came, in 2.5 s",
         "error 71 INVALID_FETCH_SESSION_EPOCH 1 1 0",
         "partitions with 3 UNKNOWN_TOPIC_OR_PARTITION 4 4 0",
-        "because other brokers of the target lead them, of topics: other",
+        "Topics with partitions that another broker of the target leads (left out of fetches): other",
         "90.0 % of fetch bytes saved, as measured: 1.00 kB between gateway and broker",
         "10.0 kB directly",
         "3 JoinGroup: a write; --include plays it",

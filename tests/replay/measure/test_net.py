@@ -257,8 +257,8 @@ def test_sidecars_that_pay_are_counted_where_all_together_do_not() -> None:
 
     assert found is not None
     assert (
-        "1 of the 3 sidecars saves more than it costs. Only at a: 12,960.00 EUR saved - 12,000.00 EUR = "
-        "960.00 EUR a month, 11,520.00 EUR a year. Sidecars pay at more than"
+        "1 of the 3 sidecars saves more than it costs. With sidecars only at a: 12,960.00 "
+        "EUR saved - 12,000.00 EUR = 960.00 EUR a month, 11,520.00 EUR a year. Sidecars pay at more than"
     ) in net_in_short(found)
 
 
@@ -274,8 +274,8 @@ def test_sidecars_that_pay_are_named_where_all_together_pay_too() -> None:
         "net_per_year": 308_640.0,
     }
     assert net_in_short(found).endswith(
-        "a year. 2 of the 3 sidecars save more than they cost. Only at a, c: 25,920.00 EUR saved - 200.00 "
-        "EUR = 25,720.00 EUR a month, 308,640.00 EUR a year."
+        "a year. 2 of the 3 sidecars save more than they cost. With sidecars only at a, c: "
+        "25,920.00 EUR saved - 200.00 EUR = 25,720.00 EUR a month, 308,640.00 EUR a year."
     )
 
 
@@ -284,14 +284,14 @@ def test_where_all_sidecars_pay_or_none_no_address_is_named(cost: float) -> None
     found = net({"a": SAVES, "b": SAVES}, RATE, cost)
 
     assert found is not None
-    assert "Only at" not in net_in_short(found)
+    assert "sidecars only at" not in net_in_short(found)
 
 
 def test_at_most_three_addresses_are_named() -> None:
     found = net({**dict.fromkeys("abcde", SAVES), "f": SAVES_LITTLE}, RATE, 100.0)
 
     assert found is not None
-    assert "Only at a, b, c and 2 more:" in net_in_short(found)
+    assert "With sidecars only at a, b, c and 2 more:" in net_in_short(found)
 
 
 def test_clients_at_one_address_share_its_sidecar() -> None:
@@ -326,7 +326,7 @@ def test_what_to_do_is_decided_by_client_address(
     assert cli.main(["measure", capture, *PRICES[:-1], cost, "--html", str(page), "--anonymize"]) == 0
     text, html = " ".join(capsys.readouterr().out.split()), read(page)
     for told in (text, html):
-        assert "1 of the 2 sidecars saves more than it costs. Only at host-" in told
+        assert "1 of the 2 sidecars saves more than it costs. With sidecars only at host-" in told
         assert "10.0.0.1" not in told
 
 
@@ -386,8 +386,8 @@ def test_bytes_between_zones_have_a_sum_of_their_own() -> None:
     assert net_between_zones(found) == (
         "Net if only bytes between zones cost money (800 MB of 2.00 GB saved, the zones of 100 MB are not "
         "known): 10,368.00 EUR saved - 1,000.00 EUR for 2 sidecars (one per client address) = 9,368.00 EUR a "
-        "month, 112,416.00 EUR a year. 1 of the 2 sidecars saves more than it costs. Only at 1: 10,368.00 "
-        "EUR saved - 500.00 EUR = 9,868.00 EUR a month, 118,416.00 EUR a year."
+        "month, 112,416.00 EUR a year. 1 of the 2 sidecars saves more than it costs. With sidecars only at "
+        "1: 10,368.00 EUR saved - 500.00 EUR = 9,868.00 EUR a month, 118,416.00 EUR a year."
     )
     assert "with the same price" in net_explained(with_net(found))[1]
 
@@ -456,7 +456,11 @@ def test_racks_give_the_sum_of_bytes_between_zones(
             "sidecar cost",
             "Its sidecar does not pay for bytes known to be between zones, see Net. A gateway",
         ),
-        ("b", "gateway", "Put it behind a gateway: bytes between zones alone pay for it, see Net. A gateway"),
+        (
+            "b",
+            "gateway",
+            "Put it behind a gateway: its bytes saved between zones pay for it, see Net. A gateway",
+        ),
     ],
 )
 def test_what_to_do_is_decided_by_bytes_between_zones(
