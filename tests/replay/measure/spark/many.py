@@ -22,9 +22,9 @@ from tests.replay.measure.synthetic import batch_of, complete, connection_rows
 _TASKS: Final = 64
 
 
-def many_connections(spark: SparkSession, connections: int) -> DataFrame:
-    """Return a table with `connections` connections."""
-    return spark.range(0, connections, 1, _TASKS).mapInArrow(_rows, from_arrow_schema(EXCHANGES))
+def many_connections(spark: SparkSession, connections: int, tasks: int) -> DataFrame:
+    """Return a table with `connections` connections, which as many `tasks` make."""
+    return spark.range(0, connections, 1, tasks).mapInArrow(_rows, from_arrow_schema(EXCHANGES))
 
 
 def _rows(ids: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -39,7 +39,7 @@ def main() -> None:
     """Make as many connections as the command line says, and collect them on Spark."""
     with session("local[2]", {"spark.driver.memory": "512m"}) as spark:
         spark.conf.set("spark.sql.shuffle.partitions", _TASKS)
-        found = collected(parts_of(many_connections(spark, int(sys.argv[1])), _TASKS), _TASKS)
+        found = collected(parts_of(many_connections(spark, int(sys.argv[1]), _TASKS), _TASKS), _TASKS)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     sys.stdout.write(json.dumps({"connections": found.kafka_connections, "peak_bytes": peak}) + "\n")
 

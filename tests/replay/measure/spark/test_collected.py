@@ -20,7 +20,7 @@ CONNECTIONS: Final = int(os.environ.get("MANY_CONNECTIONS", "1000000"))
 
 @pytest.mark.integration
 def test_the_driver_gets_what_the_report_shows(spark: SparkSession) -> None:
-    found = collected(parts_of(many_connections(spark, 1000), 4), 4)
+    found = collected(parts_of(many_connections(spark, 1000, 4), 4), 4)
 
     assert found.kafka_connections == found.whole.connections == 1000
     assert TOP <= len(found.connections) <= 4 * TOP
