@@ -14,6 +14,7 @@ FUZZ ?= --seconds 300
 MINUTES ?= 60
 KILLS ?= 1000
 # The tests of one file run in one process, since they share a broker. Those with brokers mostly wait.
+# All that share a Spark session run in one process, too (tests/conftest.py).
 PYTEST := $(BIN)/pytest -q --dist loadfile --no-loadscope-reorder
 # The folders of all tests marked integration: five processes read them in half the time that all take.
 INTEGRATION := tests/integration tests/replay/drive tests/replay/measure/spark tests/tools

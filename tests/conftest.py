@@ -11,6 +11,8 @@ from typing import Final
 
 import pytest
 from hypothesis import settings
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling
 
 from tests.names import Names
 from tools import debian
@@ -36,7 +38,28 @@ _LONG: Final = (
 )
 """How the paths of the files begin that take longest, although they have few tests."""
 
+_SPARK: Final = "tests/replay/measure/spark/"
+_WITHOUT_SESSION: Final = (f"{_SPARK}test_cluster", f"{_SPARK}test_session.py")
+"""The files whose tests start Spark themselves. Of these, only one of `make soak` uses the shared session."""
+
 _gateways: list[GatewayProcess] = []
+
+
+class OneSparkSession(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
+    """The tests of one file run in one process, and so do all files that share a Spark session.
+
+    A session costs 20 s of CPU time until it has measured once.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        shares = nodeid.startswith(_SPARK) and not nodeid.startswith(_WITHOUT_SESSION)
+        return _SPARK if shares else super()._split_scope(nodeid)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling | None:
+    """Divide the tests between processes as `--dist loadfile` does, except for those on Spark."""
+    return OneSparkSession(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 def pytest_configure() -> None:

@@ -7,6 +7,7 @@ from pyspark.sql import SparkSession
 
 from replay.capture.files.sources import expand
 from replay.capture.packets.tcp import Filter
+from replay.measure.here import measure_here
 from replay.measure.rows import RowFilter
 from replay.measure.spark.run import measure
 from replay.measure.work import Work
@@ -29,3 +30,10 @@ def work(*inputs: Path | str, policy: Policy = "gateway", **more: Any) -> Work:
 def measured(spark: SparkSession, asked: Work) -> Report:
     """Measure on Spark and return the report."""
     return reported(measure(spark, asked), asked.choice)
+
+
+def here(asked: Work) -> Report:
+    """Measure without Spark and return the report."""
+    found = measure_here(asked)
+    assert found is not None
+    return reported(found, asked.choice)

@@ -25,7 +25,7 @@ from replay.measure.spark import run
 from replay.measure.work import Work
 from tests.replay.capture import crafting
 from tests.replay.capture.encrypting import begun, encrypted, ends, frames
-from tests.replay.measure.spark.measuring import CAPTURES, measured, work
+from tests.replay.measure.spark.measuring import CAPTURES, here, measured, work
 from tests.replay.measure.spark.test_session import STAGES
 from tests.replay.measure.traffic import every_kind, traffic
 from tests.replay.tables import reported
@@ -49,14 +49,14 @@ def two_workers(folder: Path) -> Iterator[Cluster]:
         yield started
 
 
-def printed(spark: SparkSession, version: str, *inputs: Path | str) -> str:
+def printed(version: str, *inputs: Path | str) -> str:
     """Measure captures in this process, and return the report as JSON text."""
-    return json.dumps({**measured(spark, work(*inputs)), "version": version}, indent=2) + "\n"
+    return json.dumps({**here(work(*inputs)), "version": version}, indent=2) + "\n"
 
 
 @pytest.mark.integration
 def test_a_cluster_gives_the_same_report_of_fifty_captures_with_relative_paths(
-    spark: SparkSession, folder: Path, two_workers: Cluster, monkeypatch: pytest.MonkeyPatch
+    folder: Path, two_workers: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = folder / "shared"
     own.mkdir()
@@ -69,7 +69,7 @@ def test_a_cluster_gives_the_same_report_of_fifty_captures_with_relative_paths(
 
     assert ran.returncode == 0, ran.stderr
     monkeypatch.chdir(folder)
-    assert ran.stdout == printed(spark, json.loads(ran.stdout)["version"], "shared")
+    assert ran.stdout == printed(json.loads(ran.stdout)["version"], "shared")
     assert json.loads(ran.stdout)["input"]["files"] == 50
     assert (folder / "report.csv").exists()
     assert re.fullmatch(STAGES, ran.stderr)
@@ -120,9 +120,7 @@ def test_a_cluster_gives_the_same_report_of_any_captures_and_of_their_table(
 
 @pytest.mark.integration
 @pytest.mark.soak
-def test_a_worker_that_is_killed_changes_nothing(
-    spark: SparkSession, folder: Path, two_workers: Cluster
-) -> None:
+def test_a_worker_that_is_killed_changes_nothing(folder: Path, two_workers: Cluster) -> None:
     inputs = [str(path) for path in sorted(CAPTURES.glob("*.pcap"))]
     shares = "import replay.measure.spark.run as run; run._CLUSTER_SHARE = run._PARTITION = 100_000; "
     command = two_workers.measure(*inputs, conf=("spark.ui.enabled=true",))
@@ -138,7 +136,7 @@ def test_a_worker_that_is_killed_changes_nothing(
         out, err = running.communicate()
 
     assert running.returncode == 0, err
-    assert out == printed(spark, json.loads(out)["version"], *inputs), done
+    assert out == printed(json.loads(out)["version"], *inputs), done
 
 
 def tasks(page: str) -> int:

@@ -16,13 +16,12 @@ from pathlib import Path
 import pyspark
 import pytest
 from py4j.protocol import Py4JError
-from pyspark.sql import SparkSession
 
 from replay.measure.spark import java, run, session
 from replay.measure.spark.errors import SparkFailedError
 from replay.measure.spark.java import NoJavaError, java_home, release
 from replay.measure.spark.session import is_local
-from tests.replay.measure.spark.measuring import measured, work
+from tests.replay.measure.spark.measuring import here, work
 
 ROOT = Path(__file__).parents[4]
 CAPTURE = ROOT / "captures" / "many-clients-any.pcap"
@@ -120,12 +119,12 @@ def measure(master: str, *arguments: str, **environment: str) -> subprocess.Comp
 @pytest.mark.integration
 @pytest.mark.soak
 @pytest.mark.timeout(400)
-def test_any_master_gives_the_same_and_nothing_is_left(spark: SparkSession, tmp_path: Path) -> None:
+def test_any_master_gives_the_same_and_nothing_is_left(tmp_path: Path) -> None:
     ran = [measure(master, TMPDIR=str(tmp_path)) for master in ("local[1]", "local-cluster[2,1,1024]")]
-    here = measured(spark, work(CAPTURE))
+    expected = here(work(CAPTURE))
 
     assert [one.returncode for one in ran] == [0, 0], ran[-1].stderr
-    assert [dict(json.loads(one.stdout), version="0") for one in ran] == [here, here]
+    assert [dict(json.loads(one.stdout), version="0") for one in ran] == [expected] * 2
     assert all(re.fullmatch(STAGES, one.stderr) for one in ran)
     assert list(tmp_path.iterdir()) == []
 
@@ -242,7 +241,7 @@ def test_a_failure_of_spark_is_one_line_with_its_cause(
 
 
 @pytest.mark.integration
-def test_spark_submit_chooses_the_master_and_prints_the_report(spark: SparkSession, tmp_path: Path) -> None:
+def test_spark_submit_chooses_the_master_and_prints_the_report(tmp_path: Path) -> None:
     script = tmp_path / "measure.py"
     script.write_text(CODE.replace("; ", "\n"))
     log = tmp_path / "log"
@@ -275,7 +274,7 @@ def test_spark_submit_chooses_the_master_and_prints_the_report(spark: SparkSessi
 
     assert ran.returncode == 0, ran.stderr
     report = ran.stdout[ran.stdout.index("{") :]  # spark-submit prints a program's stderr on stdout too
-    assert dict(json.loads(report), version="0") == measured(spark, work(CAPTURE))
+    assert dict(json.loads(report), version="0") == here(work(CAPTURE))
     assert '"spark.master":"local[1]"' in "".join(part.read_text() for part in log.rglob("events_*"))
 
 
