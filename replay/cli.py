@@ -99,7 +99,7 @@ class ReplayParser(argparse.ArgumentParser):
         if file is None:
             return {}
         try:
-            document = tomllib.loads(Path(file).read_text(encoding="utf-8"))
+            document = tomllib.loads(Path(file).read_text(encoding="utf-8-sig"))
             str(document)  # it raises an error for hexadecimal numbers whose digits are too many for str()
         except OSError as error:
             self.error(f"--config {file}: {error.strerror}")

@@ -62,6 +62,11 @@ def test_a_file_that_cant_be_read_is_told_in_a_line(
     assert capsys.readouterr().err.startswith("fetchgate replay measure: " + told.format(file=file))
 
 
+def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    (file := tmp_path / "c.toml").write_text('policy = "always"\n', encoding="utf-8-sig")
+    assert parsed(["x.pcap", "--config", str(file)])["policy"] == "always"
+
+
 def test_a_flag_counts_before_the_environment_and_that_before_the_file(tmp_path: Path) -> None:
     file = tmp_path / "c.toml"
     file.write_text(
