@@ -34,7 +34,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if PROGRAM is None:
         sys.stderr.write("report_picture: no Chromium or Chrome here: python -m tools.debian fetches it\n")
         return 1
-    with tempfile.TemporaryDirectory() as folder:
+    # Processes of Chromium may still write to its profile for a moment after it has ended.
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         page = Path(folder, "report.html")
         code = cli.main(["measure", str(ROOT / "captures"), *OPTIONS, "--html", str(page)])
         if code:
