@@ -181,8 +181,10 @@ def heed_ctrl_c() -> None:
     [
         (DEMO, ("--seconds", "60"), "Reading for 60 s", 2),
         (LINK, ("--seconds", "60"), "Writing and reading for 30 s", 3),
-        (COOPERATIVE, (), "orders-plain: 6,000 records", 5),
-        (ZONES, ("--seconds", "60"), "Without help: reading for 60 s", 10),
+        pytest.param(COOPERATIVE, (), "orders-plain: 6,000 records", 5, marks=pytest.mark.soak),
+        pytest.param(
+            ZONES, ("--seconds", "60"), "Without help: reading for 60 s", 10, marks=pytest.mark.soak
+        ),
     ],
 )
 def test_ctrl_c_leaves_nothing_behind(module: str, length: tuple[str, ...], step: str, started: int) -> None:
