@@ -404,6 +404,10 @@ def test_cluster_is_one_quorum() -> None:
     assert cluster.broker(2).node_id == 2
 
 
+CHECKPOINTS = ("bootstrap.checkpoint", "__cluster_metadata-0/00000000000000000000-0000000000.checkpoint")
+"""What Kafka's tool writes: the first until 4.3, the second from 4.4."""
+
+
 def metadata_of(broker: Broker) -> dict[str, str]:
     lines = (broker.folder / "data" / "meta.properties").read_text().splitlines()
     return dict(line.split("=") for line in lines if not line.startswith("#"))
@@ -417,8 +421,10 @@ def test_kafka_s_tool_formats_only_the_first_broker_of_a_release(
 
     def formatted(broker: Broker, _class_path: str) -> None:
         by_tool.append(broker)
-        (data := broker.folder / "data").mkdir()
-        (data / "bootstrap.checkpoint").write_bytes(b"records")
+        data = broker.folder / "data"
+        (data / "__cluster_metadata-0").mkdir(parents=True)
+        for file in CHECKPOINTS:
+            (data / file).write_bytes(b"records")
         ids = f"cluster.id={broker._cluster_id}\nnode.id={broker.node_id}\n"
         (data / "meta.properties").write_text(f"#\n#A date\n{ids}{directory}version=1\n")
 
@@ -432,7 +438,8 @@ def test_kafka_s_tool_formats_only_the_first_broker_of_a_release(
 
         assert by_tool == [brokers[0], brokers[4]]
         for broker in brokers:
-            assert (broker.folder / "data" / "bootstrap.checkpoint").read_bytes() == b"records"
+            for file in CHECKPOINTS:
+                assert (broker.folder / "data" / file).read_bytes() == b"records"
         known = [metadata_of(broker) for broker in brokers[:4]]
         assert [each["cluster.id"] for each in known] == [broker._cluster_id for broker in brokers[:4]]
         assert [each["node.id"] for each in known] == ["1", "2", "3", "1"]

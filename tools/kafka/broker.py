@@ -297,12 +297,14 @@ class Broker:
         with _formatting:
             if self.version not in _formatted:
                 self._format_with_tool(class_path)
-                files = (self.folder / "data").iterdir()
-                _formatted[self.version] = {file.name: file.read_bytes() for file in files}
+                data = self.folder / "data"
+                files = [file for file in data.rglob("*") if file.is_file()]
+                _formatted[self.version] = {file.relative_to(data): file.read_bytes() for file in files}
                 return
-        (self.folder / "data").mkdir()
         for name, content in _formatted[self.version].items():
-            (self.folder / "data" / name).write_bytes(content)
+            file = self.folder / "data" / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(content)
         ids = {"cluster.id": self._cluster_id, "node.id": str(self.node_id), "directory.id": _new_id()}
         meta = self.folder / "data" / "meta.properties"
         lines = [line.partition("=")[::2] for line in meta.read_text().splitlines()]
@@ -353,8 +355,8 @@ def _new_id() -> str:
 
 
 _formatting = threading.Lock()
-_formatted: dict[str, dict[str, bytes]] = {}
-"""For each release, the files that Kafka's own tool has written."""
+_formatted: dict[str, dict[Path, bytes]] = {}
+"""For each release, the files that Kafka's own tool has written. From 4.4, one is in a folder."""
 _open_brokers: weakref.WeakSet[Broker] = weakref.WeakSet()
 
 
