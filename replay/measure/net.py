@@ -5,7 +5,7 @@ sidecar needs follows from what `make bench` measured (BENCHMARKS.md).
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Final
@@ -197,12 +197,12 @@ def _between_zones(
         cost: the price of one sidecar in a month.
         zone: returns whether a client of this rack and this broker are in the same zone.
     """
-    saved = saved_by_zone(savers.values(), zone)
+    zoned = {address: _zoned(one, zone) for address, one in savers.items()}
+    saved = _added(zoned.values())
     if saved is None:
         return None
     month, whole = rate.month(saved["other"]) or 0.0, len(savers) * cost
-    other = {address: _zoned(one, zone)["other"] for address, one in savers.items()}
-    paying = _that_pay(other, rate, cost)
+    paying = _that_pay({address: one["other"] for address, one in zoned.items()}, rate, cost)
     return NetBetweenZones(
         saved_bytes=saved,
         saved_per_month=month,
@@ -214,7 +214,11 @@ def _between_zones(
 
 def saved_by_zone(addresses: Iterable[AddressSums], zone: Callable[[str, str], Zone]) -> ByZone | None:
     """Return the saved bytes of client addresses by zone. None if no zone of them is known."""
-    zoned = [_zoned(one, zone) for one in addresses]
+    return _added([_zoned(one, zone) for one in addresses])
+
+
+def _added(zoned: Collection[ByZone]) -> ByZone | None:
+    """Return the sum of saved bytes by zone. None if no zone of them is known."""
     if not any(map(_known, zoned)):
         return None
     return ByZone(
