@@ -14,7 +14,7 @@ from replay.report import plots, tables, zone_tables
 from replay.report.decision import without_gateway
 from replay.report.floors import saved_by_floors
 from replay.report.markup import Markup, joined
-from replay.report.model import Report, actual_bytes, predicted_bytes
+from replay.report.model import Report, actual_bytes, predicted_bytes, stream_bytes
 from replay.report.net import net_explained, net_lines, net_table
 from replay.report.wording import (
     COUNTED,
@@ -87,7 +87,7 @@ def render(report: Report) -> str:
             narrowed=narrowed(report["filters"]),
             problems=_problems(report),
             reading_words=_reading_words(report),
-            readable=plots.share(report["readable"]["ratio"]) if _in_streams(report) else "",
+            readable=plots.share(report["readable"]["ratio"]) if stream_bytes(report["readable"]) else "",
             tables={
                 "reading": tables.reading(report),
                 "connections": tables.connections(report, ROWS),
@@ -263,12 +263,8 @@ def _money(report: Report) -> str:
     )
 
 
-def _in_streams(report: Report) -> int:
-    return report["readable"]["readable_bytes"] + report["readable"]["unreadable_bytes"]
-
-
 def _reading_words(report: Report) -> list[str]:
-    read, whole = report["input"], _in_streams(report)
+    read, whole = report["input"], stream_bytes(report["readable"])
     halves = unpaired(report)
     found = (
         f"Incomplete: {halves}" if halves else "",

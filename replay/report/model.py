@@ -692,6 +692,11 @@ class Report(TypedDict):
     """The bytes by zone. The key exists only if the rack of a broker or of a client is known."""
 
 
+def stream_bytes(readable: ReadableReport) -> int:
+    """Return all bytes of the captured TCP streams, readable or not."""
+    return readable["readable_bytes"] + readable["unreadable_bytes"]
+
+
 def actual_bytes(fetch: FetchReport) -> int:
     """Return all fetch bytes as captured, both directions."""
     return fetch["actual"]["request_bytes"] + fetch["actual"]["response_bytes"]

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from replay.report.model import CooperativeReport, CooperativeRow, FloorsReport, Report
+from replay.report.model import CooperativeReport, CooperativeRow, FloorsReport, Report, stream_bytes
 from replay.report.rows import (
     ReportRow,
     broker_rows,
@@ -370,7 +370,7 @@ def reading(report: Report) -> ReportTable:
     It has no lines if the captured streams are empty.
     """
     readable = report["readable"]
-    whole = readable["readable_bytes"] + readable["unreadable_bytes"]
+    whole = stream_bytes(readable)
     ranked = sorted(readable["by_reason"].items(), key=lambda item: (-item[1], item[0]))
     parts = [("readable", readable["readable_bytes"], readable["ratio"])]
     parts += [(shown(reason), count, count / whole) for reason, count in ranked]

@@ -14,7 +14,7 @@ from rich.text import Text
 from replay.report import tables, zone_tables
 from replay.report.decision import without_gateway
 from replay.report.floors import saved_by_floors
-from replay.report.model import Report, actual_bytes, predicted_bytes
+from replay.report.model import Report, actual_bytes, predicted_bytes, stream_bytes
 from replay.report.net import net_explained, net_lines, net_table
 from replay.report.table import ReportColumn, ReportTable, neutral
 from replay.report.wording import (
@@ -202,7 +202,7 @@ def _leaders(found: ZonesReport) -> list[RenderableType]:
 
 def _reading(report: Report) -> Text:
     readable, problems = report["readable"], report["input"]["problems"]
-    whole = _whole(report)
+    whole = stream_bytes(readable)
     share = f"{percent(readable['ratio'])} of {size(whole)} in the streams" if whole else NOTHING_IN_STREAMS
     text = Text(f"Readable: {share}")
     reasons = sorted(readable["by_reason"].items(), key=lambda item: -item[1])
@@ -223,10 +223,6 @@ def _reading(report: Report) -> Text:
     if more := len(problems[PROBLEMS:]):
         text.append(f"\nand {plural(more, 'more problem')}; the JSON has all", style="yellow")
     return text
-
-
-def _whole(report: Report) -> int:
-    return report["readable"]["readable_bytes"] + report["readable"]["unreadable_bytes"]
 
 
 def _modelled(report: Report) -> Text:
