@@ -17,7 +17,6 @@ from typing import Any, Final, NoReturn
 from proxy.addresses import MAX_INT32, whole_number
 from proxy.completion import SHELLS, script
 from proxy.config import GROUPS, OPTIONS, TOP_OPTIONS, read
-from proxy.environment import environment
 from proxy.exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, complain, complain_of_variables
 from proxy.options import ConfigError, Option, OptionsFile
 from proxy.printable import brief
@@ -310,6 +309,9 @@ def _other_command(name: str, argv: Sequence[str]) -> int:
             break  # as in the gateway's image, which lacks the package
         code: int = command(argv)
         return code
+    # It is needed for this message alone.
+    from proxy.environment import environment  # noqa: PLC0415
+
     sys.stderr.write(
         f"fetchgate {name}: not installed; in fetchgate's source folder: "
         f"{environment().command_for_extra(name)}\n"

@@ -1,4 +1,7 @@
-"""Reads how fetchgate was installed, for messages that say how to install what is missing."""
+"""Reads how fetchgate was installed, for messages that say how to install what is missing.
+
+It is the same as `proxy.environment`, because `replay` imports nothing from `proxy` that reads files.
+"""
 
 import sys
 from pathlib import Path
