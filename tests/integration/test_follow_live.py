@@ -3,7 +3,7 @@
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from functools import partial
 from typing import Final
@@ -19,7 +19,6 @@ from tests.integration.test_leaders_live import ASKS, PARTITIONS, VERSION, elect
 from tools.gateway import GatewayProcess
 from tools.kafka import Cluster
 from tools.kafka.admin import Admin
-from tools.kafka.metadata import request_metadata
 from tools.kafka.raw import FETCH, METADATA, BodyReader, RawConnection, array, string
 
 pytestmark = pytest.mark.timeout(300)
@@ -155,7 +154,11 @@ def test_a_consumer_reads_on_while_leaders_move(
 
 
 def follow_moves(cluster: Cluster, on: dict[int, list[int]], consumer: OldConsumer) -> None:
-    """Let a consumer read while records are written and leaders move."""
+    """Let a consumer read while records are written and leaders move.
+
+    At first, the consumer reads while brokers learn of each move, and an election may fail. The last move is
+    certain: each broker knows the new leaders before the consumer, which knows those before, reads on.
+    """
     ended = threading.Event()
     producer = threading.Thread(target=produce, args=(cluster.bootstrap, ended))
     producer.start()
@@ -166,15 +169,31 @@ def follow_moves(cluster: Cluster, on: dict[int, list[int]], consumer: OldConsum
 
     try:
         with RawConnection(cluster.brokers[0].host, cluster.brokers[0].port) as connection:
-            for _ in range(MOVES):
+            for _ in range(MOVES - 1):
                 until(partial(advanced, consumer.offsets.copy()), "records before the move")
-                on = {at: replicas[::-1] for at, replicas in on.items()}
+                on = reverse(on)
                 reorder(connection, on)
                 elect(connection, list(on))
-            until(partial(advanced, consumer.offsets.copy()), "records after the last move")
+        until(partial(advanced, consumer.offsets.copy()), "records after the moves")
+        move(cluster, on)
+        consumer.refresh()
+        move(cluster, reverse(on))
+        until(partial(advanced, consumer.offsets.copy()), "records after the last move")
     finally:
         ended.set()
         producer.join()
+
+
+def reverse(on: Mapping[int, list[int]]) -> dict[int, list[int]]:
+    """Reverse the order of each partition's replicas."""
+    return {at: replicas[::-1] for at, replicas in on.items()}
+
+
+def move(cluster: Cluster, on: Mapping[int, list[int]]) -> None:
+    """Make the first replica of each partition its leader. Wait until every broker knows it."""
+    with Admin(cluster.bootstrap) as admin:
+        admin.reorder_all(TOPIC, on)
+        admin.elect(TOPIC, {at: replicas[0] for at, replicas in on.items()})
 
 
 def test_an_idempotent_producer_writes_on_while_leaders_move(
@@ -201,13 +220,12 @@ def test_an_idempotent_producer_writes_on_while_leaders_move(
         stack.callback(ending.set)
         producer.start()
         consumer.start()
-        connection = stack.enter_context(RawConnection(cluster.brokers[0].host, cluster.brokers[0].port))
-        on = request_metadata(connection, TOPIC).topics[TOPIC].replicas
+        with Admin(cluster.bootstrap) as admin:
+            on = admin.state(TOPIC).topics[TOPIC].replicas
         for _ in range(MOVES):
             until(partial(written, counts()), "records before the move")
-            on = {at: replicas[::-1] for at, replicas in on.items()}
-            reorder(connection, on)
-            elect(connection, list(on))
+            on = reverse(on)
+            move(cluster, on)
         until(partial(written, counts()), "records after the last move")
         ending.set()
         producer.join(PATIENCE)
