@@ -175,6 +175,7 @@ def test_java_tools_run_beside_a_broker(broker: Broker) -> None:
         admin.delete_topic("verifiable")
 
 
+@pytest.mark.soak
 def test_a_broker_starts_from_an_archive_that_its_java_has_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -210,6 +210,7 @@ class TestByStage:
 
 
 @pytest.mark.integration
+@pytest.mark.soak
 def test_captures_are_measured_and_compared_with_what_is_in_them(tmp_path: Path) -> None:
     captures = LargeCaptures(stage(), tmp_path)
     file = captures.make("a few, small", 600_000, Shape(connections=3))

@@ -55,6 +55,7 @@ def printed(version: str, *inputs: Path | str) -> str:
 
 
 @pytest.mark.integration
+@pytest.mark.soak
 def test_a_cluster_gives_the_same_report_of_fifty_captures_with_relative_paths(
     folder: Path, two_workers: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -157,7 +157,9 @@ def test_what_can_not_be_read_is_told_beside_the_rest(spark: SparkSession, tmp_p
     assert report["fetch"] == measured(spark, work(good))["fetch"]
 
 
-@pytest.mark.parametrize("name", ["many-clients-any", "librdkafka-100p"])
+@pytest.mark.parametrize(
+    "name", ["many-clients-any", pytest.param("librdkafka-100p", marks=pytest.mark.soak)]
+)
 def test_tls_with_its_key_log_gives_the_report_of_plain_text(
     spark: SparkSession, tmp_path: Path, name: str
 ) -> None:

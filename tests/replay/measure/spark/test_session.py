@@ -130,6 +130,7 @@ def test_any_master_gives_the_same_and_nothing_is_left(tmp_path: Path) -> None:
 
 
 @pytest.mark.integration
+@pytest.mark.soak
 def test_a_master_that_is_none_is_one_line() -> None:
     ran = measure("nonsense")
 
@@ -181,7 +182,9 @@ def test_a_master_without_an_address_is_left_to_spark(master: str) -> None:
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 143), pytest.param(signal.SIGINT, 130, marks=pytest.mark.soak)]
+)
 def test_a_signal_ends_it_without_a_trace(tmp_path: Path, number: int, code: int) -> None:
     command = [sys.executable, "-c", CODE, "measure", str(CAPTURE), "--json", "--master", "local[2]"]
     pipe = subprocess.PIPE
