@@ -4,7 +4,6 @@ from collections import Counter
 from pathlib import Path
 from random import Random
 
-import pytest
 from confluent_kafka import Consumer, Producer
 
 from proxy.cooperative.client_ids import member_of
@@ -37,7 +36,6 @@ def consumed(bootstrap: str) -> list[tuple[int, bytes]]:
     return seen
 
 
-@pytest.mark.timeout(60)
 def test_shares_are_those_of_the_keys(tmp_path: Path) -> None:
     chance = Random(1)
     with Broker() as broker:
