@@ -245,7 +245,7 @@ def test_librdkafka_authenticates_again_in_mid_stream(
 ) -> None:
     gateway, reach = gate
     config = reach | _login("PLAIN")
-    producer = Producer(config)
+    producer = Producer(config | {"enable.idempotence": True})  # it may be cut off, too, and send again
     consumer = _consumer(config, **{"client.id": f"again-{gateway.port}"})
     sent: list[str] = []
     seen: list[str] = []
