@@ -156,10 +156,11 @@ def test_a_lane_without_a_record_is_no_busy_loop(broker: Broker, gateway: Gatewa
         assert (records, end) == ([], 500)
         before = gateway.metric("fetchgate_fetches_total", side="client", kind="full")
         before += gateway.metric("fetchgate_fetches_total", side="client", kind="sessionless")
+        begun = time.monotonic()
         assert consumer.poll(4) is None, "the end is told once"
         after = gateway.metric("fetchgate_fetches_total", side="client", kind="full")
         after += gateway.metric("fetchgate_fetches_total", side="client", kind="sessionless")
-        assert after - before <= 2.5 * 4 + 1
+        assert after - before <= 2.5 * (time.monotonic() - begun) + 1
         (position,) = consumer.position([TopicPartition(topic, 0)])
         assert position.offset in {-1001, 500}, "librdkafka tells a position after a record alone"
 
@@ -260,8 +261,8 @@ def test_what_is_refused_is_told_and_asked_for_seldom(
             gateway.address, topic, client_id=client_id, options={"fetch.wait.max.ms": 0}
         ) as refused:
             begun = time.monotonic()
-            codes = set()
-            while time.monotonic() < begun + 4:
+            codes: set[int] = set()
+            while time.monotonic() < begun + (4 if codes else 40):  # on a busy machine it begins late
                 if (message := refused.poll(0.2)) is not None and (error := message.error()) is not None:
                     codes.add(error.code())
             seconds = time.monotonic() - begun
