@@ -24,8 +24,9 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 RATE = 50_000
 """The broker's quota in bytes a second. The broker averages over ten seconds, so a batch of 520 kB slightly
 exceeds the quota and waits for 0.4 s."""
-_ARRIVES = 0.2
-"""The time after which a request on another connection has surely arrived at the broker, in seconds."""
+_ARRIVES = 1.0
+"""The time after which a request on another connection has surely arrived at the broker, in seconds. Also a
+thread of a broker on a busy machine runs within this time."""
 
 
 @dataclass
