@@ -14,6 +14,7 @@ import pytest
 
 from tests.clients.dataset import KEEP, produce, producing
 from tests.clients.runner import Program, Run, Ways, assert_same_records, python_programs
+from tests.integration.bystander import until
 from tools.kafka.admin import Admin
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
@@ -166,12 +167,10 @@ def wait_low(run: Run, topic: str, partition: int, low: int) -> None:
 
     The client must show the low watermark of its fetch responses.
     """
-    for _ in range(100):
-        shown = run.ask("watermarks", topic=topic, partition=partition)
-        if shown["low"] in (None, low):
-            return
-        time.sleep(0.05)
-    raise AssertionError(f"{run}: {shown}")
+    until(
+        lambda: run.ask("watermarks", topic=topic, partition=partition)["low"] in (None, low),
+        f"{run}: another low watermark than {low}",
+    )
 
 
 def test_watermarks_follow_the_log(program: Program, ways: Ways, topic: str) -> None:
