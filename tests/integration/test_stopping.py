@@ -105,14 +105,14 @@ def test_a_client_that_shuts_down_writing_and_resets_is_gone(broker: Broker, gat
     client = through(gateway)
     client.fetches()
     session = session_of(gateway)
-    client.send(max_wait_ms=25_000, min_bytes=1 << 20)
+    client.send(max_wait_ms=50_000, min_bytes=1 << 20)
     client.socket.shutdown(socket.SHUT_WR)
     time.sleep(1)
     client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     client.close()
     began = time.monotonic()
     until(lambda: not gateway.state()["connections_open"], "the connection stays")
-    assert time.monotonic() - began < CLOSE_SECONDS + TICK_SECONDS + 3
+    assert time.monotonic() - began < CLOSE_SECONDS + TICK_SECONDS + 15  # not as long as the fetch may wait
     assert code_of(broker, session) in {INVALID_SESSION_EPOCH, SESSION_ID_NOT_FOUND}  # it closes in its turn
 
 
