@@ -17,7 +17,11 @@ def main() -> None:
     """Print a line after joining, and then one line for each command on standard input."""
     bootstrap, topic, group = sys.argv[1:]
     consumer = kafka.KafkaConsumer(
-        topic, bootstrap_servers=bootstrap, group_id=group, enable_auto_commit=False
+        topic,
+        bootstrap_servers=bootstrap,
+        group_id=group,
+        enable_auto_commit=False,
+        metadata_max_age_ms=5000,  # see `moving.consume_kafka_python`
     )
     while not consumer.assignment():
         consumer.poll(500)

@@ -328,8 +328,17 @@ def consume_aiokafka(bootstrap: str, received: Received, ended: threading.Event)
 
 
 def consume_kafka_python(bootstrap: str, received: Received, ended: threading.Event) -> None:
+    """Run kafka-python. Its metadata is young.
+
+    kafka-python 3.0.12 forgets that it needs the metadata of its topics if it is told of them while a
+    Metadata response is on its way. Then it reads nothing until its metadata has the maximum age, five
+    minutes by default.
+    """
     consumer = KafkaConsumer(
-        bootstrap_servers=bootstrap, fetch_max_wait_ms=100, isolation_level="read_committed"
+        bootstrap_servers=bootstrap,
+        fetch_max_wait_ms=100,
+        isolation_level="read_committed",
+        metadata_max_age_ms=5000,
     )
     partitions = [KafkaPythonPartition(TOPIC, at) for at in range(received.partitions)]
     consumer.assign(partitions)

@@ -53,7 +53,9 @@ import sys
 from kafka import KafkaConsumer, TopicPartition
 
 bootstrap, topic, partitions, count = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
-consumer = KafkaConsumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest", fetch_max_wait_ms=50)
+consumer = KafkaConsumer(
+    bootstrap_servers=bootstrap, auto_offset_reset="earliest", fetch_max_wait_ms=50, metadata_max_age_ms=5000
+)
 consumer.assign([TopicPartition(topic, partition) for partition in range(partitions)])
 while count > 0:
     for records in consumer.poll(timeout_ms=1000).values():

@@ -45,7 +45,11 @@ from kafka import KafkaConsumer, TopicPartition
 
 bootstrap, topic, partitions = sys.argv[1], sys.argv[2], int(sys.argv[3])
 consumer = KafkaConsumer(
-    bootstrap_servers=bootstrap, client_id="reader", auto_offset_reset="earliest", fetch_max_wait_ms=50
+    bootstrap_servers=bootstrap,
+    client_id="reader",
+    auto_offset_reset="earliest",
+    fetch_max_wait_ms=50,
+    metadata_max_age_ms=5000,
 )
 consumer.assign([TopicPartition(topic, partition) for partition in range(partitions)])
 while True:

@@ -75,6 +75,7 @@ def consume(bootstrap: str, context: ssl.SSLContext) -> None:
         ssl_context=context,
         auto_offset_reset="earliest",
         fetch_max_wait_ms=50,
+        metadata_max_age_ms=5000,  # see `moving.consume_kafka_python`
     )
     seen = 0
     while seen < RECORDS:
