@@ -1,13 +1,13 @@
 """Captures packets on the loopback interface, in the same way as tcpdump."""
 
 import contextlib
+import os
 import socket
 import struct
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from math import inf
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,9 @@ _OUTGOING = 4
 """The value PACKET_OUTGOING of linux/if_packet.h. The loopback interface shows each packet twice; the
 outgoing copy is skipped."""
 _BUFFER = 64 << 20
+_SO_RCVBUFFORCE = 33
+"""A socket option of asm-generic/socket.h: a buffer above the limit for all users (net.core.rmem_max)."""
+_DISCARD = "127.0.0.1", 9
 _ETHERNET = 14
 
 
@@ -31,28 +34,34 @@ def sniffed(file: Path, *ports: int) -> Iterator[None]:
         found = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(_ALL))
     except PermissionError:
         pytest.skip("this user may not capture packets")
-    until = inf
+    end = os.urandom(16)
     with found, file.open("wb") as out:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER)
+        with contextlib.suppress(PermissionError):
+            found.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _BUFFER)
         found.bind(("lo", 0))
-        found.settimeout(0.2)
         out.write(struct.pack("<IHHiIII", 0xA1B23C4D, 2, 4, 0, 0, 1 << 18, 1))
 
         def run() -> None:
-            while time.monotonic() < until:
-                with contextlib.suppress(TimeoutError):
-                    packet, (_, _, kind, *_) = found.recvfrom(1 << 18)
-                    if kind != _OUTGOING and set(_ports(packet)) & set(ports):
-                        second, rest = divmod(time.time_ns(), 1_000_000_000)
-                        out.write(struct.pack("<4I", second, rest, len(packet), len(packet)) + packet)
+            packet = b""
+            while not packet.endswith(end):
+                packet, (_, _, kind, *_) = found.recvfrom(1 << 18)
+                if kind != _OUTGOING and set(_ports(packet)) & set(ports):
+                    second, rest = divmod(time.time_ns(), 1_000_000_000)
+                    out.write(struct.pack("<4I", second, rest, len(packet), len(packet)) + packet)
 
         thread = threading.Thread(target=run)
         thread.start()
         try:
             yield
         finally:
-            until = time.monotonic() + 1  # others use loopback, too: it may never be silent
-            thread.join()
+            time.sleep(1)  # connections are still being closed
+            # Others use loopback, too: it may never be silent. So a packet marks the end; it may be dropped.
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as marks:
+                while thread.is_alive():
+                    with contextlib.suppress(ConnectionRefusedError):
+                        marks.sendto(end, _DISCARD)
+                    thread.join(1)
 
 
 def _ports(packet: bytes) -> tuple[int, ...]:
