@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 from io import StringIO
-from itertools import count
+from itertools import count, pairwise
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -427,10 +427,11 @@ class TestProcesses:
 
     def test_cpu_is_counted_finer_than_the_clock_ticks(self) -> None:
         spent = []
-        for _ in range(2):
+        for _ in range(20):
             spent.append(ProcessMeter(os.getpid()).cpu)
             sum(range(20_000))
-        assert 0 < spent[1] - spent[0] < 0.01
+        # Now and then the process does more meanwhile: it collects garbage, say.
+        assert 0 < min(after - before for before, after in pairwise(spent)) < 0.01
 
     def test_cpu_is_told_by_where_it_was_spent(self) -> None:
         assert Times(3.0, 5.0).kernel_since(Times(2.0, 2.0)) == 75.0
