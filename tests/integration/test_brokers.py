@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.fetching import Fetcher
 from tests.integration.wire import ProduceError, Record, Wire, message_set, record_batch
 from tools.gateway import GatewayProcess
 from tools.kafka import LATEST, Broker, Cluster
@@ -65,6 +66,19 @@ def test_each_release_is_administered(broker_of: BrokerOf, release: str) -> None
         admin.delete_topic(topic)
         admin.create_topic(topic, assignment={0: [1]})
         assert admin.leaders(topic) == {0: 1}
+
+
+def test_a_topic_is_served_when_it_is_there(broker: Broker) -> None:
+    """A broker names itself as leader of new partitions before it leads them: of many, seconds before."""
+    with Admin(broker.address) as admin, Fetcher(broker.address, "served", 150) as fetcher:
+        for partitions in (100, 150):
+            if partitions == 100:
+                admin.create_topic("served", partitions=partitions)
+            else:
+                admin.add_partitions("served", partitions)
+            errors = [data.error_code for data in fetcher.fetch(max_wait_ms=0).topics[0].partitions]
+            assert errors[:partitions] == [0] * partitions
+        admin.delete_topic("served")
 
 
 def test_message_sets_are_taken_by_old_brokers_alone(broker: Broker, broker_of: BrokerOf) -> None:

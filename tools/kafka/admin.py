@@ -2,7 +2,7 @@
 
 The request versions are those that brokers from 1.0 to 4.3 support. Exceptions: quotas need a broker of 2.6,
 moving leaders 2.4, topic ids 2.8. Each method returns when the metadata of all brokers show the change, if
-metadata show it at all.
+metadata show it at all. New leaders then serve their partitions, too.
 """
 
 import struct
@@ -30,7 +30,7 @@ DESCRIBE_QUOTAS, ALTER_QUOTAS = 48, 49
 TOPIC_RESOURCE = 2
 TOPIC_ALREADY_EXISTS, ELECTION_NOT_NEEDED = 36, 84
 
-PATIENCE = 30.0
+PATIENCE = 60.0
 """The time limit in seconds until the metadata of every broker shows a change."""
 
 
@@ -69,7 +69,7 @@ class Admin:
         assignment: Mapping[int, Sequence[int]] | None = None,
         config: Mapping[str, object] | None = None,
     ) -> None:
-        """Create a topic and wait until every broker knows all its leaders.
+        """Create a topic and wait until every broker knows all its leaders, and these lead.
 
         Args:
             name: of the topic.
@@ -95,6 +95,7 @@ class Admin:
                 _check(what, code, message)
         expected = len(assigned) or partitions
         self._await(f"{name} has {expected} leaders", lambda state: _led(state, name) == expected, name)
+        self._await_leading(name)
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic. Wait until no broker knows it and its name is free again."""
@@ -121,13 +122,14 @@ class Admin:
         return reader.int16() != TOPIC_ALREADY_EXISTS
 
     def add_partitions(self, name: str, total: int) -> None:
-        """Add partitions to a topic, up to `total`. Wait until every broker knows their leaders."""
+        """Add partitions to a topic, up to `total`. Wait until all brokers know their leaders, who lead."""
         body = array([string(name) + struct.pack(">i", total) + b"\xff\xff\xff\xff"])  # null: brokers assign
         reader = self._controller_call(CREATE_PARTITIONS, 0, body + struct.pack(">i?", 20_000, False))
         reader.int32()  # throttle
         for _ in range(reader.int32()):
             _check(f"add partitions to {reader.string()}", reader.int16(), reader.string())
         self._await(f"{name} has {total} leaders", lambda state: _led(state, name) == total, name)
+        self._await_leading(name)
 
     def delete_records(self, name: str, before: Mapping[int, int]) -> dict[int, int]:
         """Delete records before some offsets. Return the new log start offsets, by partition.
@@ -247,7 +249,9 @@ class Admin:
         self._await(f"{name} is on {orders}", holds, name)
 
     def elect(self, name: str, leaders: Mapping[int, int]) -> None:
-        """Make the first replica of each partition its leader. Wait until every broker knows the new leaders.
+        """Make the first replica of each partition its leader.
+
+        Wait until every broker knows the new leaders, and these lead.
 
         Args:
             name: the name of the topic.
@@ -269,6 +273,7 @@ class Admin:
             return all(led[partition] == node_id for partition, node_id in leaders.items())
 
         self._await(f"{name} is led by {leaders}", holds, name)
+        self._await_leading(name)
 
     def leaders(self, name: str) -> dict[int, int]:
         """Return the node id of each partition's leader, by partition. -1 if it has no leader."""
@@ -340,6 +345,26 @@ class Admin:
                 _check(f"reassign {name}-{partition}", reader.int16(), reader.compact_string())
                 reader.tags()
             reader.tags()
+
+    def _await_leading(self, name: str) -> None:
+        """Wait until the leaders of a topic serve it. Metadata name them earlier, sometimes by seconds."""
+        self._await_each(f"each leader of {name} leads", lambda node_id: self._leads(name, node_id))
+
+    def _leads(self, name: str, node_id: int) -> bool:
+        """Return whether a broker serves all partitions of a topic whose leader it is."""
+        led = [partition for partition, leader in self.leaders(name).items() if leader == node_id]
+        if not led:
+            return True
+        places = array([struct.pack(">iq", partition, -1) for partition in led])
+        body = struct.pack(">i", -1) + array([string(name) + places])
+        reader = BodyReader(self._node(node_id).call(LIST_OFFSETS, 1, body), 4)
+        reader.string()
+        errors = []
+        for _ in range(reader.int32()):
+            reader.int32()
+            errors.append(reader.int16())
+            reader.read(8 + 8)  # timestamp, offset
+        return not any(errors)
 
     def _await(self, what: str, holds: Callable[[ClusterState], bool], *topics: str) -> None:
         """Wait until a condition is true for the metadata of every broker of the cluster.
