@@ -176,6 +176,25 @@ def test_a_slow_peer_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     run(scene())
 
 
+def test_a_peer_is_not_closed_because_its_response_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene() -> None:
+        async with (
+            stub_broker() as broker,
+            gateway(broker.address) as gate,
+            admin_of(gate) as (port, end),
+        ):
+            monkeypatch.setattr(admin, "REQUEST_SECONDS", 0.2)
+
+            async def takes_long(_query: str) -> admin.Response:
+                await asyncio.sleep(0.5)
+                return HTTPStatus.OK, "text/plain", b"at last\n"
+
+            end._routes["/livez"] = takes_long
+            assert await get(port, "/livez") == (200, "at last\n")
+
+    run(scene())
+
+
 def test_a_peer_that_does_not_read_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scene() -> None:
         async with (
