@@ -102,7 +102,7 @@ def test_records_come_back_byte_for_byte(broker: Broker) -> None:
     ]
     batch = record_batch(records)
     with Admin(broker.address) as admin, Wire(broker.host, broker.port) as wire:
-        admin.create_topic("bytes")
+        admin.create_topic("bytes", config={"retention.ms": -1})
         wire.produce_unacknowledged("bytes", 0, batch)
         assert wire.produce("bytes", 0, batch) == 2
         partition = b"\0\0\0\0" + bytes(8) + (1 << 20).to_bytes(4)

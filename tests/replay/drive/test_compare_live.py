@@ -32,7 +32,8 @@ def fill(address: str) -> None:
     """
     with Admin(address) as admin:
         for topic in TOPICS:
-            admin.create_topic(topic, partitions=PARTITIONS)
+            # The records are years old: from its first look on, retention would delete them.
+            admin.create_topic(topic, partitions=PARTITIONS, config={"retention.ms": -1})
     producer = Producer({"bootstrap.servers": address, "compression.type": "none"})
     for number in range(RECORDS):
         topic, partition = TOPICS[number % 2], number // 2 % PARTITIONS
