@@ -28,7 +28,7 @@ CREATE_TOPICS, DELETE_TOPICS, DELETE_RECORDS, ALTER_CONFIGS, CREATE_PARTITIONS =
 ELECT_LEADERS, INCREMENTAL_ALTER_CONFIGS, ALTER_REASSIGNMENTS = 43, 44, 45
 DESCRIBE_QUOTAS, ALTER_QUOTAS = 48, 49
 TOPIC_RESOURCE = 2
-TOPIC_ALREADY_EXISTS, ELECTION_NOT_NEEDED = 36, 84
+NOT_LEADER, TOPIC_ALREADY_EXISTS, ELECTION_NOT_NEEDED = 6, 36, 84
 
 PATIENCE = 60.0
 """The time limit in seconds until the metadata of every broker shows a change."""
@@ -304,19 +304,26 @@ class Admin:
             timestamp: -1 for the end offset, -2 for the start offset, or a time in ms. For a time, the offset
                 is that of the first record from this time on.
         """
-        found = {}
-        for partition in self.leaders(name):
-            topic = string(name) + array([struct.pack(">iq", partition, timestamp)])
+        return {partition: self._offset(name, partition, timestamp) for partition in self.leaders(name)}
+
+    def _offset(self, name: str, partition: int, timestamp: int) -> int:
+        """Return one offset of a partition. Ask again while a new leader does not know that it is one."""
+        topic = string(name) + array([struct.pack(">iq", partition, timestamp)])
+        deadline = time.monotonic() + PATIENCE
+        while True:
             response = self._leader(name, partition).call(
                 LIST_OFFSETS, 1, struct.pack(">i", -1) + array([topic])
             )
             reader = BodyReader(response, 4)
             reader.string()
             reader.read(4 + 4)
-            _check(f"offset of {name}-{partition}", reader.int16())
-            reader.int64()
-            found[partition] = reader.int64()
-        return found
+            code = reader.int16()
+            if code != NOT_LEADER or time.monotonic() >= deadline:
+                break
+            time.sleep(0.05)
+        _check(f"offset of {name}-{partition}", code)
+        reader.int64()
+        return reader.int64()
 
     def state(self, *topics: str, node_id: int | None = None) -> ClusterState:
         """Return the metadata of the topics.
