@@ -142,7 +142,13 @@ class KafkaPython:
         return int(self._consumer.position(TopicPartition(topic, partition)))
 
     def commit(self) -> None:
-        self._consumer.commit()
+        while True:
+            try:
+                self._consumer.commit()
+            except kafka.errors.RebalanceInProgressError:
+                self.poll()  # the group takes the member in again, and then its offsets
+            else:
+                return
 
     def close(self) -> None:
         self._consumer.close()
