@@ -25,7 +25,7 @@ from tools.kafka.raw import (
     string,
 )
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.integration
 
 RELEASES = {
     "1.0.2": Features(fetch_max=6, offset_fetch_max=3, find_coordinator_max=1),

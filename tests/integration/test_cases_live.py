@@ -18,7 +18,7 @@ from tests.model.asker import Requests, Want, entries, errors, sizes, summary
 from tests.model.wire import ZERO_ID, FetchRequest, FetchResponse, decode_response, encode_request
 from tools.kafka import Broker
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.integration
 
 RATE = 50_000
 """The broker's quota in bytes a second. The broker averages over ten seconds, so a batch of 520 kB slightly

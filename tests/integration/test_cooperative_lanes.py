@@ -23,7 +23,7 @@ from tools.gateway import GatewayProcess
 from tools.kafka import Broker
 from tools.kafka.admin import Admin
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.integration
 
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 QUARTER: Final[KeyRanges] = ((SPACE // 4, SPACE // 2 - 1),)

@@ -22,7 +22,7 @@ from tools.gateway import GatewayProcess
 from tools.kafka import Broker
 from tools.kafka.admin import Admin
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.integration
 
 KEYS: Final = [b"key-%d" % number for number in range(1000)]
 BATCH_BYTES: Final = 16_384

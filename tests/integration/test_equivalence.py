@@ -17,7 +17,7 @@ from tests.clients.runner import Program, Run, Ways, assert_same_records, python
 from tests.integration.bystander import until
 from tools.kafka.admin import Admin
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.integration
 pytest_plugins = ["tests.clients.fixtures"]
 
 SETTLE_SECONDS = 0.5

@@ -19,7 +19,7 @@ from tests.integration.mirror import LIVE_PROPERTIES, Live
 from tools.kafka import Broker
 from tools.kafka.raw import RawConnection, frame
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.integration
 
 RATE = 50_000
 """The broker's quota in bytes a second. The broker averages over ten seconds, so a batch of 520 kB slightly

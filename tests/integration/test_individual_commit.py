@@ -23,7 +23,7 @@ from tools.kafka import Broker
 from tools.kafka.admin import Admin
 from tools.kafka.raw import BodyReader, RawConnection, array, string
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.integration
 
 HALF: Final = SPACE // 2
 LANES: Final = ("low" + suffix(((0, HALF - 1),)), "high" + suffix(((HALF, SPACE - 1),)))
