@@ -16,7 +16,7 @@ KILLS ?= 1000
 # The tests of one file run in one process, since they share a broker. Those with brokers mostly wait.
 # All that share a Spark session run in one process, too (tests/conftest.py).
 PYTEST := $(BIN)/pytest -q --dist loadfile --no-loadscope-reorder
-# The folders of all tests marked integration: five processes read them in half the time that all take.
+# The folders of all tests marked integration: four processes read them in half the time that all take.
 INTEGRATION := tests/integration tests/replay/drive tests/replay/measure/spark tests/tools
 
 # Else each process of a test, such as a gateway, compiles all modules that it imports.
@@ -48,7 +48,7 @@ check: lint  ## format, lint, types, import rules and the quick tests: under a m
 
 test: programs lint  ## everything that CI runs, with real brokers and Python clients
 	$(PYTEST) -n 2 -m 'not integration and not clients and not soak'
-	$(PYTEST) -n 5 -m 'integration and not soak' --durations 10 $(INTEGRATION)
+	$(PYTEST) -n 4 -m 'integration and not soak' --durations 10 $(INTEGRATION)
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check .
