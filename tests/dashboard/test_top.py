@@ -149,13 +149,21 @@ class Terminal:
         code = self.process.wait(WAIT_SECONDS)
         after = termios.tcgetattr(self._slave)
         assert after == self.before, "the terminal is as it was"
+        self._end()
         return code
+
+    def _end(self) -> None:
+        """Read all that the program has written. It is read to its end when nobody has the terminal open."""
+        os.close(self._slave)
+        self._slave = -1
+        self._reader.join(WAIT_SECONDS)
 
     def close(self) -> None:
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
-        os.close(self._slave)
+        if self._slave >= 0:
+            self._end()
         os.close(self._master)
 
 
