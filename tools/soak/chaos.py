@@ -42,7 +42,7 @@ CATCH_UP_SECONDS: Final = 180.0
 COMPLETE_SECONDS: Final = 600.0
 """How much longer a run may take until each kind of disturbance has happened."""
 CALM_SECONDS: Final = 10.0
-"""The time before and after the takeover at the end."""
+"""The least time before and after the takeover at the end."""
 READ_SECONDS: Final = 120.0
 FOLLOWERS_SECONDS: Final = 5.0
 """How many seconds to wait after all replicas are in sync, so that followers have created their sessions."""
@@ -402,16 +402,9 @@ class _SoakRun:
         Their records are not checked.
         """
         try:
-            for half in range(2):
-                until = time.monotonic() + CALM_SECONDS
-                while time.monotonic() < until:
-                    time.sleep(STEP_SECONDS)
-                    for reader in some:
-                        reader.read()
-                if not half:
-                    self._gateways.take_over()
-            held = self._gateways.state().get("sessions", {}).get("held", 0)
-            if not held:
+            self._held(some)
+            self._gateways.take_over()
+            if not (held := self._held(some)):
                 self._disturbances.problems.append("the gateway had no session at the end: nothing to close")
             self._say(f"the gateway holds {held} sessions; ending its clients ...")
             for reader in some:
@@ -419,6 +412,20 @@ class _SoakRun:
         finally:
             for reader in some:
                 reader.close()
+
+    def _held(self, some: list[SoakConsumer]) -> int:
+        """Run consumers for `CALM_SECONDS`, and then until the gateway holds sessions. Return how many.
+
+        The second wait ends after `CATCH_UP_SECONDS` at the latest.
+        """
+        began, held = time.monotonic(), 0
+        while (calm := time.monotonic() - began) < CALM_SECONDS or (not held and calm < CATCH_UP_SECONDS):
+            time.sleep(STEP_SECONDS)
+            for reader in some:
+                reader.read()
+            if calm >= CALM_SECONDS:
+                held = self._gateways.state().get("sessions", {}).get("held", 0)
+        return held
 
     def _sessions_of(self, node_id: int) -> int:
         with self._network.far():
