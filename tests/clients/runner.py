@@ -12,10 +12,13 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeAlias
+from typing import Any, Final, Self, TypeAlias
 
 ROOT = Path(__file__).resolve().parents[2]
 CACHE = Path(os.environ.get("FETCHGATE_CACHE", ROOT / ".cache"))
+
+PATIENCE: Final = 120.0
+"""The time limit of a wait, in seconds. On a busy machine, a program may take half a minute to start."""
 
 Line: TypeAlias = dict[str, Any]
 Place: TypeAlias = tuple[str, int]
@@ -205,7 +208,7 @@ class Run:
         """Return the output lines of one kind, in order."""
         return [line for line in self.lines if line["kind"] == kind]
 
-    def wait(self, wanted: Callable[["Run"], bool], what: str, *, seconds: float = 40) -> None:
+    def wait(self, wanted: Callable[["Run"], bool], what: str, *, seconds: float = PATIENCE) -> None:
         """Wait until ``wanted`` returns True.
 
         Raises:
@@ -225,11 +228,11 @@ class Run:
         last = "\n".join(map(str, self.lines[-5:]))
         return f"{dict(counts)}\n{last}\n" + self.told_on_stderr()
 
-    def wait_records(self, count: int, *, seconds: float = 40) -> None:
+    def wait_records(self, count: int, *, seconds: float = PATIENCE) -> None:
         """Wait until the program has printed ``count`` records."""
         self.wait(lambda run: len(run.of("record")) >= count, f"{count} records", seconds=seconds)
 
-    def wait_ends(self, ends: Mapping[Place, int], *, seconds: float = 40) -> None:
+    def wait_ends(self, ends: Mapping[Place, int], *, seconds: float = PATIENCE) -> None:
         """Wait until every partition has reported its end, at the offset that is in `ends`."""
 
         def reached(run: Run) -> bool:
@@ -254,7 +257,7 @@ class Run:
         self.wait(lambda run: len(run.of(kind)) > before, f"a response to {question}")
         return self.of(kind)[before]
 
-    def stop(self, *, seconds: float = 40) -> None:
+    def stop(self, *, seconds: float = PATIENCE) -> None:
         """Let the program leave gracefully.
 
         Raises:

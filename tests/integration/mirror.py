@@ -23,7 +23,7 @@ from tools.kafka import Broker
 from tools.kafka.admin import Admin
 from tools.kafka.raw import RawConnection, frame
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 """The time limit until a broker shows a change, in seconds."""
 
 LIVE_PROPERTIES: Final = {"transaction.state.log.num.partitions": 1}

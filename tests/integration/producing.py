@@ -18,7 +18,7 @@ not coordinator, concurrent transactions."""
 
 TRANSACTIONAL = 0x10
 CONTROL = 0x20
-PATIENCE = 20.0
+PATIENCE = 60.0
 """The time limit until a broker is ready for a request, in seconds."""
 
 
