@@ -580,7 +580,6 @@ class TestProduced:
 @pytest.mark.integration
 class TestLive:
     def test_records_come_through_every_route_and_latencies_with_them(self) -> None:
-        # Each window has 1 s: the consumer has time for one record of the last window before it stops.
         with BenchStage(seconds=4, quick=True, console=Console(quiet=True)) as stage:
             assert isinstance(stage.broker, Broker)
             rounds, kernel = latency.measured(stage, 200)

@@ -68,8 +68,9 @@ def measured(stage: BenchStage, rate: int) -> tuple[dict[str, list[LatencyWindow
             name: stage.broker.address if proxy is None else proxy.address for name, proxy in proxies.items()
         }
         topics = {name: stack.enter_context(stage.topic(1)) for name in routes}
+        consume = ("tools.bench.load", "consume")
         consumers = {
-            name: stack.enter_context(Load("tools.bench.load", "consume", address, topics[name])).ready()
+            name: stack.enter_context(Load(*consume, address, topics[name], "--rest")).ready()
             for name, address in routes.items()
         }
         cpu: dict[str, list[float]] = {name: [] for name in routes}

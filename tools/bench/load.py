@@ -14,6 +14,7 @@ import struct
 import sys
 import time
 from collections.abc import Callable
+from math import inf
 from typing import Any, Final
 
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -92,8 +93,11 @@ def consume(options: argparse.Namespace) -> Result:
     if not options.first:
         _print_ready()
     latencies: dict[int, list[int]] = {}
-    seen = 0
-    while not _stop_requested():
+    seen, end = 0, inf
+    while seen < end:
+        if end == inf and _stop_requested():
+            end = _end(consumer) if options.rest else 0
+            continue
         message = consumer.poll(POLL)
         if message is None:
             continue
@@ -212,6 +216,11 @@ def _consumer(options: argparse.Namespace) -> Consumer:
     return consumer
 
 
+def _end(consumer: Consumer) -> int:
+    """Return how many records there are in all partitions."""
+    return sum(consumer.get_watermark_offsets(place)[1] for place in consumer.assignment())
+
+
 def _percentiles(values: list[int]) -> Result:
     ordered = sorted(values)
     return {
@@ -260,6 +269,7 @@ def main() -> None:
     parser.add_argument("--pause", type=float, default=0.0)
     parser.add_argument("--stay", action="store_true")
     parser.add_argument("--first", action="store_true", help="print ready after the first record")
+    parser.add_argument("--rest", action="store_true", help="when stopped, first consume what is there")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     options = parser.parse_args()
     print(json.dumps(_KINDS[options.kind](options)), flush=True)
