@@ -41,7 +41,7 @@ def _client(address: str, ca: Authority, pair: Pair | None) -> AdminClient:
 def _get(address: str, path: str, ca: Authority, token: str) -> tuple[int, Any]:
     host, port = address.split(":")
     context = ssl.create_default_context(cafile=ca.file)
-    connection = http.client.HTTPSConnection(host, int(port), timeout=10, context=context)
+    connection = http.client.HTTPSConnection(host, int(port), timeout=60, context=context)
     connection.request("GET", path, headers={"Authorization": f"Bearer {token}"} if token else {})
     response = connection.getresponse()
     body = response.read()
@@ -63,7 +63,7 @@ def test_clients_show_certificates_and_who_watches_a_token(
     gateway.admin = metrics  # what is asked there needs neither TLS nor a token
     with gateway:
         client = _client(gateway.address, ca, alice)
-        assert client.list_topics(timeout=10).brokers
+        assert client.list_topics(timeout=60).brokers
         for wrong, said in (
             (None, "the client shows no certificate: with --client-ca it needs one"),
             (stranger, "the certificate that the client shows is not accepted"),
@@ -95,7 +95,7 @@ def _shown(port: int, ca: Authority) -> str:
     """Return the common name of a listener's certificate, for a client without a server name."""
     context = ssl.create_default_context(cafile=ca.file)
     context.check_hostname = False
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as sock, context.wrap_socket(sock) as tls:
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as sock, context.wrap_socket(sock) as tls:
         certificate: Any = tls.getpeercert()
         return str(dict(field[0] for field in certificate["subject"])["commonName"])
 
@@ -115,15 +115,15 @@ def test_a_broker_s_listener_shows_a_certificate_of_its_own(
     ]
     with GatewayProcess(broker.address, *options, "--workers", "2") as gateway:
         client = _client(gateway.address, ca, None)
-        (listener,) = client.list_topics(timeout=10).brokers.values()
-        client.describe_cluster(request_timeout=10).result()
+        (listener,) = client.list_topics(timeout=60).brokers.values()
+        client.describe_cluster(request_timeout=60).result()
         port = int(gateway.address.rpartition(":")[2])
         assert (_shown(port, ca), _shown(listener.port, ca)) == ("gate", "of-the-broker")
         single.write_text((pair := ca.sign("renewed", "127.0.0.1")).private + pair.chain)
         until(lambda: _shown(listener.port, ca) == "renewed", "the new certificate to be shown")
         expiry = {"certificate": "tls_cert_of", "broker": str(listener.id)}
         assert gateway.metric("fetchgate_certificate_expiry_timestamp_seconds", **expiry) > time.time()
-        assert _client(f"127.0.0.1:{listener.port}", ca, None).list_topics(timeout=10).brokers
+        assert _client(f"127.0.0.1:{listener.port}", ca, None).list_topics(timeout=60).brokers
         del client
         assert gateway.stop() == 0
     checked = subprocess.run(

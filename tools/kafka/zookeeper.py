@@ -7,7 +7,7 @@ from pathlib import Path
 from tools.kafka.process import JavaProcess
 from tools.kafka.settings import HOST, LOG4J, write_properties
 
-START_TIMEOUT = 30.0
+START_TIMEOUT = 120.0
 """Seconds for ZooKeeper to listen on its port. Half a second is usual."""
 
 

@@ -29,9 +29,6 @@ SPARE_DESCRIPTORS: Final = 12
 admin endpoint is in use then."""
 QUIET_SECONDS: Final = 60.0
 """The time in seconds for which a gateway may still have connections after all its clients have left."""
-READY_SECONDS: Final = 120.0
-"""The time limit in seconds for a new gateway to be ready. It is long because all clients compete for the
-processor."""
 TROUBLE: Final = re.compile(r"defect|Traceback|MemoryError|never retrieved")
 
 
@@ -124,7 +121,6 @@ class Gateways:
         """Start a new gateway on the same ports, and end the old one."""
         old = self.current
         new = old.successor()
-        new.start_timeout = READY_SECONDS
         with self.near():
             try:
                 began = time.monotonic()

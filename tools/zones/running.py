@@ -28,8 +28,6 @@ RATE: Final = 20.0
 """Records a second."""
 FAULT_SECONDS: Final = 15.0
 STEP_SECONDS: Final = 0.2
-START_SECONDS: Final = 120.0
-"""The time limit for the gateway to start. The clients of a run keep the machine busy."""
 BEGIN_SECONDS: Final = 90.0
 """The time limit for clients to begin to read."""
 SETTLE_SECONDS: Final = 4.0
@@ -87,9 +85,7 @@ class ZoneRun:
             ids = ",".join(client_id_of(name, program) for name, program in self.programs.items())
             mode = [ids if word == CLIENT_IDS else word for word in MODES[self.mode]]
             options = ["--rack", RACKS[HERE], *mode, "--capture", str(folder)]
-            gateway = GatewayProcess(self.brokers.bootstrap, *options)
-            gateway.start_timeout = START_SECONDS
-            stack.enter_context(gateway)
+            gateway = stack.enter_context(GatewayProcess(self.brokers.bootstrap, *options))
             written = stack.enter_context(Written(self.brokers.bootstrap, topic, RATE))
             readers = stack.enter_context(Readers(self.programs, gateway.address, topic))
             self._watch(topic, written, readers)
