@@ -68,7 +68,7 @@ def tcpdump(file: Path, *ports: int) -> Iterator[Path | None]:
             _wait_written(file, ports[-1])
     finally:
         process.send_signal(signal.SIGINT)
-        assert "\n0 packets dropped by kernel" in process.communicate(timeout=20)[1] or not line
+        assert "\n0 packets dropped by kernel" in process.communicate(timeout=60)[1] or not line
         reaper.forget(process.pid)
 
 

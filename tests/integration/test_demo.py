@@ -207,11 +207,11 @@ def test_ctrl_c_leaves_nothing_behind(module: str, length: tuple[str, ...], step
         children = psutil.Process(process.pid).children(recursive=True)
         assert len(children) >= 1 + started  # and a broker
         process.send_signal(signal.SIGINT)
-        rest = process.communicate(timeout=60)[0]
+        rest = process.communicate(timeout=200)[0]
     finally:
         process.kill()
         process.wait()
     assert process.returncode == 130
     assert "demo: interrupted; everything that it started was stopped" in rest
-    psutil.wait_procs(children, timeout=10)
+    psutil.wait_procs(children, timeout=60)
     assert [child for child in children if child.is_running()] == []

@@ -230,7 +230,7 @@ class GroupMembers:
         """Return the end of each partition's log."""
         found = {}
         for number in range(self.kind.partitions):
-            _, found[number] = self._asks.get_watermark_offsets(TopicPartition(self.name, number), timeout=20)
+            _, found[number] = self._asks.get_watermark_offsets(TopicPartition(self.name, number), timeout=60)
         return found
 
     def _start(self, slot: _ChaosSlot) -> None:
