@@ -8,7 +8,7 @@ from tests.clients.programs import PROGRAMS
 from tests.clients.runner import Program, Ways, assert_same_records
 from tools.gateway import GatewayProcess
 
-pytestmark = [pytest.mark.clients, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.clients
 pytest_plugins = ["tests.clients.fixtures"]
 
 

@@ -14,7 +14,7 @@ from tests.integration.mirror import Live
 from tools.gateway import GatewayProcess
 from tools.kafka import Broker
 
-pytestmark = [pytest.mark.clients, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.clients
 
 ALL = (*PROGRAMS, "confluent-kafka", "aiokafka", "kafka-python", "kafka-python-2.0.2")
 

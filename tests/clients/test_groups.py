@@ -18,7 +18,7 @@ from tools.gateway import GatewayProcess
 from tools.kafka import Broker
 from tools.kafka.admin import Admin
 
-pytestmark = [pytest.mark.clients, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.clients
 
 RECORDS: Final = 2_000
 KEYS: Final = 101

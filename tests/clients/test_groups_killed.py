@@ -7,7 +7,7 @@ import pytest
 
 from tools.soak.groups.mixed import Plan, run
 
-pytestmark = [pytest.mark.clients, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.clients
 
 
 def test_no_record_is_lost_while_members_of_seven_libraries_are_killed() -> None:

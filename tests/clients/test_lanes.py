@@ -15,7 +15,7 @@ from tests.clients.runner import Run, Ways, assert_same_records
 from tools.gateway import GatewayProcess
 from tools.kafka import Cluster
 
-pytestmark = [pytest.mark.clients, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.clients
 pytest_plugins = ["tests.clients.fixtures"]
 
 

@@ -12,7 +12,7 @@ from tests.clients.predicted_zones import assert_predicted, zoned_cluster
 from tests.clients.programs import PROGRAMS
 from tools.kafka import Cluster
 
-pytestmark = [pytest.mark.clients, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.clients
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ from tests.integration.test_rack_reads_live import (
 from tools.gateway import GatewayProcess
 from tools.kafka.raw import BodyReader, RawConnection, string
 
-pytestmark = [pytest.mark.clients, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.clients
 
 RECORDS: Final = 40
 FIND_COORDINATOR: Final = 10

@@ -17,7 +17,7 @@ from tools.kafka import LATEST, Broker
 from tools.kafka.admin import Admin
 from tools.kafka.jars import LOGGER, fetch_as
 
-pytestmark = [pytest.mark.clients, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.clients
 RECORDS: Final = 3_000
 PARTS: Final = 6
 """The number of parts in which the records are produced while the application runs. The application is

@@ -21,13 +21,11 @@ group read records again.
 GATEWAYS = (2, 3, 8)
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", [1, 2, LATE_COMMIT, *CUT_OFF_BEFORE_THE_SYNC])
 def test_nothing_is_lost_and_nothing_that_was_committed_comes_again(seed: int) -> None:
     _holds(seed)
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("gateways", GATEWAYS)
 @pytest.mark.parametrize("seed", [1, 2])
 def test_the_same_with_several_gateways_whose_clocks_differ(seed: int, gateways: int) -> None:
@@ -35,7 +33,6 @@ def test_the_same_with_several_gateways_whose_clocks_differ(seed: int, gateways:
     _holds(seed, gateways)
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(("seed", "gateways"), [(1, 1), (12, 8)])
 def test_the_same_with_incremental_rebalancing(seed: int, gateways: int) -> None:
     """Cases 54 to 67. Members commit for what they have to release after the rebalance."""

@@ -1,6 +1,5 @@
 """Slots: their text, and which of them count for a partition."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -95,7 +94,6 @@ def test_slots_of_another_plan_or_beyond_the_number_do_not_count() -> None:
     assert resolved(ORDERS, Committed(theirs, "", PLAN), {0: {ORDERS: stored}}).at(0) == 900
 
 
-@pytest.mark.timeout(60)
 def test_a_map_that_claims_any_number_of_slots_costs_no_more_than_the_slots_that_were_read() -> None:
     """Anyone who may commit for the group can write such a map."""
     plan = Plan(PLAN.id, 2**63)

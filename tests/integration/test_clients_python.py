@@ -19,7 +19,7 @@ from tests.clients.dataset import (
 from tests.clients.runner import Line, Program, Ways, assert_same_records
 from tools.gateway import GatewayProcess
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.integration
 pytest_plugins = ["tests.clients.fixtures"]
 
 

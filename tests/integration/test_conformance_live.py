@@ -20,7 +20,7 @@ from tests.model.asker import Requests, Want, entries, errors, lines, sizes
 from tests.model.wire import ZERO_ID, FetchRequest, FetchResponse, decode_response, encode_request, find_tag
 from tools.kafka import Broker, Cluster
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.integration
 
 UNTIL_A_SESSION = 4
 """Fetches until a session. The first one comes before the broker's versions are known."""

@@ -13,7 +13,7 @@ from tools.gateway import GatewayProcess
 from tools.kafka import Broker
 from tools.kafka.admin import Admin
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.integration
 
 DOUBLINGS: Final = 10
 """How often librdkafka doubles its fetch limit, beginning with the default, before it gives up."""

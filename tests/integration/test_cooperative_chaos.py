@@ -8,7 +8,7 @@ import pytest
 
 from tools.soak.groups.chaos import chaos, summary
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.integration
 
 KILLS = 12
 GROUPS = 4

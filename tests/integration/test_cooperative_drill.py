@@ -15,7 +15,7 @@ from tools.gateway import GatewayProcess
 from tools.kafka import Broker
 from tools.kafka.admin import Admin
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.integration
 
 PAGE = Path(__file__).parents[2] / "docs" / "users" / "cooperative.md"
 KEYS = {f"order-{number}" for number in range(1, 10)}

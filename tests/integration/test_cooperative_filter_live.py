@@ -16,7 +16,7 @@ from tests.integration.mirror import LIVE_PROPERTIES, Live
 from tests.integration.producing import CONTROL
 from tools.kafka import Broker
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.integration
 
 CODECS: Final = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 LANES: Final = 4

@@ -19,7 +19,7 @@ from tools.gateway import GatewayProcess
 from tools.kafka import Broker
 from tools.kafka.admin import Admin
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.integration
 
 RECORDS: Final = 3_000
 BATCHES_UNTIL_SHARED: Final = 10

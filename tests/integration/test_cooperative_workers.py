@@ -21,7 +21,7 @@ from tools.kafka import Broker
 
 __all__ = ["broker", "group", "place", "topic"]
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.integration
 
 WORKERS = 3
 

@@ -95,7 +95,6 @@ def test_a_short_demo_of_a_cooperative_group_keeps_what_it_promises() -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(400)
 def test_a_short_demo_of_zones_loses_no_record_and_keeps_them_in_the_zone() -> None:
     """The demo loses no record. Its exit code is 0 only if clients read in their zone while nothing fails.
 

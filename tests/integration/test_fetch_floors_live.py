@@ -20,7 +20,7 @@ from tests.integration.producing import record_batch
 from tools.gateway import GatewayProcess
 from tools.kafka import Broker
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.integration
 
 VALUE: Final = bytes(1000)
 BATCH: Final = len(record_batch([VALUE]))

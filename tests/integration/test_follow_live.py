@@ -21,9 +21,6 @@ from tools.kafka import Cluster
 from tools.kafka.admin import Admin
 from tools.kafka.raw import FETCH, METADATA, BodyReader, RawConnection, array, string
 
-pytestmark = pytest.mark.timeout(300)
-"""The time limit in seconds is high, because three brokers have to start."""
-
 FETCH_VERSION: Final = 11
 """The last Fetch version that is not flexible. Sarama uses it, and also librdkafka before KIP-951."""
 WAIT_MS: Final = 200

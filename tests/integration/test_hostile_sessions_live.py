@@ -27,7 +27,7 @@ from tools.kafka import Broker
 from tools.kafka.admin import Admin
 from tools.kafka.raw import RawConnection, frame
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.integration
 
 SLOTS = 80
 PARTITIONS = 20

@@ -24,7 +24,7 @@ from tools.gateway import GatewayProcess
 from tools.kafka import LATEST, Broker
 from tools.kafka.admin import Admin
 
-pytestmark = [pytest.mark.integration, pytest.mark.soak, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.integration, pytest.mark.soak]
 
 TOPIC: Final = "incidents"
 WITHIN: Final = 10.0

@@ -28,7 +28,6 @@ from tools.netns import Namespace
 pytestmark = [
     pytest.mark.soak,
     pytest.mark.integration,
-    pytest.mark.timeout(600),
     pytest.mark.skipif(bool(LACKING), reason=LACKING),
     pytest.mark.skipif(bool(ABSENT_API), reason=f"no {' and no '.join(ABSENT_API)} here"),
     pytest.mark.skipif(HELM is None, reason="no helm here"),

@@ -10,7 +10,7 @@ from tests.clients.runner import Program, Ways
 from tools.gateway import GatewayProcess
 from tools.kafka import Cluster
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.integration
 pytest_plugins = ["tests.clients.fixtures"]
 
 

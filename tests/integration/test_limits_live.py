@@ -18,7 +18,7 @@ from tools.gateway import GatewayProcess
 from tools.kafka import Broker
 from tools.kafka.raw import RawConnection
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.integration
 
 PARTITIONS: Final = 200
 AT_ONCE: Final = 5

@@ -14,7 +14,7 @@ from tools.bench.processes import HOST, BenchGateway
 from tools.kafka import Broker
 from tools.kafka.raw import RawConnection
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.integration
 
 CLIENTS: Final = 40
 SPARE: Final = 12_000_000

@@ -12,8 +12,6 @@ from tests.clients.predicted_zones import assert_predicted, zoned_cluster
 from tests.clients.runner import AIOKAFKA, CONFLUENT, KAFKA_PYTHON, Program
 from tools.kafka import Cluster
 
-pytestmark = pytest.mark.timeout(300)
-
 
 @pytest.fixture(scope="module")
 def zoned() -> Iterator[Cluster]:

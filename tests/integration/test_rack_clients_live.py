@@ -35,8 +35,6 @@ from tools.kafka.admin import Admin
 from tools.zones.brokers import Brokers as LaggingBrokers
 from tools.zones.readers import usual
 
-pytestmark = pytest.mark.timeout(300)
-
 PROGRAMS: Final = [AIOKAFKA, CONFLUENT, KAFKA_PYTHON]
 CLIENT_IDS: Final = ("aiokafka", "librdkafka", "kafka-python-3", "kafka-python-2")
 OPTIONS: Final = ("--rack", f"R{HERE}", "--rack-clients", ",".join(CLIENT_IDS))

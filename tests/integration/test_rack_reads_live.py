@@ -22,8 +22,6 @@ from tools.kafka import NEAREST, Cluster
 from tools.kafka.admin import Admin
 from tools.kafka.raw import RawConnection
 
-pytestmark = pytest.mark.timeout(300)
-
 HERE: Final = 2
 """The broker in the gateway's rack."""
 OPTIONS: Final = ("--rack", f"R{HERE}", "--rack-reads", "client")

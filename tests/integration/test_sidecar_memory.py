@@ -16,7 +16,7 @@ from tools.kafka import Broker
 from tools.kafka.admin import Admin
 from tools.kafka.raw import RawConnection
 
-pytestmark = [pytest.mark.integration, pytest.mark.soak, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.integration, pytest.mark.soak]
 
 MANIFEST: Final = Path(__file__).parents[2] / "tools" / "deploy" / "kubernetes" / "base" / "deployment.yaml"
 TOPIC: Final = "large"

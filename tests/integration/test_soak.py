@@ -6,7 +6,7 @@ from tools.soak.chaos import NODES, soak
 
 pytestmark = [
     pytest.mark.integration,
-    pytest.mark.timeout(600),
+    pytest.mark.timeout(1200),
     pytest.mark.filterwarnings("ignore:read_text is deprecated"),  # in kafka-python
 ]
 

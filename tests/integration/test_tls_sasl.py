@@ -40,8 +40,6 @@ from tools.kafka import Broker
 from tools.kafka.admin import Admin
 from tools.kafka.raw import BodyReader, RawConnection, frame, request, string
 
-pytestmark = pytest.mark.timeout(180)
-
 T = TypeVar("T")
 
 TOPIC: Final = "secured"

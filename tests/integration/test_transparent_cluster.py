@@ -39,7 +39,7 @@ from tools.kafka.raw import RawConnection
 from tools.kafka.settings import PROTOCOL_MAP
 from tools.netns import Namespace, veth
 
-pytestmark = [pytest.mark.skipif(bool(LACKING), reason=LACKING), pytest.mark.timeout(300)]
+pytestmark = pytest.mark.skipif(bool(LACKING), reason=LACKING)
 
 NODES: Final = (1, 2, 3)
 HOSTS: Final = {"IPv4": "10.79.0.{}", "IPv6": "fd79::{}"}

@@ -24,7 +24,7 @@ from tools.kafka.settings import PROTOCOL_MAP
 from tools.netns import Namespace, veth
 from tools.netns.counters import Counters
 
-pytestmark = [pytest.mark.skipif(bool(LACKING), reason=LACKING), pytest.mark.timeout(300)]
+pytestmark = pytest.mark.skipif(bool(LACKING), reason=LACKING)
 
 RACKS: Final = {1: "R1", 2: "R2", 3: "R3"}
 OWN: Final = "R2"

@@ -152,7 +152,6 @@ def test_each_block_is_a_command_its_output_or_a_setting() -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(600)
 def test_the_benchmark_runs_as_it_is_written() -> None:
     run = subprocess.run(
         shlex.split(".venv/bin/python -m tools.bench --only alternatives"),

@@ -118,7 +118,6 @@ def measure(master: str, *arguments: str, **environment: str) -> subprocess.Comp
 
 @pytest.mark.integration
 @pytest.mark.soak
-@pytest.mark.timeout(400)
 def test_any_master_gives_the_same_and_nothing_is_left(tmp_path: Path) -> None:
     ran = [measure(master, TMPDIR=str(tmp_path)) for master in ("local[1]", "local-cluster[2,1,1024]")]
     expected = here(work(CAPTURE))
