@@ -175,7 +175,7 @@ class AdminEndpoint:
     async def _response(self, reader: asyncio.StreamReader) -> tuple[Response, bool]:
         """Return the response to a request, and whether to send its body (not for HEAD)."""
         try:
-            # Its own work does not count: on a busy machine, a large /state takes seconds.
+            # The gateway's own work does not count: on a busy machine, a large /state takes seconds.
             async with asyncio.timeout(REQUEST_SECONDS):
                 head = await reader.readuntil(b"\r\n\r\n")
         except asyncio.LimitOverrunError:
