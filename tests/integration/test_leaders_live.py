@@ -28,8 +28,8 @@ from tools.kafka.metadata import request_metadata
 from tools.kafka.raw import METADATA, BodyReader, RawConnection, array, compact_array, compact_string, string
 
 SECONDS: Final = float(os.environ.get("LEADERS_SECONDS", "0"))
-pytestmark = pytest.mark.timeout(300 + SECONDS)
-"""The time limit of each test is longer here, because starting three brokers takes long."""
+pytestmark = pytest.mark.timeout(600 + SECONDS)
+"""Leaders may be moved for longer than a test usually has."""
 
 PARTITIONS: Final = 100 if SECONDS else 12
 ROTATIONS: Final = 12

@@ -20,7 +20,7 @@ STEPS = int(os.environ.get("STEPS", "400"))
 SEED = int(os.environ.get("STEPS_SEED", "1"))
 SLOTS = 16
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300 + STEPS // 5)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600 + STEPS // 5)]
 
 
 def test_any_steps_are_those_of_a_broker_with_sessions() -> None:
