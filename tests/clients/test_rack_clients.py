@@ -11,7 +11,6 @@ import pytest
 
 from tests.clients.programs import PROGRAMS
 from tests.clients.runner import AIOKAFKA, Program, Run, assert_same_records
-from tests.integration.bystander import until
 from tests.integration.test_rack_reads_live import (
     HERE,
     PARTITIONS,
@@ -21,12 +20,11 @@ from tests.integration.test_rack_reads_live import (
     record_bytes,
 )
 from tools.gateway import GatewayProcess
-from tools.kafka.raw import BodyReader, RawConnection, string
+from tools.kafka.admin import Admin
 
 pytestmark = pytest.mark.clients
 
 RECORDS: Final = 40
-FIND_COORDINATOR: Final = 10
 CLIENTS: Final = ("kafka-go", "franz-go", "kafkajs", "platformatic", "sarama", "java", "aiokafka")
 
 
@@ -34,14 +32,9 @@ CLIENTS: Final = ("kafka-go", "franz-go", "kafkajs", "platformatic", "sarama", "
 def brokers() -> Iterator[Brokers]:
     """Three brokers in three racks. They have the topic for the offsets of groups: KafkaJS needs it."""
     with make_brokers({}) as found:
-        broker = found.cluster.broker(HERE)
-        with RawConnection(broker.host, broker.port) as connection:
-            until(lambda: _has_coordinator(connection), "there is no coordinator")
+        with Admin(found.cluster.bootstrap) as admin:
+            admin.await_coordinator("group")
         yield found
-
-
-def _has_coordinator(connection: RawConnection) -> bool:
-    return BodyReader(connection.call(FIND_COORDINATOR, 0, string("group"))).int16() == 0
 
 
 @pytest.fixture(scope="module", params=CLIENTS)

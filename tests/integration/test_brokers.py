@@ -71,13 +71,14 @@ def test_each_release_is_administered(broker_of: BrokerOf, release: str) -> None
 def test_a_topic_is_served_when_it_is_there(broker: Broker) -> None:
     """A broker names itself as leader of new partitions before it leads them: of many, seconds before."""
     with Admin(broker.address) as admin, Fetcher(broker.address, "served", 150) as fetcher:
-        for partitions in (100, 150):
-            if partitions == 100:
-                admin.create_topic("served", partitions=partitions)
-            else:
-                admin.add_partitions("served", partitions)
-            errors = [data.error_code for data in fetcher.fetch(max_wait_ms=0).topics[0].partitions]
-            assert errors[:partitions] == [0] * partitions
+
+        def errors() -> list[int]:
+            return [data.error_code for data in fetcher.fetch(max_wait_ms=0).topics[0].partitions]
+
+        admin.create_topic("served", partitions=100)
+        assert errors()[:100] == [0] * 100
+        admin.add_partitions("served", 150)
+        assert errors()[:150] == [0] * 150
         admin.delete_topic("served")
 
 

@@ -4,7 +4,6 @@ import asyncio
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from functools import partial
 from itertools import count
 from typing import Final, Protocol
 
@@ -17,7 +16,6 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from proxy.cooperative.declared import suffix
 from proxy.cooperative.key_hash import SPACE, murmur2
 from proxy.cooperative.positions import read_committed
-from tests.integration.bystander import until
 from tools.gateway import GatewayProcess
 from tools.kafka import Broker
 from tools.kafka.admin import Admin
@@ -28,25 +26,16 @@ pytestmark = pytest.mark.integration
 HALF: Final = SPACE // 2
 LANES: Final = ("low" + suffix(((0, HALF - 1),)), "high" + suffix(((HALF, SPACE - 1),)))
 RECORDS: Final = 1_000
-OFFSET_FETCH, FIND_COORDINATOR = 9, 10
+OFFSET_FETCH: Final = 9
 _numbers = count()
 
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Broker]:
     with Broker() as broker:
-        # A broker names a coordinator before it is one. Until then, librdkafka gives up, direct as well.
-        until(partial(coordinates, broker), "a coordinator of the group")
+        with Admin(broker.address) as admin:
+            admin.await_coordinator("billing")
         yield broker
-
-
-def coordinates(broker: Broker) -> bool:
-    """Return whether a broker responds to requests of the group. If not, let it create the offsets topic."""
-    with RawConnection(broker.host, broker.port) as connection:
-        connection.call(FIND_COORDINATOR, 0, string("billing"))
-        response = BodyReader(connection.call(OFFSET_FETCH, 2, string("billing") + array([])))
-    response.int32()  # no topics
-    return response.int16() == 0
 
 
 @pytest.fixture(scope="module")

@@ -27,6 +27,7 @@ from tools.kafka.raw import (
 CREATE_TOPICS, DELETE_TOPICS, DELETE_RECORDS, ALTER_CONFIGS, CREATE_PARTITIONS = 19, 20, 21, 33, 37
 ELECT_LEADERS, INCREMENTAL_ALTER_CONFIGS, ALTER_REASSIGNMENTS = 43, 44, 45
 DESCRIBE_QUOTAS, ALTER_QUOTAS = 48, 49
+OFFSET_FETCH, FIND_COORDINATOR = 9, 10
 TOPIC_RESOURCE = 2
 NOT_LEADER, TOPIC_ALREADY_EXISTS, ELECTION_NOT_NEEDED = 6, 36, 84
 
@@ -308,22 +309,47 @@ class Admin:
 
     def _offset(self, name: str, partition: int, timestamp: int) -> int:
         """Return one offset of a partition. Ask again while a new leader does not know that it is one."""
-        topic = string(name) + array([struct.pack(">iq", partition, timestamp)])
         deadline = time.monotonic() + PATIENCE
         while True:
-            response = self._leader(name, partition).call(
-                LIST_OFFSETS, 1, struct.pack(">i", -1) + array([topic])
-            )
-            reader = BodyReader(response, 4)
-            reader.string()
-            reader.read(4 + 4)
-            code = reader.int16()
+            leader = self.leaders(name)[partition]
+            code, offset = self._list_offsets(name, leader, [partition], timestamp)[partition]
             if code != NOT_LEADER or time.monotonic() >= deadline:
-                break
+                _check(f"offset of {name}-{partition}", code)
+                return offset
             time.sleep(0.05)
-        _check(f"offset of {name}-{partition}", code)
-        reader.int64()
-        return reader.int64()
+
+    def _list_offsets(
+        self, name: str, node_id: int, partitions: Sequence[int], timestamp: int
+    ) -> dict[int, tuple[int, int]]:
+        """Ask a broker for one offset of each partition. Return error code and offset, by partition."""
+        places = array([struct.pack(">iq", partition, timestamp) for partition in partitions])
+        body = struct.pack(">i", -1) + array([string(name) + places])
+        reader = BodyReader(self._node(node_id).call(LIST_OFFSETS, 1, body), 4)
+        reader.string()
+        found = {}
+        for _ in range(reader.int32()):
+            partition, code = reader.int32(), reader.int16()
+            reader.int64()  # timestamp
+            found[partition] = code, reader.int64()
+        return found
+
+    def await_coordinator(self, group: str) -> None:
+        """Wait until a group has a coordinator that serves it.
+
+        The first request makes the brokers create the topic of committed offsets. They name a coordinator
+        before it is one; until then, librdkafka's synchronous commit fails.
+        """
+
+        def serves() -> bool:
+            reader = BodyReader(self._any().call(FIND_COORDINATOR, 0, string(group)))
+            if reader.int16():
+                return False
+            coordinator = self._node(reader.int32())
+            reader = BodyReader(coordinator.call(OFFSET_FETCH, 2, string(group) + array([])))
+            reader.int32()  # no topics
+            return reader.int16() == 0
+
+        _until(f"a coordinator serves {group}", serves)
 
     def state(self, *topics: str, node_id: int | None = None) -> ClusterState:
         """Return the metadata of the topics.
@@ -360,18 +386,7 @@ class Admin:
     def _leads(self, name: str, node_id: int) -> bool:
         """Return whether a broker serves all partitions of a topic whose leader it is."""
         led = [partition for partition, leader in self.leaders(name).items() if leader == node_id]
-        if not led:
-            return True
-        places = array([struct.pack(">iq", partition, -1) for partition in led])
-        body = struct.pack(">i", -1) + array([string(name) + places])
-        reader = BodyReader(self._node(node_id).call(LIST_OFFSETS, 1, body), 4)
-        reader.string()
-        errors = []
-        for _ in range(reader.int32()):
-            reader.int32()
-            errors.append(reader.int16())
-            reader.read(8 + 8)  # timestamp, offset
-        return not any(errors)
+        return not led or not any(code for code, _ in self._list_offsets(name, node_id, led, -1).values())
 
     def _await(self, what: str, holds: Callable[[ClusterState], bool], *topics: str) -> None:
         """Wait until a condition is true for the metadata of every broker of the cluster.
@@ -390,12 +405,7 @@ class Admin:
             what: the condition in words, for the error message.
             holds: returns whether the condition is true for the broker with this node id.
         """
-        deadline = time.monotonic() + PATIENCE
-        while time.monotonic() < deadline:
-            if all(holds(node_id) for node_id in self.state().brokers):
-                return
-            time.sleep(0.05)
-        raise TimeoutError(f"not seen in {PATIENCE:.0f} s: {what}")
+        _until(what, lambda: all(holds(node_id) for node_id in self.state().brokers))
 
     def _controller_call(self, api_key: int, version: int, body: bytes) -> BodyReader:
         return BodyReader(self._node(self.state().controller).call(api_key, version, body))
@@ -435,6 +445,16 @@ class Admin:
             connection = RawConnection(*address)
         self._connections[address] = connection
         return connection
+
+
+def _until(what: str, holds: Callable[[], bool]) -> None:
+    """Wait until a condition is true. `what` is the condition in words, for the error message."""
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        if holds():
+            return
+        time.sleep(0.05)
+    raise TimeoutError(f"not seen in {PATIENCE:.0f} s: {what}")
 
 
 def _led(state: ClusterState, name: str) -> int:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 from replay.drive.command import add_arguments, run
 from tests.integration.bystander import until
@@ -20,6 +20,7 @@ pytestmark = pytest.mark.integration
 TOPICS = ("compared-a", "compared-b")
 PARTITIONS = 2
 RECORDS = 20
+GROUP = "compared"
 TIME = 1_700_000_000_000
 
 Compare = Callable[..., tuple[int, dict[str, Any]]]
@@ -34,38 +35,23 @@ def fill(address: str) -> None:
         for topic in TOPICS:
             # The records are years old: from its first look on, retention would delete them.
             admin.create_topic(topic, partitions=PARTITIONS, config={"retention.ms": -1})
+        admin.await_coordinator(GROUP)
     producer = Producer({"bootstrap.servers": address, "compression.type": "none"})
     for number in range(RECORDS):
         topic, partition = TOPICS[number % 2], number // 2 % PARTITIONS
         producer.produce(topic, value=b"%d" % number, partition=partition, timestamp=TIME + number)
         assert producer.flush(30) == 0
-    until(lambda: has_coordinator(address), "the group to have a coordinator")
 
 
 def reader(address: str) -> Consumer:
     return Consumer(
         {
             "bootstrap.servers": address,
-            "group.id": "compared",
+            "group.id": GROUP,
             "enable.auto.commit": False,
             "fetch.wait.max.ms": 20,
         }
     )
-
-
-def has_coordinator(address: str) -> bool:
-    """Return whether the group has a coordinator.
-
-    The first request makes the broker create the topic of committed offsets.
-    """
-    consumer = reader(address)
-    try:
-        consumer.committed([TopicPartition(TOPICS[0], 0)], timeout=30)
-    except KafkaException:
-        return False
-    finally:
-        consumer.close()
-    return True
 
 
 def consume(address: str) -> None:
