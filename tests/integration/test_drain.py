@@ -41,9 +41,19 @@ MOST_ROUNDS = 28
 connection, its memory is not constant after this number of rounds either."""
 ROUNDS_SECONDS = float(os.environ.get("CONNECTIONS_SECONDS", "0"))
 """The minimum time of the test with many connections, in seconds. 0 means only as many rounds as it needs."""
-LOADS, LOAD_RATE, SUCCESSORS = 3, 100, 3
-"""The number of producers (each with its own consumer), the records per second of each producer, and the
-number of gateways that replace the first one, one after the other."""
+LOADS = (
+    {"metadata.recovery.strategy": "none"},
+    {"metadata.recovery.strategy": "none"},
+    {"enable.idempotence": True},
+)
+"""The settings of each producer and its consumer.
+
+With librdkafka's defaults, a producer may write a record twice, direct as well. When all its connections end,
+librdkafka 2.16 connects and produces again, and then still returns to its bootstrap servers (KIP-899). It
+drops the requests that are in flight then, and sends them again."""
+LOAD_RATE, SUCCESSORS = 100, 3
+"""The records per second of each producer, and the number of gateways that replace the first one, one after
+the other."""
 EARLY, LATE = 3, 2
 """How many records are written while all fetches are parked (`EARLY`), and after all were answered
 (`LATE`)."""
@@ -176,7 +186,7 @@ def test_a_restart_under_load_is_an_ordinary_reconnect(broker: Broker, tmp_path:
 
     Each new gateway takes over the port of the old one, so clients only reconnect.
     """
-    topics = [f"taken-over-{number}" for number in range(LOADS)]
+    topics = {f"taken-over-{number}": settings for number, settings in enumerate(LOADS)}
     with Admin(broker.address) as admin:
         for topic in topics:
             admin.create_topic(topic, partitions=BYSTANDER_PARTITIONS)
@@ -184,7 +194,10 @@ def test_a_restart_under_load_is_an_ordinary_reconnect(broker: Broker, tmp_path:
     with ExitStack() as stack:
         gateway = stack.enter_context(GatewayProcess(broker.address, *options))
         at = gateway.address
-        loads = [stack.enter_context(Bystander(at, at, topic, rate=LOAD_RATE)) for topic in topics]
+        loads = [
+            stack.enter_context(Bystander(at, at, topic, rate=LOAD_RATE, settings=settings))
+            for topic, settings in topics.items()
+        ]
         for load in loads:
             load.check()
         for _ in range(SUCCESSORS):
