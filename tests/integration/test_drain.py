@@ -41,7 +41,7 @@ MOST_ROUNDS = 28
 connection, its memory is not constant after this number of rounds either."""
 ROUNDS_SECONDS = float(os.environ.get("CONNECTIONS_SECONDS", "0"))
 """The minimum time of the test with many connections, in seconds. 0 means only as many rounds as it needs."""
-LOADS = (
+LOADS: tuple[dict[str, object], ...] = (
     {"metadata.recovery.strategy": "none"},
     {"metadata.recovery.strategy": "none"},
     {"enable.idempotence": True},
