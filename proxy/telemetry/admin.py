@@ -15,11 +15,11 @@ the gateway, or an IP address. For IP addresses there is no rebinding.
 import asyncio
 import json
 import ssl
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 from http import HTTPStatus
 from ipaddress import ip_address
 from socket import socket
-from typing import Final
+from typing import Final, TypeVar
 from urllib.parse import parse_qsl
 
 from proxy.error_text import reason_of, short
@@ -34,7 +34,12 @@ from proxy.telemetry.status import health_of
 MAX_HEAD_BYTES: Final = 8192
 MAX_CONNECTIONS: Final = 32
 REQUEST_SECONDS: Final = 5.0
-"""The time limit for a peer to send a request, in seconds. Receiving the response has the same limit."""
+"""The time limit for a peer to send a request, in seconds."""
+RESPONSE_SECONDS: Final = 30.0
+"""The time limit for a peer to receive the response, in seconds. A large /state may go over a slow link."""
+_STEPS: Final = 5
+"""In how many steps a time limit passes. If the gateway stands still for longer than a step, one step passes:
+on a busy machine, what the peer has sent meanwhile is then read before the next step is over."""
 _MAX_DIGITS: Final = 18
 """The maximum number of digits of a number in a query."""
 
@@ -49,6 +54,7 @@ _ACCEPT_AGAIN_SECONDS: Final = 1.0
 _REALM: Final = 'Bearer realm="fetchgate"'
 _TOKEN_MISSING: Final = b"send the token of --admin-token-file as Authorization: Bearer TOKEN\n"
 
+T = TypeVar("T")
 Response = tuple[HTTPStatus, str, bytes]
 
 
@@ -143,16 +149,13 @@ class AdminEndpoint:
     async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             response, wants_body = await self._response(reader)
-            async with asyncio.timeout(REQUEST_SECONDS):
-                writer.write(_http(*response, wants_body=wants_body))
-                await writer.drain()
+            writer.write(_http(*response, wants_body=wants_body))
+            writer.close()
+            await _in_time(writer.wait_closed(), RESPONSE_SECONDS)
         except (OSError, asyncio.IncompleteReadError):
             pass  # the peer has left or is too slow (TimeoutError is an OSError)
-        except asyncio.CancelledError:
-            writer.transport.abort()
-            raise
         finally:
-            writer.close()
+            writer.transport.abort()  # else the rest of a response would stay as long as the peer
 
     def _context(self) -> ssl.SSLContext | None:
         """Return the TLS context for a new connection, with the latest certificate."""
@@ -176,8 +179,7 @@ class AdminEndpoint:
         """Return the response to a request, and whether to send its body (not for HEAD)."""
         try:
             # The gateway's own work does not count: on a busy machine, a large /state takes seconds.
-            async with asyncio.timeout(REQUEST_SECONDS):
-                head = await reader.readuntil(b"\r\n\r\n")
+            head = await _in_time(reader.readuntil(b"\r\n\r\n"), REQUEST_SECONDS)
         except asyncio.LimitOverrunError:
             return _text(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE), True
         first, *fields = head.split(b"\r\n")
@@ -241,6 +243,23 @@ class AdminEndpoint:
         if found is None:
             return _text(HTTPStatus.NOT_FOUND)
         return _json(HTTPStatus.OK, cooperative(found))
+
+
+async def _in_time(awaited: Coroutine[object, object, T], seconds: float) -> T:
+    """Return the result of a coroutine.
+
+    Raises:
+        TimeoutError: there is none within the time limit.
+    """
+    task = asyncio.get_running_loop().create_task(awaited)
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())  # if nobody waits any more
+    try:
+        for _ in range(_STEPS):
+            if (await asyncio.wait({task}, timeout=seconds / _STEPS))[0]:
+                return task.result()
+        raise TimeoutError
+    finally:
+        task.cancel()
 
 
 def _json(status: HTTPStatus, document: object) -> Response:

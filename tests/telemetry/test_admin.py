@@ -1,6 +1,7 @@
 import asyncio
 import json
 import re
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from http import HTTPStatus
@@ -195,6 +196,25 @@ def test_a_peer_is_not_closed_because_its_response_takes_long(monkeypatch: pytes
     run(scene())
 
 
+def test_a_peer_is_not_closed_because_the_gateway_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine, the gateway may read a request seconds after it has arrived."""
+
+    async def scene() -> None:
+        async with (
+            stub_broker() as broker,
+            gateway(broker.address) as gate,
+            admin_of(gate) as (port, end),
+        ):
+            monkeypatch.setattr(admin, "REQUEST_SECONDS", 1.0)
+            async with client(port) as (reader, writer):
+                await until(lambda: end._open)
+                writer.write(b"GET /livez HTTP/1.1\r\n\r\n")
+                time.sleep(1.5)  # noqa: ASYNC251 - the gateway of this test runs in this thread
+                assert (await reader.read()).startswith(b"HTTP/1.1 200 ")
+
+    run(scene())
+
+
 def test_a_peer_that_does_not_read_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scene() -> None:
         async with (
@@ -202,17 +222,24 @@ def test_a_peer_that_does_not_read_is_closed(monkeypatch: pytest.MonkeyPatch) ->
             gateway(broker.address) as gate,
             admin_of(gate) as (port, end),
         ):
-            monkeypatch.setattr(admin, "REQUEST_SECONDS", 0.05)
+            monkeypatch.setattr(admin, "RESPONSE_SECONDS", 0.05)
+            size = 50_000_000  # more than sockets hold
 
-            async def more_than_a_socket_holds(_query: str) -> admin.Response:
-                return HTTPStatus.OK, "text/plain", bytes(50_000_000)
+            async def large(_query: str) -> admin.Response:
+                return HTTPStatus.OK, "text/plain", bytes(size)
 
-            end._routes["/livez"] = more_than_a_socket_holds
+            end._routes["/livez"] = large
             async with client(port) as (reader, writer):
                 writer.write(b"GET /livez HTTP/1.1\r\n\r\n")
                 reader._transport.pause_reading()  # type: ignore[attr-defined] # no public way not to read
                 await until(lambda: end._open)
                 await until(lambda: not end._open)
+                reader._transport.resume_reading()  # type: ignore[attr-defined]
+                received = 0
+                with suppress(ConnectionError):
+                    while data := await reader.read(1 << 20):
+                        received += len(data)
+                assert received < size, "the gateway kept the rest for this peer"
 
     run(scene())
 
