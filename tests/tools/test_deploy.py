@@ -5,6 +5,7 @@ The deployment files are transparent rules, manifests, units and images.
 
 import os
 import re
+import runpy
 import shutil
 import socket
 import ssl
@@ -15,6 +16,7 @@ import tomllib
 from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final
 
 import pytest
@@ -577,6 +579,33 @@ def wait_idle(admin: str, **environ: str) -> int:
     """Run the hook until it sees that no client is connected. Its time limit is longer than the test's."""
     command = [sys.executable, str(DEPLOY / "wait-idle.py"), admin, "3600"]
     return subprocess.run(command, check=False, timeout=150, env=os.environ | environ).returncode
+
+
+@pytest.mark.parametrize(
+    ("left", "slept"),
+    [([True], []), ([False, False, True], [0.5, 0.5]), ([False] * 4, [0.5] * 4)],
+    ids=["at once", "later", "time limit"],
+)
+def test_the_hook_asks_twice_a_second_until_all_have_left(
+    monkeypatch: pytest.MonkeyPatch, left: list[bool], slept: list[float]
+) -> None:
+    """The time limit is two seconds."""
+    main = runpy.run_path(str(DEPLOY / "wait-idle.py"))["main"]
+    asked: list[str] = []
+    waits: list[float] = []
+
+    def is_left(admin: str) -> bool:
+        asked.append(admin)
+        return left[len(asked) - 1]
+
+    clock = SimpleNamespace(monotonic=lambda: sum(waits), sleep=waits.append)
+    monkeypatch.setitem(main.__globals__, "time", clock)
+    monkeypatch.setitem(main.__globals__, "is_left", is_left)
+    monkeypatch.setattr(sys, "argv", ["wait-idle.py", "admin:9464", "2"])
+
+    main()
+
+    assert (asked, waits) == (["admin:9464"] * len(left), slept)
 
 
 def test_a_gateway_that_is_busy_is_waited_for_until_its_clients_have_left() -> None:
