@@ -227,14 +227,13 @@ def test_an_idempotent_producer_writes_on_while_leaders_move(
         ending.set()
         producer.join(PATIENCE)
 
-        def read() -> int:
-            return sum(name == sent.name for records in received.records for _, (name, _) in records)
+        def numbers(partition: int) -> list[int]:
+            return [number for _, (name, number) in received.once(partition) if name == sent.name]
 
-        until(lambda: read() >= sent.count, "all records")
+        until(lambda: sum(len(numbers(at)) for at in range(PARTITIONS)) >= sent.count, "all records")
         over.set()
         consumer.join(PATIENCE)
     assert sent.failed == []
-    for partition, records in enumerate(received.records):
-        numbers = [number for _, (name, number) in records if name == sent.name]
-        assert numbers == sent.numbers[partition], partition
+    for partition in range(PARTITIONS):
+        assert numbers(partition) == sent.numbers[partition], partition
     assert gateway.metric("fetchgate_leaders_followed_total", request="produce") >= 1
