@@ -9,7 +9,7 @@ from typing import Final
 
 import kafka  # type: ignore[import-untyped]  # it has no types
 
-GIVES_UP_MS: Final = 10_000
+GIVES_UP_MS: Final = 60_000
 """The time limit for a commit that does not end by itself."""
 
 

@@ -97,7 +97,7 @@ def _consume(bootstrap: str, topic: str) -> None:
     consumer.subscribe([topic])
     seen = 0
     while seen < RECORDS:
-        message = consumer.poll(20)
+        message = consumer.poll(120)
         assert message is not None
         assert message.error() is None
         seen += 1

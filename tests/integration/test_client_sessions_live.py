@@ -92,7 +92,7 @@ def consume_plain(bootstrap: str, topic: str, producer: Producer) -> list[tuple[
         producer.produce(topic, f"{number}".encode(), partition=number % 3)
         producer.flush()
         while len(seen) <= number:
-            message = consumer.poll(10)
+            message = consumer.poll(60)
             assert message is not None
             assert message.error() is None
             seen.append((message.partition() or 0, message.offset() or 0, message.value() or b""))

@@ -92,7 +92,7 @@ def test_a_static_member_that_comes_back_has_its_lane(broker: Broker, gateways: 
         """Read all expected records up to an offset. Return the keys of each member."""
         keys: list[set[bytes]] = [set() for _ in members]
         got = 0
-        deadline = time.monotonic() + 40
+        deadline = time.monotonic() + 120
         while got < end and time.monotonic() < deadline:
             for each, of_member in zip(members, keys, strict=True):
                 for message in each.consume(200, 0.1):

@@ -66,7 +66,7 @@ class Drill:
 
 
 def wait(wanted: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while not wanted():
         assert time.monotonic() < deadline, what
         time.sleep(0.2)

@@ -155,7 +155,7 @@ class Members:
 
     def wait(self, number: int) -> None:
         """Wait until this many offsets were delivered."""
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while len(self.seen()) < number:
             assert time.monotonic() < deadline, [len(run.of("record")) for run in self.runs]
             time.sleep(0.2)

@@ -149,7 +149,7 @@ class Consumers:
             by: the consumers whose records are counted. By default, all consumers.
         """
         which = by or range(len(self.seen))
-        deadline = time.monotonic() + 40
+        deadline = time.monotonic() + 120
         while sum(len(self.seen[each]) for each in which) < number:
             assert time.monotonic() < deadline, [len(seen) for seen in self.seen]
             time.sleep(0.02)

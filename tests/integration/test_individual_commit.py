@@ -114,7 +114,7 @@ class Librdkafka:
         return self._found(topic).metadata or ""
 
     def _found(self, topic: str) -> TopicPartition:
-        (found,) = self.consumer.committed([TopicPartition(topic, 0)], timeout=20)
+        (found,) = self.consumer.committed([TopicPartition(topic, 0)], timeout=60)
         if found.error is not None:
             raise KafkaException(found.error)
         return found

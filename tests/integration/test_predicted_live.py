@@ -157,7 +157,7 @@ def librdkafka(bootstrap: str, group: str) -> None:
                 assert message is None or message.error() is None
 
     first = member()
-    end = time.monotonic() + 30
+    end = time.monotonic() + 120
     while len(first.assignment()) < len(TOPICS) * PARTITIONS and time.monotonic() < end:
         poll(first, seconds=0.1)
     poll(first, seconds=SECONDS / 4)

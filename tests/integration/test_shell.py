@@ -137,7 +137,7 @@ def test_a_cluster_that_wants_sasl_is_learned_from_its_clients() -> None:
                 "sasl.password": "p",
             }
         )
-        (told,) = client.list_topics(timeout=20).brokers.values()
+        (told,) = client.list_topics(timeout=60).brokers.values()
         assert f"{told.host}:{told.port}" == gateway.address_of(broker.node_id)
         (known,) = gateway.state()["brokers"]
         assert known["listener"] == gateway.address_of(broker.node_id)

@@ -205,7 +205,7 @@ def _consumer(config: dict[str, Any], **more: Any) -> Consumer:
     return consumer
 
 
-def _read_until(consumer: Consumer, wanted: set[str], *, seconds: float = 40) -> list[str]:
+def _read_until(consumer: Consumer, wanted: set[str], *, seconds: float = 120) -> list[str]:
     """Consume until all wanted values were received, or the time in seconds is over. Return the values."""
     seen: list[str] = []
     deadline = time.monotonic() + seconds
@@ -319,7 +319,7 @@ async def _aiokafka(
     try:
         produced = False
         began = time.monotonic()
-        while not values <= set(seen) and time.monotonic() < began + 40:
+        while not values <= set(seen) and time.monotonic() < began + 120:
             for records in (await consumer.getmany(timeout_ms=200)).values():
                 seen += [record.value.decode() for record in records]
             if not produced and time.monotonic() > began + 1.5 * REAUTH_MS / 1000:
@@ -519,7 +519,7 @@ def test_a_capture_without_records_has_no_credentials(secured: Secured, tmp_path
         reach = {"security.protocol": "SASL_PLAINTEXT", "bootstrap.servers": gateway.address}
         for mechanism in MECHANISMS:
             consumer = _consumer(reach | _login(mechanism))
-            assert consumer.list_topics(TOPIC, timeout=20).topics[TOPIC].error is None
+            assert consumer.list_topics(TOPIC, timeout=60).topics[TOPIC].error is None
             consumer.close()
         assert gateway.stop() == 0
     taken = b"".join(path.read_bytes() for path in (tmp_path / "taken").glob("*.pcap"))
