@@ -29,6 +29,8 @@ WITHIN: Final = 13.0
 and the check runs every two seconds."""
 OLDEST: Final = "fetchgate_broker_oldest_request_seconds"
 OUTSTANDING: Final = "fetchgate_broker_outstanding_requests"
+HUNG: Final = re.compile(r"no response for [1-9]\d+ s")
+"""The reason: at least ten seconds. A busy machine may ask the second gateway much later than the first."""
 
 
 def _ready(gateway: GatewayProcess) -> dict[str, Any]:
@@ -86,9 +88,9 @@ def test_a_broker_that_stands_still_is_told_of_and_well_when_it_goes_on(
                 told = _ready(gateway)
                 assert told["state"] == "degraded"
                 assert any(f"broker {node} at " in reason for reason in told["reasons"]), told
-                assert any(": no response for 1" in reason for reason in told["reasons"]), told
+                assert any(HUNG.search(reason) for reason in told["reasons"]), told
                 of_node = next(each for each in _brokers(gateway) if str(each["id"]) == node)
-                assert of_node["problem"].startswith("no response for 1")
+                assert HUNG.match(of_node["problem"])
                 assert of_node["problem_seconds"] > 10
                 assert gateway.metric(OUTSTANDING, broker=node) >= 1
                 assert gateway.metric(OLDEST, broker=node) > 10
