@@ -178,13 +178,13 @@ class _ResponseWriter:
     def write(self, data: bytes) -> None:
         self.written += data
 
-    async def drain(self) -> None:
-        await asyncio.sleep(0)
-
     def close(self) -> None:
         self.closed = True
 
     abort = close
+
+    async def wait_closed(self) -> None:
+        await asyncio.sleep(0)
 
 
 class _DefectError(Exception):
