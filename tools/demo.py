@@ -294,7 +294,7 @@ def read_side_by_side(
     """
     readers = [
         DemoReader(wire.address, "direct", wire.outstanding),
-        DemoReader(gateway.address, "through", gateway.outstanding),
+        DemoReader(gateway.address, "demo-client", gateway.outstanding),
     ]
     began = time.monotonic()
     try:

@@ -59,6 +59,7 @@ def test_a_short_demo_reads_the_same_and_shows_what_was_saved() -> None:
     others = claim["full fetches"][0] + claim["sessionless fetches"][0]
     assert claim["incremental fetches"][0] > 5 * others, "how many there are depends on how busy it is"
     assert "of 500 slots" in done.stdout
+    assert "broker 1 gave demo-client a session of 100 partitions" in done.stdout
     assert "Try next:" in done.stdout
 
 
