@@ -13,17 +13,15 @@ DEMOS := $(DEMO) $(DEMO_COOPERATIVE) $(DEMO_ZONES)
 FUZZ ?= --seconds 300
 MINUTES ?= 60
 KILLS ?= 1000
-# The tests of one file run in one process, since they share a broker. Those with brokers mostly wait.
-# All that share a Spark session run in one process, too (tests/conftest.py).
-PYTEST := $(BIN)/pytest -q --dist loadfile --no-loadscope-reorder
-# The folders of all tests marked integration: four processes read them in half the time that all take.
-INTEGRATION := tests/integration tests/replay/drive tests/replay/measure/spark tests/tools
+# The tests of one file run in one process, since they share a broker; all that share a Spark session, too
+# (tests/conftest.py). Four processes for two cores, since tests with brokers mostly wait.
+PYTEST := $(BIN)/pytest -q --dist loadfile --no-loadscope-reorder --durations 10
 
 # Else each process of a test, such as a gateway, compiles all modules that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help check test lint programs demo demo-link demo-cooperative demo-zones clients soak bench docs dist clean
+.PHONY: help check test test-all lint programs demo demo-link demo-cooperative demo-zones clients soak bench docs dist clean
 
 help:  ## show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -43,12 +41,14 @@ $(STAMP) $(DEMOS): pyproject.toml
 	@$(BIN)/python -m pip install --disable-pip-version-check $(INSTALLED)
 	@touch $@ $(if $(filter $(STAMP),$@),$(DEMOS))
 
-check: lint  ## format, lint, types, import rules and the quick tests: under a minute
-	$(PYTEST) -n 2 -m 'not integration and not clients and not slow' --hypothesis-profile check
+check: lint  ## format, lint, types, import rules and the quick tests: 90 seconds
+	$(PYTEST) -n 2 --hypothesis-profile check -m 'not (integration or clients or slow or nightly or soak)'
 
-test: programs lint  ## everything that CI runs, with real brokers and Python clients
-	$(PYTEST) -n 2 -m 'not integration and not clients and not soak'
-	$(PYTEST) -n 4 -m 'integration and not soak' --durations 10 $(INTEGRATION)
+test: programs lint  ## all that protects a user, with real brokers and Python clients: 10 minutes
+	$(PYTEST) -n 4 --hypothesis-profile test -m 'not (clients or nightly or soak)'
+
+test-all: programs lint  ## all but `make clients` and `make soak`: 45 minutes, before a change is called done
+	$(PYTEST) -n 4 --hypothesis-profile all -m 'not (clients or soak)'
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check .

@@ -24,9 +24,10 @@ os.environ["PATH"] += f"{os.pathsep}{debian.programs()}"  # at its end: what is 
 # Brokers and Spark of a test end before code compiled twice has paid: 2 of 5 s of a broker's start.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
 
-# No deadline: it would be a test of time. `make check` tries a tenth of the examples; see tests/examples.py.
-settings.register_profile("test", deadline=None)
+# No deadline: it would be a test of time. The number of examples is a share in per cent; see tests/examples.py.
 settings.register_profile("check", deadline=None, max_examples=10)
+settings.register_profile("test", deadline=None, max_examples=25)
+settings.register_profile("all", deadline=None, max_examples=100)
 settings.load_profile("test")
 
 _LONG: Final = (

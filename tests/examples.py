@@ -1,18 +1,23 @@
-"""Sets the number of examples that hypothesis tries. The profiles are in `tests/conftest.py`."""
+"""Sets how much of a long test a run does: `make check` a tenth, `make test` a quarter, `make test-all` all.
+
+The profiles of hypothesis in `tests/conftest.py` hold the share, as the number of examples for each hundred.
+"""
 
 from typing import Any
 
 from hypothesis import settings
 
 
+def share(number: int) -> int:
+    """Return how many of `number` seeds, steps or examples this run does, at least one."""
+    return max(1, number * settings().max_examples // 100)
+
+
 def examples(number: int, **more: Any) -> settings:
     """Return settings of hypothesis with a number of examples.
 
-    `make check` tries only a part of the examples. The profile sets how many.
-
     Args:
-        number: the number of examples with `make test`.
+        number: the number of examples with `make test-all`.
         more: other settings of hypothesis.
     """
-    per_cent = settings().max_examples
-    return settings(max_examples=max(1, number * per_cent // 100), **more)
+    return settings(max_examples=share(number), **more)

@@ -1,25 +1,12 @@
-"""`make test` runs each test, although it names the folders of integration tests. Its processes share what
-Python compiles.
-"""
+"""The processes of tests share what Python compiles, and a Spark session."""
 
 import os
-import re
 import subprocess
 from pathlib import Path
 
 from tests.conftest import OneSparkSession
 
 ROOT = Path(__file__).parents[1]
-MARK = re.compile(r"\bmark\.integration\b")
-
-
-def test_each_integration_test_is_in_a_folder_that_make_test_names() -> None:
-    (named,) = re.findall(r"^INTEGRATION := (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    folders = [ROOT / folder for folder in named.split()]
-    marked = [path for path in (ROOT / "tests").rglob("*.py") if MARK.search(path.read_text())]
-    assert [path for path in marked if not any(map(path.is_relative_to, folders))] == []
-    for folder in folders:
-        assert any(path.is_relative_to(folder) for path in marked), folder
 
 
 def test_processes_of_tests_keep_what_they_compile() -> None:
