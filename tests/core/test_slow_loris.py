@@ -70,7 +70,8 @@ async def dripping(
         for byte in drops:
             writer.write(bytes((byte,)))
             await asyncio.sleep(DROP_SECONDS)
-            if ended.done():
+            # A reset can close the transport before its reader learns of it.
+            if ended.done() or writer.is_closing():
                 return True
     return False
 
