@@ -7,9 +7,7 @@ same commit gives the same files: `requirements-build.txt` and `requirements-pex
 the build tools.
 """
 
-import gzip
 import hashlib
-import io
 import json
 import os
 import shutil
@@ -27,56 +25,27 @@ from tools.sbom import sbom
 
 DIST: Final = ROOT / "dist"
 SUMS: Final = "SHA256SUMS"
-_HOOKS: Final = """
-import os, sys
-os.umask(0o022)
-from setuptools.build_meta import build_sdist, build_wheel
-into = sys.argv[1]  # setuptools puts arguments of its own there
-build_sdist(into)
-build_wheel(into)
-"""
 
 
 def build(source: Path, into: Path, python: Path, epoch: int) -> dict[str, bytes]:
     """Build wheel and sdist.
 
     Args:
-        source: the unpacked commit; the build leaves files there.
+        source: the unpacked commit.
         into: an empty folder.
-        python: a Python with setuptools.
+        python: a Python with hatchling.
         epoch: the time that all files get, in seconds since 1970.
 
     Returns:
         The files by name.
 
     Raises:
-        RuntimeError: setuptools failed.
+        RuntimeError: hatchling failed.
     """
     environment = {"PATH": os.environ.get("PATH", os.defpath), "SOURCE_DATE_EPOCH": str(epoch), "LC_ALL": "C"}
-    _run([str(python), "-I", "-c", _HOOKS, str(into)], cwd=source, env=environment)
-    return {
-        file.name: _plain_tar(file.read_bytes(), epoch)
-        if file.name.endswith(".tar.gz")
-        else file.read_bytes()
-        for file in sorted(into.iterdir())
-    }
-
-
-def _plain_tar(packed: bytes, epoch: int) -> bytes:
-    """Return an archive without traces of the machine: owners, times, modes and the order are fixed."""
-    plain = io.BytesIO()
-    with (
-        tarfile.open(fileobj=io.BytesIO(packed)) as before,
-        tarfile.open(fileobj=plain, mode="w", format=tarfile.PAX_FORMAT) as after,
-    ):
-        for member in sorted(before.getmembers(), key=lambda member: member.name):
-            member.uid = member.gid = 0
-            member.uname = member.gname = ""
-            member.mtime = epoch
-            member.mode = 0o755 if member.isdir() or member.mode & 0o100 else 0o644
-            member.pax_headers = {}
-            after.addfile(member, before.extractfile(member))
-    return gzip.compress(plain.getvalue(), mtime=epoch)
+    command = [str(python), "-I", "-m", "hatchling", "build", "--directory", str(into)]
+    _run(command, cwd=source, env=environment)
+    return {file.name: file.read_bytes() for file in sorted(into.iterdir())}
 
 
 def differing(first: dict[str, bytes], second: dict[str, bytes]) -> list[str]:
