@@ -45,13 +45,13 @@ def tagged(size: int) -> bytes:
     )
 
 
-TOO_MANY = {
-    "topics": fetch(12, *topics(MAX_TOPICS + 1), correlation=5),
-    "topics of a changing size": fetch(12, ("a", 0), ("a", 1), *topics(MAX_TOPICS), correlation=5),
-    "partitions": fetch(4, *(("t", number) for number in range(MAX_PARTITIONS + 1)), correlation=5),
-    "partitions of many topics": fetch(4, *topics(MAX_PARTITIONS // 30 + 1, 30), correlation=5),
-    "forgotten": forgetting(MAX_TOPICS + 1),
-    "tags": tagged(MAX_TAG_BYTES),
+TOO_MANY: dict[str, Callable[[], bytes]] = {
+    "topics": lambda: fetch(12, *topics(MAX_TOPICS + 1), correlation=5),
+    "topics of a changing size": lambda: fetch(12, ("a", 0), ("a", 1), *topics(MAX_TOPICS), correlation=5),
+    "partitions": lambda: fetch(4, *(("t", number) for number in range(MAX_PARTITIONS + 1)), correlation=5),
+    "partitions of many topics": lambda: fetch(4, *topics(MAX_PARTITIONS // 30 + 1, 30), correlation=5),
+    "forgotten": lambda: forgetting(MAX_TOPICS + 1),
+    "tags": lambda: tagged(MAX_TAG_BYTES),
 }
 
 
@@ -69,7 +69,7 @@ def test_what_costs_too_much_is_not_looked_into(what: str, monkeypatch: pytest.M
         return element(self, at)
 
     monkeypatch.setattr(_TopicsWalk, "element", counted)
-    asked = TOO_MANY[what]
+    asked = TOO_MANY[what]()
     play = Playbook().knows()
     play.exchange(asked, full(int.from_bytes(asked[6:8]), [("t", 0)], correlation_id=5))
     assert visited["elements"] <= MAX_TOPICS
