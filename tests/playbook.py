@@ -20,6 +20,8 @@ from proxy.core.events import Event
 from proxy.core.histograms import Measured
 from proxy.core.leaders import Leaders
 from proxy.protocol.addresses import Resolve
+from proxy.protocol.api import ApiKey
+from proxy.protocol.primitives import encode_compact_string, encode_string
 from tests.connections import connect
 from tests.frames import Want, entry, fetch, fetch_response, framed
 from tests.model import wire
@@ -44,6 +46,18 @@ def request(api_key: int, version: int, correlation: int, body: bytes = b"", cli
 def response(correlation: int, body: bytes = b"") -> bytes:
     """Build a response with header v0."""
     return framed(correlation.to_bytes(4, signed=True) + body)
+
+
+def produce(correlation: int, acks: int, size: int = 40) -> bytes:
+    """Build a Produce v3 request without a transaction."""
+    return request(ApiKey.PRODUCE, 3, correlation, b"\xff\xff" + acks.to_bytes(2, signed=True) + bytes(size))
+
+
+def join_group(correlation: int, version: int, *timeouts_ms: int) -> bytes:
+    """Build the beginning of a JoinGroup request. From v1 on it has two timeouts."""
+    tags, name = (b"\0", encode_compact_string(b"g")) if version >= 6 else (b"", encode_string(b"g"))
+    body = b"".join(timeout.to_bytes(4) for timeout in timeouts_ms)
+    return request(ApiKey.JOIN_GROUP, version, correlation, tags + name + body + bytes(4))
 
 
 def api_versions(

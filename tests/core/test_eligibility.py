@@ -1,4 +1,8 @@
-"""Each reason for which a fetch does not use the session, tested on one connection."""
+"""Each reason for which a fetch does not use a session of the gateway.
+
+The reasons are asked alone first, then played on a connection: unsuitable clients or brokers, and clients'
+own sessions.
+"""
 
 from typing import Any
 
@@ -11,7 +15,9 @@ from proxy.protocol.fetch_request import FetchRequest
 from proxy.session.decision import FOR_GOOD, Reason
 from proxy.session.handler import FetchSessionHandler
 from proxy.session.state import SessionState
-from tests.frames import fetch, parsed
+from tests.frames import Want, entry, fetch, fetch_response, parsed
+from tests.model import wire
+from tests.playbook import SESSION_ID, Playbook, T, asks, full, passes, request, split
 
 NEW = Features(fetch_max=18, offset_fetch_max=10, find_coordinator_max=6)
 OF_2_4 = Features(fetch_max=11, offset_fetch_max=6, find_coordinator_max=3)
@@ -69,8 +75,8 @@ def test_0_0_is_native_until_a_session_goes_unused() -> None:
 def test_asking_what_speaks_against_a_fetch_changes_nothing() -> None:
     found, handler = record(), FetchSessionHandler()
     found.given = 31
-    for request in (plain(session=(0, 0)), plain(session=(5, 1)), plain()):
-        found.against(request, "c", handler)
+    for asked in (plain(session=(0, 0)), plain(session=(5, 1)), plain()):
+        found.against(asked, "c", handler)
         assert (found.floods, handler.session_id, handler.state) == (False, 0, SessionState.NONE)
     assert found.against(plain(), "c", handler) is None
 
@@ -156,3 +162,262 @@ def test_the_switch_for_all_and_by_client_id() -> None:
     assert not sessions.allowed("new")
     sessions.on, sessions.off_for = True, frozenset()
     assert sessions.allowed("old")
+
+
+@pytest.mark.parametrize("version", [4, 11, 16])
+def test_one_partition_takes_no_slot(version: int) -> None:
+    play = Playbook().knows()
+    for number in range(1, 8):
+        passes(play, version, [("t", 0)], number)
+    assert play.sessions.used == 0
+    assert play.connection.tally.passthrough["one partition"] == 7
+
+
+def test_no_partition_takes_no_slot() -> None:
+    play = Playbook().established(16, T)
+    passes(play, 16, [], 9)
+    passes(Playbook().knows(), 16, [], 9)
+
+
+@pytest.mark.parametrize("version", range(4))
+def test_old_versions_pass_as_they_are(version: int) -> None:
+    """Case 75, trap 3: v0 to v3 are forwarded unchanged. For these versions the broker converts the
+    records.
+    """
+    play = Playbook().knows("3.9")
+    for number in range(1, 6):
+        asked = fetch(version, *T, correlation=number)
+        told = fetch_response(
+            version, ("t", [entry(0, 5, last_stable_offset=-1, log_start_offset=-1)]), correlation_id=number
+        )
+        play.exchange(asked, told)
+    assert play.connection.tally.passthrough["not looked into"] == 5
+
+
+@pytest.mark.parametrize("version", [19, 99])
+def test_versions_beyond_what_is_known_pass_as_they_are(version: int) -> None:
+    """Trap 1: a fetch with a version above the last known one is forwarded unchanged."""
+    play = Playbook().knows()
+    for number in range(1, 6):
+        play.exchange(
+            request(1, version, number, b"\0whatever"), request(1, 0, 0)[:4] + number.to_bytes(4) + bytes(7)
+        )
+
+
+@pytest.mark.parametrize("release", ["1.0"])
+@pytest.mark.parametrize("version", [4, 5, 6])
+def test_brokers_without_sessions(release: str, version: int) -> None:
+    """Trap 1: if the broker has no sessions, fetches are forwarded unchanged."""
+    play = Playbook().knows(release)
+    for number in range(1, 6):
+        passes(play, version, T, number)
+    assert play.connection.tally.passthrough["broker without sessions"] == 5
+
+
+@pytest.mark.parametrize(
+    ("release", "passed"), [("2.1", True), ("2.4", True), ("2.5", False), ("4.3", False)]
+)
+def test_fencing_needs_no_session_below_2_5(release: str, passed: bool) -> None:
+    """Trap 3, KAFKA-9338: below Kafka 2.5, a fetch with a leader epoch uses no session.
+
+    The session would forget current_leader_epoch.
+    """
+    play = Playbook().knows(release)
+    values = {"current_leader_epoch": 4}
+    for number in range(1, 3):
+        passes(play, 10, T, number, values=values)
+    play.client(fetch(10, *T, correlation=3, values=values))
+    sent = asks(10, T, (0, 0), correlation=3, values=values)
+    play.to_broker(fetch(10, *T, correlation=3, values=values) if passed else sent)
+
+
+@pytest.mark.parametrize("release", ["2.1", "2.4"])
+def test_old_brokers_without_leader_epochs_do_have_sessions(release: str) -> None:
+    Playbook().established(10, T, release=release)
+    Playbook().established(8, T, release=release)
+
+
+REPLICA: list[dict[str, Any]] = [
+    {"version": 11, "replica_id": 1},
+    {"version": 12, "replica_id": -2},
+    {"version": 16, "tags": ((1, bytes(13)),)},
+    {"version": 12, "tags": ((0, b"\x02c"),)},
+    {"version": 16, "tags": ((77, b""),)},
+]
+
+
+@pytest.mark.parametrize("fields", REPLICA, ids=str)
+def test_replicas_and_tags_pass_as_they_are(fields: dict[str, Any]) -> None:
+    """Case 90, traps 1 and 2: fetches of replicas, and fetches with unknown tags, are forwarded unchanged."""
+    play = Playbook().knows()
+    fields = dict(fields)
+    version = fields.pop("version")
+    for number in range(1, 6):
+        passes(play, version, T, number, **fields)
+
+
+@pytest.mark.parametrize("tag", [(0, bytes(16)), (1, bytes(8)), (9, b"x")])
+def test_tags_of_entries_pass_as_they_are(tag: tuple[int, bytes]) -> None:
+    """Case 90, trap 1: a fetch with tags in its entries is forwarded unchanged. KRaft puts replica directory
+    ids and high watermarks there.
+    """
+    part = wire.FetchPartition(partition=0, fetch_offset=1, tags=(tag,))
+    other = wire.FetchPartition(partition=1, fetch_offset=1)
+    topic = wire.FetchTopic(topic_id=bytes(15) + b"\1", partitions=(part, other))
+    play = Playbook().knows()
+    for number in range(1, 6):
+        content = wire.encode_request(wire.FetchRequest(version=18, correlation_id=number, topics=(topic,)))
+        frame = len(content).to_bytes(4) + content
+        play.exchange(frame, fetch_response(18, correlation_id=number))
+
+
+def test_a_fetch_that_is_not_understood_passes() -> None:
+    """Trap 1: a fetch that the gateway can't parse is forwarded unchanged."""
+    play = Playbook().established(16, T)
+    frame = fetch(16, *T, correlation=9)
+    not_plain = (len(frame) - 4 + 3).to_bytes(4) + frame[4:] + b"odd"
+    play.exchange(not_plain, fetch_response(16, correlation_id=9))
+    assert play.connection.tally.passthrough["not understood"] == 1
+
+
+def test_partitions_listed_twice_pass_as_they_are() -> None:
+    """Trap 48: a fetch that lists a partition twice is forwarded unchanged."""
+    play = Playbook().knows()
+    for number in range(1, 5):
+        passes(play, 16, [("t", 0), ("u", 0), ("t", 0)], number)
+    play = Playbook().established(16, T)
+    passes(play, 16, [*T, ("t", 0)], 9)
+    assert play.connection.session_id == SESSION_ID
+
+
+def test_a_partition_number_out_of_all_bounds_passes() -> None:
+    play = Playbook().established(16, T)
+    passes(play, 16, [*T, ("t", 2**31 - 1)], 9)
+    assert play.connection.session_partitions == 3
+
+
+@pytest.mark.parametrize("version", [7, 12, 16])
+def test_native_sessions_pass_as_they_are(version: int) -> None:
+    """Traps 20, 42 and 43: if the client has a session with the broker, all its fetches are forwarded
+    unchanged.
+    """
+    play = Playbook().knows()
+    steps = [
+        ((0, 0), T),
+        ((5, 1), []),
+        ((5, 2), [T[1]]),
+        ((5, 3), []),
+        ((5, 0), T),
+        ((6, 1), []),
+        ((6, -1), []),
+    ]
+    for number, (session, wants) in enumerate(steps, 1):
+        asked = fetch(version, *wants, session=session, correlation=number)
+        play.exchange(asked, full(version, wants, session_id=5, correlation_id=number))
+    play.close().nothing()
+    assert play.connection.done
+    assert play.sessions.used == 0
+
+
+@pytest.mark.parametrize("code", [70, 71, 106])
+def test_errors_of_native_sessions_reach_the_client(code: int) -> None:
+    """Trap 38: errors of a client's own session reach the client."""
+    play = Playbook().knows()
+    play.exchange(
+        fetch(16, session=(5, 1), correlation=1), fetch_response(16, error_code=code, correlation_id=1)
+    )
+
+
+def test_a_connection_that_was_native_stays_so() -> None:
+    """Traps 5a and 20: if a connection once used a session of its own, all its later fetches are forwarded
+    unchanged. The client may be another gateway, which mixes (id, n) with (0, -1).
+    """
+    play = Playbook().knows()
+    passes(play, 16, T, 1, session=(5, 1))
+    for number in range(2, 8):
+        passes(play, 16, T, number)
+
+
+@pytest.mark.parametrize("session", [(0, -5), (-5, 0), (-5, 3), (-1, 1), (0, 7)])
+def test_epochs_and_ids_that_no_client_has_pass(session: tuple[int, int]) -> None:
+    """Fetches with a session id or epoch that no client uses are forwarded. The gateway's own session is
+    closed.
+
+    A broker answers such fetches with error 70, or not at all.
+    """
+    play = Playbook().established(16, T)
+    asked = fetch(16, *T, session=session, correlation=9)
+    close = asks(16, [], (SESSION_ID, -1), correlation=3)
+    told = {asked: full(16, T, correlation_id=9), close: fetch_response(16, correlation_id=3)}
+    play.client(asked)
+    sent = split(play.takes_broker())
+    assert sorted(sent) == sorted(told)
+    play.broker(*(told[frame] for frame in sent))
+    play.to_client(full(16, T, correlation_id=9))
+    assert play.sessions.used == 0
+    passes(play, 16, T, 10)
+
+
+def test_kafka_gos_way_of_having_no_session() -> None:
+    """A fetch with session id -1 and epoch -1 counts as a fetch without a session.
+
+    kafka-go's Client sends this.
+    """
+    play = Playbook().knows()
+    for number in (1, 2):
+        passes(play, 11, T, number, session=(-1, -1))
+    play.client(fetch(11, *T, session=(-1, -1), correlation=3)).to_broker(asks(11, T, (0, 0), correlation=3))
+    play.broker(full(11, T, session_id=7, correlation_id=3)).to_client(full(11, T, correlation_id=3))
+
+
+def test_a_client_that_floods_with_0_0() -> None:
+    """Case 89: a client sends (0, 0) with every fetch, as Sarama does before 1.26.2. The first fetch is
+    forwarded.
+
+    The unused session is closed, and the gateway uses its own session instead.
+    """
+    play = Playbook().knows()
+    asked = fetch(11, *T, session=(0, 0), correlation=1)
+    play.exchange(asked, full(11, T, session_id=31, correlation_id=1))
+    play.client(fetch(11, *T, session=(0, 0), correlation=2)).to_broker(asks(11, T, (31, -1), correlation=2))
+    play.broker(full(11, T, correlation_id=2)).to_client(full(11, T, correlation_id=2))
+    play.client(fetch(11, *T, session=(0, 0), correlation=3)).to_broker(fetch(11, *T, correlation=3))
+    play.broker(full(11, T, correlation_id=3)).to_client(full(11, T, correlation_id=3))
+    play.client(fetch(11, *T, session=(0, 0), correlation=4)).to_broker(asks(11, T, (0, 0), correlation=4))
+    play.broker(full(11, T, session_id=32, correlation_id=4)).to_client(full(11, T, correlation_id=4))
+    for number in (1, 2, 3):
+        play.client(fetch(11, *T, session=(0, 0), correlation=9))
+        play.to_broker(asks(11, [], (32, number), correlation=9))
+        play.broker(fetch_response(11, session_id=32, correlation_id=9)).to_client(
+            full(11, T, correlation_id=9)
+        )
+
+
+def test_a_flood_of_fetches_of_one_partition() -> None:
+    """Case 89: a client sends (0, 0) with every fetch of a single partition. No session is left at the
+    broker.
+    """
+    play = Playbook().knows()
+    one: list[Want] = [("t", 0)]
+    play.exchange(
+        fetch(11, *one, session=(0, 0), correlation=1), full(11, one, session_id=31, correlation_id=1)
+    )
+    play.client(fetch(11, *one, session=(0, 0), correlation=2)).to_broker(
+        asks(11, one, (31, -1), correlation=2)
+    )
+    play.broker(full(11, one, correlation_id=2)).to_client(full(11, one, correlation_id=2))
+    for number in range(3, 8):
+        play.client(fetch(11, *one, session=(0, 0), correlation=number))
+        play.to_broker(fetch(11, *one, correlation=number))
+        play.broker(full(11, one, correlation_id=number)).to_client(full(11, one, correlation_id=number))
+    assert play.sessions.used == 0
+
+
+def test_a_refused_session_is_asked_for_again() -> None:
+    """Case 89: a client may request a session with every fetch, if each response has session id 0.
+
+    The gateway does not treat this as a flood, because a client with native sessions also asks again.
+    """
+    play = Playbook().knows()
+    for number in range(1, 6):
+        passes(play, 11, T, number, session=(0, 0))

@@ -13,7 +13,7 @@ from proxy.core.fetches import CHECK_PAID, CHECK_SECONDS, SUSPECT_SECONDS
 from proxy.core.savings import CREDIT_EXCHANGES
 from proxy.session.decision import Reason
 from proxy.session.state import Loss
-from tests.core.test_fetches_otherwise import Client
+from tests.core.test_fetch_responses_filled import Client
 from tests.model.asker import Want, entries
 from tests.model.broker import FETCH_SESSION_ID_NOT_FOUND, ModelBroker, Pending
 from tests.model.wire import FetchRequest, FetchResponse, decode_request

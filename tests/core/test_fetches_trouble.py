@@ -3,18 +3,16 @@
 The client gets what it would get without a session.
 """
 
-from functools import partial
 from typing import Any, Final
 
 import pytest
 
 from proxy.core import fetch_responses
 from proxy.core.connection import Connection
-from proxy.core.eligibility import SessionLimits
-from proxy.core.events import Passthrough, SessionLost, SessionMade, SessionRefused
+from proxy.core.events import Passthrough, SessionLost, SessionMade
 from proxy.protocol.fetch_request import Topics
 from proxy.protocol.primitives import Buffer
-from proxy.session.decision import Reason, Rotated
+from proxy.session.decision import Rotated
 from proxy.session.expand import Expansion, expand
 from proxy.session.handler import FetchSessionHandler
 from proxy.session.state import Loss
@@ -95,119 +93,6 @@ def test_an_id_outside_the_shards() -> None:
     play.to_broker(fetch(16, *T, correlation=4))
     play.broker(full(16, T, correlation_id=4)).to_client(full(16, T, correlation_id=4))
     play.client(fetch(16, *T, correlation=5)).to_broker(asks(16, T, (0, 0), correlation=5))
-
-
-def at(play: Playbook, now: float, number: int, *, asks_session: bool, session_id: int = 0) -> None:
-    """Play one fetch at `now` seconds, which requests a session or not. The broker gives `session_id`."""
-    play.now = now
-    session = (0, 0) if asks_session else (0, -1)
-    play.client(fetch(16, *T, correlation=number)).to_broker(asks(16, T, session, correlation=number))
-    told = full(16, T, correlation_id=number, session_id=session_id)
-    play.broker(told).to_client(full(16, T, correlation_id=number))
-
-
-def refused(until: float = 0.0) -> Playbook:
-    """Return a connection whose first request for a session was refused at 0 s, and whose later requests were
-    refused, too, until `until` seconds.
-    """
-    play = Playbook().knows()
-    for number in (1, 2):
-        passes(play, 16, T, number)
-    at(play, 0.0, 3, asks_session=True)
-    wait, now = 0.0, 0.0
-    while now < until:
-        now += wait
-        at(play, now, 4, asks_session=True)
-        wait = min(2 * wait, 300.0) or 1.0
-    play.events()
-    return play
-
-
-def test_a_refused_session_is_requested_less_and_less_often_and_reported_once() -> None:
-    """Case 95, trap 22: after a refused session, the next fetch requests a session again, as in Java.
-
-    After each further refusal, twice as much time has to pass, up to five minutes. The other fetches are
-    forwarded unchanged. The refusal is reported only once.
-    """
-    play = Playbook().knows()
-    for number in (1, 2):
-        passes(play, 16, T, number)
-    now = 0.0
-    for wait in (0.0, 0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 300.0, 300.0):
-        if wait:
-            at(play, now + wait - 0.001, 4, asks_session=False)
-        now += wait
-        at(play, now, 3, asks_session=True)
-        assert play.sessions.used == 0
-    assert play.events(SessionRefused, SessionMade) == [SessionRefused()]
-    tally = play.connection.tally
-    assert (tally.refusals, tally.passthrough[Reason.NO_BROKER_SLOT]) == (13, 11)
-    assert play.connection.decided is None
-    at(play, now + 1, 4, asks_session=False)
-    assert play.connection.decided is Reason.NO_BROKER_SLOT
-
-
-def test_a_session_that_lasts_ends_the_waits() -> None:
-    """After half an hour with a session, the next refusal or eviction counts as the first one."""
-    for lasted, resent in ((1799.0, (0, -1)), (1800.0, (0, 0))):
-        play = refused(until=10.0)
-        at(play, 100.0, 5, asks_session=True, session_id=SESSION_ID)
-        play.now = 100.0 + lasted
-        play.client(fetch(16, *T, correlation=6)).to_broker(asks(16, [], (SESSION_ID, 1), correlation=6))
-        play.broker(fetch_response(16, error_code=70, correlation_id=6))
-        play.to_broker(asks(16, T, resent, correlation=6))
-        play.broker(full(16, T, correlation_id=6)).to_client(full(16, T, correlation_id=6))
-        assert play.events(SessionRefused) == ([SessionRefused()] if resent == (0, 0) else [])
-
-
-def test_a_session_made_anew_lasts_from_the_first_one() -> None:
-    """A session that the gateway replaces (error 71, another list) lasts as long as both together."""
-    play = refused(until=10.0)
-    at(play, 100.0, 5, asks_session=True, session_id=SESSION_ID)
-    for number, (now, code) in enumerate(((1000.0, 71), (1900.0, 70))):
-        play.now = now
-        session_id = SESSION_ID + number
-        play.client(fetch(16, *T, correlation=6)).to_broker(asks(16, [], (session_id, 1), correlation=6))
-        play.broker(fetch_response(16, error_code=code, correlation_id=6))
-        play.to_broker(asks(16, T, (session_id if code == 71 else 0, 0), correlation=6))
-        play.broker(full(16, T, correlation_id=6, session_id=session_id + 1))
-        play.to_client(full(16, T, correlation_id=6))
-
-
-def test_sessions_that_are_evicted_again_are_requested_later() -> None:
-    """After the second eviction in a row, the fetch is resent without a session, and the next one waits.
-
-    So gateways that have more sessions than the broker has slots do not evict each other's all the time.
-    """
-    play = Playbook().established(16, T)
-    now = 0.0
-    for number, wait in enumerate((0.0, 1.0, 2.0, 4.0)):
-        play.now = now = now + 121.0
-        session_id = SESSION_ID + number
-        play.client(fetch(16, *T, correlation=6)).to_broker(asks(16, [], (session_id, 1), correlation=6))
-        play.broker(fetch_response(16, error_code=70, correlation_id=6))
-        play.to_broker(asks(16, T, (0, -1) if wait else (0, 0), correlation=6))
-        given = 0 if wait else session_id + 1
-        play.broker(full(16, T, correlation_id=6, session_id=given))
-        play.to_client(full(16, T, correlation_id=6))
-        if wait:
-            at(play, now + wait - 0.001, 7, asks_session=False)
-            now += wait
-            at(play, now, 8, asks_session=True, session_id=session_id + 1)
-    assert play.events(SessionRefused) == [SessionRefused()]
-    assert play.connection.tally.session_errors == {70: 4}
-
-
-def test_waits_differ_by_chance() -> None:
-    """KIP-580: a wait is up to a fifth shorter or longer."""
-    for drawn, wait in ((0.0, 0.8), (1.0, 1.2)):
-        play = Playbook(SessionLimits(max_sessions=10, chance=partial(float, drawn))).knows()
-        for number in (1, 2):
-            passes(play, 16, T, number)
-        at(play, 0.0, 3, asks_session=True)
-        at(play, 0.0, 4, asks_session=True)
-        at(play, wait - 0.001, 5, asks_session=False)
-        at(play, wait + 0.001, 6, asks_session=True)
 
 
 @pytest.mark.parametrize("version", [4, 11, 16])

@@ -1,4 +1,4 @@
-"""Methods of a request in flight, and the response handlers that hold a response back."""
+"""Requests in flight: their handlers, and responses that wait until it is their turn."""
 
 from proxy.core.in_flight import FORWARD, InFlight, Kept, ResponseQueue, Walked
 from proxy.protocol.primitives import Buffer
@@ -100,3 +100,41 @@ def test_a_response_is_changed_after_a_claim_of_it_has_ended() -> None:
     assert queue.respond(claim) == [b"A", b"C"]
     assert queue.buffered == 2
     assert queue.in_turn(second, [b"e"]) == [b"D"]
+
+
+def test_the_first_leaves_as_it_comes() -> None:
+    responses, (first, second) = owed(2)
+    assert responses.in_turn(first, [b"a"]) == [b"a"]
+    assert responses.in_turn(first, [b"b", b"c"]) == [b"b", b"c"]
+    assert responses.ended(first) == []
+    assert responses.in_turn(second, [b"d"]) == [b"d"]
+    assert responses.buffered == 0
+
+
+def test_a_later_one_waits_for_those_before_it() -> None:
+    responses, (first, second, third) = owed(3)
+    assert responses.in_turn(third, [b"three"]) == []
+    assert responses.in_turn(second, [b"tw"]) == []
+    assert responses.ended(third) == []
+    assert responses.buffered == 7
+    assert responses.ended(first) == [b"tw"]
+    assert responses.buffered == 5
+    assert responses.in_turn(second, [b"o"]) == [b"o"]
+    assert responses.ended(second) == [b"three"]
+    assert (responses.buffered, list(responses.owed)) == (0, [])
+
+
+def test_what_nobody_is_owed_goes_nowhere() -> None:
+    """A response to the gateway's own request sends nothing to the client, who waits for no response."""
+    responses, _ = owed(0)
+    assert responses.ended(InFlight(18, 0, b"\0\0\0\1", FORWARD)) == []
+
+
+def test_cleared_it_expects_owes_and_keeps_nothing() -> None:
+    responses, exchanges = owed(2)
+    responses.expected.extend(exchanges)
+    responses.in_turn(exchanges[1], [b"waits"])
+    responses.clear()
+    assert not responses.expected
+    assert not responses.owed
+    assert responses.buffered == 0

@@ -1,6 +1,7 @@
 """The gateway replaces older leaders in Metadata responses by newer ones (KIP-951).
 
-The tests compare the bytes of the responses.
+The tests compare the bytes of the responses. The last ones play several connections: what one connection
+learns, all use.
 """
 
 import sys
@@ -19,9 +20,13 @@ from kio.schema.types import BrokerId
 
 from proxy.core.leaders import KEEP_SECONDS, MAX_BYTES, Leaders
 from proxy.protocol import metadata
+from proxy.protocol.api import ApiKey
 from proxy.protocol.metadata import LeaderHint
-from tests.core.metadata import BROKERS, ORDERS, OTHERS, Told, body, message, partition, topic
+from tests.core.metadata import BROKERS, ORDERS, OTHERS, Told, body, message, moved, partition, topic
 from tests.examples import examples
+from tests.frames import entry, fetch, fetch_response, topic_id
+from tests.model.wire import NodeEndpoint, current_leader_tag, node_endpoints_tag
+from tests.playbook import Playbook, request, response
 from tests.protocol.kio_messages import UNKNOWN_TAGS, encode, kio_decode, response_class
 
 VERSIONS: Final = range(10, 14)
@@ -358,14 +363,14 @@ def responses(draw: st.DrawFn) -> tuple[int, list[Any], tuple[int, ...], list[Le
     """Draw a Metadata response from a random moment in a cluster's life, and leader hints from before it."""
     version = draw(st.sampled_from(VERSIONS))
     topics = []
-    for topic_id in draw(st.lists(st.sampled_from([ORDERS, OTHERS, None]), unique=True, max_size=3)):
+    for each_id in draw(st.lists(st.sampled_from([ORDERS, OTHERS, None]), unique=True, max_size=3)):
         entries = []
         for index, epoch in enumerate(draw(st.lists(st.integers(-1, 5), max_size=4))):
             leader = leader_of(index, epoch)
             error = ErrorCode.leader_not_available if leader < 0 else ErrorCode.none
             entries.append(partition(version, index, leader, epoch, error))
         error = draw(st.sampled_from([ErrorCode.none] * 4 + [ErrorCode.unknown_topic_or_partition]))
-        topics.append(topic(version, topic_id, entries, error=error))
+        topics.append(topic(version, each_id, entries, error=error))
     hints = [
         hint(index, leader_of(index, epoch), epoch, topic_id)
         for topic_id, index, epoch in draw(
@@ -399,15 +404,15 @@ def test_no_response_is_older_than_what_was_seen_and_nothing_else_changes(histor
         expected = []
         for each in topics:
             entries = []
-            for entry in each.partitions:
-                index, epoch = entry.partition_index, entry.leader_epoch
+            for told_entry in each.partitions:
+                index, epoch = told_entry.partition_index, told_entry.leader_epoch
                 newest = epoch
                 if each.topic_id is not None and not each.error_code.value:
                     epochs = known.setdefault(each.topic_id, {})
                     newest = epochs[index] = max(epochs.get(index, -1), epoch)
                 leader = leader_of(index, newest)
-                older = newest > epoch >= 0 and leader in brokers and not entry.error_code.value
-                entries.append(partition(version, index, leader, newest) if older else entry)
+                older = newest > epoch >= 0 and leader in brokers and not told_entry.error_code.value
+                entries.append(partition(version, index, leader, newest) if older else told_entry)
             expected.append(replace(each, partitions=tuple(entries)))
         assert after == encode(message(version, *expected, brokers=brokers), UNKNOWN_TAGS)
         assert len(after) == len(said)
@@ -431,3 +436,95 @@ def test_kio_reads_what_was_brought_up_to_date() -> None:
     after = kio_decode(response_class(3, 13), knows().bring_up_to_date(body(13, OLD), 13, 1.0))
     first = after.topics[0].partitions[0]
     assert (first.leader_id, first.leader_epoch) == (2, 5)
+
+
+VERSION: Final = 12
+TOPIC: Final = "orders"
+
+
+def gateway(node_id: int, _host: str, _port: int) -> tuple[str, int]:
+    """Map broker N to the address broker-N:9092, so that only leaders change."""
+    return f"broker-{node_id}", 9092
+
+
+def response_of(correlation: int, told: Told, *, brokers: tuple[int, ...] = (1, 2, 3)) -> bytes:
+    """Build a Metadata response: header v1 and body."""
+    said = body(VERSION, told, topic_id=UUID(bytes=topic_id(TOPIC)), brokers=brokers)
+    return response(correlation, b"\0" + said)
+
+
+def asked(play: Playbook, correlation: int, said: bytes, told: bytes) -> None:
+    """Let the client ask for Metadata. The broker answers `said`. The client must get `told` in its place."""
+    asks = request(ApiKey.METADATA, VERSION, correlation, b"\0...")
+    play.client(asks).to_broker(asks).broker(said).to_client(told)
+
+
+def test_older_metadata_of_another_broker_is_brought_up_to_date() -> None:
+    leaders = Leaders()
+    first, second = (Playbook(resolve=gateway, leaders=leaders) for _ in range(2))
+    asked(first, 1, response_of(1, NEW), response_of(1, NEW))
+    asked(second, 2, response_of(2, OLD), response_of(2, NEW))
+    asked(first, 3, response_of(3, OLD), response_of(3, NEW))
+
+
+def test_where_addresses_stay_as_they_are_leaders_do_as_well() -> None:
+    """In transparent mode, where addresses are not changed, leaders are not changed either. Connections may
+    even go to brokers of different clusters.
+    """
+    leaders = Leaders()
+    first, second = (Playbook(resolve=None, leaders=leaders) for _ in range(2))
+    asked(first, 1, response_of(1, NEW), response_of(1, NEW))
+    asked(second, 2, response_of(2, OLD), response_of(2, OLD))
+
+
+def test_nobody_is_led_to_a_broker_that_the_gateway_left_out() -> None:
+    leaders = Leaders()
+    first = Playbook(resolve=gateway, leaders=leaders)
+    asked(first, 1, response_of(1, NEW), response_of(1, NEW))
+    second = Playbook(
+        resolve=lambda node, *_: None if node == 2 else (f"broker-{node}", 9092), leaders=leaders
+    )
+    asked(second, 2, response_of(2, OLD), response_of(2, OLD, brokers=(1, 3)))
+
+
+@pytest.mark.parametrize("version", [16, 18])
+@pytest.mark.parametrize("error", [6, 74])
+@pytest.mark.parametrize("chunk", [7, 1 << 30])
+def test_a_leader_in_the_error_of_a_fetch_is_used_in_metadata(version: int, error: int, chunk: int) -> None:
+    """Cases 64 and 66: a leader in a fetch error reaches the client with its endpoint. Metadata for other
+    clients then names this leader.
+    """
+    leaders = Leaders()
+    first, second = (Playbook(resolve=gateway, leaders=leaders) for _ in range(2))
+    asked(first, 1, response_of(1, OLD), response_of(1, OLD))
+    asks = fetch(version, (TOPIC, 0), correlation=2)
+    gone = entry(0, error=error, records=None, tags=(current_leader_tag(2, 5),))
+    node = node_endpoints_tag([NodeEndpoint(node_id=2, host="broker-2", port=9092, rack=None)])
+    told = fetch_response(version, (TOPIC, [gone]), correlation_id=2, tags=(node,))
+    first.client(asks).to_broker(asks).broker(told, chunk=chunk).to_client(told)
+    asked(second, 3, response_of(3, OLD), response_of(3, NEW))
+
+
+def test_a_leader_in_a_response_of_the_session_is_used_in_metadata() -> None:
+    leaders = Leaders()
+    play = Playbook(resolve=gateway, leaders=leaders)
+    wants = [(TOPIC, index) for index in range(20)]
+    play.established(16, wants)
+    asked(play, 60, response_of(60, OLD), response_of(60, OLD))
+    asks = fetch(16, *wants, correlation=61)
+    play.client(asks).takes_broker()
+    gone = entry(0, error=6, records=None, tags=(current_leader_tag(2, 5),))
+    play.broker(fetch_response(16, (TOPIC, [gone]), correlation_id=61, session_id=77)).takes_client()
+    asked(play, 62, response_of(62, OLD), response_of(62, NEW))
+
+
+@pytest.mark.parametrize(("key", "version"), [(0, 13), (78, 1), (79, 2)])
+def test_a_leader_in_another_response_is_used_in_metadata(key: int, version: int) -> None:
+    """Case 66: leaders named by Produce and by share groups are used in Metadata too."""
+    leaders = Leaders()
+    first, second = (Playbook(resolve=gateway, leaders=leaders) for _ in range(2))
+    asked(first, 1, response_of(1, OLD), response_of(1, OLD))
+    asks = request(key, version, 2, b"\0\0\xff\xff...")  # flexible: no tags, no transactional id, acks
+    told = response(2, b"\0" + moved(key, UUID(bytes=topic_id(TOPIC)), (2, 5)))
+    first.client(asks).to_broker(asks).broker(told).to_client(told)
+    asked(second, 3, response_of(3, OLD), response_of(3, NEW))

@@ -14,8 +14,8 @@ from proxy.core.siblings import Siblings
 from proxy.fetch_manager.cache import FetchSessionCache
 from proxy.fetch_manager.manager import FetchManager
 from proxy.protocol.fetch_request import FetchRequest
-from tests.core.test_follow import NEW, OLD, OURS, TOPIC, metadata_request, metadata_response
-from tests.core.test_follow import play as played
+from tests.core.following import NEW, OLD, OURS, TOPIC, metadata_request, metadata_response
+from tests.core.following import play as played
 from tests.frames import Want, entry, fetch, fetch_response
 from tests.model import wire
 from tests.playbook import SESSION_ID, Playbook, T, full

@@ -2,10 +2,11 @@
 
 import pytest
 
-from proxy.core.requests import describe_length, read_client_names, readable
+from proxy.core.requests import describe_length, read_client_names, read_wait, readable
+from proxy.protocol.api import ApiKey
 from proxy.protocol.api_versions import ClientSoftware
 from proxy.protocol.primitives import ProtocolError
-from tests.playbook import request
+from tests.playbook import join_group, request
 
 
 @pytest.mark.parametrize(
@@ -39,3 +40,19 @@ def test_names_are_shown_without_what_a_terminal_obeys() -> None:
     assert readable("größe".encode()) == "größe"
     assert readable(b"\x1b[2J\xff") == "\ufffd[2J\ufffd"
     assert readable(b"a" * 300) == "a" * 256
+
+
+@pytest.mark.parametrize(
+    ("frame", "seconds"),
+    [
+        (join_group(1, 0, 45_000), 45.0),
+        (join_group(1, 1, 45_000, 300_000), 300.0),
+        (join_group(1, 9, 45_000, 300_000), 300.0),
+        (join_group(1, 1, 45_000, 0xFFFF_FFFF), 0.0),
+        (request(ApiKey.SHARE_FETCH, 1, 1, b"\0\2g\2m" + bytes(4) + (500).to_bytes(4)), 0.5),
+    ],
+)
+def test_how_long_a_request_lets_the_broker_wait(frame: bytes, seconds: float) -> None:
+    assert read_wait(frame) == seconds
+    with pytest.raises(ProtocolError):
+        read_wait(frame[: frame.index(b"g")])

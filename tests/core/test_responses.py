@@ -1,10 +1,10 @@
-"""Responses with changed addresses or versions: the length prefix is updated, and the header stays."""
+"""Responses with changed addresses or versions, and refused logins, which are logged."""
 
 import pytest
 
 from proxy.core.connection_state import ConnectionState
 from proxy.core.eligibility import Eligibility, SessionLimits
-from proxy.core.events import Refusal
+from proxy.core.events import LoginRefused, Refusal
 from proxy.core.histograms import Measured
 from proxy.core.in_flight import Forward, Handler
 from proxy.core.leaders import Leaders
@@ -19,10 +19,10 @@ from proxy.core.responses import (
     readdressed,
 )
 from proxy.protocol.addresses import Resolve
+from proxy.protocol.api import ApiKey
 from proxy.protocol.primitives import ProtocolError
-from tests.playbook import api_versions, response
+from tests.playbook import Playbook, api_versions, request, response
 
-METADATA = 3
 DESCRIBE_QUORUM = 55
 
 
@@ -34,26 +34,26 @@ def nowhere(_node_id: int, _host: str, _port: int, /) -> None:
     """Return no address for any broker."""
 
 
-def metadata(host: bytes, port: int) -> bytes:
+def metadata(host: bytes, port: int, correlation: int = 7) -> bytes:
     """Build a Metadata v0 response that names broker 2 and no topic."""
     body = b"\0\0\0\1" + b"\0\0\0\2" + len(host).to_bytes(2) + host + port.to_bytes(4) + b"\0\0\0\0"
-    return response(7, body)
+    return response(correlation, body)
 
 
 def test_a_host_of_another_length() -> None:
-    got = b"".join(readdressed(metadata(b"broker-2.example", 9092), METADATA, 0, gateway))
+    got = b"".join(readdressed(metadata(b"broker-2.example", 9092), ApiKey.METADATA, 0, gateway))
     assert got == metadata(b"gw", 19_094)
 
 
 def test_nobody_to_tell_leaves_no_address() -> None:
-    got = b"".join(readdressed(metadata(b"broker-2.example", 9092), METADATA, 0, nowhere))
+    got = b"".join(readdressed(metadata(b"broker-2.example", 9092), ApiKey.METADATA, 0, nowhere))
     assert b"broker-2.example" not in got
     assert len(got) == 4 + int.from_bytes(got[:4])
 
 
 def test_what_is_no_such_response_is_refused() -> None:
     with pytest.raises(ProtocolError):
-        readdressed(metadata(b"b", 1)[:-5], METADATA, 0, gateway)
+        readdressed(metadata(b"b", 1)[:-5], ApiKey.METADATA, 0, gateway)
 
 
 def test_api_versions_are_cut_and_read() -> None:
@@ -108,7 +108,7 @@ class Scene:
 @pytest.mark.parametrize("chunk", [8, 11, 1000])
 def test_a_response_is_held_until_it_is_whole(chunk: int) -> None:
     scene = Scene()
-    handler = scene.rewriting.handler(METADATA, 0)
+    handler = scene.rewriting.handler(ApiKey.METADATA, 0)
     assert scene.receive(handler, metadata(b"broker-2.example", 9092), chunk) == metadata(b"gw", 19_094)
     assert scene.refused == []
 
@@ -116,13 +116,13 @@ def test_a_response_is_held_until_it_is_whole(chunk: int) -> None:
 @pytest.mark.parametrize("chunk", [8, 1000])
 def test_a_response_that_is_not_understood_is_refused(chunk: int) -> None:
     scene = Scene()
-    assert scene.receive(scene.rewriting.handler(METADATA, 0), response(7, b"nonsense"), chunk) == b""
+    assert scene.receive(scene.rewriting.handler(ApiKey.METADATA, 0), response(7, b"nonsense"), chunk) == b""
     assert [refusal for refusal, _ in scene.refused] == [Refusal.NOT_UNDERSTOOD]
 
 
 def test_a_response_too_large_to_be_held_is_refused() -> None:
     scene = Scene()
-    assert scene.rewriting.handler(METADATA, 0).feed(b"\x20\0\0\4head", last=False) == []
+    assert scene.rewriting.handler(ApiKey.METADATA, 0).feed(b"\x20\0\0\4head", last=False) == []
     assert scene.refused == [(Refusal.TOO_LARGE, "a METADATA v0 response of 536870920 bytes")]
 
 
@@ -138,9 +138,9 @@ def test_version_ranges_too_large_to_be_held_pass() -> None:
     ("api_key", "version", "resolve", "kind"),
     [
         (18, 0, None, CutVersions),
-        (METADATA, 0, gateway, RewriteAddresses),
-        (METADATA, 99, gateway, Forward),
-        (METADATA, 0, None, Forward),
+        (ApiKey.METADATA, 0, gateway, RewriteAddresses),
+        (ApiKey.METADATA, 99, gateway, Forward),
+        (ApiKey.METADATA, 0, None, Forward),
         (12, 0, gateway, Forward),
         (12, -1, gateway, Forward),
         (-1, -5, gateway, Forward),
@@ -159,3 +159,48 @@ def test_what_the_broker_can_is_learned_from_what_the_gateway_asked(chunk: int) 
     _, told = api_versions("4.3")
     assert scene.receive(Probe(scene.state, scene.eligibility), told, chunk) == b""
     assert scene.eligibility.features == clamped(told, 0)[1]
+
+
+@pytest.mark.parametrize(
+    ("api_key", "version", "head"),
+    [
+        (ApiKey.SASL_HANDSHAKE, 1, b""),
+        (ApiKey.SASL_AUTHENTICATE, 1, b""),
+        (ApiKey.SASL_AUTHENTICATE, 2, b"\0"),
+    ],
+)
+def test_what_the_broker_refuses_is_told_each_time(api_key: int, version: int, head: bytes) -> None:
+    play = Playbook()
+    for correlation, code in enumerate((0, 58, 0, 58), 1):
+        play.client(asked := request(api_key, version, correlation, head + b"token")).to_broker(asked)
+        told = response(correlation, head + code.to_bytes(2) + b"why")
+        play.broker(told, chunk=len(told) - 2).to_client(told)
+        assert play.events(LoginRefused) == [LoginRefused(error_code=code)] * (code > 0)
+
+
+def test_too_little_of_a_response_is_not_told() -> None:
+    play = Playbook()
+    play.client(asked := request(ApiKey.SASL_AUTHENTICATE, 1, 1)).to_broker(asked)
+    play.broker(told := response(1, b"\0")).to_client(told)
+    assert play.events() == []
+
+
+@pytest.mark.parametrize("chunk", [1, 9, 1000])
+def test_addresses_lead_through_the_gateway(chunk: int) -> None:
+    play = Playbook(resolve=gateway)
+    asked = request(ApiKey.METADATA, 0, 5, b"\0\0\0\0")
+    play.client(asked).to_broker(asked)
+    play.broker(metadata(b"broker-2.example", 9092, 5), chunk=chunk).to_client(metadata(b"gw", 19_094, 5))
+    assert play.connection.buffered == 0
+
+
+def test_addresses_that_are_not_understood_end_the_connection() -> None:
+    """A response whose addresses can't be read ends the connection, so that no broker address leaks."""
+    play = Playbook(resolve=gateway)
+    asked = request(ApiKey.METADATA, 0, 5, b"\0\0\0\0") + request(12, 0, 6)
+    play.client(asked).to_broker(asked)
+    play.broker(response(5, b"\0\0\0\1nonsense") + response(6, b"ok")).nothing()
+    assert play.connection.fault is not None
+    assert play.connection.fault.side == "broker"
+    assert "METADATA v0 response that is not understood" in play.connection.fault.reason
+    assert play.connection.tally.refused == {"response not understood": 1}

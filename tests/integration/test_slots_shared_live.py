@@ -1,6 +1,6 @@
 """Four gateways whose clients need twice as many session slots as the broker has, for some minutes.
 
-`test_faults_sessions.py` has a short form of it, and `tests/core/test_slots_shared.py` one in simulated time.
+`test_faults_sessions.py` has a short form of it, and `tests/core/test_slot_backoff.py` one in simulated time.
 """
 
 import logging

@@ -27,8 +27,8 @@ from proxy.server.supervisor import Supervisor
 from proxy.telemetry.metrics import exposition
 from proxy.telemetry.state import document
 from proxy.telemetry.zones import WHAT, Zones
+from tests.core.racks import METADATA, brokers, told
 from tests.core.replicas import Part, body
-from tests.core.test_rack_stage import METADATA, brokers, told
 from tests.frames import entry, fetch, fetch_response
 from tests.playbook import HOT, Playbook, T, request, response
 from tests.shell import StubCluster, client, config, frame, gateway, run, until

@@ -16,7 +16,7 @@ from proxy.core.repeat import MAX_BYTES, MAX_SECONDS
 from proxy.core.siblings import ProduceOrder, Siblings
 from proxy.protocol.api import ApiKey
 from proxy.protocol.produce import read_idempotent
-from tests.core.test_follow import NEW, OLD, OURS, TOPIC, gateway, metadata_request, metadata_response, play
+from tests.core.following import NEW, OLD, OURS, TOPIC, gateway, metadata_request, metadata_response, play
 from tests.frames import framed
 from tests.playbook import Playbook, request, response
 

@@ -1,4 +1,4 @@
-"""Tests of the number of requests that a broker has not answered, and of the time when a response is due."""
+"""What the status of a connection says: how long a client waits, what a broker owes, and its session."""
 
 import pytest
 
@@ -6,10 +6,11 @@ from proxy.core.connection import Connection
 from proxy.core.eligibility import SessionLimits
 from proxy.core.in_flight import UNREAD_SECONDS
 from proxy.core.own import OwnFetch
-from proxy.core.requests import GROUP_SECONDS, read_wait
-from proxy.protocol.primitives import ProtocolError, encode_compact_string, encode_string
+from proxy.core.requests import GROUP_SECONDS
+from proxy.protocol.api import ApiKey
+from proxy.protocol.produce import READ_WITHIN
 from tests.frames import Want, fetch, fetch_response
-from tests.playbook import SESSION_ID, Playbook, T, full, request, response
+from tests.playbook import SESSION_ID, Playbook, T, full, join_group, passes, produce, request, response
 from tests.twin import Twin
 
 PRODUCE, FETCH, JOIN, HEARTBEAT, SYNC, SHARE_FETCH = 0, 1, 11, 12, 14, 78
@@ -42,12 +43,6 @@ def owes(twin: Twin) -> tuple[int, float | None]:
     one, other = ((core.status().outstanding, core.status().due_at) for core in twin.cores)
     assert one == other
     return one
-
-
-def join(correlation: int, version: int, *timeouts_ms: int) -> bytes:
-    tags, name = (b"\0", encode_compact_string(b"g")) if version >= 6 else (b"", encode_string(b"g"))
-    body = b"".join(timeout.to_bytes(4) for timeout in timeouts_ms)
-    return request(JOIN, version, correlation, tags + name + body + bytes(4))
 
 
 def test_nothing_is_owed_before_the_first_request_and_after_its_response() -> None:
@@ -113,7 +108,7 @@ def test_a_group_waits_for_its_members() -> None:
     line.client(request(SYNC, 0, 1), 1.0)
     assert line.owes() == (1, 1.0 + GROUP_SECONDS), "the client has not said how long"
     line.broker(response(1), 2.0)
-    line.client(join(2, 2, 10_000, 60_000), 3.0)
+    line.client(join_group(2, 2, 10_000, 60_000), 3.0)
     assert line.owes() == (1, 63.0)
     line.broker(response(2), 4.0)
     for correlation in (3, 4):
@@ -128,7 +123,7 @@ def test_a_client_that_sends_no_more_waits_as_long_as_any_of_its_requests_may() 
     The broker answers a JoinGroup only when all members have joined, which may take minutes.
     """
     line = Line()
-    line.client(join(1, 2, 10_000, 60_000), 1.0)
+    line.client(join_group(1, 2, 10_000, 60_000), 1.0)
     line.client(fetch(11, T[0], correlation=2, max_wait_ms=500), 1.0)
     assert longest_waits(line) == {60.0}
     line.broker(response(1), 2.0)
@@ -184,17 +179,81 @@ def test_a_request_that_has_not_come_whole_waits_for_the_client() -> None:
     assert not awaits
 
 
-@pytest.mark.parametrize(
-    ("frame", "seconds"),
-    [
-        (join(1, 0, 45_000), 45.0),
-        (join(1, 1, 45_000, 300_000), 300.0),
-        (join(1, 9, 45_000, 300_000), 300.0),
-        (join(1, 1, 45_000, 0xFFFF_FFFF), 0.0),
-        (request(SHARE_FETCH, 1, 1, b"\0\2g\2m" + bytes(4) + (500).to_bytes(4)), 0.5),
-    ],
-)
-def test_how_long_a_request_lets_the_broker_wait(frame: bytes, seconds: float) -> None:
-    assert read_wait(frame) == seconds
-    with pytest.raises(ProtocolError):
-        read_wait(frame[: frame.index(b"g")])
+HALVES = {
+    "fetch": fetch(11, *T, correlation=2),
+    "metadata": request(ApiKey.METADATA, 9, 2, bytes(100)),
+    "produce": produce(2, -1),
+    "unanswered produce": produce(2, 0),
+    "old handshake": request(ApiKey.SASL_HANDSHAKE, 0, 2, b"\x00\x05PLAIN"),
+    "GSSAPI": b"\x00\x00\x02\x5c" + b"\x60\x82" + bytes(602),
+}
+
+
+def seen(connection: Connection) -> tuple[bool, bool]:
+    """Return whether the client has sent a first request, and whether the client waits for a response."""
+    return connection.status().begun, connection.status().busy
+
+
+@pytest.mark.parametrize("said", HALVES)
+@pytest.mark.parametrize("size", [3, 4, 11, 12, 14])
+def test_half_a_request_is_none_that_a_client_waits_for(said: str, size: int) -> None:
+    connection = Playbook().connection
+    connection.receive_client(HALVES[said][:size], 0.0)
+    assert seen(connection) == (False, False)
+    connection.receive_client(HALVES[said][size:], 0.0)
+    assert seen(connection) == (True, said in {"fetch", "metadata", "produce", "old handshake"})
+
+
+def test_half_a_request_behind_a_whole_one_leaves_the_client_waiting_for_that() -> None:
+    play = Playbook()
+    first, half = request(12, 0, 1), request(ApiKey.METADATA, 9, 2, bytes(100))[:50]
+    play.client(first + half).to_broker(first + half)
+    assert seen(play.connection) == (True, True)
+    play.broker(response(1, b"one")).to_client(response(1, b"one"))
+    assert seen(play.connection) == (True, False)
+
+
+def test_half_a_request_that_is_answered_is_none_to_wait_for() -> None:
+    play = Playbook()
+    half = request(ApiKey.METADATA, 9, 2, bytes(100))[:50]
+    play.client(half).to_broker(half)
+    play.broker(response(2, b"no")).to_client(response(2, b"no"))
+    assert seen(play.connection) == (False, False)
+
+
+def test_of_a_large_first_request_a_part_will_do() -> None:
+    """A large first Produce counts as received when a part of it has come, because it may take long on a slow
+    line. A fetch counts only when it is complete.
+    """
+    play = Playbook()
+    sent = produce(1, -1, 10_000_000)[: READ_WITHIN + 1]
+    play.client(sent).to_broker(sent)
+    assert seen(play.connection) == (True, False)
+    collected = Playbook().connection
+    collected.receive_client((1_000_000).to_bytes(4) + b"\0\1\0\x0b" + bytes(READ_WITHIN), 0.0)
+    assert seen(collected) == (False, False)
+
+
+def test_it_tells_how_it_is() -> None:
+    play = Playbook().established(16, T)
+    state = (play.connection.session_id, play.connection.session_epoch, play.connection.session_partitions)
+    assert (*state, play.connection.fetch_version) == (SESSION_ID, 1, 3, 16)
+    assert repr(play.connection) == (
+        "<Connection 'c' in_flight=0 <FetchSessionHandler 77 epoch=1 partitions=3>>"
+    )
+    new = Playbook().connection
+    assert (new.session_id, new.session_epoch, new.session_partitions, new.fetch_version) == (0, 0, 0, -1)
+
+
+def test_a_connection_lacks_a_slot_until_a_later_fetch_finds_one() -> None:
+    """A gateway that has just as many slots as its clients need has no problem."""
+    limits = SessionLimits(max_sessions=0)
+    play = Playbook(limits).knows()
+    status = play.connection.status()
+    for number in (1, 2, 3):
+        assert not status.lacks_slot
+        passes(play, 16, T, number)
+    assert status.lacks_slot
+    limits.max_sessions = 1
+    play.client(fetch(16, *T)).takes_broker()
+    assert (play.connection.decided, status.lacks_slot) == (None, False)

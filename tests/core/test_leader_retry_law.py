@@ -13,14 +13,14 @@ from proxy.core.repeat import MAX_SECONDS
 from proxy.core.siblings import Siblings
 from proxy.protocol.api import ApiKey
 from proxy.protocol.produce import read_idempotent, read_response
-from tests.core.test_follow import (
+from tests.core.following import (
     OURS,
     TOPIC,
     epochs_response,
     metadata_response,
     play,
 )
-from tests.core.test_follow_produce import batch, produce, produced
+from tests.core.test_repeat_produce import batch, produce, produced
 from tests.frames import entry, fetch, fetch_response
 from tests.model import wire
 from tests.playbook import Playbook, request, response, split

@@ -1,5 +1,7 @@
-"""Many clients have the same host and client id, and their leader moves. A request waits for at most one
-fetch that is retried for another client.
+"""Which connection of a client is used to ask another broker (`--follow-leader`), and who waits for it.
+
+Many clients have the same host and client id, and their leader moves. A request waits for at most one fetch
+that is retried for another client.
 """
 
 import struct
@@ -7,22 +9,24 @@ from typing import Final
 
 import pytest
 
+from proxy.core.connection import Connection
 from proxy.core.events import NotFollowed
 from proxy.core.repeat import MAX_SECONDS
 from proxy.core.repeat_fetch import WAIT_MS
 from proxy.core.siblings import ClientIdentity, Siblings
 from proxy.protocol.api import ApiKey
-from tests.core.test_follow import (
+from tests.core.following import (
     NEW,
     OLD,
     OURS,
     TOPIC,
     Two,
+    gateway,
     metadata_request,
     metadata_response,
     play,
 )
-from tests.core.test_follow_produce import Producer, batch, produce, produced
+from tests.core.test_repeat_produce import Producer, batch, produce, produced
 from tests.frames import entry, fetch, fetch_response
 from tests.playbook import Playbook, request, response
 
@@ -323,3 +327,119 @@ def test_nothing_is_repeated_behind_what_did_not_wait() -> None:
     refusal = produced(7, (1, 6, -1), correlation=11)
     two.old.broker(refusal).to_client(refusal)
     assert two.counted() == ({}, {NotFollowed.NOT_NEXT: 2})
+
+
+@pytest.mark.parametrize(
+    ("node_id", "host", "client"), [(3, "10.0.0.7", b"c"), (NEW, "10.0.0.8", b"c"), (NEW, "10.0.0.7", b"d")]
+)
+def test_only_the_clients_own_connection_to_the_new_leader_is_used(
+    node_id: int, host: str, client: bytes
+) -> None:
+    two = Two()
+    two.new.connection.ended()
+    other = play(two.siblings, node_id, host, client)
+    two.fails((TOPIC, 0)).asks_leaders().leaders({0: (NEW, 5)})
+    other.nothing()
+    two.old.to_client(two.refusal((TOPIC, 0)))
+    assert two.counted() == ({}, {NotFollowed.NO_CONNECTION: 1})
+
+
+def test_a_connection_on_which_nothing_was_answered_is_not_used() -> None:
+    two = Two()
+    two.new.connection.ended()
+    fresh = Playbook(resolve=gateway, core=Connection, siblings=two.siblings, host="10.0.0.7", node_id=NEW)
+    fresh.exchange(request(18, 0, 1), response(1, bytes(6)))
+    two.fails((TOPIC, 0)).asks_leaders().leaders({0: (NEW, 5)})
+    fresh.nothing()
+    two.old.to_client(two.refusal((TOPIC, 0)))
+
+
+def test_a_client_need_not_ask_for_versions() -> None:
+    two = Two()
+    two.new.connection.ended()
+    other = Playbook(resolve=gateway, core=Connection, siblings=two.siblings, host="10.0.0.7", node_id=NEW)
+    other.exchange(request(ApiKey.HEARTBEAT, 0, 1), response(1, b"\0\0"))
+    two.fails((TOPIC, 0)).asks_leaders().leaders({0: (NEW, 5)})
+    other.to_broker(two.repeated((TOPIC, 0), max_wait_ms=0))
+
+
+def sasl(played: Playbook, mechanism: bytes, *tokens: bytes) -> None:
+    asked = request(17, 1, 2, len(mechanism).to_bytes(2) + mechanism)
+    played.exchange(asked, response(2, bytes(6)))
+    for token in tokens:
+        asked = request(36, 1, 2, len(token).to_bytes(4) + token)
+        played.exchange(asked, response(2, b"\0\0\xff\xff" + bytes(12)))
+    played.exchange(request(ApiKey.HEARTBEAT, 0, 1), response(1, b"\0\0"))
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "first", "second", "same"),
+    [
+        (b"PLAIN", [b"\0anna\0x"], [b"\0anna\0x"], True),
+        (b"PLAIN", [b"\0anna\0x"], [b"\0otto\0x"], False),
+        (b"SCRAM-SHA-256", [b"n,,n=anna,r=a1", b"c=x"], [b"n,,n=anna,r=b2", b"c=y"], True),
+        (b"SCRAM-SHA-256", [b"n,,n=anna,r=a1", b"c=x"], [b"n,,n=otto,r=b2", b"c=y"], False),
+        (b"OAUTHBEARER", [b"n,,\1auth=Bearer t\1\1"], [b"n,,\1auth=Bearer t\1\1"], True),
+        (b"OAUTHBEARER", [b"n,,\1auth=Bearer t\1\1"], [b"n,,\1auth=Bearer u\1\1"], False),
+        (b"GSSAPI", [b"`x"], [b"`x"], False),
+    ],
+)
+def test_connections_belong_together_if_the_same_user_authenticated(
+    mechanism: bytes, first: list[bytes], second: list[bytes], same: bool
+) -> None:
+    two = Two()
+    sasl(two.old, mechanism, *first)
+    sasl(two.new, mechanism, *second)
+    two.fails((TOPIC, 0))
+    if mechanism == b"GSSAPI":
+        two.old.to_client(two.refusal((TOPIC, 0)))
+        return
+    two.asks_leaders().leaders({0: (NEW, 5)})
+    if same:
+        two.new.to_broker(two.repeated((TOPIC, 0), max_wait_ms=0))
+    else:
+        two.new.nothing()
+        two.old.to_client(two.refusal((TOPIC, 0)))
+
+
+def test_a_connection_that_authenticates_anew_is_not_used_meanwhile() -> None:
+    """KIP-368: a connection that authenticates again is not used for retries in the meantime.
+
+    During authentication its broker accepts only SASL requests.
+    """
+    two = Two()
+    for played in (two.old, two.new):
+        sasl(played, b"PLAIN", b"\0anna\0x")
+    asked = request(17, 1, 2, b"\0\5PLAIN")
+    two.new.client(asked).to_broker(asked)
+    two.fails((TOPIC, 0)).asks_leaders().leaders({0: (NEW, 5)})
+    two.new.nothing()
+    two.old.to_client(two.refusal((TOPIC, 0)))
+
+
+def test_a_connection_whose_broker_may_wait_too_long_is_not_used() -> None:
+    """The gateway does not retry a fetch on a connection where the broker may hold another fetch too long.
+
+    A broker handles one request of a connection at a time (fetch-semantics, trap 16).
+    """
+    two = Two()
+    asked = two.fetch((TOPIC, 1), max_wait_ms=2000)
+    two.new.client(asked).to_broker(asked)
+    two.fails((TOPIC, 0)).asks_leaders().leaders({0: (NEW, 5)})
+    two.new.nothing()
+    two.old.to_client(two.refusal((TOPIC, 0)))
+    assert two.counted() == ({}, {NotFollowed.BUSY: 1})
+
+
+def test_a_connection_whose_broker_has_gone_is_not_used() -> None:
+    """A connection that the broker has closed is not used for a retry.
+
+    Its client may not have closed it yet. The connection then has no outstanding requests, so it would be
+    preferred to a working connection.
+    """
+    two = Two()
+    two.new.connection.broker_ended()
+    live = play(two.siblings, NEW)
+    two.fails((TOPIC, 0, 40)).asks_leaders().leaders({0: (NEW, 5)})
+    two.new.nothing()
+    live.to_broker(two.repeated((TOPIC, 0, 40)))

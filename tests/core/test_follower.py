@@ -1,0 +1,201 @@
+"""A follower that is late, closed, or too early: rules 28 and 30 of docs/developers/zones.md."""
+
+from collections import Counter
+
+import pytest
+
+from proxy.core.connection import Connection
+from proxy.core.connection_state import ConnectionState
+from proxy.core.eligibility import BrokerVersions, SessionLimits
+from proxy.core.follower import ASK_SECONDS, MAX_HOLD_SECONDS, OVERDUE_SECONDS, PAUSE_SECONDS, SILENT_SECONDS
+from proxy.core.rack_reads import RackReads, RackReadsStage
+from tests.core.replica import (
+    LEADER,
+    NOW,
+    REPLICA,
+    TOPICS,
+    Gateway,
+    cores,
+    in_session,
+    manager,
+    parks,
+    question,
+)
+from tests.core.test_rack_reads import Known
+from tests.frames import Want, fetch, fetch_response
+from tests.model import wire
+from tests.playbook import T, full, request
+
+
+def test_rule_28_a_replica_that_does_not_respond_is_named_to_nobody() -> None:
+    gateway = Gateway()
+    play = gateway.connect()
+    play.client(fetch(12, *T[:1], correlation=3)).to_broker(fetch(12, *T[:1], correlation=3))
+    play.connection.tick(NOW + OVERDUE_SECONDS)  # a fetch of 500 ms is not overdue yet
+    assert [core.fault for core in play.connection.cores] == [None, None]
+    play.connection.tick(now := NOW + 0.5 + OVERDUE_SECONDS)
+    assert [core.fault is not None for core in play.connection.cores] == [True, True]
+    assert gateway.returns == Counter(overdue=1)
+    for client in ("c", "another"):
+        assert gateway.leaders(now + PAUSE_SECONDS - 1, client=client) == [LEADER, LEADER]
+        assert gateway.leaders(now + PAUSE_SECONDS, client=client) == [REPLICA, REPLICA]
+
+
+@pytest.mark.parametrize("in_a_session", [False, True])
+def test_rule_28_a_replica_that_throttles_its_client_is_not_overdue(*, in_a_session: bool) -> None:
+    """It reads the next fetch when the time is over (KIP-219). Some clients send it before."""
+    gateway = Gateway()
+    play = gateway.connect(sessions=SessionLimits(max_sessions=1 if in_a_session else 0))
+    wants: list[Want] = [("t", at) for at in range(30)]
+    if in_a_session:
+        in_session(play, wants)
+    throttled_for = 0
+    for number in range(4, 13):
+        gateway.learn(TOPICS, play.now)
+        play.client(fetch(12, *wants, correlation=number)).takes_broker()
+        for _ in range(throttled_for):
+            play.now += 1.0
+            play.connection.tick(play.now)
+        throttled = fetch_response(12, throttle_time_ms=5000, correlation_id=number)
+        play.broker(throttled).to_client(throttled)
+        throttled_for = 5
+    assert not gateway.returns
+    play.client(fetch(12, *wants, correlation=18)).takes_broker()
+    for _ in range(9):
+        play.now += 1.0
+        play.connection.tick(play.now)
+    assert gateway.returns == Counter(overdue=1)
+
+
+def test_rule_28_a_fetch_behind_other_requests_is_late_as_well() -> None:
+    """Here it is behind the gateway's question for Metadata, and one of the client."""
+    gateway = Gateway()
+    play = gateway.connect()
+    play.now += ASK_SECONDS
+    play.client(request(12, 0, 2), asked := fetch(12, *T[:1], correlation=3))
+    play.to_broker(request(12, 0, 2), question(12), asked)
+    play.connection.tick(play.now + 0.4 + OVERDUE_SECONDS)
+    assert [core.fault for core in play.connection.cores] == [None, None]
+    play.connection.tick(play.now + 0.5 + OVERDUE_SECONDS)
+    assert [core.fault is not None for core in play.connection.cores] == [True, True]
+
+
+def test_rule_28_a_replica_that_closes_or_cannot_be_reached_is_named_to_nobody() -> None:
+    gateway = Gateway()
+    play = gateway.connect()
+    parks(play, fetch(12, *T[:1]), full(12, T[:1]))
+    play.connection.broker_ended()
+    assert gateway.leaders(play.now + PAUSE_SECONDS - 1) == [LEADER, LEADER]
+    later = play.now + PAUSE_SECONDS
+    assert gateway.leaders(later) == [REPLICA, REPLICA]
+    for shared in gateway.shared:
+        shared.unreachable(LEADER, later)
+        shared.unreachable(REPLICA, later)
+    assert gateway.leaders(later + 2 * PAUSE_SECONDS - 1) == [LEADER, LEADER]
+    assert gateway.returns == Counter(closed=1, unreachable=1)
+
+
+def test_rule_28_a_leader_in_the_rack_is_not_watched() -> None:
+    """It leads all that the client reads from it. So its connection is like any other one."""
+    gateway = Gateway()
+    play = gateway.connect()
+    play.client(fetch(12, ("u", 0))).to_broker(fetch(12, ("u", 0)))
+    play.connection.tick(NOW + 60.0)
+    play.connection.broker_ended()
+    assert not gateway.returns
+    assert [core.fault for core in play.connection.cores] == [None, None]
+
+
+@pytest.mark.parametrize("api_key", [2, 3, 10, 18])
+def test_rule_28_what_a_replica_should_answer_at_once_shows_that_it_does_not_respond(api_key: int) -> None:
+    """kafka-go gives up its fetches before they are overdue. Then other connections are late sooner."""
+    gateway = Gateway()
+    play = gateway.connect(begins=False)
+    asked = request(api_key, 1, 0, bytes(4))
+    play.client(asked).to_broker(asked)
+    play.connection.tick(NOW + OVERDUE_SECONDS - 0.1)
+    assert [core.fault for core in cores(play)] == [None, None]
+    play.connection.tick(NOW + OVERDUE_SECONDS)
+    assert [core.fault is not None for core in cores(play)] == [True, True]
+    assert gateway.returns == Counter(overdue=1)
+    again = gateway.connect(begins=False)
+    again.now = NOW + OVERDUE_SECONDS
+    again.client(asked).to_broker(asked)
+    again.connection.tick(again.now + SILENT_SECONDS)
+    assert [core.fault is not None for core in cores(again)] == [True, True]
+    assert gateway.returns == Counter(overdue=1)
+
+
+@pytest.mark.parametrize(("node_id", "client"), [(LEADER, b"c"), (REPLICA, b"other")])
+def test_rule_28_other_brokers_and_other_clients_may_take_longer(node_id: int, client: bytes) -> None:
+    play = Gateway().connect(node_id, begins=False)
+    asked = request(3, 1, 0, bytes(4), client)
+    play.client(asked).to_broker(asked)
+    for second in range(20):
+        play.connection.tick(NOW + second)
+    assert [core.fault for core in cores(play)] == [None, None]
+
+
+def test_rule_30_empty_responses_at_once_are_held_back() -> None:
+    """A client that comes from the leader stands above the follower's high watermark."""
+    gateway = Gateway()
+    play = gateway.connect()
+    for number in range(10):
+        parks(play, fetch(12, *T[:1], correlation=number), full(12, T[:1], correlation_id=number))
+    for number in range(10, 15):
+        asked, told = fetch(12, ("t", 0, 6), correlation=number), full(12, T[:1], correlation_id=number)
+        play.client(asked).to_broker(asked)
+        play.now += 0.001
+        play.broker(told).nothing()
+        play.now += MAX_HOLD_SECONDS
+        play.connection.tick(play.now)
+        play.to_client(told)
+    assert [shared.held for shared in gateway.shared] == [5, 5]
+
+
+def test_rule_30_a_leader_in_the_rack_may_be_early() -> None:
+    gateway = Gateway()
+    play = gateway.connect()
+    for number in range(10):
+        told = full(12, [("u", 0)], correlation_id=number)
+        play.exchange(fetch(12, ("u", 0), correlation=number), told)
+    assert [shared.held for shared in gateway.shared] == [0, 0]
+
+
+def test_rule_30_in_a_session_that_the_gateway_gives_to_the_client() -> None:
+    gateway = Gateway()
+    play = gateway.connect(manager=manager(), core=Connection)
+    play.client(fetch(12, *T[:2], session=(0, 0), correlation=2)).to_broker(fetch(12, *T[:2], correlation=2))
+    play.now += 0.5
+    play.broker(full(12, T[:2], correlation_id=2))
+    session_id = wire.decode_response(play.takes_client()[4:], 12).session_id
+    play.client(fetch(12, session=(session_id, 1), correlation=3)).to_broker(fetch(12, *T[:2], correlation=3))
+    play.broker(full(12, T[:2], correlation_id=3)).nothing()
+    play.now += MAX_HOLD_SECONDS
+    play.connection.tick(play.now)
+    play.to_client(fetch_response(12, session_id=session_id, correlation_id=3))
+
+
+def test_rule_30_a_response_is_held_back_once() -> None:
+    """After a reload, a leader may lead a client here that was named before."""
+    gateway = Gateway()
+    reads = RackReads("R2", Known(REPLICA))
+    stages: list[RackReadsStage] = []
+
+    def make(state: ConnectionState) -> RackReadsStage:
+        stages.append(RackReadsStage(reads, lambda: REPLICA, BrokerVersions(), state))
+        return stages[-1]
+
+    play = gateway.connect(stages=(make,))
+    parks(play, fetch(12, *T[:1]), full(12, T[:1]))
+    for stage in stages:
+        stage.follower.watch()
+    asked, told = fetch(12, ("t", 0, 6), correlation=2), full(12, T[:1], correlation_id=2)
+    play.client(asked).to_broker(asked)
+    play.now += 0.001
+    play.broker(told).nothing()
+    for _ in range(3):
+        play.now += MAX_HOLD_SECONDS
+        play.connection.tick(play.now)
+    play.to_client(told)
+    parks(play, fetch(12, *T[:1], correlation=3), full(12, T[:1], correlation_id=3))

@@ -1,0 +1,270 @@
+"""If a partition has a new leader, the gateway retries the fetch there (`--follow-leader`).
+
+The tests play the connections step by step.
+"""
+
+from collections import Counter
+from typing import Final
+
+import pytest
+
+from proxy.core.events import FetchKind, NotFollowed
+from proxy.core.leader_retry import AGAIN_SECONDS
+from proxy.core.repeat_fetch import HOLD_SECONDS, WAIT_MS
+from proxy.protocol.api import ApiKey
+from tests.core.following import (
+    NEW,
+    OLD,
+    OURS,
+    TOPIC,
+    Epochs,
+    Two,
+    epochs_request,
+    epochs_response,
+    metadata_request,
+    metadata_response,
+    play,
+)
+from tests.frames import Want, entry, fetch_response
+from tests.playbook import request, response
+
+RECORDS: Final = b"r" * 70
+
+
+@pytest.mark.parametrize("version", range(9, 16))
+def test_a_client_without_kip_951_gets_the_records_of_the_new_leader(version: int) -> None:
+    two = Two(version)
+    two.fails((TOPIC, 0, 40)).asks_leaders().leaders({0: (NEW, 5)})
+    two.new.to_broker(two.repeated((TOPIC, 0, 40)))
+    data = entry(0, 50, records=RECORDS)
+    two.new.broker(fetch_response(version, (TOPIC, [data]), correlation_id=OURS)).nothing()
+    two.old.to_client(fetch_response(version, (TOPIC, [data]), correlation_id=5))
+    assert two.counted() == ({"fetch": 1}, {})
+
+
+def test_partitions_of_several_leaders_are_asked_of_each() -> None:
+    two = Two()
+    third = play(two.siblings, 3)
+    wants: list[Want] = [(TOPIC, 0), (TOPIC, 1), (TOPIC, 2)]
+    two.fails(*wants, errors=(6, 6, 6)).asks_leaders().leaders({0: (NEW, 5), 1: (3, 5), 2: (NEW, 8)})
+    two.new.to_broker(two.repeated(wants[0], wants[2]))
+    third.to_broker(two.repeated(wants[1]))
+    third.broker(fetch_response(11, (TOPIC, [entry(1, 4)]), correlation_id=OURS))
+    two.old.nothing()
+    two.new.broker(fetch_response(11, (TOPIC, [entry(0, 3), entry(2, error=1)]), correlation_id=OURS))
+    given = [entry(0, 3), entry(1, 4), entry(2, error=6)]
+    two.old.to_client(fetch_response(11, (TOPIC, given), correlation_id=5))
+    assert two.counted() == ({"fetch": 2}, {NotFollowed.REFUSED: 1})
+
+
+def test_a_leader_that_was_followed_is_asked_at_once_the_next_time() -> None:
+    two = Two(epoch=4)
+    two.fails((TOPIC, 0, 40), errors=[74]).asks_leaders().leaders({0: (NEW, 5)})
+    two.new.to_broker(epochs_request((0, 5, 4))).broker(epochs_response((0, 0, 4, 40)))
+    again = {"values": {"current_leader_epoch": 5}}
+    for offset in (40, 50):
+        if offset != 40:
+            two.fails((TOPIC, 0, offset), errors=[74]).old.nothing()
+        two.new.to_broker(two.repeated((TOPIC, 0, offset), **again))
+        data = fetch_response(11, (TOPIC, [entry(0, 99, records=RECORDS)]), correlation_id=OURS)
+        two.new.broker(data).nothing()
+        two.old.to_client(fetch_response(11, (TOPIC, [entry(0, 99, records=RECORDS)]), correlation_id=5))
+    # Until that one refuses as well: then the client hears it.
+    two.fails((TOPIC, 0, 60), errors=[74]).old.nothing()
+    two.new.to_broker(two.repeated((TOPIC, 0, 60), **again)).broker(two.refusal((TOPIC, 0), correlation=OURS))
+    two.old.to_client(two.refusal((TOPIC, 0), errors=[74]))
+    two.fails((TOPIC, 0, 60), errors=[74]).asks_leaders()
+
+
+@pytest.mark.parametrize(
+    ("end", "offset"),
+    [
+        ((0, 0, 4, 39), 40),  # records before the client's offset were lost: an unclean election
+        ((0, 0, 3, 90), 40),  # no record of the client's epoch: nothing is proven
+        ((0, 0, -1, -1), 40),
+        ((75, 0, -1, -1), 40),
+        ((0, 1, 4, 90), 40),  # another partition
+    ],
+)
+def test_an_epoch_is_replaced_only_if_the_position_is_proven(
+    end: tuple[int, int, int, int], offset: int
+) -> None:
+    """KIP-320: the gateway replaces the leader epoch in a fetch only if the client's offset is proven.
+
+    Without this rule, the client would not see that records were lost.
+    """
+    two = Two(epoch=4)
+    two.fails((TOPIC, 0, offset), errors=[74]).asks_leaders().leaders({0: (NEW, 5)})
+    two.new.to_broker(epochs_request((0, 5, 4))).broker(epochs_response(end)).nothing()
+    two.old.to_client(two.refusal((TOPIC, 0), errors=[74]))
+    assert two.counted() == ({}, {NotFollowed.NOT_PROVEN: 1})
+
+
+@pytest.mark.parametrize("version", [12, 15])
+def test_epochs_are_asked_by_name(version: int) -> None:
+    two = Two(version, epoch=4)
+    two.fails((TOPIC, 0, 40), errors=[74]).asks_leaders().leaders({0: (NEW, 5)})
+    two.new.to_broker(epochs_request((0, 5, 4)))
+
+
+@pytest.mark.parametrize("told", [{0: (OLD, 5)}, {0: (-1, 5)}, {1: (NEW, 5)}, {}])
+def test_a_broker_that_does_not_know_yet_is_asked_again(told: Epochs) -> None:
+    two = Two()
+    two.fails((TOPIC, 0)).asks_leaders().leaders(told).old.nothing()
+    two.old.connection.retry.tick(AGAIN_SECONDS / 2)
+    two.old.nothing()
+    two.old.connection.retry.tick(AGAIN_SECONDS)
+    two.asks_leaders().leaders({0: (NEW, 5)})
+    two.new.to_broker(two.repeated((TOPIC, 0)))
+
+
+def test_a_broker_that_knows_no_leader_is_asked_less_and_less_often() -> None:
+    """The gateway asks a broker that knows no new leader less and less often.
+
+    Otherwise each waiting response would cause forty requests a second to a cluster in trouble.
+    """
+    two, times = Two(), []
+    two.fails((TOPIC, 0)).asks_leaders().leaders({})
+    for now in (each / 1000 for each in range(5, 700, 5)):
+        two.old.now = now
+        two.old.connection.retry.tick(now + 1e-9)
+        if two.old.takes_broker():
+            times.append(now)
+            two.leaders({})
+    assert times == [0.025, 0.075]
+
+
+def test_a_broker_that_leads_again_is_followed_on_the_same_connection() -> None:
+    two = Two(epoch=4)
+    two.fails((TOPIC, 0, 40), errors=[74]).asks_leaders().leaders({0: (OLD, 6)})
+    two.old.to_broker(epochs_request((0, 6, 4))).broker(epochs_response((0, 0, 4, 40)))
+    two.old.to_broker(two.repeated((TOPIC, 0, 40), values={"current_leader_epoch": 6}))
+    two.old.broker(fetch_response(11, (TOPIC, [entry(0, 50)]), correlation_id=OURS))
+    two.old.to_client(fetch_response(11, (TOPIC, [entry(0, 50)]), correlation_id=5))
+    assert two.counted() == ({"fetch": 1}, {})
+
+
+@pytest.mark.parametrize("max_wait_ms", [0, 500, 30_000])
+def test_a_client_that_cannot_be_followed_hears_of_it_a_tenth_of_a_second_later_at_most(
+    max_wait_ms: int,
+) -> None:
+    two, seconds = Two(max_wait_ms=max_wait_ms), 0.1
+    assert seconds == HOLD_SECONDS
+    alarms: list[float] = []
+    two.old.connection.retry.attach(lambda: None, alarms.append)
+    two.fails((TOPIC, 0)).asks_leaders().leaders({0: (NEW, 5)})
+    two.new.to_broker(two.repeated((TOPIC, 0), max_wait_ms=min(max_wait_ms, WAIT_MS)))
+    assert alarms == [seconds]
+    two.old.connection.retry.tick(seconds - 0.001)
+    two.old.nothing()
+    two.old.connection.retry.tick(seconds)
+    two.old.to_client(two.refusal((TOPIC, 0)))
+    assert two.counted() == ({}, {NotFollowed.LATE: 1})
+    # What comes then is counted, and is for nobody.
+    two.new.broker(fetch_response(11, (TOPIC, [entry(0, 5)]), correlation_id=OURS)).nothing()
+    two.old.nothing()
+
+
+def test_records_that_are_there_do_not_wait_so_long() -> None:
+    two = Two()
+    asked = two.fetch((TOPIC, 0), (TOPIC, 1))
+    two.old.client(asked).to_broker(asked)
+    data = [entry(0, 9, records=RECORDS), entry(1, error=6)]
+    told = fetch_response(11, (TOPIC, data), correlation_id=5)
+    two.old.broker(told).to_broker(metadata_request(False))
+    two.old.connection.retry.tick(HOLD_SECONDS)
+    two.old.to_client(told)
+
+
+def test_responses_behind_a_held_one_wait_for_it() -> None:
+    two = Two()
+    two.fails((TOPIC, 0)).asks_leaders()
+    asked, told = request(ApiKey.HEARTBEAT, 0, 6), response(6, b"\0\0")
+    two.old.client(asked).to_broker(asked)
+    two.leaders({0: (NEW, 5)}).old.broker(told).nothing()
+    two.new.to_broker(two.repeated((TOPIC, 0)))
+    two.new.broker(fetch_response(11, (TOPIC, [entry(0, 5)]), correlation_id=OURS))
+    two.old.to_client(fetch_response(11, (TOPIC, [entry(0, 5)]), correlation_id=5), told)
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 60])
+def test_a_response_in_pieces_is_held_as_well(chunk: int) -> None:
+    two = Two(12)
+    asked = two.fetch((TOPIC, 0), (TOPIC, 1))
+    two.old.client(asked).to_broker(asked)
+    first = entry(0, 9, records=RECORDS)
+    told = fetch_response(12, (TOPIC, [first, entry(1, error=6)]), correlation_id=5)
+    two.old.broker(told, chunk=chunk).to_broker(metadata_request(False))
+    two.old.connection.retry.tick(HOLD_SECONDS)
+    two.old.to_client(told)
+    assert two.old.connection.buffered == 0
+
+
+# The other connection
+
+
+def test_the_clients_own_requests_there_are_answered_in_their_order() -> None:
+    two = Two()
+    own = two.fetch((TOPIC, 1), correlation=8)
+    two.new.client(own).to_broker(own)
+    two.fails((TOPIC, 0)).asks_leaders().leaders({0: (NEW, 5)})
+    two.new.to_broker(two.repeated((TOPIC, 0), max_wait_ms=0))
+    later = request(ApiKey.HEARTBEAT, 0, 9)
+    two.new.client(later).to_broker(later)
+    told = fetch_response(11, (TOPIC, [entry(1, 5)]), correlation_id=8)
+    two.new.broker(told).to_client(told)
+    two.new.broker(fetch_response(11, (TOPIC, [entry(0, 5)]), correlation_id=OURS)).nothing()
+    two.old.to_client(fetch_response(11, (TOPIC, [entry(0, 5)]), correlation_id=5))
+    two.new.broker(response(9, b"\0\0")).to_client(response(9, b"\0\0"))
+
+
+def test_an_error_is_sent_at_once_if_the_other_connection_ends() -> None:
+    two = Two()
+    two.fails((TOPIC, 0)).asks_leaders().leaders({0: (NEW, 5)})
+    two.new.to_broker(two.repeated((TOPIC, 0)))
+    two.new.connection.broker_ended()
+    two.old.to_client(two.refusal((TOPIC, 0)))
+    two.new.connection.ended()
+    assert two.counted() == ({}, {NotFollowed.CLOSED: 1})
+
+
+def test_an_error_is_sent_at_once_if_the_own_connection_ends() -> None:
+    two = Two()
+    two.fails((TOPIC, 0)).asks_leaders()
+    two.old.connection.broker_ended()
+    two.old.to_client(two.refusal((TOPIC, 0)))
+
+
+def test_a_connection_that_closes_holds_nothing() -> None:
+    two = Two()
+    two.fails((TOPIC, 0)).asks_leaders().leaders({0: (NEW, 5)})
+    two.new.to_broker(two.repeated((TOPIC, 0)))
+    two.old.close().to_client(two.refusal((TOPIC, 0)))
+    assert two.old.connection.done
+    two.old.connection.ended()
+    two.new.broker(fetch_response(11, (TOPIC, [entry(0, 5)]), correlation_id=OURS)).nothing()
+
+
+def test_what_was_sent_and_received_is_counted_where_it_went() -> None:
+    two = Two()
+    before = two.new.connection.tally.broker.fetch_request_bytes
+    two.fails((TOPIC, 0)).asks_leaders()
+    named = metadata_response(False, {0: (NEW, 5)})
+    two.old.broker(named)
+    repeated = two.repeated((TOPIC, 0))
+    two.new.to_broker(repeated)
+    data = entry(0, 50, records=RECORDS)
+    told = fetch_response(11, (TOPIC, [data]), correlation_id=OURS)
+    two.new.broker(told)
+    given = fetch_response(11, (TOPIC, [data]), correlation_id=5)
+    two.old.to_client(given)
+    old, new = two.old.connection.tally, two.new.connection.tally
+    assert old.probe_bytes == len(metadata_request(False)) + len(named)
+    assert old.client.fetch_response_bytes == len(given)
+    assert old.broker.fetch_response_bytes == len(two.refusal((TOPIC, 0)))
+    assert old.client.fetch_record_bytes == new.broker.fetch_record_bytes == len(RECORDS)
+    assert new.broker.fetch_request_bytes - before == len(repeated)
+    assert new.broker.fetch_response_bytes == len(told)
+    assert new.broker.fetches[FetchKind.SESSIONLESS] == 1
+    assert Counter(new.client.fetches) == Counter([0, 0, 0, 0])
+    assert two.old.connection.buffered == two.new.connection.buffered == 0
