@@ -1,0 +1,1 @@
+import tools  # noqa: F401 - tells what to do if fetchgate's packages are missing

@@ -19,7 +19,7 @@ from replay.measure.net import PROCESS_BYTES, AddressSums, need
 
 ROOT: Final = Path(__file__).parent.parent
 PAGE: Final = ROOT / "docs" / "users" / "fleet.md"
-RENEW: Final = "python -m tools.fleet"
+RENEW: Final = ".venv/bin/python -m tools.fleet"
 MANIFEST: Final = ROOT / "tools" / "deploy" / "kubernetes" / "base" / "deployment.yaml"
 SERVICES: Final = (20, 200, 2_000)
 BROKERS: Final = 3

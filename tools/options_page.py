@@ -13,7 +13,7 @@ from replay.cli import COMMANDS
 
 ROOT: Final = Path(__file__).parent.parent
 PAGE: Final = ROOT / "docs" / "reference" / "options.md"
-RENEW: Final = "python -m tools.options_page"
+RENEW: Final = ".venv/bin/python -m tools.options_page"
 _WIDTH: Final = 140
 _INTRODUCTION: Final = f"""\
 # Options

@@ -48,6 +48,15 @@ def test_a_demo_needs_what_make_installs_for_it(target: str, tmp_path: Path) -> 
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize("module", ["tests.golden", "tools.options_page"])
+def test_a_tool_that_lacks_its_packages_ends_with_the_remedy(module: str) -> None:
+    command = [sys.executable, "-S", "-m", module]  # without the packages of the virtual environment
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    remedy = "has no fetchgate: run `make check` once, then `.venv/bin/python -m ...`"
+    assert done.stderr.splitlines()[-1] == f"{sys.executable} {remedy}"
+
+
 def test_a_demo_can_predict_with_what_make_installs_for_it(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "proxy", "replay", "measure", str(CAPTURE), "--json"]
     environment = with_extras(tmp_path, *extras_of("demo"))
