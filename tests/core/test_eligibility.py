@@ -4,7 +4,7 @@ The reasons are asked alone first, then played on a connection: unsuitable clien
 own sessions.
 """
 
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -164,22 +164,54 @@ def test_the_switch_for_all_and_by_client_id() -> None:
     assert sessions.allowed("old")
 
 
-@pytest.mark.parametrize("version", [4, 11, 16])
-def test_one_partition_takes_no_slot(version: int) -> None:
-    play = Playbook().knows()
+ONE: Final[list[Want]] = [("t", 0)]
+TWICE: Final[list[Want]] = [("t", 0), ("u", 0), ("t", 0)]
+NOT_PLAIN: Final = "partitions listed twice or too sparse"
+
+
+@pytest.mark.parametrize(
+    ("release", "version", "wants", "fields", "reason"),
+    [
+        *(("4.3", version, ONE, {}, "one partition") for version in (4, 11, 16)),
+        ("4.3", 16, [], {}, "one partition"),
+        *(("1.0", version, T, {}, "broker without sessions") for version in (4, 5, 6)),
+        ("4.3", 11, T, {"replica_id": 1}, "not a consumer"),
+        ("4.3", 12, T, {"replica_id": -2}, "not a consumer"),
+        ("4.3", 16, T, {"tags": ((1, bytes(13)),)}, "tags"),
+        ("4.3", 12, T, {"tags": ((0, b"\x02c"),)}, "tags"),
+        ("4.3", 16, T, {"tags": ((77, b""),)}, "tags"),
+        ("4.3", 16, TWICE, {}, NOT_PLAIN),
+        ("4.3", 11, T, {"session": (0, 0)}, "native session"),
+    ],
+)
+def test_these_fetches_pass_as_they_are(
+    release: str, version: int, wants: list[Want], fields: dict[str, Any], reason: str
+) -> None:
+    """Case 90, traps 1, 2 and 48: the broker has no sessions, or the fetch is no plain one of a consumer.
+
+    Case 89: a client may request a session with every fetch, if each response has session id 0. It is no
+    flood, because a client with native sessions asks again, too.
+    """
+    play = Playbook().knows(release)
     for number in range(1, 8):
-        passes(play, version, [("t", 0)], number)
+        passes(play, version, wants, number, **fields)
     assert play.sessions.used == 0
-    assert play.connection.tally.passthrough["one partition"] == 7
+    assert play.connection.tally.passthrough == {reason: 7}
 
 
-def test_no_partition_takes_no_slot() -> None:
+@pytest.mark.parametrize(
+    ("wants", "reason"),
+    [([], "one partition"), ([*T, ("t", 0)], NOT_PLAIN), ([*T, ("t", 2**31 - 1)], NOT_PLAIN)],
+)
+def test_these_pass_beside_a_session(wants: list[Want], reason: str) -> None:
+    """Trap 48: one that lists a partition twice, or one out of all bounds, leaves the session as it was."""
     play = Playbook().established(16, T)
-    passes(play, 16, [], 9)
-    passes(Playbook().knows(), 16, [], 9)
+    passes(play, 16, wants, 9)
+    assert (play.connection.session_id, play.connection.session_partitions) == (SESSION_ID, 3)
+    assert play.connection.tally.passthrough[reason] == 1
 
 
-@pytest.mark.parametrize("version", range(4))
+@pytest.mark.parametrize("version", [0, 3])
 def test_old_versions_pass_as_they_are(version: int) -> None:
     """Case 75, trap 3: v0 to v3 are forwarded unchanged. For these versions the broker converts the
     records.
@@ -202,16 +234,6 @@ def test_versions_beyond_what_is_known_pass_as_they_are(version: int) -> None:
         play.exchange(
             request(1, version, number, b"\0whatever"), request(1, 0, 0)[:4] + number.to_bytes(4) + bytes(7)
         )
-
-
-@pytest.mark.parametrize("release", ["1.0"])
-@pytest.mark.parametrize("version", [4, 5, 6])
-def test_brokers_without_sessions(release: str, version: int) -> None:
-    """Trap 1: if the broker has no sessions, fetches are forwarded unchanged."""
-    play = Playbook().knows(release)
-    for number in range(1, 6):
-        passes(play, version, T, number)
-    assert play.connection.tally.passthrough["broker without sessions"] == 5
 
 
 @pytest.mark.parametrize(
@@ -237,25 +259,6 @@ def test_old_brokers_without_leader_epochs_do_have_sessions(release: str) -> Non
     Playbook().established(8, T, release=release)
 
 
-REPLICA: list[dict[str, Any]] = [
-    {"version": 11, "replica_id": 1},
-    {"version": 12, "replica_id": -2},
-    {"version": 16, "tags": ((1, bytes(13)),)},
-    {"version": 12, "tags": ((0, b"\x02c"),)},
-    {"version": 16, "tags": ((77, b""),)},
-]
-
-
-@pytest.mark.parametrize("fields", REPLICA, ids=str)
-def test_replicas_and_tags_pass_as_they_are(fields: dict[str, Any]) -> None:
-    """Case 90, traps 1 and 2: fetches of replicas, and fetches with unknown tags, are forwarded unchanged."""
-    play = Playbook().knows()
-    fields = dict(fields)
-    version = fields.pop("version")
-    for number in range(1, 6):
-        passes(play, version, T, number, **fields)
-
-
 @pytest.mark.parametrize("tag", [(0, bytes(16)), (1, bytes(8)), (9, b"x")])
 def test_tags_of_entries_pass_as_they_are(tag: tuple[int, bytes]) -> None:
     """Case 90, trap 1: a fetch with tags in its entries is forwarded unchanged. KRaft puts replica directory
@@ -278,22 +281,6 @@ def test_a_fetch_that_is_not_understood_passes() -> None:
     not_plain = (len(frame) - 4 + 3).to_bytes(4) + frame[4:] + b"odd"
     play.exchange(not_plain, fetch_response(16, correlation_id=9))
     assert play.connection.tally.passthrough["not understood"] == 1
-
-
-def test_partitions_listed_twice_pass_as_they_are() -> None:
-    """Trap 48: a fetch that lists a partition twice is forwarded unchanged."""
-    play = Playbook().knows()
-    for number in range(1, 5):
-        passes(play, 16, [("t", 0), ("u", 0), ("t", 0)], number)
-    play = Playbook().established(16, T)
-    passes(play, 16, [*T, ("t", 0)], 9)
-    assert play.connection.session_id == SESSION_ID
-
-
-def test_a_partition_number_out_of_all_bounds_passes() -> None:
-    play = Playbook().established(16, T)
-    passes(play, 16, [*T, ("t", 2**31 - 1)], 9)
-    assert play.connection.session_partitions == 3
 
 
 @pytest.mark.parametrize("version", [7, 12, 16])
@@ -411,13 +398,3 @@ def test_a_flood_of_fetches_of_one_partition() -> None:
         play.to_broker(fetch(11, *one, correlation=number))
         play.broker(full(11, one, correlation_id=number)).to_client(full(11, one, correlation_id=number))
     assert play.sessions.used == 0
-
-
-def test_a_refused_session_is_asked_for_again() -> None:
-    """Case 89: a client may request a session with every fetch, if each response has session id 0.
-
-    The gateway does not treat this as a flood, because a client with native sessions also asks again.
-    """
-    play = Playbook().knows()
-    for number in range(1, 6):
-        passes(play, 11, T, number, session=(0, 0))

@@ -25,13 +25,12 @@ from proxy.protocol.api import request_header
 from proxy.protocol.fetch_request import parse_fetch_request
 from tests.core.test_rack_reads import named
 from tests.examples import examples
-from tests.frames import Want, fetch, fetch_response
+from tests.frames import VERSIONS, Want, fetch, fetch_response
 from tests.playbook import SESSION_ID, Playbook, T, api_versions, asks, full, request, response
 
 ASKED: dict[str, Any] = {"max_wait_ms": 500, "min_bytes": 1}
 RAISED: dict[str, Any] = {"max_wait_ms": 2000, "min_bytes": 65_536}
 FLOORS = FetchFloors({"": 65_536}, {"": 2000})
-VERSIONS = [4, 7, 11, 12, 13, 15, 18]
 WANTS: list[Want] = [("t", at) for at in range(8)]
 JOIN_GROUP = 11
 HEARTBEAT = 12

@@ -17,7 +17,7 @@ from proxy.protocol.addresses import Resolve
 from proxy.protocol.fetch_response import Received
 from proxy.protocol.primitives import Buffer
 from proxy.session.partitions import PartitionTable
-from tests.frames import VERSIONS, Want, entry, fetch, fetch_response, framed
+from tests.frames import SESSION_VERSIONS, VERSIONS, Want, entry, fetch, fetch_response, framed
 from tests.model import wire
 from tests.playbook import SESSION_ID, Playbook, asks, full, request
 
@@ -91,7 +91,7 @@ def test_nothing_is_held_but_what_is_still_to_be_understood(chunk: int) -> None:
 # --- the session's id is the gateway's own --------------------------------------------------------
 
 
-@pytest.mark.parametrize("version", range(7, 19))
+@pytest.mark.parametrize("version", SESSION_VERSIONS)
 @pytest.mark.parametrize("chunk", [1, 5, 16, 100_000])
 def test_a_session_that_was_made_is_not_named_to_the_client(version: int, chunk: int) -> None:
     """Traps 12 and 52: the id of the gateway's new session does not reach the client."""

@@ -10,7 +10,7 @@ from proxy.core.events import FetchKind, SessionMade
 from proxy.protocol.fetch_request import Listing
 from proxy.session.decision import Delta
 from proxy.session.handler import FetchSessionHandler
-from tests.frames import Want, entry, fetch, fetch_response
+from tests.frames import VERSIONS, Want, entry, fetch, fetch_response
 from tests.model import wire
 from tests.playbook import HOT, SESSION_ID, Playbook, T, asks, full, passes, turn
 
@@ -21,7 +21,7 @@ NO_LOG_START: dict[str, Any] = {"log_start_offset": -1}
 # --- a session from its beginning to its next fetches ---------------------------------------------
 
 
-@pytest.mark.parametrize("version", range(4, 19))
+@pytest.mark.parametrize("version", VERSIONS)
 def test_full_fetches_in_and_incremental_ones_out(version: int) -> None:
     """Trap 3: full fetches of the client become incremental fetches to the broker.
 

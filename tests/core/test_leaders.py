@@ -65,7 +65,7 @@ def test_what_is_as_new_as_what_is_known_stays(version: int) -> None:
     assert leaders.updated == 0
 
 
-@pytest.mark.parametrize("version", range(10))
+@pytest.mark.parametrize("version", [0, 9])
 def test_below_v10_nothing_is_learned_or_changed(version: int) -> None:
     """In Metadata below v10, no leader is learned or changed, because topics have no id there.
 

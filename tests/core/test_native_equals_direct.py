@@ -11,6 +11,7 @@ import pytest
 
 from proxy.core.connection import Connection
 from proxy.core.eligibility import SessionLimits
+from tests.frames import SESSION_VERSIONS
 from tests.model.asker import Asker
 from tests.model.broker import ModelBroker
 from tests.model.gate import Gate
@@ -75,7 +76,7 @@ def change(brokers: list[ModelBroker], chance: random.Random) -> None:
                 broker.cache.remove(session)
 
 
-@pytest.mark.parametrize("version", range(7, 19))
+@pytest.mark.parametrize("version", SESSION_VERSIONS)
 @pytest.mark.parametrize("seed", range(2))
 def test_a_session_of_the_clients_own_is_left_alone(version: int, seed: int) -> None:
     brokers = [ModelBroker(seed=seed) for _ in range(2)]

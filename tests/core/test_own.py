@@ -79,6 +79,10 @@ def test_a_client_that_gets_no_session_has_nothing_asked_for(
 
 
 def test_what_was_asked_is_counted_and_not_saved() -> None:
+    """Trap 14: the question has the client's client.id, and the client gets nothing of its answer.
+
+    KafkaJS sends ApiVersions requests. kafka-go's Conn does not always.
+    """
     play = asked_third(Playbook(), "4.3")
     tally = play.connection.tally
     assert tally.probe_bytes == len(PROBE) + len(said("4.3"))
@@ -188,21 +192,3 @@ def test_leader_epochs_in_a_session_that_was_made_without_them() -> None:
     fourth = fetch(11, *T, correlation=4, **EPOCHS)
     second.client(fourth).to_broker(PROBE, fourth)
     assert first.connection.fault is None
-
-
-def test_a_client_that_does_not_ask_for_versions_is_asked_for() -> None:
-    """Trap 14: if a client sends no ApiVersions request, the gateway sends one, with the client's client.id.
-
-    The gateway asks once. KafkaJS sends ApiVersions requests. kafka-go's Conn does not always.
-    """
-    play = Playbook()
-    for number in (1, 2):
-        asked = fetch(11, *T, correlation=number)
-        play.exchange(asked, full(11, T, correlation_id=number))
-    third = fetch(11, *T, correlation=3)
-    probe = framed(b"\0\x12\0\0" + b"fgat" + b"\0\1c")
-    play.client(third).to_broker(probe, third)
-    told = api_versions("4.3", 0)[1]
-    play.broker(framed(b"fgat" + told[8:])).nothing()
-    play.broker(full(11, T, correlation_id=3)).to_client(full(11, T, correlation_id=3))
-    play.client(fetch(11, *T, correlation=4)).to_broker(asks(11, T, (0, 0), correlation=4))

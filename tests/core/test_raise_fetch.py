@@ -75,7 +75,7 @@ def test_records_pass_in_pieces_of_any_size() -> None:
         play.broker(fetch_response(11, ("t", parts)), chunk=size).to_client(fetch_response(10, ("t", parts)))
 
 
-@pytest.mark.parametrize("version", [*range(4, 10), 11, 12, 18])
+@pytest.mark.parametrize("version", [4, 9, 11, 18])
 def test_other_versions_are_left_alone(version: int) -> None:
     """The rule of v4 to v9 would change records (fetch-semantics, trap 3)."""
     play = connect()

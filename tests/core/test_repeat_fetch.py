@@ -21,7 +21,7 @@ def test_a_client_with_kip_951_gets_the_error_as_it_came(version: int) -> None:
     assert two.counted() == ({}, {})
 
 
-@pytest.mark.parametrize("version", range(4, 9))
+@pytest.mark.parametrize("version", [4, 8])
 def test_an_older_broker_may_not_know_the_question(version: int) -> None:
     two = Two(version)
     two.fails((TOPIC, 0)).old.to_client(two.refusal((TOPIC, 0)))
