@@ -8,6 +8,8 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -94,14 +96,14 @@ def fetch(
 
     Consecutive entries of a topic share one topic element. `values` apply to every partition.
     """
-    topics: list[wire.FetchTopic] = []
-    for name, index, *offset in wants:
-        told: dict[str, Any] = {"partition": index, "fetch_offset": [*offset, 0][0], **(values or {})}
-        part = wire.FetchPartition(**told)
-        element = wire.FetchTopic(**named(version, name), partitions=(part,))
-        if topics and (topics[-1].topic, topics[-1].topic_id) == (element.topic, element.topic_id):
-            element = wire.FetchTopic(**named(version, name), partitions=(*topics.pop().partitions, part))
-        topics.append(element)
+    topics = []
+    for name, listed in groupby(wants, itemgetter(0)):
+        parts: list[dict[str, Any]] = [
+            {"partition": index, "fetch_offset": offset[0] if offset else 0, **(values or {})}
+            for _, index, *offset in listed
+        ]
+        partitions = tuple(wire.FetchPartition(**part) for part in parts)
+        topics.append(wire.FetchTopic(**named(version, name), partitions=partitions))
     request = wire.FetchRequest(
         version=version,
         correlation_id=correlation,
