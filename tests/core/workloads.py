@@ -20,8 +20,8 @@ from proxy.protocol.fetch_layout import LAYOUTS, FetchLayout
 from proxy.protocol.fetch_request import FetchRequest, parse_fetch_request
 from proxy.protocol.fetch_response import response_head
 from proxy.protocol.versions import session_layout
+from tests.oracle import ABSENT, Exchanged, least
 from tests.playbook import api_versions
-from tools.bench.oracle import ABSENT, Exchanged, least
 
 HEADER: Final = b"\x00\x07rdkafka"
 SESSION_ID: Final = 77

@@ -14,23 +14,19 @@ from itertools import count, pairwise
 from pathlib import Path
 from unittest.mock import Mock
 
-import numpy as np
 import pytest
 from rich.console import Console
 
-from proxy.protocol.api import ApiKey
 from proxy.protocol.fetch_layout import LAYOUTS
 from proxy.protocol.fetch_request import parse_fetch_request
 from proxy.protocol.fetch_response import FetchResponseWalk
-from replay.capture.kafka.exchange import Exchange
 from tools import debian
 from tools.bench import __main__ as program
-from tools.bench import bulk, idle, latency, law6, load, many, micro, oracle, subscribe, wire
+from tools.bench import bulk, idle, latency, law6, load, many, micro, wire
 from tools.bench.counting import CountedFetches, saved
 from tools.bench.figures import FigureRow, FigureTable, document, markdown, number, show
 from tools.bench.frames import VERSION, fetch_request, fetch_response, rotated
 from tools.bench.inside import Inside
-from tools.bench.page import PROFILE
 from tools.bench.passthrough import address
 from tools.bench.processes import HOST, Load, ProcessMeter, Proxy, Times, haproxy_command, haproxy_program
 from tools.bench.stage import BenchStage
@@ -60,7 +56,7 @@ class TestFigures:
         assert not FigureRow(name="measure", unit="MB/s", values=values, limit=150, least=True).met
 
     def test_all_of_our_own_modes_must_keep_a_limit(self) -> None:
-        values = {"explicit": 1.0, "redirect": 1.02, "tproxy": 1.04}
+        values = {"plain group": 1.0, "one gateway": 1.02, "one each": 1.04}
 
         assert not FigureRow(name="CPU", unit="times", values=values, limit=1.03).met
         assert FigureRow(name="CPU", unit="times", values=values, limit=1.04).met
@@ -506,17 +502,17 @@ class TestProgram:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         page = tmp_path / "page.md"
-        old = ("First", "Bulk: 1 MB", "Bulk: 2 MB", "TLS: 1 MB", f"{PROFILE}tls, a fetch")
+        old = ("First", "Bulk: 1 MB", "Bulk: 2 MB", "TLS: 1 MB")
         page.write_text("".join(f"**{title}**\n\nold\n\n" for title in old))
         monkeypatch.setattr(sys, "argv", ["bench", "--only", "micro", "--quick", "--markdown", str(page)])
-        new = ("Bulk: 2 MB", "Bulk: 3 MB", "Second", f"{PROFILE}micro, a fetch")
+        new = ("Bulk: 2 MB", "Bulk: 3 MB", "Second")
         tables = [FigureTable(part="micro", title=title, rows=[row(3.0, 9.0)]) for title in new]
         monkeypatch.setitem(program.PARTS, "micro", lambda _: tables)
         program.main()
 
         titles = ["First", *new[:2], *old[3:], *new[2:]]
         assert re.findall(r"^\*\*(.+)\*\*$", page.read_text(), re.MULTILINE) == titles
-        assert page.read_text().count("old\n") == 3
+        assert page.read_text().count("old\n") == 2
 
     def test_what_people_wrote_above_the_tables_stays(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -589,74 +585,3 @@ class TestLive:
             assert len(found) == 2
             assert all(0 < each.p50 <= each.p99 for each in found)
             assert all((each.cpu > 0) is (name != "direct") for each in found)
-
-
-class TestOracle:
-    """Tests of the oracle: it computes the lowest possible cost of fetches. Policies are compared with this
-    cost.
-    """
-
-    LAYOUT = LAYOUTS[11]
-    BARE = 70
-
-    def exchanged(self, offsets: list[int], high: list[int]) -> oracle.Exchanged:
-        """Return a fetch of a topic with its response.
-
-        Args:
-            offsets: the fetch offset of each partition. -1 means that the fetch does not list the partition.
-            high: the high watermark of each partition. Each record from the fetch offset to the high
-                watermark has 100 bytes.
-        """
-        position = np.array(offsets)
-        order = np.array([number for number, offset in enumerate(offsets) if offset >= 0])
-        records = np.where(position >= 0, (np.array(high) - position) * 100, 0)
-        request = self.BARE + 9 + len(order) * self.LAYOUT.request_entry
-        response = 22 + 9 + len(order) * self.LAYOUT.response_entry + int(records.sum())
-        return oracle.Exchanged(position, order, np.array(high), records, request, response, self.BARE)
-
-    def least(self, *exchanges: oracle.Exchanged) -> int:
-        owner = np.zeros(len(exchanges[0].position), np.intp)
-        return oracle.least(exchanges, self.LAYOUT, owner, 3)
-
-    def test_one_exchange_costs_what_it_costs(self) -> None:
-        one = self.exchanged([0] * 50, [0] * 50)
-        assert self.least(one) == one.request + one.response
-
-    def test_what_repeats_costs_its_head_and_a_close_at_the_end(self) -> None:
-        one = self.exchanged([0] * 50, [0] * 50)
-        again = self.BARE + 22
-        assert self.least(one, one, one) == one.request + one.response + 2 * again + self.BARE + 20
-
-    def test_a_record_costs_its_entry_and_then_its_offset(self) -> None:
-        idle = self.exchanged([0] * 50, [0] * 50)
-        hot = self.exchanged([0] * 50, [1] + [0] * 49)
-        moved = self.exchanged([1] + [0] * 49, [1] + [0] * 49)
-        cost = self.least(idle, hot, moved) - self.least(idle, idle, idle)
-        assert cost == 9 + self.LAYOUT.response_entry + 100 + 9 + self.LAYOUT.request_entry
-
-    def test_a_list_that_comes_back_at_once_is_not_dropped(self) -> None:
-        whole = self.exchanged([0] * 50, [0] * 50)
-        two = self.exchanged([0, 0] + [-1] * 48, [0] * 50)
-        assert self.least(whole, two, whole) == self.least(whole, whole) + two.request + two.response
-
-    def test_it_is_below_what_a_session_for_the_whole_connection_would_cost(self) -> None:
-        """The oracle saves nearly as much as the capture's truth file says (within 0.2 percentage points).
-
-        The truth file assumes one session for the whole connection.
-        """
-        capture = Path(__file__).parents[2] / "captures" / "librdkafka-100p.pcap"
-        truth = json.loads(capture.with_suffix(".truth.json").read_text())["what_if_sessions"]
-        best = direct = 0
-        for events in subscribe._connections(capture).values():
-            fetches = [
-                event
-                for event in events
-                if isinstance(event, Exchange)
-                and event.api_key == ApiKey.FETCH
-                and event.request
-                and event.response
-            ]
-            best += subscribe.cheapest(fetches)
-            direct += sum(event.request_bytes + event.response_bytes for event in fetches)
-        assert best < direct
-        assert 100 * abs(saved(direct, best) / 100 - truth["saved_all"]) < 0.2

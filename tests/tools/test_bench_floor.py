@@ -1,15 +1,10 @@
-"""Tests of the table that compares fetchgate with the floor, and of the profiles for missed limits.
-
-BENCHMARKS.md contains both.
-"""
+"""The table of BENCHMARKS.md that compares fetchgate with the floor, and the page itself."""
 
 import pytest
 
 from tools.bench import floor
-from tools.bench.__main__ import PARTS
 from tools.bench.figures import FigureRow, FigureTable
 from tools.bench.page import page, prose
-from tools.bench.traffic import fetches
 
 
 def figure(value: float, name: str = "fetches: CPU in the floor's") -> FigureRow:
@@ -35,40 +30,15 @@ class TestTable:
 
     @pytest.mark.parametrize(("least", "shown"), [(False, 1.04), (True, 1.02)])
     def test_of_two_modes_the_worse_one_counts(self, least: bool, shown: float) -> None:
-        values = {"explicit": 1.0, "redirect": 1.02, "tproxy": 1.04}
-        row = FigureRow(
-            name="CPU", unit="times", values=values, limit=1.03, least=least, figure="transparent"
-        )
+        values = {"plain group": 1.0, "one gateway": 1.02, "one each": 1.04}
+        row = FigureRow(name="CPU", unit="times", values=values, limit=1.03, least=least, figure="sidecars")
 
         assert floor.to_floor([table(row)]).rows[0].values == {"gateway": shown}
 
     def test_its_columns_are_the_same_for_every_part(self) -> None:
-        row = FigureRow(name="CPU", unit="times", values={"2 workers": 1.1}, figure="workers")
+        row = FigureRow(name="CPU", unit="times", values={"one each": 1.1}, figure="sidecars")
 
         assert floor.to_floor([table(row)]).columns == ["floor", "haproxy", "gateway"]
-
-
-class TestProfile:
-    def test_a_missed_figure_has_the_functions_that_take_its_time(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setitem(floor.PROFILED, "idle", {"fetch of ten": fetches(1, 10)})
-        (profile,) = floor.where("idle", [table(figure(1.3))])
-
-        assert profile.title == "Where the time goes: idle, fetch of ten"
-        assert profile.rows[0].name.startswith("all, ")
-        assert len(profile.rows) == 1 + floor.FUNCTIONS
-        assert any("proxy/core/" in row.name for row in profile.rows)
-        assert profile.rows[0].values["gateway"] > profile.rows[1].values["gateway"] > 0
-        assert not any("perf_counter" in row.name for row in profile.rows)
-
-    def test_what_is_met_or_not_in_the_table_has_none(self) -> None:
-        missed = FigureRow(name="broker", unit="%", values={"gateway": 3.0}, limit=2.0)
-
-        assert floor.where("idle", [table(figure(1.2), missed)]) == []
-
-    def test_only_parts_that_there_are_have_one(self) -> None:
-        assert set(floor.PROFILED) <= set(PARTS)
 
 
 class TestPage:
@@ -98,15 +68,6 @@ class TestPage:
         ]
         assert "1 of 2 targets are met. Missed:\n\n- Bulk: CPU in the floor's" in text
         assert text.count("**Bulk**") == text.count("**Idle**") == 1
-
-    def test_a_profile_goes_when_its_part_meets_its_limit(self) -> None:
-        stale = table(figure(9.0), title="Where the time goes: idle, fetch of ten")
-        other = table(figure(9.0), part="bulk", title="Where the time goes: bulk, fetch of ten")
-        before = self.write(table(figure(1.3)), stale, other)
-        text = self.write(table(figure(1.2)), before=before, only=["idle"])
-
-        assert "goes: idle" not in text
-        assert "goes: bulk" in text
 
     def test_the_text_of_people_stays_between_comparison_and_tables(self) -> None:
         before = self.write(table(figure(1.3))).replace("**Idle**", "## Why\n\nWords.\n\n## All\n\n**Idle**")

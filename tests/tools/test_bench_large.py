@@ -1,7 +1,6 @@
 """Tests of the benchmark of `replay measure`: its tables, and how it makes and measures captures."""
 
 import os
-import shutil
 import subprocess
 from collections.abc import Mapping
 from dataclasses import replace
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from tools.bench import by_stage, replay, slope
+from tools.bench import by_stage, replay
 from tools.bench.by_stage import STAGES, seconds_by_stage, stage_table
 from tools.bench.captures import Shape, Truth
 from tools.bench.figures import REPLAY, TRAFFICS, TSHARK, FigureRow
@@ -41,24 +40,6 @@ def shown(rows: list[FigureRow]) -> list[tuple[str, float, bool | None]]:
 
 def stage(*, quick: bool = True, long: bool = False) -> BenchStage:
     return BenchStage(seconds=1, quick=quick, long=long, console=Console(quiet=True))
-
-
-class FakeCaptures(LargeCaptures):
-    """Makes empty captures. Each measurement of a capture gives the figures of `FOUND`."""
-
-    def make(self, name: str, size: int, shape: Shape) -> Path:
-        path = self.folder / f"{name}.pcap"
-        path.write_bytes(b"")
-        self._truths[str(path)] = Truth(bytes=size)
-        return path
-
-    def split(self, path: Path, files: int) -> Path:
-        folder = self.folder / str(files)
-        folder.mkdir()
-        return folder
-
-    def measure(self, files: list[Path], *_: str, **__: object) -> list[MeasuredCapture]:  # type: ignore[override]
-        return [replace(FOUND, file=str(file)) for file in files]
 
 
 def test_the_targets_of_traffic_are_those_for_a_gigabyte() -> None:
@@ -137,52 +118,6 @@ def test_a_result_that_is_not_true_is_an_error(wrong: dict[str, Any]) -> None:
         check(replace(FOUND, **wrong), TRUTH)
 
 
-class TestSlope:
-    def test_the_slowest_is_held_against_the_fastest(self) -> None:
-        table = slope.slope_table({GB: 100, 4 * GB: 110, 16 * GB: 89}, {1: 100, 2: 95, 4: 90}, ["a note"])
-
-        assert shown([*table.rows]) == [
-            ("1 GB", 100, None),
-            ("4 GB", 110, None),
-            ("16 GB", 89, None),
-            ("the slowest of these in the fastest", 89 / 110, False),
-            ("1 GB in 2 files", 95, None),
-            ("1 GB in 4 files", 90, None),
-            ("the slowest of 1, 2 and 4 files in the fastest", 0.9, True),
-        ]
-        assert table.notes[-1] == "a note"
-
-    @pytest.mark.parametrize(
-        ("long", "free", "rows", "notes"),
-        [
-            (False, 0, ["0.1 GB", "0.4 GB"], []),
-            (True, 41 * GB, ["0.1 GB", "0.4 GB", "1.6 GB"], []),
-            (True, 39 * GB, ["0.1 GB", "0.4 GB"], ["1.6 GB left out: 39 GB of disk are free."]),
-        ],
-    )
-    def test_the_largest_capture_needs_a_long_run_and_a_free_disk(
-        self,
-        tmp_path: Path,
-        monkeypatch: pytest.MonkeyPatch,
-        long: bool,
-        free: int,
-        rows: list[str],
-        notes: list[str],
-    ) -> None:
-        usage = shutil.disk_usage(tmp_path)._replace(free=free)
-        monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
-        captures = FakeCaptures(stage(), tmp_path)
-        file = captures.make(RECORDS, GB // 10, Shape())
-
-        table, measured = slope.measure(stage(long=long), captures, file)
-
-        names = [row.name for row in table.rows]
-        assert names[: names.index("the slowest of these in the fastest")] == rows
-        assert table.notes[1:] == notes
-        assert len({one.file for one in measured}) == len(rows) + 2
-        assert [*tmp_path.iterdir()] == [file]
-
-
 class TestByStage:
     def test_each_stage_is_measured(self) -> None:
         file = Path(__file__).parents[2] / "captures" / "librdkafka-100p.pcap"
@@ -215,13 +150,11 @@ def test_captures_are_measured_and_compared_with_what_is_in_them(tmp_path: Path)
     captures = LargeCaptures(stage(), tmp_path)
     file = captures.make("a few, small", 600_000, Shape(connections=3))
     many = captures.make("many", 0, Shape(filled=0, connections=500, partitions=1, opening=0, each=2))
-    halves = captures.split(file, 2)
 
-    whole, parts, each = captures.measure([file, halves, many], warm=file)
+    whole, each = captures.measure([file, many], warm=file)
 
     assert file.name == "a-few-small.pcap"
     assert whole.bytes == file.stat().st_size
-    assert parts.bytes == whole.bytes + 24
     assert each.connections == 500
     assert min(each.worker_bytes, each.driver_bytes, each.java_bytes) > 10 * MB
 

@@ -8,7 +8,6 @@ megabytes per second and milliseconds are not.
 - `micro`: time for one request and its response inside the gateway, without sockets; also with cold caches.
 - `sessions`: the sessions that the gateway gives to clients: time for one fetch, memory, evictions.
 - `bytes`: fetch bytes on the broker's side, with one busy partition of many, and with all partitions busy.
-- `subscribe`: fetch bytes from the subscribe on, compared with the lowest possible number of bytes.
 - `law6`: workloads for which sessions save little; the gateway must never exchange more bytes with the broker
   than with the client.
 - `bulk`: reading a topic from its start; CPU seconds of the proxies per GB, throughput.
@@ -18,20 +17,13 @@ megabytes per second and milliseconds are not.
 - `connections`: CPU of the proxies while 500 connections fetch one partition each.
 - `idle`: CPU of proxy and broker while one partition of 1,000 is busy.
 - `memory`: resident bytes of a sidecar, idle and with one client; by connection, by partition, over time.
-- `operations`: time from start to ready, size of the installed packages.
 - `others`: latency of one client while other clients of the same gateway misbehave.
-- `drain`: time to stop after SIGTERM while many connections are busy.
-- `moves`: leaders move while clients run; the time from a client's error to its request to the new leader.
-- `transparent`: redirect and tproxy compared with explicit mode, with a stub broker in another network
-  namespace.
-- `workers`: `--workers 2` compared with one worker, CPU of all processes, with the same stub broker.
-- `filter`: records a second that cooperative consuming filters by the hash of their keys, on one processor.
-- `cooperative`: four consumers that share a partition by key, compared with other ways to consume it.
-- `replay`: `measure` and `inspect` of large generated captures, compared with tshark; more bytes, more files,
-  a cluster, many connections; CPU by stage; cold starts; `drive`.
-- `zones`: the options of racks (docs/users/zones.md): the gateway's CPU, bytes that cross zones, latency at a
-  follower, the time back from a replica that fails, and what that does to other clients. It takes 15 minutes
-  at most.
+- `sidecars`: cooperative groups with a gateway beside each member, and with one for all.
+- `replay`: `measure` and `inspect` of large generated captures, compared with tshark; a cluster, many
+  connections; CPU by stage; cold starts.
+- `zones`: the options of racks (docs/users/zones.md): bytes that cross zones, latency at a follower.
+- `alternatives`: one consumer with other ways to fewer bytes (docs/users/alternatives.md).
+- `setup`: what it takes to set fetchgate up.
 
 `stage` has the broker and the routes to it. `load` has the programs that produce and consume, each in its own
 process. `windows` orders and compares the windows. `figures` prints tables. `floor` makes the table that

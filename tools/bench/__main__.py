@@ -15,28 +15,20 @@ from tools import debian
 from tools.bench import (
     alternatives,
     bulk,
-    cooperative,
-    drain,
     floor,
     idle,
-    key_ranges,
     latency,
     law6,
     many,
     memory,
     micro,
-    moves,
-    operations,
     others,
     replay,
     sessions,
     set_up,
     sidecars,
-    subscribe,
     tls,
-    transparent,
     wire,
-    workers,
     zones,
 )
 from tools.bench.figures import FigureTable, document, show
@@ -48,7 +40,6 @@ PARTS: Final[dict[str, Callable[[BenchStage], list[FigureTable]]]] = {
     "sessions": sessions.run,
     "bytes": wire.run,
     "alternatives": alternatives.run,
-    "subscribe": subscribe.run,
     "law6": law6.run,
     "bulk": bulk.run,
     "tls": tls.run,
@@ -56,14 +47,7 @@ PARTS: Final[dict[str, Callable[[BenchStage], list[FigureTable]]]] = {
     "connections": many.run,
     "idle": idle.run,
     "memory": memory.run,
-    "operations": operations.run,
     "others": others.run,
-    "drain": drain.run,
-    "moves": moves.run,
-    "transparent": transparent.run,
-    "workers": workers.run,
-    "filter": key_ranges.run,
-    "cooperative": cooperative.run,
     "sidecars": sidecars.run,
     "replay": replay.run,
     "zones": zones.run,
@@ -87,8 +71,7 @@ def main() -> None:
     with BenchStage(seconds=seconds, quick=options.quick, long=options.long, console=console) as stage:
         for name in options.only or PARTS:
             began = time.monotonic()
-            measured = PARTS[name](stage)
-            for table in [*measured, *floor.where(name, measured)]:
+            for table in PARTS[name](stage):
                 show(console, table)
                 tables.append(table)
             stage.report(f"{name}: took {time.monotonic() - began:.0f} s")
@@ -133,7 +116,7 @@ def _options() -> argparse.Namespace:
         nargs="+",
         choices=PARTS,
         metavar="NAME",
-        help=f"measure only these parts: {', '.join(PARTS)} (zones takes 15 minutes at most, --quick 5)",
+        help=f"measure only these parts: {', '.join(PARTS)}",
     )
     parser.add_argument("--seconds", type=float, help=f"length of a window (default: {SECONDS:.0f})")
     extent = parser.add_mutually_exclusive_group()

@@ -18,49 +18,32 @@ GATEWAY: Final = "gateway"
 REPLAY: Final = "replay"
 """The column for `fetchgate replay`."""
 TSHARK: Final = "tshark"
-FOLLOW: Final = "follow"
-"""The column of a gateway that runs with ``--follow-leader``."""
-EXPLICIT: Final = "explicit"
-TRANSPARENT: Final = ("redirect", "tproxy")
-ONE_WORKER, TWO_WORKERS = "1 worker", "2 workers"
-ONE_MEMBER, FOUR_MEMBERS, PARALLEL, SHARE = "1 member", "4 members", "parallel-consumer", "share group"
-"""The columns of the table that compares cooperative consuming with other ways to consume."""
 PLAIN_GROUP, ONE_FOR_ALL, ONE_EACH = "plain group", "one gateway", "one each"
 """The columns of groups without a gateway, with one gateway for all members, and with one for each."""
-NO_RACK, AGAIN = "no rack", "again"
-"""The columns of a gateway without ``--rack``, and of a second one like it."""
-AUDIT, WRITTEN, REPLICA, NAMED = "--rack", "--rack-reads", "at the replica", "--rack-clients"
-"""The columns of gateways with a rack: it only counts; it writes the rack into fetches; it is between a
-client and the replica in its rack; it names that replica as the leader."""
-OWN_RACK: Final = "client.rack"
-"""The column of a client with a rack of its own, without a gateway."""
+AUDIT, WRITTEN, NAMED = "--rack", "--rack-reads", "--rack-clients"
+"""The columns of gateways with a rack: it only counts; it writes the rack into fetches; it names the replica
+in the client's rack as the leader."""
 MIN_BYTES, FEWER, RAISED = "fetch.min.bytes", "10 partitions", "--fetch-min-bytes"
 """The columns of a client with this setting, of one with a tenth of the partitions, and of a gateway with
 this option."""
-BEFORE, KILLED, STOPPED = "before", "killed", "stopped"
-"""The columns of figures before and after another client's replica is killed or stopped."""
 INSTALLED: Final = "fetchgate"
 """The column of what is installed."""
-MEMBER: Final = "member"
-"""The column of a client that is a member of a cooperative group."""
 TRAFFICS: Final = ("records", "20 connections", "200 connections", "5,000 connections")
 """The columns of the table of replay's CPU by stage."""
 COLUMNS: Final = (
     *(DIRECT, MIN_BYTES, FEWER, "Java", FLOOR, HAPROXY),
-    *(GATEWAY, RAISED, FOLLOW, EXPLICIT, *TRANSPARENT, ONE_WORKER, TWO_WORKERS),
-    *(NO_RACK, OWN_RACK, AGAIN, AUDIT, WRITTEN, REPLICA, NAMED),
-    *(BEFORE, KILLED, STOPPED),
+    *(GATEWAY, RAISED),
+    *(AUDIT, WRITTEN, NAMED),
     *(TSHARK, REPLAY),
     INSTALLED,
     *TRAFFICS,
-    *(MEMBER, ONE_MEMBER, FOUR_MEMBERS, PARALLEL, SHARE),
     *(PLAIN_GROUP, ONE_FOR_ALL, ONE_EACH),
 )
 """All columns that a table can have, in their order. Most are routes between client and broker."""
 JUDGED: Final = (
-    *(GATEWAY, FOLLOW, *TRANSPARENT, TWO_WORKERS, REPLAY, INSTALLED, MEMBER, FOUR_MEMBERS),
+    *(GATEWAY, REPLAY, INSTALLED),
     *(ONE_FOR_ALL, ONE_EACH),
-    *(AUDIT, WRITTEN, REPLICA, NAMED),
+    *(AUDIT, WRITTEN, NAMED),
 )
 """The columns of fetchgate. The other columns are shown for comparison."""
 

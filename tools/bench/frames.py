@@ -3,10 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Final, TypeAlias
 
-from tools.kafka.raw import METADATA, compact_array, compact_string, frame, request, string, uvarint
+from tools.kafka.raw import compact_array, frame, string, uvarint
 
 VERSION: Final = 16
-METADATA_VERSION: Final = 12
 OFFSET: Final = 100
 """The end offset of each partition to which nothing is produced."""
 
@@ -58,7 +57,6 @@ def fetch_response(
     *,
     session_id: int = 0,
     records: Mapping[Key, bytes] | None = None,
-    replica: int = -1,
 ) -> bytes:
     """Build a complete response frame. Partitions that are not in `records` are empty.
 
@@ -67,57 +65,17 @@ def fetch_response(
         topics: the topics and partitions to list.
         session_id: the id of the session, or 0.
         records: the records of some partitions.
-        replica: the broker from which the client is to read all partitions. -1: from this one.
     """
     found = records or {}
     listed = [
         topic
         + compact_array(
-            [_response_entry(partition, found.get((topic, partition), b""), replica) for partition in each]
+            [_response_entry(partition, found.get((topic, partition), b"")) for partition in each]
         )
         + b"\0"
         for topic, each in topics
     ]
     body = bytes(6) + session_id.to_bytes(4) + compact_array(listed) + b"\0"
-    return frame(correlation_id.to_bytes(4) + b"\0" + body)
-
-
-def metadata_request(correlation_id: int, topic: bytes) -> bytes:
-    """Build a complete Metadata request for one topic, by its id."""
-    body = compact_array([topic + b"\0\0"]) + b"\0\0\0"
-    return frame(request(METADATA, METADATA_VERSION, body, "rdkafka", correlation_id))
-
-
-def metadata_response(
-    correlation_id: int, racks: Mapping[int, str], topic: bytes, partitions: int, *, host: str, port: int
-) -> bytes:
-    """Build a complete Metadata response.
-
-    Args:
-        correlation_id: the correlation id of the request.
-        racks: the rack of each broker, by its node id. All brokers have replicas of all partitions.
-        topic: the topic's id.
-        partitions: the number of partitions. Brokers lead them in turn.
-        host: the host of all brokers.
-        port: the port of the first broker. The next one has the next port.
-    """
-    brokers = [
-        node_id.to_bytes(4)
-        + compact_string(host)
-        + (port + number).to_bytes(4)
-        + compact_string(racks[node_id])
-        + b"\0"
-        for number, node_id in enumerate(racks)
-    ]
-    nodes = compact_array([node_id.to_bytes(4) for node_id in racks])
-    leaders = [node_id.to_bytes(4) for node_id in racks]
-    listed = [
-        b"\0\0" + number.to_bytes(4) + leaders[number % len(leaders)] + bytes(4) + nodes + nodes + b"\1\0"
-        for number in range(partitions)
-    ]
-    found = b"\0\0" + compact_string("events") + topic + b"\0" + compact_array(listed) + b"\x80\0\0\0\0"
-    cluster = compact_string("bench") + leaders[0]
-    body = bytes(4) + compact_array(brokers) + cluster + compact_array([found]) + b"\0"
     return frame(correlation_id.to_bytes(4) + b"\0" + body)
 
 
@@ -139,14 +97,14 @@ def _request_entry(partition: int, offset: int) -> bytes:
     return b"".join((partition.to_bytes(4), bytes(4), offset.to_bytes(8), unset, b"\0\x10\0\0", b"\0"))
 
 
-def _response_entry(partition: int, records: bytes, replica: int) -> bytes:
+def _response_entry(partition: int, records: bytes) -> bytes:
     offsets = OFFSET.to_bytes(8) * 2 + bytes(8)  # high watermark, last stable offset, log start
     return b"".join(
         (
             partition.to_bytes(4),
             b"\0\0",
             offsets,
-            b"\1" + replica.to_bytes(4, signed=True),  # no aborted transactions
+            b"\1\xff\xff\xff\xff",  # no aborted transactions, no preferred replica
             uvarint(len(records) + 1),
             records,
             b"\0",

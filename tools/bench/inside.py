@@ -5,14 +5,11 @@ reading one socket and writing the other. The floor (`tools.bench.passthrough`) 
 """
 
 import asyncio
-import cProfile
 import logging
 import socket
 import time
-from collections.abc import Callable, Coroutine, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
-from functools import partial
 from typing import Any, Final, Self, TypeAlias
 
 import numpy as np
@@ -27,15 +24,13 @@ from proxy.server.process import Process, Tasks
 from tools.bench import passthrough
 from tools.bench.frames import Topics, fetch_request, fetch_response, rotated
 from tools.bench.processes import HOST
-from tools.bench.traffic import CLIENT_ID, SESSION_ID
+from tools.bench.traffic import SESSION_ID
 from tools.kafka.ports import free_ports
-from tools.kafka.raw import API_VERSIONS, array, frame, request
+from tools.kafka.raw import array, frame
 
 _RANGES: Final = ((0, 0, 11), (1, 4, 18), (3, 0, 13), (9, 1, 9), (10, 0, 6), (12, 0, 4), (18, 0, 4))
 """The relevant part of a 4.3 broker's ApiVersions: key, lowest and highest version."""
 _PEER: Final = (HOST, 1)
-NODES: Final = 3
-"""The highest node id for which a gateway has a free port."""
 FIRST_FETCHES: Final = 10
 """The number of fetches after which a gateway has a session at the latest."""
 HEAD_BYTES, END_BYTES = 90, 3
@@ -110,15 +105,12 @@ class _IdleGateway(Gateway):
     """A gateway that is bound, but accepts nothing and never connects.
 
     Its event loop does not run.
-
-    Args:
-        more: more options of the gateway.
     """
 
-    def __init__(self, more: Mapping[str, str]) -> None:
+    def __init__(self) -> None:
         self._loop = loop = asyncio.new_event_loop()
-        listen = f"{HOST}:{free_ports(NODES + 2)}"
-        options = {"listen": listen, "bootstrap": f"{HOST}:{_PEER[1]}", "admin": "off", **more}
+        listen = f"{HOST}:{free_ports(2)}"
+        options = {"listen": listen, "bootstrap": f"{HOST}:{_PEER[1]}", "admin": "off"}
         log = structlog.wrap_logger(None, wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
         process = Process.of(load(options, {}, None), loop, log)
         super().__init__(replace(process, tasks=_NoTasks(loop)))
@@ -136,31 +128,16 @@ class Inside:
 
     Args:
         gateway: True for the gateway's code, False for the floor's code.
-        options: more options of the gateway.
-        node_id: the broker of the connection. None for the bootstrap.
-        beside: another connection, whose gateway this one shares. It must end later.
     """
 
-    def __init__(
-        self,
-        *,
-        gateway: bool,
-        options: Mapping[str, str] | None = None,
-        node_id: int | None = None,
-        beside: "Inside | None" = None,
-    ) -> None:
-        self._shares = beside is not None
+    def __init__(self, *, gateway: bool) -> None:
         self._socket = socket.socket()
         self._client, self._broker = _MemoryTransport(self._socket), _MemoryTransport(self._socket)
         self._client_side: Side
         self._broker_side: Side
-        self.gateway: _IdleGateway | None
-        if beside is not None:
-            self.gateway = beside.gateway
-        else:
-            self.gateway = _IdleGateway(options or {}) if gateway else None
-        if self.gateway is not None:
-            link = Link(self.gateway.server, node_id)
+        self._gateway = _IdleGateway() if gateway else None
+        if self._gateway is not None:
+            link = Link(self._gateway.server, None)
             self._client_side, self._broker_side = ClientProtocol(link), BrokerProtocol(link)
         else:
             side = passthrough.FloorSide()
@@ -172,8 +149,8 @@ class Inside:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self.gateway is not None and not self._shares:
-            self.gateway.close()
+        if self._gateway is not None:
+            self._gateway.close()
         self._socket.close()
 
     def begin(self, listed: Topics, *, session: bool, wait_ms: int = 500) -> None:
@@ -203,29 +180,6 @@ class Inside:
         if session:
             raise RuntimeError(f"no session for {len(listed)} topics")
 
-    def introduce(self, metadata: tuple[bytes, bytes] | None = None) -> None:
-        """Request the broker's versions, as a client does first.
-
-        Args:
-            metadata: a Metadata request and its response, which follow.
-        """
-        self.play(
-            frame(request(API_VERSIONS, 0, b"", CLIENT_ID, 0)), partial(_response, listed=(), wants=False)
-        )
-        if metadata is not None:
-            self.play(metadata[0], lambda _: metadata[1])
-
-    def lead(self, listed: Topics, node_id: int) -> None:
-        """Fetch once. The response leads the client to another broker (KIP-392)."""
-
-        def respond(sent: bytes) -> bytes:
-            if sent[5] != ApiKey.FETCH:
-                return _response(sent, listed, wants=False)
-            session_id = SESSION_ID if _wants_session(sent) else 0
-            return fetch_response(int.from_bytes(sent[8:12]), listed, session_id=session_id, replica=node_id)
-
-        self.play(fetch_request(1, listed, wait_ms=0), respond)
-
     def play(self, asked: bytes, respond: Callable[[bytes], bytes]) -> None:
         """Play an exchange, and those that the gateway makes for itself.
 
@@ -240,9 +194,7 @@ class Inside:
                 _give(self._broker_side, respond(first))
         self._client.taken()
 
-    def exchange(
-        self, request: bytes, response: bytes, profile: cProfile.Profile | None = None
-    ) -> tuple[float, int, int]:
+    def exchange(self, request: bytes, response: bytes) -> tuple[float, int, int]:
         """Play one exchange: a request from the client, and the response from the broker.
 
         A broker writes head, records and end of a fetch response one by one. Each write wakes a proxy.
@@ -250,16 +202,16 @@ class Inside:
         Returns:
             the seconds taken, the number of bytes sent to the broker, the number of bytes sent to the client.
         """
-        took = _give(self._client_side, request, profile)
+        took = _give(self._client_side, request)
         sent = len(self._broker.taken())
         records = HEAD_BYTES + END_BYTES < len(response) <= RECORDS_BYTES
         cuts = (0, HEAD_BYTES, len(response) - END_BYTES) if records else (0,)
         for start, end in zip(cuts, (*cuts[1:], len(response)), strict=True):
-            took += _give(self._broker_side, response[start:end], profile)
+            took += _give(self._broker_side, response[start:end])
         return took, sent, len(self._client.taken())
 
 
-def _give(side: Side, data: bytes, profile: cProfile.Profile | None = None) -> float:
+def _give(side: Side, data: bytes) -> float:
     """Give bytes to a protocol, in reads of up to `RECEIVE_BYTES`. Return the seconds that it took.
 
     The time includes the copy from the receive buffer. Sockets share this buffer, in uvloop and in the floor.
@@ -270,13 +222,12 @@ def _give(side: Side, data: bytes, profile: cProfile.Profile | None = None) -> f
         floor = side if isinstance(side, asyncio.BufferedProtocol) else None
         buffer = memoryview(floor.get_buffer(-1)) if floor is not None else _RECEIVE
         buffer[:size] = read  # as the kernel would, so it is not counted
-        with profile or nullcontext():
-            began = time.perf_counter()
-            if floor is not None:
-                floor.buffer_updated(size)
-            elif isinstance(side, asyncio.Protocol):
-                side.data_received(bytes(buffer[:size]))
-            took += time.perf_counter() - began
+        began = time.perf_counter()
+        if floor is not None:
+            floor.buffer_updated(size)
+        elif isinstance(side, asyncio.Protocol):
+            side.data_received(bytes(buffer[:size]))
+        took += time.perf_counter() - began
     return took
 
 

@@ -8,11 +8,10 @@ import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any, Final
 
-from tools.bench.captures import Shape, Truth, make, split
+from tools.bench.captures import Shape, Truth, make
 from tools.bench.figures import REPLAY, TSHARK, FigureRow
 from tools.bench.measured_capture import CORES, MB, MeasuredCapture
 from tools.bench.stage import BenchStage
@@ -79,16 +78,6 @@ class LargeCaptures:
         self._stage.report(f"replay: making a capture{about}: {name} ...")
         self._truths[str(path)] = make(path, size, shape)
         return path
-
-    def split(self, path: Path, files: int) -> Path:
-        """Split a capture into several files. Return their folder."""
-        folder = self.folder / f"{path.stem}-in-{files}"
-        folder.mkdir()
-        with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as data:
-            for number, part in enumerate(split(data, files)):
-                (folder / f"{number}.pcap").write_bytes(part)
-        self._truths[str(folder)] = self.truth(path)
-        return folder
 
     def measure(
         self,

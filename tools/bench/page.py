@@ -10,8 +10,6 @@ from typing import Final
 
 from tools.bench.figures import FigureTable, markdown
 
-PROFILE: Final = "Where the time goes: "
-"""The start of the title of a profile table. The name of the profiled part follows."""
 _CELL: Final = " | "
 
 
@@ -31,8 +29,7 @@ def page(
     kept, rows = {}, {}
     made = sections(markdown(tables))
     if only is not None:
-        stale = tuple(f"**{PROFILE}{part}," for part in only)
-        kept = {title: text for title, text in sections(before).items() if not title.startswith(stale)}
+        kept = sections(before)
         rows = _rows(before, summary.title)
     parts = _placed(kept, made) | made
     written = prose(before, summary.title)
@@ -44,7 +41,7 @@ def _placed(kept: Mapping[str, str], made: Mapping[str, str]) -> dict[str, str]:
     placed: dict[str, str] = {}
     for title, text in kept.items():
         head, colon, _ = title.partition(": ")
-        alike = {} if not colon or title.startswith(f"**{PROFILE}") else _beginning(f"{head}: ", made)
+        alike = _beginning(f"{head}: ", made) if colon else {}
         placed |= alike or {title: text}
     return placed
 

@@ -71,11 +71,6 @@ class ProcessMeter:
         family = [each.cpu_times() for each in (self._process, *self._process.children(recursive=True))]
         return Times(sum(each.user for each in family), sum(each.system for each in family))
 
-    def by_process(self) -> dict[int, float]:
-        """Return the CPU seconds so far of the process and of its children, by process id."""
-        family = [self._process, *self._process.children(recursive=True)]
-        return {each.pid: _cpu(each) for each in family}
-
     @property
     def resident(self) -> int:
         """The resident memory of the process now, in bytes."""
@@ -150,13 +145,6 @@ class Proxy:
             self._process.wait()
         reaper.forget(self._process.pid)
         self._log.close()
-
-    def end(self) -> float:
-        """Send SIGTERM. Return the seconds until the process has ended."""
-        began = time.monotonic()
-        self._process.send_signal(signal.SIGTERM)
-        self._process.wait(START_SECONDS)
-        return time.monotonic() - began
 
     def log(self) -> str:
         """Return the output of the process."""

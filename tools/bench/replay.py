@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from tools.bench import by_stage, drive, slope
+from tools.bench import by_stage
 from tools.bench.captures import Shape, Truth, make
 from tools.bench.cluster import cluster, environment
 from tools.bench.figures import FigureRow, FigureTable
@@ -39,11 +39,10 @@ _SPARK_STARTED: Final = re.compile(r"Spark started in ([\d.]+) s")
 
 
 def run(stage: BenchStage) -> list[FigureTable]:
-    """Measure replay with large captures, with a small capture (cold start), and with the command `drive`."""
+    """Measure replay with large captures, and with a small capture (cold start)."""
     with tempfile.TemporaryDirectory(prefix="fetchgate-bench-") as scratch:
         folder = Path(scratch)
-        tables = [*_large(stage, LargeCaptures(stage, folder)), _cold(stage, folder)]
-    return [*tables, *drive.run(stage)]
+        return [*_large(stage, LargeCaptures(stage, folder)), _cold(stage, folder)]
 
 
 def _large(stage: BenchStage, captures: LargeCaptures) -> list[FigureTable]:
@@ -64,8 +63,7 @@ def _large(stage: BenchStage, captures: LargeCaptures) -> list[FigureTable]:
         *skew_rows(speeds[RECORDS], best(measured, skewed).speed),
         *cluster_rows(speeds[RECORDS], on_cluster.speed),
     ]
-    steep, of_slope = slope.measure(stage, captures, records)
-    rows += memory_rows([*measured, *of_slope])
+    rows += memory_rows(measured)
     rows += _many_rows(captures) if stage.long else []
     rows += cpu_rows(measured, files)
     rows += inspect_rows(inspect, tshark[RECORDS])
@@ -78,7 +76,7 @@ def _large(stage: BenchStage, captures: LargeCaptures) -> list[FigureTable]:
     ]
     title = f"Replay: captures of {size // MB:,} MB, {CORES} cores"
     table = FigureTable(part="replay", title=title, rows=rows, notes=notes)
-    return [table, steep, by_stage.measure(stage, captures)]
+    return [table, by_stage.measure(stage, captures)]
 
 
 def speed_rows(
