@@ -1,6 +1,7 @@
 """The Markdown pages have short lines and working links. The names of code in them exist."""
 
 import re
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -21,51 +22,65 @@ CODE_BLOCK: Final = re.compile(r"^```[\s\S]*?^```$|^ {4,}\S.*$", re.MULTILINE)
 MAX_WORDS: Final = 20_000
 CODE: Final = ("proxy", "replay", "tests", "tools")
 FILE: Final = re.compile(r"`((?:proxy|replay|tests|tools|docs|captures)/[\w./-]*)")
+TEST: Final = re.compile(r"\btests/[\w./]+|\btest_\w+")
 NAME: Final = re.compile(r"`([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)`")
 FILES: Final = (".md", ".py", ".toml")
 
 
-def names(page: Path) -> str:
-    return str(page.relative_to(ROOT))
+def named(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
 
 
+@cache
+def text(page: Path) -> str:
+    return page.read_text(encoding="utf-8")
+
+
+@cache
 def anchors(page: Path) -> set[str]:
     """Return the anchors that GitHub gives to the headings of a page."""
-    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    headings = re.findall(r"^#+ (.+)$", text(page), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=names)
-def test_no_line_is_longer_than_a_reader_takes_in(page: Path) -> None:
-    lines = page.read_text(encoding="utf-8").splitlines()
-    assert [number for number, line in enumerate(lines, 1) if len(line) > MAX_LINE] == []
+def test_no_line_is_longer_than_a_reader_takes_in() -> None:
+    lines = [
+        (named(page), number, line)
+        for page in PAGES
+        for number, line in enumerate(text(page).splitlines(), 1)
+    ]
+    wrong = [(page, number) for page, number, line in lines if len(line) > MAX_LINE]
+    assert not wrong, wrong
 
 
-@pytest.mark.parametrize("page", PAGES, ids=names)
-def test_each_link_to_a_file_or_a_heading_leads_there(page: Path) -> None:
-    for link in LINK.findall(page.read_text(encoding="utf-8")):
-        if link.startswith("http"):
-            continue
-        path, _, anchor = link.partition("#")
-        target = page.parent / path if path else page
-        assert target.exists(), link
-        assert not anchor or anchor in anchors(target), link
+def leads_there(page: Path, link: str) -> bool:
+    path, _, anchor = link.partition("#")
+    target = page.parent / path if path else page
+    return target.exists() and (not anchor or anchor in anchors(target))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=names)
-def test_each_file_of_the_repository_that_is_named_is_there(page: Path) -> None:
-    for path in FILE.findall(page.read_text(encoding="utf-8")):
-        assert "NAME" in path or (ROOT / path).exists(), path
+def test_each_link_to_a_file_or_a_heading_leads_there() -> None:
+    links = [
+        (page, link) for page in PAGES for link in LINK.findall(text(page)) if not link.startswith("http")
+    ]
+    wrong = [(named(page), link) for page, link in links if not leads_there(page, link)]
+    assert not wrong, wrong
+
+
+def test_each_file_of_the_repository_that_is_named_is_there() -> None:
+    paths = [(named(page), path) for page in PAGES for path in FILE.findall(text(page))]
+    wrong = [(page, path) for page, path in paths if "NAME" not in path and not (ROOT / path).exists()]
+    assert not wrong, wrong
 
 
 def test_the_page_of_metrics_explains_each_reason_to_forward_a_fetch() -> None:
-    page = (ROOT / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8")
+    page = text(ROOT / "docs" / "reference" / "metrics.md")
     explained = page.partition("### Why a fetch is forwarded\n")[2].partition("\n#")[0]
     assert re.findall(r"^\| `(.+?)` \|", explained, re.MULTILINE) == list(Reason)
 
 
 def test_the_page_of_metrics_explains_each_reason_not_to_follow_a_leader() -> None:
-    page = (ROOT / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8")
+    page = text(ROOT / "docs" / "reference" / "metrics.md")
     explained = page.partition("### Why a leader is not followed\n")[2].partition("\n#")[0]
     assert re.findall(r"^\| `(.+?)` \|", explained, re.MULTILINE) == list(NotFollowed)
 
@@ -73,15 +88,15 @@ def test_the_page_of_metrics_explains_each_reason_not_to_follow_a_leader() -> No
 def test_each_name_of_the_code_on_the_page_for_contributors_is_there() -> None:
     code = "".join(path.read_text(encoding="utf-8") for name in CODE for path in (ROOT / name).rglob("*.py"))
     known = set(re.findall(r"\w+", code))
-    for name in NAME.findall((ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")):
+    for name in NAME.findall(text(ROOT / "CONTRIBUTING.md")):
         assert name.endswith(FILES) or set(name.split(".")) <= known, name
 
 
 def test_the_supported_brokers_are_those_that_tests_run() -> None:
     """The upgrade page, the page of brokers and the broker tests list the same Kafka releases."""
-    page = (ROOT / "docs" / "users" / "upgrade.md").read_text(encoding="utf-8")
+    page = text(ROOT / "docs" / "users" / "upgrade.md")
     (told,) = re.findall(r"^\| Kafka brokers \| ([\d., ]+);", page, re.MULTILINE)
-    brokers = (ROOT / "docs" / "reference" / "clients-and-brokers.md").read_text(encoding="utf-8")
+    brokers = text(ROOT / "docs" / "reference" / "clients-and-brokers.md")
     table = brokers.partition("| broker | Fetch versions |")[2].partition("\n\n")[0]
     lockstep = (ROOT / "tests" / "integration" / "test_lockstep.py").read_text(encoding="utf-8")
     (run,) = re.findall(r"^RELEASES = \((.*)\)$", lockstep, re.MULTILINE)
@@ -99,25 +114,24 @@ def test_what_users_need_to_read_is_no_more_than_20_000_words() -> None:
     """The pages in docs/users have at most 20,000 words, without code and the addresses of links."""
     words = 0
     for page in (ROOT / "docs" / "users").rglob("*.md"):
-        text = CODE_BLOCK.sub("", page.read_text(encoding="utf-8"))
-        words += len(re.findall(r"\S*\w\S*", LINK.sub("]", text)))
+        words += len(re.findall(r"\S*\w\S*", LINK.sub("]", CODE_BLOCK.sub("", text(page)))))
     assert words <= MAX_WORDS
 
 
-@pytest.mark.parametrize("folder", ["users", "reference"])
-def test_only_pages_for_developers_name_tests(folder: str) -> None:
-    for page in (ROOT / "docs" / folder).rglob("*.md"):
-        assert not re.findall(r"\btests/[\w./]+|\btest_\w+", page.read_text(encoding="utf-8")), page
+def test_only_pages_for_developers_name_tests() -> None:
+    pages = [page for folder in ("users", "reference") for page in (ROOT / "docs" / folder).rglob("*.md")]
+    wrong = [(named(page), name) for page in pages for name in TEST.findall(text(page))]
+    assert not wrong, wrong
 
 
 def test_each_word_of_the_glossary_is_short_and_linked_from_a_page_for_users() -> None:
-    page = (ROOT / "docs" / "reference" / "glossary.md").read_text(encoding="utf-8")
+    page = text(ROOT / "docs" / "reference" / "glossary.md")
     _, *entries = re.split(r"^### ", page, flags=re.MULTILINE)
     words = [entry.partition("\n")[0] for entry in entries]
     assert words == sorted(words)
     for word, entry in zip(words, entries, strict=True):
         assert len(re.findall(r"\.(?=\s)", entry)) <= 2, word
-    users = "".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs" / "users").rglob("*.md"))
+    users = "".join(text(page) for page in (ROOT / "docs" / "users").rglob("*.md"))
     linked = set(re.findall(r"reference/glossary\.md#([\w-]+)", users))
     assert {word.lower().replace(" ", "-") for word in words} == linked
 
@@ -150,7 +164,7 @@ def test_no_text_names_another_projects_distribution() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["pip install fetchgate", "pip install -U 'fetchgate[replay]'", "pipx inject fetchgate x"]
+    "wrong", ["pip install fetchgate", "pip install -U 'fetchgate[replay]'", "pipx inject fetchgate x"]
 )
-def test_such_a_text_would_be_found(text: str) -> None:
-    assert NOT_OURS.search(text)
+def test_such_a_text_would_be_found(wrong: str) -> None:
+    assert NOT_OURS.search(wrong)
