@@ -17,9 +17,9 @@ from proxy.fetch_manager.manager import FetchManager
 from proxy.protocol.fetch_request import MAX_TOPICS
 from tests.connections import connect
 from tests.fetch_manager.cases import Case, every_case
+from tests.fetch_manager.modelled import Modelled, parked
 from tests.fetch_manager.script import Script, Server
 from tests.fetch_manager.serving import Finish
-from tests.fetch_manager.test_cases import Modelled, parked
 from tests.frames import fetch, fetch_response
 from tests.model.asker import Requests, Want, entries, sizes, summary
 from tests.model.broker import FETCH_SESSION_ID_NOT_FOUND, ModelBroker

@@ -1,18 +1,9 @@
-"""Conformance cases 14 to 49: the gateway as a server of sessions, against a model broker with sessions.
+"""Two model brokers with the same topics, for the scripts of conformance cases 14 to 48."""
 
-The broker behind the gateway has no session slots. Both brokers have the same topics.
-`tests/integration/test_fetch_manager_live.py` runs the same scripts with a live broker.
-"""
-
-import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import pytest
-
-from tests.fetch_manager.cases import Case, every_case
-from tests.fetch_manager.script import Script, Server
-from tests.fetch_manager.serving import Finish, Serving
+from tests.fetch_manager.serving import Finish
 from tests.model.broker import ModelBroker
 from tests.model.wire import decode_request, encode_response
 
@@ -65,34 +56,3 @@ def parked(broker: ModelBroker, message: bytes) -> Finish:
     """
     pending = broker.arrive(decode_request(message), 0.0)
     return lambda: encode_response(broker.response(pending, 0.0))
-
-
-def script(version: int, *, broker_max: int = 18, chance: random.Random | None = None) -> Script:
-    """Return a script with the two topics that the cases use."""
-    world = Modelled()
-    ours = Serving(lambda message: parked(world.bare, message), broker_max=broker_max, chance=chance)
-    return Script(
-        version=version,
-        world=world,
-        expected=Server(lambda message: parked(world.native, message), "native"),
-        ours=Server(ours.arrive, "ours"),
-    ).with_topics()
-
-
-@every_case()
-def test_responses_are_those_of_a_broker_with_sessions(case: Case, version: int) -> None:
-    """Cases 14 to 27, 30 to 43, and 45 to 48: the gateway responds like a broker with sessions."""
-    case(script(version))
-
-
-@every_case()
-def test_pieces_may_have_any_size(case: Case, version: int) -> None:
-    case(script(version, chance=random.Random(version)))
-
-
-@pytest.mark.parametrize("broker_max", [5, 6])
-@every_case(7)
-def test_a_broker_without_sessions_gets_what_it_knows(case: Case, version: int, broker_max: int) -> None:
-    """Trap 4: the gateway converts fetches if the client uses v7 and the broker supports only v5 or v6."""
-    if case.__name__ not in ("names_and_ids_do_not_mix", "versions_may_change_within_names_or_ids"):
-        case(script(version, broker_max=broker_max))
