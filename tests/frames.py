@@ -19,8 +19,12 @@ from proxy.protocol.fetch_request import FetchRequest, parse_fetch_request
 from proxy.protocol.fetch_response import FetchResponseWalk
 from tests.model import wire
 
-VERSIONS: Final = range(4, 19)
-SESSION_VERSIONS: Final = range(7, 19)
+EVERY_VERSION: Final = range(4, 19)
+VERSIONS: Final = (4, 5, 7, 9, 11, 12, 13, 15, 18)
+"""The first version of each layout, and the newest. `test_fetch_layout.py` checks that the others have the
+layout of the version before.
+"""
+SESSION_VERSIONS: Final = VERSIONS[2:]
 DATA: Final = Path(__file__).parent / "data"
 
 Want: TypeAlias = tuple[str, int] | tuple[str, int, int]

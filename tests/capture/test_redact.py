@@ -13,7 +13,17 @@ from proxy.capture.no_tap import BROKER, CLIENT
 from proxy.capture.pcap import Piece
 from proxy.capture.redact import KEPT, Redactor
 from proxy.protocol.api import ApiKey
-from tests.frames import SESSION_VERSIONS, VERSIONS, LiveExchange, entry, fetch, fetch_response, framed, live
+from tests.frames import (
+    EVERY_VERSION,
+    SESSION_VERSIONS,
+    VERSIONS,
+    LiveExchange,
+    entry,
+    fetch,
+    fetch_response,
+    framed,
+    live,
+)
 from tests.model import wire
 from tests.playbook import request, response
 
@@ -83,7 +93,7 @@ def _keeps_all_but_its_records(exchange: LiveExchange) -> None:
     assert seen == expected
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", EVERY_VERSION)
 def test_live_fetches_keep_all_but_their_records(version: int) -> None:
     for exchange in live(version):
         _keeps_all_but_its_records(exchange)

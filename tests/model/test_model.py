@@ -4,17 +4,18 @@ from dataclasses import replace
 
 import pytest
 
+from tests.frames import SESSION_VERSIONS
 from tests.model.asker import Session, entries, errors, sizes, summary
 from tests.model.wire import diverging_epoch_tag
 from tests.model.world import fresh
 
-EVERY_VERSION = pytest.mark.parametrize("version", range(7, 19))
+EVERY_LAYOUT = pytest.mark.parametrize("version", SESSION_VERSIONS)
 
 
 # Metadata combinations
 
 
-@EVERY_VERSION
+@EVERY_LAYOUT
 def test_sessionless_and_close(version: int) -> None:
     """Case 14: a fetch without a session creates no session. A fetch with epoch -1 closes its session."""
     broker, asker = fresh(version)
@@ -26,7 +27,7 @@ def test_sessionless_and_close(version: int) -> None:
     assert not broker.cache.sessions
 
 
-@EVERY_VERSION
+@EVERY_LAYOUT
 def test_epoch_0_makes_a_session(version: int) -> None:
     """Case 15: epoch 0 creates a session and closes the session that the fetch names."""
     broker, asker = fresh(version)
@@ -39,7 +40,7 @@ def test_epoch_0_makes_a_session(version: int) -> None:
     assert set(broker.cache.sessions) == {second, third}
 
 
-@EVERY_VERSION
+@EVERY_LAYOUT
 def test_wrong_epochs_and_ids(version: int) -> None:
     """Case 16: a wrong epoch gets error 71, and an unknown session id error 70."""
     _, asker = fresh(version)
@@ -103,7 +104,7 @@ def test_versions_may_change_within_names_or_ids() -> None:
 ALL_FOO = (("foo", 0), ("foo", 1), ("foo", 2))
 
 
-@EVERY_VERSION
+@EVERY_LAYOUT
 def test_no_change_no_entries(version: int) -> None:
     """Case 21: without changes, the response has no entries."""
     _, asker = fresh(version)
@@ -249,7 +250,7 @@ def test_what_a_throttled_read_saw_is_still_news() -> None:
 # Order
 
 
-@EVERY_VERSION
+@EVERY_LAYOUT
 def test_request_order_then_session_order_and_unread_errors_last(version: int) -> None:
     """Case 31: entries have the order of the request at first, and later the order of the session.
 
@@ -319,7 +320,7 @@ def test_new_values_keep_the_place_forgetting_loses_it() -> None:
     assert session.order == [("foo", 1), ("foo", 2), ("foo", 0)]
 
 
-@EVERY_VERSION
+@EVERY_LAYOUT
 def test_added_and_forgotten_at_once_and_twice_in_one_request(version: int) -> None:
     """Case 35: a partition added and forgotten in one request is not in the session. If a request lists a
     partition twice, the first place and the last values count.
@@ -336,7 +337,7 @@ def test_added_and_forgotten_at_once_and_twice_in_one_request(version: int) -> N
     assert (asker.names(twice), sizes(twice)) == ([("bar", 1), ("foo", 0)], [4, 0])
 
 
-@EVERY_VERSION
+@EVERY_LAYOUT
 def test_only_neighbours_share_a_topic_element(version: int) -> None:
     """Case 36: only consecutive partitions of a topic share a topic element of the response."""
     _, asker = fresh(version)
@@ -350,7 +351,7 @@ def test_only_neighbours_share_a_topic_element(version: int) -> None:
 # Lifecycle
 
 
-@EVERY_VERSION
+@EVERY_LAYOUT
 def test_remove_one_add_one(version: int) -> None:
     """Case 37: one fetch can remove a partition and add another one."""
     _, asker = fresh(version)
@@ -360,7 +361,7 @@ def test_remove_one_add_one(version: int) -> None:
     assert session.order == [("foo", 1), ("bar", 0)]
 
 
-@EVERY_VERSION
+@EVERY_LAYOUT
 def test_forgetting_everything_closes(version: int) -> None:
     """Case 38: a fetch that forgets all partitions closes the session."""
     broker, asker = fresh(version)
@@ -528,7 +529,7 @@ def test_keys_are_ids_or_else_names() -> None:
 # Throttling
 
 
-@EVERY_VERSION
+@EVERY_LAYOUT
 def test_a_throttled_fetch_makes_nothing_and_advances_the_rest(version: int) -> None:
     """Case 48: a throttled incremental fetch advances the epoch and updates the partitions. A throttled full
     fetch creates no session.
@@ -546,7 +547,7 @@ def test_a_throttled_fetch_makes_nothing_and_advances_the_rest(version: int) -> 
     assert not broker.cache.sessions
 
 
-@EVERY_VERSION
+@EVERY_LAYOUT
 def test_a_session_error_hides_behind_a_throttle(version: int) -> None:
     """Case 49: if a fetch with a session error is throttled, the response does not show the error."""
     broker, asker = fresh(version)

@@ -21,7 +21,17 @@ from proxy.protocol.fetch_layout import (
 from proxy.protocol.fetch_request import MAX_PARTITIONS
 from proxy.protocol.fetch_response import FetchResponseWalk
 from proxy.protocol.primitives import TooMany
-from tests.frames import VERSIONS, entry, fetch, fetch_response, framed, parsed, walked, wire_key
+from tests.frames import (
+    EVERY_VERSION,
+    VERSIONS,
+    entry,
+    fetch,
+    fetch_response,
+    framed,
+    parsed,
+    walked,
+    wire_key,
+)
 
 REQUEST_ENTRY = {4: 16} | dict.fromkeys(range(5, 9), 24) | dict.fromkeys(range(9, 12), 28)
 ANSWER_ENTRY = {4: 30} | dict.fromkeys(range(5, 11), 38) | {11: 42}
@@ -30,16 +40,24 @@ WIDE_COUNTS = [0, 1, 125, 126, 127, 128, 16_381, 16_382, 16_383, 16_384, 2_097_1
 
 def test_versions() -> None:
     assert (MIN_VERSION, MAX_VERSION) == (4, 18)
-    assert list(LAYOUTS) == list(VERSIONS)
+    assert list(LAYOUTS) == list(EVERY_VERSION)
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-def test_sizes_of_entries(version: int) -> None:
-    layout = LAYOUTS[version]
-    assert layout.request_entry == REQUEST_ENTRY.get(version, 33)
-    assert layout.response_entry == ANSWER_ENTRY.get(version, 37)
-    assert layout.request_item.itemsize == layout.request_fields.itemsize == layout.request_entry
-    assert layout.response_item.itemsize == layout.response_fields.itemsize == layout.response_entry
+def test_a_version_that_other_tests_leave_out_has_the_layout_of_the_one_before() -> None:
+    changed = [
+        version
+        for version in EVERY_VERSION
+        if version == MIN_VERSION or LAYOUTS[version] != replace(LAYOUTS[version - 1], version=version)
+    ]
+    assert (*changed, MAX_VERSION) == VERSIONS
+
+
+def test_sizes_of_entries() -> None:
+    for version, layout in LAYOUTS.items():
+        assert layout.request_entry == REQUEST_ENTRY.get(version, 33)
+        assert layout.response_entry == ANSWER_ENTRY.get(version, 37)
+        assert layout.request_item.itemsize == layout.request_fields.itemsize == layout.request_entry
+        assert layout.response_item.itemsize == layout.response_fields.itemsize == layout.response_entry
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -28,6 +28,7 @@ from proxy.protocol.primitives import Malformed, ProtocolError, Truncated
 from tests.examples import examples
 from tests.frames import (
     DATA,
+    EVERY_VERSION,
     SESSION_VERSIONS,
     VERSIONS,
     LiveExchange,
@@ -138,7 +139,7 @@ def read_and_rebuilt(exchange: LiveExchange) -> None:
         assert view.with_session(view.session_id, view.session_epoch) == exchange.request
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", EVERY_VERSION)
 def test_live_requests_are_read_and_rebuilt(version: int) -> None:
     for exchange in live(version):
         read_and_rebuilt(exchange)
@@ -511,7 +512,7 @@ def test_forgetting_without_a_session_is_odd() -> None:
     assert (view.unsupported_reason, view.listing) == ("forgets without a session", None)
 
 
-@pytest.mark.parametrize("version", range(4, 19))
+@pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize(
     "limits", [{}, {"max_wait_ms": 9}, {"max_bytes": 900, "min_bytes": -1}, {"min_bytes": 2_147_483_647}]
 )

@@ -15,7 +15,7 @@ from proxy.protocol.fetch_request import Listing
 from proxy.protocol.fetch_response import PartitionResponse
 from proxy.session.partitions import MAX_LOOKUP, PartitionTable
 from tests.examples import examples
-from tests.frames import Want, entry, fetch, fetch_response, parsed, walked, wire_key
+from tests.frames import SESSION_VERSIONS, Want, entry, fetch, fetch_response, parsed, walked, wire_key
 
 Key: TypeAlias = tuple[str, int]
 
@@ -158,7 +158,7 @@ TestTableAgainstDict = TableAgainstDict.TestCase
 TestTableAgainstDict.settings = examples(20, stateful_step_count=25)
 
 
-@pytest.mark.parametrize("version", range(7, 19))
+@pytest.mark.parametrize("version", SESSION_VERSIONS)
 def test_rows_are_found_at_every_version(version: int) -> None:
     table = filled(version, ("a", 0), ("b", 5), ("a", 7))
     rows = table.locate(listing(version, ("a", 7), ("b", 5), ("a", 0), ("b", 4), ("c", 0))).tolist()

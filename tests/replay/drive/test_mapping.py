@@ -18,7 +18,7 @@ from replay.drive.mapping import (
     without_creation,
 )
 from replay.drive.script import ScriptMaker, Step
-from tests.frames import VERSIONS, LiveExchange, fetch, live, topic_id
+from tests.frames import EVERY_VERSION, VERSIONS, LiveExchange, fetch, live, topic_id
 from tests.model import wire
 from tests.replay.drive.captured import Capture, one, request, script
 from tools.kafka import raw
@@ -105,7 +105,7 @@ def stays_as_it_was(exchange: LiveExchange) -> None:
         assert found.frame(asked_for.session_id, asked_for.session_epoch) == step.frame
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", EVERY_VERSION)
 def test_at_the_captured_cluster_a_fetch_stays_as_it_was(version: int) -> None:
     for exchange in filter(consumes, live(version)):
         stays_as_it_was(exchange)
