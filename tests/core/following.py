@@ -79,6 +79,11 @@ class Two:
         asked = {"correlation": OURS, "max_wait_ms": WAIT_MS, "min_bytes": 1, "max_bytes": MAX_BYTES}
         return self.fetch(*wants, **asked | fields)
 
+    def refused(self, reason: str) -> None:
+        """Check that the client gets the error of the old leader for its fetch of one partition, and why."""
+        self.old.to_client(self.refusal((TOPIC, 0)))
+        assert self.counted() == ({}, {reason: 1})
+
     def counted(self) -> tuple[dict[str, int], dict[str, int]]:
         tally: Tally = self.old.connection.tally
         return dict(+tally.leaders_followed), dict(+tally.leaders_not_followed)

@@ -116,37 +116,46 @@ def test_a_failed_request_for_a_session_is_not_for_the_client(chunk: int) -> Non
 # --- addresses ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("version", [16, 17, 18])
-def test_endpoints_are_where_the_client_is_to_find_them(version: int) -> None:
+DIRECT = endpoints((2, "b2", 9092))
+THROUGH = endpoints((2, "gw", 19_094))
+MORE = ((5, b"five"), (300, b""))
+UNREADABLE = b"\x02\x00\x00\x00\x02\x7fb2"
+
+
+@pytest.mark.parametrize(
+    ("version", "resolve", "tags", "shown"),
+    [
+        *((version, gateway, DIRECT, THROUGH) for version in (16, 17, 18)),
+        (16, gateway, endpoints((2, "b2", 9092), rack="r"), endpoints((2, "gw", 19_094), rack="r")),
+        (
+            *(16, gateway, endpoints((2, "broker-2.example", 9092), (3, "b3", 1))),
+            endpoints((2, "gw", 19_094), (3, "gw", 19_095)),
+        ),
+        # In transparent mode they lead through the gateway already. Below v16 there are none.
+        (16, None, DIRECT, DIRECT),
+        (15, gateway, DIRECT, DIRECT),
+        # A broker for which the gateway has no port is left out.
+        (16, gateway, endpoints((9, "b9", 9092), (2, "b2", 9092)), THROUGH),
+        # If they can't be read, their tag gets a number that no client knows.
+        (16, gateway, ((0, UNREADABLE),), ((0x7F, UNREADABLE),)),
+        (16, gateway, (*DIRECT, *MORE), (*THROUGH, *MORE)),
+        (16, gateway, MORE, MORE),
+    ],
+)
+def test_endpoints_are_where_the_client_is_to_find_them(
+    version: int, resolve: Resolve | None, tags: wire.Tags, shown: wire.Tags
+) -> None:
     """Case 66, trap 49: the node endpoints in a fetch response get addresses of the gateway."""
-    play = asking(Playbook(resolve=gateway).knows(), version)
-    for nodes, shown in (
-        ([(2, "b2", 9092)], [(2, "gw", 19_094)]),
-        ([(2, "broker-2.example", 9092), (3, "b3", 1)], [(2, "gw", 19_094), (3, "gw", 19_095)]),
-    ):
-        frame = fetch_response(version, ("t", [HINTED]), tags=endpoints(*nodes, rack="r"), correlation_id=4)
-        play.broker(frame)
-        play.to_client(
-            fetch_response(version, ("t", [HINTED]), tags=endpoints(*shown, rack="r"), correlation_id=4)
-        )
+    play = Playbook(resolve=resolve).knows()
+    for _ in range(2):
         asking(play, version)
+        play.broker(fetch_response(version, ("t", [HINTED]), tags=tags, correlation_id=4))
+        play.to_client(fetch_response(version, ("t", [HINTED]), tags=shown, correlation_id=4))
 
 
-def test_without_a_way_to_be_told_addresses_stay() -> None:
-    """Case 66: in transparent mode, addresses are not changed, because they already lead through the
-    gateway.
-    """
-    frame = fetch_response(16, ("t", [HINTED]), tags=endpoints((2, "b2", 9092)), correlation_id=4)
-    asking(Playbook().knows()).broker(frame).to_client(frame)
-
-
-def test_a_broker_without_a_port_is_left_out() -> None:
-    """Case 66: a broker for which the gateway has no port is left out."""
-    play = asking(Playbook(resolve=gateway).knows())
-    nodes = endpoints((9, "b9", 9092), (2, "b2", 9092))
-    play.broker(fetch_response(16, ("t", [HINTED]), tags=nodes, correlation_id=4))
-    shown = endpoints((2, "gw", 19_094))
-    play.to_client(fetch_response(16, ("t", [HINTED]), tags=shown, correlation_id=4))
+def test_a_response_without_tags_stays() -> None:
+    assert AddressRewriting.tags_from == 16
+    assert rewritten_tags(b"\x00", [], gateway) == b"\x00"
 
 
 def test_endpoints_of_a_full_response_that_makes_a_session() -> None:
@@ -216,18 +225,6 @@ def test_same_length_behind_bytes_that_have_gone_is_rewritten() -> None:
     )
 
 
-def test_endpoints_that_are_none_are_hidden() -> None:
-    """If the node endpoints can't be read, their tag gets an unknown number, so that clients ignore them.
-
-    So no client uses the address of a broker.
-    """
-    play = asking(Playbook(resolve=gateway).knows())
-    broken = ((0, b"\x02\x00\x00\x00\x02\x7fb2"),)
-    play.broker(fetch_response(16, ("t", [HINTED]), tags=broken, correlation_id=4))
-    shown = ((0x7F, broken[0][1]),)
-    play.to_client(fetch_response(16, ("t", [HINTED]), tags=shown, correlation_id=4))
-
-
 @pytest.mark.parametrize("chunk", [20, 10_000])
 def test_the_response_to_a_fetch_too_large_to_be_looked_into_has_its_addresses_rewritten(chunk: int) -> None:
     play = Playbook(resolve=gateway).knows()
@@ -238,23 +235,6 @@ def test_the_response_to_a_fetch_too_large_to_be_looked_into_has_its_addresses_r
     assert play.takes_client() == fetch_response(
         16, ("t", [HINTED]), tags=endpoints((2, "gw", 19_094)), correlation_id=4
     )
-
-
-def test_other_tags_stay() -> None:
-    play = asking(Playbook(resolve=gateway).knows())
-    more = (*endpoints((2, "b2", 9092)), (5, b"five"), (300, b""))
-    play.broker(fetch_response(16, ("t", [HINTED]), tags=more, correlation_id=4))
-    shown = (*endpoints((2, "gw", 19_094)), (5, b"five"), (300, b""))
-    play.to_client(fetch_response(16, ("t", [HINTED]), tags=shown, correlation_id=4))
-    frame = fetch_response(16, ("t", [entry(1, 5)]), tags=((5, b"five"),), correlation_id=4)
-    asking(play).broker(frame).to_client(frame)
-
-
-def test_tags_before_16_are_not_looked_into() -> None:
-    frame = fetch_response(15, ("t", [HINTED]), tags=endpoints((2, "b2", 9092)), correlation_id=4)
-    asking(Playbook(resolve=gateway).knows(), 15).broker(frame).to_client(frame)
-    assert AddressRewriting.tags_from == 16
-    assert rewritten_tags(b"\x00", [], gateway) == b"\x00"
 
 
 # --- not understood -------------------------------------------------------------------------------

@@ -158,8 +158,7 @@ def test_a_client_that_cannot_be_followed_hears_of_it_a_tenth_of_a_second_later_
     two.old.connection.retry.tick(seconds - 0.001)
     two.old.nothing()
     two.old.connection.retry.tick(seconds)
-    two.old.to_client(two.refusal((TOPIC, 0)))
-    assert two.counted() == ({}, {NotFollowed.LATE: 1})
+    two.refused(NotFollowed.LATE)
     # What comes then is counted, and is for nobody.
     two.new.broker(fetch_response(11, (TOPIC, [entry(0, 5)]), correlation_id=OURS)).nothing()
     two.old.nothing()

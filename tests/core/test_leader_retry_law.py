@@ -6,7 +6,7 @@ from itertools import count
 from typing import Final
 
 import hypothesis.strategies as st
-from hypothesis import given, settings
+from hypothesis import given
 
 from proxy.core.connection import Connection
 from proxy.core.repeat import MAX_SECONDS
@@ -21,6 +21,7 @@ from tests.core.following import (
     play,
 )
 from tests.core.test_repeat_produce import batch, produce, produced
+from tests.examples import examples
 from tests.frames import entry, fetch, fetch_response
 from tests.model import wire
 from tests.playbook import Playbook, request, response, split
@@ -99,7 +100,7 @@ class Side:
         self.connection.ended()
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(steps, st.sampled_from([-1, 4]))
 def test_each_request_gets_one_response_in_the_clients_order(history: list[Step], epoch: int) -> None:
     siblings = Siblings()
@@ -196,7 +197,7 @@ class Log:
         return produced(7, told, correlation=int.from_bytes(frame[8:12]))
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(produce_steps)
 def test_no_batch_is_repeated_before_those_that_come_first(history: list[Step]) -> None:
     siblings = Siblings(produces=True)

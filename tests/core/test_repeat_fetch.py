@@ -54,8 +54,7 @@ def test_no_error_of_the_new_leader_reaches_the_client(error: int) -> None:
     two.new.to_broker(two.repeated((TOPIC, 0)))
     told = fetch_response(11, (TOPIC, [entry(0, error=error)]), correlation_id=OURS)
     two.new.broker(told).nothing()
-    two.old.to_client(two.refusal((TOPIC, 0)))
-    assert two.counted() == ({}, {NotFollowed.REFUSED: 1})
+    two.refused(NotFollowed.REFUSED)
 
 
 @pytest.mark.parametrize(
@@ -71,8 +70,7 @@ def test_what_else_the_new_leader_says_does_not_reach_it_either(told: bytes) -> 
     two = Two()
     two.fails((TOPIC, 0)).asks_leaders().leaders({0: (NEW, 5)})
     two.new.to_broker(two.repeated((TOPIC, 0))).broker(told).nothing()
-    two.old.to_client(two.refusal((TOPIC, 0)))
-    assert two.counted() == ({}, {NotFollowed.REFUSED: 1})
+    two.refused(NotFollowed.REFUSED)
 
 
 @pytest.mark.parametrize("chunk", [5000, 1 << 30])

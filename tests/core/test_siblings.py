@@ -209,12 +209,10 @@ def test_records_and_errors_are_not_kept_to_pace_a_client() -> None:
     two.old.to_client(fetch_response(11, (TOPIC, [entry(0, 5, records=b"r" * 70)]), correlation_id=5))
     two = beside_a_heartbeat()
     two.new.broker(fetch_response(11, (TOPIC, [entry(0, error=6)]), correlation_id=OURS))
-    two.old.to_client(two.refusal((TOPIC, 0)))
-    assert two.counted() == ({}, {NotFollowed.REFUSED: 1})
+    two.refused(NotFollowed.REFUSED)
     two = beside_a_heartbeat()
     two.new.connection.ended()
-    two.old.to_client(two.refusal((TOPIC, 0)))
-    assert two.counted() == ({}, {NotFollowed.CLOSED: 1})
+    two.refused(NotFollowed.CLOSED)
 
 
 def test_a_client_may_have_been_active_on_the_fast_path() -> None:
@@ -258,8 +256,7 @@ def test_pipelined_fetches_wait_one_after_the_other() -> None:
         two.new.client(own).to_broker(own)
     two.fails((TOPIC, 0)).asks_leaders().leaders({0: (NEW, 5)})
     two.new.nothing()
-    two.old.to_client(two.refusal((TOPIC, 0)))
-    assert two.counted() == ({}, {NotFollowed.BUSY: 1})
+    two.refused(NotFollowed.BUSY)
 
 
 def test_what_one_response_needs_of_a_leader_is_asked_one_after_the_other() -> None:
@@ -340,8 +337,7 @@ def test_only_the_clients_own_connection_to_the_new_leader_is_used(
     other = play(two.siblings, node_id, host, client)
     two.fails((TOPIC, 0)).asks_leaders().leaders({0: (NEW, 5)})
     other.nothing()
-    two.old.to_client(two.refusal((TOPIC, 0)))
-    assert two.counted() == ({}, {NotFollowed.NO_CONNECTION: 1})
+    two.refused(NotFollowed.NO_CONNECTION)
 
 
 def test_a_connection_on_which_nothing_was_answered_is_not_used() -> None:
@@ -427,8 +423,7 @@ def test_a_connection_whose_broker_may_wait_too_long_is_not_used() -> None:
     two.new.client(asked).to_broker(asked)
     two.fails((TOPIC, 0)).asks_leaders().leaders({0: (NEW, 5)})
     two.new.nothing()
-    two.old.to_client(two.refusal((TOPIC, 0)))
-    assert two.counted() == ({}, {NotFollowed.BUSY: 1})
+    two.refused(NotFollowed.BUSY)
 
 
 def test_a_connection_whose_broker_has_gone_is_not_used() -> None:
