@@ -30,6 +30,16 @@ def _three(limit: int = 100) -> tuple[Budget, Holder, Holder, Holder]:
     return budget, Holder(budget, "a"), Holder(budget, "b"), Holder(budget, "c")
 
 
+def _one_that_is_not_read() -> tuple[Budget, Holder, Holder, Holder]:
+    """Return a budget that a response uses up whose client does not read, and two that wait."""
+    budget, a, b, c = _three()
+    a.can_go_on = False
+    a.holds(200)
+    b.holds(10)
+    c.holds(10)
+    return budget, a, b, c
+
+
 def test_below_the_limit_nobody_waits() -> None:
     budget, a, b, c = _three()
     a.holds(50)
@@ -96,11 +106,7 @@ def test_responses_that_lie_until_the_limit_let_no_other_be_completed() -> None:
 
     Otherwise clients that do not read would fill the memory.
     """
-    budget, a, b, c = _three()
-    a.can_go_on = False
-    a.holds(200)
-    b.holds(10)
-    c.holds(10)
+    budget, a, b, c = _one_that_is_not_read()
 
     assert budget.waiting == 2
     assert [a.waits, b.waits, c.waits] == [False, True, True]
@@ -111,11 +117,7 @@ def test_responses_that_lie_until_the_limit_let_no_other_be_completed() -> None:
 
 
 def test_one_that_lies_still_while_others_wait_is_named() -> None:
-    budget, a, b, c = _three()
-    a.can_go_on = False
-    a.holds(200)
-    b.holds(10)
-    c.holds(10)
+    budget, a, b, c = _one_that_is_not_read()
     b.buffered_changed_at = c.buffered_changed_at = 5.0
 
     assert budget.stalled(STALL_SECONDS - 0.1) is None
@@ -206,11 +208,7 @@ def test_the_one_that_holds_most_goes_first_until_there_is_room() -> None:
 
 
 def test_slow_clients_that_read_are_not_closed_and_let_one_go_on() -> None:
-    budget, a, b, c = _three()
-    a.can_go_on = False
-    a.holds(200)
-    b.holds(10)
-    c.holds(10)
+    budget, a, b, c = _one_that_is_not_read()
     assert [b.waits, c.waits] == [True, True]
 
     for now in range(0, 200, 5):

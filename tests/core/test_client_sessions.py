@@ -185,6 +185,13 @@ def broker(release: str = "4.3", slots: int = 0) -> ModelBroker:
 FOO: tuple[Want, ...] = (("foo", 0), ("foo", 1), ("foo", 2))
 
 
+def served(slots: int = 0) -> tuple[Gateway, Client, int]:
+    """Return a client with a session that the gateway gives, and its id. The broker has `slots`."""
+    gateway = Gateway(broker(slots=slots))
+    client = Client(gateway)
+    return gateway, client, client.fetch(*FOO, session=(0, 0)).session_id
+
+
 def test_a_brokers_own_session_passes() -> None:
     """Trap 43: with `auto`, the fetches of a session between client and broker are forwarded.
 
@@ -228,9 +235,7 @@ def test_a_session_of_the_brokers_and_then_one_of_the_gateways() -> None:
 
 
 def test_with_on_the_brokers_sessions_are_not_the_clients() -> None:
-    gateway = Gateway(broker(slots=1000))
-    client = Client(gateway)
-    made = client.fetch(*FOO, session=(0, 0)).session_id
+    gateway, client, made = served(slots=1000)
 
     assert gateway.manager.cache.get(made) is not None
     assert not gateway.broker.cache.sessions
@@ -242,9 +247,7 @@ def test_a_session_outlives_its_connection() -> None:
 
     The Java client does this.
     """
-    gateway = Gateway(broker())
-    client = Client(gateway)
-    made = client.fetch(*FOO, session=(0, 0)).session_id
+    gateway, client, made = served()
     assert summary(client.fetch(session=(made, 1))) == (0, made, 0)
     client.gate.close(0.0)
 
@@ -304,9 +307,7 @@ def test_what_can_not_be_taken_to_v6_ends_the_connection(message: str) -> None:
 
 def test_fetches_that_come_together_are_served_one_after_the_other() -> None:
     """Trap 16: if several fetches arrive in one read, the gateway answers them in order, as a broker does."""
-    gateway = Gateway(broker())
-    client = Client(gateway)
-    made = client.fetch(*FOO, session=(0, 0)).session_id
+    gateway, client, made = served()
     gateway.broker.partition("foo", 1).append(b"data")
 
     requests = [client.request(session=(made, epoch)) for epoch in (1, 2, 3)]
@@ -329,9 +330,7 @@ def test_what_a_client_sent_before_it_closed_its_writing_half_is_answered(last: 
 
     A broker does the same. The second fetch waits for the response to the first.
     """
-    gateway = Gateway(broker())
-    client = Client(gateway)
-    made = client.fetch(*FOO, session=(0, 0)).session_id
+    gateway, client, made = served()
     gateway.broker.partition("foo", 1).append(b"data")
     requests = [
         encode_request(client.request(session=(made, 1))),
@@ -354,9 +353,7 @@ def test_what_a_client_sent_before_it_closed_its_writing_half_is_answered(last: 
 
 
 def test_what_waits_is_dropped_with_a_client_that_is_gone() -> None:
-    gateway = Gateway(broker())
-    client = Client(gateway)
-    made = client.fetch(*FOO, session=(0, 0)).session_id
+    _, client, made = served()
     requests = [encode_request(client.request(session=(made, epoch))) for epoch in (1, 2)]
     client.gate.connection.receive_client(b"".join(map(framed, requests)), 0.0)
     client.gate.connection.close_session(0.0)
@@ -366,9 +363,7 @@ def test_what_waits_is_dropped_with_a_client_that_is_gone() -> None:
 
 
 def test_a_whole_read_waits_and_other_requests_behind_it() -> None:
-    gateway = Gateway(broker())
-    client = Client(gateway)
-    made = client.fetch(*FOO, session=(0, 0)).session_id
+    _, client, made = served()
     connection = client.gate.connection
     connection.receive_client(framed(encode_request(client.request(session=(made, 1)))), 0.0)
     connection.receive_client(framed(encode_request(client.request(session=(made, 2)))), 0.0)
@@ -432,9 +427,7 @@ def test_who_ends_its_sessions_gets_others(ended: str) -> None:
 @pytest.mark.parametrize("steps", [(), ("data",), ("evicted",), ("data", "evicted")])
 def test_a_session_with_the_broker_below_one_with_the_client(steps: tuple[str, ...]) -> None:
     """Section 6.11: if the broker evicts its session with the gateway, the client's session continues."""
-    gateway = Gateway(broker(slots=1000))
-    client = Client(gateway)
-    made = client.fetch(*FOO, session=(0, 0)).session_id
+    gateway, client, made = served(slots=1000)
     for epoch in range(1, 12):
         if "data" in steps and epoch % 3 == 0:
             gateway.broker.partition("foo", 2).append(b"data")
@@ -524,9 +517,7 @@ def test_with_on_a_list_that_is_not_read_gets_no_session_of_the_brokers(
 
 
 def test_a_session_that_grows_beyond_what_is_read_ends_and_its_client_begins_again() -> None:
-    gateway = Gateway(broker(slots=1000))
-    client = Client(gateway)
-    made = client.fetch(*FOO, session=(0, 0)).session_id
+    gateway, client, made = served(slots=1000)
 
     told = client.fetch(*LONG, session=(made, 1))
 

@@ -19,9 +19,9 @@ from proxy.protocol.primitives import Buffer
 from proxy.session.partitions import PartitionTable
 from tests.frames import SESSION_VERSIONS, VERSIONS, Want, entry, fetch, fetch_response, framed
 from tests.model import wire
-from tests.playbook import SESSION_ID, Playbook, asks, full, request
+from tests.model.primitives import Tags
+from tests.playbook import SESSION_ID, Playbook, T, asks, full, request
 
-T: list[Want] = [("t", 0), ("t", 1), ("u", 0)]
 HINTED = entry(1, error=6, tags=(wire.current_leader_tag(2, 9),))
 
 
@@ -143,7 +143,7 @@ UNREADABLE = b"\x02\x00\x00\x00\x02\x7fb2"
     ],
 )
 def test_endpoints_are_where_the_client_is_to_find_them(
-    version: int, resolve: Resolve | None, tags: wire.Tags, shown: wire.Tags
+    version: int, resolve: Resolve | None, tags: Tags, shown: Tags
 ) -> None:
     """Case 66, trap 49: the node endpoints in a fetch response get addresses of the gateway."""
     play = Playbook(resolve=resolve).knows()

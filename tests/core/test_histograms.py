@@ -8,10 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.core.histograms import PARTITIONS, Distribution, Measured
-from tests.frames import Want, fetch, fetch_response, framed
-from tests.playbook import SESSION_ID, Playbook, asks, full, request, response
-
-T: list[Want] = [("t", 0), ("t", 1), ("u", 0)]
+from tests.frames import fetch, fetch_response, framed
+from tests.playbook import SESSION_ID, Playbook, T, asks, full, request, response
 
 
 def measured_of(play: Playbook) -> Measured:

@@ -79,6 +79,17 @@ def test_rule_27_errors_of_a_leader_pass(error: int) -> None:
     assert not gateway.returns
 
 
+def fails(play: Playbook, number: int, error: int, given: int) -> None:
+    """Play a fetch of t-0. The replica responds after 500 ms with `error`, and the client gets `given`."""
+    asked = fetch(12, *T[:1], correlation=number)
+    play.client(asked).to_broker(asked)
+    play.now += 0.5
+    told, shown = (
+        fetch_response(12, ("t", [entry(0, 5, error=code)]), correlation_id=number) for code in (error, given)
+    )
+    play.broker(told).to_client(shown)
+
+
 def test_rule_27_the_second_time_true_metadata_lasts_five_minutes() -> None:
     """A client that asks the follower once more meanwhile gets error 6 again, and no longer time."""
     gateway = Gateway()
@@ -86,15 +97,9 @@ def test_rule_27_the_second_time_true_metadata_lasts_five_minutes() -> None:
     times = [(NOW, 60.0), (NOW + 70, 300.0), (NOW + 400, 300.0), (NOW + 1100, 60.0)]
     for number, (now, seconds) in enumerate(times):
         for again in (0, 1):
-            play.now = now + again
+            play.now = now + again - 0.5
             gateway.learn(TOPICS, play.now)
-            asked = fetch(12, *T[:1], correlation=2 * number + again)
-            play.client(asked).to_broker(asked)
-            told, given = (
-                fetch_response(12, ("t", [entry(0, error=error)]), correlation_id=2 * number + again)
-                for error in (1, 6)
-            )
-            play.broker(told).to_client(given)
+            fails(play, 2 * number + again, 1, 6)
         assert gateway.leaders(now + seconds - 1)[0] == LEADER
         assert gateway.leaders(now + seconds)[0] == REPLICA
     assert gateway.returns == Counter(out_of_range=4)
@@ -108,15 +113,7 @@ def test_rule_27_an_epoch_that_the_follower_does_not_know_yet_passes_twice() -> 
         for error in given:
             number += 1
             gateway.learn(TOPICS, play.now)
-            asked = fetch(12, *T[:1], correlation=number)
-            play.client(asked).to_broker(asked)
-            play.now += 0.5
-            said = 75 if error == 6 else error
-            told, expected = (
-                fetch_response(12, ("t", [entry(0, 5, error=each)]), correlation_id=number)
-                for each in (said, error)
-            )
-            play.broker(told).to_client(expected)
+            fails(play, number, 75 if error == 6 else error, error)
         play.now += 1000.0
     assert gateway.returns == Counter(refused=2)
 
@@ -129,13 +126,7 @@ def test_rule_27_an_error_never_takes_the_fast_path() -> None:
         parks(play, fetch(12, *T[:1], correlation=number), full(12, T[:1], correlation_id=number))
     assert play.connection.passed > 5
     for number in range(10, 20):
-        asked = fetch(12, *T[:1], correlation=number)
-        play.client(asked).to_broker(asked)
-        told, given = (
-            fetch_response(12, ("t", [entry(0, error=error)]), correlation_id=number) for error in (9, 6)
-        )
-        play.now += 0.1
-        play.broker(told).to_client(given)
+        fails(play, number, 9, 6)
 
 
 def test_rule_27_if_no_leader_is_known_the_error_becomes_not_leader_once() -> None:

@@ -2,6 +2,8 @@
 
 from typing import Final
 
+import pytest
+
 from proxy.core.events import BrokersAwaited
 from proxy.protocol.api import ApiKey
 from tests.playbook import Playbook, request, response
@@ -67,24 +69,15 @@ def test_a_broker_that_takes_too_long_is_left_out() -> None:
     opening.waited_for(2).to_client(told(11, 1))
 
 
-def test_later_responses_wait_for_their_turn() -> None:
+@pytest.mark.parametrize("later", [1, 3], ids=["it has a listener", "it waits as well"])
+def test_later_responses_wait_for_their_turn(later: int) -> None:
     """Trap 16: later responses wait too, because responses are sent in the order of requests."""
-    opening = Opening(2)
+    opening = Opening(2, 3)
     opening.asked(11, 2)
     opening.play.client(LIST).to_broker(LIST).broker(LISTED).nothing()
-    opening.asked(13, 1)
+    opening.asked(13, later)
     opening.play.nothing()
-    opening.opened(2).to_client(told(11, 2), LISTED, told(13, 1))
-    assert opening.play.connection.buffered == 0
-
-
-def test_two_that_wait_leave_together_in_their_order() -> None:
-    opening = Opening(1, 2)
-    opening.asked(11, 1)
-    opening.play.client(LIST).to_broker(LIST).broker(LISTED).nothing()
-    opening.asked(13, 2)
-    opening.play.nothing()
-    opening.opened(1, 2).to_client(told(11, 1), LISTED, told(13, 2))
+    opening.opened(2, 3).to_client(told(11, 2), LISTED, told(13, later))
     assert opening.play.connection.buffered == 0
 
 

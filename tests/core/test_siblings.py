@@ -28,21 +28,12 @@ from tests.core.following import (
 )
 from tests.core.test_repeat_produce import Producer, batch, produce, produced
 from tests.frames import entry, fetch, fetch_response
-from tests.playbook import Playbook, request, response
+from tests.playbook import Playbook, request, response, split
 
 PACE_SECONDS: Final = WAIT_MS / 1e3
 MOST_SECONDS: Final = 0.1
 """The longest delay, in seconds, that a retried fetch may cause for a request after it."""
 CLIENTS: Final = 100
-
-
-def frames_of(taken: bytes) -> list[bytes]:
-    frames = []
-    while taken:
-        size = 4 + int.from_bytes(taken[:4])
-        frames.append(taken[:size])
-        taken = taken[size:]
-    return frames
 
 
 def fails(old: Playbook, partition: int = 0, correlation: int = 5) -> None:
@@ -68,7 +59,7 @@ def test_repeats_of_clients_with_one_name_are_spread_over_their_connections() ->
     siblings = Siblings()
     news = [play(siblings, NEW) for _ in range(CLIENTS)]
     pile_up(siblings)
-    assert [len(frames_of(new.takes_broker())) for new in news] == [1] * CLIENTS
+    assert [len(split(new.takes_broker())) for new in news] == [1] * CLIENTS
 
 
 def test_a_bystander_waits_for_one_repeat_at_most() -> None:
@@ -80,7 +71,7 @@ def test_a_bystander_waits_for_one_repeat_at_most() -> None:
     olds = pile_up(siblings)
     own = request(ApiKey.HEARTBEAT, 0, 9)
     bystander.connection.receive_client(own, 0.0)
-    *before, last = frames_of(bystander.takes_broker())
+    *before, last = split(bystander.takes_broker())
     assert last == own
     waits = [struct.unpack_from(">i", each, 4 + 8 + 2 + 1 + 4)[0] for each in before]
     assert len(waits) == 1
@@ -99,7 +90,7 @@ def test_clients_that_never_refresh_do_not_fill_the_queue() -> None:
             old.connection.retry.tick(MAX_SECONDS)
             old.takes_client()
             fails(old, correlation=10 + again)
-    assert len(frames_of(bystander.takes_broker())) == 1
+    assert len(split(bystander.takes_broker())) == 1
 
 
 def test_produce_requests_are_spread_as_well() -> None:
@@ -109,7 +100,7 @@ def test_produce_requests_are_spread_as_well() -> None:
         asked = produce(7, (0, batch(0, producer=at)), correlation=5)
         old.client(asked).to_broker(asked).broker(produced(7, (0, 6, -1), correlation=5))
         old.to_broker(metadata_request(False)).broker(metadata_response(False, {0: (NEW, 5)}))
-    assert [len(frames_of(new.takes_broker())) for new in news] == [1] * 50
+    assert [len(split(new.takes_broker())) for new in news] == [1] * 50
 
 
 class Stub:
