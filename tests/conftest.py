@@ -25,7 +25,7 @@ os.environ["PATH"] += f"{os.pathsep}{debian.programs()}"  # at its end: what is 
 # Brokers and Spark of a test end before code compiled twice has paid: 2 of 5 s of a broker's start.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
 
-# No deadline: it would be a test of time. The number of examples is a share in per cent; see tests/examples.py.
+# No deadline: it would be a test of time. The number of examples is a share in per cent (tests/examples.py).
 settings.register_profile("check", deadline=None, max_examples=10)
 settings.register_profile("test", deadline=None, max_examples=25)
 settings.register_profile("all", deadline=None, max_examples=100)
@@ -86,7 +86,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Exclude modules and collected tests from later garbage collections: each took half a second for them."""
+    """Exclude modules and collected tests from later garbage collections: each took 0.3 s for them."""
     gc.collect()
     gc.freeze()
 

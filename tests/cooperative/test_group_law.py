@@ -10,7 +10,9 @@ STEPS = 1200
 HEAT = 2.0
 RUNS = int(os.environ.get("GROUP_RUNS", "4"))
 """The number of runs in addition to those with a fixed seed, for each kind of client. One run takes a second;
-`make soak` has 400 of each."""
+`make test-all` has 4 of each, `make soak` 400."""
+NIGHTLY = [pytest.param(2, marks=pytest.mark.nightly)]
+"""A second seed where `make test` has one of a kind."""
 LATE_COMMIT = 2116
 """The seed of a run in which the broker takes the commit of a killed member after the next one. Before slots,
 it put back what the other member had committed."""
@@ -21,13 +23,13 @@ group read records again.
 GATEWAYS = (2, 3, 8)
 
 
-@pytest.mark.parametrize("seed", [1, 2, LATE_COMMIT, *CUT_OFF_BEFORE_THE_SYNC])
+@pytest.mark.parametrize("seed", [1, *NIGHTLY, LATE_COMMIT, *CUT_OFF_BEFORE_THE_SYNC])
 def test_nothing_is_lost_and_nothing_that_was_committed_comes_again(seed: int) -> None:
     _holds(seed)
 
 
 @pytest.mark.parametrize("gateways", GATEWAYS)
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, *NIGHTLY])
 def test_the_same_with_several_gateways_whose_clocks_differ(seed: int, gateways: int) -> None:
     """Case 67."""
     _holds(seed, gateways)
@@ -39,7 +41,7 @@ def test_the_same_with_incremental_rebalancing(seed: int, gateways: int) -> None
     _holds(seed, gateways, Incremental)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("gateways", [1, *GATEWAYS])
 @pytest.mark.parametrize("first", range(1000, 1000 + RUNS, 10))

@@ -1,15 +1,19 @@
-"""Replays earlier findings of the fuzzers, then tries a few thousand new inputs for each target."""
+"""Replays earlier findings of the fuzzers, then tries some new inputs for each target.
+
+`make soak` tries millions.
+"""
 
 from pathlib import Path
 
 import pytest
 
+from tests.examples import share
 from tools.fuzz.findings import REGRESSIONS, regressions
 from tools.fuzz.plain import plain
 from tools.fuzz.target import FuzzTarget, examine
 from tools.fuzz.targets import TARGETS
 
-FRESH = 3000
+FRESH = share(400)
 SECONDS = 10.0
 """The time for the new inputs of one target, in seconds. A slow or busy machine tries fewer inputs in this
 time."""

@@ -8,6 +8,8 @@ import pytest
 from tests.replay.report.browser import PROGRAM, Browser
 from tools.docs_site import ROOT, main, pages
 
+pytestmark = pytest.mark.nightly
+
 LOADED = re.compile(
     r"<(?:script|img|iframe)\b[^>]*\bsrc=[\"']?(https?:[^\"' >]+)"
     r"|<link\b(?![^>]*rel=[\"']?canonical)[^>]*\bhref=[\"']?(https?:[^\"' >]+)"

@@ -25,6 +25,8 @@ from tests.tools.test_deploy import (
 from tests.tools.test_release import VERSION, program
 from tools import helm
 
+pytestmark = pytest.mark.nightly
+
 CHART: Final = DEPLOY / "helm" / "fetchgate"
 EVERYTHING: Final = (
     "podMonitor.enabled=true",

@@ -191,6 +191,7 @@ def test_files_that_differ_are_named() -> None:
     assert dist.differing({"a": b"1", "b": b"2"}, {"a": b"1", "b": b"3", "c": b""}) == ["b", "c"]
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="no commit here")
 def test_a_release_is_built_twice_to_the_same_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -301,6 +302,7 @@ def test_a_bill_of_materials_names_what_needs_what() -> None:
 # -- what the image holds
 
 
+@pytest.mark.nightly
 def test_the_steps_of_the_image_s_build_give_the_gateway_alone(tmp_path: Path) -> None:
     """The build steps of the image install only the gateway. The test runs them in temporary folders."""
     source = tmp_path / "src"

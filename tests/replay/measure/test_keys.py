@@ -307,7 +307,14 @@ def without(report: Report) -> dict[str, Any]:
     return left
 
 
-@pytest.mark.parametrize("capture", sorted(CAPTURES.glob("*.pcap")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "capture",
+    [
+        path if path.stem.endswith("-rebalance") else pytest.param(path, marks=pytest.mark.nightly)
+        for path in sorted(CAPTURES.glob("*.pcap"))
+    ],
+    ids=lambda path: path.stem,
+)
 def test_nothing_else_of_a_report_changes(capture: Path) -> None:
     plain = measured(capture, 0)
     told = measured(capture, 3)

@@ -97,16 +97,16 @@ def written(folder: Path, files: Sequence[bytes]) -> list[Path]:
 
 
 FEW_FORMS = {AS_IT_IS, "reordered"}
-"""The forms that `make check` runs."""
+"""The forms that `make test` runs."""
 
 
 def forms(*left_out: str) -> list[object]:
     """Return the forms of a capture to test, except `left_out`.
 
-    Forms that are not in `FEW_FORMS` are marked slow.
+    Forms that are not in `FEW_FORMS` are marked nightly.
     """
     return [
-        form if form in FEW_FORMS else pytest.param(form, marks=pytest.mark.slow)
+        form if form in FEW_FORMS else pytest.param(form, marks=pytest.mark.nightly)
         for form in FORMS
         if form not in left_out
     ]
@@ -193,7 +193,7 @@ def test_with_packets_lost_the_report_still_adds_up(
 
 
 @pytest.mark.parametrize(
-    "snaplen", [60, 400, *(pytest.param(size, marks=pytest.mark.slow) for size in (40, 57, 90, 3000))]
+    "snaplen", [60, 400, *(pytest.param(size, marks=pytest.mark.nightly) for size in (40, 57, 90, 3000))]
 )
 @pytest.mark.parametrize("name", ["librdkafka-midstream", "many-clients-any"])
 def test_with_packets_cut_the_report_still_adds_up(name: str, snaplen: int, tmp_path: Path) -> None:

@@ -147,7 +147,7 @@ def assert_same(name: str, path: Path) -> None:
 
 @pytest.mark.parametrize("how", DISTURBED)
 @pytest.mark.parametrize(
-    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in NAMES]
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.nightly) for name in NAMES]
 )
 def test_a_disturbed_capture_gives_what_the_clean_one_gives(name: str, how: str, tmp_path: Path) -> None:
     assert_same(name, written(tmp_path, DISTURBED[how](frames_of(name))))

@@ -43,7 +43,7 @@ def summed(rows: Iterable[dict[str, Any]]) -> list[Group]:
 @pytest.mark.parametrize(
     "choice",
     [
-        pytest.param(RowFilter(), marks=pytest.mark.slow),
+        pytest.param(RowFilter(), marks=pytest.mark.nightly),
         RowFilter(policy="always", clients=frozenset({"rdk"})),
     ],
 )
@@ -131,7 +131,13 @@ def test_both_policies_stand_side_by_side() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["librdkafka-100p", "librdkafka-gateway", "aiokafka-rebalance", "many-clients-any"]
+    "name",
+    [
+        "librdkafka-100p",
+        "aiokafka-rebalance",
+        pytest.param("librdkafka-gateway", marks=pytest.mark.nightly),
+        pytest.param("many-clients-any", marks=pytest.mark.nightly),
+    ],
 )
 def test_the_other_policy_is_what_its_own_report_says(name: str) -> None:
     capture = CAPTURES / f"{name}.pcap"

@@ -13,9 +13,9 @@ from tests.replay.report.test_terminal import printed
 from tests.replay.tables import CAPTURES, measured
 
 FEW = {"java-100p", "aiokafka-rebalance", "librdkafka-gateway-no-records"}
-"""The few captures that `make check` uses: a client, both sides of a gateway, and no record contents."""
+"""The few captures that `make test` uses: a client, both sides of a gateway, and no record contents."""
 EACH = [
-    path if path.stem in FEW else pytest.param(path, marks=pytest.mark.slow)
+    path if path.stem in FEW else pytest.param(path, marks=pytest.mark.nightly)
     for path in sorted(CAPTURES.glob("*.pcap"))
 ]
 

@@ -174,7 +174,7 @@ CHANGES: dict[str, Callable[[list[Row]], list[Row]]] = {
 
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize(
-    "name", [NAMES[1], *(pytest.param(name, marks=pytest.mark.slow) for name in NAMES if name != NAMES[1])]
+    "name", [NAMES[1], *(pytest.param(name, marks=pytest.mark.nightly) for name in NAMES if name != NAMES[1])]
 )
 def test_what_networks_do_to_segments_changes_nothing(name: str, change: str) -> None:
     rows = CHANGES[change](list(packets(name)))
