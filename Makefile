@@ -21,7 +21,7 @@ PYTEST := $(BIN)/pytest -q --dist loadfile --no-loadscope-reorder --durations 10
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help check test test-all lint programs demo demo-link demo-cooperative demo-zones clients soak bench docs dist clean
+.PHONY: help check test test-all lint programs demo demo-link demo-cooperative demo-zones clients soak bench docs pictures dist clean
 
 help:  ## show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -97,6 +97,12 @@ bench: programs  ## the figures of BENCHMARKS.md, side by side in one run
 
 docs: $(STAMP)  ## the documentation as a site, in .cache/site
 	$(BIN)/python -m tools.docs_site
+
+pictures: $(STAMP)  ## the pictures of the README and the documentation, of this version
+	$(BIN)/python -m tools.picture
+	$(BIN)/python -m tools.diagram
+	$(BIN)/python -m tools.debian
+	$(BIN)/python -m tools.report_picture
 
 dist: $(STAMP)  ## wheel, sdist, SBOM and one file that runs, of the last commit, built twice to the same bytes
 	$(BIN)/python -m tools.dist

@@ -1,6 +1,7 @@
-"""The Markdown pages have short lines and working links. The names of code in them exist."""
+"""The Markdown pages have short lines, working links and new pictures. The names of code in them exist."""
 
 import re
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -9,7 +10,7 @@ import pytest
 
 from proxy.core.events import NotFollowed
 from proxy.session.decision import Reason
-from tools import options_page
+from tools import diagram, options_page, picture
 
 ROOT: Final = Path(__file__).parents[1]
 FOLDERS: Final = ("docs", "captures", "tests", "tools")
@@ -108,6 +109,19 @@ def test_the_supported_brokers_are_those_that_tests_run() -> None:
 def test_the_page_of_options_is_made_from_the_declarations() -> None:
     written = options_page.PAGE.read_text(encoding="utf-8")
     assert written == options_page.page(), f"an option has changed: run {options_page.RENEW}"
+
+
+@pytest.mark.parametrize(
+    ("file", "draw"),
+    [
+        (picture.PICTURE, lambda: picture.picture(picture.recorded(picture.RECORDED))),
+        (picture.MANY, picture.picture_of_many),
+        (diagram.PICTURE, lambda: diagram.picture(diagram.BENCHMARKS.read_text(encoding="utf-8"))),
+    ],
+    ids=["top", "many", "fetch"],
+)
+def test_a_picture_is_of_this_version(file: Path, draw: Callable[[], str]) -> None:
+    assert file.read_text(encoding="utf-8") == draw(), "an old picture: run make pictures"
 
 
 def test_what_users_need_to_read_is_no_more_than_20_000_words() -> None:

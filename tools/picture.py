@@ -1,8 +1,8 @@
 """Draws the pictures of `fetchgate top`: `python -m tools.picture` writes docs/top.svg and docs/top-many.svg.
 
 The first picture shows a recorded `/state`, or the `/state` of a running gateway. The recorded one is from a
-real run. The dashboard's tests use it, too. The second picture is an example of several gateways. It is made
-from the recorded `/state` with other figures.
+real run, and is drawn as one of this version. The dashboard's tests use it, too. The second picture is an
+example of several gateways. It is made from the recorded `/state` with other figures.
 """
 
 import argparse
@@ -31,6 +31,7 @@ from proxy.dashboard.reports import of_state
 from proxy.dashboard.screen import Size
 from proxy.dashboard.snapshot import NotAGatewayError, Snapshot, parse
 from proxy.dashboard.view import frame
+from proxy.version import VERSION
 
 ROOT: Final = Path(__file__).parent.parent
 RECORDED: Final = ROOT / "tests" / "dashboard" / "state.json"
@@ -83,8 +84,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def recorded(file: Path) -> Snapshot:
-    """Read a recorded `/state`."""
-    return parse(json.loads(file.read_text(encoding="utf-8")))
+    """Read a recorded `/state`. It gets the version of the `top` that draws it."""
+    return replace(parse(json.loads(file.read_text(encoding="utf-8"))), version=VERSION)
 
 
 def picture(seen: Snapshot) -> str:

@@ -1,12 +1,11 @@
 """The README's picture of a fetch has the figures of BENCHMARKS.md, and can be read on any page."""
 
 import re
-from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
 
-from tools.diagram import BENCHMARKS, DARK, LIGHT, PICTURE, main, picture
+from tools.diagram import BENCHMARKS, DARK, LIGHT, picture
 
 PAGE = """# Benchmarks
 
@@ -21,12 +20,6 @@ PAGE = """# Benchmarks
 NAMESPACE = "{http://www.w3.org/2000/svg}"
 READABLE = 4.5
 """The least contrast of text, by WCAG 2.1, level AA."""
-
-
-def test_the_picture_is_what_the_command_makes(tmp_path: Path) -> None:
-    out = tmp_path / "fetch.svg"
-    assert main(["--out", str(out)]) == 0
-    assert out.read_text(encoding="utf-8") == PICTURE.read_text(encoding="utf-8")
 
 
 def test_it_has_the_figures_of_the_page() -> None:
