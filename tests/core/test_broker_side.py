@@ -20,9 +20,7 @@ def test_responses_come_in_the_order_of_the_requests() -> None:
 
 
 def test_metadata_behind_a_parked_fetch() -> None:
-    """Case 84, traps 16 and 37: a Metadata response comes after the response to an earlier fetch, which still
-    waits at the broker.
-    """
+    """Case 84, traps 16 and 37: a later response waits for that of a fetch that waits at the broker."""
     play = Playbook().established(16, T)
     metadata = request(ApiKey.METADATA, 8, 11)
     play.client(fetch(16, *T, correlation=10)).to_broker(asks(16, [], (SESSION_ID, 1), correlation=10))
@@ -34,10 +32,7 @@ def test_metadata_behind_a_parked_fetch() -> None:
 
 @pytest.mark.parametrize("code", [70, 71, 106])
 def test_metadata_behind_a_fetch_that_is_resent(code: int) -> None:
-    """Cases 84 and 71, traps 6 and 17: after an error, a fetch is sent again, and later responses wait.
-
-    They are sent to the client after the response to the repeated fetch.
-    """
+    """Cases 84 and 71, traps 6 and 17: later responses wait for a fetch that is sent again after an error."""
     play = Playbook().established(16, T)
     later = [request(ApiKey.METADATA, 8, 11), request(2, 3, 12)]
     play.client(fetch(16, *T, correlation=10), *later)
@@ -54,10 +49,7 @@ def test_metadata_behind_a_fetch_that_is_resent(code: int) -> None:
 
 
 def test_a_repeated_response_streams_past_what_waits() -> None:
-    """The response to a fetch that was sent again is forwarded chunk by chunk.
-
-    A later response that was already received follows it.
-    """
+    """The repeated response is forwarded chunk by chunk. A later one that has come already follows."""
     play = Playbook().established(16, T)
     play.client(fetch(16, *T, correlation=10), request(ApiKey.METADATA, 8, 11)).takes_broker()
     play.broker(fetch_response(16, error_code=70, correlation_id=10)).takes_broker()
@@ -72,10 +64,7 @@ def test_a_repeated_response_streams_past_what_waits() -> None:
 
 
 def test_our_own_frames_wait_for_the_end_of_a_request_that_is_being_passed() -> None:
-    """A fetch is sent again only after the current Produce request is complete.
-
-    Otherwise the broker would read the fetch as a part of the Produce request.
-    """
+    """Otherwise the broker would read the repeated fetch as a part of the Produce request."""
     play = Playbook().established(16, T)
     play.client(fetch(16, *T, correlation=10)).to_broker(asks(16, [], (SESSION_ID, 1), correlation=10))
     whole = produce(11, -1, 500)

@@ -142,10 +142,7 @@ def test_a_waiting_holder_is_not_the_one_to_give_up() -> None:
 
 
 def test_what_is_small_never_waits_and_counts() -> None:
-    """A small response, such as Metadata, is forwarded even if the buffers are full. Its bytes count, too.
-
-    The buffers are full because a client does not read.
-    """
+    """A small response, such as Metadata, is forwarded while a client does not read a large one."""
     budget, a, b, c = _three()
     a.can_go_on = False
     a.holds(200)

@@ -57,20 +57,14 @@ PASSING = set(ApiKey) - {ApiKey.API_VERSIONS, ApiKey.CONTROLLED_SHUTDOWN}
 
 @pytest.mark.parametrize("api_key", sorted(PASSING | {93, 500, 0x7FFF}))
 def test_what_is_not_understood_passes_byte_for_byte(api_key: int) -> None:
-    """Requests with an unknown version or API key are forwarded unchanged.
-
-    Requests of share groups (trap 35) and of telemetry (trap 36) are among them.
-    """
+    """An unknown version or API key, share groups (trap 35) and telemetry (trap 36) among them."""
     asked = request(api_key, 99, 7, b"anything at all, whatever")
     Playbook().exchange(asked, response(7, b"as it came"))
 
 
 @pytest.mark.parametrize("correlation", [0, 1, -1, 2**31 - 1, 2**31 - 8, -(2**31)])
 def test_correlation_ids_stay(correlation: int) -> None:
-    """Trap 17: the gateway does not change correlation ids.
-
-    Java uses ids from 2^31-8 on for re-authentication.
-    """
+    """Trap 17: Java uses ids from 2^31-8 on for re-authentication."""
     Playbook().exchange(request(ApiKey.METADATA, 9, correlation), response(correlation, b"x"))
 
 
@@ -115,10 +109,7 @@ def test_acks_are_found_however_the_bytes_come(version: int, chunk: int) -> None
 
 
 def test_a_transactional_id_that_never_ends_is_not_waited_for() -> None:
-    """Case 86: the gateway looks for acks in the first 128 KiB of a Produce request.
-
-    If acks is not there, the gateway expects a response.
-    """
+    """Case 86: the gateway looks for acks in the first 128 KiB. If it is not there, it expects a response."""
     head = request(0, 3, 1, b"\x7f\xff" + bytes(40_000))[4:]
     play = Playbook().client(framed(head), chunk=1000)
     assert play.takes_broker() == framed(head)
@@ -184,10 +175,7 @@ def test_what_a_fetch_header_lacks() -> None:
 
 
 def test_an_unknown_version_is_refused_as_brokers_do() -> None:
-    """Case 85, trap 31: the gateway refuses an ApiVersions version that it does not know.
-
-    As a broker does, it sends error 35 in a v0 response. The client then asks again.
-    """
+    """Case 85, trap 31: the gateway sends error 35 in a v0 response, and the client asks again."""
     play = Playbook()
     play.client(request(18, 5, 1, b"\0\x01a\x01b\0"))
     own = bytes.fromhex("0023 00000001 0012 0000 0004")
@@ -204,10 +192,7 @@ def test_a_brokers_own_refusal_passes() -> None:
 
 
 def test_a_refusal_keeps_its_place() -> None:
-    """Case 85, trap 31: if the gateway itself refuses ApiVersions, its response waits for its turn.
-
-    The responses to earlier requests are sent first.
-    """
+    """Case 85, trap 31: the gateway's own refusal comes after the responses to earlier requests."""
     first = request(ApiKey.METADATA, 1, 1)
     play = Playbook().client(first, request(18, 9, 2, b"\0\x01\x01\0")).to_broker(first)
     play.broker(response(1, b"brokers"))
@@ -224,10 +209,7 @@ def test_the_client_names_its_software() -> None:
 
 
 def test_handshake_v0_goes_opaque() -> None:
-    """Case 87, trap 33: after SaslHandshake v0, SASL tokens without Kafka's header follow.
-
-    They follow in both directions. Then everything is forwarded unchanged, even a later fetch.
-    """
+    """Case 87, trap 33: SASL tokens without Kafka's header follow both ways. All bytes are forwarded."""
     asked = request(ApiKey.SASL_HANDSHAKE, 0, 1, b"\0\x05PLAIN")
     play = Playbook().client(asked).to_broker(asked)
     token = framed(b"\0user\0password")
@@ -252,10 +234,7 @@ def test_tokens_in_the_same_bytes_as_the_handshake(chunk: int) -> None:
 
 
 def test_handshake_v1_keeps_its_frames() -> None:
-    """Case 87, trap 33: after SaslHandshake v1, the gateway still reads the client's requests.
-
-    A client may authenticate again later, with the correlation ids that Java reserves for this.
-    """
+    """Case 87, trap 33: a client may authenticate again later, with ids that Java reserves for this."""
     play = Playbook()
     for base in (1, 2**31 - 8):
         play.exchange(request(ApiKey.SASL_HANDSHAKE, 1, base, b"\0\x05PLAIN"), response(base, b"\0\0"))

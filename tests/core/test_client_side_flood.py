@@ -153,10 +153,7 @@ def test_what_the_gateway_answers_itself_is_answered_in_steps() -> None:
 
 
 def test_the_fast_path_takes_a_bounded_number_at_once() -> None:
-    """The fast path takes a limited number of requests in one call.
-
-    The test uses Produce with acks=0. These requests have no responses, so responses can't limit them.
-    """
+    """Produce with acks=0 has no response, so responses do not limit these requests."""
     produce = request(0, 3, 0, struct.pack(">hhii", -1, 0, 1000, 0))
     play = Playbook().client(small(HEARTBEAT, 0, 1)).to_broker(small(HEARTBEAT, 0, 1))
     play.broker(response(1)).to_client(response(1)).client(produce).to_broker(produce)
@@ -198,10 +195,7 @@ def test_a_fetch_that_waits_goes_through_the_session() -> None:
 
 
 def test_what_waits_behind_the_end_of_framing_is_forwarded() -> None:
-    """SASL tokens that arrive after waiting requests are forwarded.
-
-    After SaslHandshake v0, the tokens have no Kafka header.
-    """
+    """After SaslHandshake v0, SASL tokens have no Kafka header."""
     asked = one_read()[:AT_ONCE]
     handshake = request(SASL_HANDSHAKE, 0, 3, b"\0\5PLAIN")
     connection = core()
@@ -212,10 +206,7 @@ def test_what_waits_behind_the_end_of_framing_is_forwarded() -> None:
 
 @pytest.mark.parametrize("fast", [True, False])
 def test_tokens_behind_many_responses_go_to_a_client_that_sends_no_more(fast: bool) -> None:
-    """The broker's SASL tokens reach the client, even after many responses and if the client sends no more.
-
-    After SaslHandshake v0, SASL tokens have no Kafka header (KIP-43).
-    """
+    """After SaslHandshake v0, SASL tokens of the broker have no Kafka header either (KIP-43)."""
     asked = one_read()[: 2 * AT_ONCE - 1]
     handshake = request(SASL_HANDSHAKE, 0, 99, b"\0\5PLAIN")
     connection = core(fast=fast)

@@ -137,10 +137,7 @@ def test_ids_come_and_go() -> None:
 
 
 def test_partitions_fill_the_response_in_order() -> None:
-    """Case 58: if a response limit is too small for all records, partitions that come first are filled first.
-
-    The order is that of the request.
-    """
+    """Case 58: with a small response limit, partitions that come first in the request are filled first."""
     client = filled([50] * 10)
     assert sizes(client.same(*all_of(size=190), *IDLE, max_bytes=800))[:5] == [190] * 4 + [0]
     assert client.incremental == 1
@@ -330,10 +327,7 @@ def test_a_new_connection_begins_in_full() -> None:
 
 @pytest.mark.parametrize("version", [4, 7, 11, 12, 16])
 def test_transactions_under_read_committed(version: int) -> None:
-    """Case 76: under read_committed, a client sees transactions as it does without a gateway.
-
-    The transactions are open, aborted or committed.
-    """
+    """Case 76: the transactions are open, aborted or committed."""
     client = Client(version).established(*all_of(), isolation_level=1)
     part = client.part()
     part.append(b"open", producer=7)
@@ -437,9 +431,7 @@ def test_a_topic_deleted_and_made_anew_by_id(version: int) -> None:
 
 @pytest.mark.parametrize("version", [7, 12, 16])
 def test_access_withdrawn_and_restored(version: int) -> None:
-    """Case 82: a client that loses the access to a topic gets error 29. It gets records again when the access
-    is back.
-    """
+    """Case 82: without access the client gets error 29, and records again when the access is back."""
     client = Client(version).established(*all_of(3), ("u", 0))
     client.broker.denied.add("u")
     client.part("u").append(b"secret")
@@ -490,10 +482,7 @@ def test_a_broker_that_comes_back_without_its_sessions(before: str, after: str) 
 
 
 def test_an_id_that_the_new_shards_do_not_have() -> None:
-    """Cases 96 and 92: after an upgrade, no shard of the broker can have the gateway's session id.
-
-    The client does not notice this.
-    """
+    """Cases 96 and 92: after an upgrade, no shard of the broker can have the gateway's session id."""
     client = Client(12, "3.7").established(*all_of())
     (session,) = client.broker.cache.sessions.values()
     high = 2_147_483_640

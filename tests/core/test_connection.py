@@ -97,10 +97,7 @@ def test_a_session_is_closed_at_the_broker(version: int) -> None:
 
 
 def test_a_session_is_closed_once_though_another_response_comes_before_its_own() -> None:
-    """The session is closed only once, even if the response to an earlier fetch arrives in between.
-
-    The earlier fetch was forwarded unchanged.
-    """
+    """The other response is that of an earlier fetch, which was forwarded unchanged."""
     play = Playbook().established(16, T)
     twice = [*T, T[0]]
     play.client(fetch(16, *twice, correlation=8)).to_broker(fetch(16, *twice, correlation=8))
@@ -124,10 +121,7 @@ def test_after_closing_nothing_is_taken_from_the_client() -> None:
 
 
 def test_closing_with_a_fetch_parked() -> None:
-    """When the connection is closed while a fetch waits at the broker, the client still gets the response.
-
-    The response is also completed from the session.
-    """
+    """The client still gets the response, completed from the session."""
     play = Playbook().established(16, T)
     play.client(fetch(16, *T, correlation=9)).to_broker(asks(16, [], (SESSION_ID, 1), correlation=9))
     play.close().to_broker(asks(16, [], (SESSION_ID, -1), correlation=3))
@@ -140,10 +134,7 @@ def test_closing_with_a_fetch_parked() -> None:
 
 
 def test_closing_while_a_session_is_asked_for() -> None:
-    """Trap 21: if the client leaves while the gateway requests a session, the gateway closes this session.
-
-    It does so as soon as the broker's response with the session arrives.
-    """
+    """Trap 21: the gateway closes the session as soon as the response with it has come."""
     play = Playbook().knows()
     for number in (1, 2):
         play.exchange(fetch(16, *T, correlation=number), full(16, T, correlation_id=number))
@@ -159,10 +150,7 @@ def test_closing_while_a_session_is_asked_for() -> None:
 
 @pytest.mark.parametrize("code", [70, 71, 106])
 def test_closing_with_a_fetch_parked_that_fails(code: int) -> None:
-    """If a connection is closed while a fetch waits, the client gets a response even if the session is lost.
-
-    The fetch is sent again without a session.
-    """
+    """The fetch is sent again without a session, so the client gets its response."""
     play = Playbook().established(16, T)
     play.client(fetch(16, *T, correlation=9)).to_broker(asks(16, [], (SESSION_ID, 1), correlation=9))
     play.close().to_broker(asks(16, [], (SESSION_ID, -1), correlation=3))
@@ -185,10 +173,7 @@ def test_closing_with_a_full_fetch_parked_that_fails() -> None:
 
 
 def test_closing_in_the_middle_of_a_request_says_nothing() -> None:
-    """If the connection is closed in the middle of a request, no fetch to close the session is sent.
-
-    The broker would read this fetch as the rest of the request.
-    """
+    """The broker would read a fetch that closes the session as the rest of the request."""
     play = Playbook().established(16, T)
     whole = produce(9, -1)
     play.client(whole[:30]).to_broker(whole[:30])
@@ -209,11 +194,7 @@ def test_closing_in_the_middle_of_a_request_waits_for_earlier_responses(acks: in
 
 
 def test_closing_in_the_middle_of_a_fetch_that_has_not_been_sent() -> None:
-    """If the connection is closed in the middle of a fetch, the session is closed at the broker.
-
-    The received part of the fetch is dropped. The broker got nothing of it, because a fetch is sent only when
-    it is complete.
-    """
+    """The broker has got nothing of the fetch, because a fetch is sent only when it is complete."""
     play = Playbook().established(16, T)
     play.client(fetch(16, *T, correlation=9)[:50]).nothing()
     play.close().to_broker(asks(16, [], (SESSION_ID, -1), correlation=3))

@@ -213,9 +213,7 @@ def test_these_pass_beside_a_session(wants: list[Want], reason: str) -> None:
 
 @pytest.mark.parametrize("version", [0, 3])
 def test_old_versions_pass_as_they_are(version: int) -> None:
-    """Case 75, trap 3: v0 to v3 are forwarded unchanged. For these versions the broker converts the
-    records.
-    """
+    """Case 75, trap 3: for v0 to v3 the broker converts the records."""
     play = Playbook().knows("3.9")
     for number in range(1, 6):
         asked = fetch(version, *T, correlation=number)
@@ -240,10 +238,7 @@ def test_versions_beyond_what_is_known_pass_as_they_are(version: int) -> None:
     ("release", "passed"), [("2.1", True), ("2.4", True), ("2.5", False), ("4.3", False)]
 )
 def test_fencing_needs_no_session_below_2_5(release: str, passed: bool) -> None:
-    """Trap 3, KAFKA-9338: below Kafka 2.5, a fetch with a leader epoch uses no session.
-
-    The session would forget current_leader_epoch.
-    """
+    """Trap 3, KAFKA-9338: below Kafka 2.5, a session would forget current_leader_epoch."""
     play = Playbook().knows(release)
     values = {"current_leader_epoch": 4}
     for number in range(1, 3):
@@ -261,9 +256,7 @@ def test_old_brokers_without_leader_epochs_do_have_sessions(release: str) -> Non
 
 @pytest.mark.parametrize("tag", [(0, bytes(16)), (1, bytes(8)), (9, b"x")])
 def test_tags_of_entries_pass_as_they_are(tag: tuple[int, bytes]) -> None:
-    """Case 90, trap 1: a fetch with tags in its entries is forwarded unchanged. KRaft puts replica directory
-    ids and high watermarks there.
-    """
+    """Case 90, trap 1: KRaft puts replica directory ids and high watermarks into these tags."""
     part = wire.FetchPartition(partition=0, fetch_offset=1, tags=(tag,))
     other = wire.FetchPartition(partition=1, fetch_offset=1)
     topic = wire.FetchTopic(topic_id=bytes(15) + b"\1", partitions=(part, other))
@@ -285,9 +278,7 @@ def test_a_fetch_that_is_not_understood_passes() -> None:
 
 @pytest.mark.parametrize("version", [7, 12, 16])
 def test_native_sessions_pass_as_they_are(version: int) -> None:
-    """Traps 20, 42 and 43: if the client has a session with the broker, all its fetches are forwarded
-    unchanged.
-    """
+    """Traps 20, 42 and 43: the client has a session with the broker."""
     play = Playbook().knows()
     steps = [
         ((0, 0), T),
@@ -327,11 +318,7 @@ def test_a_connection_that_was_native_stays_so() -> None:
 
 @pytest.mark.parametrize("session", [(0, -5), (-5, 0), (-5, 3), (-1, 1), (0, 7)])
 def test_epochs_and_ids_that_no_client_has_pass(session: tuple[int, int]) -> None:
-    """Fetches with a session id or epoch that no client uses are forwarded. The gateway's own session is
-    closed.
-
-    A broker answers such fetches with error 70, or not at all.
-    """
+    """A broker answers them with error 70, or not at all. The gateway's own session is closed."""
     play = Playbook().established(16, T)
     asked = fetch(16, *T, session=session, correlation=9)
     close = asks(16, [], (SESSION_ID, -1), correlation=3)
@@ -346,10 +333,7 @@ def test_epochs_and_ids_that_no_client_has_pass(session: tuple[int, int]) -> Non
 
 
 def test_kafka_gos_way_of_having_no_session() -> None:
-    """A fetch with session id -1 and epoch -1 counts as a fetch without a session.
-
-    kafka-go's Client sends this.
-    """
+    """kafka-go's Client sends session id -1 and epoch -1."""
     play = Playbook().knows()
     for number in (1, 2):
         passes(play, 11, T, number, session=(-1, -1))
@@ -381,9 +365,7 @@ def test_a_client_that_floods_with_0_0() -> None:
 
 
 def test_a_flood_of_fetches_of_one_partition() -> None:
-    """Case 89: a client sends (0, 0) with every fetch of a single partition. No session is left at the
-    broker.
-    """
+    """Case 89: a client sends (0, 0) each time. No session is left at the broker."""
     play = Playbook().knows()
     one: list[Want] = [("t", 0)]
     play.exchange(

@@ -126,10 +126,7 @@ def test_many_in_flight_and_many_in_a_read() -> None:
 
 
 def test_what_is_in_flight_stays_in_its_order() -> None:
-    """Responses stay in order when another request is sent between pipelined Produce requests.
-
-    The fast path is not used until the other request is answered. Then it is used again.
-    """
+    """The fast path is not used again until the other request among the pipelined ones is answered."""
     play = Playbook(resolve=gateway).exchange(produce(0), produced(0)).exchange(produce(1), produced(1))
     play.client(produce(2)).to_broker(produce(2))
     asked, _ = api_versions("4.3.0", 3)
@@ -504,10 +501,7 @@ def test_any_other_response_in_a_session_is_the_cores(told: bytes, records: byte
 
 
 def test_what_saves_keeps_the_session() -> None:
-    """A session is closed after 64 fetches in a row that saved nothing.
-
-    One fetch that saves bytes resets this count, so here the session stays.
-    """
+    """A session is closed after 64 fetches in a row that saved nothing. One that saves resets this."""
     play = Playbook().established(16, THREE)
     polls(play, 16, 4, 4)
     for core in play.connection.cores:
@@ -526,9 +520,7 @@ def test_what_saves_keeps_the_session() -> None:
 
 @pytest.mark.parametrize("off", [{"on": False}, {"off_for": frozenset({"c"})}], ids=str)
 def test_sessions_are_switched_off_while_a_fetch_is_outstanding(off: dict[str, Any]) -> None:
-    """If sessions are switched off while a fetch is outstanding, the core handles its response. The next
-    fetch is forwarded unchanged.
-    """
+    """The core handles the response. The next fetch is forwarded unchanged."""
     play = Playbook().established(16, THREE)
     polls(play, 16, 4, 4)
     play.client(fetch(16, *THREE, correlation=8)).to_broker(asks(16, [], (SESSION_ID, 5), correlation=8))
@@ -543,10 +535,7 @@ def test_sessions_are_switched_off_while_a_fetch_is_outstanding(off: dict[str, A
 
 @pytest.mark.parametrize("outstanding", [False, True])
 def test_the_client_calls_itself_something_else(outstanding: bool) -> None:
-    """After a client has changed its client id to one for which sessions are off, its session is not used.
-
-    The client changes its id with an ApiVersions request.
-    """
+    """With the new client id, which comes in an ApiVersions request, sessions are off."""
     play = Playbook(SessionLimits(max_sessions=10, off_for=frozenset({"d"}))).established(16, THREE)
     polls(play, 16, 4, 4)
     told = fetch_response(16, ("t", [entry(0, 9)]), session_id=SESSION_ID, correlation_id=8)
@@ -576,10 +565,7 @@ def test_a_fetch_of_a_session_behind_versions_is_counted() -> None:
 
 
 def test_another_fetch_while_one_is_outstanding() -> None:
-    """Trap 18: a second fetch is sent without the session while the first one is outstanding.
-
-    As an incremental fetch, it would fail if the first one fails.
-    """
+    """Trap 18: as an incremental fetch, the second one would fail if the first one fails."""
     play = Playbook().established(16, THREE)
     polls(play, 16, 4, 4)
     play.client(fetch(16, *THREE, correlation=8)).takes_broker()
@@ -595,17 +581,13 @@ def test_another_fetch_while_one_is_outstanding() -> None:
 
 @pytest.mark.parametrize("version", [7, 8])
 def test_brokers_that_forget_leader_epochs_are_left_to_the_core(version: int) -> None:
-    """KAFKA-9338, case 68: if this broker's sessions forget leader epochs, the fast path takes no fetches.
-    The core checks each fetch for leader epochs.
-    """
+    """KAFKA-9338, case 68: the core checks each fetch for leader epochs."""
     play = Playbook().established(version, THREE, release="1.1.1" if version == 7 else "2.0.1")
     assert polls(play, version, 4, 6) == 0
 
 
 def test_a_session_closes_amid_a_fetch_of_the_fast_path() -> None:
-    """Trap 21: a client leaves while a fetch of the fast path is in flight. The client's session is
-    closed.
-    """
+    """Trap 21: the client leaves meanwhile."""
     play = Playbook().established(16, THREE)
     polls(play, 16, 4, 4)
     play.client(fetch(16, *THREE, correlation=8)).takes_broker()

@@ -272,10 +272,7 @@ def test_one_that_may_name_brokers_is_refused(chunk: int, version: int) -> None:
 
 
 def test_endpoints_behind_another_tag_are_not_overlooked() -> None:
-    """A response whose endpoints come after a tag with a higher number is unreadable.
-
-    It ends the connection, because tags must be in ascending order (KIP-482).
-    """
+    """The response is unreadable, because tags must be in ascending order (KIP-482)."""
     play = asking(Playbook(resolve=gateway).knows())
     tags = ((5, b"x"), *endpoints((2, "direct.example", 9092)))
     play.broker(fetch_response(16, ("t", [HINTED]), tags=tags, correlation_id=4))
@@ -351,10 +348,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 @pytest.mark.parametrize("topics", [1, 20])
 @pytest.mark.parametrize("version", [11, 12])
 def test_the_last_byte_has_little_to_do(version: int, topics: int, read: int, steps: Counter[str]) -> None:
-    """When the last byte of a response arrives, the gateway has little work left.
-
-    In this test every partition has changes, in the broker's own order.
-    """
+    """Every partition has changes, in the broker's own order."""
     wants: list[Want] = [(f"t{number % topics}", number // topics) for number in range(COUNT)]
     wants.sort()
     play = Playbook().established(version, wants)
@@ -387,10 +381,7 @@ def test_the_last_byte_has_little_to_do(version: int, topics: int, read: int, st
 
 @pytest.mark.parametrize("read", [100, 1_448])
 def test_long_tags_that_drip_in_are_copied_a_few_times(read: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Long tags that arrive in small reads are not copied again with each read.
-
-    Bytes that can't be sent yet are kept, and joined once.
-    """
+    """Bytes that can't be sent yet are kept, and joined once."""
     kept: list[int] = []
     up_to = FetchResponses._up_to
 

@@ -79,10 +79,7 @@ class Client(Requests):
 def test_filled_in_entries_end_as_this_broker_writes_them(
     version: int, dialect: str, isolation_level: int, wants: list[Want]
 ) -> None:
-    """Entries that the gateway fills in end like this broker's own entries without records.
-
-    The partition is idle, gets records, then an aborted transaction, and is idle again.
-    """
+    """The partition is idle, gets records, then an aborted transaction, and is idle again."""
     client = Client(version, wants=wants, dialect=dialect)
     partition = client.broker.partition("t", 2)
     partition.append(b"in transaction", producer=1)
@@ -103,10 +100,7 @@ def test_filled_in_entries_end_as_this_broker_writes_them(
 
 @pytest.mark.parametrize("version", [4, 7, 11, 12, 16])
 def test_records_are_null_only_where_the_broker_wrote_so_itself(version: int) -> None:
-    """The gateway fills in null records only for a partition in which the broker itself sent null records.
-
-    For other partitions, null records would crash librdkafka (section 6.2).
-    """
+    """For other partitions, null records would crash librdkafka (section 6.2)."""
     client = Client(version, dialect="null records")
     for step in range(8):
         if step == 5:

@@ -23,10 +23,7 @@ NO_LOG_START: dict[str, Any] = {"log_start_offset": -1}
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_full_fetches_in_and_incremental_ones_out(version: int) -> None:
-    """Trap 3: full fetches of the client become incremental fetches to the broker.
-
-    Fetches of v4 to v6 are sent as v7, and their responses are converted back.
-    """
+    """Trap 3: fetches of v4 to v6 are sent as v7, and their responses are converted back."""
     play = Playbook().established(version, T)
     assert play.events(SessionMade) == [SessionMade(session_id=SESSION_ID, partitions=3)]
     spoken = max(version, 7)

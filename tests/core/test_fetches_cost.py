@@ -228,10 +228,7 @@ def test_lists_that_churn_do_not_make_sessions_over_and_over() -> None:
 
 
 def test_a_session_whose_responses_are_torn_to_pieces_is_left_before_it_costs_much() -> None:
-    """fetchgate gives up a session before much is lost, if its responses are larger than full responses.
-
-    Here the broker's response contains every partition, and puts each one in its own topic element.
-    """
+    """The broker's response has every partition, and each in a topic element of its own."""
     wants: list[Want] = [(name, index) for name in ("1" * 200, "2" * 200) for index in range(9)]
     play = Playbook().established(12, wants)
     asked = fetch(12, *wants, correlation=9)
@@ -249,10 +246,7 @@ def test_a_session_whose_responses_are_torn_to_pieces_is_left_before_it_costs_mu
 
 
 def test_sessions_that_cost_more_rest_until_many_times_as_many_bytes_have_passed() -> None:
-    """After a loss, no session is used until many times the lost bytes have passed.
-
-    Here the broker loses the session each time, so every fetch is sent twice.
-    """
+    """The broker loses the session each time, so every fetch is sent twice."""
     play = Playbook().established(16, T)
     asked, told = fetch(16, *T, correlation=9), full(16, T, correlation_id=9)
     credit = CREDIT_EXCHANGES * (len(asked) + len(told))
@@ -278,10 +272,7 @@ def test_sessions_that_cost_more_rest_until_many_times_as_many_bytes_have_passed
 
 
 def test_a_session_that_nothing_uses_any_more_is_closed() -> None:
-    """A session is closed after 64 fetches in a row that do not use it.
-
-    Another connection may need the slot.
-    """
+    """After 64 fetches in a row. Another connection may need the slot."""
     play = Playbook().established(16, T)
     for number in range(10, 73):
         passes(play, 16, [], number)
@@ -306,10 +297,7 @@ def test_fetches_pass_while_the_process_holds_all_that_it_may() -> None:
 
 
 def test_a_client_that_is_catching_up_goes_without_and_streams() -> None:
-    """Case 91: while a client is catching up, its fetches are forwarded without the session.
-
-    The responses are not buffered.
-    """
+    """Case 91: the client's fetches are forwarded without the session. The responses are not buffered."""
     play = Playbook().established(16, T)
     play.client(fetch(16, *T, correlation=4)).to_broker(asks(16, [], (SESSION_ID, 1), correlation=4))
     big = entry(1, 9, records=bytes(STREAM_FROM))

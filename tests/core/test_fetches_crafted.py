@@ -57,10 +57,7 @@ TOO_MANY: dict[str, Callable[[], bytes]] = {
 
 @pytest.mark.parametrize("what", TOO_MANY)
 def test_what_costs_too_much_is_not_looked_into(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fetch that is too expensive to read is forwarded unchanged, and counted as `not looked into`.
-
-    The gateway stops reading it at a limit.
-    """
+    """The gateway stops reading at a limit, and counts the fetch as `not looked into`."""
     visited: Counter[str] = Counter()
     element: Callable[[_TopicsWalk, int], int] = _TopicsWalk.element
 
@@ -118,10 +115,7 @@ def test_what_would_take_much_memory_has_no_session(asked: Callable[[int], bytes
 
 
 def test_names_that_change_with_every_fetch_are_forgotten() -> None:
-    """Topic names are forgotten if each fetch has new ones.
-
-    In this test, each fetch has a thousand names of the greatest length.
-    """
+    """Each fetch has a thousand names of the greatest length."""
     play = Playbook().knows()
     most = 0
     for number in range(12):

@@ -89,9 +89,7 @@ def test_an_id_outside_the_shards() -> None:
 @pytest.mark.parametrize("version", [4, 11, 16])
 @pytest.mark.parametrize("session_id", [-1, -77, -(2**31)])
 def test_a_negative_id_is_a_refusal(version: int, session_id: int) -> None:
-    """A negative session id in a response means that the session is refused. The gateway never uses such an
-    id.
-    """
+    """The gateway never uses such an id."""
     spoken = max(version, 7)
     refused = full(spoken, T, correlation_id=3, session_id=session_id)
     others = full(spoken, T[:2], correlation_id=3, session_id=session_id)
@@ -110,10 +108,7 @@ def test_a_negative_id_is_a_refusal(version: int, session_id: int) -> None:
 
 
 def test_a_negative_id_for_a_fetch_of_the_clients_own() -> None:
-    """If a client's own fetch (0, 0) gets a negative session id, the gateway closes no session.
-
-    The negative id means that there is no session.
-    """
+    """A negative id means that there is no session, so the gateway closes none."""
     play = Playbook().knows()
     for correlation in range(1, 5):
         asked = fetch(16, *T, correlation=correlation, session=(0, 0))
@@ -122,10 +117,7 @@ def test_a_negative_id_for_a_fetch_of_the_clients_own() -> None:
 
 
 def test_a_negative_id_continues_a_session() -> None:
-    """Section 3.2: if a response in a session has a negative id, the session continues with its known id.
-
-    Java ends a session only for id 0.
-    """
+    """Section 3.2: the session continues with its known id. Java ends a session only for id 0."""
     play = Playbook().established(16, T)
     play.client(fetch(16, *T, correlation=4)).to_broker(asks(16, [], (SESSION_ID, 1), correlation=4))
     play.broker(fetch_response(16, session_id=-5, correlation_id=4)).to_client(full(16, T, correlation_id=4))
@@ -137,10 +129,7 @@ def test_a_negative_id_continues_a_session() -> None:
 @pytest.mark.parametrize("version", [4, 11, 16])
 @pytest.mark.parametrize("what", ["others", "not understood"])
 def test_a_session_that_can_not_be_used_is_not_left_behind(version: int, what: str) -> None:
-    """Case 53, trap 21: if the response that created a session is unusable, the gateway ends this session.
-
-    It closes the session, or replaces it with a new one.
-    """
+    """Case 53, trap 21: the gateway closes the session, or replaces it with a new one."""
     spoken = max(version, 7)
     told = full(spoken, T[:2], correlation_id=3, session_id=SESSION_ID)
     if what == "not understood":
@@ -188,10 +177,7 @@ def test_a_response_with_id_0_ends_the_session() -> None:
 @pytest.mark.parametrize("code", [0, 70, 71, -1])
 @pytest.mark.parametrize("version", [0, 1])
 def test_a_fetch_that_is_sent_again_does_not_come_amid_an_authentication(code: int, version: int) -> None:
-    """KIP-368, trap 33: a fetch is not sent again between SaslHandshake and SaslAuthenticate.
-
-    Between these requests, a broker refuses all other requests (error 34).
-    """
+    """KIP-368, trap 33: meanwhile a broker refuses all other requests (error 34)."""
     play = Playbook().established(16, T)
     handshake = request(17, version, 5, b"\0\5PLAIN")
     token = request(36, 1, 6, b"\0\0\0\1t") if version else b"\0\0\0\1t"
@@ -286,10 +272,7 @@ def test_a_throttled_response_is_handed_on_empty(version: int) -> None:
 
 
 def test_a_throttled_request_for_a_session() -> None:
-    """Trap 13: the broker's response to a request for a session is throttled, without entries.
-
-    The gateway forwards it unchanged, and has no session.
-    """
+    """Trap 13: the throttled response without entries is forwarded unchanged, and there is no session."""
     play = Playbook().knows()
     for number in (1, 2):
         passes(play, 16, T, number)
@@ -335,10 +318,7 @@ def tagged_topics(wants: list[Want], **fields: Any) -> bytes:
 
 @pytest.mark.parametrize("where", ["header", "topic"])
 def test_tags_that_an_expanded_response_would_lose(where: str) -> None:
-    """Law 2: if a completed response would lose unknown tags, the fetch is sent again without a session.
-
-    Later fetches use no session either.
-    """
+    """Law 2: the fetch is sent again without a session. Later fetches use none either."""
     play = Playbook().established(16, T)
     play.client(fetch(16, *T, correlation=4)).to_broker(asks(16, [], (SESSION_ID, 1), correlation=4))
     fields: dict[str, Any] = {"session_id": SESSION_ID, "correlation_id": 4}
@@ -361,10 +341,7 @@ def test_tags_that_an_expanded_response_would_lose(where: str) -> None:
 
 
 def test_unknown_tags_in_the_response_that_makes_a_session() -> None:
-    """If the response that creates a session has unknown tags, it is forwarded without the session id.
-
-    Later fetches use no session.
-    """
+    """The response is forwarded without the session id. Later fetches use no session."""
     play = Playbook().knows()
     for correlation in (1, 2):
         passes(play, 16, T, correlation)

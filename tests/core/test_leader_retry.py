@@ -89,10 +89,7 @@ def test_a_leader_that_was_followed_is_asked_at_once_the_next_time() -> None:
 def test_an_epoch_is_replaced_only_if_the_position_is_proven(
     end: tuple[int, int, int, int], offset: int
 ) -> None:
-    """KIP-320: the gateway replaces the leader epoch in a fetch only if the client's offset is proven.
-
-    Without this rule, the client would not see that records were lost.
-    """
+    """KIP-320: without this rule, the client would not see that records were lost."""
     two = Two(epoch=4)
     two.fails((TOPIC, 0, offset), errors=[74]).asks_leaders().leaders({0: (NEW, 5)})
     two.new.to_broker(epochs_request((0, 5, 4))).broker(epochs_response(end)).nothing()
@@ -119,10 +116,7 @@ def test_a_broker_that_does_not_know_yet_is_asked_again(told: Epochs) -> None:
 
 
 def test_a_broker_that_knows_no_leader_is_asked_less_and_less_often() -> None:
-    """The gateway asks a broker that knows no new leader less and less often.
-
-    Otherwise each waiting response would cause forty requests a second to a cluster in trouble.
-    """
+    """Otherwise each waiting response would cause forty requests a second to a cluster in trouble."""
     two, times = Two(), []
     two.fails((TOPIC, 0)).asks_leaders().leaders({})
     for now in (each / 1000 for each in range(5, 700, 5)):

@@ -308,10 +308,7 @@ def test_a_large_response_is_read_in_part_and_further_the_next_time(
 
 
 def test_an_entry_that_only_looks_like_the_first_one_is_read_alone() -> None:
-    """An entry with more replicas or tags than the first entry is longer, and is read separately.
-
-    It is not read as if it had the first entry's shape.
-    """
+    """An entry with more replicas or tags than the first entry is longer."""
     for odd in range(12):
         for isr in (1, 3):
             old, data = (
@@ -387,10 +384,7 @@ def responses(draw: st.DrawFn) -> tuple[int, list[Any], tuple[int, ...], list[Le
 @examples(200)
 @given(st.lists(responses(), min_size=1, max_size=12))
 def test_no_response_is_older_than_what_was_seen_and_nothing_else_changes(history: list[Any]) -> None:
-    """No leader in a response is older than a leader that was seen before.
-
-    Other bytes do not change, and an updated response is not changed again.
-    """
+    """An updated response is not changed again either."""
     leaders = Leaders()
     known: dict[UUID, dict[int, int]] = {}
     for version, topics, brokers, hints in history:

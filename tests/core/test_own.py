@@ -140,10 +140,7 @@ def test_it_is_remembered_as_long_as_the_connection_is_open_on_which_it_said_so(
 
 
 def test_it_is_forgotten_when_the_broker_closes_any_connection() -> None:
-    """The broker's versions are forgotten when the broker closes any connection.
-
-    In a rolling upgrade or a downgrade, the broker stops and comes back with another release.
-    """
+    """In a rolling upgrade or a downgrade, the broker stops and comes back with another release."""
     versions = BrokerVersions()
     asked_third(Playbook(versions=versions), "4.3")
     other = Playbook(versions=versions)

@@ -85,10 +85,7 @@ def test_a_large_response_is_not_held(chunk: int) -> None:
 
 
 def test_a_response_gets_no_larger_than_the_client_allows() -> None:
-    """KIP-74: records from the new leader never make a response longer than the fetch's max_bytes.
-
-    The only exception is a response whose first batch alone is longer.
-    """
+    """KIP-74: only a response whose first batch alone is longer may exceed max_bytes."""
     two = Two()
     asked = two.fetch((TOPIC, 0), (TOPIC, 1), max_bytes=100)
     two.old.client(asked).to_broker(asked)

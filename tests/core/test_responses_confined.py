@@ -88,10 +88,7 @@ def test_what_may_be_asked_is_what_is_offered() -> None:
 
 @pytest.mark.parametrize(("api_key", "version"), ADDRESSED)
 def test_no_direct_address_reaches_a_client(api_key: int, version: int) -> None:
-    """No broker address reaches the client, even if the response is cut at any place or has an extra byte.
-
-    The gateway rewrites the response or closes the connection.
-    """
+    """A response that is cut at any place or has an extra byte is rewritten, or the connection ends."""
 
     @examples(4)
     @given(messages(response_class(api_key, version)), st.data())

@@ -390,10 +390,7 @@ def test_connections_belong_together_if_the_same_user_authenticated(
 
 
 def test_a_connection_that_authenticates_anew_is_not_used_meanwhile() -> None:
-    """KIP-368: a connection that authenticates again is not used for retries in the meantime.
-
-    During authentication its broker accepts only SASL requests.
-    """
+    """KIP-368: during authentication its broker accepts only SASL requests."""
     two = Two()
     for played in (two.old, two.new):
         sasl(played, b"PLAIN", b"\0anna\0x")
@@ -405,10 +402,7 @@ def test_a_connection_that_authenticates_anew_is_not_used_meanwhile() -> None:
 
 
 def test_a_connection_whose_broker_may_wait_too_long_is_not_used() -> None:
-    """The gateway does not retry a fetch on a connection where the broker may hold another fetch too long.
-
-    A broker handles one request of a connection at a time (fetch-semantics, trap 16).
-    """
+    """A broker handles one request of a connection at a time (fetch-semantics, trap 16)."""
     two = Two()
     asked = two.fetch((TOPIC, 1), max_wait_ms=2000)
     two.new.client(asked).to_broker(asked)
