@@ -14,6 +14,7 @@ from proxy.core.savings import CREDIT_EXCHANGES
 from proxy.session.decision import Reason
 from proxy.session.state import Loss
 from tests.core.test_fetch_responses_filled import Client
+from tests.examples import share
 from tests.model.asker import Want, entries
 from tests.model.broker import FETCH_SESSION_ID_NOT_FOUND, ModelBroker, Pending
 from tests.model.wire import FetchRequest, FetchResponse, decode_request
@@ -151,7 +152,7 @@ def checked_often(release: str, monkeypatch: pytest.MonkeyPatch) -> Reader:
 
 
 @pytest.mark.parametrize("release", ["1.1", "2.8", "4.3"])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(share(3)))
 def test_a_broker_that_keeps_its_sessions_is_never_suspected(
     release: str, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,7 +175,7 @@ def test_a_broker_that_keeps_its_sessions_is_never_suspected(
 
 
 @pytest.mark.parametrize("release", ["1.1", "2.8", "4.3"])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(max(2, share(4))))
 def test_nor_is_one_whose_clients_have_more_to_read_than_there_is_room_for(
     release: str, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -133,12 +133,12 @@ def test_over_any_stretch_no_more_is_lost_than_the_credit_and_one_exchange(
 
 
 def test_a_session_that_did_not_pay_is_followed_by_waits_each_twice_as_long() -> None:
-    savings = Savings()
+    savings, (request, listing, delta) = Savings(), _again(MANY)
     waits = []
     for _ in range(10):
         savings.closed(0)
         waited = 0
-        while not (asked(savings, MANY) or savings.promises(*_again(MANY))):
+        while not (savings.promises(request, listing, None) or savings.promises(request, listing, delta)):
             waited += 2
         waits.append(waited)
         savings.failed()
