@@ -10,12 +10,13 @@ from typing import Final
 import pytest
 
 ROOT: Final = Path(__file__).parents[1]
-FOLDERS: Final = ("core",)
+FOLDERS: Final = ("core", "cooperative", "server")
 """The folders of `proxy` to which the rule applies."""
 HANDFUL: Final = 12
 """A module with no more statements than this needs no test file."""
 
 SPANNING: Final = {
+    "cooperative/test_cases.py": "the numbers of cases that all tests of cooperative groups cite",
     "core/test_conformance.py": "the cases of fetch-semantics, through a whole connection",
     "core/test_expanded_equals_direct.py": "the law of sessions, through a whole connection",
     "core/test_foreign.py": "connections that are not Kafka: both sides, and the gateway's sockets",
@@ -23,13 +24,23 @@ SPANNING: Final = {
     "core/test_native_equals_direct.py": "the law of clients' own sessions, through a whole connection",
     "core/test_remembered.py": "the memory of a whole connection",
     "core/test_slow_loris.py": "slow peers of all listeners of a gateway",
+    "server/test_handed_over.py": "clients that one worker hands to another, through the supervisor",
+    "server/test_imported.py": "what a whole process imports",
 }
 """Test files that span modules, and what of them."""
 WITHIN: Final = {
+    "cooperative/identity.py": "cooperative/test_member_stage.py",
+    "cooperative/member.py": "cooperative/test_joining.py",
+    "cooperative/murmur2.py": "cooperative/test_key_hash.py",
+    "cooperative/responses.py": "cooperative/test_member_stage.py",
+    "cooperative/wire.py": "cooperative/test_offsets.py",
     "core/repeat.py": "core/test_repeat_fetch.py",
     "core/repeat_offsets.py": "core/test_rack_offsets.py",
+    "server/main.py": "test_cli.py",
+    "server/slots_check.py": "server/test_preflight.py",
+    "server/worker.py": "server/test_supervisor.py",
 }
-"""Modules that only another module uses, and the test file of that one, which tests both."""
+"""Modules that are tested with the modules that use them, and the test file of these."""
 
 
 def _modules(folder: str) -> dict[str, int]:

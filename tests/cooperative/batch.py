@@ -1,12 +1,14 @@
 """Builds record batches as a producer does, and reads their records as a client does. Both use aiokafka."""
 
-from collections.abc import Sequence
+import tracemalloc
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from aiokafka.record.default_records import (  # type: ignore[import-untyped]  # it has no types
     DefaultRecordBatchBuilder,
 )
-from aiokafka.record.memory_records import MemoryRecords  # type: ignore[import-untyped]  # as above
+from aiokafka.record.memory_records import MemoryRecords  # type: ignore[import-untyped]  # it has no types
 
 Headers = Sequence[tuple[str, bytes | None]]
 
@@ -85,3 +87,14 @@ def control_key(control: bytes) -> bytes | None:
     assert one.is_control_batch
     key: bytes | None = next(iter(one)).key
     return key
+
+
+@contextmanager
+def at_most_allocated(size: int) -> Iterator[None]:
+    """Check that no more than `size` bytes are allocated at the same time, with a tolerance of 100 kB."""
+    tracemalloc.start()
+    try:
+        yield
+        assert tracemalloc.get_traced_memory()[1] < size + 100_000
+    finally:
+        tracemalloc.stop()

@@ -10,13 +10,11 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from proxy.addresses import Address
 from proxy.core.budget import STALL_SECONDS
 from proxy.core.events import SideTally, Tally
 from proxy.protocol.api import ApiKey
 from proxy.server import registry, server
 from proxy.server.gateway import Gateway
-from proxy.server.registry import BrokerRegistry
 from proxy.telemetry.status import Health
 from tests.shell import (
     client,
@@ -440,19 +438,6 @@ async def _closed(reader: asyncio.StreamReader) -> bool:
         return True
 
 
-def test_a_changed_address_of_a_broker_is_used_for_new_connections() -> None:
-    async def scene() -> None:
-        async with stub_cluster() as cluster, gateway(cluster.address, Gateway) as gate:
-            assert isinstance(gate.brokers, BrokerRegistry)
-            gate.brokers.update({5: Address("a", 1)}, (), 0.0)
-            assert gate.server.upstream.targets(5) == (Address("a", 1),)
-            gate.brokers.resolve("127.0.0.1", 5, "b", 2)
-            assert gate.server.upstream.targets(5) == (Address("b", 2),)
-            assert gate.server.upstream.targets(6) == ()
-
-    run(scene())
-
-
 def test_tallies_add_up() -> None:
     total = Tally(client=SideTally(bytes_in=1, fetches=[1, 2, 3, 4]))
     part = Tally(
@@ -487,14 +472,3 @@ def test_tallies_add_up() -> None:
     assert total.broker == SideTally(bytes_in=10)
     assert total.session_errors == {70: 2}
     assert total.passthrough == {"opaque": 4}
-
-
-def test_connections_to_one_address_share_what_the_broker_said_of_itself() -> None:
-    async def scene() -> None:
-        async with stub_cluster((1, "", 0)) as cluster, gateway(cluster.address, Gateway) as gate:
-            await until(lambda: gate.health().state == "ready")
-            async with client(gate.listen.port + 2), client(gate.listen.port + 2):
-                await until(lambda: len(gate.server.links) == 2)
-                assert len({id(link.core._versions) for link in gate.server.links}) == 1
-
-    run(scene())

@@ -17,8 +17,8 @@ from proxy.config import LIVE, load
 from proxy.server.slots_check import DEFAULT_SLOTS, Demand, slots_for, usable
 from tests.dashboard.test_pods import listed, pod, sidecar
 from tests.dashboard.test_top import StubGateway
+from tests.server.test_preflight import tells_slots
 from tests.shell import run, stub_cluster
-from tests.test_cli import tells_slots
 from tools.fleet import BROKERS, PAGE, RENEW, ROOT, SERVICES, page, plans, table
 from tools.kafka.ports import free_ports
 

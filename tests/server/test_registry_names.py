@@ -1,10 +1,8 @@
 """If DNS does not answer for the host name of one broker, clients of other brokers are not delayed."""
 
-import socket
 import struct
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any
 
 import pytest
 from structlog.testing import capture_logs
@@ -170,27 +168,6 @@ def test_a_bootstrap_whose_name_hangs_stops_no_other(fake_names: Names) -> None:
             fake_names.end()
             await until(lambda: gate.health().state == "ready")
             assert str(gate.monitor.reach.bootstrap[0]) == cluster.address
-
-    run(scene())
-
-
-def test_all_ips_of_a_name_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If the first IP of a host name does not accept the connection, the gateway tries the next IPs."""
-    real = socket.getaddrinfo
-
-    def both(host: Any, *more: Any, **named: Any) -> Any:
-        if host != "two.example":
-            return real(host, *more, **named)
-        return real("127.0.0.3", *more, **named) + real("127.0.0.1", *more, **named)
-
-    monkeypatch.setattr(socket, "getaddrinfo", both)
-
-    async def scene() -> None:
-        async with stub_cluster() as cluster:
-            cluster.others = lambda _: b"ok"
-            async with gateway(f"two.example:{cluster.port}", Gateway) as gate:
-                await until(lambda: gate.health().state == "ready")
-                assert await _exchange(gate.listen.port) == struct.pack(">i", 9) + b"ok"
 
     run(scene())
 
