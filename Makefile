@@ -64,13 +64,13 @@ demo: $(DEMO)  ## a real broker, a real client, direct and through the gateway
 	$(BIN)/python -m tools.demo
 
 demo-link: $(DEMO)  ## a client, two gateways in a row, a broker without sessions
-	$(BIN)/python -m tools.demo_link
+	$(BIN)/python -m tools.demo.link
 
 demo-cooperative: $(DEMO_COOPERATIVE)  ## four consumers on one partition, each with a gateway, as a plain group and cooperative
-	$(BIN)/python -m tools.demo_cooperative
+	$(BIN)/python -m tools.demo.cooperative
 
 demo-zones: $(DEMO_ZONES)  ## three brokers in three racks, four clients: the bytes that cross zones, before and after
-	$(BIN)/python -m tools.demo_zones
+	$(BIN)/python -m tools.demo.zones
 
 clients: $(STAMP)  ## tests with clients in Java, Go, JavaScript and C
 	$(BIN)/pytest -q -m clients

@@ -27,7 +27,7 @@ try:
     from rich.console import Console
 
     from tools import capture_clients as clients
-    from tools.demo import DemoError, Steps
+    from tools.demo.frame import DemoError, Steps
 except ImportError as error:
     raise SystemExit(f"captures: {error}; install '.[dev,kafka]'") from None
 

@@ -12,8 +12,8 @@ import psutil
 import pytest
 
 ROOT = Path(__file__).parents[2]
-DEMO, LINK, COOPERATIVE = "tools.demo", "tools.demo_link", "tools.demo_cooperative"
-ZONES = "tools.demo_zones"
+DEMO, LINK, COOPERATIVE = "tools.demo", "tools.demo.link", "tools.demo.cooperative"
+ZONES = "tools.demo.zones"
 
 
 def run(*options: str, module: str = DEMO, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -125,7 +125,7 @@ def test_a_short_demo_of_zones_loses_no_record_and_keeps_them_in_the_zone() -> N
 def test_help_has_examples_and_exit_codes(module: str) -> None:
     done = run("--help", module=module)
     assert (done.returncode, done.stderr) == (0, "")
-    assert f"examples:\n  make {module.removeprefix('tools.').replace('_', '-')} " in done.stdout
+    assert f"examples:\n  make {module.removeprefix('tools.').replace('.', '-')} " in done.stdout
     assert "exit codes: 0: " in done.stdout
 
 
@@ -134,7 +134,7 @@ def test_a_wrong_number_of_records_is_refused_in_one_line(records: str) -> None:
     done = run("--records", records, module=COOPERATIVE)
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1] == (
-        f"python -m tools.demo_cooperative: error: argument --records: {records} is not a number "
+        f"python -m tools.demo.cooperative: error: argument --records: {records} is not a number "
         "between 1000 and 1000000"
     )
 

@@ -22,9 +22,9 @@ from tests.clients.programs import franz_go
 from tests.clients.python.program import FETCH_MAX_WAIT_MS
 from tests.clients.runner import CONFLUENT, KAFKA_PYTHON, Line, Place, Run, assert_same_records
 from tests.integration.console import Console
-from tools.demo_link import BROKERS, Point
-from tools.demo_link_report import MAX_ABOVE_NATIVE, bytes_of
-from tools.demo_report import SideCounts
+from tools.demo.link import BROKERS, Point
+from tools.demo.link_report import MAX_ABOVE_NATIVE, bytes_of
+from tools.demo.report import SideCounts
 from tools.gateway import GatewayProcess
 from tools.kafka import LATEST, Broker
 from tools.kafka.admin import Admin

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from tests.replay.report import sample
-from tools.demo_report import (
+from tools.demo.report import (
     MAX_DIFFERENCES,
     DemoOutcome,
     DemoRecord,

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from tests.tools.test_work_log import entries
-from tools.demo_cooperative_report import CooperativeOutcome, GroupOutcome, cooperative_table
+from tools.demo.cooperative_report import CooperativeOutcome, GroupOutcome, cooperative_table
 from tools.work_log import COMMITTED
 
 SECOND = 1_000_000_000

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from tests.tools.test_demo import counted
-from tools.demo_link_report import LinkOutcome, link_table
+from tools.demo.link_report import LinkOutcome, link_table
 
 LINK = counted(600, 400)
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from tools.demo_zones_report import (
+from tools.demo.zones_report import (
     ByZone,
     Checked,
     ClientOutcome,

@@ -16,10 +16,10 @@ CAPTURE: Final = ROOT / "captures" / "librdkafka-gateway.pcap"
 MAKEFILE: Final = (ROOT / "Makefile").read_text(encoding="utf-8")
 TOOLS: Final = {"mypy", "pytest", "ruff", "hypothesis", "pyspark", "pandas", "duckdb", "scapy", "kio"}
 DEMOS: Final = {
-    "demo": "tools.demo",
-    "demo-link": "tools.demo_link",
-    "demo-cooperative": "tools.demo_cooperative",
-    "demo-zones": "tools.demo_zones",
+    "demo": "tools.demo.__main__",
+    "demo-link": "tools.demo.link",
+    "demo-cooperative": "tools.demo.cooperative",
+    "demo-zones": "tools.demo.zones",
 }
 
 

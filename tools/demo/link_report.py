@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from rich.table import Table
 
-from tools.demo_report import SideCounts, saved
+from tools.demo.report import SideCounts, saved
 
 MIN_SAVED = 0.9
 """The demo fails if sessions save less than this share of the bytes of idle fetches between the two

@@ -11,35 +11,31 @@ reads through one gateway from a broker that gives sessions.
 So no figure is estimated.
 """
 
-import argparse
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 
 from rich.console import Console
 
-from tools.demo import (
-    BROKER_REMEDY,
+from tools.demo.frame import SAME_RECORDS, Steps, add_seconds, fetch, parser, perform, say, start
+from tools.demo.link_report import LinkOutcome, link_table
+from tools.demo.reading import (
     CATCH_UP_SECONDS,
     PARTITIONS,
     SETTLE_SECONDS,
     TOPIC,
     DemoReader,
-    Steps,
     catch_up,
     check,
-    perform,
     produce,
-    seconds_of,
 )
-from tools.demo_link_report import LinkOutcome, link_table
-from tools.demo_report import SideCounts, compare
+from tools.demo.report import SideCounts, compare
 from tools.gateway import GatewayProcess
 from tools.kafka import LATEST, Broker
 from tools.kafka.admin import Admin
-from tools.kafka.jars import classpath
 from tools.kafka.settings import Properties
 
 
@@ -67,8 +63,8 @@ BROKERS: Mapping[str, Sessionless] = {
 EXAMPLES = f"""\
 examples:
   make demo-link                                       Kafka {LATEST} with 0 slots for sessions
-  .venv/bin/python -m tools.demo_link --seconds 60     counts more fetches
-  .venv/bin/python -m tools.demo_link --kafka 1.0.2    a release that has no sessions
+  .venv/bin/python -m tools.demo.link --seconds 60     counts more fetches
+  .venv/bin/python -m tools.demo.link --kafka 1.0.2    a release that has no sessions
                                                        (downloads it and 1.1.1 once, 36 MB)
 
 exit codes: 0: the records are the same, and the link takes what a native session takes; 1: something failed;
@@ -177,12 +173,10 @@ def run(release: str, seconds: float, steps: Steps) -> LinkOutcome:
         DemoError: a program did not start, or failed.
     """
     sessionless = BROKERS[release]
-    for version in dict.fromkeys((release, sessionless.native)):
-        with steps.step(f"Kafka {version}: jars"):
-            classpath(version)
+    fetch(steps, release, sessionless.native)
     with ExitStack() as stack:
         what = f"Kafka {release}, {sessionless.why}: starting a broker"
-        broker = start(stack, steps, what, Broker(release, properties=sessionless.properties))
+        broker = with_topic(start(stack, steps, what, Broker(release, properties=sessionless.properties)))
         with steps.step("Two gateways in a row, and a gateway without sessions"):
             far = stack.enter_context(GatewayProcess(broker.address))
             near = stack.enter_context(GatewayProcess(far.address))
@@ -195,7 +189,7 @@ def run(release: str, seconds: float, steps: Steps) -> LinkOutcome:
         row = read(broker.address, {"direct": wire, "linked": near}, points, seconds, steps)
     with ExitStack() as stack:
         what = f"Kafka {sessionless.native}, with sessions: starting a broker"
-        broker = start(stack, steps, what, Broker(sessionless.native))
+        broker = with_topic(start(stack, steps, what, Broker(sessionless.native)))
         with steps.step("One gateway"):
             gateway = stack.enter_context(GatewayProcess(broker.address))
         points = {"native": Point(gateway=gateway, side="broker")}
@@ -209,12 +203,10 @@ def run(release: str, seconds: float, steps: Steps) -> LinkOutcome:
     )
 
 
-def start(stack: ExitStack, steps: Steps, what: str, broker: Broker) -> Broker:
-    """Start a broker and create the topic. The broker is stopped when the stack is closed."""
-    with steps.step(what, remedy=BROKER_REMEDY):
-        stack.enter_context(broker)
-        with Admin(broker.address) as admin:
-            admin.create_topic(TOPIC, partitions=PARTITIONS)
+def with_topic(broker: Broker) -> Broker:
+    """Create the topic at a broker. Return the broker."""
+    with Admin(broker.address) as admin:
+        admin.create_topic(TOPIC, partitions=PARTITIONS)
     return broker
 
 
@@ -223,47 +215,30 @@ def show(release: str, outcome: LinkOutcome, console: Console) -> None:
     sessionless = BROKERS[release]
     console.print()
     console.print(link_table(outcome))
-    console.print(
+    say(
+        console,
         f"Client (librdkafka, no sessions) - gateway - link - gateway - Kafka {release}, {sessionless.why}. "
         f"Topic of {PARTITIONS} partitions. An idle fetch brings no records. Bytes are whole Kafka frames; "
         "those of the link were counted at both ends. Direct: the same client without these gateways. Native "
         f"session: the same client, one gateway, and Kafka {sessionless.native}, which gives it a session.",
-        highlight=False,
+        SAME_RECORDS.format(read=outcome.read, produced=outcome.produced),
+        f"Saved on the link: {outcome.saved:.1%} of the bytes of an idle fetch.",
     )
-    console.print(
-        f"Records: {outcome.read:,} of {outcome.produced:,} are the same, compared one by one (topic, "
-        "partition, offset, key, value, timestamp, headers).",
-        highlight=False,
-    )
-    console.print(f"Saved on the link: {outcome.saved:.1%} of the bytes of an idle fetch.", highlight=False)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the demo. Return 0 if the records are the same and the link takes few bytes, else 1."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tools.demo_link",
-        description="Count the bytes between two gateways in a row, before a broker that gives no sessions.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    options = parser(
+        "tools.demo.link",
+        "Count the bytes between two gateways in a row, before a broker that gives no sessions.",
+        EXAMPLES,
     )
-    parser.add_argument(
-        "--seconds",
-        type=seconds_of,
-        default=20.0,
-        metavar="N",
-        help="how long to read from each broker (default: 20)",
-    )
-    parser.add_argument(
+    add_seconds(options, "to read from each broker", 20.0)
+    options.add_argument(
         "--kafka", choices=BROKERS, default=LATEST, help=f"release of the broker (default: {LATEST})"
     )
-    arguments = parser.parse_args(argv)
-
-    def act(console: Console) -> list[str]:
-        outcome = run(arguments.kafka, arguments.seconds, Steps(console))
-        show(arguments.kafka, outcome, console)
-        return outcome.complaints
-
-    return perform(act, NEXT)
+    chosen = options.parse_args(argv)
+    return perform(partial(run, chosen.kafka, chosen.seconds), partial(show, chosen.kafka), NEXT)
 
 
 if __name__ == "__main__":

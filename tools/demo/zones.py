@@ -10,7 +10,6 @@ have `--rack-reads client` as well, for the two clients that read from the repli
 Each record is checked: whether a client lost it, got it twice, out of order, or with another value.
 """
 
-import argparse
 import hashlib
 import sys
 import threading
@@ -18,14 +17,15 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Final, Self
 
 from confluent_kafka import Message, Producer
 from rich.console import Console
 
 from tests.clients.runner import AIOKAFKA, CONFLUENT, KAFKA_PYTHON, Program, Run, Sessions, old_kafka_python
-from tools.demo import BROKER_REMEDY, RunningStep, Steps, perform, seconds_of
-from tools.demo_zones_report import (
+from tools.demo.frame import RunningStep, Steps, add_seconds, fetch, parser, perform, say, start
+from tools.demo.zones_report import (
     ByZone,
     Checked,
     ClientOutcome,
@@ -37,7 +37,6 @@ from tools.demo_zones_report import (
 from tools.gateway import GatewayProcess
 from tools.kafka import LATEST, NEAREST, Broker, Cluster
 from tools.kafka.admin import Admin
-from tools.kafka.jars import classpath
 
 RACKS: Final = {1: "R1", 2: "R2", 3: "R3"}
 OWN: Final = 2
@@ -63,7 +62,7 @@ LOOK_SECONDS: Final = 1.0
 EXAMPLES: Final = """\
 examples:
   make demo-zones                                            takes about a minute and a half
-  .venv/bin/python -m tools.demo_zones --seconds 60
+  .venv/bin/python -m tools.demo.zones --seconds 60
 
 exit codes: 0: nothing lost, twice or out of order, and all clients read in their zone; 1: something failed;
 2: wrong options; 130: interrupted
@@ -354,12 +353,10 @@ def run(seconds: float, steps: Steps) -> ZonesOutcome:
     Raises:
         DemoError: something did not start, or failed.
     """
-    with steps.step(f"Kafka {LATEST}: jars"):
-        classpath(LATEST)
+    fetch(steps, LATEST)
     with ExitStack() as stack:
-        with steps.step(f"Kafka {LATEST}: starting three brokers in three racks", remedy=BROKER_REMEDY):
-            cluster = Cluster(properties=NEAREST, racks=RACKS)
-            stack.enter_context(cluster)
+        what = f"Kafka {LATEST}: starting three brokers in three racks"
+        cluster = start(stack, steps, what, Cluster(properties=NEAREST, racks=RACKS))
         with steps.step(f"kafka-python {OLD_KAFKA_PYTHON}, of which pip makes a copy in .cache"):
             four = clients()
         with four_clients(cluster, "zones-before", four, AUDIT, steps) as first:
@@ -382,53 +379,36 @@ def show(outcome: ZonesOutcome, console: Console) -> None:
     """Print the result."""
     console.print()
     console.print(zones_table(outcome))
-    console.print(
+    say(
+        console,
         f"Three brokers in the racks {', '.join(RACKS.values())} lead a third of {PARTITIONS} partitions "
         f"each, with {RECORDS_PER_SECOND} records/s of {RECORD_BYTES:,} bytes. The clients are in "
         f"{RACKS[OWN]}, and none of them has a setting for it. The gateway of each client counts "
         "whole batches.",
-        highlight=False,
-    )
-    console.print(
         f"before: {' '.join(AUDIT)}, which only counts. after: {' '.join(HELP)}. Then the broker in "
         f"{RACKS[OWN]} is killed, and is started again. This part ends when clients read from it again, no "
         "sooner than 30 s after the kill.",
-        highlight=False,
     )
     console.print()
     console.print(records_table(outcome))
-    console.print(outcome.verdict, highlight=False)
-    console.print(
+    say(
+        console,
+        outcome.verdict,
         "confluent-kafka and kafka-python 3 read from the replica that a leader names: --rack-reads. "
         "aiokafka does not, and Fetch v10 of kafka-python 2 has no field for a rack. For these, Metadata "
         "names the replica as the leader: --rack-clients.",
-        highlight=False,
     )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the demo. Return the exit code: 0 if no record is wrong and clients read in their zone, else 1."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tools.demo_zones",
-        description="Three brokers in three racks: what crosses zones, without fetchgate and with it.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    options = parser(
+        "tools.demo.zones",
+        "Three brokers in three racks: what crosses zones, without fetchgate and with it.",
+        EXAMPLES,
     )
-    parser.add_argument(
-        "--seconds",
-        type=seconds_of,
-        default=10.0,
-        metavar="N",
-        help="how long each half reads while nothing fails (default: 10)",
-    )
-    arguments = parser.parse_args(argv)
-
-    def act(console: Console) -> list[str]:
-        outcome = run(arguments.seconds, Steps(console))
-        show(outcome, console)
-        return outcome.complaints
-
-    return perform(act, NEXT)
+    add_seconds(options, "each half reads while nothing fails", 10.0)
+    return perform(partial(run, options.parse_args(argv).seconds), show, NEXT)
 
 
 if __name__ == "__main__":

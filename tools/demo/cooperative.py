@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
@@ -20,12 +21,11 @@ from typing import Final
 from confluent_kafka import Producer
 from rich.console import Console
 
-from tools.demo import BROKER_REMEDY, RunningStep, Steps, perform
-from tools.demo_cooperative_report import CooperativeOutcome, GroupOutcome, cooperative_table
+from tools.demo.cooperative_report import CooperativeOutcome, GroupOutcome, cooperative_table
+from tools.demo.frame import RunningStep, Steps, fetch, parser, perform, say, start
 from tools.gateway import GatewayProcess
 from tools.kafka import LATEST, Broker
 from tools.kafka.admin import Admin
-from tools.kafka.jars import classpath
 from tools.work_log import handled
 from tools.worker import LoggedWorker, group_member, wait_steady
 
@@ -50,7 +50,7 @@ member after 6 s."""
 EXAMPLES: Final = """\
 examples:
   make demo-cooperative                                      takes about a minute and a half
-  .venv/bin/python -m tools.demo_cooperative --records 20000
+  .venv/bin/python -m tools.demo.cooperative --records 20000
 
 exit codes: 0: nothing lost, nothing out of order, and four members at least 3 times as fast; 1: something
 failed; 2: wrong options; 130: interrupted
@@ -158,11 +158,9 @@ def run(count: int, number: int, steps: Steps) -> CooperativeOutcome:
     Raises:
         DemoError: something did not start, or failed.
     """
-    with steps.step(f"Kafka {LATEST}: jars"):
-        classpath(LATEST)
+    fetch(steps, LATEST)
     with ExitStack() as stack:
-        with steps.step(f"Kafka {LATEST}: starting a broker", remedy=BROKER_REMEDY):
-            broker = stack.enter_context(Broker(LATEST))
+        broker = start(stack, steps, f"Kafka {LATEST}: starting a broker", Broker(LATEST))
         with steps.step(f"Two topics of one partition; {_gateways(number)}: --cooperative {COOPERATIVE}"):
             with Admin(broker.address) as admin:
                 for group in (PLAIN, COOPERATIVE):
@@ -196,18 +194,15 @@ def show(count: int, number: int, outcome: CooperativeOutcome, console: Console)
     """
     console.print()
     console.print(cooperative_table(outcome))
-    console.print(
+    say(
+        console,
         f"{count:,} records with {KEYS} keys, {WORK_MS:g} ms of work on each; the same for both groups, "
         f"through {_gateways(number)}. When half were done, the busiest member was killed. A broker misses "
         "a member after its session timeout, here 6 s.",
-        highlight=False,
-    )
-    console.print(
         "Each record was checked: whether it was handled, behind which ones of its key, and if twice, "
         "whether the killed member had not committed it.",
-        highlight=False,
+        outcome.verdict,
     )
-    console.print(outcome.verdict, highlight=False)
 
 
 def _count(text: str) -> int:
@@ -224,30 +219,24 @@ def _count(text: str) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the demo. Return the exit code: 0 if no record is wrong and the group is fast enough, else 1."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tools.demo_cooperative",
-        description="Four members on one partition: as a plain group, and as a cooperative one.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    options = parser(
+        "tools.demo.cooperative",
+        "Four members on one partition: as a plain group, and as a cooperative one.",
+        EXAMPLES,
     )
-    parser.add_argument(
+    options.add_argument(
         "--records", type=_count, default=RECORDS, metavar="N", help=f"for each group (default: {RECORDS})"
     )
-    parser.add_argument(
+    options.add_argument(
         "--gateways",
         type=int,
         choices=range(1, MEMBERS + 1),
         default=GATEWAYS,
         help=f"members are spread over so many (default: {GATEWAYS})",
     )
-    arguments = parser.parse_args(argv)
-
-    def act(console: Console) -> list[str]:
-        outcome = run(arguments.records, arguments.gateways, Steps(console))
-        show(arguments.records, arguments.gateways, outcome, console)
-        return outcome.complaints
-
-    return perform(act, NEXT)
+    given = options.parse_args(argv)
+    chosen = (given.records, given.gateways)
+    return perform(partial(run, *chosen), partial(show, *chosen), NEXT)
 
 
 if __name__ == "__main__":
