@@ -36,15 +36,30 @@ def build(*command: str, folder: Path) -> None:
 
 
 def go_program(
-    name: str, command: str, sessions: Sessions, *, transactions: bool = True, markers: bool = True
+    name: str,
+    command: str,
+    sessions: Sessions,
+    *options: str,
+    transactions: bool = True,
+    markers: bool = True,
 ) -> Program:
-    output = BUILT / "go"
-    output.mkdir(parents=True, exist_ok=True)
-    build(tool("go"), "build", "-o", str(output / command), f"./{command}", folder=HERE / "go")
+    """Build a program.
+
+    Args:
+        name: the name of the client, with which the program is kept.
+        command: the folder of the program.
+        sessions: who makes sessions.
+        options: more options of `go build`.
+        transactions: whether it knows transactions.
+        markers: whether it skips the markers of transactions.
+    """
+    output = BUILT / "go" / f"{command}-{name}"
+    output.parent.mkdir(parents=True, exist_ok=True)
+    build(tool("go"), "build", *options, "-o", str(output), f"./{command}", folder=HERE / "go")
     return Program(
         name=name,
         client_id=name,
-        command=(str(output / command),),
+        command=(str(output),),
         sessions=sessions,
         transactions=transactions,
         markers=markers,
@@ -56,7 +71,8 @@ def sarama() -> Program:
 
 
 def old_sarama() -> Program:
-    return go_program("sarama-1.19", "saramaold", Sessions.GIVEN, transactions=False)
+    options = ("-modfile", "old.mod", "-tags", "old")
+    return go_program("sarama-1.19", "sarama", Sessions.GIVEN, *options, transactions=False)
 
 
 def franz_go() -> Program:

@@ -1,4 +1,5 @@
-// Command sarama consumes with IBM/sarama, which makes no fetch sessions.
+// Command sarama consumes with Sarama, which makes no fetch sessions. Built with the tag `old` and old.mod it is
+// Sarama 1.19, from before IBM had it: Fetch v4, no transactions.
 package main
 
 import (
@@ -12,21 +13,16 @@ import (
 func main() {
 	options := program.Parse()
 	config := sarama.NewConfig()
-	config.ClientID = options.Named("sarama")
+	config.ClientID = options.Named(name)
 	config.Version = sarama.MaxVersion
 	config.Consumer.MaxWaitTime = program.FetchMaxWait
 	config.Consumer.Return.Errors = true
-	if options.Committed {
-		config.Consumer.IsolationLevel = sarama.ReadCommitted
-	}
+	settle(config, options)
 	program.Start("Sarama", "github.com/IBM/sarama")
 	errors := make(chan error)
 	if options.Group != "" {
 		config.Consumer.Offsets.Initial = sarama.OffsetOldest
-		config.Consumer.Offsets.AutoCommit.Interval = program.CommitInterval
-		if options.Ranges {
-			config.Consumer.Group.Rebalance.GroupStrategies = []sarama.BalanceStrategy{sarama.NewBalanceStrategyRange()}
-		}
+		config.Consumer.Offsets.CommitInterval = program.CommitInterval
 		if options.Session != 0 {
 			config.Consumer.Group.Session.Timeout = options.Session
 			config.Consumer.Group.Heartbeat.Interval = options.Session / 6
