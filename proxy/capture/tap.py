@@ -255,8 +255,7 @@ class _CapturedTransport:
 
     def writelines(self, data: Sequence[Buffer]) -> None:
         """Capture bytes, and write them to the socket."""
-        self.passed(self._by, b"".join(data))
-        self._transport.writelines(data)
+        self.write(b"".join(data))
 
     def write_eof(self) -> None:
         """Write to the capture that the gateway stops sending, then forward the call."""

@@ -11,6 +11,7 @@ declared by the operator in the options file: key ranges of certain partitions, 
 import json
 import re
 from collections.abc import Iterator, Mapping
+from reprlib import repr as brief
 from typing import Final, NamedTuple
 
 from proxy.addresses import MAX_INT32, whole_number
@@ -142,7 +143,7 @@ def _pair(where: str, pair: object) -> tuple[int, int]:
     match pair:
         case [int(low), int(high)] if not (isinstance(low, bool) or isinstance(high, bool)):
             return low, high
-    raise RangeError(f"{where}: {pair!r} is not a range: give two numbers, as in [0x0, 0x7fffffff]")
+    raise RangeError(f"{where}: {brief(pair)} is not a range: give two numbers, as in [0x0, 0x7fffffff]")
 
 
 def _check(lanes: Mapping[str, NamedLane]) -> None:
@@ -167,5 +168,5 @@ def _check(lanes: Mapping[str, NamedLane]) -> None:
 
 def _items(document: object, what: str) -> Iterator[tuple[str, object]]:
     if not isinstance(document, dict):
-        raise RangeError(f"{what}: {document!r} is not a table; see docs/reference/cooperative.md")
+        raise RangeError(f"{what}: {brief(document)} is not a table; see docs/reference/cooperative.md")
     yield from document.items()

@@ -28,7 +28,7 @@ class Endpoint:
         holds: the reasons not to read the socket at the beginning.
     """
 
-    __slots__ = ("holds", "joins_writes", "transport")
+    __slots__ = ("half_closes", "holds", "joins_writes", "transport")
 
     def __init__(self, holds: int = 0) -> None:
         self.transport: asyncio.Transport | None = None
@@ -36,20 +36,30 @@ class Endpoint:
         self.holds = holds
         """The reasons why the socket is not read: a sum of the bits in `proxy.net.link.HOLDS`. 0 if it is
         read."""
+        self.half_closes = True
+        """Whether the connection can be closed in one direction while the other stays open. With TLS it
+        can't."""
         self.joins_writes = False
         """Whether pieces are joined before they are written. This is used with TLS, where each piece would
-        become a TLS record of its own."""
+        become a TLS record of its own. It is also used on asyncio's own event loop: in Python 3.12 and 3.13,
+        its `writelines` does not say that the buffer is full (CVE-2024-12254)."""
 
     def connected(self, transport: asyncio.Transport) -> None:
         """Store the connected socket."""
         self.transport = transport
-        self.joins_writes = not transport.can_write_eof()
+        self.half_closes = transport.can_write_eof()
+        # uvloop's transports are classes of their own.
+        self.joins_writes = not self.half_closes or isinstance(transport, asyncio.Transport)
         transport.set_write_buffer_limits(high=WRITE_HIGH_WATER)
 
     def write(self, pieces: list[Buffer]) -> None:
         """Write these bytes. If the socket is closing, they are dropped."""
-        if self.transport is not None and not self.transport.is_closing():
-            self.transport.writelines([b"".join(pieces)] if self.joins_writes else pieces)
+        if self.transport is None or self.transport.is_closing():
+            return
+        if self.joins_writes:
+            self.transport.write(b"".join(pieces))
+        else:
+            self.transport.writelines(pieces)
 
     def pause(self) -> None:
         """Stop reading the socket."""

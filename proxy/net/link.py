@@ -689,7 +689,7 @@ class Link:
 
         With TLS it can't.
         """
-        return not self.client.joins_writes
+        return self.client.half_closes
 
     @property
     def has_broker(self) -> bool:

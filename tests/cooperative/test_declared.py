@@ -88,7 +88,7 @@ def test_lanes_are_read_by_name() -> None:
     [
         ("x", "it is not JSON"),
         ('{"g": %s}' % ("9" * 5000), "a number has thousands of digits"),
-        ('{"g":' * 5000, "its tables are nested too deeply"),
+        ('{"g":' * 100_000, "its tables are nested too deeply"),
         ('{"g": {"a": {"t": {"2147483648": []}}}}', "lane a, topic t: 2147483648 is not the number of"),
         ('{"g": {"a": {"t": {"%s": []}}}}' % ("9" * 5000), "lane a, topic t: 9999"),
         ("[]", "it: [] is not a table"),
@@ -118,3 +118,12 @@ def test_lanes_that_can_not_be(text: str, told: str) -> None:
     with pytest.raises(RangeError) as raised:
         named_lanes(text)
     assert str(raised.value).startswith(told)
+
+
+@pytest.mark.parametrize("text", ['{"g": %s}', '{"g": {"a": {"t": {"0": [%s]}}}}'])
+def test_tables_nested_to_any_depth_are_refused_in_a_short_message(text: str) -> None:
+    """Versions of Python differ in the depth that they read."""
+    for depth in (*range(900, 1000), 5_000, *range(9_000, 10_000, 100)):
+        with pytest.raises(RangeError) as raised:
+            named_lanes(text % ("[" * depth + "]" * depth))
+        assert len(str(raised.value)) < 200

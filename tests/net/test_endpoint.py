@@ -85,6 +85,16 @@ def test_what_goes_into_tls_is_written_as_one() -> None:
     assert connected(Transport(tls=True)).joins_writes
 
 
+def test_what_asyncio_sends_is_written_as_one() -> None:
+    """The `writelines` of Python 3.12 and 3.13 does not say that the buffer is full."""
+
+    class OfAsyncio(Transport, asyncio.Transport):
+        pass
+
+    assert connected(OfAsyncio()).joins_writes
+    assert connected(OfAsyncio()).half_closes
+
+
 def test_a_peer_that_vanished_is_noticed_within_two_minutes() -> None:
     with socket.socket() as sock:
         set_options(sock)
