@@ -1,6 +1,9 @@
 # The targets that people type. Each sets up what it needs in .venv and .cache, and nothing elsewhere.
 PYTHON ?= python3
-VENV := .venv
+# .venv has the Python that made it. Another one (`make check PYTHON=python3.13`) has its own environment, such as .venv-3.13.
+OF_PYTHON := import os, sys; own = "%d.%d" % sys.version_info[:2]; \
+	print(".venv" + ("-" + own) * (os.path.exists(".venv/bin/python") and not os.path.exists(".venv/bin/python" + own)))
+VENV := $(or $(if $(filter-out file,$(origin PYTHON)),$(shell $(PYTHON) -c '$(OF_PYTHON)')),.venv)
 BIN := $(VENV)/bin
 # What is installed: all that tests need, or what the demos need, one by one.
 STAMP := $(VENV)/.installed
@@ -21,7 +24,7 @@ PYTEST := $(BIN)/pytest -q --dist loadfile --no-loadscope-reorder --durations 10
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help check test test-all lint programs demo demo-link demo-cooperative demo-zones clients soak bench docs pictures dist clean
+.PHONY: help check quick test test-all pythons lint programs demo demo-link demo-cooperative demo-zones clients soak bench docs pictures dist clean
 
 help:  ## show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -41,7 +44,9 @@ $(STAMP) $(DEMOS): pyproject.toml
 	@$(BIN)/python -m pip install --disable-pip-version-check $(INSTALLED)
 	@touch $@ $(if $(filter $(STAMP),$@),$(DEMOS))
 
-check: lint  ## format, lint, types, import rules and the quick tests: 90 seconds
+check: lint quick  ## format, lint, types, import rules and the quick tests: 90 seconds
+
+quick: $(STAMP)
 	$(PYTEST) -n 2 --hypothesis-profile check -m 'not (integration or clients or slow or nightly or soak)'
 
 test: programs lint  ## all that protects a user, with real brokers and Python clients: 10 minutes
@@ -49,6 +54,19 @@ test: programs lint  ## all that protects a user, with real brokers and Python c
 
 test-all: programs lint  ## all but `make clients` and `make soak`: 45 minutes, before a change is called done
 	$(PYTEST) -n 4 --hypothesis-profile all -m 'not (clients or soak)'
+	@$(MAKE) --no-print-directory pythons
+
+# pyenv has programs such as python3.13 on PATH that do not run. Some Pythons can't make an environment.
+pythons: $(STAMP)  ## the quick tests with each other Python from 3.11 to 3.14 that this machine has
+	@for version in 3.11 3.12 3.13 3.14; do \
+		test ! -e $(BIN)/python$$version || continue; \
+		for python in python$$version $(HOME)/.pyenv/versions/$$version.*/bin/python; do \
+			if $$python -c 'import ensurepip' 2>/dev/null; then \
+				$(MAKE) --no-print-directory quick PYTHON=$$python || exit; \
+				break; \
+			fi; \
+		done; \
+	done
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check .
@@ -108,4 +126,4 @@ dist: $(STAMP)  ## wheel, sdist, SBOM and one file that runs, of the last commit
 	$(BIN)/python -m tools.dist
 
 clean:  ## remove what the other targets made
-	rm -rf $(VENV) .cache build dist *.egg-info
+	rm -rf .venv .venv-* .cache build dist *.egg-info
