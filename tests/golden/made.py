@@ -46,9 +46,9 @@ def measured(capture: Path) -> str:
     return said.getvalue()
 
 
-def metrics() -> str:
+def metrics(of: Account | None = None) -> str:
     """Return `/metrics` without the metrics of Python and of the process."""
-    lines = exposition(account()).decode().splitlines(keepends=True)
+    lines = exposition(of or account()).decode().splitlines(keepends=True)
     return "".join(
         line
         for line in lines
