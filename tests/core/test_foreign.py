@@ -317,7 +317,7 @@ def test_nobody_is_idle_once_both_have_spoken() -> None:
 
     async def scene() -> None:
         async with (
-            before_server(serve, idle_timeout="1") as gate,
+            before_server(serve, idle_timeout="60") as gate,
             client(gate.listen.port) as (reader, writer),
         ):
             writer.write(TLS)
@@ -345,7 +345,7 @@ def test_a_client_of_a_wire_reads_when_it_likes() -> None:
 
     async def scene() -> None:
         async with (
-            before_server(serve, idle_timeout="1") as gate,
+            before_server(serve, idle_timeout="60") as gate,
             client(gate.listen.port) as (reader, writer),
         ):
             socket_of(writer).pause_reading()

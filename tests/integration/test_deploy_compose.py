@@ -33,7 +33,7 @@ def example(request: pytest.FixtureRequest) -> Iterator[list[str]]:
 
 def _works(*command: str) -> bool:
     with suppress(OSError, subprocess.TimeoutExpired):
-        return not subprocess.run(command, capture_output=True, check=False, timeout=20).returncode
+        return not subprocess.run(command, capture_output=True, check=False, timeout=60).returncode
     return False
 
 

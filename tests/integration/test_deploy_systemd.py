@@ -218,7 +218,7 @@ def has_session(client: Fetcher) -> bool:
     """Return whether the responses come from a session of the gateway."""
     with client:
         client.hello().fetches()
-        with urllib.request.urlopen("http://127.0.0.1:9464/state", timeout=5) as response:
+        with urllib.request.urlopen("http://127.0.0.1:9464/state", timeout=30) as response:
             return all(link["session_id"] for link in json.load(response)["connections"])
 
 

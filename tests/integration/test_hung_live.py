@@ -34,7 +34,7 @@ HUNG: Final = re.compile(r"no response for [1-9]\d+ s")
 
 
 def _ready(gateway: GatewayProcess) -> dict[str, Any]:
-    with urllib.request.urlopen(f"http://{gateway.admin}/readyz", timeout=10) as response:
+    with urllib.request.urlopen(f"http://{gateway.admin}/readyz", timeout=30) as response:
         told: dict[str, Any] = json.loads(response.read())
     return told
 

@@ -47,7 +47,7 @@ def own() -> Iterator[Broker]:
 def ready(gateway: GatewayProcess) -> str:
     """Return the text of /readyz."""
     try:
-        with urllib.request.urlopen(f"http://{gateway.admin}/readyz", timeout=10) as response:
+        with urllib.request.urlopen(f"http://{gateway.admin}/readyz", timeout=30) as response:
             return str(json.loads(response.read()))
     except urllib.error.HTTPError as error:
         return str(json.loads(error.read()))

@@ -642,7 +642,7 @@ def _bystanders(gateway: GatewayProcess) -> set[str]:
 def _serial(gateway: GatewayProcess, secured: Secured) -> str:
     context = ssl.create_default_context(cafile=secured.ca.file)
     with (
-        socket.create_connection((gateway.host, gateway.port), timeout=10) as sock,
+        socket.create_connection((gateway.host, gateway.port), timeout=30) as sock,
         context.wrap_socket(sock, server_hostname="localhost") as shaken,
     ):
         return str((shaken.getpeercert() or {})["serialNumber"])

@@ -16,6 +16,7 @@ from proxy.server import server
 from proxy.server.gateway import Gateway
 from tests.shell import (
     BOTH_LOOPS,
+    WAIT_SECONDS,
     ClosingGateway,
     StubBroker,
     Wire,
@@ -150,28 +151,34 @@ def test_one_whose_broker_says_nothing_waits_longer_only_where_its_fetch_does(
 
 
 def test_a_drain_has_its_own_limit() -> None:
+    """The time limit of the test itself is below the hour that the client's fetch may take."""
+
     async def scene() -> None:
-        async with _half_closed() as (gate, _broker, reader, _):
+        async with _half_closed(longest_wait=3600.0) as (gate, _broker, _reader, _):
             began = gate.process.loop.time()
             await gate.drain(0.3)
-            assert 0.2 < gate.process.loop.time() - began < 5
+            assert gate.process.loop.time() - began > 0.2
             await until(lambda: not gate.server.links)
-            assert reader is not None
 
     run(scene())
 
 
 @BOTH_LOOPS
-def test_a_request_that_came_with_its_end_before_the_broker_stood_is_answered(plain: bool) -> None:
+def test_a_request_that_came_with_its_end_before_the_broker_stood_is_answered(
+    monkeypatch: pytest.MonkeyPatch, plain: bool
+) -> None:
+    _close_within(monkeypatch, WAIT_SECONDS)  # the broker may answer late, on a busy machine
+
     async def scene() -> None:
         async with stub_broker(lambda _: b"") as broker, gateway(broker.address, ClosingGateway) as gate:
             with socket.create_connection(("127.0.0.1", gate.listen.port)) as sock:
                 sock.sendall(b"request")
                 sock.shutdown(socket.SHUT_WR)
+                sock.setblocking(False)
                 await until(lambda: broker.received.endswith(b"request<close>"))
                 broker.writers[0].write(b"answer")
-                await asyncio.sleep(0.05)
-                assert sock.recv(100) == b"answer"
+                assert await asyncio.get_running_loop().sock_recv(sock, 100) == b"answer"
+                broker.writers[0].write(b"<close>")
 
     run(scene(), plain=plain)
 

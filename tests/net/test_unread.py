@@ -20,6 +20,7 @@ from proxy.server import server
 from proxy.server.gateway import Gateway
 from tests.shell import (
     BOTH_LOOPS,
+    WAIT_SECONDS,
     client,
     frame,
     gateway,
@@ -127,10 +128,11 @@ def test_over_the_limit_those_that_read_nothing_go_and_those_that_read_stay(
             async def reads() -> None:
                 got = 0
                 while got < FLOOD:
-                    data = await reader.read(20_000)  # slowly, in small pieces
+                    # Slowly, but each piece lets the system tell the gateway of its progress.
+                    data = await reader.read(100_000)
                     assert data, "it was closed"
                     got += len(data)
-                    await asyncio.sleep(0.02)
+                    await asyncio.sleep(0.1)
 
             reading = asyncio.create_task(reads())
             async with _not_reading(gate, 20):
@@ -175,7 +177,7 @@ def test_metadata_does_not_wait_for_a_client_that_does_not_read() -> None:
             writer.write(request(ApiKey.METADATA, 1, 7, struct.pack(">i", 0)))
             await until(lambda: gate.server.budget.total >= 1_000_000 + 20)
             cluster.writers[0].write(whole[20:])
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(WAIT_SECONDS):
                 assert (await frame(reader))[:4] == struct.pack(">i", 7)
 
     run(scene())

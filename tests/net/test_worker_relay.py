@@ -136,7 +136,7 @@ def test_a_client_that_never_reads_is_cut_off(plain: bool, monkeypatch: pytest.M
 def test_a_client_that_stays_when_all_was_said_is_cut_off(
     plain: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "CUT_OFF_SECONDS", 0.05)
+    monkeypatch.setattr(module, "CUT_OFF_SECONDS", 0.5)  # it has to read all of it within
 
     async def scene() -> None:
         async with relayed() as each:

@@ -20,7 +20,7 @@ import pytest
 
 from proxy.server.supervisor import Supervisor
 from tests.server.test_supervisor import Ends, ready, served, starting, state
-from tests.shell import StubCluster, client, frame, response, run, stub_cluster, until
+from tests.shell import WAIT_SECONDS, StubCluster, client, frame, response, run, stub_cluster, until
 from tools.certificates import Authority
 
 OWNER = 2
@@ -181,7 +181,7 @@ def test_a_gateway_that_drains_finishes_what_they_wait_for(authority: Authority 
             for number, (_, writer) in enumerate(clients, 1):
                 writer.write(request_of(f"a.{number}", 9))
             await until(lambda: at.cluster.received.count(bytes(20)) == asked + len(clients))
-            draining = asyncio.create_task(at.gate.drain(20))
+            draining = asyncio.create_task(at.gate.drain(WAIT_SECONDS))
             await until(lambda: at.gate.status().draining)
             await asyncio.sleep(0.1)
             for writer in at.cluster.writers:

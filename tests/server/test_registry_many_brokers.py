@@ -228,7 +228,7 @@ def test_a_gateway_that_drains_opens_no_listener(start: Any) -> None:
         ):
             writer.write(LIST_GROUPS)
             await until(lambda: LIST_GROUPS in cluster.received)
-            draining = asyncio.create_task(gate.drain(1))
+            draining = asyncio.create_task(gate.drain(WAIT_SECONDS))
             await asyncio.sleep(0.05)
             assert not draining.done()
             address = Address("127.0.0.1", cluster.port)
@@ -237,6 +237,8 @@ def test_a_gateway_that_drains_opens_no_listener(start: Any) -> None:
             with pytest.raises(ConnectionRefusedError):
                 async with client(gate.listen.port + 3):
                     pass
+            assert not draining.done()
+            writer.transport.abort()
             await draining
 
     run(scene())

@@ -51,6 +51,7 @@ def _reloader(gate: Gateway, bootstrap: str, named: Path) -> Reloader:
 async def _following(named: Path) -> AsyncIterator[tuple[Gateway, Reloader]]:
     """Run a gateway that reads an options file, and reads it again when it has changed."""
     async with stub_cluster((1, "", 0)) as cluster, gateway(cluster.address, Gateway) as gate:
+        await until(lambda: gate.monitor.reach.answered)
         options = _reloader(gate, cluster.address, named)
         gate.process.spawn(options.watch_file())
         yield gate, options

@@ -16,7 +16,7 @@ from proxy.net.listen import Binding
 from proxy.options import ConfigError
 from proxy.telemetry.access import admin_tls
 from proxy.telemetry.admin import MAX_CONNECTIONS, AdminEndpoint
-from tests.shell import BOTH_LOOPS, client, config, gateway, run, stub_broker, until
+from tests.shell import BOTH_LOOPS, WAIT_SECONDS, client, config, gateway, run, stub_broker, until
 from tests.tls.secured import Keys
 from tools.certificates import Pair
 
@@ -110,7 +110,11 @@ def _top(*arguments: str) -> asyncio.Future[int]:
     return asyncio.get_running_loop().run_in_executor(None, lambda: main(["top", "--once", *arguments]))
 
 
-def test_top_reads_it(keys: Keys, capsys: pytest.CaptureFixture[str]) -> None:
+def test_top_reads_it(
+    keys: Keys, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asking, "RESPONSE_SECONDS", WAIT_SECONDS)
+
     async def scene() -> None:
         async with endpoint(keys.good) as (port, _):
             at = f"localhost:{port}"

@@ -13,6 +13,7 @@ from proxy.server.server import LIMIT
 from tests.server.test_supervisor import workers
 from tests.shell import (
     BOTH_LOOPS,
+    WAIT_SECONDS,
     ClosingGateway,
     WireGateway,
     client,
@@ -113,6 +114,7 @@ def test_a_handshake_that_takes_too_long_makes_room(
             assert await reader.read() == b""
             await until(lambda: not gate.server.handshakes)
             writer.close()
+            monkeypatch.setattr("proxy.net.tls.HANDSHAKE_SECONDS", WAIT_SECONDS)
             async with client(gate.listen.port, keys.trust(), "localhost"):
                 pass
 

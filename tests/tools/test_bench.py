@@ -387,7 +387,7 @@ class TestFloor:
             command = [sys.executable, "-m", "tools.bench.passthrough", f"{HOST}:{port}", target]
             with Proxy(command, port) as proxy:
                 server.accept()[0].close()  # the look whether it listens
-                with socket.create_connection((HOST, port), timeout=10) as client:
+                with socket.create_connection((HOST, port), timeout=30) as client:
                     client.sendall(b"early")
                     far, _ = server.accept()
                     with far:

@@ -128,7 +128,7 @@ def test_the_proxy_forwards_and_counts() -> None:
         with CountingProxy(listen, f"{HOST}:{broker.getsockname()[1]}") as proxy:
             proxy.ready()
             port = int(listen.rpartition(":")[2])
-            with socket.create_connection((HOST, port), timeout=10) as client:
+            with socket.create_connection((HOST, port), timeout=30) as client:
                 client.sendall(REQUESTS)
                 far, _ = broker.accept()
                 with far:
