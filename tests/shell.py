@@ -31,8 +31,9 @@ from proxy.server.process import Process
 from proxy.server.registry import BrokerRegistry
 from tools.kafka.ports import free_ports
 
-WAIT_SECONDS = 30.0
-"""The time limit of a test step, in seconds. It is long because the machine may be very busy."""
+WAIT_SECONDS = 60.0
+"""The time limit of a test step, in seconds. It is long because the machine may be very busy: a process then
+takes half a minute to start."""
 BROKERS = 12
 """Number of brokers. The ports for node ids below this number are free."""
 CHUNK = 65_536

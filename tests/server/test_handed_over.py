@@ -125,7 +125,11 @@ def test_each_counts_once_toward_the_limit(authority: Authority | None) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [1, OWNER])
-def test_a_worker_that_dies_takes_those_it_has_accepted_and_those_it_serves(number: int) -> None:
+def test_a_worker_that_dies_takes_those_it_has_accepted_and_those_it_serves(
+    number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("proxy.server.supervisor.HAND_OVER_SECONDS", WAIT_SECONDS)  # the next one starts late
+
     async def act() -> None:
         async with scene(None) as at:
             clients = await at.connected(["a.1", "a.2", "a.3", "a.4"])

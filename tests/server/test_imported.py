@@ -88,7 +88,6 @@ def imported(*options: str) -> tuple[set[str], int]:
     return set(modules.split()), threads
 
 
-@pytest.mark.slow
 def test_a_gateway_with_default_options_imports_little() -> None:
     modules, threads = imported()
     libraries = {name.partition(".")[0] for name in modules} - sys.stdlib_module_names - {"proxy"}

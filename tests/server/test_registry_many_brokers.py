@@ -238,7 +238,8 @@ def test_a_gateway_that_drains_opens_no_listener(start: Any) -> None:
                 async with client(gate.listen.port + 3):
                     pass
             assert not draining.done()
-            writer.transport.abort()
+            for broker in cluster.writers:
+                broker.transport.abort()
             await draining
 
     run(scene())

@@ -50,7 +50,7 @@ LIST_OFFSETS = 2
 
 @asynccontextmanager
 async def starting(
-    bootstrap: str, number: int = 2, *, within: float = WAIT_SECONDS, **options: str
+    bootstrap: str, number: int = 2, within: float = WAIT_SECONDS, /, **options: str
 ) -> AsyncIterator[Supervisor]:
     """Run a gateway with this number of workers.
 
@@ -71,10 +71,10 @@ async def starting(
 
 @asynccontextmanager
 async def workers(
-    bootstrap: str, number: int = 2, *, within: float = WAIT_SECONDS, **options: str
+    bootstrap: str, number: int = 2, within: float = WAIT_SECONDS, /, **options: str
 ) -> AsyncIterator[Supervisor]:
     """Run a gateway with this number of workers, and wait until all of them serve."""
-    async with starting(bootstrap, number, within=within, **options) as gate:
+    async with starting(bootstrap, number, within, **options) as gate:
         await ready(gate)
         yield gate
 
@@ -96,11 +96,11 @@ async def ask(ends: Ends, correlation_id: int = 7) -> bytes:
 
 @asynccontextmanager
 async def served(
-    number: int = 2, *, within: float = WAIT_SECONDS, **options: str
+    number: int = 2, within: float = WAIT_SECONDS, /, **options: str
 ) -> AsyncIterator[tuple[Supervisor, StubCluster]]:
     async with stub_cluster((1, "", 0)) as cluster:
         cluster.others = lambda message: message[-4:]
-        async with workers(cluster.address, number, within=within, **options) as gate:
+        async with workers(cluster.address, number, within, **options) as gate:
             yield gate, cluster
 
 
@@ -482,7 +482,7 @@ def test_a_certificate_that_breaks_keeps_only_new_workers_away(
 @pytest.mark.slow
 def test_a_worker_that_hangs_is_reported() -> None:
     async def scene() -> None:
-        async with served(within=0.5) as (gate, _):
+        async with served(2, 0.5) as (gate, _):
             pid = (await state(gate))["workers"][1]["pid"]
             os.kill(pid, signal.SIGSTOP)
             try:
