@@ -497,6 +497,7 @@ def test_any_other_response_in_a_session_is_the_cores(told: bytes, records: byte
     play.client(fetch(16, *THREE, correlation=8)).takes_broker()
     play.broker(told).takes_client()
     play.takes_broker()
+    play.client(fetch(16, *THREE, correlation=9)).takes_broker()
     play.connection.check_measured()
 
 

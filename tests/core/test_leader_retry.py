@@ -167,6 +167,7 @@ def test_records_that_are_there_do_not_wait_so_long() -> None:
     two.old.broker(told).to_broker(metadata_request(False))
     two.old.connection.retry.tick(HOLD_SECONDS)
     two.old.to_client(told)
+    two.leaders({1: (NEW, 5)}).new.nothing()  # it has waited no longer
 
 
 def test_responses_behind_a_held_one_wait_for_it() -> None:

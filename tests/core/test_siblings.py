@@ -139,6 +139,15 @@ def test_few_of_many_connections_are_looked_at(left: float, most: int) -> None:
     assert Stub.asked <= most
 
 
+def test_a_repeat_is_sent_behind_requests_that_do_not_wait() -> None:
+    two = Two()
+    for correlation in (8, 9):
+        beat = request(ApiKey.HEARTBEAT, 0, correlation)
+        two.new.client(beat).to_broker(beat)
+    two.fails((TOPIC, 0)).asks_leaders().leaders({0: (NEW, 5)})
+    two.new.to_broker(two.repeated((TOPIC, 0), max_wait_ms=0))
+
+
 @pytest.mark.parametrize(("used", "found"), [(7, True), (8, False)])
 def test_a_quiet_connection_is_preferred(used: int, found: bool) -> None:
     siblings, who = Siblings(), ClientIdentity("10.0.0.7", "c", b"")

@@ -24,7 +24,7 @@ SLOTS = 8
 GATEWAYS = 4
 CLIENTS = 4
 """The number of clients of each gateway. So there are twice as many clients as slots."""
-MINUTES = 8
+MINUTES = 6
 
 
 @dataclass
