@@ -44,9 +44,9 @@ CPU time to start.
 `tools.kafka.admin.Admin(address)` speaks to every broker from 1.0 to 4.3 over plain sockets:
 `create_topic(name, partitions=, replication=, assignment=, config=)`, `delete_topic(name)`,
 `add_partitions(name, total)`, `delete_records(name, {partition: offset})`,
-`alter_config(name, {key: value})`, `set_quota(client_id, {key: value})`,
-`move_leader(name, partition, node_id)`, `reorder_all(name, {partition: node_ids})`,
-`elect(name, {partition: node_id})`, `leaders(name)`, `topic_id(name)`, `offsets(name)`.
+`set_quota(client_id, {key: value})`, `move_leader(name, partition, node_id)`,
+`reorder_all(name, {partition: node_ids})`, `elect(name, {partition: node_id})`, `leaders(name)`,
+`topic_id(name)`, `offsets(name)`.
 
 `tools.kafka.ports.free_ports(count)` returns the first of `count` free ports in a row.
 """

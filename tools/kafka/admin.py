@@ -24,11 +24,10 @@ from tools.kafka.raw import (
     string,
 )
 
-CREATE_TOPICS, DELETE_TOPICS, DELETE_RECORDS, ALTER_CONFIGS, CREATE_PARTITIONS = 19, 20, 21, 33, 37
-ELECT_LEADERS, INCREMENTAL_ALTER_CONFIGS, ALTER_REASSIGNMENTS = 43, 44, 45
+CREATE_TOPICS, DELETE_TOPICS, DELETE_RECORDS, CREATE_PARTITIONS = 19, 20, 21, 37
+ELECT_LEADERS, ALTER_REASSIGNMENTS = 43, 45
 DESCRIBE_QUOTAS, ALTER_QUOTAS = 48, 49
 OFFSET_FETCH, FIND_COORDINATOR = 9, 10
-TOPIC_RESOURCE = 2
 NOT_LEADER, TOPIC_ALREADY_EXISTS, ELECTION_NOT_NEEDED = 6, 36, 84
 
 PATIENCE = 60.0
@@ -152,20 +151,6 @@ class Admin:
             starts[partition] = reader.int64()
             _check(f"delete records of {name}-{partition}", reader.int16())
         return starts
-
-    def alter_config(self, name: str, config: Mapping[str, object]) -> None:
-        """Change a topic's settings. Before 2.3, all other settings return to their defaults."""
-        incremental = INCREMENTAL_ALTER_CONFIGS in self._any().versions()
-        operation = b"\0" if incremental else b""  # 0: set
-        settings = [string(key) + operation + string(str(value)) for key, value in config.items()]
-        body = array([struct.pack(">b", TOPIC_RESOURCE) + string(name) + array(settings)]) + b"\0"
-        key = INCREMENTAL_ALTER_CONFIGS if incremental else ALTER_CONFIGS
-        reader = self._controller_call(key, 0, body)
-        reader.int32()  # throttle
-        for _ in range(reader.int32()):
-            _check(f"configure {name}", reader.int16(), reader.string())
-            reader.int8()
-            reader.string()
 
     def set_quota(self, client_id: str | None, quota: Mapping[str, float | None]) -> None:
         """Set the quotas of a client id, for example `{"consumer_byte_rate": 50_000}`.

@@ -224,11 +224,6 @@ class BodyReader:
         length = self.uvarint()
         return None if length == 0 else self.read(length - 1).decode()
 
-    def compact_blob(self) -> bytes | None:
-        """Read (nullable) bytes of a flexible message."""
-        length = self.uvarint()
-        return None if length == 0 else self.read(length - 1)
-
     def tags(self) -> dict[int, bytes]:
         """Read the tags at the end of a structure. Return them by number."""
         return {self.uvarint(): self.read(self.uvarint()) for _ in range(self.uvarint())}

@@ -227,7 +227,6 @@ class _SoakRun:
         )
         self._began = time.monotonic()
         self._said = 0.0
-        self._churned = False
         self._pool = ThreadPoolExecutor(len(self._sources) + 2)
 
     def close(self) -> None:
