@@ -18,7 +18,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     Raises:
         pytest.UsageError: a line of `chosen.txt` is no test. Only a run of all tests can tell.
     """
-    found = set()
+    found: set[str] = set()
     for item in items:
         if _HERE in item.path.parents:
             item.add_marker(pytest.mark.integration)
