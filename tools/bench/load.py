@@ -76,8 +76,7 @@ def fill(options: argparse.Namespace) -> Result:
         while True:
             try:
                 # 500 records in a row go to one partition, so that batches are full.
-                key = b"%d" % chance.randrange(options.keys) if options.keys else None
-                producer.produce(topic, value, key=key, partition=number // 500 % options.partitions)
+                producer.produce(topic, value, partition=number // 500 % options.partitions)
                 break
             except BufferError:
                 producer.poll(POLL)
@@ -115,18 +114,6 @@ def consume(options: argparse.Namespace) -> Result:
         "consumed": seen,
         "windows": {window: _percentiles(values) for window, values in latencies.items()},
     }
-
-
-def subscribe(options: argparse.Namespace) -> Result:
-    """Consume topics as a member of a group until stopped. Begin with the earliest records."""
-    consumer = Consumer(_settings(options))
-    consumer.subscribe(options.topics)
-    _print_ready()
-    seen = 0
-    while not _stop_requested():
-        seen += len(consumer.consume(500, timeout=POLL))
-    consumer.close()
-    return {"consumed": seen}
 
 
 def slow(options: argparse.Namespace) -> Result:
@@ -244,7 +231,6 @@ _KINDS: Final[dict[str, Callable[[argparse.Namespace], Result]]] = {
     "produce": produce,
     "fill": fill,
     "consume": consume,
-    "subscribe": subscribe,
     "slow": slow,
     "single": single,
     "drain": drain,
