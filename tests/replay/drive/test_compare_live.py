@@ -102,6 +102,7 @@ def compare(capture: Path, capsys: pytest.CaptureFixture[str]) -> Compare:
     return comparing
 
 
+@pytest.mark.nightly
 def test_nothing_differs_at_the_captured_broker(compare: Compare, broker: Broker) -> None:
     code, found = compare(broker.address)
 
@@ -120,6 +121,7 @@ def test_nothing_differs_with_a_gateway_in_front(compare: Compare, gateway: Gate
     assert fetches["same"] == fetches["compared"] > 0
 
 
+@pytest.mark.nightly
 def test_nothing_differs_at_a_new_broker_with_the_same_records(compare: Compare, other: Broker) -> None:
     code, found = compare(other.address)
 
@@ -128,6 +130,7 @@ def test_nothing_differs_at_a_new_broker_with_the_same_records(compare: Compare,
     assert fetches["same"] == fetches["compared"] > 0
 
 
+@pytest.mark.nightly
 def test_a_missing_topic_is_found(compare: Compare, other: Broker) -> None:
     with Admin(other.address) as admin:
         admin.delete_topic(TOPICS[1])

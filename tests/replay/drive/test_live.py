@@ -95,6 +95,7 @@ def test_the_saving_is_measured_beside_a_direct_run(
     assert saving["saved_ratio"] > 0.95
 
 
+@pytest.mark.nightly
 def test_sessions_of_a_java_client_are_the_targets_own(
     drive: Drive, broker: Broker, gateway: GatewayProcess
 ) -> None:
@@ -110,6 +111,7 @@ def test_sessions_of_a_java_client_are_the_targets_own(
     assert {row["api"] for row in report["left_out"]}.isdisjoint({"Fetch"})
 
 
+@pytest.mark.nightly
 def test_missing_topics_are_created(drive: Drive, broker: Broker, tmp_path: Path) -> None:
     """A missing topic is created with the captured number of partitions.
 
@@ -125,6 +127,7 @@ def test_missing_topics_are_created(drive: Drive, broker: Broker, tmp_path: Path
     assert (played["sent"], played["errors"], played["partition_errors"]) == (322, {}, {})
 
 
+@pytest.mark.nightly
 def test_errors_of_groups_are_told(drive: Drive, broker: Broker) -> None:
     """The report shows the errors of group requests if the target does not know the group member."""
     groups = "JoinGroup,SyncGroup,Heartbeat,LeaveGroup,OffsetCommit"
@@ -137,6 +140,7 @@ def test_errors_of_groups_are_told(drive: Drive, broker: Broker) -> None:
     assert not any(row["unreadable"] for row in report["figures"])
 
 
+@pytest.mark.nightly
 def test_every_client_at_once(drive: Drive, broker: Broker) -> None:
     report = drive("many-clients-any", "--target", broker.address)
 

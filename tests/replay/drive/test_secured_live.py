@@ -4,6 +4,7 @@ import argparse
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -112,8 +113,17 @@ WARNING = (
 )
 
 
-@pytest.mark.parametrize("protocol", ["SASL_SSL", "SASL_PLAINTEXT"])
-@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
+@pytest.mark.parametrize(
+    ("protocol", "mechanism"),
+    [
+        ("SASL_SSL", "SCRAM-SHA-512"),
+        *(
+            pytest.param(*case, marks=pytest.mark.nightly)
+            for case in product(["SASL_SSL", "SASL_PLAINTEXT"], ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
+            if case != ("SASL_SSL", "SCRAM-SHA-512")
+        ),
+    ],
+)
 def test_every_mechanism_with_and_without_tls(
     drive: Drive, secured: Secured, protocol: str, mechanism: str
 ) -> None:
@@ -127,6 +137,7 @@ def test_every_mechanism_with_and_without_tls(
     played(out)
 
 
+@pytest.mark.nightly
 def test_a_client_certificate(drive: Drive, secured: Secured) -> None:
     pair = secured.ca.sign("client")
     options = ["--security-protocol", "SSL", "--broker-tls-ca", str(secured.ca.file)]
@@ -154,6 +165,7 @@ def test_a_login_that_ends_is_made_again_in_time(drive: Drive, secured: Secured)
     assert played(out)["lost"] == {"target": 0}
 
 
+@pytest.mark.nightly
 def test_a_gateway_in_plain_text_beside_its_broker_with_tls(drive: Drive, secured: Secured) -> None:
     tls = ("--broker-tls", "on", "--broker-tls-ca", str(secured.ca.file))
     login = ["--sasl-mechanism", "SCRAM-SHA-512", "--sasl-username", USER]

@@ -18,6 +18,7 @@ ROOT: Final = Path(__file__).parents[4]
 CONNECTIONS: Final = int(os.environ.get("MANY_CONNECTIONS", "1000000"))
 
 
+@pytest.mark.nightly
 @pytest.mark.integration
 def test_the_driver_gets_what_the_report_shows(spark: SparkSession) -> None:
     found = collected(parts_of(many_connections(spark, 1000, 4), 4), 4)

@@ -1,43 +1,27 @@
 """Tests of the table for people: the queries of docs/reference/duckdb.md give the results shown there.
 
-They also check that the page explains all columns, and that the added columns have the right values.
+They also check that the added columns have the right values.
 """
 
 import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import duckdb
-import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from replay.measure.table import STORED, STORED_COLUMNS
 from tests.replay.measure.spark.measuring import CAPTURES, measured, work
+from tests.replay.measure.test_duckdb_page import PAGE
 from tests.replay.source.test_columns import rows
 from tests.replay.tables import measured as at_once
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.nightly]
 
 FIRST, SECOND = CAPTURES / "many-clients-any.pcap", CAPTURES / "aiokafka-rebalance.pcap"
-PAGE: Final = (Path(__file__).parents[4] / "docs" / "reference" / "duckdb.md").read_text(encoding="utf-8")
 VIEW, *QUESTIONS = re.findall(r"^```sql\n([\s\S]+?)^```\n(?:\n((?:\|.*\n)+))?", PAGE, re.MULTILINE)
-NESTED: Final = {
-    "summary": "field",
-    "summary.end": "field of `summary.end`",
-    "summary.topics": "field of an item of `summary.topics`",
-    "summary.over_time": "field of an item of `summary.over_time`",
-    "summary.sessions": "field of an item of `summary.sessions`",
-    "summary.limits": "field of a value of `summary.limits`",
-    "summary.starved": "field of an item of `summary.starved`",
-    "summary.floors": "field of a value of `summary.floors`",
-    "summary.sample": "field of an item of `summary.sample`",
-    "summary.zones": "field of `summary.zones`",
-    "file_counts": "field",
-}
-"""The nested columns, and how the page names their fields."""
 
 
 @pytest.fixture(scope="module")
@@ -67,43 +51,6 @@ def shown(asked: Any, query: str) -> str:
 @pytest.mark.parametrize(("query", "result"), QUESTIONS)
 def test_a_query_gives_the_result_on_the_page(asked: Any, query: str, result: str) -> None:
     assert shown(asked, query) == result
-
-
-def test_the_page_has_five_questions() -> None:
-    headings = re.findall(r"^## (.+)$", PAGE, re.MULTILINE)
-
-    assert [heading for heading in headings if heading.endswith("?")] == headings[:5]
-    assert len(QUESTIONS) == 6
-
-
-def test_the_page_explains_each_column(asked: Any) -> None:
-    types = {name: re.sub(r"\(.*\)", "", kind) for name, kind, *_ in asked.sql("DESCRIBE stored").fetchall()}
-    lines = [
-        f"| `{one.stored_name}` | {types[one.stored_name]} | {one.unit} | {one.meaning} |\n"
-        for one in STORED_COLUMNS
-    ]
-
-    assert types.keys() == set(STORED.names)
-    assert "".join(lines) in PAGE
-
-
-def fields(kind: pa.DataType) -> list[str]:
-    """Return the names of the fields of a struct, or of the structs in a list or in the values of a map."""
-    if pa.types.is_map(kind):
-        return fields(kind.item_type)
-    if pa.types.is_list(kind):
-        return fields(kind.value_type)
-    return [one.name for one in kind] if pa.types.is_struct(kind) else []
-
-
-def test_the_page_explains_each_field_of_nested_columns() -> None:
-    tables = re.findall(r"^\| (field.*?) \| unit \| meaning \|\n\|.*\n((?:\|.*\n)+)", PAGE, re.MULTILINE)
-    explained = [(heading, re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) for heading, table in tables]
-    kinds = {name: STORED.field(name).type for name in ("summary", "file_counts")}
-    kinds |= {f"summary.{one.name}": one.type for one in kinds["summary"] if fields(one.type)}
-
-    assert kinds.keys() == NESTED.keys()
-    assert explained == [(heading, fields(kinds[path])) for path, heading in NESTED.items()]
 
 
 def test_what_sessions_save_is_what_the_report_says(asked: Any) -> None:

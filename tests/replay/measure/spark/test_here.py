@@ -39,6 +39,7 @@ def test_it_equals_the_truth(name: str) -> None:
     assert_true(reported(found, RowFilter(policy="always")), name)
 
 
+@pytest.mark.nightly
 @pytest.mark.integration
 @pytest.mark.parametrize("filters", FILTERS)
 def test_it_equals_what_spark_measures(spark: SparkSession, filters: dict[str, Any]) -> None:

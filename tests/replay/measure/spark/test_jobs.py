@@ -43,6 +43,7 @@ def many(spark: SparkSession) -> Report:
     return measured(spark, work(capture("many-clients-any")))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", NAMES)
 def test_it_equals_the_truth(spark: SparkSession, name: str) -> None:
     report = measured(spark, work(capture(name), policy="always"))
@@ -67,6 +68,7 @@ def test_records_are_put_back_for_one_connection_at_a_time(tmp_path: Path) -> No
     )
 
 
+@pytest.mark.nightly
 def test_records_of_a_file_that_is_read_only_once_stay_out_of_the_shuffle(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -85,6 +87,7 @@ def test_records_of_a_file_that_is_read_only_once_stay_out_of_the_shuffle(
     assert 0 < kept[0] < all_bytes / 2
 
 
+@pytest.mark.nightly
 def test_one_connection_over_fifty_files_of_any_kind(spark: SparkSession, tmp_path: Path) -> None:
     whole = capture("librdkafka-100p")
     for number, part in enumerate(split(whole.read_bytes(), 50)):
@@ -98,6 +101,7 @@ def test_one_connection_over_fifty_files_of_any_kind(spark: SparkSession, tmp_pa
     assert counted(report) == counted(measured(spark, work(whole)))
 
 
+@pytest.mark.nightly
 def test_a_file_larger_than_a_share(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch, many: Report
 ) -> None:
@@ -116,6 +120,7 @@ def test_from_the_table_again_with_another_policy(spark: SparkSession, tmp_path:
     assert measured(spark, work(table=table, policy="always")) == always
 
 
+@pytest.mark.nightly
 def test_filters_mean_the_same_from_captures_and_from_the_table(
     spark: SparkSession, tmp_path: Path, many: Report
 ) -> None:
@@ -135,6 +140,7 @@ def test_filters_mean_the_same_from_captures_and_from_the_table(
         assert direct["by_topic"] == again["by_topic"]
 
 
+@pytest.mark.nightly
 def test_a_client_and_a_topic_are_picked_out(spark: SparkSession, many: Report) -> None:
     by_client = {row["client_id"]: row["fetch"] for row in many["by_client"]}
     kpy = measured(spark, work(capture("many-clients-any"), clients=frozenset({"kpy"})))
@@ -157,6 +163,7 @@ def test_what_can_not_be_read_is_told_beside_the_rest(spark: SparkSession, tmp_p
     assert report["fetch"] == measured(spark, work(good))["fetch"]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "name", ["many-clients-any", pytest.param("librdkafka-100p", marks=pytest.mark.soak)]
 )

@@ -38,7 +38,15 @@ def capture(tmp_path: Path) -> Path:
     return captured(tmp_path, *consumers, Consumer(client_id="other", port=4).fetch({0: records}))
 
 
-@pytest.mark.parametrize("chosen", [{}, {"topics": ["audit"]}, {"clients": ["billing-2", "other"]}], ids=str)
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        {},
+        pytest.param({"topics": ["audit"]}, marks=pytest.mark.nightly),
+        pytest.param({"clients": ["billing-2", "other"]}, marks=pytest.mark.nightly),
+    ],
+    ids=str,
+)
 def test_it_is_what_this_process_counts(spark: SparkSession, capture: Path, chosen: dict[str, Any]) -> None:
     told = on_spark(spark, capture, **chosen)
 
@@ -46,6 +54,7 @@ def test_it_is_what_this_process_counts(spark: SparkSession, capture: Path, chos
     assert told["cooperative"]["groups"][0]["hottest_key"] is not None
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("chosen", [{}, {"topics": ["audit"]}], ids=str)
 def test_a_table_has_no_key(
     spark: SparkSession, capture: Path, tmp_path: Path, chosen: dict[str, Any]

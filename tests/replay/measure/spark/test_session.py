@@ -199,6 +199,7 @@ def test_a_signal_ends_it_without_a_trace(tmp_path: Path, number: int, code: int
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.nightly
 @pytest.mark.integration
 @pytest.mark.parametrize(
     ("arguments", "told"),
@@ -242,6 +243,7 @@ def test_a_failure_of_spark_is_one_line_with_its_cause(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.nightly
 @pytest.mark.integration
 def test_spark_submit_chooses_the_master_and_prints_the_report(tmp_path: Path) -> None:
     script = tmp_path / "measure.py"

@@ -78,6 +78,7 @@ def test_a_capture_that_the_table_has_is_refused_under_any_name(
     assert sorted(table.rglob("*")) == before
 
 
+@pytest.mark.nightly
 def test_a_connection_over_two_runs_is_two_of_other_names(spark: SparkSession, tmp_path: Path) -> None:
     table = str(tmp_path / "table")
     for number, half in enumerate(split((CAPTURES / "java-100p.pcap").read_bytes(), 2)):
@@ -168,6 +169,7 @@ def test_a_table_of_an_earlier_release_is_read_and_copied_but_not_added_to(
         measured(spark, work(table=old, parquet=new))
 
 
+@pytest.mark.nightly
 def test_a_table_is_asked_in_sql(spark: SparkSession, written: Path) -> None:
     """The SQL queries in docs/reference/tables.md give correct results for a table."""
     spark.read.parquet(str(written)).createOrReplaceTempView("stored")
@@ -210,6 +212,7 @@ def test_a_table_is_asked_in_sql(spark: SparkSession, written: Path) -> None:
     assert latest
 
 
+@pytest.mark.nightly
 def test_the_name_of_a_table_is_no_pattern(spark: SparkSession, tmp_path: Path) -> None:
     """Spark takes the characters of patterns in a path for a pattern, but only when it reads."""
     table = tmp_path / "a b,c=1 {x}[2]*?"
@@ -219,6 +222,7 @@ def test_the_name_of_a_table_is_no_pattern(spark: SparkSession, tmp_path: Path) 
     assert plain(measured(spark, work(table=str(table)))) == plain(at_once("gateway", FIRST, SECOND))
 
 
+@pytest.mark.nightly
 def test_files_of_others_are_no_table(spark: SparkSession, tmp_path: Path) -> None:
     spark.range(3).write.parquet(str(tmp_path / "other"))
 

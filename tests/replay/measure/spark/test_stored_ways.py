@@ -20,7 +20,7 @@ from tests.replay.measure.spark.measuring import measured, work
 from tests.replay.measure.traffic import every_kind, traffic
 from tests.replay.tables import reported
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.nightly]
 
 WRITTEN: Mapping[str, dict[str, Any]] = {
     "cooperative": {"members": 4},

@@ -106,8 +106,10 @@ INPUTS: dict[str, Callable[[Path], Work]] = {
 }
 HERE: Final = frozenset({"always", "several", "damaged"})
 """What `make test` measures without Spark; `make test-all` measures all inputs."""
-ON_SPARK: Final = frozenset({"captures", "several", "damaged", "TLS", "cooperative"})
+ON_SPARK: Final = frozenset({"several", "damaged", "TLS"})
 """What `make test` measures on Spark, too. The others differ in how a task reads or filters."""
+NIGHTLY: Final = frozenset({"captures", "cooperative"})
+"""What `make test-all` measures on Spark, too."""
 
 
 def plain(asked: Work) -> Work:
@@ -134,7 +136,12 @@ def test_here_references_change_nothing(tmp_path: Path, name: str) -> None:
 @pytest.mark.integration
 @pytest.mark.parametrize(
     "name",
-    [name if name in ON_SPARK else pytest.param(name, marks=pytest.mark.soak) for name in INPUTS],
+    [
+        name
+        if name in ON_SPARK
+        else pytest.param(name, marks=pytest.mark.nightly if name in NIGHTLY else pytest.mark.soak)
+        for name in INPUTS
+    ],
 )
 def test_on_spark_references_change_nothing(spark: SparkSession, tmp_path: Path, name: str) -> None:
     asked = INPUTS[name](tmp_path)
@@ -149,6 +156,7 @@ def test_on_spark_the_payload_itself_changes_nothing(spark: SparkSession, tmp_pa
     assert json.dumps(measured(spark, plain(asked))) == here(asked)
 
 
+@pytest.mark.nightly
 @pytest.mark.integration
 @pytest.mark.parametrize("name", ["several", pytest.param("damaged", marks=pytest.mark.soak)])
 def test_the_stored_table_is_the_same(spark: SparkSession, tmp_path: Path, name: str) -> None:
