@@ -25,6 +25,7 @@ from proxy.telemetry.totals import BROKER_FETCHES
 from proxy.telemetry.unanswered import Unanswered
 from proxy.telemetry.zones import BECAME, RETURNS, WHAT, RackReadFigures, Zones
 from replay import cli
+from replay.report.model import Report
 
 FOLDER: Final = Path(__file__).parent
 CAPTURES: Final = sorted((FOLDER.parents[1] / "captures").glob("*.pcap"))
@@ -44,6 +45,12 @@ def measured(capture: Path) -> str:
     with redirect_stdout(said), redirect_stderr(io.StringIO()):
         assert cli.main(["measure", str(capture), "--json"]) in {0, 3}
     return said.getvalue()
+
+
+def kept(capture: Path) -> Report:
+    """Return the golden report of a capture, for tests that need not measure it again."""
+    found: Report = json.loads((FOLDER / f"{capture.stem}.json").read_text())
+    return found
 
 
 def metrics(of: Account | None = None) -> str:

@@ -40,6 +40,14 @@ def ids(broker: ModelBroker, frame: bytes) -> bytes:
     return frame
 
 
+def polling(*times: int) -> Capture:
+    """Return the capture of a client that fetches t-0 at these times, in milliseconds."""
+    capture = Capture(model())
+    for at in times:
+        capture.say(fetch(11, ("t", 0)), at)
+    return capture
+
+
 async def play(served: Served, captured: Script, **options: object) -> DriveReport:
     told = PlayOptions(target=served.address, speed=None)
     return await drive(captured, replace(told, **options), lambda _done, _all: None, [])  # type: ignore[arg-type]  # fields of Options
@@ -218,9 +226,7 @@ async def test_offsets_are_asked_for(policy: OffsetPolicy, expected: int) -> Non
 
 
 async def test_copies_and_rounds_multiply() -> None:
-    capture = Capture(model())
-    capture.say(fetch(11, ("t", 0)), 0)
-    capture.say(fetch(11, ("t", 0)), 1)
+    capture = polling(0, 1)
     async with serving(model()) as served:
         report = await play(served, script(capture), connections=3, loop=2)
 
@@ -229,8 +235,7 @@ async def test_copies_and_rounds_multiply() -> None:
 
 
 async def test_each_copy_has_client_and_group_ids_of_its_own() -> None:
-    capture = Capture(model())
-    capture.say(fetch(11, ("t", 0)), 0)
+    capture = polling(0)
     capture.say(request(ApiKey.HEARTBEAT, 4, raw.compact_string("billing") + bytes(7)), 1, answered=False)
     async with serving(model()) as served:
         served.versions[ApiKey.HEARTBEAT] = (0, 4)
@@ -379,9 +384,7 @@ async def test_a_connection_that_breaks_is_opened_again_and_reported() -> None:
 
 
 async def test_a_target_that_answers_before_it_closes_is_not_given_up() -> None:
-    capture = Capture(model())
-    for number in range(12):
-        capture.say(fetch(11, ("t", 0)), number * 10)
+    capture = polling(*range(0, 120, 10))
     async with serving(model()) as served:
         served.closes_after = ApiKey.FETCH
         report = await play(served, script(capture), rate=200.0)
@@ -391,9 +394,7 @@ async def test_a_target_that_answers_before_it_closes_is_not_given_up() -> None:
 
 
 async def test_a_target_that_closes_every_connection_is_given_up() -> None:
-    capture = Capture(model())
-    for number in range(20):
-        capture.say(fetch(11, ("t", 0)), number * 10)
+    capture = polling(*range(0, 200, 10))
     async with serving(model()) as served:
         served.hang_up = lambda frame: unpack_from(">h", frame)[0] == ApiKey.FETCH
         report = await play(served, script(capture))
@@ -405,10 +406,7 @@ async def test_a_target_that_closes_every_connection_is_given_up() -> None:
 
 async def test_a_broker_that_stops_responding_ends_the_run() -> None:
     """If a broker no longer responds, the run ends after the timeout, not when the next request is due."""
-    capture = Capture(model())
-    capture.say(fetch(11, ("t", 0)), 0)
-    capture.say(fetch(11, ("t", 0)), 1)
-    capture.say(fetch(11, ("t", 0)), 3_600_000)
+    capture = polling(0, 1, 3_600_000)
     async with serving(model()) as served:
         served.mute = lambda frame: len(fetches(served)) == 2
         report = await play(served, script(capture), speed=1.0, access=Access(timeout=2), max_wait=0)
@@ -436,8 +434,7 @@ async def test_a_connection_without_a_response_does_not_end_the_others() -> None
 
 
 async def test_a_fetch_may_take_its_max_wait_more() -> None:
-    capture = Capture(model())
-    capture.say(fetch(11, ("t", 0)), 0)
+    capture = polling(0)
     capture.say(fetch(11, ("t", 0)), 100, 0.1)
     async with serving(model()) as served:
         served.held_until = 2
@@ -474,9 +471,7 @@ async def test_two_sides_get_the_same_requests_in_turns() -> None:
 
 
 async def test_after_its_time_nothing_is_sent_any_more() -> None:
-    capture = Capture(model())
-    capture.say(fetch(11, ("t", 0)), 0)
-    capture.say(fetch(11, ("t", 0)), 3_600_000)
+    capture = polling(0, 3_600_000)
     async with serving(model()) as served:
         report = await play(served, script(capture), speed=1.0, duration=0.05)
 
@@ -485,9 +480,7 @@ async def test_after_its_time_nothing_is_sent_any_more() -> None:
 
 
 async def test_an_interrupt_ends_it_with_what_was_played() -> None:
-    capture = Capture(model())
-    capture.say(fetch(11, ("t", 0)), 0)
-    capture.say(fetch(11, ("t", 0)), 3_600_000)
+    capture = polling(0, 3_600_000)
     async with serving(model()) as served:
         loop = asyncio.get_running_loop()
         loop.call_later(0.2, os.kill, os.getpid(), signal.SIGINT)
@@ -497,8 +490,7 @@ async def test_an_interrupt_ends_it_with_what_was_played() -> None:
 
 
 async def test_a_target_that_is_not_there_is_reported_in_one_line() -> None:
-    capture = Capture(model())
-    capture.say(fetch(11, ("t", 0)), 0)
+    capture = polling(0)
 
     options = PlayOptions(target=Address("127.0.0.1", 1))
     with pytest.raises(TargetError, match=r"^--target 127\.0\.0\.1:1: Connection refused$"):
@@ -524,8 +516,7 @@ async def test_a_target_that_is_no_broker_is_reported_in_one_line(response: byte
         writer.write(response)
         writer.close()
 
-    capture = Capture(model())
-    capture.say(fetch(11, ("t", 0)), 0)
+    capture = polling(0)
     server = await asyncio.start_server(client, "127.0.0.1", 0)
     async with server:
         host, port = server.sockets[0].getsockname()
@@ -538,8 +529,7 @@ async def test_a_target_that_is_no_broker_is_reported_in_one_line(response: byte
 
 async def test_overrides_reach_the_target_and_progress_is_reported() -> None:
     told: Counter[tuple[int, int]] = Counter()
-    capture = Capture(model())
-    capture.say(fetch(11, ("t", 0)), 0)
+    capture = polling(0)
     async with serving(model()) as served:
         options = PlayOptions(target=served.address, speed=None, max_wait=0, min_bytes=9, rate=1000.0)
         await drive(script(capture), options, lambda done, total: told.update([(done, total)]), [])

@@ -8,7 +8,7 @@ import pytest
 from replay.capture.kafka.both_sides import MOST, SAMPLED, Sample, Sampled, busiest, pairs
 from replay.capture.kafka.exchange import Exchange
 from replay.report.model import actual_bytes
-from tests.replay.tables import CAPTURES, measured
+from tests.golden.made import CAPTURES, kept
 
 SECOND = 1_000_000_000
 
@@ -128,9 +128,9 @@ GATEWAYS = {
 and the address of the broker."""
 
 
-@pytest.mark.parametrize("path", sorted(CAPTURES.glob("*.pcap")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", CAPTURES, ids=lambda path: path.stem)
 def test_of_real_captures_only_those_of_a_gateway_have_both_sides(path: Path) -> None:
-    report = measured("gateway", path)
+    report = kept(path)
     sides = [(row["client_side"], row["broker_side"]) for row in report["both_sides"]]
 
     assert sides == ([GATEWAYS[path.stem]] if path.stem in GATEWAYS else [])

@@ -21,6 +21,7 @@ from replay.measure.report import About, report
 from replay.measure.rows import RowFilter
 from replay.measure.work import Work
 from replay.report.model import Filters, Report
+from tests.replay.measure.shown import shown, shown_as_json
 from tests.replay.report import sample
 from tests.replay.tables import CAPTURES, NO_FILTERS, rows_of, single, table
 
@@ -95,110 +96,8 @@ def test_a_switch_that_is_neither_on_nor_off_is_named(capsys: pytest.CaptureFixt
     assert told in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("argv", "told"),
-    [
-        (["measure"], "the following arguments are required: FILE|GLOB|DIR|-"),
-        (["measure", "none.pcap"], "none.pcap: no such file"),
-        (["measure", CAPTURE, "--port", "70000"], "--port: 70000 is not a port"),
-        (
-            ["measure", CAPTURE, "--max-fetch-bytes", "10x"],
-            "--max-fetch-bytes: '10x' is not a size; give bytes",
-        ),
-        (["measure", CAPTURE, "--max-fetch-bytes", "0"], "--max-fetch-bytes: '0' must be at least 1 byte"),
-        (["measure", CAPTURE, "--fetch-min-bytes", "0"], "--fetch-min-bytes: '0' must be at least 1 byte"),
-        (
-            ["measure", CAPTURE, "--fetch-min-bytes", "2GiB"],
-            "--fetch-min-bytes: '2GiB' is too large: min_bytes",
-        ),
-        (["measure", CAPTURE, "--fetch-max-wait", "soon"], "--fetch-max-wait: 'soon' is not a time"),
-        (
-            ["measure", CAPTURE, "--fetch-max-wait", "0"],
-            "--fetch-max-wait: '0' must be above 0, and at most 5 s",
-        ),
-        (
-            ["measure", CAPTURE, "--fetch-max-wait", "500"],
-            "--fetch-max-wait: '500' must be above 0, and at most 5 s; a number without a unit is in seconds",
-        ),
-        (["measure", CAPTURE, "--host", "kafka"], "--host: kafka is not an address"),
-        (["measure", CAPTURE, "--price-per-gb", "nan"], "--price-per-gb: nan is not a price"),
-        (
-            ["measure", CAPTURE, "--price-per-gb", "1e308"],
-            "--price-per-gb: 1e308 is not a price such as 0.02 (0, or 1e-12 to 1e15)",
-        ),
-        (["measure", CAPTURE, "--price-per-gb", "1e-300"], "--price-per-gb: 1e-300 is not a price"),
-        (["measure", CAPTURE, "--price-per-gb", ""], "--price-per-gb: an empty text is not a price"),
-        (["measure", CAPTURE, "--price-per-gb", "1\n2"], "--price-per-gb: 1\\n2 is not a price"),
-        (["measure", CAPTURE, "--currency", " "], "--currency: an empty text is not a currency"),
-        (["measure", CAPTURE, "--currency", "\u202eUSD"], "--currency: \\u202eUSD is not a currency"),
-        (
-            ["measure", CAPTURE, "--broker-rack", "1"],
-            "--broker-rack: 1 is not ID=NAME, such as 1=us-east-1a;",
-        ),
-        (
-            ["measure", CAPTURE, "--currency", "USD"],
-            "--currency needs a price: --price-per-gb, --zone-price-per-gb or --sidecar-cost",
-        ),
-        (
-            ["measure", CAPTURE, "--sidecar-cost", "-3"],
-            "--sidecar-cost: -3 is not a price such as 0.02 (0, or",
-        ),
-        (
-            ["measure", CAPTURE, "--sidecar-cost", "cheap"],
-            "--sidecar-cost: cheap is not a price such as 0.02",
-        ),
-        (["measure", CAPTURE, "--sidecar-cost", "3"], "--sidecar-cost needs --price-per-gb X: the price of"),
-        (
-            ["measure", CAPTURE, "--sidecar-cost", "3", "--price-per-gb", "0.02"],
-            "--sidecar-cost needs --currency NAME, such as USD: the currency of all prices",
-        ),
-        (
-            ["measure", CAPTURE, "--zone-price-per-gb", "1", "--currency", "1 EUR"],
-            "--currency: 1 EUR is not a currency such as USD",
-        ),
-        (["measure", CAPTURE, "--zone-price-per-gb", "-1"], "--zone-price-per-gb: -1 is not a price such as"),
-        (["measure", CAPTURE, "--broker-rack", "kafka-1=a"], "--broker-rack: kafka-1=a is not ID=NAME"),
-        (["measure", CAPTURE, "--client-rack", "10.0.0.0/33=a"], "10.0.0.0/33=a is not CIDR=NAME, such as"),
-        (["measure", CAPTURE, "--client-rack", "10.0.0.0/8="], "--client-rack: 10.0.0.0/8= is not CIDR=NAME"),
-        (
-            ["measure", CAPTURE, "--client-rack", "10.0.0.0/8=\udcff"],
-            r"--client-rack: 10.0.0.0/8=\udcff: the name of the rack is not UTF-8",
-        ),
-        (["measure", CAPTURE, "--broker-rack", "1=\udcff"], r"1=\udcff: the name of the rack is not UTF-8"),
-        (["measure", CAPTURE, "--conf", "spark.ui.enabled"], "--conf: spark.ui.enabled is not KEY=VALUE"),
-        (["measure", CAPTURE, "--keylog", "none.log"], "--keylog none.log: No such file or directory"),
-        (["measure", CAPTURE, "--keylog", str(CAPTURES)], "captures: it is a directory; name a file"),
-        (["measure", CAPTURE, "--keylog", __file__], "test_command.py: no secrets in it; a key log has"),
-        (["measure", CAPTURE, "--conf", "x=y"], "--conf: x=y is not KEY=VALUE, such as spark."),
-        (["measure", CAPTURE, "--html", "/nowhere/at/all.html"], "--html /nowhere/at/all.html: there is no"),
-        (["measure", CAPTURE, "--html", str(CAPTURES)], "it is a directory; name a file"),
-        (["measure", CAPTURE, "--parquet", str(CAPTURES)], "the directory is not empty"),
-        (["measure", CAPTURE, "--parquet", CAPTURE], "it is a file; name a directory"),
-        (["measure", CAPTURE, "--parquet", "x", "--anonymize"], "--parquet writes the names"),
-        (["measure", CAPTURE, "--cooperative", "1"], "--cooperative: 1 is not a number of members (2 to 64)"),
-        (["measure", CAPTURE, "--cooperative", "9" * 5000], "9 is not a number of members (2 to 64)"),
-        (["measure", CAPTURE, "--port", "9" * 5000], "9 is not a port (1 to 65535)"),
-        (["measure", CAPTURE, "--port", "\u0663"], "--port: \u0663 is not a port (1 to 65535)"),
-        (["measure", CAPTURE, "--broker-rack", "9" * 5000 + "=a"], "9=a is not ID=NAME, such as"),
-        (["measure", CAPTURE, "--cooperative", "65"], "--cooperative: 65 is not a number of members"),
-        (["measure", CAPTURE, "--cooperative", "billing"], "--cooperative: billing is not a number"),
-        (["measure", CAPTURE, "--anonymize-key", "x" * 65], "--anonymize-key: a key has 1 to 64 bytes"),
-        (["measure", CAPTURE, "--anonymize-key", ""], "--anonymize-key: a key has 1 to 64 bytes"),
-        (["measure", CAPTURE, "--config", "/nowhere.toml"], "--config /nowhere.toml: No such file"),
-        (
-            ["measure", CAPTURE, "--polic=always"],
-            "arguments: --polic=always; did you mean --policy? See fetch",
-        ),
-        (["measure", CAPTURE, "--price", "0.02"], "--price 0.02; did you mean --price-per-gb? See"),
-        (["measure", CAPTURE, "--sidecar=3"], "--sidecar=3; did you mean --sidecar-cost? See"),
-        (["inspect", CAPTURE, "--jsn"], "--jsn; did you mean --json? See fetchgate replay inspect --help"),
-        (["drive", CAPTURE, "--targt", "a:1", "--target", "b:2"], "--targt a:1; did you mean --target? See"),
-        (["measure", CAPTURE, "--nonsense", "1"], "arguments: --nonsense 1; see fetchgate replay measure"),
-        (["nonsense"], "invalid choice: 'nonsense'"),
-        ([], "the following arguments are required: COMMAND"),
-    ],
-)
-def test_a_mistake_is_one_line(argv: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+def assert_one_line(argv: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Check that a command ends with code 2 and one line on stderr, with this text in it."""
     try:
         code = cli.main(argv)
     except SystemExit as left:
@@ -210,19 +109,116 @@ def test_a_mistake_is_one_line(argv: list[str], told: str, capsys: pytest.Captur
     assert told in err
 
 
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--port", "70000"], "--port: 70000 is not a port"),
+        (["--max-fetch-bytes", "10x"], "--max-fetch-bytes: '10x' is not a size; give bytes"),
+        (["--max-fetch-bytes", "0"], "--max-fetch-bytes: '0' must be at least 1 byte"),
+        (["--fetch-min-bytes", "0"], "--fetch-min-bytes: '0' must be at least 1 byte"),
+        (["--fetch-min-bytes", "2GiB"], "--fetch-min-bytes: '2GiB' is too large: min_bytes"),
+        (["--fetch-max-wait", "soon"], "--fetch-max-wait: 'soon' is not a time"),
+        (["--fetch-max-wait", "0"], "--fetch-max-wait: '0' must be above 0, and at most 5 s"),
+        (
+            ["--fetch-max-wait", "500"],
+            "--fetch-max-wait: '500' must be above 0, and at most 5 s; a number without a unit is in seconds",
+        ),
+        (["--host", "kafka"], "--host: kafka is not an address"),
+        (["--price-per-gb", "nan"], "--price-per-gb: nan is not a price"),
+        (
+            ["--price-per-gb", "1e308"],
+            "--price-per-gb: 1e308 is not a price such as 0.02 (0, or 1e-12 to 1e15)",
+        ),
+        (["--price-per-gb", "1e-300"], "--price-per-gb: 1e-300 is not a price"),
+        (["--price-per-gb", ""], "--price-per-gb: an empty text is not a price"),
+        (["--price-per-gb", "1\n2"], "--price-per-gb: 1\\n2 is not a price"),
+        (["--currency", " "], "--currency: an empty text is not a currency"),
+        (["--currency", "\u202eUSD"], "--currency: \\u202eUSD is not a currency"),
+        (["--broker-rack", "1"], "--broker-rack: 1 is not ID=NAME, such as 1=us-east-1a;"),
+        (
+            ["--currency", "USD"],
+            "--currency needs a price: --price-per-gb, --zone-price-per-gb or --sidecar-cost",
+        ),
+        (["--sidecar-cost", "-3"], "--sidecar-cost: -3 is not a price such as 0.02 (0, or"),
+        (["--sidecar-cost", "cheap"], "--sidecar-cost: cheap is not a price such as 0.02"),
+        (["--sidecar-cost", "3"], "--sidecar-cost needs --price-per-gb X: the price of"),
+        (
+            ["--sidecar-cost", "3", "--price-per-gb", "0.02"],
+            "--sidecar-cost needs --currency NAME, such as USD: the currency of all prices",
+        ),
+        (
+            ["--zone-price-per-gb", "1", "--currency", "1 EUR"],
+            "--currency: 1 EUR is not a currency such as USD",
+        ),
+        (["--zone-price-per-gb", "-1"], "--zone-price-per-gb: -1 is not a price such as"),
+        (["--broker-rack", "kafka-1=a"], "--broker-rack: kafka-1=a is not ID=NAME"),
+        (["--client-rack", "10.0.0.0/33=a"], "10.0.0.0/33=a is not CIDR=NAME, such as"),
+        (["--client-rack", "10.0.0.0/8="], "--client-rack: 10.0.0.0/8= is not CIDR=NAME"),
+        (
+            ["--client-rack", "10.0.0.0/8=\udcff"],
+            r"--client-rack: 10.0.0.0/8=\udcff: the name of the rack is not UTF-8",
+        ),
+        (["--broker-rack", "1=\udcff"], r"1=\udcff: the name of the rack is not UTF-8"),
+        (["--conf", "spark.ui.enabled"], "--conf: spark.ui.enabled is not KEY=VALUE"),
+        (["--keylog", "none.log"], "--keylog none.log: No such file or directory"),
+        (["--keylog", str(CAPTURES)], "captures: it is a directory; name a file"),
+        (["--keylog", __file__], "test_command.py: no secrets in it; a key log has"),
+        (["--conf", "x=y"], "--conf: x=y is not KEY=VALUE, such as spark."),
+        (["--html", "/nowhere/at/all.html"], "--html /nowhere/at/all.html: there is no"),
+        (["--html", str(CAPTURES)], "it is a directory; name a file"),
+        (["--parquet", str(CAPTURES)], "the directory is not empty"),
+        (["--parquet", CAPTURE], "it is a file; name a directory"),
+        (["--parquet", "x", "--anonymize"], "--parquet writes the names"),
+        (["--cooperative", "1"], "--cooperative: 1 is not a number of members (2 to 64)"),
+        (["--cooperative", "9" * 5000], "9 is not a number of members (2 to 64)"),
+        (["--port", "9" * 5000], "9 is not a port (1 to 65535)"),
+        (["--port", "\u0663"], "--port: \u0663 is not a port (1 to 65535)"),
+        (["--broker-rack", "9" * 5000 + "=a"], "9=a is not ID=NAME, such as"),
+        (["--cooperative", "65"], "--cooperative: 65 is not a number of members"),
+        (["--cooperative", "billing"], "--cooperative: billing is not a number"),
+        (["--anonymize-key", "x" * 65], "--anonymize-key: a key has 1 to 64 bytes"),
+        (["--anonymize-key", ""], "--anonymize-key: a key has 1 to 64 bytes"),
+        (["--config", "/nowhere.toml"], "--config /nowhere.toml: No such file"),
+        (["--polic=always"], "arguments: --polic=always; did you mean --policy? See fetch"),
+        (["--price", "0.02"], "--price 0.02; did you mean --price-per-gb? See"),
+        (["--sidecar=3"], "--sidecar=3; did you mean --sidecar-cost? See"),
+        (["--nonsense", "1"], "arguments: --nonsense 1; see fetchgate replay measure"),
+    ],
+)
+def test_a_mistake_is_one_line(options: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert_one_line(["measure", CAPTURE, *options], told, capsys)
+
+
+@pytest.mark.parametrize(
+    ("argv", "told"),
+    [
+        (["measure"], "the following arguments are required: FILE|GLOB|DIR|-"),
+        (["measure", "none.pcap"], "none.pcap: no such file"),
+        (["inspect", CAPTURE, "--jsn"], "--jsn; did you mean --json? See fetchgate replay inspect --help"),
+        (["drive", CAPTURE, "--targt", "a:1", "--target", "b:2"], "--targt a:1; did you mean --target? See"),
+        (["nonsense"], "invalid choice: 'nonsense'"),
+        ([], "the following arguments are required: COMMAND"),
+    ],
+)
+def test_a_mistake_of_any_command_is_one_line(
+    argv: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert_one_line(argv, told, capsys)
+
+
 @pytest.mark.parametrize("option", ["--csv", "--html", "--parquet", "--keylog"])
 def test_a_path_that_the_system_refuses_is_told_with_its_option(
     option: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     long = "x" * 300
 
-    test_a_mistake_is_one_line(["measure", CAPTURE, option, long], f"{option} {long}: File name too", capsys)
+    assert_one_line(["measure", CAPTURE, option, long], f"{option} {long}: File name too", capsys)
 
 
 def test_a_table_with_a_name_that_is_not_utf_8_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     name = os.fsdecode(b"table\xff")
 
-    test_a_mistake_is_one_line(
+    assert_one_line(
         ["measure", CAPTURE, "--parquet", name], "the name is not UTF-8; name another directory", capsys
     )
 
@@ -578,41 +574,31 @@ def test_a_saving_that_can_not_be_told_is_no_success(monkeypatch: pytest.MonkeyP
     assert written(monkeypatch, result=cut) == 3
 
 
-def test_a_price_between_zones_without_a_rack_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["measure", CAPTURE, "--zone-price-per-gb", "0.01", "--json"]) == 0
-    said = capsys.readouterr()
+def test_a_price_between_zones_without_a_rack_is_said() -> None:
+    asked = CAPTURE, "--zone-price-per-gb", "0.01"
     assert (
         "--zone-price-per-gb: no rack is known, so no bytes between zones can be counted; name racks with"
-        in said.err
-    )
-    assert "zones" not in json.loads(said.out)
+    ) in shown(*asked).err
+    assert "zones" not in shown_as_json(*asked)
 
 
-def test_a_price_between_zones_without_a_known_zone_is_no_cost_of_nothing(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    page = tmp_path / "report.html"
-    named = [CAPTURE, "--client-rack", "127.0.0.1=b", "--zone-price-per-gb", "2", "--currency", "EUR"]
-    assert cli.main(["measure", *named, "--html", str(page)]) == 0
-    said = capsys.readouterr()
+def test_a_price_between_zones_without_a_known_zone_is_no_cost_of_nothing() -> None:
+    asked = CAPTURE, "--client-rack", "127.0.0.1=b", "--zone-price-per-gb", "2", "--currency", "EUR"
+    found = shown(*asked)
     assert (
-        "--zone-price-per-gb: no bytes have a known zone at both ends, so their cost is not known" in said.err
-    )
-    html = page.read_text(encoding="utf-8").replace("\N{NO-BREAK SPACE}", " ")
-    for text in (" ".join(said.out.split()), html):
+        "--zone-price-per-gb: no bytes have a known zone at both ends, so their cost is not known"
+    ) in found.err
+    for text in found.both:
         assert (
             "The cost of bytes between zones is not known: no bytes have a known zone at both ends." in text
         )
         assert "0.00 EUR" not in text
-    assert cli.main(["measure", *named, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["zones"]["money"]["cost_per_month"] is None
+    assert shown_as_json(*asked)["zones"]["money"]["cost_per_month"] is None
 
 
-def test_zones_have_a_price(capsys: pytest.CaptureFixture[str]) -> None:
-    named = ["--broker-rack", "1=a", "--client-rack", "127.0.0.1=b"]
-    priced = ["--zone-price-per-gb", "2", "--currency", "EUR"]
-    assert cli.main(["measure", CAPTURE, *named, *priced, "--json"]) == 0
-    zones = json.loads(capsys.readouterr().out)["zones"]
+def test_zones_have_a_price() -> None:
+    named = "--broker-rack", "1=a", "--client-rack", "127.0.0.1=b"
+    zones = shown_as_json(CAPTURE, *named, "--zone-price-per-gb", "2", "--currency", "EUR")["zones"]
     pairs = {(row["from"], row["to"]): row["bytes"] for row in zones["pairs"]}
     money = zones["money"]
     assert (money["currency"], money["price_per_gb"]) == ("EUR", 2.0)

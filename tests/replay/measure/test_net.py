@@ -1,12 +1,12 @@
 """The net sum: what is saved, what sidecars cost, and what is left."""
 
-import json
 import re
 import struct
 from collections import Counter
 from fractions import Fraction
 from html import unescape
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -19,6 +19,7 @@ from replay.measure.zone_places import Zone
 from replay.report.decision import DailyRate, OwnSidecars
 from replay.report.model import Net, Report
 from replay.report.net import break_even, net_between_zones, net_explained, net_in_short, net_table
+from tests.replay.measure.shown import shown, shown_as_json
 from tests.replay.report import sample
 from tests.replay.tables import CAPTURES
 
@@ -42,10 +43,16 @@ C, D, E = ("c", "", 11), ("d", "", 11), ("e", "", 11)
 LOSES = AddressSums(connections=1, requests=10, saved_bytes=-5_000)
 
 
-def test_net_is_the_saving_less_a_sidecar_for_each_address_that_saves() -> None:
-    found = net({"a": SAVES, "b": SAVES, "c": SAVES_NOTHING, "d": LOSES}, RATE, 250.0)
-
+def net_of(*given: Any) -> Net:
+    """Return the net sum, which there must be."""
+    found = net(*given)
     assert found is not None
+    return found
+
+
+def test_net_is_the_saving_less_a_sidecar_for_each_address_that_saves() -> None:
+    found = net_of({"a": SAVES, "b": SAVES, "c": SAVES_NOTHING, "d": LOSES}, RATE, 250.0)
+
     assert (found["sidecars"], found["sidecars_that_pay"]) == (2, 2)
     assert (found["currency"], found["sidecar_cost_per_month"]) == ("EUR", 250.0)
     assert found["captured_seconds"] == 100.0
@@ -62,9 +69,8 @@ def test_net_is_the_saving_less_a_sidecar_for_each_address_that_saves() -> None:
 
 
 def test_services_alike_multiply_both_the_saving_and_the_cost() -> None:
-    found = net({"a": SAVES_LITTLE}, RATE, 1.0)
+    found = net_of({"a": SAVES_LITTLE}, RATE, 1.0)
 
-    assert found is not None
     rows = {row["services"]: row for row in found["services"]}
     assert list(rows) == [1, 20, 200]
     assert [row["sidecars"] for row in rows.values()] == [1, 20, 200]
@@ -81,9 +87,8 @@ def test_services_alike_multiply_both_the_saving_and_the_cost() -> None:
 )
 def test_each_sum_adds_up(saved: list[int], price: int, cost: int) -> None:
     addresses = {str(at): AddressSums(connections=1, saved_bytes=count) for at, count in enumerate(saved)}
-    found = net(addresses, DailyRate(seconds=60.0, price_per_gb=price / 1000), cost / 100)
+    found = net_of(addresses, DailyRate(seconds=60.0, price_per_gb=price / 1000), cost / 100)
 
-    assert found is not None
     gains = [count for count in saved if count > 0]
     month = Fraction(sum(gains) * price * 30 * 86_400, 10**12 * 60)
     assert found["sidecars"] == len(gains)
@@ -118,9 +123,8 @@ def test_needs_follow_from_connections_partitions_fetches_and_records() -> None:
 
 
 def test_the_largest_sidecar_is_the_one_with_most_cpu() -> None:
-    found = net({"a": SAVES_LITTLE, "b": SAVES, "c": SAVES_LITTLE}, RATE, 1.0)
+    found = net_of({"a": SAVES_LITTLE, "b": SAVES, "c": SAVES_LITTLE}, RATE, 1.0)
 
-    assert found is not None
     assert found["largest"] == need(SAVES, 100.0)
 
 
@@ -151,9 +155,8 @@ def test_a_cost_is_never_below_that_in_the_benchmarks(cost: float, row: str, col
     assert measured * 0.99 <= cost <= measured * 2, (cells, has_target)
 
 
-def test_an_address_adds_up_its_connections(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["measure", CAPTURE, *PRICES, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+def test_an_address_adds_up_its_connections() -> None:
+    found = shown_as_json(CAPTURE, *PRICES)
     one = found["modelled"]["net"]
 
     assert (one["sidecars"], one["currency"]) == (1, "USD")
@@ -165,35 +168,23 @@ def test_an_address_adds_up_its_connections(capsys: pytest.CaptureFixture[str]) 
     assert one["services"][0]["saved_per_month"] == found["decision"]["money_per_month"]
 
 
-def read(page: Path) -> str:
-    """Return a page with ordinary spaces before units."""
-    return page.read_text(encoding="utf-8").replace("\N{NO-BREAK SPACE}", " ")
+def test_the_net_sum_is_in_the_first_lines_and_in_a_table() -> None:
+    found = shown(CAPTURE, *PRICES)
 
-
-def test_the_net_sum_is_in_the_first_lines_and_in_a_table(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    page = tmp_path / "report.html"
-    assert cli.main(["measure", CAPTURE, *PRICES, "--html", str(page)]) == 0
-    text, html = capsys.readouterr().out, read(page)
-
-    line = (
-        "Net: 8.03 USD saved - 3.50 USD for 1 sidecar (one per client address) = 4.53 USD a month, 54.38 USD "
-        "a year."
-    )
-    assert line in " ".join(text.split())
-    assert line in html
-    for told in (text, html):
-        assert "Saved, cost and net, in USD (modelled)" in told
-        assert "10,875.38" in told
-        assert "a month is 30 days" in " ".join(told.split()).lower()
-    assert "8.03 of 9.18 USD a month at 0.02 USD per GB." in " ".join(text.split())
+    for text in found.both:
+        assert (
+            "Net: 8.03 USD saved - 3.50 USD for 1 sidecar (one per client address) = 4.53 USD a month, 54.38 "
+            "USD a year."
+        ) in text
+        assert "Saved, cost and net, in USD (modelled)" in text
+        assert "10,875.38" in text
+        assert "a month is 30 days" in text.lower()
+    assert "8.03 of 9.18 USD a month at 0.02 USD per GB." in found.text
 
 
 def test_clients_that_save_nothing_need_no_sidecar() -> None:
-    found = net({"a": SAVES_NOTHING}, RATE, 3.5)
+    found = net_of({"a": SAVES_NOTHING}, RATE, 3.5)
 
-    assert found is not None
     assert (found["sidecars"], found["largest"]) == (0, None)
     assert {row["cost_per_year"] for row in found["services"]} == {0.0}
     assert net_in_short(found) == "Net: sessions save nothing for any client here, so no sidecar is needed."
@@ -201,9 +192,8 @@ def test_clients_that_save_nothing_need_no_sidecar() -> None:
 
 
 def test_a_loss_is_said() -> None:
-    found = net({"a": SAVES_LITTLE, "b": SAVES_LITTLE}, RATE, 3.5)
+    found = net_of({"a": SAVES_LITTLE, "b": SAVES_LITTLE}, RATE, 3.5)
 
-    assert found is not None
     assert net_in_short(found) == (
         "Net: 0.03 EUR saved - 7.00 EUR for 2 sidecars (one per client address) = -6.97 EUR a month, -83.69 "
         "EUR a year: the cost is higher than the saving. Sidecars pay at more than 135.04 EUR per GB."
@@ -215,9 +205,8 @@ def test_a_loss_is_said() -> None:
 @given(st.integers(1, 10**12), st.integers(0, 10**6), st.integers(1, 10**4))
 def test_at_the_break_even_price_the_saving_is_the_cost(saved: int, price: int, cost: int) -> None:
     addresses = {"a": AddressSums(connections=1, saved_bytes=saved), "b": SAVES_LITTLE}
-    found = net(addresses, DailyRate(seconds=60.0, price_per_gb=price / 1000), cost / 100)
+    found = net_of(addresses, DailyRate(seconds=60.0, price_per_gb=price / 1000), cost / 100)
 
-    assert found is not None
     even = found["break_even_price_per_gb"]
     assert even is not None
     there = net(addresses, DailyRate(seconds=60.0, price_per_gb=even), cost / 100)
@@ -226,16 +215,14 @@ def test_at_the_break_even_price_the_saving_is_the_cost(saved: int, price: int, 
 
 
 def test_without_sidecars_there_is_no_break_even_price() -> None:
-    found = net({"a": SAVES_NOTHING}, RATE, 3.5)
+    found = net_of({"a": SAVES_NOTHING}, RATE, 3.5)
 
-    assert found is not None
     assert found["break_even_price_per_gb"] is None
 
 
 def test_a_price_of_nothing_has_a_break_even_price() -> None:
-    found = net({"a": SAVES}, DailyRate(seconds=100.0, price_per_gb=0.0, currency="EUR"), 2_592.0)
+    found = net_of({"a": SAVES}, DailyRate(seconds=100.0, price_per_gb=0.0, currency="EUR"), 2_592.0)
 
-    assert found is not None
     assert found["break_even_price_per_gb"] == pytest.approx(0.1)
     assert net_in_short(found).endswith(
         "the cost is higher than the saving. Sidecars pay at more than 0.1 EUR per GB."
@@ -253,9 +240,8 @@ def test_a_break_even_price_has_three_digits_and_never_looks_lower_than_it_is() 
 
 
 def test_sidecars_that_pay_are_counted_where_all_together_do_not() -> None:
-    found = net({"a": SAVES, "b": SAVES_LITTLE, "c": SAVES_LITTLE}, RATE, 12_000.0)
+    found = net_of({"a": SAVES, "b": SAVES_LITTLE, "c": SAVES_LITTLE}, RATE, 12_000.0)
 
-    assert found is not None
     assert (
         "1 of the 3 sidecars saves more than it costs. With sidecars only at a: 12,960.00 "
         "EUR saved - 12,000.00 EUR = 960.00 EUR a month, 11,520.00 EUR a year. Sidecars pay at more than"
@@ -263,9 +249,8 @@ def test_sidecars_that_pay_are_counted_where_all_together_do_not() -> None:
 
 
 def test_sidecars_that_pay_are_named_where_all_together_pay_too() -> None:
-    found = net({"b": SAVES_LITTLE, "a": SAVES, "c": SAVES}, RATE, 100.0)
+    found = net_of({"b": SAVES_LITTLE, "a": SAVES, "c": SAVES}, RATE, 100.0)
 
-    assert found is not None
     assert found["paying"] == {
         "addresses": ["a", "c"],
         "saved_per_month": 25_920.0,
@@ -281,16 +266,14 @@ def test_sidecars_that_pay_are_named_where_all_together_pay_too() -> None:
 
 @pytest.mark.parametrize("cost", [0.0, 15_000.0])
 def test_where_all_sidecars_pay_or_none_no_address_is_named(cost: float) -> None:
-    found = net({"a": SAVES, "b": SAVES}, RATE, cost)
+    found = net_of({"a": SAVES, "b": SAVES}, RATE, cost)
 
-    assert found is not None
     assert "sidecars only at" not in net_in_short(found)
 
 
 def test_at_most_three_addresses_are_named() -> None:
-    found = net({**dict.fromkeys("abcde", SAVES), "f": SAVES_LITTLE}, RATE, 100.0)
+    found = net_of({**dict.fromkeys("abcde", SAVES), "f": SAVES_LITTLE}, RATE, 100.0)
 
-    assert found is not None
     assert "With sidecars only at a, b, c and 2 more:" in net_in_short(found)
 
 
@@ -308,13 +291,10 @@ def test_clients_at_one_address_share_its_sidecar() -> None:
 
 
 @pytest.mark.parametrize("cost", ["3.50", "6"])
-def test_what_to_do_is_decided_by_client_address(
-    cost: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_what_to_do_is_decided_by_client_address(cost: str, tmp_path: Path) -> None:
     """At 3.50 both sidecars pay together, at 6 they do not. In both cases only the one of 10.0.0.1 pays."""
-    capture, page = at_two_addresses(Path(CAPTURE), tmp_path / "two.pcap"), tmp_path / "report.html"
-    assert cli.main(["measure", capture, *PRICES[:-1], cost, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    asked = at_two_addresses(Path(CAPTURE), tmp_path / "two.pcap"), *PRICES[:-1], cost
+    found = shown_as_json(*asked)
     net_sum = found["modelled"]["net"]
     assert (net_sum["services"][0]["net_per_month"] > 0) == (cost == "3.50")
     assert (net_sum["sidecars"], net_sum["sidecars_that_pay"]) == (2, 1)
@@ -323,11 +303,9 @@ def test_what_to_do_is_decided_by_client_address(
     assert [actions[client] for client in ("rdk", "kjs", "sarama")] == ["gateway"] * 3
     assert actions["kpy"] == "sidecar cost"
 
-    assert cli.main(["measure", capture, *PRICES[:-1], cost, "--html", str(page), "--anonymize"]) == 0
-    text, html = " ".join(capsys.readouterr().out.split()), read(page)
-    for told in (text, html):
-        assert "1 of the 2 sidecars saves more than it costs. With sidecars only at host-" in told
-        assert "10.0.0.1" not in told
+    for text in shown(*asked, "--anonymize").both:
+        assert "1 of the 2 sidecars saves more than it costs. With sidecars only at host-" in text
+        assert "10.0.0.1" not in text
 
 
 def at_two_addresses(capture: Path, to: Path) -> str:
@@ -366,9 +344,8 @@ def test_bytes_between_zones_have_a_sum_of_their_own() -> None:
     first = saving_between(ab=6 * 10**8, aa=3 * 10**8)
     first.add(saving_between(ab=2 * 10**8, xa=10**8))
     addresses = {"1": first, "2": saving_between(aa=8 * 10**8), "no sidecar": saving_between(ab=-(10**6))}
-    found = net(addresses, RATE, 500.0, zone_of)
+    found = net_of(addresses, RATE, 500.0, zone_of)
 
-    assert found is not None
     assert found["services"][0]["net_per_month"] == 25_920.0 - 1_000.0
     assert found["between_zones"] == {
         "saved_bytes": {"same": 11 * 10**8, "other": 8 * 10**8, "unknown": 10**8},
@@ -393,9 +370,8 @@ def test_bytes_between_zones_have_a_sum_of_their_own() -> None:
 
 
 def test_bytes_that_stay_in_their_zone_have_no_price_there() -> None:
-    found = net({"1": saving_between(aa=10**9)}, RATE, 500.0, zone_of)
+    found = net_of({"1": saving_between(aa=10**9)}, RATE, 500.0, zone_of)
 
-    assert found is not None
     assert net_between_zones(found) == (
         "Net if only bytes between zones cost money (0 B of 1.00 GB saved): 0.00 EUR saved - 500.00 EUR for "
         "1 sidecar (one per client address) = -500.00 EUR a month, -6,000.00 EUR a year: the cost is higher "
@@ -407,9 +383,8 @@ def test_bytes_that_stay_in_their_zone_have_no_price_there() -> None:
 def test_without_a_known_zone_there_is_no_sum_of_bytes_between_zones(
     addresses: dict[str, AddressSums],
 ) -> None:
-    found = net(addresses, RATE, 500.0, zone_of)
+    found = net_of(addresses, RATE, 500.0, zone_of)
 
-    assert found is not None
     assert found["between_zones"] is None
     assert net_between_zones(found) == net_between_zones(None) == ""
 
@@ -423,21 +398,15 @@ def test_without_a_known_zone_there_is_no_sum_of_bytes_between_zones(
         ([], None),
     ],
 )
-def test_racks_give_the_sum_of_bytes_between_zones(
-    racks: list[str], crossing: bool | None, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    page = tmp_path / "report.html"
-    racks = [*racks, "--client-rack", "127.0.0.0/8=a"] if racks else []
-    assert cli.main(["measure", CAPTURE, *PRICES, *racks, "--html", str(page)]) == 0
-    text, html = " ".join(capsys.readouterr().out.split()), read(page)
-    assert cli.main(["measure", CAPTURE, *PRICES, *racks, "--json"]) == 0
-    report = json.loads(capsys.readouterr().out)
+def test_racks_give_the_sum_of_bytes_between_zones(racks: list[str], crossing: bool | None) -> None:
+    asked = CAPTURE, *PRICES, *racks, *(["--client-rack", "127.0.0.0/8=a"] if racks else [])
+    report = shown_as_json(*asked)
     found, whole = report["modelled"]["net"]["between_zones"], report["fetch"]["saved_bytes"]
-    for told in (text, html):
-        assert ("Net if only bytes between zones cost money" in told) == (crossing is not None)
-        assert ("name the zones of clients with --client-rack" in told) == (not racks)
-        assert ("name the zones of brokers with --broker-rack" in told) == (bool(racks) and crossing is None)
-        assert "all clients at one address count as one" in told
+    for text in shown(*asked).both:
+        assert ("Net if only bytes between zones cost money" in text) == (crossing is not None)
+        assert ("name the zones of clients with --client-rack" in text) == (not racks)
+        assert ("name the zones of brokers with --broker-rack" in text) == (bool(racks) and crossing is None)
+        assert "all clients at one address count as one" in text
 
     if crossing is None:
         assert found is None
@@ -449,7 +418,7 @@ def test_racks_give_the_sum_of_bytes_between_zones(
 
 
 @pytest.mark.parametrize(
-    ("broker", "action", "told"),
+    ("broker", "action", "sentence"),
     [
         (
             "a",
@@ -463,65 +432,51 @@ def test_racks_give_the_sum_of_bytes_between_zones(
         ),
     ],
 )
-def test_what_to_do_is_decided_by_bytes_between_zones(
-    broker: str, action: str, told: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    page = tmp_path / "report.html"
-    racks = ["--broker-rack", f"127.0.0.0/8={broker}", "--client-rack", "127.0.0.0/8=a"]
-    assert cli.main(["measure", CAPTURE, *PRICES, *racks, "--json"]) == 0
-    rows = json.loads(capsys.readouterr().out)["decision"]["to_do"]
+def test_what_to_do_is_decided_by_bytes_between_zones(broker: str, action: str, sentence: str) -> None:
+    asked = CAPTURE, *PRICES, "--broker-rack", f"127.0.0.0/8={broker}", "--client-rack", "127.0.0.0/8=a"
+    rows = shown_as_json(*asked)["decision"]["to_do"]
     assert {row["action"] for row in rows} & {"gateway", "sidecar cost"} == {action}
     for row in rows:
         if row["action"] == action:
-            assert row["sentence"].startswith(told)
+            assert row["sentence"].startswith(sentence)
         assert "at your price." not in row["sentence"]
-    assert cli.main(["measure", CAPTURE, *PRICES, *racks, "--html", str(page)]) == 0
-    text, html = " ".join(capsys.readouterr().out.split()), read(page)
-    for shown in (text, html):
-        between = "8.03" if broker == "b" else "0.00"
+    between = "8.03" if broker == "b" else "0.00"
+    for text in shown(*asked).both:
         assert (
             "8.03 of 9.18 USD a month at 0.02 USD per GB for every byte, or "
             f"{between} USD if you pay only between zones."
-        ) in shown
+        ) in text
         first, second = (
-            shown.index(f"Net if {which} cost") for which in ("only bytes between zones", "each saved byte")
+            text.index(f"Net if {which} cost") for which in ("only bytes between zones", "each saved byte")
         )
         assert first < second
 
 
 @pytest.mark.parametrize(("broker", "between"), [("a", "0.00"), ("b", "8.03")])
-def test_without_a_cost_of_sidecars_zones_count_too(
-    broker: str, between: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_a_cost_of_sidecars_zones_count_too(broker: str, between: str) -> None:
     racks = ["--broker-rack", f"127.0.0.0/8={broker}", "--client-rack", "127.0.0.0/8=a"]
-    assert cli.main(["measure", CAPTURE, *PRICES[:4], *racks]) == 0
-    text = " ".join(capsys.readouterr().out.split())
+    text = shown(CAPTURE, *PRICES[:4], *racks).text
     assert f"at 0.02 USD per GB for every byte, or {between} USD if you pay only between zones." in text
     assert "at your price." not in text
     assert "a month if you pay for every byte." in text
-    assert cli.main(["measure", CAPTURE, *PRICES[:4], *racks, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["modelled"]["net"] is None
-    money = found["modelled"]["money"]
-    assert money["saved_between_zones_per_month"] == (money["saved_per_month"] if broker == "b" else 0.0)
+    found = shown_as_json(CAPTURE, *PRICES[:4], *racks)["modelled"]
+    assert found["net"] is None
+    saved = found["money"]["saved_per_month"]
+    assert found["money"]["saved_between_zones_per_month"] == (saved if broker == "b" else 0.0)
 
 
-def test_a_rack_in_clients_has_a_sum_beside_that_of_sessions(capsys: pytest.CaptureFixture[str]) -> None:
-    given = [str(CAPTURES / "librdkafka-zones.pcap"), "--client-rack", "127.0.0.0/8=R2"]
-    assert cli.main(["measure", *given, *PRICES[:4], "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+def test_a_rack_in_clients_has_a_sum_beside_that_of_sessions() -> None:
+    given = str(CAPTURES / "librdkafka-zones.pcap"), "--client-rack", "127.0.0.0/8=R2"
+    found = shown_as_json(*given, *PRICES[:4])
     way, seconds = found["zones"]["rack_reads"], found["time"]["captured_seconds"]
     assert way["saved_per_month"] == pytest.approx(way["moved_bytes"] / 1e9 * 0.02 / seconds * 30 * 86_400)
-    assert cli.main(["measure", *given, *PRICES[:4]]) == 0
-    text = " ".join(capsys.readouterr().out.split())
-    assert "would move 25.7 kB into the clients' zones (saves 0.23 USD a month)" in text
-    assert cli.main(["measure", *given, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["zones"]["rack_reads"]["saved_per_month"] is None
+    sentence = "would move 25.7 kB into the clients' zones (saves 0.23 USD a month)"
+    assert sentence in shown(*given, *PRICES[:4]).text
+    assert shown_as_json(*given)["zones"]["rack_reads"]["saved_per_month"] is None
 
 
-def test_the_saving_is_shown_as_a_part_of_the_whole_price(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["measure", CAPTURE, *PRICES[:4], "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+def test_the_saving_is_shown_as_a_part_of_the_whole_price() -> None:
+    found = shown_as_json(CAPTURE, *PRICES[:4])
     actual, money = found["fetch"]["actual"], found["modelled"]["money"]
     whole = actual["request_bytes"] + actual["response_bytes"]
     seconds = found["time"]["captured_seconds"]
@@ -532,22 +487,18 @@ def test_the_saving_is_shown_as_a_part_of_the_whole_price(capsys: pytest.Capture
     assert money["saved_between_zones_per_month"] is None
 
 
-def test_a_rack_that_no_broker_has_is_said_at_the_net_sum(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    page = tmp_path / "report.html"
-    named = [str(CAPTURES / "librdkafka-zones.pcap"), *PRICES, "--client-rack", "127.0.0.0/8=us-east-1a"]
-    assert cli.main(["measure", *named, "--html", str(page)]) == 0
-    told = capsys.readouterr()
+def test_a_rack_that_no_broker_has_is_said_at_the_net_sum() -> None:
+    named = str(CAPTURES / "librdkafka-zones.pcap"), *PRICES, "--client-rack"
     said = (
         "No broker is in these racks of clients: us-east-1a. All bytes of these clients count as between "
         "zones. Give --client-rack the names that brokers have."
     )
-    for text in (" ".join(told.out.split()), read(page)):
+    found = shown(*named, "127.0.0.0/8=us-east-1a")
+    for text in found.both:
         assert f"a year: the cost is higher than the saving. {said}" in text
-    assert f"--client-rack: {said}\n" in told.err
-    assert cli.main(["measure", *named[:-1], "127.0.0.0/8=R2", "--html", str(page)]) == 0
-    assert "No broker is in" not in "".join([*capsys.readouterr(), read(page)])
+    assert f"--client-rack: {said}\n" in found.err
+    found = shown(*named, "127.0.0.0/8=R2")
+    assert "No broker is in" not in found.text + found.err + found.html
 
 
 @pytest.mark.parametrize(
@@ -568,39 +519,26 @@ def test_a_rack_that_no_broker_has_is_said_at_the_net_sum(
     ],
 )
 def test_a_client_rack_that_leads_to_no_zone_is_said(
-    capture: Path | str,
-    rack: str,
-    said: str,
-    missing: str,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
+    capture: Path | str, rack: str, said: str, missing: str
 ) -> None:
-    page = tmp_path / "report.html"
-    assert cli.main(["measure", str(capture), *PRICES, "--client-rack", rack, "--html", str(page)]) == 0
-    told = capsys.readouterr()
-    assert "fetchgate replay measure: --client-rack" in told.err
-    assert f"{said}\n" in told.err
-    for text in (" ".join(told.out.split()), unescape(read(page))):
+    found = shown(str(capture), *PRICES, "--client-rack", rack)
+    assert "fetchgate replay measure: --client-rack" in found.err
+    assert f"{said}\n" in found.err
+    for text in (found.text, unescape(found.html)):
         assert missing in text
         assert "Net if only bytes between zones" not in text
 
 
-def test_both_sides_of_a_gateway_have_no_sum_of_money(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    page, capture = tmp_path / "report.html", str(CAPTURES / "librdkafka-gateway.pcap")
-    assert cli.main(["measure", capture, *PRICES, "--html", str(page)]) == 0
-    text, html = " ".join(capsys.readouterr().out.split()), read(page)
-    for told in (text, html):
-        assert "Both sides of a gateway were captured." in told
-        assert "Put it behind a gateway" not in told
-        assert "USD" not in told
-    assert cli.main(["measure", capture, *PRICES, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+def test_both_sides_of_a_gateway_have_no_sum_of_money() -> None:
+    asked = str(CAPTURES / "librdkafka-gateway.pcap"), *PRICES
+    for text in shown(*asked).both:
+        assert "Both sides of a gateway were captured." in text
+        assert "Put it behind a gateway" not in text
+        assert "USD" not in text
+    found = shown_as_json(*asked)
     assert {row["action"] for row in found["decision"]["to_do"]} == {"one side"}
     assert (found["modelled"]["net"], found["modelled"]["money"]) == (None, None)
-    assert cli.main(["measure", capture, *PRICES, "--port", "20372"]) == 0
-    assert "USD a month" in " ".join(capsys.readouterr().out.split())
+    assert "USD a month" in shown(*asked, "--port", "20372").text
 
 
 def at_one_time(capture: Path, to: Path, second: int = 1_700_000_000) -> str:
@@ -613,42 +551,34 @@ def at_one_time(capture: Path, to: Path, second: int = 1_700_000_000) -> str:
     return str(to)
 
 
-def test_a_capture_of_no_time_says_why_there_is_no_net_sum(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    capture, page = at_one_time(Path(CAPTURE), tmp_path / "one.pcap"), tmp_path / "report.html"
-    assert cli.main(["measure", capture, *PRICES, "--html", str(page)]) == 0
-    text, html = " ".join(capsys.readouterr().out.split()), read(page)
+def test_a_capture_of_no_time_says_why_there_is_no_net_sum(tmp_path: Path) -> None:
+    capture = at_one_time(Path(CAPTURE), tmp_path / "one.pcap")
+    found = shown(capture, *PRICES)
 
-    assert text.startswith("Sessions would save 1.73 MB of 1.98 MB fetch bytes")
-    line = (
-        "How sure: no time passed in the capture, so there is no saving a day, no money a month, and no net "
-        "sum: capture for at least an hour."
-    )
-    for told in (text, html):
-        assert line in told
-        assert "30 days" not in told
-    assert cli.main(["measure", capture, *PRICES, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert (found["modelled"]["net"], found["modelled"]["money"]["saved_per_month"]) == (None, None)
-    assert found["modelled"]["money"]["saved"] > 0
-    assert cli.main(["measure", capture]) == 0
-    text = " ".join(capsys.readouterr().out.split())
-    assert "no time passed in the capture, so there is no saving a day: capture for at least an hour." in text
+    assert found.text.startswith("Sessions would save 1.73 MB of 1.98 MB fetch bytes")
+    for text in found.both:
+        assert (
+            "How sure: no time passed in the capture, so there is no saving a day, no money a month, and no "
+            "net sum: capture for at least an hour."
+        ) in text
+        assert "30 days" not in text
+    modelled = shown_as_json(capture, *PRICES)["modelled"]
+    assert (modelled["net"], modelled["money"]["saved_per_month"]) == (None, None)
+    assert modelled["money"]["saved"] > 0
+    sentence = "no time passed in the capture, so there is no saving a day: capture for at least an hour."
+    assert sentence in shown(capture).text
 
 
-def test_a_saving_that_is_not_known_has_no_money(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_saving_that_is_not_known_has_no_money(tmp_path: Path) -> None:
     """Most fetches were cut by the snap length."""
-    capture, page = cut(Path(CAPTURE), tmp_path / "cut.pcap"), tmp_path / "report.html"
-    assert cli.main(["measure", capture, *PRICES, "--html", str(page)]) == 3
-    text, html = " ".join(capsys.readouterr().out.split()), read(page)
-    for told in (text, html):
-        assert "The saving can&#39;t be computed" in told or "The saving can't be computed" in told
-        assert "USD" not in told
-    assert cli.main(["measure", capture, *PRICES, "--json"]) == 3
-    found = json.loads(capsys.readouterr().out)["modelled"]
-    assert (found["money"], found["net"]) == (None, None)
-    assert found["fetch_min_bytes"]["saved_per_month"] is None
+    capture = cut(Path(CAPTURE), tmp_path / "cut.pcap")
+    found = shown(capture, *PRICES, code=3)
+    for text in found.both:
+        assert "The saving can't be computed" in unescape(text)
+        assert "USD" not in text
+    modelled = shown_as_json(capture, *PRICES, code=3)["modelled"]
+    assert (modelled["money"], modelled["net"]) == (None, None)
+    assert modelled["fetch_min_bytes"]["saved_per_month"] is None
 
 
 def cut(capture: Path, to: Path) -> str:
@@ -664,9 +594,7 @@ def cut(capture: Path, to: Path) -> str:
     return str(to)
 
 
-def test_a_capture_of_one_direction_has_no_net_sum(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_a_capture_of_one_direction_has_no_net_sum(tmp_path: Path) -> None:
     data, at = Path(CAPTURE).read_bytes(), 24
     kept = [data[:24]]
     while at < len(data):
@@ -677,23 +605,19 @@ def test_a_capture_of_one_direction_has_no_net_sum(
     capture = tmp_path / "to-broker.pcap"
     capture.write_bytes(b"".join(kept))
 
-    assert cli.main(["measure", str(capture), *PRICES]) == 3
-    text = " ".join(capsys.readouterr().out.split())
+    text = shown(str(capture), *PRICES, code=3).text
     assert "fetches have no response; capture both directions." in text
     assert "Net" not in text
 
 
-def test_a_capture_without_times_can_be_shown(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    page = tmp_path / "report.html"
-    capture = at_one_time(Path(CAPTURE), tmp_path / "zero.pcap", 0)
-    assert cli.main(["measure", capture, *PRICES, "--html", str(page)]) == 0
-    assert "no time passed in the capture" in " ".join(capsys.readouterr().out.split())
-    assert "1970-01-01" in read(page)
+def test_a_capture_without_times_can_be_shown(tmp_path: Path) -> None:
+    found = shown(at_one_time(Path(CAPTURE), tmp_path / "zero.pcap", 0), *PRICES)
+    assert "no time passed in the capture" in found.text
+    assert "1970-01-01" in found.html
 
 
-def test_a_price_below_nothing_is_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["measure", CAPTURE, "--price-per-gb=-0.0", *PRICES[2:]]) == 0
-    text = " ".join(capsys.readouterr().out.split())
+def test_a_price_below_nothing_is_nothing() -> None:
+    text = shown(CAPTURE, "--price-per-gb=-0.0", *PRICES[2:]).text
     assert "Net: 0.00 USD saved - 3.50 USD" in text
     assert "a month at 0 USD per GB" in text
 
@@ -701,16 +625,11 @@ def test_a_price_below_nothing_is_nothing(capsys: pytest.CaptureFixture[str]) ->
 @pytest.mark.parametrize(
     ("given", "currency"), [("[red]", "[red]"), (" EUR ", "EUR"), ("<b>x</b>", "<b>x</b>")]
 )
-def test_a_currency_is_shown_as_it_is(
-    given: str, currency: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    page = tmp_path / "report.html"
-    prices = ["--price-per-gb", "0.02", "--currency", given, "--sidecar-cost", "3.50", "--html", str(page)]
-    assert cli.main(["measure", CAPTURE, *prices]) == 0
-    text, html = " ".join(capsys.readouterr().out.split()), read(page)
-    assert f"Net: 8.03 {currency} saved - 3.50 {currency} for" in text
-    assert f"Saved, cost and net, in {currency} (modelled)" in text
-    assert "<b>x</b>" not in html
+def test_a_currency_is_shown_as_it_is(given: str, currency: str) -> None:
+    found = shown(CAPTURE, "--price-per-gb", "0.02", "--currency", given, "--sidecar-cost", "3.50")
+    assert f"Net: 8.03 {currency} saved - 3.50 {currency} for" in found.text
+    assert f"Saved, cost and net, in {currency} (modelled)" in found.text
+    assert "<b>x</b>" not in found.html
 
 
 def test_large_sums_fit_into_80_columns(capsys: pytest.CaptureFixture[str]) -> None:

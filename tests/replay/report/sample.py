@@ -6,6 +6,7 @@ from functools import partial
 from typing import cast
 
 from replay.measure.net import AddressSums, net
+from replay.measure.report import About
 from replay.report.decision import DailyRate, decide, why
 from replay.report.model import (
     Actual,
@@ -24,6 +25,7 @@ from replay.report.model import (
     predicted_bytes,
 )
 from replay.report.zones_model import ByZone, ZonedClient, ZonesReport
+from tests.replay.tables import NO_FILTERS, report_of
 
 GROUPS = {"actual": Actual, "eligible": Eligible, "sessions": SessionsReport}
 BY_FRAME = frozenset(
@@ -344,66 +346,11 @@ def zones(*names: str) -> ZonesReport:
 
 def empty() -> Report:
     """Make the report of a capture without a fetch."""
-    nothing = combined(lambda *_: 0)
-    no_shares = cast("Shares", dict.fromkeys(Shares.__annotations__, 0))
+    made = report_of([], About(version="0.2.0", policy="gateway", filters=NO_FILTERS))
     return {
-        **report(),
-        "filters": {"ports": [], "hosts": [], "clients": [], "topics": []},
-        "decision": decide(nothing, "", [], DailyRate(seconds=0.0), next_step="Next: capture again."),
-        "policies": {
-            name: {"predicted_bytes": 0, "saved_bytes": 0, "saved_ratio": 0.0}
-            for name in ("gateway", "always")
-        },
-        "time": {"first": "", "last": "", "captured_seconds": 0.0, "stretches": []},
-        "input": {
-            "files": 1,
-            "bytes": 24,
-            "packets": 0,
-            "connections": 0,
-            "exchanges": 0,
-            "gaps": 0,
-            "unpaired_requests": 0,
-            "unpaired_responses": 0,
-            "decrypted_connections": 0,
-            "encrypted_connections": {},
-            "clocks_apart_seconds": 0.0,
-            "problems": [],
-        },
-        "fetch": nothing,
-        "both_sides": [],
-        "by_client": [],
-        "by_topic": [],
-        "by_broker": [],
-        "connections": [],
-        "over_time": [],
-        "where": {"actual": no_shares, "predicted": no_shares},
-        "readable": {
-            "readable_bytes": 0,
-            "unreadable_bytes": 0,
-            "left_out_bytes": 0,
-            "ratio": 1.0,
-            "by_reason": {},
-        },
-        "not_eligible": {},
-        "passed": {},
-        "slots": [],
-        "limits": {
-            "max_fetch_bytes": 0,
-            "responses": 0,
-            "largest_record_bytes": 0,
-            "over_limit": 0,
-            "over_limit_bytes": 0,
-            "starved": 0,
-            "starved_seconds": 0.0,
-            "by_client": [],
-            "longest": [],
-        },
-        "modelled": {
-            "tcp_ip": {"bytes_actual": 0, "bytes_predicted": 0, "how": "none"},
-            "fetch_min_bytes": {"saved_bytes": 0, "saved_per_month": None},
-            "money": None,
-            "net": None,
-        },
+        **made,
+        "decision": {**made["decision"], "next_step": "Next: capture again."},
+        "input": {**made["input"], "files": 1, "bytes": 24},
     }
 
 

@@ -1,28 +1,18 @@
-"""Reports on the captures in the repository, made without Spark.
-
-Their sums are right, and all formats work.
-"""
+"""The golden reports of the captures in the repository have right sums, and all their forms can be made."""
 
 import pytest
 
 from replay.report import csv, html
 from replay.report.anonymize import anonymize
 from replay.report.model import Report
+from tests.golden.made import CAPTURES, kept
 from tests.replay.report import sample
 from tests.replay.report.test_terminal import printed
-from tests.replay.tables import CAPTURES, measured
-
-FEW = {"java-100p", "aiokafka-rebalance", "librdkafka-gateway-no-records"}
-"""The few captures that `make test` uses: a client, both sides of a gateway, and no record contents."""
-EACH = [
-    path if path.stem in FEW else pytest.param(path, marks=pytest.mark.nightly)
-    for path in sorted(CAPTURES.glob("*.pcap"))
-]
 
 
-@pytest.fixture(scope="module", params=EACH, ids=lambda path: path.stem)
+@pytest.fixture(scope="module", params=CAPTURES, ids=lambda path: path.stem)
 def real(request: pytest.FixtureRequest) -> Report:
-    return measured("gateway", request.param, price_per_gb=0.02)
+    return kept(request.param)
 
 
 def test_it_adds_up(real: Report) -> None:

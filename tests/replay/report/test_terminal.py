@@ -4,12 +4,13 @@ Hostile names have no effect on the terminal.
 """
 
 import io
+from typing import Any, cast
 
 import pytest
 from rich.console import Console
 
 from replay.report import html, terminal
-from replay.report.model import BothSides, Decision, FloorsReport, Report, SlotsRow
+from replay.report.model import BothSides, Decision, FloorsReport, Report
 from replay.report.wording import POLICY
 from tests.replay.report import hostile, sample
 
@@ -18,6 +19,11 @@ def printed(report: Report, **console: object) -> str:
     out = io.StringIO()
     Console(file=out, **{"width": 80, **console}).print(terminal.render(report))  # type: ignore[arg-type] # any of its options
     return out.getvalue()
+
+
+def said(**parts: Any) -> str:
+    """Return the text of the sample report, with other values of some parts, without its line ends."""
+    return " ".join(printed(cast("Report", {**sample.report(), **parts})).split())
 
 
 def test_the_whole_of_it_at_80_columns() -> None:
@@ -99,10 +105,10 @@ def test_sessions_that_cost_more_are_not_called_a_saving() -> None:
 
 def test_nothing_saved_stands_with_its_reason() -> None:
     plain = sample.report()
-    report: Report = {**plain, "fetch": {**plain["fetch"], "saved_bytes": 0, "saved_ratio": 0.0}}
-    report["decision"] = {**plain["decision"], "reason": "leader epochs"}
-    flat = " ".join(printed(report).split())
-    assert flat.startswith(
+    assert said(
+        fetch={**plain["fetch"], "saved_bytes": 0, "saved_ratio": 0.0},
+        decision={**plain["decision"], "reason": "leader epochs"},
+    ).startswith(
         "Sessions would save nothing of 600 MB fetch bytes: leader epochs (sessions of these brokers (2.1 to "
         "2.4) forget leader epochs (KAFKA-9338))."
     )
@@ -130,42 +136,29 @@ def test_where_fetches_were_cut_no_saving_is_told(reason: str, lost: str, told: 
 
 
 def test_less_than_an_hour_is_warned_of() -> None:
-    plain = sample.report()
-    decision: Decision = {**plain["decision"], "captured_seconds": 107.2, "enough": False}
-    flat = " ".join(printed({**plain, "decision": decision}).split())
+    decision: Decision = {**sample.report()["decision"], "captured_seconds": 107.2, "enough": False}
     assert (
         "How sure: not very. Only 1 min 47 s captured (107 seconds), less than an hour: a day may be quite "
-        "different." in flat
-    )
-
-
-def test_seconds_are_told_once() -> None:
-    plain = sample.report()
-    decision: Decision = {**plain["decision"], "captured_seconds": 23.4, "enough": False}
-    flat = " ".join(printed({**plain, "decision": decision}).split())
-    assert "Only 23.4 s captured, less than an hour" in flat
+        "different."
+    ) in said(decision=decision)
+    decision["captured_seconds"] = 23.4
+    assert "Only 23.4 s captured, less than an hour" in said(decision=decision)
 
 
 def test_brokers_without_enough_slots_are_told_of_first() -> None:
-    plain = sample.report()
-    slots: list[SlotsRow] = [{**row, "requested_at_once": 1_204} for row in plain["slots"][:1]]
-    flat = " ".join(printed({**plain, "slots": slots}).split())
+    (slots, *_) = sample.report()["slots"]
     assert (
         "10.20.0.11:9092 would need 1,204 session slots, and a broker has 1,000 by default: raise "
-        "max.incremental.fetch.session.cache.slots. 1 h from" in flat
-    )
+        "max.incremental.fetch.session.cache.slots. 1 h from"
+    ) in said(slots=[{**slots, "requested_at_once": 1_204}])
+
+
+def sides(client: str, broker: str) -> BothSides:
+    return {"client_side": client, "broker_side": broker, "connections": 3, "fetch_bytes": 5_000}
 
 
 def test_both_sides_of_a_gateway_are_told_of_first() -> None:
-    gateway: BothSides = {
-        "client_side": "10.0.0.9:19094",
-        "broker_side": "10.20.0.11:9092",
-        "connections": 3,
-        "fetch_bytes": 5_000,
-    }
-    plain = sample.report()
-    flat = " ".join(printed({**plain, "both_sides": [gateway]}).split())
-    assert flat.startswith(
+    assert said(both_sides=[sides("10.0.0.9:19094", "10.20.0.11:9092")]).startswith(
         "Both sides of a gateway were captured. Fetches count twice, so the figures below are wrong. "
         "3 connections of 10.0.0.9:19094 and 10.20.0.11:9092 are the two sides of a gateway: 5.00 kB of "
         "fetches count twice. Measure one side: --port 19094. That leaves out 2 brokers without a gateway, "
@@ -174,32 +167,22 @@ def test_both_sides_of_a_gateway_are_told_of_first() -> None:
 
 
 def test_one_list_of_ports_keeps_all_that_has_no_other_side() -> None:
-    plain = sample.report()
-    sides = [("a:19094", "b:20083"), ("c:9094", "d:20084"), ("a:19095", "b:20085")]
-    pairs: list[BothSides] = [
-        {"client_side": client, "broker_side": broker, "connections": 1, "fetch_bytes": 5}
-        for client, broker in sides
-    ]
-    names = [*(name for pair in sides for name in pair), "e:33192", "f:9092", "g:9092"]
-    brokers = [{**plain["by_broker"][0], "broker": name} for name in names]
-    report: Report = {**plain, "both_sides": pairs, "by_broker": brokers}  # type: ignore[typeddict-item]
-    flat = " ".join(printed(report).split())
+    pairs = [("a:19094", "b:20083"), ("c:9094", "d:20084"), ("a:19095", "b:20085")]
+    (broker, *_) = sample.report()["by_broker"]
+    names = [*(name for pair in pairs for name in pair), "e:33192", "f:9092", "g:9092"]
+    text = said(
+        both_sides=[sides(*pair) for pair in pairs], by_broker=[{**broker, "broker": name} for name in names]
+    )
 
-    assert flat.count("Measure one side") == 1
+    assert text.count("Measure one side") == 1
     assert (
-        "Measure one side: --port 9092 --port 9094 --port 19094 --port 19095 --port 33192. Sessions" in flat
+        "Measure one side: --port 9092 --port 9094 --port 19094 --port 19095 --port 33192. Sessions" in text
     )
 
 
 def test_sides_on_the_same_port_are_told_apart_by_host() -> None:
-    same: BothSides = {
-        "client_side": "10.0.0.9:9092",
-        "broker_side": "10.20.0.11:9092",
-        "connections": 3,
-        "fetch_bytes": 5_000,
-    }
-    flat = " ".join(printed({**sample.report(), "both_sides": [same]}).split())
-    assert "Measure one side: both use the same port, so name the clients' hosts" in flat
+    text = said(both_sides=[sides("10.0.0.9:9092", "10.20.0.11:9092")])
+    assert "Measure one side: both use the same port, so name the clients' hosts" in text
 
 
 def test_peers_cannot_act_on_the_terminal() -> None:
@@ -247,7 +230,7 @@ def test_a_longer_wait_alone_makes_no_record_later() -> None:
         "later_seconds": 0.0,
         "later_at_most_seconds": 0.0,
     }
-    flat = " ".join(printed({**sample.report(), "floors": floors}).split())
+    flat = said(floors=floors)
     assert "With --fetch-max-wait 1s, a gateway would leave out 116,030 of" in flat
     assert "later" not in flat.partition("more than sessions alone.")[2].partition("Modelled")[0]
 
@@ -285,13 +268,13 @@ def test_the_first_lines_say_how_much_crosses_zones() -> None:
         "2.16 USD a month). If you can set client.rack in the clients, no gateway is needed for this. "
         "What to do"
     )
-    assert crosses in " ".join(printed({**sample.report(), "zones": zones}).split())
+    assert crosses in said(zones=zones)
     plain = sample.report()
     unpriced: Report = {**plain, "modelled": {**plain["modelled"], "money": None}, "zones": zones}
     moved = "would move 120 MB into the clients' zones, --rack-clients 150 MB. If you"
     assert moved in " ".join(printed(unpriced).split())
     zones["record_bytes"] = {"same": 9_000, "other": 0, "unknown": 1_000}
-    flat = " ".join(printed({**sample.report(), "zones": zones}).split())
+    flat = said(zones=zones)
     assert "0 B of 10.0 kB of records came from brokers in other zones: 0.0 %. What to do" in flat
     zones["record_bytes"] = {"same": 0, "other": 0, "unknown": 1_000}
     assert "of records came" not in printed({**sample.report(), "zones": zones})
@@ -303,9 +286,9 @@ def test_a_rack_of_clients_without_brokers_is_named() -> None:
         "No broker is in these racks of clients: az-3. All bytes of these clients count as between zones. "
         "Give --client-rack the names that brokers have."
     )
-    assert absent not in " ".join(printed({**sample.report(), "zones": zones}).split())
+    assert absent not in said(zones=zones)
     zones["brokers"][1]["rack"] = "az-2"
-    first, _, rest = " ".join(printed({**sample.report(), "zones": zones}).split()).partition("What to do")
+    first, _, rest = said(zones=zones).partition("What to do")
     assert f"no gateway is needed for this. {absent}" in first
     assert absent in rest
 
@@ -313,7 +296,7 @@ def test_a_rack_of_clients_without_brokers_is_named() -> None:
 def test_a_leader_to_which_nothing_was_written_has_a_rate_of_zero() -> None:
     zones = sample.zones("az-1", "az-2")
     zones["leaders"][0] |= {"records_per_second": 0.0, "leader_records_per_second": 0.0}
-    assert "az-1 1 (az-1) 0.0 0.0 " in " ".join(printed({**sample.report(), "zones": zones}).split())
+    assert "az-1 1 (az-1) 0.0 0.0 " in said(zones=zones)
 
 
 def test_rows_of_zones_beyond_the_limit_are_added_up() -> None:
@@ -322,7 +305,7 @@ def test_rows_of_zones_beyond_the_limit_are_added_up() -> None:
     zones["pairs"] = [{"from": name, "to": name, "bytes": 1_000} for name in names]
     zones["clients"] = [{"rack": name, "connections": 2} for name in names]
     zones["brokers"] *= 8
-    flat = " ".join(printed({**sample.report(), "zones": zones}).split())
+    flat = said(zones=zones)
     for words in (
         "others 6.00 kB",
         "6 other racks 12",
@@ -338,7 +321,7 @@ def test_money_of_zones_stands_there_only_with_a_price_and_a_month_only_with_a_t
     assert "Between zones" not in printed({**sample.report(), "zones": {**zones, "money": None}})
     assert zones["money"] is not None
     zones["money"] = {**zones["money"], "cost_per_month": None, "currency": ""}
-    flat = " ".join(printed({**sample.report(), "zones": zones}).split())
+    flat = said(zones=zones)
     assert "in 1 h at 0.01 per GB for each direction. Together 0.02; if both ends pay, 0.04." in flat
     assert "Of 0.02, --rack-reads client would save 0.01, --rack-clients 0.01." in flat
     assert "In 30 days" not in flat.partition("Between zones")[2].partition("Predicted")[0]
