@@ -1,24 +1,20 @@
-"""The table of clients, brokers and faults: what counts as lost, doubled or starved, and how it is shown.
+"""The runs of clients, brokers and faults: what counts as lost, doubled or starved.
 
 Only the parts that need no broker are tested.
 """
 
-import io
 import json
 import socket
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from tools.kafka.ports import free_ports
-from tools.zones.__main__ import main
 from tools.zones.brokers import ELSEWHERE, HERE, PARTITIONS, led_elsewhere, replicas
 from tools.zones.outcome import TIGHT, Findings, Row, failures, judge, longest_gap
-from tools.zones.readers import Received, why
+from tools.zones.readers import Received
 from tools.zones.replication import Replication
-from tools.zones.tables import by_fault, by_release, markdown, tables
 from tools.zones.traffic import Fetched, Traffic, traffic
 
 CAPTURES = Path(__file__).parents[2] / "captures"
@@ -171,84 +167,3 @@ def test_a_new_leader_may_answer_at_once() -> None:
 def test_a_member_of_a_group_may_get_records_again() -> None:
     worse = replace(ROW, mode="A", findings=Findings(doubled=3), in_group=True)
     assert failures([ROW, worse], "control") == []
-
-
-def test_the_tables_have_the_modes_side_by_side() -> None:
-    rows = [
-        replace(ROW, findings=Findings(gap_elsewhere=6.66, gap_here=7.0)),
-        replace(ROW, client="go", ran=False, note="no go on this machine"),
-        replace(
-            ROW,
-            mode="A",
-            from_zone=1.0,
-            findings=Findings(gap_elsewhere=12.0, gap_here=7.0, missing_elsewhere=1),
-        ),
-        replace(ROW, mode="A", client="go", ran=False, note="no go on this machine"),
-    ]
-    assert markdown(by_fault(rows)) == (
-        "**Kafka 4.3.0, killed (control / A)**\n"
-        "\n"
-        "| client | from the zone | lost | twice | out of order | out of range | fetches/s"
-        " | gap, led elsewhere | gap, led here |\n"
-        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n"
-        "| java | 33% / 100% | 0 | 0 | 0 | 0 | 20 | 6.7 s / > 12.0 s | 7.0 s |\n"
-        "| go | not run: no go on this machine |  |  |  |  |  |  |  |\n"
-    )
-    console = Console(file=io.StringIO(), width=170)
-    for table in tables(rows):
-        console.print(table)
-    assert isinstance(console.file, io.StringIO)
-    assert "33% / 100%" in console.file.getvalue()
-
-
-def test_the_table_of_a_release_has_the_gaps_of_all_faults() -> None:
-    rows = [
-        replace(
-            ROW, mode=mode, fault=fault, busiest=busiest, findings=Findings(gap_elsewhere=gap, doubled=twice)
-        )
-        for mode, fault, busiest, gap, twice in (
-            ("control", "killed", 20, 6.66, 2),
-            ("A", "killed", 20, 6.62, 0),
-            ("control", "stopped", 4, 5.0, 1),
-            ("A", "stopped", 30, 12.7, 0),
-        )
-    ]
-    rows[-1] = replace(rows[-1], findings=replace(rows[-1].findings, missing_elsewhere=1))
-    assert markdown(by_release(rows)) == (
-        "**Kafka 4.3.0 (control / A)**\n"
-        "\n"
-        "| client | from the zone, % | killed | stopped | lost | twice | out of order | out of range"
-        " | fetches/s |\n"
-        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n"
-        "| java | 33 | 6.7 / 6.6 | 5.0 / >13 | 0 | 3 / 0 | 0 | 0 | 20 / 30 |\n"
-    )
-
-
-def test_a_client_that_was_not_run_once_has_no_value_there() -> None:
-    rows = [replace(ROW, fault="killed", ran=False, note="it ended"), replace(ROW, fault="stopped")]
-    assert markdown(by_release(rows)).endswith("| java | 33 | - | 0.0 | 0 | 0 | 0 | 0 | 20 |\n")
-    assert markdown(by_release(rows[:1])).endswith("| java | not run: it ended |  |  |  |  |  |  |\n")
-
-
-@pytest.mark.parametrize(
-    ("told", "line"),
-    [
-        (
-            "    at Socket.emit\n  code: 'UNSUPPORTED_API',\n}\n\nNode.js v20.20.2\n",
-            "code: 'UNSUPPORTED_API',",
-        ),
-        ("Error: no broker\nNode.js v20.20.2\n", "Error: no broker"),
-        ("bye\n\n", "bye"),
-        ("", ""),
-    ],
-)
-def test_a_client_that_has_ended_is_told_with_the_line_that_names_an_error(told: str, line: str) -> None:
-    assert why(told) == line
-
-
-@pytest.mark.parametrize("option", ["--clients", "--faults", "--modes"])
-def test_an_unknown_name_is_refused(option: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main([option, "none-of-them"])
-    assert ended.value.code == 2
-    assert "unknown: none-of-them; known: " in capsys.readouterr().err
