@@ -8,6 +8,7 @@ import socket
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Final
 
 import pytest
@@ -75,14 +76,17 @@ def pytest_configure() -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the longest files, then with those of most tests, so that no process has to end alone.
 
-    By itself, xdist begins with those of most tests (`--no-loadscope-reorder` in the Makefile).
+    Files with brokers, which mostly wait, take turns with the others, which do not. By itself, xdist begins
+    with the files of most tests (`--no-loadscope-reorder` in the Makefile).
     """
     number = Counter(item.path for item in items)
-
-    def order(item: pytest.Item) -> tuple[bool, int, str]:
-        return not item.nodeid.startswith(_LONG), -number[item.path], str(item.path)
-
-    items.sort(key=order)
+    with_broker = {item.path for item in items if item.get_closest_marker("integration")}
+    long = {item.path for item in items if item.nodeid.startswith(_LONG)}
+    place: dict[Path, tuple[float, str]] = {}
+    for kind in (with_broker, number.keys() - with_broker):
+        files = sorted(kind, key=lambda path: (path not in long, -number[path], path))
+        place |= {path: (at / len(files), str(path)) for at, path in enumerate(files)}
+    items.sort(key=lambda item: place[item.path])
 
 
 def pytest_collection_finish() -> None:
