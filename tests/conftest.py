@@ -3,6 +3,7 @@ it.
 """
 
 import gc
+import inspect
 import os
 import socket
 from collections import Counter
@@ -93,6 +94,18 @@ def pytest_collection_finish() -> None:
     """Exclude modules and collected tests from later garbage collections: each took 0.3 s for them."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run an ``async def`` test on uvloop."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    from tests.shell import run  # noqa: PLC0415 - it imports the gateway, which few processes of tests need
+
+    arguments = inspect.signature(pyfuncitem.obj).parameters
+    run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in arguments}))
+    return True
 
 
 @pytest.fixture(scope="session", autouse=True)

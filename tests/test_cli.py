@@ -26,7 +26,6 @@ from tests.shell import (
     frame,
     request,
     response,
-    run,
     stub_cluster,
     until,
 )
@@ -331,35 +330,29 @@ async def _process(*arguments: str) -> AsyncIterator[Process]:
         await reading
 
 
-def test_ports_that_the_system_chose_are_reported() -> None:
-    async def scene() -> None:
-        chosen = ["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]
-        async with _process("--bootstrap", "127.0.0.1:1", *chosen) as gate:
-            (line,) = gate.said("started")
-            gate.listen, gate.admin = (int(line[at].split(":")[1]) for at in ("listen", "admin"))
-            assert (await gate.get("/state"))[1]["listen"] == f"127.0.0.1:{gate.listen}"
-            assert "metrics" not in line
-
-    run(scene())
+async def test_ports_that_the_system_chose_are_reported() -> None:
+    chosen = ["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]
+    async with _process("--bootstrap", "127.0.0.1:1", *chosen) as gate:
+        (line,) = gate.said("started")
+        gate.listen, gate.admin = (int(line[at].split(":")[1]) for at in ("listen", "admin"))
+        assert (await gate.get("/state"))[1]["listen"] == f"127.0.0.1:{gate.listen}"
+        assert "metrics" not in line
 
 
-def test_metrics_may_have_an_address_of_their_own(tmp_path: Path) -> None:
+async def test_metrics_may_have_an_address_of_their_own(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("s3cret")
 
-    async def scene() -> None:
-        options = ["--metrics", ":0", "--admin-token-file", str(token)]
-        async with _process("--bootstrap", "127.0.0.1:1", *options) as gate:
-            (line,) = gate.said("started")
-            assert await _get(gate.admin, "/state") == 401
-            assert await _get(gate.admin, "/state", "Authorization: Bearer s3cret\r\n") == 200
-            metrics = int(line["metrics"].split(":")[1])
-            assert await _get(metrics, "/metrics") == 200
-            assert await _get(metrics, "/state") == 404
-            gate.signal(signal.SIGTERM)
-            assert await gate.left() == 0
-
-    run(scene())
+    options = ["--metrics", ":0", "--admin-token-file", str(token)]
+    async with _process("--bootstrap", "127.0.0.1:1", *options) as gate:
+        (line,) = gate.said("started")
+        assert await _get(gate.admin, "/state") == 401
+        assert await _get(gate.admin, "/state", "Authorization: Bearer s3cret\r\n") == 200
+        metrics = int(line["metrics"].split(":")[1])
+        assert await _get(metrics, "/metrics") == 200
+        assert await _get(metrics, "/state") == 404
+        gate.signal(signal.SIGTERM)
+        assert await gate.left() == 0
 
 
 async def _get(port: int, path: str, fields: str = "") -> int:
@@ -387,92 +380,78 @@ def test_a_token_that_can_not_be_read_is_one_line_and_code_2(
     )
 
 
-def test_sigterm_drains_and_leaves_with_0() -> None:
-    async def scene() -> None:
-        async with stub_cluster((1, "", 0)) as cluster, _process("--bootstrap", cluster.address) as gate:
-            await until(lambda: gate.said("ready"))
-            async with client(gate.listen) as (reader, writer):
-                writer.write(request(LIST_GROUPS, 0, 1))
-                await until(lambda: request(LIST_GROUPS, 0, 1) in cluster.received)
-                gate.signal(signal.SIGTERM)
-                await until(lambda: gate.said("draining"))
-                assert await gate.get("/readyz") == (503, {"state": "draining", "reasons": []})
-                for broker in cluster.writers:
-                    broker.write(response(1, b"late"))
-                assert await frame(reader) == struct.pack(">i", 1) + b"late"
-                assert await reader.read() == b""
-                writer.close()
-                assert await gate.left() == 0
-            await until(lambda: gate.said("stopped"))
-            assert gate.said("stopped")[0]["cut_off"] == 0
-
-    run(scene())
+async def test_sigterm_drains_and_leaves_with_0() -> None:
+    async with stub_cluster((1, "", 0)) as cluster, _process("--bootstrap", cluster.address) as gate:
+        await until(lambda: gate.said("ready"))
+        async with client(gate.listen) as (reader, writer):
+            writer.write(request(LIST_GROUPS, 0, 1))
+            await until(lambda: request(LIST_GROUPS, 0, 1) in cluster.received)
+            gate.signal(signal.SIGTERM)
+            await until(lambda: gate.said("draining"))
+            assert await gate.get("/readyz") == (503, {"state": "draining", "reasons": []})
+            for broker in cluster.writers:
+                broker.write(response(1, b"late"))
+            assert await frame(reader) == struct.pack(">i", 1) + b"late"
+            assert await reader.read() == b""
+            writer.close()
+            assert await gate.left() == 0
+        await until(lambda: gate.said("stopped"))
+        assert gate.said("stopped")[0]["cut_off"] == 0
 
 
 @pytest.mark.slow
-def test_a_second_signal_leaves_at_once() -> None:
-    async def scene() -> None:
-        async with stub_cluster((1, "", 0)) as cluster, _process("--bootstrap", cluster.address) as gate:
-            async with client(gate.listen) as (_, writer):
-                writer.write(request(LIST_GROUPS, 0, 1))
-                await until(lambda: request(LIST_GROUPS, 0, 1) in cluster.received)
-                gate.signal(signal.SIGINT)
-                await until(lambda: gate.said("draining"))
-                gate.signal(signal.SIGTERM)
-                assert await gate.left() == 0
-            await until(lambda: gate.said("stopped"))
-            assert gate.said("stopped")[0]["cut_off"] == 1
-
-    run(scene())
-
-
-def test_an_unreachable_bootstrap_is_one_line_and_the_gateway_stays() -> None:
-    async def scene() -> None:
-        async with _process("--bootstrap", "127.0.0.1:1") as gate:
-            reason = "127.0.0.1:1: Connection refused"
-            await until(lambda: gate.said("bootstrap unreachable, trying again"))
-            assert await gate.get("/readyz") == (503, {"state": "starting", "reasons": [reason]})
+async def test_a_second_signal_leaves_at_once() -> None:
+    async with stub_cluster((1, "", 0)) as cluster, _process("--bootstrap", cluster.address) as gate:
+        async with client(gate.listen) as (_, writer):
+            writer.write(request(LIST_GROUPS, 0, 1))
+            await until(lambda: request(LIST_GROUPS, 0, 1) in cluster.received)
+            gate.signal(signal.SIGINT)
+            await until(lambda: gate.said("draining"))
             gate.signal(signal.SIGTERM)
             assert await gate.left() == 0
-            (line,) = [line for line in gate.lines if line["level"] == "warning"]
-            assert line["reason"] == reason
-
-    run(scene())
+        await until(lambda: gate.said("stopped"))
+        assert gate.said("stopped")[0]["cut_off"] == 1
 
 
-@pytest.mark.slow
-def test_sighup_turns_sessions_off_and_names_what_needs_a_restart(tmp_path: Path) -> None:
-    async def scene() -> None:
-        file = tmp_path / "gate.toml"
-        file.write_text('sessions = "on"\n')
-        async with (
-            stub_cluster((1, "", 0)) as cluster,
-            _process("--bootstrap", cluster.address, "--config", str(file)) as gate,
-        ):
-            sessions = {"off_for": [], "held": 0, "max": 500}
-            assert (await gate.get("/state"))[1]["sessions"] == {"on": True, **sessions}
-            file.write_text(
-                'sessions = "off"\nsessions_off_for = ["a"]\nmax_sessions = 3\ncapture_files = 3\n'
-            )
-            gate.signal(signal.SIGHUP)
-            await until(lambda: gate.said("reloaded"))
-            line = gate.said("reloaded")[0]  # the file is looked at as well, every five seconds
-            assert line["applied"] == ["sessions", "sessions_off_for", "max_sessions"]
-            assert line["needs_restart"] == ["capture_files"]
-            sessions |= {"off_for": ["a"], "max": 3}
-            assert (await gate.get("/state"))[1]["sessions"] == {"on": False, **sessions}
-
-            file.write_text("sessions = 7\n")
-            gate.signal(signal.SIGHUP)
-            await until(lambda: gate.said("not reloaded"))
-            assert gate.said("not reloaded")[0]["reason"] == f"sessions in {file}: '7' is not one of on, off"
-            assert (await gate.get("/state"))[1]["sessions"]["on"] is False
-
-    run(scene())
+async def test_an_unreachable_bootstrap_is_one_line_and_the_gateway_stays() -> None:
+    async with _process("--bootstrap", "127.0.0.1:1") as gate:
+        reason = "127.0.0.1:1: Connection refused"
+        await until(lambda: gate.said("bootstrap unreachable, trying again"))
+        assert await gate.get("/readyz") == (503, {"state": "starting", "reasons": [reason]})
+        gate.signal(signal.SIGTERM)
+        assert await gate.left() == 0
+        (line,) = [line for line in gate.lines if line["level"] == "warning"]
+        assert line["reason"] == reason
 
 
 @pytest.mark.slow
-def test_a_gateway_starts_without_the_wrong_file_of_a_folder(
+async def test_sighup_turns_sessions_off_and_names_what_needs_a_restart(tmp_path: Path) -> None:
+    file = tmp_path / "gate.toml"
+    file.write_text('sessions = "on"\n')
+    async with (
+        stub_cluster((1, "", 0)) as cluster,
+        _process("--bootstrap", cluster.address, "--config", str(file)) as gate,
+    ):
+        sessions = {"off_for": [], "held": 0, "max": 500}
+        assert (await gate.get("/state"))[1]["sessions"] == {"on": True, **sessions}
+        file.write_text('sessions = "off"\nsessions_off_for = ["a"]\nmax_sessions = 3\ncapture_files = 3\n')
+        gate.signal(signal.SIGHUP)
+        await until(lambda: gate.said("reloaded"))
+        line = gate.said("reloaded")[0]  # the file is looked at as well, every five seconds
+        assert line["applied"] == ["sessions", "sessions_off_for", "max_sessions"]
+        assert line["needs_restart"] == ["capture_files"]
+        sessions |= {"off_for": ["a"], "max": 3}
+        assert (await gate.get("/state"))[1]["sessions"] == {"on": False, **sessions}
+
+        file.write_text("sessions = 7\n")
+        gate.signal(signal.SIGHUP)
+        await until(lambda: gate.said("not reloaded"))
+        assert gate.said("not reloaded")[0]["reason"] == f"sessions in {file}: '7' is not one of on, off"
+        assert (await gate.get("/state"))[1]["sessions"]["on"] is False
+
+
+@pytest.mark.slow
+async def test_a_gateway_starts_without_the_wrong_file_of_a_folder(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     file = tmp_path / "fetchgate.toml"
@@ -481,31 +460,25 @@ def test_a_gateway_starts_without_the_wrong_file_of_a_folder(
     problem = f"sessions in {file}: '7' is not one of on, off"
     assert _fails(capsys, "proxy", *arguments, "--check") == (2, f"fetchgate proxy: {problem}")
 
-    async def scene() -> None:
-        async with _process(*arguments) as gate:
-            assert (await gate.get("/state"))[1]["sessions"]["on"] is True
-            gate.signal(signal.SIGHUP)
-            await until(lambda: gate.said("not reloaded"))
-            assert gate.said("not reloaded")[0]["reason"] == problem
-            file.write_text("sessions = false\n")
-            gate.signal(signal.SIGHUP)
-            await until(lambda: gate.said("reloaded"))
-            assert (await gate.get("/state"))[1]["sessions"]["on"] is False
-
-    run(scene())
+    async with _process(*arguments) as gate:
+        assert (await gate.get("/state"))[1]["sessions"]["on"] is True
+        gate.signal(signal.SIGHUP)
+        await until(lambda: gate.said("not reloaded"))
+        assert gate.said("not reloaded")[0]["reason"] == problem
+        file.write_text("sessions = false\n")
+        gate.signal(signal.SIGHUP)
+        await until(lambda: gate.said("reloaded"))
+        assert (await gate.get("/state"))[1]["sessions"]["on"] is False
 
 
 @pytest.mark.slow
-def test_more_connections_than_there_are_file_descriptors_for_are_reported() -> None:
-    async def scene() -> None:
-        async with _process("--bootstrap", "127.0.0.1:1", "--max-connections", "1000000000") as gate:
-            await until(lambda: gate.said("too few file descriptors for --max-connections"))
-            (line,) = gate.said("too few file descriptors for --max-connections")
-            assert line["needed"] == 2_000_000_256
-            assert line["limit"] < line["needed"]
-            assert line["remedy"] == "raise the limit (ulimit -n), or lower --max-connections"
-
-    run(scene())
+async def test_more_connections_than_there_are_file_descriptors_for_are_reported() -> None:
+    async with _process("--bootstrap", "127.0.0.1:1", "--max-connections", "1000000000") as gate:
+        await until(lambda: gate.said("too few file descriptors for --max-connections"))
+        (line,) = gate.said("too few file descriptors for --max-connections")
+        assert line["needed"] == 2_000_000_256
+        assert line["limit"] < line["needed"]
+        assert line["remedy"] == "raise the limit (ulimit -n), or lower --max-connections"
 
 
 def test_check_says_which_rack_was_read(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

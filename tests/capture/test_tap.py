@@ -382,13 +382,10 @@ def test_a_slow_disk_stops_the_capture_and_nothing_else(
     assert b"after" not in b"".join(streams(read_directory(tmp_path)).values())
 
 
-def test_without_capture_nothing_stands_between(tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with stub_broker() as broker, gateway(broker.address, WireGateway) as gate:
-            protocol: Any = object()
-            assert gate.server.tap(protocol, 0) is protocol
-
-    run(scene())
+async def test_without_capture_nothing_stands_between(tmp_path: Path) -> None:
+    async with stub_broker() as broker, gateway(broker.address, WireGateway) as gate:
+        protocol: Any = object()
+        assert gate.server.tap(protocol, 0) is protocol
 
 
 @pytest.mark.parametrize(("own", "peer"), [("192.0.2.1", "0.0.0.0"), ("2001:db8::1", "[::]"), (None, "[::]")])

@@ -194,23 +194,20 @@ async def endpoint(only: tuple[str, ...] = ()) -> AsyncIterator[int]:
             admin.close()
 
 
-def test_three_gateways(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
-    async def scene() -> None:
-        async with endpoint() as first, endpoint(METRICS_PATHS) as second, endpoint() as third:
-            pods = [pod(f"orders-{at}", "127.0.0.1") for at in range(2)]
-            for one, name, port in zip(pods, ("ADMIN", "METRICS"), (first, second), strict=True):
-                sidecar(one)["env"].append({"name": f"FETCHGATE_{name}", "value": f"0.0.0.0:{port}"})
-            file = tmp_path / "pods.json"
-            file.write_text(json.dumps(listed(*pods)))
-            arguments = ["top", "--once", "--admin", f"@{file}", "--admin", f"127.0.0.1:{third}"]
-            assert await asyncio.to_thread(main, arguments) == 0
-            _, sums, _, head, *rows = capsys.readouterr().out.splitlines()
-            assert {row.split()[0] for row in rows} == {"orders-0", "orders-1", f"127.0.0.1:{third}"}
-            assert " ".join(head.split()) == "gateway state conns saved/s saved CPU memory what is wrong"
-            assert sums.startswith("0 B saved, -  0 B/s now  0 connections  CPU ")
-            assert all(" MB" in row for row in rows), "their memory"
-
-    run(scene())
+async def test_three_gateways(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
+    async with endpoint() as first, endpoint(METRICS_PATHS) as second, endpoint() as third:
+        pods = [pod(f"orders-{at}", "127.0.0.1") for at in range(2)]
+        for one, name, port in zip(pods, ("ADMIN", "METRICS"), (first, second), strict=True):
+            sidecar(one)["env"].append({"name": f"FETCHGATE_{name}", "value": f"0.0.0.0:{port}"})
+        file = tmp_path / "pods.json"
+        file.write_text(json.dumps(listed(*pods)))
+        arguments = ["top", "--once", "--admin", f"@{file}", "--admin", f"127.0.0.1:{third}"]
+        assert await asyncio.to_thread(main, arguments) == 0
+        _, sums, _, head, *rows = capsys.readouterr().out.splitlines()
+        assert {row.split()[0] for row in rows} == {"orders-0", "orders-1", f"127.0.0.1:{third}"}
+        assert " ".join(head.split()) == "gateway state conns saved/s saved CPU memory what is wrong"
+        assert sums.startswith("0 B saved, -  0 B/s now  0 connections  CPU ")
+        assert all(" MB" in row for row in rows), "their memory"
 
 
 def test_a_gateway_that_is_not_ready_is_asked_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -98,32 +98,26 @@ def _cluster(metadata: bytes) -> Callable[[bytes], bytes]:
     return responses
 
 
-def test_a_cluster_tells_its_brokers() -> None:
-    async def scene() -> None:
-        metadata = _metadata(_broker(7, b"kafka-7", 9092, b"R7"), throttle=bytes(4))
-        async with stub_broker(_cluster(metadata)) as broker:
-            address = Address("127.0.0.1", broker.port)
-            dead = Address("127.0.0.1", 1)
-            brokers = {7: Address("kafka-7", 9092)}
-            cluster = BootstrapResponse(address=address, brokers=brokers, racks={7: "R7"})
-            assert await ask_any((dead, address), Resolver()) == cluster
-
-    run(scene())
+async def test_a_cluster_tells_its_brokers() -> None:
+    metadata = _metadata(_broker(7, b"kafka-7", 9092, b"R7"), throttle=bytes(4))
+    async with stub_broker(_cluster(metadata)) as broker:
+        address = Address("127.0.0.1", broker.port)
+        dead = Address("127.0.0.1", 1)
+        brokers = {7: Address("kafka-7", 9092)}
+        cluster = BootstrapResponse(address=address, brokers=brokers, racks={7: "R7"})
+        assert await ask_any((dead, address), Resolver()) == cluster
 
 
-def test_a_cluster_that_wants_authentication_is_one_all_the_same() -> None:
-    async def scene() -> None:
-        def responses(data: bytes) -> bytes:
-            if data == API_VERSIONS_REQUEST:
-                return response(1, api_versions((3, 0, 13)))
-            broker.writers[0].close()
-            return b""
+async def test_a_cluster_that_wants_authentication_is_one_all_the_same() -> None:
+    def responses(data: bytes) -> bytes:
+        if data == API_VERSIONS_REQUEST:
+            return response(1, api_versions((3, 0, 13)))
+        broker.writers[0].close()
+        return b""
 
-        async with stub_broker(responses) as broker:
-            address = Address("127.0.0.1", broker.port)
-            assert await ask(address, Resolver()) == BootstrapResponse(address=address, brokers=None)
-
-    run(scene())
+    async with stub_broker(responses) as broker:
+        address = Address("127.0.0.1", broker.port)
+        assert await ask(address, Resolver()) == BootstrapResponse(address=address, brokers=None)
 
 
 @pytest.mark.parametrize(
@@ -137,72 +131,60 @@ def test_a_cluster_that_wants_authentication_is_one_all_the_same() -> None:
         (lambda _: response(1, b"\x00"), "does not respond as Kafka does: int16 at 0 goes on after the end"),
     ],
 )
-def test_something_else_than_kafka_is_named_as_such(responses: Callable[[bytes], bytes], reason: str) -> None:
-    async def scene() -> None:
-        async with stub_broker(responses) as broker:
-            with pytest.raises(BootstrapError) as caught:
-                await ask(Address("127.0.0.1", broker.port), Resolver())
-            assert str(caught.value) == f"{broker.address}: {reason}"
-
-    run(scene())
-
-
-def test_one_that_closes_or_hangs_is_named_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scene() -> None:
-        def closing(_data: bytes) -> bytes:
-            broker.writers[0].close()
-            return b""
-
-        async with stub_broker(closing) as broker:
-            with pytest.raises(BootstrapError, match="closed without a response"):
-                await ask(Address("127.0.0.1", broker.port), Resolver())
-        expire_once_connected(monkeypatch)
-        async with stub_broker(lambda _: b"") as broker:
-            with pytest.raises(BootstrapError, match="no response in 10 s"):
-                await ask(Address("127.0.0.1", broker.port), Resolver())
-
-    run(scene())
+async def test_something_else_than_kafka_is_named_as_such(
+    responses: Callable[[bytes], bytes], reason: str
+) -> None:
+    async with stub_broker(responses) as broker:
+        with pytest.raises(BootstrapError) as caught:
+            await ask(Address("127.0.0.1", broker.port), Resolver())
+        assert str(caught.value) == f"{broker.address}: {reason}"
 
 
-def test_one_that_has_spoken_plain_text_is_not_asked_for_tls(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scene() -> None:
-        async def reason_of(responses: Callable[[bytes], bytes], *, known: bool, last: bytes) -> str:
-            with monkeypatch.context() as patch:
-                async with stub_broker(responses) as broker:
-                    expire_once_connected(patch, lambda: last in broker.received)
-                    address = Address("127.0.0.1", broker.port)
-                    with pytest.raises(BootstrapError) as caught:
-                        await ask(address, Resolver(), plain={address} if known else ())
-                    return str(caught.value).removeprefix(f"{address}: ")
+async def test_one_that_closes_or_hangs_is_named_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+    def closing(_data: bytes) -> bytes:
+        broker.writers[0].close()
+        return b""
 
-        def silent(_: bytes) -> bytes:
-            return b""
-
-        def versions_alone(data: bytes) -> bytes:
-            return response(1, api_versions((3, 4, 13))) if data == API_VERSIONS_REQUEST else b""
-
-        hint = " (does it speak TLS? Then give --broker-tls on)"
-        asked, metadata_asked = API_VERSIONS_REQUEST, b"\x00\x03\x00\x04"
-        assert await reason_of(silent, known=False, last=asked) == f"no response in 10 s{hint}"
-        assert await reason_of(silent, known=True, last=asked) == "no response in 10 s"
-        assert await reason_of(versions_alone, known=False, last=metadata_asked) == "no response in 10 s"
-
-    run(scene())
+    async with stub_broker(closing) as broker:
+        with pytest.raises(BootstrapError, match="closed without a response"):
+            await ask(Address("127.0.0.1", broker.port), Resolver())
+    expire_once_connected(monkeypatch)
+    async with stub_broker(lambda _: b"") as broker:
+        with pytest.raises(BootstrapError, match="no response in 10 s"):
+            await ask(Address("127.0.0.1", broker.port), Resolver())
 
 
-def test_a_name_or_a_network_that_hangs_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_that_has_spoken_plain_text_is_not_asked_for_tls(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def reason_of(responses: Callable[[bytes], bytes], *, known: bool, last: bytes) -> str:
+        with monkeypatch.context() as patch:
+            async with stub_broker(responses) as broker:
+                expire_once_connected(patch, lambda: last in broker.received)
+                address = Address("127.0.0.1", broker.port)
+                with pytest.raises(BootstrapError) as caught:
+                    await ask(address, Resolver(), plain={address} if known else ())
+                return str(caught.value).removeprefix(f"{address}: ")
+
+    def silent(_: bytes) -> bytes:
+        return b""
+
+    def versions_alone(data: bytes) -> bytes:
+        return response(1, api_versions((3, 4, 13))) if data == API_VERSIONS_REQUEST else b""
+
+    hint = " (does it speak TLS? Then give --broker-tls on)"
+    asked, metadata_asked = API_VERSIONS_REQUEST, b"\x00\x03\x00\x04"
+    assert await reason_of(silent, known=False, last=asked) == f"no response in 10 s{hint}"
+    assert await reason_of(silent, known=True, last=asked) == "no response in 10 s"
+    assert await reason_of(versions_alone, known=False, last=metadata_asked) == "no response in 10 s"
+
+
+async def test_a_name_or_a_network_that_hangs_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     async def hang(*_: object, **__: object) -> None:
         await asyncio.sleep(60)
 
-    async def scene() -> None:
-        monkeypatch.setattr(bootstrap, "ASK_SECONDS", 0.01)
-        monkeypatch.setattr(asyncio, "open_connection", hang)
-        with pytest.raises(
-            BootstrapError, match=r"127.0.0.1:9092: not connected in 0 s \(does its name resolve"
-        ):
-            await ask(Address("127.0.0.1", 9092), Resolver())
-
-    run(scene())
+    monkeypatch.setattr(bootstrap, "ASK_SECONDS", 0.01)
+    monkeypatch.setattr(asyncio, "open_connection", hang)
+    with pytest.raises(BootstrapError, match=r"127.0.0.1:9092: not connected in 0 s \(does its name resolve"):
+        await ask(Address("127.0.0.1", 9092), Resolver())
 
 
 def test_when_none_answers_the_reason_names_each() -> None:

@@ -137,19 +137,16 @@ def test_what_waits_is_counted(plain: bool) -> None:
     run(scene(), plain=plain)
 
 
-def test_requests_that_came_before_the_broker_was_connected_are_bounded_too() -> None:
-    async def scene() -> None:
-        async with (
-            stub_cluster((1, "", 0)) as cluster,
-            gateway(cluster.address, Gateway) as gate,
-            client(gate.listen.port) as (reader, writer),
-        ):
-            cluster.others = lambda _: ERROR
-            writer.write(struct.pack(">ihhih", 10, ApiKey.HEARTBEAT, 0, 0, -1) * MANY)
-            await reader.readexactly(10 * MANY)
-            assert link_of(gate).client.holds == 0
-
-    run(scene())
+async def test_requests_that_came_before_the_broker_was_connected_are_bounded_too() -> None:
+    async with (
+        stub_cluster((1, "", 0)) as cluster,
+        gateway(cluster.address, Gateway) as gate,
+        client(gate.listen.port) as (reader, writer),
+    ):
+        cluster.others = lambda _: ERROR
+        writer.write(struct.pack(">ihhih", 10, ApiKey.HEARTBEAT, 0, 0, -1) * MANY)
+        await reader.readexactly(10 * MANY)
+        assert link_of(gate).client.holds == 0
 
 
 @BOTH_LOOPS
@@ -255,17 +252,14 @@ def test_one_with_too_much_in_flight_waits_as_long_as_one_that_sends_no_more(
     run(scene(), plain=plain)
 
 
-def test_one_with_a_long_wait_and_too_much_in_flight_waits_for_twice_as_long(
+async def test_one_with_a_long_wait_and_too_much_in_flight_waits_for_twice_as_long(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def scene() -> None:
-        async with _held(monkeypatch, reads=True) as (_gate, _cluster, _writer, link):
-            at = link.active_at
-            monkeypatch.setattr(ConnectionStatus, "longest_wait", 1e6)
-            assert link.overdue(at + 59, idle=0, handshake=0) == ""
-            assert link.overdue(at + 61, idle=0, handshake=0) == IDLE
-
-    run(scene())
+    async with _held(monkeypatch, reads=True) as (_gate, _cluster, _writer, link):
+        at = link.active_at
+        monkeypatch.setattr(ConnectionStatus, "longest_wait", 1e6)
+        assert link.overdue(at + 59, idle=0, handshake=0) == ""
+        assert link.overdue(at + 61, idle=0, handshake=0) == IDLE
 
 
 @BOTH_LOOPS

@@ -117,19 +117,16 @@ def test_one_that_has_left_is_noticed_when_it_is_written_to(plain: bool) -> None
     run(scene(), plain=plain)
 
 
-def test_one_whose_broker_says_nothing_is_idle_at_last() -> None:
-    async def scene() -> None:
-        began = monotonic()
-        async with _half_closed(idle_timeout="1") as (gate, _broker, reader, _):
-            assert await reader.read() == b""
-            assert monotonic() - began >= 1
-            await until(lambda: not gate.server.links)
-            assert gate.server.turned_away["idle"] == 1
-
-    run(scene())
+async def test_one_whose_broker_says_nothing_is_idle_at_last() -> None:
+    began = monotonic()
+    async with _half_closed(idle_timeout="1") as (gate, _broker, reader, _):
+        assert await reader.read() == b""
+        assert monotonic() - began >= 1
+        await until(lambda: not gate.server.links)
+        assert gate.server.turned_away["idle"] == 1
 
 
-def test_one_whose_broker_says_nothing_waits_longer_only_where_its_fetch_does(
+async def test_one_whose_broker_says_nothing_waits_longer_only_where_its_fetch_does(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """If the broker does not respond, a half-closed client is closed, unless its fetch allows a longer wait.
@@ -138,29 +135,22 @@ def test_one_whose_broker_says_nothing_waits_longer_only_where_its_fetch_does(
     """
     monkeypatch.setattr(transports, "HALF_CLOSED_SECONDS", 0.3)
 
-    async def scene() -> None:
-        async with _half_closed(longest_wait=3600.0) as (gate, _broker, reader, _):
-            await asyncio.sleep(0.6)
-            assert link_of(gate).phase is LinkPhase.CLOSING
-            cast("Wire", link_of(gate).core).longest_wait = 0.0
-            assert await reader.read() == b""
-            await until(lambda: not gate.server.links)
-            assert gate.server.turned_away["idle"] == 1
-
-    run(scene())
+    async with _half_closed(longest_wait=3600.0) as (gate, _broker, reader, _):
+        await asyncio.sleep(0.6)
+        assert link_of(gate).phase is LinkPhase.CLOSING
+        cast("Wire", link_of(gate).core).longest_wait = 0.0
+        assert await reader.read() == b""
+        await until(lambda: not gate.server.links)
+        assert gate.server.turned_away["idle"] == 1
 
 
-def test_a_drain_has_its_own_limit() -> None:
+async def test_a_drain_has_its_own_limit() -> None:
     """The time limit of the test itself is below the hour that the client's fetch may take."""
-
-    async def scene() -> None:
-        async with _half_closed(longest_wait=3600.0) as (gate, _broker, _reader, _):
-            began = gate.process.loop.time()
-            await gate.drain(0.3)
-            assert gate.process.loop.time() - began > 0.2
-            await until(lambda: not gate.server.links)
-
-    run(scene())
+    async with _half_closed(longest_wait=3600.0) as (gate, _broker, _reader, _):
+        began = gate.process.loop.time()
+        await gate.drain(0.3)
+        assert gate.process.loop.time() - began > 0.2
+        await until(lambda: not gate.server.links)
 
 
 @BOTH_LOOPS

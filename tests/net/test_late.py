@@ -74,50 +74,41 @@ def test_it_is_late_until_bytes_come(plain: bool) -> None:
     run(scene(), plain=plain)
 
 
-def test_what_the_gateway_does_not_read_is_not_late() -> None:
-    async def scene() -> None:
-        async with _silent(request(HEARTBEAT, 0, 2)) as (gate, cluster, _, _):
-            link = link_of(gate)
-            await until(lambda: link.core.status().outstanding)
-            link.wait_for_budget(True)
-            assert link.broker.holds == BUDGET
-            assert not _late(link)
-            cluster.writers[-1].write(response(2, b"\0\0"))
-            await cluster.writers[-1].drain()
-            link.broker.holds = 0  # as just before it is read again: the response is in the system's buffer
-            await until(lambda: not _late(link))
-            link.broker.holds = BUDGET
-
-    run(scene())
+async def test_what_the_gateway_does_not_read_is_not_late() -> None:
+    async with _silent(request(HEARTBEAT, 0, 2)) as (gate, cluster, _, _):
+        link = link_of(gate)
+        await until(lambda: link.core.status().outstanding)
+        link.wait_for_budget(True)
+        assert link.broker.holds == BUDGET
+        assert not _late(link)
+        cluster.writers[-1].write(response(2, b"\0\0"))
+        await cluster.writers[-1].drain()
+        link.broker.holds = 0  # as just before it is read again: the response is in the system's buffer
+        await until(lambda: not _late(link))
+        link.broker.holds = BUDGET
 
 
-def test_half_a_request_is_late_only_if_the_broker_does_not_read_it() -> None:
-    async def scene() -> None:
-        whole = request(PRODUCE, 2, 2, b"\0\1" + bytes(30_000_000))
-        async with _silent(whole[:100]) as (gate, cluster, _reader, writer):
-            link = link_of(gate)
-            await until(lambda: link.core.status().outstanding)
-            assert not _late(link), "the client has not sent the rest"
-            cast("asyncio.Transport", cluster.writers[-1].transport).pause_reading()
-            writer.write(whole[100:])
-            await until(lambda: link.client.holds)
-            due = link.late_since(monotonic() + LATER)
-            assert due is not None
-            assert due >= link.active_at
-
-    run(scene())
+async def test_half_a_request_is_late_only_if_the_broker_does_not_read_it() -> None:
+    whole = request(PRODUCE, 2, 2, b"\0\1" + bytes(30_000_000))
+    async with _silent(whole[:100]) as (gate, cluster, _reader, writer):
+        link = link_of(gate)
+        await until(lambda: link.core.status().outstanding)
+        assert not _late(link), "the client has not sent the rest"
+        cast("asyncio.Transport", cluster.writers[-1].transport).pause_reading()
+        writer.write(whole[100:])
+        await until(lambda: link.client.holds)
+        due = link.late_since(monotonic() + LATER)
+        assert due is not None
+        assert due >= link.active_at
 
 
-def test_a_broker_that_is_not_connected_owes_nothing() -> None:
-    async def scene() -> None:
-        async with _silent(request(HEARTBEAT, 0, 2)) as (gate, _cluster, _reader, _):
-            link = link_of(gate)
-            await until(lambda: link.core.status().outstanding)
-            assert _late(link)
-            link.abort()
-            await until(lambda: not gate.server.links)
-            assert not _late(link)
-            assert link.responded_at > 0, "it is known after the end"
-            assert gate.server.counts().links == {}
-
-    run(scene())
+async def test_a_broker_that_is_not_connected_owes_nothing() -> None:
+    async with _silent(request(HEARTBEAT, 0, 2)) as (gate, _cluster, _reader, _):
+        link = link_of(gate)
+        await until(lambda: link.core.status().outstanding)
+        assert _late(link)
+        link.abort()
+        await until(lambda: not gate.server.links)
+        assert not _late(link)
+        assert link.responded_at > 0, "it is known after the end"
+        assert gate.server.counts().links == {}

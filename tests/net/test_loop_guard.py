@@ -13,7 +13,7 @@ from proxy.server import upstream
 from proxy.server.gateway import Gateway
 from proxy.telemetry.status import Health
 from tests.server.test_supervisor import workers
-from tests.shell import WAIT_SECONDS, client, gateway, run, stub_cluster, until
+from tests.shell import WAIT_SECONDS, client, gateway, stub_cluster, until
 from tools.kafka.ports import free_ports
 
 LEADS_BACK = (
@@ -71,76 +71,61 @@ async def _closed(port: int) -> None:
 
 
 @pytest.mark.usefixtures("_quick")
-def test_a_bootstrap_that_is_the_gateway_itself_opens_no_connection() -> None:
-    async def scene() -> None:
-        port = free_ports(2)
-        with capture_logs() as lines:
-            options = {"listen": f"127.0.0.1:{port}", "max_connections": "100"}
-            async with gateway(f"localhost:{port}", Gateway, **options) as gate:
-                reason = f"localhost:{port}: {LEADS_BACK}"
-                await until(lambda: gate.health() == Health(state="starting", reasons=[reason]))
-                await _closed(port)
-                assert gate.server.accepted == 1
-        assert [line["event"] for line in lines] == ["bootstrap unreachable, trying again"]
-
-    run(scene())
+async def test_a_bootstrap_that_is_the_gateway_itself_opens_no_connection() -> None:
+    port = free_ports(2)
+    with capture_logs() as lines:
+        options = {"listen": f"127.0.0.1:{port}", "max_connections": "100"}
+        async with gateway(f"localhost:{port}", Gateway, **options) as gate:
+            reason = f"localhost:{port}: {LEADS_BACK}"
+            await until(lambda: gate.health() == Health(state="starting", reasons=[reason]))
+            await _closed(port)
+            assert gate.server.accepted == 1
+    assert [line["event"] for line in lines] == ["bootstrap unreachable, trying again"]
 
 
 @pytest.mark.usefixtures("_quick")
 @pytest.mark.parametrize("behind", [0, 2], ids=["that of --listen", "its own"])
-def test_a_broker_whose_address_is_a_listener_of_the_gateway_is_not_connected_to(behind: int) -> None:
-    async def scene() -> None:
-        port = free_ports(3)
-        with capture_logs() as lines:
-            async with (
-                stub_cluster((1, "127.0.0.1", port + behind)) as cluster,
-                gateway(cluster.address, Gateway, listen=f"127.0.0.1:{port}") as gate,
-            ):
-                await until(lambda: gate.health().state == "ready")
-                for _ in range(3):
-                    await _closed(port + 2)
-                reason = f"127.0.0.1:{port + behind}: {LEADS_BACK}"
-                assert gate.health() == Health(state="degraded", reasons=[reason])
-                assert gate.server.accepted == 3
-        assert [line["event"] for line in lines].count(
-            "broker unreachable, connections of its clients are closed"
-        ) == 1
-
-    run(scene())
+async def test_a_broker_whose_address_is_a_listener_of_the_gateway_is_not_connected_to(behind: int) -> None:
+    port = free_ports(3)
+    with capture_logs() as lines:
+        async with (
+            stub_cluster((1, "127.0.0.1", port + behind)) as cluster,
+            gateway(cluster.address, Gateway, listen=f"127.0.0.1:{port}") as gate,
+        ):
+            await until(lambda: gate.health().state == "ready")
+            for _ in range(3):
+                await _closed(port + 2)
+            reason = f"127.0.0.1:{port + behind}: {LEADS_BACK}"
+            assert gate.health() == Health(state="degraded", reasons=[reason])
+            assert gate.server.accepted == 3
+    assert [line["event"] for line in lines].count(
+        "broker unreachable, connections of its clients are closed"
+    ) == 1
 
 
-def test_a_broker_at_a_port_that_the_gateway_could_not_have_is_no_loop() -> None:
+async def test_a_broker_at_a_port_that_the_gateway_could_not_have_is_no_loop() -> None:
     """A broker on the gateway's machine may occupy a port that the gateway wanted for a listener. A
     connection to this port reaches the broker, so it is not a loop.
     """
-
-    async def scene() -> None:
-        port = free_ports(3)
-        async with AsyncExitStack() as stack:
-            cluster = await stack.enter_async_context(stub_cluster((1, "", 0), port=port + 2))
-            gate = await stack.enter_async_context(
-                gateway(cluster.address, Gateway, listen=f"127.0.0.1:{port}")
-            )
-            await until(lambda: gate.health().state == "degraded")
-            (reason,) = gate.health().reasons
-            assert "can't be bound: Address already in use" in reason
-            async with client(port):
-                await until(lambda: cluster.open == 1 and gate.server.links)
-
-    run(scene())
+    port = free_ports(3)
+    async with AsyncExitStack() as stack:
+        cluster = await stack.enter_async_context(stub_cluster((1, "", 0), port=port + 2))
+        gate = await stack.enter_async_context(gateway(cluster.address, Gateway, listen=f"127.0.0.1:{port}"))
+        await until(lambda: gate.health().state == "degraded")
+        (reason,) = gate.health().reasons
+        assert "can't be bound: Address already in use" in reason
+        async with client(port):
+            await until(lambda: cluster.open == 1 and gate.server.links)
 
 
 @pytest.mark.slow
-def test_workers_know_the_listeners_that_they_do_not_have() -> None:
-    async def scene() -> None:
-        port = free_ports(3)
-        async with (
-            stub_cluster((1, "127.0.0.1", port + 2)) as cluster,
-            workers(cluster.address, listen=f"127.0.0.1:{port}") as gate,
-        ):
-            await _closed(port + 2)
-            status = await gate.collect_status()
-            assert status.unreachable_brokers.now() == {1: f"127.0.0.1:{port + 2}: {LEADS_BACK}"}
-            assert (await gate.collect_account()).counts.accepted == 1
-
-    run(scene())
+async def test_workers_know_the_listeners_that_they_do_not_have() -> None:
+    port = free_ports(3)
+    async with (
+        stub_cluster((1, "127.0.0.1", port + 2)) as cluster,
+        workers(cluster.address, listen=f"127.0.0.1:{port}") as gate,
+    ):
+        await _closed(port + 2)
+        status = await gate.collect_status()
+        assert status.unreachable_brokers.now() == {1: f"127.0.0.1:{port + 2}: {LEADS_BACK}"}
+        assert (await gate.collect_account()).counts.accepted == 1

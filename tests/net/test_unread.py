@@ -72,41 +72,35 @@ async def _not_reading(gate: Gateway, count: int) -> AsyncIterator[list[socket.s
             sock.close()
 
 
-def test_clients_that_never_read_take_little_each_and_are_counted() -> None:
+async def test_clients_that_never_read_take_little_each_and_are_counted() -> None:
     """Clients that never read take limited memory, which is counted.
 
     Before the fix, 90 such clients took 112 MB in the process and 350 MB in the system, and the counted
     number of bytes was 0.
     """
+    async with (
+        stub_broker(lambda _: bytes(FLOOD)) as broker,
+        gateway(broker.address) as gate,
+        _not_reading(gate, CLIENTS),
+    ):
+        await until(lambda: sum(link.broker.holds & PEER_FULL > 0 for link in gate.server.links) == CLIENTS)
+        in_process = sum(map(_kept, gate.server.links))
+        assert gate.server.budget.total >= in_process
+        for link in gate.server.links:
+            assert _kept(link) <= WRITE_HIGH_WATER + RECEIVE_BYTES
+            assert _kernel_bytes(link.client.transport)[0] <= 2 * UNSENT_BYTES
+        assert in_process <= 50_000_000
+        in_system = sum(
+            unread(cast("asyncio.Transport", link.broker.transport)) for link in gate.server.links
+        )
 
-    async def scene() -> None:
-        async with (
-            stub_broker(lambda _: bytes(FLOOD)) as broker,
-            gateway(broker.address) as gate,
-            _not_reading(gate, CLIENTS),
-        ):
-            await until(
-                lambda: sum(link.broker.holds & PEER_FULL > 0 for link in gate.server.links) == CLIENTS
-            )
-            in_process = sum(map(_kept, gate.server.links))
-            assert gate.server.budget.total >= in_process
+        def counted() -> bool:
             for link in gate.server.links:
-                assert _kept(link) <= WRITE_HIGH_WATER + RECEIVE_BYTES
-                assert _kernel_bytes(link.client.transport)[0] <= 2 * UNSENT_BYTES
-            assert in_process <= 50_000_000
-            in_system = sum(
-                unread(cast("asyncio.Transport", link.broker.transport)) for link in gate.server.links
-            )
+                link.look_after()
+            return gate.server.budget.total >= in_process + in_system
 
-            def counted() -> bool:
-                for link in gate.server.links:
-                    link.look_after()
-                return gate.server.budget.total >= in_process + in_system
-
-            await until(counted)  # what a broker has sent counts when its client has read nothing for a while
-        await until(lambda: gate.server.budget.total == 0)
-
-    run(scene())
+        await until(counted)  # what a broker has sent counts when its client has read nothing for a while
+    await until(lambda: gate.server.budget.total == 0)
 
 
 @BOTH_LOOPS
@@ -150,7 +144,7 @@ def test_over_the_limit_those_that_read_nothing_go_and_those_that_read_stay(
     run(scene(), plain=plain)
 
 
-def test_metadata_does_not_wait_for_a_client_that_does_not_read() -> None:
+async def test_metadata_does_not_wait_for_a_client_that_does_not_read() -> None:
     class Lies:
         buffered_changed_at = 0.0
         can_go_on = False
@@ -164,41 +158,35 @@ def test_metadata_does_not_wait_for_a_client_that_does_not_read() -> None:
             With this, the number of buffered bytes does not grow in the test.
             """
 
-    async def scene() -> None:
-        async with (
-            stub_cluster((1, "", 0)) as cluster,
-            gateway(cluster.address, Gateway, max_inflight_bytes="100") as gate,
-            client(gate.listen.port) as (reader, writer),
-        ):
-            await until(lambda: gate.health().state == "ready" and cluster.open == 1)
-            gate.server.budget.update(Lies(), 1_000_000)
-            whole = response(7, metadata((1, "127.0.0.1", cluster.port)))
-            cluster.responses = lambda _: whole[:20]
-            writer.write(request(ApiKey.METADATA, 1, 7, struct.pack(">i", 0)))
-            await until(lambda: gate.server.budget.total >= 1_000_000 + 20)
-            cluster.writers[0].write(whole[20:])
-            async with asyncio.timeout(WAIT_SECONDS):
-                assert (await frame(reader))[:4] == struct.pack(">i", 7)
-
-    run(scene())
+    async with (
+        stub_cluster((1, "", 0)) as cluster,
+        gateway(cluster.address, Gateway, max_inflight_bytes="100") as gate,
+        client(gate.listen.port) as (reader, writer),
+    ):
+        await until(lambda: gate.health().state == "ready" and cluster.open == 1)
+        gate.server.budget.update(Lies(), 1_000_000)
+        whole = response(7, metadata((1, "127.0.0.1", cluster.port)))
+        cluster.responses = lambda _: whole[:20]
+        writer.write(request(ApiKey.METADATA, 1, 7, struct.pack(">i", 0)))
+        await until(lambda: gate.server.budget.total >= 1_000_000 + 20)
+        cluster.writers[0].write(whole[20:])
+        async with asyncio.timeout(WAIT_SECONDS):
+            assert (await frame(reader))[:4] == struct.pack(">i", 7)
 
 
-def test_a_client_whose_response_fits_below_the_high_water_mark_is_counted_at_the_next_look() -> None:
-    async def scene() -> None:
-        async with (
-            stub_broker(lambda data: data) as broker,
-            gateway(broker.address) as gate,
-            client(gate.listen.port) as (reader, writer),
-        ):
-            writer.write(b"x")
-            await reader.readexactly(1)
-            (link,) = gate.server.links
-            socket_of(writer).pause_reading()
-            while not _kept(link):
-                broker.writers[0].write(bytes(100_000))
-                await asyncio.sleep(0.005)
-            assert not link.broker.holds
-            link.look_after()
-            assert gate.server.budget.total >= _kept(link) > 0
-
-    run(scene())
+async def test_a_client_whose_response_fits_below_the_high_water_mark_is_counted_at_the_next_look() -> None:
+    async with (
+        stub_broker(lambda data: data) as broker,
+        gateway(broker.address) as gate,
+        client(gate.listen.port) as (reader, writer),
+    ):
+        writer.write(b"x")
+        await reader.readexactly(1)
+        (link,) = gate.server.links
+        socket_of(writer).pause_reading()
+        while not _kept(link):
+            broker.writers[0].write(bytes(100_000))
+            await asyncio.sleep(0.005)
+        assert not link.broker.holds
+        link.look_after()
+        assert gate.server.budget.total >= _kept(link) > 0

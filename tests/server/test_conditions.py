@@ -35,7 +35,7 @@ from proxy.telemetry.state import overview
 from proxy.telemetry.status import Health
 from proxy.telemetry.totals import NodeId
 from proxy.telemetry.unanswered import HUNG_SECONDS, Owed
-from tests.shell import client, frame, gateway, link_of, request, response, run, stub_cluster, until
+from tests.shell import client, frame, gateway, link_of, request, response, stub_cluster, until
 
 AT = 100.0
 LATE = AT + HUNG_SECONDS + 1
@@ -80,66 +80,59 @@ def test_a_broker_that_nobody_asks_any_more_is_forgotten_and_not_said_to_respond
     ]
 
 
-def test_a_gateway_tells_of_it_everywhere() -> None:
+async def test_a_gateway_tells_of_it_everywhere() -> None:
     """A hung broker is reported in the log, in the health and in the state of the gateway.
 
     The test uses a real client and a silent broker. The checks run with a clock that is ahead.
     """
+    async with (
+        stub_cluster() as cluster,
+        gateway(cluster.address, Gateway) as gate,
+        client(gate.listen.port) as (reader, writer),
+    ):
+        writer.write(request(ApiKey.API_VERSIONS, 0, 1))
+        await frame(reader)
+        await until(lambda: gate.health().state == "ready" and cluster.open == 1)
+        writer.write(request(ApiKey.HEARTBEAT, 0, 2))
+        await until(lambda: link_of(gate).core.status().outstanding)
+        gate.process.tasks.cancel()  # nobody else looks
+        due = link_of(gate).late_since(monotonic() + HUNG_SECONDS)
+        assert due is not None
+        later = due + HUNG_SECONDS + 2.5
+        gate.server._looked_at = later
+        with capture_logs() as lines:
+            await gate.server.sample(later)
+        assert [line["broker"] for line in lines] == ["bootstrap"]
+        account = gate.server.account()
+        account.status.at = later
+        assert account.health == Health(
+            state="degraded", reasons=["the bootstrap: no response for 12 s (outstanding requests: 1)"]
+        )
+        assert account.health.ready, "it is out of service for nobody"
+        told = overview(account)
+        assert told["bootstrap"]["problem"] == "no response for 12 s"
+        assert told["bootstrap"]["problem_seconds"] == 12.5
+        assert [event["text"] for event in told["events"] if event["warning"]] == [
+            "the bootstrap has not responded for 12 s (outstanding requests: 1)"
+        ]
 
-    async def scene() -> None:
-        async with (
-            stub_cluster() as cluster,
-            gateway(cluster.address, Gateway) as gate,
-            client(gate.listen.port) as (reader, writer),
-        ):
-            writer.write(request(ApiKey.API_VERSIONS, 0, 1))
-            await frame(reader)
-            await until(lambda: gate.health().state == "ready" and cluster.open == 1)
-            writer.write(request(ApiKey.HEARTBEAT, 0, 2))
-            await until(lambda: link_of(gate).core.status().outstanding)
-            gate.process.tasks.cancel()  # nobody else looks
-            due = link_of(gate).late_since(monotonic() + HUNG_SECONDS)
-            assert due is not None
-            later = due + HUNG_SECONDS + 2.5
-            gate.server._looked_at = later
-            with capture_logs() as lines:
-                await gate.server.sample(later)
-            assert [line["broker"] for line in lines] == ["bootstrap"]
-            account = gate.server.account()
-            account.status.at = later
-            assert account.health == Health(
-                state="degraded", reasons=["the bootstrap: no response for 12 s (outstanding requests: 1)"]
-            )
-            assert account.health.ready, "it is out of service for nobody"
-            told = overview(account)
-            assert told["bootstrap"]["problem"] == "no response for 12 s"
-            assert told["bootstrap"]["problem_seconds"] == 12.5
-            assert [event["text"] for event in told["events"] if event["warning"]] == [
-                "the bootstrap has not responded for 12 s (outstanding requests: 1)"
-            ]
-
-            cluster.writers[-1].write(response(2, b"\0\0"))
-            assert await frame(reader)
-            await gate.server.sample(later + 1)
-            account = gate.server.account()
-            assert account.health.reasons == []
-            assert overview(account)["bootstrap"]["problem"] == ""
-
-    run(scene())
+        cluster.writers[-1].write(response(2, b"\0\0"))
+        assert await frame(reader)
+        await gate.server.sample(later + 1)
+        account = gate.server.account()
+        assert account.health.reasons == []
+        assert overview(account)["bootstrap"]["problem"] == ""
 
 
-def test_after_the_machine_stood_still_a_broker_gets_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scene() -> None:
-        async with stub_cluster() as cluster, gateway(cluster.address, Gateway) as gate:
-            looks: list[float] = []
-            monkeypatch.setattr(gate.monitor.hung_brokers, "look", lambda _, now: looks.append(now))
-            gate.process.tasks.cancel()  # nobody else looks
-            now = monotonic()
-            for at in (1.0, 2.0, 60.0, 61.0):
-                await gate.server.sample(now + at)
-            assert looks == [now + 1.0, now + 2.0, now + 61.0]
-
-    run(scene())
+async def test_after_the_machine_stood_still_a_broker_gets_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with stub_cluster() as cluster, gateway(cluster.address, Gateway) as gate:
+        looks: list[float] = []
+        monkeypatch.setattr(gate.monitor.hung_brokers, "look", lambda _, now: looks.append(now))
+        gate.process.tasks.cancel()  # nobody else looks
+        now = monotonic()
+        for at in (1.0, 2.0, 60.0, 61.0):
+            await gate.server.sample(now + at)
+        assert looks == [now + 1.0, now + 2.0, now + 61.0]
 
 
 def test_the_connection_limit_is_logged_once_per_episode_and_not_too_often() -> None:
@@ -298,16 +291,13 @@ def test_the_bootstrap_is_not_forgotten_for_it_is_always_tried() -> None:
     assert known.unreachable_brokers.now() == {None: "refused"}
 
 
-def test_a_gateway_is_well_again_when_nobody_wants_the_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_gateway_is_well_again_when_nobody_wants_the_broker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "TICK_SECONDS", 0.01)
 
-    async def scene() -> None:
-        async with stub_cluster((1, "", 0)) as cluster, gateway(cluster.address, Gateway) as gate:
-            await until(lambda: gate.health().state == "ready")
-            gate.server.unreachable(1, "refused")
-            await asyncio.sleep(0.05)
-            assert gate.health() == Health(state="degraded", reasons=["refused"])
-            monkeypatch.setattr(conditions, "UNTRIED_SECONDS", 0.0)
-            await until(lambda: gate.health() == Health(state="ready", reasons=[]))
-
-    run(scene())
+    async with stub_cluster((1, "", 0)) as cluster, gateway(cluster.address, Gateway) as gate:
+        await until(lambda: gate.health().state == "ready")
+        gate.server.unreachable(1, "refused")
+        await asyncio.sleep(0.05)
+        assert gate.health() == Health(state="degraded", reasons=["refused"])
+        monkeypatch.setattr(conditions, "UNTRIED_SECONDS", 0.0)
+        await until(lambda: gate.health() == Health(state="ready", reasons=[]))

@@ -13,7 +13,7 @@ import pytest
 
 from proxy.addresses import Address
 from proxy.server.ipc import Channel, HandedOver, Question, receive_connection, respond, send_connection
-from tests.shell import WAIT_SECONDS, run, until
+from tests.shell import WAIT_SECONDS, until
 
 
 def framed(*message: object) -> bytes:
@@ -40,23 +40,20 @@ def test_messages_are_whole_however_they_come(size: int) -> None:
     assert got == [("one",), ("two", {1: None}, b"x" * 50), ("three", [])]
 
 
-def test_both_ends_speak_and_each_learns_when_the_other_is_gone() -> None:
-    async def scene() -> None:
-        loop, got, lost = asyncio.get_running_loop(), [], []
-        one = Channel(lambda *message: got.append(message), lambda: lost.append("one"))
-        two = Channel(lambda *message: two.send("back", *message), lambda: lost.append("two"))
-        ends = socket.socketpair()
-        for channel, end in zip((one, two), ends, strict=True):
-            end.setblocking(False)
-            await channel.connect(loop, end)
-        one.send("there", b"y" * 300_000)
-        await until(lambda: got)
-        assert got == [("back", "there", b"y" * 300_000)]
-        one.close()
-        await until(lambda: sorted(lost) == ["one", "two"])
-        two.send("nobody hears it")
-
-    run(scene())
+async def test_both_ends_speak_and_each_learns_when_the_other_is_gone() -> None:
+    loop, got, lost = asyncio.get_running_loop(), [], []
+    one = Channel(lambda *message: got.append(message), lambda: lost.append("one"))
+    two = Channel(lambda *message: two.send("back", *message), lambda: lost.append("two"))
+    ends = socket.socketpair()
+    for channel, end in zip((one, two), ends, strict=True):
+        end.setblocking(False)
+        await channel.connect(loop, end)
+    one.send("there", b"y" * 300_000)
+    await until(lambda: got)
+    assert got == [("back", "there", b"y" * 300_000)]
+    one.close()
+    await until(lambda: sorted(lost) == ["one", "two"])
+    two.send("nobody hears it")
 
 
 def test_a_question_stands_still_until_it_is_told(packets: tuple[socket.socket, socket.socket]) -> None:

@@ -17,67 +17,57 @@ from proxy.telemetry.status import Health
 from tests.shell import BOTH_LOOPS, client, gateway, link_of, run, stub_broker, stub_cluster, until
 
 
-def test_limits_that_are_reached_are_reasons() -> None:
-    async def scene() -> None:
-        async with (
-            stub_cluster((1, "", 0)) as cluster,
-            gateway(cluster.address, Gateway, max_sessions="1", max_inflight_bytes="100") as gate,
-            client(gate.listen.port),
-        ):
-            await until(lambda: gate.server.links and gate.health().state == "ready")
-            assert gate.server.sessions.reserve()
-            assert gate.health().state == "ready", "a sidecar may have as many as it needs, and no more"
-            link_of(gate).core._fetches.decided = Reason.NO_SLOT
-            slots = (
-                "all 1 session slots are used, other clients' fetches are forwarded unchanged;"
-                " raise --max-sessions"
-            )
-            assert gate.health() == Health(state="degraded", reasons=[slots])
-            gate.reconfigure(replace(gate.process.config, sessions=False))
-            assert gate.health().state == "ready", "nobody wants one"
-            gate.reconfigure(replace(gate.process.config, sessions=True))
-            gate.server.budget.total = 101
-            held = (
-                "101 bytes of responses are buffered, so nothing is read from brokers;"
-                " raise --max-inflight-bytes"
-            )
-            assert gate.health() == Health(state="degraded", reasons=[slots, held])
-            assert gate.health().ready
-            gate.server.budget.total = 0
-            gate.server.sessions.release()
-            assert gate.health() == Health(state="ready", reasons=[])
-
-    run(scene())
+async def test_limits_that_are_reached_are_reasons() -> None:
+    async with (
+        stub_cluster((1, "", 0)) as cluster,
+        gateway(cluster.address, Gateway, max_sessions="1", max_inflight_bytes="100") as gate,
+        client(gate.listen.port),
+    ):
+        await until(lambda: gate.server.links and gate.health().state == "ready")
+        assert gate.server.sessions.reserve()
+        assert gate.health().state == "ready", "a sidecar may have as many as it needs, and no more"
+        link_of(gate).core._fetches.decided = Reason.NO_SLOT
+        slots = (
+            "all 1 session slots are used, other clients' fetches are forwarded unchanged;"
+            " raise --max-sessions"
+        )
+        assert gate.health() == Health(state="degraded", reasons=[slots])
+        gate.reconfigure(replace(gate.process.config, sessions=False))
+        assert gate.health().state == "ready", "nobody wants one"
+        gate.reconfigure(replace(gate.process.config, sessions=True))
+        gate.server.budget.total = 101
+        held = (
+            "101 bytes of responses are buffered, so nothing is read from brokers; raise --max-inflight-bytes"
+        )
+        assert gate.health() == Health(state="degraded", reasons=[slots, held])
+        assert gate.health().ready
+        gate.server.budget.total = 0
+        gate.server.sessions.release()
+        assert gate.health() == Health(state="ready", reasons=[])
 
 
-def test_no_slot_is_wanted_where_none_may_be_taken() -> None:
-    async def scene() -> None:
-        async with (
-            stub_cluster((1, "", 0)) as cluster,
-            gateway(cluster.address, Gateway, max_sessions="0") as gate,
-        ):
-            await until(lambda: gate.health().state == "ready")
-
-    run(scene())
+async def test_no_slot_is_wanted_where_none_may_be_taken() -> None:
+    async with (
+        stub_cluster((1, "", 0)) as cluster,
+        gateway(cluster.address, Gateway, max_sessions="0") as gate,
+    ):
+        await until(lambda: gate.health().state == "ready")
 
 
-def test_that_no_broker_is_reachable_is_said_first() -> None:
-    async def scene() -> None:
-        async with stub_cluster((1, "", 0)) as cluster, gateway(cluster.address, Gateway) as gate:
-            await until(lambda: gate.health().state == "ready")
-            gate.server.unreachable(None, "down")
-            assert gate.health().reasons == ["down"]
-            gate.server.unreachable(1, "and this")
-            assert gate.health() == Health(
-                state="degraded", reasons=["no broker is reachable", "down", "and this"]
-            )
-            told = [kept.text for kept in gate.process.events]
-            assert told[0].startswith("ready: the bootstrap ")
-            assert told[1:] == ["broker 1 is unreachable: and this"], "of one kind, told as one"
-            gate.server.connected(1, gate.listen)
-            assert gate.health().reasons == ["down"]
-
-    run(scene())
+async def test_that_no_broker_is_reachable_is_said_first() -> None:
+    async with stub_cluster((1, "", 0)) as cluster, gateway(cluster.address, Gateway) as gate:
+        await until(lambda: gate.health().state == "ready")
+        gate.server.unreachable(None, "down")
+        assert gate.health().reasons == ["down"]
+        gate.server.unreachable(1, "and this")
+        assert gate.health() == Health(
+            state="degraded", reasons=["no broker is reachable", "down", "and this"]
+        )
+        told = [kept.text for kept in gate.process.events]
+        assert told[0].startswith("ready: the bootstrap ")
+        assert told[1:] == ["broker 1 is unreachable: and this"], "of one kind, told as one"
+        gate.server.connected(1, gate.listen)
+        assert gate.health().reasons == ["down"]
 
 
 @contextmanager
@@ -115,23 +105,20 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("_quick")
 @pytest.mark.parametrize("left", [0, 1])
-def test_that_no_descriptor_is_left_for_a_client_is_a_reason(left: int) -> None:
-    async def scene() -> None:
-        async with stub_cluster((1, "", 0)) as cluster, gateway(cluster.address, Gateway) as gate:
-            await until(lambda: gate.health().state == "ready")
-            with capture_logs() as lines, _descriptors_left(left) as leave:
+async def test_that_no_descriptor_is_left_for_a_client_is_a_reason(left: int) -> None:
+    async with stub_cluster((1, "", 0)) as cluster, gateway(cluster.address, Gateway) as gate:
+        await until(lambda: gate.health().state == "ready")
+        with capture_logs() as lines, _descriptors_left(left) as leave:
 
-                def told() -> bool:
-                    leave()
-                    return gate.health() == Health(state="degraded", reasons=[NO_DESCRIPTOR])
+            def told() -> bool:
+                leave()
+                return gate.health() == Health(state="degraded", reasons=[NO_DESCRIPTOR])
 
-                await until(told)
-            await until(lambda: gate.health().state == "ready")
-            # The line "ready" may come after the state.
-            warnings = [line["event"] for line in lines if line["log_level"] == "warning"]
-            assert warnings == ["no file descriptor is left for more clients"]
-
-    run(scene())
+            await until(told)
+        await until(lambda: gate.health().state == "ready")
+        # The line "ready" may come after the state.
+        warnings = [line["event"] for line in lines if line["log_level"] == "warning"]
+        assert warnings == ["no file descriptor is left for more clients"]
 
 
 @BOTH_LOOPS

@@ -91,71 +91,67 @@ def _checked(
     )
 
 
-def test_check_says_what_is_reached_and_where_listeners_would_be(capsys: pytest.CaptureFixture[str]) -> None:
-    async def scene() -> None:
-        async with stub_cluster((1, "kafka-1", 9092), (60_000, "kafka-2", 9092)) as cluster:
-            bootstrap = f"127.0.0.1:1,{cluster.address}"
-            first = free_ports(4)
-            listen = f"127.0.0.1:{first}"
-            reached = [
-                _unusable("127.0.0.1:1: Connection refused"),
-                _responded(cluster.address, 2),
-                _bound("--listen", listen),
-            ]
-            addresses = ("--listen", listen, "--admin", "off")
-            assert await _checked(capsys, bootstrap, *addresses) == (
-                1,
-                [
-                    *reached,
-                    _reached(1, "kafka-1:9092", f"127.0.0.1:{first + 2}"),
-                    "broker 60000: its port is outside 1-65535; give it a port with --broker-ports",
-                ],
-                "",
-            )
-            rule = f"{first},60000={first + 3}"
-            assert await _checked(capsys, bootstrap, *addresses, "--broker-ports", rule) == (
-                0,
-                [
-                    *reached,
-                    _reached(1, "kafka-1:9092", f"127.0.0.1:{first + 1}"),
-                    _reached(60_000, "kafka-2:9092", f"127.0.0.1:{first + 3}"),
-                ],
-                "",
-            )
-
-    run(scene())
-
-
-def test_check_says_which_address_is_taken_and_keeps_none(capsys: pytest.CaptureFixture[str]) -> None:
-    async def scene() -> None:
+async def test_check_says_what_is_reached_and_where_listeners_would_be(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    async with stub_cluster((1, "kafka-1", 9092), (60_000, "kafka-2", 9092)) as cluster:
+        bootstrap = f"127.0.0.1:1,{cluster.address}"
         first = free_ports(4)
-        listen, broker, admin = (f"127.0.0.1:{first + each}" for each in (0, 2, 3))
-        addresses = ("--listen", listen, "--admin", admin)
-        async with stub_cluster((1, "kafka-1", 9092)) as cluster:
-            found = [
-                _responded(cluster.address, 1),
-                _bound("--listen", listen),
-                _reached(1, "kafka-1:9092", broker),
-                _bound("--admin", admin),
-            ]
-            assert await _checked(capsys, cluster.address, *addresses) == (0, found, "")
-            with ExitStack() as taken:
-                for port in (first, first + 2, first + 3):
-                    taken.enter_context(socket.create_server(("127.0.0.1", port)))
-                code, said, _ = await _checked(capsys, cluster.address, *addresses)
-            taken_already = "can't be bound: Address already in use; give"
-            assert (code, said) == (
-                1,
-                [
-                    found[0],
-                    f"--listen {listen} {taken_already} --listen another HOST:PORT",
-                    f"broker 1: {broker} {taken_already} it another port with --broker-ports",
-                    f"--admin {admin} {taken_already} --admin another HOST:PORT",
-                ],
-            )
-            assert await _checked(capsys, cluster.address, *addresses) == (0, found, "")
+        listen = f"127.0.0.1:{first}"
+        reached = [
+            _unusable("127.0.0.1:1: Connection refused"),
+            _responded(cluster.address, 2),
+            _bound("--listen", listen),
+        ]
+        addresses = ("--listen", listen, "--admin", "off")
+        assert await _checked(capsys, bootstrap, *addresses) == (
+            1,
+            [
+                *reached,
+                _reached(1, "kafka-1:9092", f"127.0.0.1:{first + 2}"),
+                "broker 60000: its port is outside 1-65535; give it a port with --broker-ports",
+            ],
+            "",
+        )
+        rule = f"{first},60000={first + 3}"
+        assert await _checked(capsys, bootstrap, *addresses, "--broker-ports", rule) == (
+            0,
+            [
+                *reached,
+                _reached(1, "kafka-1:9092", f"127.0.0.1:{first + 1}"),
+                _reached(60_000, "kafka-2:9092", f"127.0.0.1:{first + 3}"),
+            ],
+            "",
+        )
 
-    run(scene())
+
+async def test_check_says_which_address_is_taken_and_keeps_none(capsys: pytest.CaptureFixture[str]) -> None:
+    first = free_ports(4)
+    listen, broker, admin = (f"127.0.0.1:{first + each}" for each in (0, 2, 3))
+    addresses = ("--listen", listen, "--admin", admin)
+    async with stub_cluster((1, "kafka-1", 9092)) as cluster:
+        found = [
+            _responded(cluster.address, 1),
+            _bound("--listen", listen),
+            _reached(1, "kafka-1:9092", broker),
+            _bound("--admin", admin),
+        ]
+        assert await _checked(capsys, cluster.address, *addresses) == (0, found, "")
+        with ExitStack() as taken:
+            for port in (first, first + 2, first + 3):
+                taken.enter_context(socket.create_server(("127.0.0.1", port)))
+            code, said, _ = await _checked(capsys, cluster.address, *addresses)
+        taken_already = "can't be bound: Address already in use; give"
+        assert (code, said) == (
+            1,
+            [
+                found[0],
+                f"--listen {listen} {taken_already} --listen another HOST:PORT",
+                f"broker 1: {broker} {taken_already} it another port with --broker-ports",
+                f"--admin {admin} {taken_already} --admin another HOST:PORT",
+            ],
+        )
+        assert await _checked(capsys, cluster.address, *addresses) == (0, found, "")
 
 
 def test_check_says_what_it_waits_for(
@@ -202,31 +198,23 @@ def test_misspelt_variables_are_reported(
         ),
     ],
 )
-def test_check_says_whether_a_broker_is_in_the_rack(
+async def test_check_says_whether_a_broker_is_in_the_rack(
     capsys: pytest.CaptureFixture[str], racks: dict[int, str], said: str
 ) -> None:
-    async def scene() -> None:
-        async with stub_cluster(*((node_id, f"kafka-{node_id}", 9092) for node_id in (1, 2, 3))) as cluster:
-            cluster.racks = racks
-            options = ("--listen", f"127.0.0.1:{free_ports(5)}", "--admin", "off", "--rack", "R2")
-            code, found, _ = await _checked(capsys, cluster.address, *options)
-            assert (code, found[1:3]) == (0, [_responded(cluster.address, 3), said])
-
-    run(scene())
+    async with stub_cluster(*((node_id, f"kafka-{node_id}", 9092) for node_id in (1, 2, 3))) as cluster:
+        cluster.racks = racks
+        options = ("--listen", f"127.0.0.1:{free_ports(5)}", "--admin", "off", "--rack", "R2")
+        code, found, _ = await _checked(capsys, cluster.address, *options)
+        assert (code, found[1:3]) == (0, [_responded(cluster.address, 3), said])
 
 
-def test_check_sees_that_two_listeners_want_one_address(capsys: pytest.CaptureFixture[str]) -> None:
-    async def scene() -> None:
-        first = free_ports(3)
-        addresses = ("--listen", f"127.0.0.1:{first}", "--admin", f"127.0.0.1:{first + 2}")
-        async with stub_cluster((1, "kafka-1", 9092)) as cluster:
-            code, found, _ = await _checked(capsys, cluster.address, *addresses)
-            assert code == 1
-            assert found[-1].startswith(
-                f"--admin 127.0.0.1:{first + 2} can't be bound: Address already in use"
-            )
-
-    run(scene())
+async def test_check_sees_that_two_listeners_want_one_address(capsys: pytest.CaptureFixture[str]) -> None:
+    first = free_ports(3)
+    addresses = ("--listen", f"127.0.0.1:{first}", "--admin", f"127.0.0.1:{first + 2}")
+    async with stub_cluster((1, "kafka-1", 9092)) as cluster:
+        code, found, _ = await _checked(capsys, cluster.address, *addresses)
+        assert code == 1
+        assert found[-1].startswith(f"--admin 127.0.0.1:{first + 2} can't be bound: Address already in use")
 
 
 def test_check_tries_where_it_would_write(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -359,21 +347,18 @@ UNKNOWN = "the number of session slots is not known, 1,000 are assumed"
         ),
     ],
 )
-def test_check_compares_the_session_slots_of_brokers_with_those_of_all_gateways(
+async def test_check_compares_the_session_slots_of_brokers_with_those_of_all_gateways(
     capsys: pytest.CaptureFixture[str],
     options: str,
     slots: Callable[[bytes], bytes],
     code: int,
     told: list[str],
 ) -> None:
-    async def scene() -> None:
-        async with stub_cluster((1, "", 0), (2, "", 0)) as cluster:
-            cluster.others = slots
-            at = ("--listen", f"127.0.0.1:{free_ports(5)}", "--admin", "off")
-            got, said, _ = await _checked(capsys, cluster.address, *at, *options.split())
-        assert (got, " ".join(said[4:])) == (code, " ".join(told))
-
-    run(scene())
+    async with stub_cluster((1, "", 0), (2, "", 0)) as cluster:
+        cluster.others = slots
+        at = ("--listen", f"127.0.0.1:{free_ports(5)}", "--admin", "off")
+        got, said, _ = await _checked(capsys, cluster.address, *at, *options.split())
+    assert (got, " ".join(said[4:])) == (code, " ".join(told))
 
 
 @pytest.mark.parametrize(
@@ -392,32 +377,26 @@ def test_check_compares_the_session_slots_of_brokers_with_those_of_all_gateways(
     ],
     ids=["long", "above int32", "negative", "empty", "not ASCII", "null", "nothing", "count", "cut", "short"],
 )
-def test_slots_that_can_not_be_read_are_one_line_and_the_default_is_assumed(
+async def test_slots_that_can_not_be_read_are_one_line_and_the_default_is_assumed(
     capsys: pytest.CaptureFixture[str], slots: Callable[[bytes], bytes], reason: str
 ) -> None:
-    async def scene() -> None:
-        async with stub_cluster((1, "", 0)) as cluster:
-            cluster.others = slots
-            at = ("--listen", f"127.0.0.1:{free_ports(5)}", "--admin", "off", "--gateways", "1")
-            code, said, _ = await _checked(capsys, cluster.address, *at)
-        assert code == 0
-        assert said[3].startswith(f"broker 1: {UNKNOWN}: {reason}")
-        assert len(said[3]) < 300
-        assert "Of the 1,000 slots of a broker" in said[4]
-
-    run(scene())
+    async with stub_cluster((1, "", 0)) as cluster:
+        cluster.others = slots
+        at = ("--listen", f"127.0.0.1:{free_ports(5)}", "--admin", "off", "--gateways", "1")
+        code, said, _ = await _checked(capsys, cluster.address, *at)
+    assert code == 0
+    assert said[3].startswith(f"broker 1: {UNKNOWN}: {reason}")
+    assert len(said[3]) < 300
+    assert "Of the 1,000 slots of a broker" in said[4]
 
 
-def test_check_prints_what_brokers_name_without_control_characters(
+async def test_check_prints_what_brokers_name_without_control_characters(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    async def scene() -> None:
-        async with stub_cluster((1, "kafka\x1b[2J", 9092)) as cluster:
-            at = ("--listen", f"127.0.0.1:{free_ports(5)}", "--admin", "off")
-            code, said, _ = await _checked(capsys, cluster.address, *at)
-        assert (code, r"broker 1 (kafka\x1b[2J:9092)" in said[2]) == (0, True)
-
-    run(scene())
+    async with stub_cluster((1, "kafka\x1b[2J", 9092)) as cluster:
+        at = ("--listen", f"127.0.0.1:{free_ports(5)}", "--admin", "off")
+        code, said, _ = await _checked(capsys, cluster.address, *at)
+    assert (code, r"broker 1 (kafka\x1b[2J:9092)" in said[2]) == (0, True)
 
 
 def test_check_assumes_the_default_of_brokers_that_it_can_not_ask(
@@ -444,28 +423,25 @@ def test_check_lets_a_gateway_that_shares_its_ports_have_them(capsys: pytest.Cap
         assert _check(capsys, *options[:-2])[0] == 1
 
 
-def test_check_sees_that_ports_are_shared_with_other_gateways_alone(
+async def test_check_sees_that_ports_are_shared_with_other_gateways_alone(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    async def scene() -> None:
-        first = free_ports(3)
-        options = ["--listen", f"127.0.0.1:{first}", "--reuse-port", "on"]
-        options += ["--broker-ports", f"1={first},2={first + 1}", "--admin", f"127.0.0.1:{first + 1}"]
-        async with stub_cluster((1, "kafka-1", 9092), (2, "kafka-2", 9092)) as cluster:
-            taken = "can't be bound: Address already in use; give"
-            assert await _checked(capsys, cluster.address, *options) == (
-                1,
-                [
-                    _responded(cluster.address, 2),
-                    _bound("--listen", f"127.0.0.1:{first}"),
-                    f"broker 1: 127.0.0.1:{first} {taken} it another port with --broker-ports",
-                    _reached(2, "kafka-2:9092", f"127.0.0.1:{first + 1}"),
-                    f"--admin 127.0.0.1:{first + 1} {taken} --admin another HOST:PORT",
-                ],
-                "",
-            )
-
-    run(scene())
+    first = free_ports(3)
+    options = ["--listen", f"127.0.0.1:{first}", "--reuse-port", "on"]
+    options += ["--broker-ports", f"1={first},2={first + 1}", "--admin", f"127.0.0.1:{first + 1}"]
+    async with stub_cluster((1, "kafka-1", 9092), (2, "kafka-2", 9092)) as cluster:
+        taken = "can't be bound: Address already in use; give"
+        assert await _checked(capsys, cluster.address, *options) == (
+            1,
+            [
+                _responded(cluster.address, 2),
+                _bound("--listen", f"127.0.0.1:{first}"),
+                f"broker 1: 127.0.0.1:{first} {taken} it another port with --broker-ports",
+                _reached(2, "kafka-2:9092", f"127.0.0.1:{first + 1}"),
+                f"--admin 127.0.0.1:{first + 1} {taken} --admin another HOST:PORT",
+            ],
+            "",
+        )
 
 
 def test_a_port_that_is_taken_in_one_ip_version_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
@@ -479,28 +455,25 @@ def test_a_port_that_is_taken_in_one_ip_version_is_reported(capsys: pytest.Captu
         assert (code, said[0]) == (1, f"--listen 127.0.0.1:{first} can't be bound: {reason}")
 
 
-def test_check_sees_that_a_broker_leads_back_to_the_gateway(capsys: pytest.CaptureFixture[str]) -> None:
-    async def scene() -> None:
-        first = free_ports(3)
-        options = ["--listen", f"127.0.0.1:{first}", "--admin", "off"]
-        leads_back = "it leads back to this gateway; make sure that --bootstrap"
-        async with stub_cluster((1, "127.0.0.1", first + 2)) as cluster:
-            bootstrap = f"127.0.0.1:{first},{cluster.address}"
-            code, said, _ = await _checked(capsys, bootstrap, *options)
-        assert code == 1
-        assert said[0].startswith(_unusable(f"127.0.0.1:{first}: {leads_back}"))
-        assert said[1:4] == [
-            _responded(cluster.address, 1),
-            _bound("--listen", f"127.0.0.1:{first}"),
-            _reached(1, f"127.0.0.1:{first + 2}", f"127.0.0.1:{first + 2}"),
-        ]
-        assert said[4].startswith(f"broker 1 127.0.0.1:{first + 2}: {leads_back}")
-        assert len(said) == 5
-
-    run(scene())
+async def test_check_sees_that_a_broker_leads_back_to_the_gateway(capsys: pytest.CaptureFixture[str]) -> None:
+    first = free_ports(3)
+    options = ["--listen", f"127.0.0.1:{first}", "--admin", "off"]
+    leads_back = "it leads back to this gateway; make sure that --bootstrap"
+    async with stub_cluster((1, "127.0.0.1", first + 2)) as cluster:
+        bootstrap = f"127.0.0.1:{first},{cluster.address}"
+        code, said, _ = await _checked(capsys, bootstrap, *options)
+    assert code == 1
+    assert said[0].startswith(_unusable(f"127.0.0.1:{first}: {leads_back}"))
+    assert said[1:4] == [
+        _responded(cluster.address, 1),
+        _bound("--listen", f"127.0.0.1:{first}"),
+        _reached(1, f"127.0.0.1:{first + 2}", f"127.0.0.1:{first + 2}"),
+    ]
+    assert said[4].startswith(f"broker 1 127.0.0.1:{first + 2}: {leads_back}")
+    assert len(said) == 5
 
 
-def test_check_waits_for_the_names_of_listeners(
+async def test_check_waits_for_the_names_of_listeners(
     capsys: pytest.CaptureFixture[str], fake_names: Names, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`--check` waits for the DNS lookup of listeners, and longer than a running gateway does.
@@ -509,21 +482,18 @@ def test_check_waits_for_the_names_of_listeners(
     """
     monkeypatch.setattr(registry, "OPEN_SECONDS", 0.0)
 
-    async def scene() -> None:
-        first = free_ports(2)
-        options = ["--listen", f"127.0.0.1:{first}", "--admin", "off"]
-        options += ["--broker-ports", f"b-{{id}}.silent.example:{first + 1}"]
-        async with stub_cluster((1, "127.0.0.1", 9092), (2, "127.0.0.1", 9092)) as cluster:
-            checked = _checked(capsys, cluster.address, *options)
-            await until(lambda: len(fake_names.lookups) == 2)
-            fake_names.speak({"b-1.silent.example": "127.0.0.1"})
-            code, said, _ = await checked
-        assert code == 1
-        unknown = f"b-2.silent.example:{first + 1} can't be bound: unknown host: Name or service not known"
-        assert said[-1] == f"broker 2: {unknown}; see --broker-ports"
-        assert not any("broker 1:" in line for line in said)
-
-    run(scene())
+    first = free_ports(2)
+    options = ["--listen", f"127.0.0.1:{first}", "--admin", "off"]
+    options += ["--broker-ports", f"b-{{id}}.silent.example:{first + 1}"]
+    async with stub_cluster((1, "127.0.0.1", 9092), (2, "127.0.0.1", 9092)) as cluster:
+        checked = _checked(capsys, cluster.address, *options)
+        await until(lambda: len(fake_names.lookups) == 2)
+        fake_names.speak({"b-1.silent.example": "127.0.0.1"})
+        code, said, _ = await checked
+    assert code == 1
+    unknown = f"b-2.silent.example:{first + 1} can't be bound: unknown host: Name or service not known"
+    assert said[-1] == f"broker 2: {unknown}; see --broker-ports"
+    assert not any("broker 1:" in line for line in said)
 
 
 def test_check_fails_when_no_bootstrap_answers(capsys: pytest.CaptureFixture[str]) -> None:

@@ -121,125 +121,106 @@ def test_2000_brokers_in_a_response_stop_no_other_client(
     assert len(json.loads(state.read_text())["brokers"]) == 300
 
 
-def test_a_cluster_of_250_brokers_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_cluster_of_250_brokers_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
     steps = Steps(monkeypatch)
 
-    async def scene() -> None:
-        steps.watch()
-        port = free_ports(251)
-        brokers = [(each, "", 0) for each in range(250)]
-        async with (
-            stub_cluster(*brokers) as cluster,
-            gateway(cluster.address, Gateway, listen=f"127.0.0.1:{port}") as gate,
-        ):
-            cluster.others = lambda _: b"ok"
-            await until(lambda: gate.health().state == "ready")
-            assert max(steps.bound.values()) <= AT_ONCE
-            for broker in (0, 125, 249):
-                async with client(port + 1 + broker) as (reader, writer):
-                    writer.write(METADATA)
-                    told = metadata(*((each, "127.0.0.1", port + 1 + each) for each in range(250)))
-                    assert await frame(reader) == struct.pack(">i", 5) + told
-
-    run(scene())
+    steps.watch()
+    port = free_ports(251)
+    brokers = [(each, "", 0) for each in range(250)]
+    async with (
+        stub_cluster(*brokers) as cluster,
+        gateway(cluster.address, Gateway, listen=f"127.0.0.1:{port}") as gate,
+    ):
+        cluster.others = lambda _: b"ok"
+        await until(lambda: gate.health().state == "ready")
+        assert max(steps.bound.values()) <= AT_ONCE
+        for broker in (0, 125, 249):
+            async with client(port + 1 + broker) as (reader, writer):
+                writer.write(METADATA)
+                told = metadata(*((each, "127.0.0.1", port + 1 + each) for each in range(250)))
+                assert await frame(reader) == struct.pack(">i", 5) + told
 
 
-def test_brokers_that_leave_make_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_brokers_that_leave_make_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "MAX_BROKERS", 2)
     monkeypatch.setattr(registry, "REFRESH_SECONDS", 0.01)
     monkeypatch.setattr(registry, "FORGET_SECONDS", 0.03)
 
-    async def scene() -> None:
-        async with (
-            stub_cluster((0, "", 0), (1, "", 0), (2, "", 0)) as cluster,
-            gateway(cluster.address, Gateway) as gate,
-        ):
-            await until(lambda: gate.health().state == "degraded")
-            assert list(gate.brokers.known) == [0, 1]
-            cluster.brokers = cluster.brokers[1:]
-            await until(lambda: gate.health().state == "ready")
-            assert list(gate.brokers.known) == [1, 2]
-
-    run(scene())
+    async with (
+        stub_cluster((0, "", 0), (1, "", 0), (2, "", 0)) as cluster,
+        gateway(cluster.address, Gateway) as gate,
+    ):
+        await until(lambda: gate.health().state == "degraded")
+        assert list(gate.brokers.known) == [0, 1]
+        cluster.brokers = cluster.brokers[1:]
+        await until(lambda: gate.health().state == "ready")
+        assert list(gate.brokers.known) == [1, 2]
 
 
 @pytest.mark.slow
-def test_a_response_of_a_worker_waits_for_all_listeners_that_the_supervisor_opens() -> None:
-
-    async def scene() -> None:
-        port = free_ports(251)
-        async with (
-            stub_cluster() as cluster,
-            workers(cluster.address, 2, listen=f"127.0.0.1:{port}") as gate,
-            client(port) as (reader, writer),
-        ):
-            cluster.others = lambda _: b"ok"
-            cluster.brokers = tuple((each, "kafka", 9092) for each in range(250))
-            told = struct.pack(">i", 5) + metadata(
-                *((each, "127.0.0.1", port + 1 + each) for each in range(250))
-            )
-            await asks_until(told, reader, writer)
-            assert len(gate.brokers.known) == 250
-
-    run(scene())
+async def test_a_response_of_a_worker_waits_for_all_listeners_that_the_supervisor_opens() -> None:
+    port = free_ports(251)
+    async with (
+        stub_cluster() as cluster,
+        workers(cluster.address, 2, listen=f"127.0.0.1:{port}") as gate,
+        client(port) as (reader, writer),
+    ):
+        cluster.others = lambda _: b"ok"
+        cluster.brokers = tuple((each, "kafka", 9092) for each in range(250))
+        told = struct.pack(">i", 5) + metadata(*((each, "127.0.0.1", port + 1 + each) for each in range(250)))
+        await asks_until(told, reader, writer)
+        assert len(gate.brokers.known) == 250
 
 
-def test_a_worker_tells_the_supervisor_once_and_no_more_than_it_would_take(
+async def test_a_worker_tells_the_supervisor_once_and_no_more_than_it_would_take(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(registry, "OPEN_SECONDS", WAIT_SECONDS)
 
-    async def scene() -> None:
-        told: list[dict[int, Address]] = []
-        listen = Address("127.0.0.1", 19092)
-        brokers = AskedBrokers(config(bootstrap="k:1"), listen, told.append, cast("Question", None))
-        for _ in range(2):
-            for each in range(2000):
-                assert brokers.resolve("127.0.0.1", each, "kafka", 9092) is None
-            await asyncio.sleep(0)
-        assert [list(each) for each in told] == [list(range(MAX_BROKERS))]
-        assert brokers.is_opening(0)
-        assert not brokers.is_opening(MAX_BROKERS)
-
-        waiting = asyncio.create_task(brokers.opened([0, 1, 2000]))
-        listener = Address("127.0.0.1", 19093)
-        brokers.replace({0: Broker(node_id=0, address=Address("kafka", 9092), listener=listener)})
+    told: list[dict[int, Address]] = []
+    listen = Address("127.0.0.1", 19092)
+    brokers = AskedBrokers(config(bootstrap="k:1"), listen, told.append, cast("Question", None))
+    for _ in range(2):
+        for each in range(2000):
+            assert brokers.resolve("127.0.0.1", each, "kafka", 9092) is None
         await asyncio.sleep(0)
-        assert not waiting.done(), "the message may be older than what was told"
-        known = {each: Broker(node_id=each, address=Address("kafka", 9092)) for each in range(MAX_BROKERS)}
-        brokers.replace(known)
-        await waiting
-        assert not brokers.is_opening(1)
+    assert [list(each) for each in told] == [list(range(MAX_BROKERS))]
+    assert brokers.is_opening(0)
+    assert not brokers.is_opening(MAX_BROKERS)
 
-    run(scene())
+    waiting = asyncio.create_task(brokers.opened([0, 1, 2000]))
+    listener = Address("127.0.0.1", 19093)
+    brokers.replace({0: Broker(node_id=0, address=Address("kafka", 9092), listener=listener)})
+    await asyncio.sleep(0)
+    assert not waiting.done(), "the message may be older than what was told"
+    known = {each: Broker(node_id=each, address=Address("kafka", 9092)) for each in range(MAX_BROKERS)}
+    brokers.replace(known)
+    await waiting
+    assert not brokers.is_opening(1)
 
 
 @pytest.mark.parametrize("start", [partial(gateway, kind=Gateway), workers], ids=["one process", "workers"])
-def test_a_gateway_that_drains_opens_no_listener(start: Any) -> None:
+async def test_a_gateway_that_drains_opens_no_listener(start: Any) -> None:
     """A gateway that is draining opens no new listeners. With `--reuse-port`, a new listener would take
     clients away from the next gateway.
     """
-
-    async def scene() -> None:
-        async with (
-            stub_cluster((1, "", 0)) as cluster,
-            start(cluster.address) as gate,
-            client(gate.listen.port) as (_, writer),
-        ):
-            writer.write(LIST_GROUPS)
-            await until(lambda: LIST_GROUPS in cluster.received)
-            draining = asyncio.create_task(gate.drain(WAIT_SECONDS))
-            await asyncio.sleep(0.05)
-            assert not draining.done()
-            address = Address("127.0.0.1", cluster.port)
-            assert gate.brokers.learn(2, address)
-            assert gate.brokers.resolve("127.0.0.1", 2, address.host, address.port)
-            with pytest.raises(ConnectionRefusedError):
-                async with client(gate.listen.port + 3):
-                    pass
-            assert not draining.done()
-            for broker in cluster.writers:
-                broker.transport.abort()
-            await draining
-
-    run(scene())
+    async with (
+        stub_cluster((1, "", 0)) as cluster,
+        start(cluster.address) as gate,
+        client(gate.listen.port) as (_, writer),
+    ):
+        writer.write(LIST_GROUPS)
+        await until(lambda: LIST_GROUPS in cluster.received)
+        draining = asyncio.create_task(gate.drain(WAIT_SECONDS))
+        await asyncio.sleep(0.05)
+        assert not draining.done()
+        address = Address("127.0.0.1", cluster.port)
+        assert gate.brokers.learn(2, address)
+        assert gate.brokers.resolve("127.0.0.1", 2, address.host, address.port)
+        with pytest.raises(ConnectionRefusedError):
+            async with client(gate.listen.port + 3):
+                pass
+        assert not draining.done()
+        for broker in cluster.writers:
+            broker.transport.abort()
+        await draining

@@ -95,138 +95,116 @@ def test_clients_of_a_broker_whose_name_hangs_delay_no_other(fake_names: Names, 
 
 
 @pytest.mark.usefixtures("_patient")
-def test_a_response_waits_for_a_name_and_nobody_else_does(fake_names: Names) -> None:
-    async def scene() -> None:
-        async with (
-            _named(1) as (gate, _),
-            admin_of(gate) as (admin, _endpoint),
-            client(gate.listen.port) as (reader, writer),
-        ):
-            writer.write(METADATA)
-            writer.write(LIST_GROUPS)
-            await until(lambda: fake_names.lookups["b-1.silent.example"])
+async def test_a_response_waits_for_a_name_and_nobody_else_does(fake_names: Names) -> None:
+    async with (
+        _named(1) as (gate, _),
+        admin_of(gate) as (admin, _endpoint),
+        client(gate.listen.port) as (reader, writer),
+    ):
+        writer.write(METADATA)
+        writer.write(LIST_GROUPS)
+        await until(lambda: fake_names.lookups["b-1.silent.example"])
 
-            assert (await send(admin, b"GET /livez HTTP/1.1\r\n\r\n"))[0] == 200
-            assert gate.health() == Health(state="degraded", reasons=[LOOKING_UP.format(1, 1)])
-            assert await _exchange(gate.listen.port) == struct.pack(">i", 9) + b"ok"
-            assert isinstance(gate.brokers, registry.BrokerRegistry)
-            gate.brokers.retry()  # as every 5 seconds
-            assert await _exchange(gate.listen.port) == struct.pack(">i", 9) + b"ok"
-            assert fake_names.lookups["b-1.silent.example"] == 1
-            assert not fake_names.ended
+        assert (await send(admin, b"GET /livez HTTP/1.1\r\n\r\n"))[0] == 200
+        assert gate.health() == Health(state="degraded", reasons=[LOOKING_UP.format(1, 1)])
+        assert await _exchange(gate.listen.port) == struct.pack(">i", 9) + b"ok"
+        assert isinstance(gate.brokers, registry.BrokerRegistry)
+        gate.brokers.retry()  # as every 5 seconds
+        assert await _exchange(gate.listen.port) == struct.pack(">i", 9) + b"ok"
+        assert fake_names.lookups["b-1.silent.example"] == 1
+        assert not fake_names.ended
 
-            fake_names.speak({"b-1.silent.example": "127.0.0.1"})
-            at = gate.listen.port + 1
-            assert await frame(reader) == struct.pack(">i", 5) + metadata((1, "b-1.silent.example", at))
-            assert await frame(reader) == struct.pack(">i", 9) + b"ok", "its next response comes after that"
-            assert gate.health().state == "ready"
-            assert await _exchange(at) == struct.pack(">i", 9) + b"ok"
-
-    run(scene())
+        fake_names.speak({"b-1.silent.example": "127.0.0.1"})
+        at = gate.listen.port + 1
+        assert await frame(reader) == struct.pack(">i", 5) + metadata((1, "b-1.silent.example", at))
+        assert await frame(reader) == struct.pack(">i", 9) + b"ok", "its next response comes after that"
+        assert gate.health().state == "ready"
+        assert await _exchange(at) == struct.pack(">i", 9) + b"ok"
 
 
-def test_a_name_that_takes_long_is_left_out(fake_names: Names, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_name_that_takes_long_is_left_out(fake_names: Names, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "OPEN_SECONDS", 0.02)
 
-    async def scene() -> None:
-        async with _named(1) as (gate, _), client(gate.listen.port) as (reader, writer):
-            for _ in range(2):
-                writer.write(METADATA)
-                assert await frame(reader) == struct.pack(">i", 5) + metadata()
-            assert gate.health() == Health(state="degraded", reasons=[LOOKING_UP.format(1, 1)])
-            assert not fake_names.ended
-            fake_names.speak({"b-1.silent.example": "127.0.0.1"})
-            await until(lambda: gate.health().state == "ready")
+    async with _named(1) as (gate, _), client(gate.listen.port) as (reader, writer):
+        for _ in range(2):
             writer.write(METADATA)
-            at = gate.listen.port + 1
-            assert await frame(reader) == struct.pack(">i", 5) + metadata((1, "b-1.silent.example", at))
-
-    run(scene())
+            assert await frame(reader) == struct.pack(">i", 5) + metadata()
+        assert gate.health() == Health(state="degraded", reasons=[LOOKING_UP.format(1, 1)])
+        assert not fake_names.ended
+        fake_names.speak({"b-1.silent.example": "127.0.0.1"})
+        await until(lambda: gate.health().state == "ready")
+        writer.write(METADATA)
+        at = gate.listen.port + 1
+        assert await frame(reader) == struct.pack(">i", 5) + metadata((1, "b-1.silent.example", at))
 
 
 @pytest.mark.usefixtures("_patient")
-def test_a_broker_that_closes_ends_the_wait_for_a_name(fake_names: Names) -> None:
-    async def scene() -> None:
-        async with _named(1) as (gate, cluster), client(gate.listen.port) as (reader, writer):
-            writer.write(METADATA)
-            await until(lambda: fake_names.lookups["b-1.silent.example"])
-            cluster.writers[-1].close()
-            assert await frame(reader) == struct.pack(">i", 5) + metadata()
-            assert await reader.read() == b""
-            assert not fake_names.ended
-
-    run(scene())
+async def test_a_broker_that_closes_ends_the_wait_for_a_name(fake_names: Names) -> None:
+    async with _named(1) as (gate, cluster), client(gate.listen.port) as (reader, writer):
+        writer.write(METADATA)
+        await until(lambda: fake_names.lookups["b-1.silent.example"])
+        cluster.writers[-1].close()
+        assert await frame(reader) == struct.pack(">i", 5) + metadata()
+        assert await reader.read() == b""
+        assert not fake_names.ended
 
 
-def test_a_bootstrap_whose_name_hangs_stops_no_other(fake_names: Names) -> None:
-    async def scene() -> None:
-        async with (
-            stub_cluster((1, "broker.example", 0)) as cluster,
-            gateway(f"a.silent.example:9092,{cluster.address}", Gateway) as gate,
-        ):
-            await until(lambda: fake_names.lookups["a.silent.example"])
-            fake_names.end()
-            await until(lambda: gate.health().state == "ready")
-            assert str(gate.monitor.reach.bootstrap[0]) == cluster.address
-
-    run(scene())
+async def test_a_bootstrap_whose_name_hangs_stops_no_other(fake_names: Names) -> None:
+    async with (
+        stub_cluster((1, "broker.example", 0)) as cluster,
+        gateway(f"a.silent.example:9092,{cluster.address}", Gateway) as gate,
+    ):
+        await until(lambda: fake_names.lookups["a.silent.example"])
+        fake_names.end()
+        await until(lambda: gate.health().state == "ready")
+        assert str(gate.monitor.reach.bootstrap[0]) == cluster.address
 
 
 @pytest.mark.slow
-def test_a_worker_goes_on_while_the_supervisor_looks_up_a_name(fake_names: Names) -> None:
-    async def scene() -> None:
-        port = free_ports(2)
-        rule = f"b-{{id}}.silent.example:{port + 1}"
-        async with (
-            stub_cluster() as cluster,
-            workers(cluster.address, 1, listen=f"127.0.0.1:{port}", broker_ports=rule) as gate,
-            client(gate.listen.port) as (reader, writer),
-        ):
-            cluster.others = lambda _: b"ok"
-            cluster.brokers = ((1, "127.0.0.1", cluster.port),)
-            writer.write(METADATA)
-            await until(lambda: fake_names.lookups["b-1.silent.example"])
-            assert await _exchange(gate.listen.port) == struct.pack(">i", 9) + b"ok"
-            assert not fake_names.ended
-            fake_names.speak({"b-1.silent.example": "127.0.0.1"})
-            told = struct.pack(">i", 5) + metadata((1, "b-1.silent.example", port + 1))
-            if await frame(reader) != told:
-                await asks_until(told, reader, writer)
-            assert await _exchange(port + 1) == struct.pack(">i", 9) + b"ok"
-
-    run(scene())
+async def test_a_worker_goes_on_while_the_supervisor_looks_up_a_name(fake_names: Names) -> None:
+    port = free_ports(2)
+    rule = f"b-{{id}}.silent.example:{port + 1}"
+    async with (
+        stub_cluster() as cluster,
+        workers(cluster.address, 1, listen=f"127.0.0.1:{port}", broker_ports=rule) as gate,
+        client(gate.listen.port) as (reader, writer),
+    ):
+        cluster.others = lambda _: b"ok"
+        cluster.brokers = ((1, "127.0.0.1", cluster.port),)
+        writer.write(METADATA)
+        await until(lambda: fake_names.lookups["b-1.silent.example"])
+        assert await _exchange(gate.listen.port) == struct.pack(">i", 9) + b"ok"
+        assert not fake_names.ended
+        fake_names.speak({"b-1.silent.example": "127.0.0.1"})
+        told = struct.pack(">i", 5) + metadata((1, "b-1.silent.example", port + 1))
+        if await frame(reader) != told:
+            await asks_until(told, reader, writer)
+        assert await _exchange(port + 1) == struct.pack(">i", 9) + b"ok"
 
 
 @pytest.mark.usefixtures("_patient")
-def test_what_a_waiting_response_took_of_the_budget_is_free_again(fake_names: Names) -> None:
-    async def scene() -> None:
-        async with _named(1) as (gate, _), client(gate.listen.port) as (reader, writer):
-            writer.write(METADATA)
-            await until(lambda: gate.server.budget.total)
-            fake_names.speak({"b-1.silent.example": "127.0.0.1"})
-            await frame(reader)
-            assert gate.server.budget.total == 0
-
-    run(scene())
+async def test_what_a_waiting_response_took_of_the_budget_is_free_again(fake_names: Names) -> None:
+    async with _named(1) as (gate, _), client(gate.listen.port) as (reader, writer):
+        writer.write(METADATA)
+        await until(lambda: gate.server.budget.total)
+        fake_names.speak({"b-1.silent.example": "127.0.0.1"})
+        await frame(reader)
+        assert gate.server.budget.total == 0
 
 
 @pytest.mark.usefixtures("_patient")
-def test_a_client_that_left_meanwhile_is_no_defect(fake_names: Names) -> None:
+async def test_a_client_that_left_meanwhile_is_no_defect(fake_names: Names) -> None:
     """If a client leaves while its response waits for a listener, no error is logged.
 
     When the response is ready, the client's socket is already closing.
     """
-
-    async def scene() -> None:
-        with capture_logs() as lines:
-            async with _named(1) as (gate, _), client(gate.listen.port) as (_reader, writer):
-                writer.write(METADATA)
-                await until(lambda: fake_names.lookups["b-1.silent.example"])
-                link = link_of(gate)
-                link.finish()
-                fake_names.speak({"b-1.silent.example": "127.0.0.1"})
-                await until(lambda: gate.health().state == "ready")
-                await until(lambda: not gate.server.links)
-        assert not [line for line in lines if line["log_level"] == "error"]
-
-    run(scene())
+    with capture_logs() as lines:
+        async with _named(1) as (gate, _), client(gate.listen.port) as (_reader, writer):
+            writer.write(METADATA)
+            await until(lambda: fake_names.lookups["b-1.silent.example"])
+            link = link_of(gate)
+            link.finish()
+            fake_names.speak({"b-1.silent.example": "127.0.0.1"})
+            await until(lambda: gate.health().state == "ready")
+            await until(lambda: not gate.server.links)
+    assert not [line for line in lines if line["log_level"] == "error"]

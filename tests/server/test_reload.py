@@ -58,96 +58,86 @@ async def _following(named: Path) -> AsyncIterator[tuple[Gateway, Reloader]]:
 
 
 @pytest.mark.usefixtures("_quick")
-def test_a_file_that_changes_is_applied_without_a_signal(tmp_path: Path) -> None:
+async def test_a_file_that_changes_is_applied_without_a_signal(tmp_path: Path) -> None:
     file = tmp_path / "gate.toml"
     file.write_text("max_sessions = 5\n")
 
-    async def scene() -> None:
-        async with _following(file) as (gate, options):
-            aside = tmp_path / "new"
-            aside.write_text(
-                "max_sessions = 6\nmax_inflight_bytes = 1000\ndrain_timeout = 1.5\ncapture_files = 2\n"
-            )
-            aside.replace(file)
-            await until(lambda: gate.server.sessions.max_sessions == 6)
-            assert gate.server.budget.limit == 1000
-            assert options.config.drain_timeout == 1.5
-            (told,) = [each for each in gate.process.events if each.kind == "reloaded"]
-            assert told.warning
-            assert told.text == (
-                "a restart is needed for capture_files; "
-                "options reloaded: max_sessions, max_inflight_bytes, drain_timeout"
-            )
-
-    run(scene())
+    async with _following(file) as (gate, options):
+        aside = tmp_path / "new"
+        aside.write_text(
+            "max_sessions = 6\nmax_inflight_bytes = 1000\ndrain_timeout = 1.5\ncapture_files = 2\n"
+        )
+        aside.replace(file)
+        await until(lambda: gate.server.sessions.max_sessions == 6)
+        assert gate.server.budget.limit == 1000
+        assert options.config.drain_timeout == 1.5
+        (told,) = [each for each in gate.process.events if each.kind == "reloaded"]
+        assert told.warning
+        assert told.text == (
+            "a restart is needed for capture_files; "
+            "options reloaded: max_sessions, max_inflight_bytes, drain_timeout"
+        )
 
 
-def test_what_needs_a_restart_is_told_until_it_is_taken_back(
+async def test_what_needs_a_restart_is_told_until_it_is_taken_back(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "gate.toml"
     file.write_text("capture_files = 3\n")
 
-    async def scene() -> None:
-        async with stub_cluster((1, "", 0)) as cluster, gateway(cluster.address, Gateway) as gate:
-            await until(lambda: gate.health().state == "ready")
-            options = _reloader(gate, cluster.address, file)
+    async with stub_cluster((1, "", 0)) as cluster, gateway(cluster.address, Gateway) as gate:
+        await until(lambda: gate.health().state == "ready")
+        options = _reloader(gate, cluster.address, file)
 
-            async def shown() -> tuple[str, list[str], Any, float]:
-                state = json.loads(await document(gate))
-                samples = exposition(gate.server.account()).decode()
-                (told,) = re.findall(r"^fetchgate_options_need_restart (.*)$", samples, re.MULTILINE)
-                return state["state"], state["reasons"], state["needs_restart"], float(told)
+        async def shown() -> tuple[str, list[str], Any, float]:
+            state = json.loads(await document(gate))
+            samples = exposition(gate.server.account()).decode()
+            (told,) = re.findall(r"^fetchgate_options_need_restart (.*)$", samples, re.MULTILINE)
+            return state["state"], state["reasons"], state["needs_restart"], float(told)
 
-            file.write_text("capture_files = 2\nmax_sessions = 6\nworkers = 2\n")
-            options.reload()
-            said = capsys.readouterr().err  # a reload sets up the log anew
-            assert (
-                "[warning  ] reloaded applied=['max_sessions'] needs_restart=['workers', 'capture_files']"
-                in said
-            )
-            reason = "a restart is needed for workers, capture_files"
-            assert await shown() == ("degraded", [reason], ["workers", "capture_files"], 2)
-            file.write_text("capture_files = -\n")
-            options.reload()
-            assert (await shown())[2] == ["workers", "capture_files"], "a mistake takes nothing back"
-            file.write_text("capture_files = 3\nmax_sessions = 6\n")
-            options.reload()
-            assert "[info     ] reloaded applied=[] needs_restart=[]" in capsys.readouterr().err
-            assert await shown() == ("ready", [], [], 0)
-
-    run(scene())
+        file.write_text("capture_files = 2\nmax_sessions = 6\nworkers = 2\n")
+        options.reload()
+        said = capsys.readouterr().err  # a reload sets up the log anew
+        assert (
+            "[warning  ] reloaded applied=['max_sessions'] needs_restart=['workers', 'capture_files']" in said
+        )
+        reason = "a restart is needed for workers, capture_files"
+        assert await shown() == ("degraded", [reason], ["workers", "capture_files"], 2)
+        file.write_text("capture_files = -\n")
+        options.reload()
+        assert (await shown())[2] == ["workers", "capture_files"], "a mistake takes nothing back"
+        file.write_text("capture_files = 3\nmax_sessions = 6\n")
+        options.reload()
+        assert "[info     ] reloaded applied=[] needs_restart=[]" in capsys.readouterr().err
+        assert await shown() == ("ready", [], [], 0)
 
 
 @pytest.mark.usefixtures("_quick")
-def test_a_file_that_broke_changes_nothing_and_one_that_is_mended_counts(tmp_path: Path) -> None:
+async def test_a_file_that_broke_changes_nothing_and_one_that_is_mended_counts(tmp_path: Path) -> None:
     file = tmp_path / "gate.toml"
     file.write_text("max_sessions = 5\n")
 
-    async def scene() -> None:
-        async with _following(file) as (gate, _):
-            before = gate.server.sessions.max_sessions
+    async with _following(file) as (gate, _):
+        before = gate.server.sessions.max_sessions
 
-            def told() -> list[str]:
-                return [line["reason"] for line in lines if line["event"] == "not reloaded"]
+        def told() -> list[str]:
+            return [line["reason"] for line in lines if line["event"] == "not reloaded"]
 
-            with capture_logs() as lines:
-                file.write_text("max_sessions = -\n")
-                await until(told)
-                await asyncio.sleep(0.05)
-            assert told() == [f"--config {file} is not TOML: Invalid value (at line 1, column 16)"], "once"
-            assert gate.server.sessions.max_sessions == before
-            status = gate.status()
-            assert (status.reload_failures, status.reloaded_at) == (1, gate.process.options.reloaded_at)
-            (reason,) = gate.health().reasons
-            assert reason == f"options not reloaded: {told()[0]} (a restart would fail)"
-            file.write_text("max_sessions = 7\n")
-            await until(lambda: gate.server.sessions.max_sessions == 7)
-            assert gate.health().reasons == []
-            assert gate.status().reload_failures == 1
-            assert gate.status().reloaded_at > status.reloaded_at
-
-    run(scene())
+        with capture_logs() as lines:
+            file.write_text("max_sessions = -\n")
+            await until(told)
+            await asyncio.sleep(0.05)
+        assert told() == [f"--config {file} is not TOML: Invalid value (at line 1, column 16)"], "once"
+        assert gate.server.sessions.max_sessions == before
+        status = gate.status()
+        assert (status.reload_failures, status.reloaded_at) == (1, gate.process.options.reloaded_at)
+        (reason,) = gate.health().reasons
+        assert reason == f"options not reloaded: {told()[0]} (a restart would fail)"
+        file.write_text("max_sessions = 7\n")
+        await until(lambda: gate.server.sessions.max_sessions == 7)
+        assert gate.health().reasons == []
+        assert gate.status().reload_failures == 1
+        assert gate.status().reloaded_at > status.reloaded_at
 
 
 class _Mount:
@@ -196,62 +186,56 @@ class _Mount:
 
 
 @pytest.mark.usefixtures("_quick")
-def test_a_folder_s_file_counts_from_when_it_appears_until_it_vanishes(tmp_path: Path) -> None:
+async def test_a_folder_s_file_counts_from_when_it_appears_until_it_vanishes(tmp_path: Path) -> None:
     """As a ConfigMap that is created, changed to a wrong one, mended and deleted."""
     mount = _Mount(tmp_path)
 
-    async def scene() -> None:
-        async with _following(tmp_path) as (gate, options):
-            await until(lambda: gate.health().state == "ready")
+    async with _following(tmp_path) as (gate, options):
+        await until(lambda: gate.health().state == "ready")
 
-            def told() -> list[str]:
-                return [each.text for each in gate.process.events if "reloaded" in each.kind]
+        def told() -> list[str]:
+            return [each.text for each in gate.process.events if "reloaded" in each.kind]
 
-            await asyncio.sleep(0.05)
-            assert (options.config.sessions, told()) == (True, []), "no file is needed"
-            mount.write("sessions = false\n")
-            await until(lambda: not options.config.sessions)
-            assert told() == ["options reloaded: sessions"]
-            mount.write("sesions = false\n")
-            await until(lambda: gate.health().state == "degraded")
-            await asyncio.sleep(0.05)
-            problem = f"sesions in {mount.file}: no such option; did you mean sessions?"
-            assert told()[1:] == [f"options not reloaded: {problem}"], "once"
-            assert gate.health().reasons == [
-                f"options not reloaded: {problem} (a restart would leave the file out)"
-            ]
-            assert not options.config.sessions, "the last options that were right"
-            mount.write("sessions = false\nmax_sessions = 7\n")
-            await until(lambda: gate.server.sessions.max_sessions == 7)
-            assert gate.health().state == "ready"
-            mount.delete()
-            await until(lambda: options.config.sessions)
-            assert told()[-1] == "options reloaded: sessions, max_sessions"
-            assert gate.server.sessions.max_sessions == 500, "the default again"
-            mount.write("sessions = false\n")
-            await until(lambda: not options.config.sessions)
-
-    run(scene())
+        await asyncio.sleep(0.05)
+        assert (options.config.sessions, told()) == (True, []), "no file is needed"
+        mount.write("sessions = false\n")
+        await until(lambda: not options.config.sessions)
+        assert told() == ["options reloaded: sessions"]
+        mount.write("sesions = false\n")
+        await until(lambda: gate.health().state == "degraded")
+        await asyncio.sleep(0.05)
+        problem = f"sesions in {mount.file}: no such option; did you mean sessions?"
+        assert told()[1:] == [f"options not reloaded: {problem}"], "once"
+        assert gate.health().reasons == [
+            f"options not reloaded: {problem} (a restart would leave the file out)"
+        ]
+        assert not options.config.sessions, "the last options that were right"
+        mount.write("sessions = false\nmax_sessions = 7\n")
+        await until(lambda: gate.server.sessions.max_sessions == 7)
+        assert gate.health().state == "ready"
+        mount.delete()
+        await until(lambda: options.config.sessions)
+        assert told()[-1] == "options reloaded: sessions, max_sessions"
+        assert gate.server.sessions.max_sessions == 500, "the default again"
+        mount.write("sessions = false\n")
+        await until(lambda: not options.config.sessions)
 
 
 @pytest.mark.usefixtures("_quick")
-def test_a_wrong_file_in_a_folder_keeps_no_gateway_from_starting(tmp_path: Path) -> None:
+async def test_a_wrong_file_in_a_folder_keeps_no_gateway_from_starting(tmp_path: Path) -> None:
     """Else a mistake in a ConfigMap would keep all new pods of a namespace from starting."""
     mount = _Mount(tmp_path)
     mount.write("sessions = maybe\n")
 
-    async def scene() -> None:
-        async with _following(tmp_path) as (gate, options):
-            assert options.config.sessions
-            await until(lambda: gate.health().state == "degraded")
-            (reason,) = gate.health().reasons
-            assert reason.startswith(f"options not reloaded: --config {mount.file} is not TOML")
-            assert reason.endswith(" (a restart would leave the file out)")
-            mount.write("sessions = false\n")
-            await until(lambda: not options.config.sessions)
-            assert gate.health().reasons == []
-
-    run(scene())
+    async with _following(tmp_path) as (gate, options):
+        assert options.config.sessions
+        await until(lambda: gate.health().state == "degraded")
+        (reason,) = gate.health().reasons
+        assert reason.startswith(f"options not reloaded: --config {mount.file} is not TOML")
+        assert reason.endswith(" (a restart would leave the file out)")
+        mount.write("sessions = false\n")
+        await until(lambda: not options.config.sessions)
+        assert gate.health().reasons == []
 
 
 @pytest.mark.usefixtures("_quick")
@@ -309,7 +293,9 @@ def test_what_is_no_option_file_in_the_folder_is_not_reported(tmp_path: Path) ->
 
 @pytest.mark.usefixtures("_quick")
 @pytest.mark.parametrize("start", ["absent", "wrong"])
-def test_whatever_is_there_instead_of_a_file_is_reported_and_left_behind(start: str, tmp_path: Path) -> None:
+async def test_whatever_is_there_instead_of_a_file_is_reported_and_left_behind(
+    start: str, tmp_path: Path
+) -> None:
     """Nothing ends the task that watches the file, and none of it keeps the gateway from working."""
     file = tmp_path / "fetchgate.toml"
     if start == "wrong":
@@ -334,31 +320,25 @@ def test_whatever_is_there_instead_of_a_file_is_reported_and_left_behind(start: 
     def applied(gate: Gateway, limit: int) -> bool:
         return gate.server.sessions.max_sessions == limit
 
-    async def scene() -> None:
-        async with _following(tmp_path) as (gate, _):
-            for place, (make, told) in enumerate(wrong.values(), 1):
-                file.unlink(missing_ok=True)
-                make()
-                await until(partial(reported, gate, told))
-                assert gate.server.sessions.max_sessions == (500 if place == 1 else place - 1)
-                file.rmdir() if file.is_dir() else file.unlink()
-                file.write_text(f"max_sessions = {place}")
-                await until(partial(applied, gate, place))
-                assert gate.health().state == "ready"
-
-    run(scene())
+    async with _following(tmp_path) as (gate, _):
+        for place, (make, told) in enumerate(wrong.values(), 1):
+            file.unlink(missing_ok=True)
+            make()
+            await until(partial(reported, gate, told))
+            assert gate.server.sessions.max_sessions == (500 if place == 1 else place - 1)
+            file.rmdir() if file.is_dir() else file.unlink()
+            file.write_text(f"max_sessions = {place}")
+            await until(partial(applied, gate, place))
+            assert gate.health().state == "ready"
 
 
 @pytest.mark.usefixtures("_quick")
-def test_a_file_that_could_not_even_be_looked_at_is_reported(tmp_path: Path) -> None:
+async def test_a_file_that_could_not_even_be_looked_at_is_reported(tmp_path: Path) -> None:
     """It has no stamp, as if it were absent."""
     (tmp_path / "fetchgate.toml").symlink_to("fetchgate.toml")
 
-    async def scene() -> None:
-        async with _following(tmp_path) as (gate, _):
-            await until(lambda: "symbolic links" in "".join(gate.health().reasons))
-
-    run(scene())
+    async with _following(tmp_path) as (gate, _):
+        await until(lambda: "symbolic links" in "".join(gate.health().reasons))
 
 
 @pytest.mark.usefixtures("_quick")
@@ -402,61 +382,52 @@ def test_a_gateway_that_cant_start_without_the_file_says_what_is_wrong_with_it(t
 
 
 @pytest.mark.usefixtures("_quick")
-def test_a_file_that_changed_while_the_gateway_started_is_read(tmp_path: Path) -> None:
+async def test_a_file_that_changed_while_the_gateway_started_is_read(tmp_path: Path) -> None:
     mount = _Mount(tmp_path)
     flags: dict[str, Any] = {"bootstrap": "kafka:9092", "listen": "127.0.0.1:0", "config": str(tmp_path)}
 
-    async def scene() -> None:
-        config, read = load_first(flags, {})
-        mount.write("sessions = false\n")
-        file = OptionsFile.of(flags["config"], {})
-        async with stub_cluster((1, "", 0)) as cluster, gateway(cluster.address, Gateway) as gate:
-            options = Reloader(gate, config, partial(load_all, flags, {}), file, read)
-            gate.process.spawn(options.watch_file())
-            await until(lambda: not options.config.sessions)
-
-    run(scene())
+    config, read = load_first(flags, {})
+    mount.write("sessions = false\n")
+    file = OptionsFile.of(flags["config"], {})
+    async with stub_cluster((1, "", 0)) as cluster, gateway(cluster.address, Gateway) as gate:
+        options = Reloader(gate, config, partial(load_all, flags, {}), file, read)
+        gate.process.spawn(options.watch_file())
+        await until(lambda: not options.config.sessions)
 
 
-def test_a_drain_under_way_keeps_the_time_that_it_was_given(tmp_path: Path) -> None:
+async def test_a_drain_under_way_keeps_the_time_that_it_was_given(tmp_path: Path) -> None:
     file = tmp_path / "gate.toml"
     file.write_text("drain_timeout = 20\n")
 
-    async def scene() -> None:
-        async with stub_cluster((1, "", 0)) as cluster, gateway(cluster.address, Gateway) as gate:
-            options = _reloader(gate, cluster.address, file)
-            options.draining = True
-            file.write_text("drain_timeout = 3\nmax_sessions = 6\n")
-            for applied in ("max_sessions", "nothing changed"):
-                options.reload()
-                *_, told = gate.process.events
-                assert told.text == f"a restart is needed for drain_timeout; options reloaded: {applied}"
-            assert (options.config.drain_timeout, gate.process.config.max_sessions) == (20, 6)
-
-    run(scene())
+    async with stub_cluster((1, "", 0)) as cluster, gateway(cluster.address, Gateway) as gate:
+        options = _reloader(gate, cluster.address, file)
+        options.draining = True
+        file.write_text("drain_timeout = 3\nmax_sessions = 6\n")
+        for applied in ("max_sessions", "nothing changed"):
+            options.reload()
+            *_, told = gate.process.events
+            assert told.text == f"a restart is needed for drain_timeout; options reloaded: {applied}"
+        assert (options.config.drain_timeout, gate.process.config.max_sessions) == (20, 6)
 
 
-def test_a_lower_limit_leaves_sessions_that_stand_and_gives_no_more(tmp_path: Path) -> None:
+async def test_a_lower_limit_leaves_sessions_that_stand_and_gives_no_more(tmp_path: Path) -> None:
     file = tmp_path / "gate.toml"
     file.write_text("max_sessions = 2\n")
 
-    async def scene() -> None:
-        async with stub_cluster((1, "", 0)) as cluster, gateway(cluster.address, Gateway) as gate:
-            options = _reloader(gate, cluster.address, file)
-            assert gate.server.sessions.reserve()
-            assert gate.server.sessions.reserve()
-            file.write_text("max_sessions = 1\n")
-            options.reload()
-            assert gate.server.sessions.used == 2
-            gate.server.sessions.release()
-            assert not gate.server.sessions.reserve()
-            gate.server.sessions.release()
-            assert gate.server.sessions.reserve()
-
-    run(scene())
+    async with stub_cluster((1, "", 0)) as cluster, gateway(cluster.address, Gateway) as gate:
+        options = _reloader(gate, cluster.address, file)
+        assert gate.server.sessions.reserve()
+        assert gate.server.sessions.reserve()
+        file.write_text("max_sessions = 1\n")
+        options.reload()
+        assert gate.server.sessions.used == 2
+        gate.server.sessions.release()
+        assert not gate.server.sessions.reserve()
+        gate.server.sessions.release()
+        assert gate.server.sessions.reserve()
 
 
-def test_memory_that_a_lower_limit_makes_short_holds_brokers_back(tmp_path: Path) -> None:
+async def test_memory_that_a_lower_limit_makes_short_holds_brokers_back(tmp_path: Path) -> None:
     file = tmp_path / "gate.toml"
     file.write_text("")
 
@@ -471,41 +442,35 @@ def test_memory_that_a_lower_limit_makes_short_holds_brokers_back(tmp_path: Path
         def report_buffered(self) -> None:
             pass
 
-    async def scene() -> None:
-        async with stub_cluster((1, "", 0)) as cluster, gateway(cluster.address, Gateway) as gate:
-            options = _reloader(gate, cluster.address, file)
-            first, second = Holder(), Holder()
-            gate.server.budget.update(first, 60)
-            gate.server.budget.update(second, 60)
-            file.write_text("max_inflight_bytes = 100\n")
-            options.reload()
-            assert (first.waits, second.waits, gate.server.sessions.crowded) == (False, True, True)
-            file.write_text("max_inflight_bytes = 200\n")
-            options.reload()
-            assert (first.waits, second.waits, gate.server.sessions.crowded) == (False, False, False)
-
-    run(scene())
+    async with stub_cluster((1, "", 0)) as cluster, gateway(cluster.address, Gateway) as gate:
+        options = _reloader(gate, cluster.address, file)
+        first, second = Holder(), Holder()
+        gate.server.budget.update(first, 60)
+        gate.server.budget.update(second, 60)
+        file.write_text("max_inflight_bytes = 100\n")
+        options.reload()
+        assert (first.waits, second.waits, gate.server.sessions.crowded) == (False, True, True)
+        file.write_text("max_inflight_bytes = 200\n")
+        options.reload()
+        assert (first.waits, second.waits, gate.server.sessions.crowded) == (False, False, False)
 
 
-def test_a_larger_request_is_taken_from_connections_that_come_after_the_reload(tmp_path: Path) -> None:
+async def test_a_larger_request_is_taken_from_connections_that_come_after_the_reload(tmp_path: Path) -> None:
     file = tmp_path / "gate.toml"
     file.write_text("max_request_bytes = 100\n")
     large = request(LIST_GROUPS, 0, 1, bytes(200))
 
-    async def scene() -> None:
-        async with (
-            stub_cluster((1, "", 0)) as cluster,
-            gateway(cluster.address, Gateway, max_request_bytes="100") as gate,
-        ):
-            cluster.others = lambda _: b"taken"
-            options = _reloader(gate, cluster.address, file)
-            async with client(gate.listen.port) as (reader, writer):
-                writer.write(large)
-                assert await reader.read() == b""
-            file.write_text("max_request_bytes = 1000\n")
-            options.reload()
-            async with client(gate.listen.port) as (reader, writer):
-                writer.write(large)
-                assert await reader.readexactly(13) == (9).to_bytes(4) + (1).to_bytes(4) + b"taken"
-
-    run(scene())
+    async with (
+        stub_cluster((1, "", 0)) as cluster,
+        gateway(cluster.address, Gateway, max_request_bytes="100") as gate,
+    ):
+        cluster.others = lambda _: b"taken"
+        options = _reloader(gate, cluster.address, file)
+        async with client(gate.listen.port) as (reader, writer):
+            writer.write(large)
+            assert await reader.read() == b""
+        file.write_text("max_request_bytes = 1000\n")
+        options.reload()
+        async with client(gate.listen.port) as (reader, writer):
+            writer.write(large)
+            assert await reader.readexactly(13) == (9).to_bytes(4) + (1).to_bytes(4) + b"taken"

@@ -65,49 +65,39 @@ async def _closed(port: int) -> bool:
 
 
 @pytest.mark.usefixtures("_quick")
-def test_one_connection_more_than_there_may_be_is_closed_and_that_is_said_once() -> None:
-    async def scene() -> None:
-        async with stub_broker() as broker, gateway(broker.address, max_connections="2") as gate:
-            with capture_logs() as lines:
-                async with client(gate.listen.port) as (reader, writer), client(gate.listen.port):
-                    await until(lambda: len(gate.server.links) == 2)
-                    assert [await _closed(gate.listen.port) for _ in range(5)] == [True] * 5
-                    full = (
-                        "all 2 connections are used, further ones are closed at once; raise --max-connections"
-                    )
-                    assert full in gate.health().reasons
-                    writer.write(b"still served")
-                    assert await reader.readexactly(12) == b"still served"
-                await until(lambda: not gate.server.links)
-                assert full not in gate.health().reasons
-                async with client(gate.listen.port) as (reader, writer):
-                    writer.write(b"room")
-                    assert await reader.readexactly(4) == b"room"
-            assert gate.server.turned_away["limit"] == 5
-            assert broker.accepted == 3, "those turned away never reached the broker"
-            assert gate.server.accepted == 3
-            assert [line["event"] for line in lines].count(
-                "connection limit reached, further connections are closed"
-            ) == 1
-
-    run(scene())
+async def test_one_connection_more_than_there_may_be_is_closed_and_that_is_said_once() -> None:
+    async with stub_broker() as broker, gateway(broker.address, max_connections="2") as gate:
+        with capture_logs() as lines:
+            async with client(gate.listen.port) as (reader, writer), client(gate.listen.port):
+                await until(lambda: len(gate.server.links) == 2)
+                assert [await _closed(gate.listen.port) for _ in range(5)] == [True] * 5
+                full = "all 2 connections are used, further ones are closed at once; raise --max-connections"
+                assert full in gate.health().reasons
+                writer.write(b"still served")
+                assert await reader.readexactly(12) == b"still served"
+            await until(lambda: not gate.server.links)
+            assert full not in gate.health().reasons
+            async with client(gate.listen.port) as (reader, writer):
+                writer.write(b"room")
+                assert await reader.readexactly(4) == b"room"
+        assert gate.server.turned_away["limit"] == 5
+        assert broker.accepted == 3, "those turned away never reached the broker"
+        assert gate.server.accepted == 3
+        assert [line["event"] for line in lines].count(
+            "connection limit reached, further connections are closed"
+        ) == 1
 
 
-def test_it_is_degraded_while_all_connections_are_taken() -> None:
-    async def scene() -> None:
-        async with (
-            stub_cluster((1, "", 0)) as cluster,
-            gateway(cluster.address, Gateway, max_connections="1") as gate,
-        ):
-            await until(lambda: gate.health().state == "ready")
-            async with client(gate.listen.port):
-                await until(lambda: gate.server.links)
-                reason = (
-                    "all 1 connections are used, further ones are closed at once; raise --max-connections"
-                )
-                assert gate.health() == Health(state="degraded", reasons=[reason])
-
-    run(scene())
+async def test_it_is_degraded_while_all_connections_are_taken() -> None:
+    async with (
+        stub_cluster((1, "", 0)) as cluster,
+        gateway(cluster.address, Gateway, max_connections="1") as gate,
+    ):
+        await until(lambda: gate.health().state == "ready")
+        async with client(gate.listen.port):
+            await until(lambda: gate.server.links)
+            reason = "all 1 connections are used, further ones are closed at once; raise --max-connections"
+            assert gate.health() == Health(state="degraded", reasons=[reason])
 
 
 @asynccontextmanager
@@ -123,58 +113,49 @@ async def _served(**options: str) -> AsyncIterator[tuple[Gateway, StubCluster]]:
 @pytest.mark.parametrize(
     "begun", [b"", b"\0\0", request(LIST_GROUPS, 0, 1)[:9]], ids=["silent", "two", "nine"]
 )
-def test_a_client_that_never_gets_to_a_request_is_closed(begun: bytes) -> None:
-    async def scene() -> None:
-        async with (
-            _served(handshake_timeout="0.1") as (gate, _),
-            client(gate.listen.port) as (reader, writer),
-        ):
-            writer.write(begun)
-            assert await reader.read() == b""
-            assert gate.server.turned_away == {
-                "limit": 0,
-                "draining": 0,
-                "no request": 1,
-                "idle": 0,
-                "not reading": 0,
-            }
-
-    run(scene())
+async def test_a_client_that_never_gets_to_a_request_is_closed(begun: bytes) -> None:
+    async with (
+        _served(handshake_timeout="0.1") as (gate, _),
+        client(gate.listen.port) as (reader, writer),
+    ):
+        writer.write(begun)
+        assert await reader.read() == b""
+        assert gate.server.turned_away == {
+            "limit": 0,
+            "draining": 0,
+            "no request": 1,
+            "idle": 0,
+            "not reading": 0,
+        }
 
 
 @pytest.mark.usefixtures("_quick")
-def test_a_connection_that_nobody_uses_is_closed_and_its_session_ended() -> None:
-    async def scene() -> None:
-        async with (
-            _served(idle_timeout="0.2") as (gate, cluster),
-            client(gate.listen.port) as (reader, writer),
-        ):
+async def test_a_connection_that_nobody_uses_is_closed_and_its_session_ended() -> None:
+    async with (
+        _served(idle_timeout="0.2") as (gate, cluster),
+        client(gate.listen.port) as (reader, writer),
+    ):
+        writer.write(request(LIST_GROUPS, 0, 1))
+        assert await frame(reader) == (1).to_bytes(4) + b"groups"
+        assert await reader.read() == b""
+        assert gate.server.turned_away["idle"] == 1
+        writer.close()
+        await until(lambda: not gate.server.links and not cluster.writers)
+
+
+@pytest.mark.usefixtures("_quick")
+async def test_a_client_that_waits_for_a_response_is_not_idle() -> None:
+    async with _served(idle_timeout="0.05") as (gate, cluster):
+        cluster.others = lambda _: b""
+        async with client(gate.listen.port) as (reader, writer):
             writer.write(request(LIST_GROUPS, 0, 1))
-            assert await frame(reader) == (1).to_bytes(4) + b"groups"
+            await until(lambda: request(LIST_GROUPS, 0, 1) in cluster.received)
+            assert not overdue_later(gate)
+            assert gate.server.turned_away["idle"] == 0
+            for broker in cluster.writers:
+                broker.write(response(1, b"late"))
+            assert await frame(reader) == (1).to_bytes(4) + b"late"
             assert await reader.read() == b""
-            assert gate.server.turned_away["idle"] == 1
-            writer.close()
-            await until(lambda: not gate.server.links and not cluster.writers)
-
-    run(scene())
-
-
-@pytest.mark.usefixtures("_quick")
-def test_a_client_that_waits_for_a_response_is_not_idle() -> None:
-    async def scene() -> None:
-        async with _served(idle_timeout="0.05") as (gate, cluster):
-            cluster.others = lambda _: b""
-            async with client(gate.listen.port) as (reader, writer):
-                writer.write(request(LIST_GROUPS, 0, 1))
-                await until(lambda: request(LIST_GROUPS, 0, 1) in cluster.received)
-                assert not overdue_later(gate)
-                assert gate.server.turned_away["idle"] == 0
-                for broker in cluster.writers:
-                    broker.write(response(1, b"late"))
-                assert await frame(reader) == (1).to_bytes(4) + b"late"
-                assert await reader.read() == b""
-
-    run(scene())
 
 
 LARGE = 40_000_000
@@ -230,63 +211,53 @@ def test_a_client_that_takes_its_response_slowly_is_not_closed(
     run(scene(), plain=plain)
 
 
-def test_halves_of_fetches_are_kept_up_to_a_limit_and_pass_beyond_it() -> None:
+async def test_halves_of_fetches_are_kept_up_to_a_limit_and_pass_beyond_it() -> None:
     half = request(1, 11, 1, bytes(900_000))[:500_000]
 
-    async def scene() -> None:
-        async with _served(max_inflight_bytes="8000000") as (gate, _), AsyncExitStack() as stack:
-            for _ in range(10):
-                _, writer = await stack.enter_async_context(client(gate.listen.port))
-                writer.write(half)
-            await until(lambda: gate.server.counts().total().client.bytes_in == 10 * len(half))
-            assert 0 < gate.server.request_budget.total <= 2_000_000
-            assert gate.server.counts().total().broker.bytes_out >= 6 * len(half)
-            await stack.aclose()
-            await until(lambda: not gate.server.links)
-            assert gate.server.request_budget.total == 0
-
-    run(scene())
+    async with _served(max_inflight_bytes="8000000") as (gate, _), AsyncExitStack() as stack:
+        for _ in range(10):
+            _, writer = await stack.enter_async_context(client(gate.listen.port))
+            writer.write(half)
+        await until(lambda: gate.server.counts().total().client.bytes_in == 10 * len(half))
+        assert 0 < gate.server.request_budget.total <= 2_000_000
+        assert gate.server.counts().total().broker.bytes_out >= 6 * len(half)
+        await stack.aclose()
+        await until(lambda: not gate.server.links)
+        assert gate.server.request_budget.total == 0
 
 
-def test_0_is_no_limit_of_time() -> None:
-    async def scene() -> None:
-        options = {"idle_timeout": "0", "handshake_timeout": "0"}
-        async with _served(**options) as (gate, _), client(gate.listen.port) as (reader, writer):
-            await until(lambda: gate.server.links and not link_of(gate).client.holds)
-            assert not overdue_later(gate)
-            writer.write(request(LIST_GROUPS, 0, 1))
-            assert await frame(reader) == (1).to_bytes(4) + b"groups"
-            assert not overdue_later(gate)
-
-    run(scene())
+async def test_0_is_no_limit_of_time() -> None:
+    options = {"idle_timeout": "0", "handshake_timeout": "0"}
+    async with _served(**options) as (gate, _), client(gate.listen.port) as (reader, writer):
+        await until(lambda: gate.server.links and not link_of(gate).client.holds)
+        assert not overdue_later(gate)
+        writer.write(request(LIST_GROUPS, 0, 1))
+        assert await frame(reader) == (1).to_bytes(4) + b"groups"
+        assert not overdue_later(gate)
 
 
 @pytest.mark.usefixtures("_quick")
-def test_clients_that_vanish_without_a_word_are_ended_and_leave_nothing() -> None:
+async def test_clients_that_vanish_without_a_word_are_ended_and_leave_nothing() -> None:
     """Clients that vanish without closing are closed by the gateway, and nothing of them is left.
 
     200 clients vanish. With CAP_NET_ADMIN, TCP_REPAIR closes their sockets without FIN or RST. Otherwise the
     clients stay silent.
     """
-
-    async def scene() -> None:
-        async with _served() as (gate, cluster):
-            vanishing = []
-            for _ in range(200):
-                sock = socket.create_connection(("127.0.0.1", gate.listen.port))
-                sock.sendall(request(LIST_GROUPS, 0, 1))
-                vanishing.append(sock)
-                await asyncio.sleep(0)
-            await until(lambda: len(gate.server.links) == 200)
-            await until(lambda: all(link.core.tally.client.bytes_out for link in gate.server.links))
-            for sock in vanishing:
-                _vanish(sock)
-            # Not before: 200 connections take time.
-            gate.process.options.config = replace(gate.process.config, idle_timeout=0.1)
-            await until(lambda: not gate.server.links and len(cluster.writers) == 0)
-            assert gate.server.turned_away["idle"] == 200
-
-    run(scene())
+    async with _served() as (gate, cluster):
+        vanishing = []
+        for _ in range(200):
+            sock = socket.create_connection(("127.0.0.1", gate.listen.port))
+            sock.sendall(request(LIST_GROUPS, 0, 1))
+            vanishing.append(sock)
+            await asyncio.sleep(0)
+        await until(lambda: len(gate.server.links) == 200)
+        await until(lambda: all(link.core.tally.client.bytes_out for link in gate.server.links))
+        for sock in vanishing:
+            _vanish(sock)
+        # Not before: 200 connections take time.
+        gate.process.options.config = replace(gate.process.config, idle_timeout=0.1)
+        await until(lambda: not gate.server.links and len(cluster.writers) == 0)
+        assert gate.server.turned_away["idle"] == 200
 
 
 TCP_REPAIR = 19
@@ -337,101 +308,87 @@ class Group:
                     await asyncio.sleep(0)
 
 
-def test_a_new_gateway_takes_over_while_the_old_one_drains() -> None:
-    async def scene() -> None:
-        async with stub_cluster((1, "", 0)) as cluster:
-            cluster.others = lambda _: b"groups"
-            options = {"listen": f"127.0.0.1:{free_ports(4)}", "reuse_port": "on"}
-            async with gateway(cluster.address, Gateway, **options) as old:
-                await until(lambda: old.health().ready)
-                clients = [Group(old.listen.port + way) for way in (0, 2) for _ in range(10)]
-                asking = [asyncio.create_task(each.ask()) for each in clients]
-                await until(lambda: all(each.answered > 10 for each in clients))
-                async with gateway(cluster.address, Gateway, **options) as new:
-                    await until(lambda: new.health().state == "ready")
-                    assert await old.drain(20) == 0
-                    assert not old.server.links
-                    before = [each.answered for each in clients]
-                    await until(
-                        lambda: all(
-                            each.answered > then + 10 for each, then in zip(clients, before, strict=True)
-                        )
-                    )
-                    assert len(new.server.links) == len(clients)
-                    for each in clients:
-                        each.stop = True
-                    await asyncio.gather(*asking)
-                    assert all(each.reconnects >= 1 for each in clients)
-                    assert sum(each.cut_inside for each in clients) == 0
-
-    run(scene())
+async def test_a_new_gateway_takes_over_while_the_old_one_drains() -> None:
+    async with stub_cluster((1, "", 0)) as cluster:
+        cluster.others = lambda _: b"groups"
+        options = {"listen": f"127.0.0.1:{free_ports(4)}", "reuse_port": "on"}
+        async with gateway(cluster.address, Gateway, **options) as old:
+            await until(lambda: old.health().ready)
+            clients = [Group(old.listen.port + way) for way in (0, 2) for _ in range(10)]
+            asking = [asyncio.create_task(each.ask()) for each in clients]
+            await until(lambda: all(each.answered > 10 for each in clients))
+            async with gateway(cluster.address, Gateway, **options) as new:
+                await until(lambda: new.health().state == "ready")
+                assert await old.drain(20) == 0
+                assert not old.server.links
+                before = [each.answered for each in clients]
+                await until(
+                    lambda: all(each.answered > then + 10 for each, then in zip(clients, before, strict=True))
+                )
+                assert len(new.server.links) == len(clients)
+                for each in clients:
+                    each.stop = True
+                await asyncio.gather(*asking)
+                assert all(each.reconnects >= 1 for each in clients)
+                assert sum(each.cut_inside for each in clients) == 0
 
 
-def test_without_it_a_second_gateway_does_not_come_up_beside_the_first() -> None:
-    async def scene() -> None:
-        async with (
-            stub_cluster((1, "", 0)) as cluster,
-            gateway(cluster.address, Gateway) as gate,
-        ):
-            with pytest.raises(OSError, match="Address already in use"):
-                async with gateway(cluster.address, Gateway, listen=str(gate.listen), reuse_port="on"):
-                    pass
-
-    run(scene())
+async def test_without_it_a_second_gateway_does_not_come_up_beside_the_first() -> None:
+    async with (
+        stub_cluster((1, "", 0)) as cluster,
+        gateway(cluster.address, Gateway) as gate,
+    ):
+        with pytest.raises(OSError, match="Address already in use"):
+            async with gateway(cluster.address, Gateway, listen=str(gate.listen), reuse_port="on"):
+                pass
 
 
-def test_an_admin_address_that_another_keeps_is_warned_of_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_admin_address_that_another_keeps_is_warned_of_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(main, "ADMIN_RETRY_SECONDS", 0.01)
     monkeypatch.setattr(main, "ADMIN_LATE_SECONDS", 0.05)
 
-    async def scene() -> None:
-        async with stub_cluster((1, "", 0)) as cluster:
-            options = {"listen": f"127.0.0.1:{free_ports(4)}", "reuse_port": "on"}
-            async with gateway(cluster.address, Gateway, **options) as gate:
-                with socket.create_server(("127.0.0.1", 0)) as stranger, capture_logs() as lines:
-                    at = Address(*stranger.getsockname())
-                    admin = AdminEndpoint(gate)
-                    tries = 0
+    async with stub_cluster((1, "", 0)) as cluster:
+        options = {"listen": f"127.0.0.1:{free_ports(4)}", "reuse_port": "on"}
+        async with gateway(cluster.address, Gateway, **options) as gate:
+            with socket.create_server(("127.0.0.1", 0)) as stranger, capture_logs() as lines:
+                at = Address(*stranger.getsockname())
+                admin = AdminEndpoint(gate)
+                tries = 0
 
-                    def bind() -> list[socket.socket]:
-                        nonlocal tries
-                        tries += 1
-                        return Binding().bind(at)
+                def bind() -> list[socket.socket]:
+                    nonlocal tries
+                    tries += 1
+                    return Binding().bind(at)
 
-                    assert await main._start_admin(gate, admin, "--admin", at, bind) == at
-                    await until(lambda: any(line["log_level"] == "warning" for line in lines))
-                    tried = tries
-                    await until(lambda: tries > tried + 5)
-                told = [line for line in lines if "admin" in line["event"]]
-                assert [line["log_level"] for line in told] == ["info", "warning"], "said once"
-                assert told[1]["admin"] == str(at)
-                assert "--admin" in told[1]["event"]
-                await until(lambda: admin._accepting)  # now that the stranger has left
-                assert await _is_live(at)
-                admin.close()
-
-    run(scene())
+                assert await main._start_admin(gate, admin, "--admin", at, bind) == at
+                await until(lambda: any(line["log_level"] == "warning" for line in lines))
+                tried = tries
+                await until(lambda: tries > tried + 5)
+            told = [line for line in lines if "admin" in line["event"]]
+            assert [line["log_level"] for line in told] == ["info", "warning"], "said once"
+            assert told[1]["admin"] == str(at)
+            assert "--admin" in told[1]["event"]
+            await until(lambda: admin._accepting)  # now that the stranger has left
+            assert await _is_live(at)
+            admin.close()
 
 
-def test_ports_are_shared_with_other_gateways_alone() -> None:
-    async def scene() -> None:
-        first = free_ports(2)
-        options = {
-            "listen": f"127.0.0.1:{first}",
-            "broker_ports": f"1={first},2={first + 1}",
-            "reuse_port": "on",
-        }
-        async with (
-            stub_cluster((1, "", 0), (2, "", 0)) as cluster,
-            gateway(cluster.address, Gateway, **options) as gate,
-        ):
-            reason = (
-                f"broker 1: 127.0.0.1:{first} can't be bound: Address already in use; "
-                "give it another port with --broker-ports"
-            )
-            await until(lambda: gate.health() == Health(state="degraded", reasons=[reason]))
-
-    run(scene())
+async def test_ports_are_shared_with_other_gateways_alone() -> None:
+    first = free_ports(2)
+    options = {
+        "listen": f"127.0.0.1:{first}",
+        "broker_ports": f"1={first},2={first + 1}",
+        "reuse_port": "on",
+    }
+    async with (
+        stub_cluster((1, "", 0), (2, "", 0)) as cluster,
+        gateway(cluster.address, Gateway, **options) as gate,
+    ):
+        reason = (
+            f"broker 1: 127.0.0.1:{first} can't be bound: Address already in use; "
+            "give it another port with --broker-ports"
+        )
+        await until(lambda: gate.health() == Health(state="degraded", reasons=[reason]))
 
 
 async def _is_live(at: Address) -> bool:
@@ -476,49 +433,42 @@ async def _activated(
 
 
 @pytest.mark.slow
-def test_a_socket_of_systemd_serves_one_thing(tmp_path: Path) -> None:
+async def test_a_socket_of_systemd_serves_one_thing(tmp_path: Path) -> None:
     """A gateway exits with code 1 if a socket of systemd is needed for two purposes.
 
     Here the admin endpoint has the address of a broker's listener. The broker is known from the state file.
     """
-
-    async def scene() -> None:
-        first = free_ports(2)
-        listeners = [socket.create_server(("127.0.0.1", port)) for port in (first, first + 1)]
-        state = tmp_path / "state.json"
-        state.write_text('{"brokers": [{"id": 0, "host": "127.0.0.1", "port": 1}]}', encoding="utf-8")
-        options = ("--bootstrap", "127.0.0.1:1", "--listen", f"127.0.0.1:{first}", "--state", str(state))
-        async with _activated(listeners, *options, "--admin", f"127.0.0.1:{first + 1}") as gate:
-            assert await asyncio.wait_for(gate.wait(), WAIT_SECONDS) == 1
-        for sock in listeners:
-            sock.close()
-
-    run(scene())
+    first = free_ports(2)
+    listeners = [socket.create_server(("127.0.0.1", port)) for port in (first, first + 1)]
+    state = tmp_path / "state.json"
+    state.write_text('{"brokers": [{"id": 0, "host": "127.0.0.1", "port": 1}]}', encoding="utf-8")
+    options = ("--bootstrap", "127.0.0.1:1", "--listen", f"127.0.0.1:{first}", "--state", str(state))
+    async with _activated(listeners, *options, "--admin", f"127.0.0.1:{first + 1}") as gate:
+        assert await asyncio.wait_for(gate.wait(), WAIT_SECONDS) == 1
+    for sock in listeners:
+        sock.close()
 
 
 @pytest.mark.slow
-def test_clients_wait_while_a_gateway_with_sockets_of_systemd_is_restarted() -> None:
-    async def scene() -> None:
-        first = free_ports(3)
-        listeners = [socket.create_server(("127.0.0.1", port)) for port in (first, first + 2)]
-        async with stub_cluster((1, "", 0)) as cluster:
-            cluster.others = lambda _: b"groups"
-            options = ("--bootstrap", cluster.address, "--listen", f"127.0.0.1:{first}", "--admin", "off")
-            async with _activated(listeners, *options) as gate:
-                for port in (first, first + 2):
-                    assert await _ask(port) == b"groups"
-                gate.terminate()
-                assert await asyncio.wait_for(gate.wait(), WAIT_SECONDS) == 0
-            async with client(first) as one, client(first + 2) as other:
-                for _, writer in (one, other):
-                    writer.write(request(LIST_GROUPS, 0, 1))
-                async with _activated(listeners, *options):
-                    for reader, _ in (one, other):
-                        assert (await asyncio.wait_for(frame(reader), WAIT_SECONDS))[4:] == b"groups"
-        for sock in listeners:
-            sock.close()
-
-    run(scene())
+async def test_clients_wait_while_a_gateway_with_sockets_of_systemd_is_restarted() -> None:
+    first = free_ports(3)
+    listeners = [socket.create_server(("127.0.0.1", port)) for port in (first, first + 2)]
+    async with stub_cluster((1, "", 0)) as cluster:
+        cluster.others = lambda _: b"groups"
+        options = ("--bootstrap", cluster.address, "--listen", f"127.0.0.1:{first}", "--admin", "off")
+        async with _activated(listeners, *options) as gate:
+            for port in (first, first + 2):
+                assert await _ask(port) == b"groups"
+            gate.terminate()
+            assert await asyncio.wait_for(gate.wait(), WAIT_SECONDS) == 0
+        async with client(first) as one, client(first + 2) as other:
+            for _, writer in (one, other):
+                writer.write(request(LIST_GROUPS, 0, 1))
+            async with _activated(listeners, *options):
+                for reader, _ in (one, other):
+                    assert (await asyncio.wait_for(frame(reader), WAIT_SECONDS))[4:] == b"groups"
+    for sock in listeners:
+        sock.close()
 
 
 async def _ask(port: int) -> bytes:
@@ -527,18 +477,15 @@ async def _ask(port: int) -> bytes:
         return (await asyncio.wait_for(frame(reader), WAIT_SECONDS))[4:]
 
 
-def test_a_group_that_shares_nothing_stays_in_the_recent_events_beside_its_rebalance() -> None:
-    async def scene() -> None:
-        async with (
-            stub_cluster() as cluster,
-            gateway(cluster.address, Gateway, cooperative="billing") as gate,
-        ):
-            gate.server._tell(GroupNotice.EXCLUSIVE, "billing", "members differ")
-            gate.server._tell(GroupNotice.REBALANCED, "billing", "2 members")
-            told = [(event.text, event.warning) for event in gate.process.events]
-            assert told[-2:] == [
-                ("group billing shares no partition: members differ", True),
-                ("group billing: 2 members", False),
-            ]
-
-    run(scene())
+async def test_a_group_that_shares_nothing_stays_in_the_recent_events_beside_its_rebalance() -> None:
+    async with (
+        stub_cluster() as cluster,
+        gateway(cluster.address, Gateway, cooperative="billing") as gate,
+    ):
+        gate.server._tell(GroupNotice.EXCLUSIVE, "billing", "members differ")
+        gate.server._tell(GroupNotice.REBALANCED, "billing", "2 members")
+        told = [(event.text, event.warning) for event in gate.process.events]
+        assert told[-2:] == [
+            ("group billing shares no partition: members differ", True),
+            ("group billing: 2 members", False),
+        ]

@@ -49,19 +49,15 @@ def test_what_is_known_survives_a_restart(tmp_path: Path) -> None:
     assert [each.name for each in tmp_path.iterdir()] == ["state.json"]
 
 
-def test_a_state_that_another_version_wrote_is_read(tmp_path: Path) -> None:
+async def test_a_state_that_another_version_wrote_is_read(tmp_path: Path) -> None:
     """A state file of another version can be read. Fields that a newer version added are ignored."""
-
-    async def scene() -> None:
-        path = tmp_path / "state.json"
-        broker = {"id": 1, "host": "kafka-1", "port": 9092, "rack": "a"}
-        path.write_text(json.dumps({"brokers": [broker], "format": 7}))
-        assert Keeping(path).file.load() == [KAFKA]
-
-    run(scene())
+    path = tmp_path / "state.json"
+    broker = {"id": 1, "host": "kafka-1", "port": 9092, "rack": "a"}
+    path.write_text(json.dumps({"brokers": [broker], "format": 7}))
+    assert Keeping(path).file.load() == [KAFKA]
 
 
-def test_many_changes_are_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_many_changes_are_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Many changes are written to the file together.
 
     Before the fix, a response with 2,000 brokers caused a write for each broker, and all clients waited half
@@ -77,39 +73,32 @@ def test_many_changes_are_written_once(tmp_path: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(Path, "replace", counted)
 
-    async def scene() -> None:
-        keeping = Keeping(tmp_path / "state.json")
-        for number in range(2, 1001):
-            keeping.known.append((number, Address("kafka", number)))
-            keeping.file.changed()
-        await until(keeping.tasks[0].done)
-        assert written == [1000]
-        keeping.file.close()
-        assert written == [1000], "nothing has changed since"
+    keeping = Keeping(tmp_path / "state.json")
+    for number in range(2, 1001):
+        keeping.known.append((number, Address("kafka", number)))
         keeping.file.changed()
-        await until(keeping.tasks[1].done)
-        assert written == [1000, 1000]
+    await until(keeping.tasks[0].done)
+    assert written == [1000]
+    keeping.file.close()
+    assert written == [1000], "nothing has changed since"
+    keeping.file.changed()
+    await until(keeping.tasks[1].done)
+    assert written == [1000, 1000]
 
-    run(scene())
 
-
-def test_a_state_that_is_written_late_replaces_no_newer_one(tmp_path: Path) -> None:
+async def test_a_state_that_is_written_late_replaces_no_newer_one(tmp_path: Path) -> None:
     """An older state that is written late does not replace a newer one. The writing thread may run only after
     the gateway has closed.
     """
-
-    async def scene() -> None:
-        path = tmp_path / "state.json"
-        keeping = Keeping(path)
-        keeping.file.changed()
-        early = keeping.file._next()
-        keeping.known.append((2, Address("kafka-2", 9092)))
-        keeping.file.changed()
-        keeping.file.close()
-        keeping.file._write(path, *early)
-        assert [node_id for node_id, _ in keeping.file.load()] == [1, 2]
-
-    run(scene())
+    path = tmp_path / "state.json"
+    keeping = Keeping(path)
+    keeping.file.changed()
+    early = keeping.file._next()
+    keeping.known.append((2, Address("kafka-2", 9092)))
+    keeping.file.changed()
+    keeping.file.close()
+    keeping.file._write(path, *early)
+    assert [node_id for node_id, _ in keeping.file.load()] == [1, 2]
 
 
 @pytest.mark.parametrize(
@@ -125,24 +114,18 @@ def test_a_state_that_is_written_late_replaces_no_newer_one(tmp_path: Path) -> N
         "[" * 100_000,
     ],
 )
-def test_a_state_that_cant_be_read_is_no_reason_to_stay_down(tmp_path: Path, text: str) -> None:
+async def test_a_state_that_cant_be_read_is_no_reason_to_stay_down(tmp_path: Path, text: str) -> None:
     state = tmp_path / "state.json"
     state.write_text(text, encoding="latin-1")
 
-    async def scene() -> None:
-        with capture_logs() as lines:
-            assert Keeping(state).file.load() == []
-        assert [line["event"] for line in lines] == ["--state file not read"]
-
-    run(scene())
+    with capture_logs() as lines:
+        assert Keeping(state).file.load() == []
+    assert [line["event"] for line in lines] == ["--state file not read"]
 
 
-def test_a_state_that_cant_be_written_is_no_reason_to_fail(tmp_path: Path) -> None:
-    async def scene() -> None:
-        keeping = Keeping(tmp_path / "none" / "state.json")
-        keeping.file.changed()
-        with capture_logs() as lines:
-            keeping.file.close()
-        assert [line["event"] for line in lines] == ["--state file not written"]
-
-    run(scene())
+async def test_a_state_that_cant_be_written_is_no_reason_to_fail(tmp_path: Path) -> None:
+    keeping = Keeping(tmp_path / "none" / "state.json")
+    keeping.file.changed()
+    with capture_logs() as lines:
+        keeping.file.close()
+    assert [line["event"] for line in lines] == ["--state file not written"]

@@ -12,10 +12,10 @@ from proxy.net.transparent import Destinations
 from proxy.protocol.api import ApiKey
 from proxy.server.gateway import Gateway
 from proxy.server.registry import BrokerRegistry
-from tests.shell import client, frame, gateway, request, run, stub_cluster, until
+from tests.shell import client, frame, gateway, request, stub_cluster, until
 
 
-def test_readyz_tells_of_a_loop_whatever_was_refused_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_readyz_tells_of_a_loop_whatever_was_refused_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """A client that is refused for another reason does not take the place of the loop."""
     there = Address("127.0.0.1", 9092)
     destination = [there]
@@ -28,47 +28,38 @@ def test_readyz_tells_of_a_loop_whatever_was_refused_after_it(monkeypatch: pytes
 
     monkeypatch.setattr(Destinations, "of", lambda *_: (0, destination[0]))
 
-    async def refused() -> None:
-        async with gateway("", transparent="redirect", listen="127.0.0.1:0") as gate:
-            upstream = gate.server.upstream
-            gate.server.shared.outbound_ports.add((40_000, there))
-            link = Link(gate.server, None)
-            link.client_address = "127.0.0.1:40000"
-            assert upstream.broker_of(link, Redirected()) == LOOPED
-            destination[0] = Address("127.0.0.1", gate.server.brokers.listen.port)
-            link.client_address = "127.0.0.1:40001"
-            assert upstream.broker_of(link, Redirected()) == LOOPED
-            (said,) = upstream.problems()
-            assert said.startswith("netfilter sent the gateway's own connection back to it")
-
-    run(refused())
+    async with gateway("", transparent="redirect", listen="127.0.0.1:0") as gate:
+        upstream = gate.server.upstream
+        gate.server.shared.outbound_ports.add((40_000, there))
+        link = Link(gate.server, None)
+        link.client_address = "127.0.0.1:40000"
+        assert upstream.broker_of(link, Redirected()) == LOOPED
+        destination[0] = Address("127.0.0.1", gate.server.brokers.listen.port)
+        link.client_address = "127.0.0.1:40001"
+        assert upstream.broker_of(link, Redirected()) == LOOPED
+        (said,) = upstream.problems()
+        assert said.startswith("netfilter sent the gateway's own connection back to it")
 
 
-def test_a_changed_address_of_a_broker_is_used_for_new_connections() -> None:
-    async def scene() -> None:
-        async with stub_cluster() as cluster, gateway(cluster.address, Gateway) as gate:
-            assert isinstance(gate.brokers, BrokerRegistry)
-            gate.brokers.update({5: Address("a", 1)}, (), 0.0)
-            assert gate.server.upstream.targets(5) == (Address("a", 1),)
-            gate.brokers.resolve("127.0.0.1", 5, "b", 2)
-            assert gate.server.upstream.targets(5) == (Address("b", 2),)
-            assert gate.server.upstream.targets(6) == ()
-
-    run(scene())
+async def test_a_changed_address_of_a_broker_is_used_for_new_connections() -> None:
+    async with stub_cluster() as cluster, gateway(cluster.address, Gateway) as gate:
+        assert isinstance(gate.brokers, BrokerRegistry)
+        gate.brokers.update({5: Address("a", 1)}, (), 0.0)
+        assert gate.server.upstream.targets(5) == (Address("a", 1),)
+        gate.brokers.resolve("127.0.0.1", 5, "b", 2)
+        assert gate.server.upstream.targets(5) == (Address("b", 2),)
+        assert gate.server.upstream.targets(6) == ()
 
 
-def test_connections_to_one_address_share_what_the_broker_said_of_itself() -> None:
-    async def scene() -> None:
-        async with stub_cluster((1, "", 0)) as cluster, gateway(cluster.address, Gateway) as gate:
-            await until(lambda: gate.health().state == "ready")
-            async with client(gate.listen.port + 2), client(gate.listen.port + 2):
-                await until(lambda: len(gate.server.links) == 2)
-                assert len({id(link.core._versions) for link in gate.server.links}) == 1
-
-    run(scene())
+async def test_connections_to_one_address_share_what_the_broker_said_of_itself() -> None:
+    async with stub_cluster((1, "", 0)) as cluster, gateway(cluster.address, Gateway) as gate:
+        await until(lambda: gate.health().state == "ready")
+        async with client(gate.listen.port + 2), client(gate.listen.port + 2):
+            await until(lambda: len(gate.server.links) == 2)
+            assert len({id(link.core._versions) for link in gate.server.links}) == 1
 
 
-def test_all_ips_of_a_name_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_all_ips_of_a_name_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     """If the first IP of a host name does not accept the connection, the gateway tries the next IPs."""
     real = socket.getaddrinfo
 
@@ -79,13 +70,10 @@ def test_all_ips_of_a_name_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(socket, "getaddrinfo", both)
 
-    async def scene() -> None:
-        async with stub_cluster() as cluster:
-            cluster.others = lambda _: b"ok"
-            async with gateway(f"two.example:{cluster.port}", Gateway) as gate:
-                await until(lambda: gate.health().state == "ready")
-                async with client(gate.listen.port) as (reader, writer):
-                    writer.write(request(ApiKey.LIST_GROUPS, 0, 9))
-                    assert await frame(reader) == struct.pack(">i", 9) + b"ok"
-
-    run(scene())
+    async with stub_cluster() as cluster:
+        cluster.others = lambda _: b"ok"
+        async with gateway(f"two.example:{cluster.port}", Gateway) as gate:
+            await until(lambda: gate.health().state == "ready")
+            async with client(gate.listen.port) as (reader, writer):
+                writer.write(request(ApiKey.LIST_GROUPS, 0, 9))
+                assert await frame(reader) == struct.pack(">i", 9) + b"ok"

@@ -10,7 +10,7 @@ import structlog
 
 from proxy.server.process import Process
 from proxy.server.worker_handle import WorkerHandle
-from tests.shell import WAIT_SECONDS, config, run, until
+from tests.shell import WAIT_SECONDS, config, until
 
 _CLOSES_ITS_CHANNEL: Final = "import os, sys; os.close(int(sys.argv[1])); sys.exit(int(sys.stdin.readline()))"
 """A program that first closes the channel to the supervisor. Later it exits with the code that it reads from
@@ -40,43 +40,37 @@ def _start(monkeypatch: pytest.MonkeyPatch, ends: list[int | None]) -> WorkerHan
     return WorkerHandle(process, 1, 0, received, lambda: None)
 
 
-def test_a_worker_that_exits_late_is_reported_with_its_code(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_worker_that_exits_late_is_reported_with_its_code(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("proxy.server.worker_handle.EXIT_SECONDS", WAIT_SECONDS)
     ends: list[int | None] = []
 
-    async def scene() -> None:
-        worker = _start(monkeypatch, ends)
-        worker.up = True
-        await worker.begin()
-        try:
-            assert await worker.ask("status", within=WAIT_SECONDS) is None
-            assert not worker.silent, "its channel is closed"
-            assert not worker.up
-            assert not ends, "it has not exited yet"
-            worker._process.communicate(b"3\n")
-            await until(lambda: ends)
-            assert ends == [3]
-        finally:
-            worker.end()
-
-    run(scene())
+    worker = _start(monkeypatch, ends)
+    worker.up = True
+    await worker.begin()
+    try:
+        assert await worker.ask("status", within=WAIT_SECONDS) is None
+        assert not worker.silent, "its channel is closed"
+        assert not worker.up
+        assert not ends, "it has not exited yet"
+        worker._process.communicate(b"3\n")
+        await until(lambda: ends)
+        assert ends == [3]
+    finally:
+        worker.end()
 
 
-def test_a_worker_that_closes_its_channel_and_stays_is_reported_without_a_code(
+async def test_a_worker_that_closes_its_channel_and_stays_is_reported_without_a_code(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("proxy.server.worker_handle.EXIT_SECONDS", 0.02)
     ends: list[int | None] = []
 
-    async def scene() -> None:
-        worker = _start(monkeypatch, ends)
-        await worker.begin()
-        try:
-            await until(lambda: ends)
-            assert ends == [None]
-        finally:
-            worker.end()
-            assert worker._process.stdin is not None
-            worker._process.stdin.close()
-
-    run(scene())
+    worker = _start(monkeypatch, ends)
+    await worker.begin()
+    try:
+        await until(lambda: ends)
+        assert ends == [None]
+    finally:
+        worker.end()
+        assert worker._process.stdin is not None
+        worker._process.stdin.close()

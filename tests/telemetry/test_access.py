@@ -12,7 +12,7 @@ from proxy.net.listen import Binding
 from proxy.options import ConfigError
 from proxy.telemetry.access import MAX_TOKEN, Token, read_token
 from proxy.telemetry.admin import METRICS, AdminEndpoint
-from tests.shell import gateway, run, stub_broker
+from tests.shell import gateway, stub_broker
 from tests.telemetry.test_admin import send
 
 TOKEN = "s3cret.-_~+/=="
@@ -46,26 +46,20 @@ async def _status(port: int, path: str, authorization: str = "") -> int:
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/state", "/cooperative", "/nothing", "/livez/", "/"])
-def test_without_the_token_a_peer_gets_nothing_but_probes(file: Path, path: str) -> None:
-    async def scene() -> None:
-        async with endpoint(Token(file)) as port:
-            for wrong in ("", "Bearer", "Bearer x", f"Basic {TOKEN}", TOKEN, f"Bearer {TOKEN}x", "Bearer ü"):
-                assert await _status(port, path, wrong) == 401
-            found = 200 if path in {"/metrics", "/state"} else 404
-            for right in (f"Bearer {TOKEN}", f"bearer  {TOKEN} "):
-                assert await _status(port, path, right) == found
-
-    run(scene())
+async def test_without_the_token_a_peer_gets_nothing_but_probes(file: Path, path: str) -> None:
+    async with endpoint(Token(file)) as port:
+        for wrong in ("", "Bearer", "Bearer x", f"Basic {TOKEN}", TOKEN, f"Bearer {TOKEN}x", "Bearer ü"):
+            assert await _status(port, path, wrong) == 401
+        found = 200 if path in {"/metrics", "/state"} else 404
+        for right in (f"Bearer {TOKEN}", f"bearer  {TOKEN} "):
+            assert await _status(port, path, right) == found
 
 
-def test_probes_need_no_token(file: Path) -> None:
-    async def scene() -> None:
-        async with endpoint(Token(file)) as port:
-            assert await _status(port, "/livez") == 200
-            assert await _status(port, "/readyz") in {200, 503}
-            assert await _status(port, "/readyz?x=1") in {200, 503}
-
-    run(scene())
+async def test_probes_need_no_token(file: Path) -> None:
+    async with endpoint(Token(file)) as port:
+        assert await _status(port, "/livez") == 200
+        assert await _status(port, "/readyz") in {200, 503}
+        assert await _status(port, "/readyz?x=1") in {200, 503}
 
 
 def test_a_token_that_changes_needs_no_restart(file: Path) -> None:
@@ -113,14 +107,11 @@ def test_a_token_that_can_not_be_read_is_told(tmp_path: Path) -> None:
         read_token("--token-file", tmp_path / "none")
 
 
-def test_the_endpoint_of_metrics_serves_metrics_and_probes_alone() -> None:
-    async def scene() -> None:
-        async with endpoint(only=METRICS) as port:
-            assert await _status(port, "/metrics") == 200
-            assert await _status(port, "/livez") == 200
-            assert await _status(port, "/readyz") in {200, 503}
-            for path in ("/state", "/cooperative", "/"):
-                assert await _status(port, path) == 404
-            assert (await send(port, b"GET /metrics HTTP/1.1\r\nHost: evil.example\r\n\r\n"))[0] == 421
-
-    run(scene())
+async def test_the_endpoint_of_metrics_serves_metrics_and_probes_alone() -> None:
+    async with endpoint(only=METRICS) as port:
+        assert await _status(port, "/metrics") == 200
+        assert await _status(port, "/livez") == 200
+        assert await _status(port, "/readyz") in {200, 503}
+        for path in ("/state", "/cooperative", "/"):
+            assert await _status(port, path) == 404
+        assert (await send(port, b"GET /metrics HTTP/1.1\r\nHost: evil.example\r\n\r\n"))[0] == 421

@@ -16,7 +16,7 @@ from proxy.net.listen import Binding
 from proxy.server.gateway import Gateway
 from proxy.telemetry import admin
 from proxy.telemetry.admin import MAX_CONNECTIONS, MAX_HEAD_BYTES, AdminEndpoint
-from tests.shell import client, gateway, run, stub_broker, stub_cluster, until
+from tests.shell import client, gateway, stub_broker, stub_cluster, until
 
 
 @asynccontextmanager
@@ -48,47 +48,38 @@ async def get(port: int, path: str) -> tuple[int, Any]:
     return status, json.loads(body) if headers["Content-Type"] == "application/json" else body.decode()
 
 
-def test_liveness_and_readiness() -> None:
-    async def scene() -> None:
-        async with (
-            stub_cluster((1, "", 0), (70_000, "", 0)) as cluster,
-            gateway(cluster.address, Gateway) as gate,
-            admin_of(gate) as (port, _),
-        ):
-            assert await get(port, "/livez") == (200, "alive\n")
-            await until(lambda: gate.health().ready)
-            left_out = "broker 70000: its port is outside 1-65535; give it a port with --broker-ports"
-            assert await get(port, "/readyz") == (200, {"state": "degraded", "reasons": [left_out]})
-            del gate.brokers.known[70_000]
-            assert await get(port, "/readyz") == (200, {"state": "ready", "reasons": []})
-            await gate.drain(1)
-            assert await get(port, "/readyz") == (503, {"state": "draining", "reasons": []})
-            assert await get(port, "/livez") == (200, "alive\n")
-
-    run(scene())
+async def test_liveness_and_readiness() -> None:
+    async with (
+        stub_cluster((1, "", 0), (70_000, "", 0)) as cluster,
+        gateway(cluster.address, Gateway) as gate,
+        admin_of(gate) as (port, _),
+    ):
+        assert await get(port, "/livez") == (200, "alive\n")
+        await until(lambda: gate.health().ready)
+        left_out = "broker 70000: its port is outside 1-65535; give it a port with --broker-ports"
+        assert await get(port, "/readyz") == (200, {"state": "degraded", "reasons": [left_out]})
+        del gate.brokers.known[70_000]
+        assert await get(port, "/readyz") == (200, {"state": "ready", "reasons": []})
+        await gate.drain(1)
+        assert await get(port, "/readyz") == (503, {"state": "draining", "reasons": []})
+        assert await get(port, "/livez") == (200, "alive\n")
 
 
-def test_it_is_not_ready_before_the_bootstrap_answered() -> None:
-    async def scene() -> None:
-        async with gateway("127.0.0.1:1", Gateway) as gate, admin_of(gate) as (port, _):
-            await until(lambda: "Connection refused" in gate.health().reasons[0])
-            assert await get(port, "/readyz") == (
-                503,
-                {"state": "starting", "reasons": ["127.0.0.1:1: Connection refused"]},
-            )
-
-    run(scene())
+async def test_it_is_not_ready_before_the_bootstrap_answered() -> None:
+    async with gateway("127.0.0.1:1", Gateway) as gate, admin_of(gate) as (port, _):
+        await until(lambda: "Connection refused" in gate.health().reasons[0])
+        assert await get(port, "/readyz") == (
+            503,
+            {"state": "starting", "reasons": ["127.0.0.1:1: Connection refused"]},
+        )
 
 
-def test_metrics_are_in_prometheus_text_format() -> None:
-    async def scene() -> None:
-        async with stub_broker() as broker, gateway(broker.address) as gate, admin_of(gate) as (port, _):
-            status, headers, body = await send(port, b"GET /metrics?x=1 HTTP/1.1\r\n\r\n")
-            assert status == 200
-            assert headers["Content-Type"].startswith("text/plain; version=")
-            assert b'\nfetchgate_fetch_request_bytes_total{side="client"} 0.0\n' in body
-
-    run(scene())
+async def test_metrics_are_in_prometheus_text_format() -> None:
+    async with stub_broker() as broker, gateway(broker.address) as gate, admin_of(gate) as (port, _):
+        status, headers, body = await send(port, b"GET /metrics?x=1 HTTP/1.1\r\n\r\n")
+        assert status == 200
+        assert headers["Content-Type"].startswith("text/plain; version=")
+        assert b'\nfetchgate_fetch_request_bytes_total{side="client"} 0.0\n' in body
 
 
 @pytest.mark.parametrize(
@@ -102,14 +93,11 @@ def test_metrics_are_in_prometheus_text_format() -> None:
         (b"GET /livez HTTP/1.1\r\n" + b"a" * MAX_HEAD_BYTES, 431),
     ],
 )
-def test_what_is_no_request_for_it_is_refused(request_: bytes, status: int) -> None:
-    async def scene() -> None:
-        async with stub_broker() as broker, gateway(broker.address) as gate, admin_of(gate) as (port, _):
-            got, headers, _ = await send(port, request_)
-            assert got == status
-            assert headers.get("Allow") == ("GET, HEAD" if status == 405 else None)
-
-    run(scene())
+async def test_what_is_no_request_for_it_is_refused(request_: bytes, status: int) -> None:
+    async with stub_broker() as broker, gateway(broker.address) as gate, admin_of(gate) as (port, _):
+        got, headers, _ = await send(port, request_)
+        assert got == status
+        assert headers.get("Allow") == ("GET, HEAD" if status == 405 else None)
 
 
 @pytest.mark.parametrize(
@@ -132,136 +120,113 @@ def test_what_is_no_request_for_it_is_refused(request_: bytes, status: int) -> N
     ],
 )
 @pytest.mark.parametrize("path", ["/livez", "/metrics", "/state"])
-def test_a_web_page_can_not_ask_by_a_name_of_its_own(path: str, host: str, status: int) -> None:
+async def test_a_web_page_can_not_ask_by_a_name_of_its_own(path: str, host: str, status: int) -> None:
     """The admin endpoint refuses a request (421) whose Host header has a name that the gateway does not know.
 
     Otherwise a web page could read the answer by DNS rebinding: it would let its own name lead to the
     gateway.
     """
-
-    async def scene() -> None:
-        async with stub_broker() as broker, gateway(broker.address) as gate, admin_of(gate) as (port, _):
-            request = "\r\n".join([f"GET {path} HTTP/1.1", *filter(None, [host]), "", ""])
-            got, _, body = await send(port, request.encode())
-            assert got == status
-            assert (b"--admin-names" in body) == (status == 421)
-
-    run(scene())
+    async with stub_broker() as broker, gateway(broker.address) as gate, admin_of(gate) as (port, _):
+        request = "\r\n".join([f"GET {path} HTTP/1.1", *filter(None, [host]), "", ""])
+        got, _, body = await send(port, request.encode())
+        assert got == status
+        assert (b"--admin-names" in body) == (status == 421)
 
 
 @pytest.mark.parametrize("path", ["/livez", "/readyz", "/metrics", "/state", "/nothing"])
-def test_head_has_the_fields_of_get_without_its_body(path: str) -> None:
-    async def scene() -> None:
-        async with stub_broker() as broker, gateway(broker.address) as gate, admin_of(gate) as (port, _):
-            heads = []
-            for method in ("GET", "HEAD"):
-                async with client(port) as (reader, writer):
-                    writer.write(f"{method} {path} HTTP/1.1\r\n\r\n".encode())
-                    head, _, body = (await reader.read()).partition(b"\r\n\r\n")
-                heads.append(re.sub(rb"Content-Length: \d+", b"", head))
-                assert bool(body) == (method == "GET")
-            assert heads[0] == heads[1]
-            assert b"Content-Type" in heads[1]
-
-    run(scene())
-
-
-def test_a_slow_peer_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scene() -> None:
-        async with stub_broker() as broker, gateway(broker.address) as gate, admin_of(gate) as (port, _):
-            monkeypatch.setattr(admin, "REQUEST_SECONDS", 0.05)
+async def test_head_has_the_fields_of_get_without_its_body(path: str) -> None:
+    async with stub_broker() as broker, gateway(broker.address) as gate, admin_of(gate) as (port, _):
+        heads = []
+        for method in ("GET", "HEAD"):
             async with client(port) as (reader, writer):
-                writer.write(b"GET /livez")
-                assert await reader.read() == b""
-
-    run(scene())
-
-
-def test_a_peer_is_not_closed_because_its_response_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scene() -> None:
-        async with (
-            stub_broker() as broker,
-            gateway(broker.address) as gate,
-            admin_of(gate) as (port, end),
-        ):
-            monkeypatch.setattr(admin, "REQUEST_SECONDS", 1.0)
-
-            async def takes_long(_query: str) -> admin.Response:
-                await asyncio.sleep(1.5)
-                return HTTPStatus.OK, "text/plain", b"at last\n"
-
-            end._routes["/livez"] = takes_long
-            assert await get(port, "/livez") == (200, "at last\n")
-
-    run(scene())
+                writer.write(f"{method} {path} HTTP/1.1\r\n\r\n".encode())
+                head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+            heads.append(re.sub(rb"Content-Length: \d+", b"", head))
+            assert bool(body) == (method == "GET")
+        assert heads[0] == heads[1]
+        assert b"Content-Type" in heads[1]
 
 
-def test_a_peer_is_not_closed_because_the_gateway_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_slow_peer_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with stub_broker() as broker, gateway(broker.address) as gate, admin_of(gate) as (port, _):
+        monkeypatch.setattr(admin, "REQUEST_SECONDS", 0.05)
+        async with client(port) as (reader, writer):
+            writer.write(b"GET /livez")
+            assert await reader.read() == b""
+
+
+async def test_a_peer_is_not_closed_because_its_response_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with (
+        stub_broker() as broker,
+        gateway(broker.address) as gate,
+        admin_of(gate) as (port, end),
+    ):
+        monkeypatch.setattr(admin, "REQUEST_SECONDS", 1.0)
+
+        async def takes_long(_query: str) -> admin.Response:
+            await asyncio.sleep(1.5)
+            return HTTPStatus.OK, "text/plain", b"at last\n"
+
+        end._routes["/livez"] = takes_long
+        assert await get(port, "/livez") == (200, "at last\n")
+
+
+async def test_a_peer_is_not_closed_because_the_gateway_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a busy machine, the gateway may read a request seconds after it has arrived."""
-
-    async def scene() -> None:
-        async with (
-            stub_broker() as broker,
-            gateway(broker.address) as gate,
-            admin_of(gate) as (port, end),
-        ):
-            monkeypatch.setattr(admin, "REQUEST_SECONDS", 1.0)
-            async with client(port) as (reader, writer):
-                await until(lambda: end._open)
-                writer.write(b"GET /livez HTTP/1.1\r\n\r\n")
-                time.sleep(1.5)  # noqa: ASYNC251 - the gateway of this test runs in this thread
-                assert (await reader.read()).startswith(b"HTTP/1.1 200 ")
-
-    run(scene())
+    async with (
+        stub_broker() as broker,
+        gateway(broker.address) as gate,
+        admin_of(gate) as (port, end),
+    ):
+        monkeypatch.setattr(admin, "REQUEST_SECONDS", 1.0)
+        async with client(port) as (reader, writer):
+            await until(lambda: end._open)
+            writer.write(b"GET /livez HTTP/1.1\r\n\r\n")
+            time.sleep(1.5)  # noqa: ASYNC251 - the gateway of this test runs in this thread
+            assert (await reader.read()).startswith(b"HTTP/1.1 200 ")
 
 
-def test_a_peer_that_does_not_read_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scene() -> None:
-        async with (
-            stub_broker() as broker,
-            gateway(broker.address) as gate,
-            admin_of(gate) as (port, end),
-        ):
-            monkeypatch.setattr(admin, "RESPONSE_SECONDS", 0.05)
-            size = 50_000_000  # more than sockets hold
+async def test_a_peer_that_does_not_read_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with (
+        stub_broker() as broker,
+        gateway(broker.address) as gate,
+        admin_of(gate) as (port, end),
+    ):
+        monkeypatch.setattr(admin, "RESPONSE_SECONDS", 0.05)
+        size = 50_000_000  # more than sockets hold
 
-            async def large(_query: str) -> admin.Response:
-                return HTTPStatus.OK, "text/plain", bytes(size)
+        async def large(_query: str) -> admin.Response:
+            return HTTPStatus.OK, "text/plain", bytes(size)
 
-            end._routes["/livez"] = large
-            async with client(port) as (reader, writer):
-                writer.write(b"GET /livez HTTP/1.1\r\n\r\n")
-                reader._transport.pause_reading()  # type: ignore[attr-defined] # no public way not to read
-                await until(lambda: end._open)
-                await until(lambda: not end._open)
-                reader._transport.resume_reading()  # type: ignore[attr-defined]
-                received = 0
-                with suppress(ConnectionError):
-                    while data := await reader.read(1 << 20):
-                        received += len(data)
-                assert received < size, "the gateway kept the rest for this peer"
-
-    run(scene())
-
-
-def test_peers_that_send_nothing_do_not_keep_out_a_probe() -> None:
-    async def scene() -> None:
-        async with (
-            stub_broker() as broker,
-            gateway(broker.address) as gate,
-            admin_of(gate) as (port, end),
-        ):
-            streams = [await asyncio.open_connection("127.0.0.1", port) for _ in range(MAX_CONNECTIONS)]
-            await until(lambda: len(end._open) == MAX_CONNECTIONS)
-            assert (await get(port, "/livez"))[0] == 200
-            with suppress(ConnectionError):
-                assert await streams[0][0].read() == b"", "who came first made room"
-            assert len(end._open) <= MAX_CONNECTIONS
-            for _, writer in streams:
-                writer.close()
+        end._routes["/livez"] = large
+        async with client(port) as (reader, writer):
+            writer.write(b"GET /livez HTTP/1.1\r\n\r\n")
+            reader._transport.pause_reading()  # type: ignore[attr-defined] # no public way not to read
+            await until(lambda: end._open)
             await until(lambda: not end._open)
+            reader._transport.resume_reading()  # type: ignore[attr-defined]
+            received = 0
+            with suppress(ConnectionError):
+                while data := await reader.read(1 << 20):
+                    received += len(data)
+            assert received < size, "the gateway kept the rest for this peer"
 
-    run(scene())
+
+async def test_peers_that_send_nothing_do_not_keep_out_a_probe() -> None:
+    async with (
+        stub_broker() as broker,
+        gateway(broker.address) as gate,
+        admin_of(gate) as (port, end),
+    ):
+        streams = [await asyncio.open_connection("127.0.0.1", port) for _ in range(MAX_CONNECTIONS)]
+        await until(lambda: len(end._open) == MAX_CONNECTIONS)
+        assert (await get(port, "/livez"))[0] == 200
+        with suppress(ConnectionError):
+            assert await streams[0][0].read() == b"", "who came first made room"
+        assert len(end._open) <= MAX_CONNECTIONS
+        for _, writer in streams:
+            writer.close()
+        await until(lambda: not end._open)
 
 
 def test_it_binds_loopback_unless_told_otherwise() -> None:
@@ -269,78 +234,64 @@ def test_it_binds_loopback_unless_told_otherwise() -> None:
     assert given.admin == Address("127.0.0.1", 9464)
 
 
-def test_the_listing_can_be_short() -> None:
-    async def scene() -> None:
-        async with (
-            stub_broker() as broker,
-            gateway(broker.address) as gate,
-            admin_of(gate) as (port, _),
-            client(gate.listen.port) as (reader, writer),
-        ):
-            writer.write(b"hello")
-            await reader.readexactly(5)
-            assert len((await get(port, "/state"))[1]["connections"]) == 1
-            assert (await get(port, "/state?connections=0"))[1]["connections"] == []
-            assert (await get(port, "/state?connections=-1"))[0] == 400
-            assert (await get(port, "/state?connections=1e3"))[0] == 400
-            assert (await get(port, f"/state?connections={'9' * 5000}"))[0] == 400
-
-    run(scene())
+async def test_the_listing_can_be_short() -> None:
+    async with (
+        stub_broker() as broker,
+        gateway(broker.address) as gate,
+        admin_of(gate) as (port, _),
+        client(gate.listen.port) as (reader, writer),
+    ):
+        writer.write(b"hello")
+        await reader.readexactly(5)
+        assert len((await get(port, "/state"))[1]["connections"]) == 1
+        assert (await get(port, "/state?connections=0"))[1]["connections"] == []
+        assert (await get(port, "/state?connections=-1"))[0] == 400
+        assert (await get(port, "/state?connections=1e3"))[0] == 400
+        assert (await get(port, f"/state?connections={'9' * 5000}"))[0] == 400
 
 
-def test_the_state_says_which_options_are_in_force_also_after_a_reload() -> None:
-    async def scene() -> None:
-        async with (
-            stub_broker() as broker,
-            gateway(broker.address, max_sessions="7") as gate,
-            admin_of(gate) as (port, _),
-        ):
-            config = (await get(port, "/state"))[1]["config"]
-            assert config["max_sessions"] == {"value": "7", "source": "flag"}
-            assert config["workers"] == {"value": "1", "source": "default"}
-            environ = {"FETCHGATE_MAX_SESSIONS": "8", "FETCHGATE_WORKERS": "2"}
-            gate.reconfigure(load({"bootstrap": broker.address}, environ, None))
-            config = (await get(port, "/state"))[1]["config"]
-            assert config["max_sessions"] == {"value": "8", "source": "environment"}
-            assert config["workers"] == {"value": "1", "source": "default"}
-
-    run(scene())
+async def test_the_state_says_which_options_are_in_force_also_after_a_reload() -> None:
+    async with (
+        stub_broker() as broker,
+        gateway(broker.address, max_sessions="7") as gate,
+        admin_of(gate) as (port, _),
+    ):
+        config = (await get(port, "/state"))[1]["config"]
+        assert config["max_sessions"] == {"value": "7", "source": "flag"}
+        assert config["workers"] == {"value": "1", "source": "default"}
+        environ = {"FETCHGATE_MAX_SESSIONS": "8", "FETCHGATE_WORKERS": "2"}
+        gate.reconfigure(load({"bootstrap": broker.address}, environ, None))
+        config = (await get(port, "/state"))[1]["config"]
+        assert config["max_sessions"] == {"value": "8", "source": "environment"}
+        assert config["workers"] == {"value": "1", "source": "default"}
 
 
-def test_cooperative_groups_are_told_where_there_are_some() -> None:
-    async def scene() -> None:
-        async with stub_broker() as broker, gateway(broker.address) as gate, admin_of(gate) as (port, _):
-            assert await get(port, "/cooperative") == (404, "Not Found\n")
-            assert "cooperative" not in (await get(port, "/state"))[1]
-            assert "fetchgate_coop" not in (await get(port, "/metrics"))[1]
-        async with (
-            stub_broker() as broker,
-            gateway(broker.address, cooperative="billing,audit") as gate,
-            admin_of(gate) as (port, _),
-        ):
-            status, said = await get(port, "/cooperative")
-            assert (status, [group["group"] for group in said["groups"]]) == (200, ["audit", "billing"])
-            assert said["records"] == {"kept": 0, "filtered": 0}
-            assert (await get(port, "/state"))[1]["cooperative"] == said
-            assert 'fetchgate_coop_unowned_ranges{group="billing"} 0.0' in (await get(port, "/metrics"))[1]
-
-    run(scene())
+async def test_cooperative_groups_are_told_where_there_are_some() -> None:
+    async with stub_broker() as broker, gateway(broker.address) as gate, admin_of(gate) as (port, _):
+        assert await get(port, "/cooperative") == (404, "Not Found\n")
+        assert "cooperative" not in (await get(port, "/state"))[1]
+        assert "fetchgate_coop" not in (await get(port, "/metrics"))[1]
+    async with (
+        stub_broker() as broker,
+        gateway(broker.address, cooperative="billing,audit") as gate,
+        admin_of(gate) as (port, _),
+    ):
+        status, said = await get(port, "/cooperative")
+        assert (status, [group["group"] for group in said["groups"]]) == (200, ["audit", "billing"])
+        assert said["records"] == {"kept": 0, "filtered": 0}
+        assert (await get(port, "/state"))[1]["cooperative"] == said
+        assert 'fetchgate_coop_unowned_ranges{group="billing"} 0.0' in (await get(port, "/metrics"))[1]
 
 
-def test_a_defect_is_answered_and_reported() -> None:
-    async def scene() -> None:
-        async with stub_broker() as broker, gateway(broker.address) as gate, admin_of(gate) as (port, end):
+async def test_a_defect_is_answered_and_reported() -> None:
+    async with stub_broker() as broker, gateway(broker.address) as gate, admin_of(gate) as (port, end):
 
-            async def broken(_query: str) -> admin.Response:
-                raise ZeroDivisionError
+        async def broken(_query: str) -> admin.Response:
+            raise ZeroDivisionError
 
-            end._routes["/livez"] = broken
-            with capture_logs() as lines:
-                assert await get(port, "/livez") == (500, "Internal Server Error\n")
-            (line,) = [line for line in lines if line["log_level"] == "error"]
-            assert (
-                line["event"] == "no response of the admin endpoint: a defect of fetchgate; please report it"
-            )
-            assert isinstance(line["exc_info"], ZeroDivisionError)
-
-    run(scene())
+        end._routes["/livez"] = broken
+        with capture_logs() as lines:
+            assert await get(port, "/livez") == (500, "Internal Server Error\n")
+        (line,) = [line for line in lines if line["log_level"] == "error"]
+        assert line["event"] == "no response of the admin endpoint: a defect of fetchgate; please report it"
+        assert isinstance(line["exc_info"], ZeroDivisionError)
