@@ -181,7 +181,7 @@ def test_one_that_reads_its_last_response_slowly_gets_all_of_it(
 
     Reading may take longer than the time limit for clients that read nothing.
     """
-    _close_within(monkeypatch, 1.0)  # on a busy machine the reader may pause for some tenths of a second
+    _close_within(monkeypatch, 3.0)  # on a busy machine the reader may pause for two seconds
     size = 12_000_000
 
     async def scene() -> None:
@@ -200,7 +200,7 @@ def test_one_that_reads_its_last_response_slowly_gets_all_of_it(
                 some = await reader.read(150_000)
                 assert some, f"cut off after {got} of {size} bytes"
                 got += len(some)
-                await asyncio.sleep(0.02)
+                await asyncio.sleep(0.05)
             assert await reader.read() == b""
 
     run(scene(), plain=plain)
