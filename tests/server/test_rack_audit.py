@@ -285,26 +285,25 @@ def test_two_clusters_behind_a_transparent_gateway_are_told_apart() -> None:
     played(scene)
 
 
-def test_host_names_of_brokers_are_looked_up_until_they_have_an_ip(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scene() -> None:
-        one = Played(transparent="redirect", bootstrap="")
-        results: list[Sequence[str] | OSError] = [OSError("no name server"), ("10.0.0.7", "fd00::7")]
+async def test_host_names_of_brokers_are_looked_up_until_they_have_an_ip(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    one = Played(transparent="redirect", bootstrap="")
+    results: list[Sequence[str] | OSError] = [OSError("no name server"), ("10.0.0.7", "fd00::7")]
 
-        async def ips(_host: str) -> Sequence[str]:
-            found = results.pop(0)
-            if isinstance(found, OSError):
-                raise found
-            return found
+    async def ips(_host: str) -> Sequence[str]:
+        found = results.pop(0)
+        if isinstance(found, OSError):
+            raise found
+        return found
 
-        monkeypatch.setattr(one.audit._process.resolver, "ips", ips)
-        one.learn({1: "R1"})
-        await until(lambda: len(results) == 1)
-        await asyncio.sleep(0)
-        one.counts()
-        await until(lambda: one.audit.racks.at("fd00::7", 9092))
-        assert one.audit.racks.zone_at("10.0.0.7", 9092) is Zone.OTHER
-
-    run(scene())
+    monkeypatch.setattr(one.audit._process.resolver, "ips", ips)
+    one.learn({1: "R1"})
+    await until(lambda: len(results) == 1)
+    await asyncio.sleep(0)
+    one.counts()
+    await until(lambda: one.audit.racks.at("fd00::7", 9092))
+    assert one.audit.racks.zone_at("10.0.0.7", 9092) is Zone.OTHER
 
 
 RACKS = {0: "R1", 1: "R2"}
@@ -347,72 +346,63 @@ def parsed(text: str) -> dict[str, int]:
     return {name.removeprefix("fetchgate_zone_"): int(float(value)) for name, _, value in lines}
 
 
-def test_metrics_and_state_have_the_zones() -> None:
-    async def scene() -> None:
-        async with cluster() as stub, gateway(stub.address, Gateway, rack="R2") as gate:
-            await until(lambda: gate.health().state == "ready")
-            for node_id in RACKS:
-                await ask(gate.listen.port + 1 + node_id)
-            await until(lambda: not gate.server.links)
-            found = parsed(exposition(await gate.collect_account()).decode())
-            total = gate.server.counts().total().broker
-            each = (total.bytes_in + total.bytes_out) // 2
-            assert found['bytes_total{what="other",zone="other"}'] == each
-            assert found['bytes_total{what="other",zone="same"}'] == each
-            assert sum(found.values()) == 2 * each + 2
-            assert len(found) == len(Zone) * (len(WHAT) + 1)
-            assert {name: count for name, count in found.items() if name.startswith("brokers")} == {
-                'brokers{zone="same"}': 1,
-                'brokers{zone="other"}': 1,
-                'brokers{zone="unknown"}': 0,
-            }
-            async with client(gate.listen.port + 1) as (reader, writer):
-                writer.write(asked_by_t(METADATA, 1, 5, b"\0\0\0\0"))
-                await frame(reader)
-                shown = json.loads(await document(gate))
-            assert shown["rack"] == "R2"
-            assert [broker["rack"] for broker in shown["brokers"]] == ["R1", "R2"]
-            assert shown["zones"]["brokers"] == {"same": 1, "other": 1, "unknown": 0}
-            assert shown["zones"]["bytes"]["other"]["other"] == 2 * each
-            (connection,) = shown["connections"]
-            assert (connection["zone"], connection["record_bytes_other_zone"]) == ("other", 0)
-            assert gate.health().state == "ready"
-
-    run(scene())
+async def test_metrics_and_state_have_the_zones() -> None:
+    async with cluster() as stub, gateway(stub.address, Gateway, rack="R2") as gate:
+        await until(lambda: gate.health().state == "ready")
+        for node_id in RACKS:
+            await ask(gate.listen.port + 1 + node_id)
+        await until(lambda: not gate.server.links)
+        found = parsed(exposition(await gate.collect_account()).decode())
+        total = gate.server.counts().total().broker
+        each = (total.bytes_in + total.bytes_out) // 2
+        assert found['bytes_total{what="other",zone="other"}'] == each
+        assert found['bytes_total{what="other",zone="same"}'] == each
+        assert sum(found.values()) == 2 * each + 2
+        assert len(found) == len(Zone) * (len(WHAT) + 1)
+        assert {name: count for name, count in found.items() if name.startswith("brokers")} == {
+            'brokers{zone="same"}': 1,
+            'brokers{zone="other"}': 1,
+            'brokers{zone="unknown"}': 0,
+        }
+        async with client(gate.listen.port + 1) as (reader, writer):
+            writer.write(asked_by_t(METADATA, 1, 5, b"\0\0\0\0"))
+            await frame(reader)
+            shown = json.loads(await document(gate))
+        assert shown["rack"] == "R2"
+        assert [broker["rack"] for broker in shown["brokers"]] == ["R1", "R2"]
+        assert shown["zones"]["brokers"] == {"same": 1, "other": 1, "unknown": 0}
+        assert shown["zones"]["bytes"]["other"]["other"] == 2 * each
+        (connection,) = shown["connections"]
+        assert (connection["zone"], connection["record_bytes_other_zone"]) == ("other", 0)
+        assert gate.health().state == "ready"
 
 
-def test_without_a_rack_nothing_is_different() -> None:
-    async def scene() -> None:
-        async with cluster() as stub, gateway(stub.address, Gateway) as gate:
-            await until(lambda: gate.health().state == "ready")
-            async with client(gate.listen.port + 1) as (reader, writer):
-                writer.write(asked_by_t(METADATA, 1, 5, b"\0\0\0\0"))
-                await frame(reader)
-                account, shown = await gate.collect_account(), json.loads(await document(gate))
-            text = json.dumps(shown | {"config": {}})
-            assert "zone" not in exposition(account).decode() + text
-            assert "rack" not in text
-            assert "produce_bytes" not in text
-
-    run(scene())
+async def test_without_a_rack_nothing_is_different() -> None:
+    async with cluster() as stub, gateway(stub.address, Gateway) as gate:
+        await until(lambda: gate.health().state == "ready")
+        async with client(gate.listen.port + 1) as (reader, writer):
+            writer.write(asked_by_t(METADATA, 1, 5, b"\0\0\0\0"))
+            await frame(reader)
+            account, shown = await gate.collect_account(), json.loads(await document(gate))
+        text = json.dumps(shown | {"config": {}})
+        assert "zone" not in exposition(account).decode() + text
+        assert "rack" not in text
+        assert "produce_bytes" not in text
 
 
-def test_rule_5_a_gateway_whose_rack_no_broker_has_is_ready() -> None:
-    async def scene() -> None:
-        async with cluster() as stub, gateway(stub.address, Gateway, rack="R9") as gate:
-            await until(lambda: gate.health().state == "ready")
-            with capture_logs() as lines:
-                await ask(gate.listen.port + 1)
-                await until(lambda: gate.server.counts().zones and lines)
-                gate.server.counts()
-            assert [line["event"] for line in lines] == ["no broker is in the gateway's rack"]
-            assert gate.health().state == "ready"
-            assert gate.health().reasons == []
-            (event,) = [each for each in gate.process.events if each.kind == "rack"]
-            assert event.warning
-            assert event.count == 1
-
-    run(scene())
+async def test_rule_5_a_gateway_whose_rack_no_broker_has_is_ready() -> None:
+    async with cluster() as stub, gateway(stub.address, Gateway, rack="R9") as gate:
+        await until(lambda: gate.health().state == "ready")
+        with capture_logs() as lines:
+            await ask(gate.listen.port + 1)
+            await until(lambda: gate.server.counts().zones and lines)
+            gate.server.counts()
+        assert [line["event"] for line in lines] == ["no broker is in the gateway's rack"]
+        assert gate.health().state == "ready"
+        assert gate.health().reasons == []
+        (event,) = [each for each in gate.process.events if each.kind == "rack"]
+        assert event.warning
+        assert event.count == 1
 
 
 def test_a_reload_of_rack_clients_applies_to_open_connections_as_well() -> None:
@@ -452,33 +442,29 @@ def test_a_reload_of_rack_clients_applies_to_open_connections_as_well() -> None:
     played(scene)
 
 
-def test_workers_add_up_and_the_supervisor_warns() -> None:
+async def test_workers_add_up_and_the_supervisor_warns() -> None:
     """A worker without clients knows no racks. The supervisor knows those of all workers."""
-
-    async def scene() -> None:
-        async with cluster() as stub:
-            asked = config(bootstrap=stub.address, workers="2", rack="R9")
-            process = Process.of(asked, asyncio.get_running_loop(), structlog.get_logger())
-            gate = Supervisor(process)
-            gate.open()
-            try:
-                await until(lambda: gate.status().bootstrap_answered and not gate.status().problems)
-                with capture_logs() as lines:
-                    for _ in range(4):
-                        await ask(gate.listen.port + 1)
-                    account = await gate.collect_account()
-                    await until(lambda: lines)
-                assert account.counts.zones is not None
-                assert account.counts.zones.racks == {str(node_id): rack for node_id, rack in RACKS.items()}
-                total = account.counts.total().broker
-                counted = account.counts.zones.byte_counts
-                assert counted == {("other", "other"): total.bytes_in + total.bytes_out}
-                assert [line["event"] for line in lines] == ["no broker is in the gateway's rack"]
-                assert account.health.state == "ready"
-            finally:
-                gate.close()
-
-    run(scene())
+    async with cluster() as stub:
+        asked = config(bootstrap=stub.address, workers="2", rack="R9")
+        process = Process.of(asked, asyncio.get_running_loop(), structlog.get_logger())
+        gate = Supervisor(process)
+        gate.open()
+        try:
+            await until(lambda: gate.status().bootstrap_answered and not gate.status().problems)
+            with capture_logs() as lines:
+                for _ in range(4):
+                    await ask(gate.listen.port + 1)
+                account = await gate.collect_account()
+                await until(lambda: lines)
+            assert account.counts.zones is not None
+            assert account.counts.zones.racks == {str(node_id): rack for node_id, rack in RACKS.items()}
+            total = account.counts.total().broker
+            counted = account.counts.zones.byte_counts
+            assert counted == {("other", "other"): total.bytes_in + total.bytes_out}
+            assert [line["event"] for line in lines] == ["no broker is in the gateway's rack"]
+            assert account.health.state == "ready"
+        finally:
+            gate.close()
 
 
 def test_the_racks_of_a_worker_that_has_ended_are_forgotten() -> None:

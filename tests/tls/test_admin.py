@@ -76,26 +76,21 @@ def test_peers_that_shake_no_hands_do_not_keep_out_a_probe(keys: Keys, plain: bo
     run(scene(), plain=plain)
 
 
-def test_a_renewed_certificate_needs_no_restart(keys: Keys, tmp_path: Path) -> None:
+async def test_a_renewed_certificate_needs_no_restart(keys: Keys, tmp_path: Path) -> None:
     pair = Pair(tmp_path / "own.pem", tmp_path / "own.key")
     pair.cert.write_text(keys.stranger.chain)
     pair.key.write_text(keys.stranger.private)
 
-    async def scene() -> None:
-        async with endpoint(pair) as (port, _):
-            with pytest.raises(ssl.SSLCertVerificationError):
-                await _livez(port, keys.trust())
-            pair.key.write_text(keys.good.private)
-            pair.cert.write_text(keys.good.chain)
+    async with endpoint(pair) as (port, _):
+        with pytest.raises(ssl.SSLCertVerificationError):
+            await _livez(port, keys.trust())
+        pair.key.write_text(keys.good.private)
+        pair.cert.write_text(keys.good.chain)
+        assert (await _livez(port, keys.trust())).endswith(b"alive\n")
+        with capture_logs() as lines:
+            pair.cert.write_text("nothing")
             assert (await _livez(port, keys.trust())).endswith(b"alive\n")
-            with capture_logs() as lines:
-                pair.cert.write_text("nothing")
-                assert (await _livez(port, keys.trust())).endswith(b"alive\n")
-            assert [line["side"] for line in lines if line["event"] == "certificates not reloaded"] == [
-                "admin"
-            ]
-
-    run(scene())
+        assert [line["side"] for line in lines if line["event"] == "certificates not reloaded"] == ["admin"]
 
 
 def test_files_that_can_not_be_used_are_told(keys: Keys) -> None:
@@ -110,41 +105,35 @@ def _top(*arguments: str) -> asyncio.Future[int]:
     return asyncio.get_running_loop().run_in_executor(None, lambda: main(["top", "--once", *arguments]))
 
 
-def test_top_reads_it(
+async def test_top_reads_it(
     keys: Keys, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(asking, "RESPONSE_SECONDS", WAIT_SECONDS)
 
-    async def scene() -> None:
-        async with endpoint(keys.good) as (port, _):
-            at = f"localhost:{port}"
-            assert await _top("--admin", f"https://{at}", "--ca", str(keys.ca.file)) == 0
-            assert capsys.readouterr().out.startswith("fetchgate ")
-            assert await _top("--admin", f"https://{at}", "--ca", str(keys.other.file)) == 1
-            assert "its certificate is not accepted (" in capsys.readouterr().err
-            assert await _top("--admin", f"https://{at}") == 1
-            assert "give its CA as --ca FILE" in capsys.readouterr().err
-            assert await _top("--admin", at) == 1
-            assert f"if it has --admin-cert, give --admin https://{at}" in capsys.readouterr().err
-
-    run(scene())
+    async with endpoint(keys.good) as (port, _):
+        at = f"localhost:{port}"
+        assert await _top("--admin", f"https://{at}", "--ca", str(keys.ca.file)) == 0
+        assert capsys.readouterr().out.startswith("fetchgate ")
+        assert await _top("--admin", f"https://{at}", "--ca", str(keys.other.file)) == 1
+        assert "its certificate is not accepted (" in capsys.readouterr().err
+        assert await _top("--admin", f"https://{at}") == 1
+        assert "give its CA as --ca FILE" in capsys.readouterr().err
+        assert await _top("--admin", at) == 1
+        assert f"if it has --admin-cert, give --admin https://{at}" in capsys.readouterr().err
 
 
-def test_top_says_that_an_endpoint_has_no_tls(
+async def test_top_says_that_an_endpoint_has_no_tls(
     keys: Keys, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
         asking, "RESPONSE_SECONDS", 0.2
     )  # a plain-text endpoint waits for the end of a request
 
-    async def scene() -> None:
-        async with stub_broker() as broker, gateway(broker.address) as gate:
-            sockets = Binding().bind(Address("127.0.0.1", 0))
-            admin = AdminEndpoint(gate)
-            admin.start(sockets)
-            at = f"https://localhost:{sockets[0].getsockname()[1]}"
-            assert await _top("--admin", at, "--ca", str(keys.ca.file)) == 1
-            assert "if it has no --admin-cert, leave out https://" in capsys.readouterr().err
-            admin.close()
-
-    run(scene())
+    async with stub_broker() as broker, gateway(broker.address) as gate:
+        sockets = Binding().bind(Address("127.0.0.1", 0))
+        admin = AdminEndpoint(gate)
+        admin.start(sockets)
+        at = f"https://localhost:{sockets[0].getsockname()[1]}"
+        assert await _top("--admin", at, "--ca", str(keys.ca.file)) == 1
+        assert "if it has no --admin-cert, leave out https://" in capsys.readouterr().err
+        admin.close()

@@ -74,57 +74,51 @@ def test_a_server_name_selects_the_certificate_where_brokers_share_a_port(
     run(scene(), plain=plain)
 
 
-def test_its_file_is_read_again_and_its_end_is_told(keys: Keys, tmp_path: Path) -> None:
+async def test_its_file_is_read_again_and_its_end_is_told(keys: Keys, tmp_path: Path) -> None:
     own = combined(keys.ca.sign("first"), tmp_path / "own.pem")
 
-    async def scene() -> None:
-        async with (
-            stub_cluster((1, "", 0)) as cluster,
-            gateway(cluster.address, Gateway, **options(keys, {1: own})) as gate,
-        ):
-            await until(lambda: gate.health().state == "ready")
-            port = gate.listen.port + 2
-            assert await shown(keys, port, "localhost") == "first"
-            combined(keys.ca.sign("second"), own)
+    async with (
+        stub_cluster((1, "", 0)) as cluster,
+        gateway(cluster.address, Gateway, **options(keys, {1: own})) as gate,
+    ):
+        await until(lambda: gate.health().state == "ready")
+        port = gate.listen.port + 2
+        assert await shown(keys, port, "localhost") == "first"
+        combined(keys.ca.sign("second"), own)
+        gate.follow_files()
+        assert await shown(keys, port, "localhost") == "second"
+        own.write_text("")
+        gate.follow_files()
+        (reason,) = gate.health().reasons
+        assert reason.startswith(f"--tls-cert-of 1={own}: ")
+        assert reason.endswith("; the earlier certificates stay in use")
+        combined(keys.ca.sign("old", days=(-0.9, -0.1)), own)
+        with capture_logs() as lines:
             gate.follow_files()
-            assert await shown(keys, port, "localhost") == "second"
-            own.write_text("")
             gate.follow_files()
-            (reason,) = gate.health().reasons
-            assert reason.startswith(f"--tls-cert-of 1={own}: ")
-            assert reason.endswith("; the earlier certificates stay in use")
-            combined(keys.ca.sign("old", days=(-0.9, -0.1)), own)
-            with capture_logs() as lines:
-                gate.follow_files()
-                gate.follow_files()
-            (reason,) = gate.health().reasons
-            assert reason.startswith(f"--tls-cert-of 1={own}: the certificate expired at ")
-            assert [line["reason"] for line in lines if "reason" in line] == [reason]
-
-    run(scene())
+        (reason,) = gate.health().reasons
+        assert reason.startswith(f"--tls-cert-of 1={own}: the certificate expired at ")
+        assert [line["reason"] for line in lines if "reason" in line] == [reason]
 
 
-def test_one_wrong_file_of_clients_cas_is_told_once(keys: Keys, tmp_path: Path) -> None:
+async def test_one_wrong_file_of_clients_cas_is_told_once(keys: Keys, tmp_path: Path) -> None:
     own = combined(keys.ca.sign("first"), tmp_path / "own.pem")
     ca = tmp_path / "clients.pem"
     ca.write_text(keys.good.chain)
 
-    async def scene() -> None:
-        of = {1: own, 2: own, 3: own}
-        async with (
-            stub_cluster((1, "", 0)) as cluster,
-            gateway(cluster.address, Gateway, **options(keys, of, client_ca=str(ca))) as gate,
-        ):
-            await until(lambda: gate.health().state == "ready")
-            ca.write_text("half a file")
-            with capture_logs() as lines:
-                gate.follow_files()
-            (reason,) = gate.health().reasons
-            assert reason.startswith(f"--client-ca {ca}: ")
-            assert reason.endswith("; the earlier certificates stay in use")
-            assert [line["reason"] for line in lines] == [reason]
-
-    run(scene())
+    of = {1: own, 2: own, 3: own}
+    async with (
+        stub_cluster((1, "", 0)) as cluster,
+        gateway(cluster.address, Gateway, **options(keys, of, client_ca=str(ca))) as gate,
+    ):
+        await until(lambda: gate.health().state == "ready")
+        ca.write_text("half a file")
+        with capture_logs() as lines:
+            gate.follow_files()
+        (reason,) = gate.health().reasons
+        assert reason.startswith(f"--client-ca {ca}: ")
+        assert reason.endswith("; the earlier certificates stay in use")
+        assert [line["reason"] for line in lines] == [reason]
 
 
 def test_what_can_not_be_used_is_named(keys: Keys, tmp_path: Path) -> None:

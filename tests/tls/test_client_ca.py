@@ -59,18 +59,15 @@ def test_the_subject_of_a_client_is_in_its_log_lines_and_in_the_state(keys: Keys
     run(scene(), plain=plain)
 
 
-def test_without_the_option_no_client_has_a_subject(keys: Keys) -> None:
-    async def scene() -> None:
-        async with (
-            stub_broker() as broker,
-            gateway(broker.address, WireGateway, **keys.to_client()) as gate,
-            client(gate.listen.port, _showing(keys, keys.good), "localhost") as (reader, writer),
-        ):
-            writer.write(b"hello")
-            assert await reader.readexactly(5) == b"hello"
-            assert "subject" not in link_of(gate).log_fields
-
-    run(scene())
+async def test_without_the_option_no_client_has_a_subject(keys: Keys) -> None:
+    async with (
+        stub_broker() as broker,
+        gateway(broker.address, WireGateway, **keys.to_client()) as gate,
+        client(gate.listen.port, _showing(keys, keys.good), "localhost") as (reader, writer),
+    ):
+        writer.write(b"hello")
+        assert await reader.readexactly(5) == b"hello"
+        assert "subject" not in link_of(gate).log_fields
 
 
 async def _hello(port: int, tls: ssl.SSLContext) -> None:
@@ -141,27 +138,24 @@ class _Client:
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-def test_other_cas_apply_also_to_who_resumes_a_session(
+async def test_other_cas_apply_also_to_who_resumes_a_session(
     keys: Keys, version: ssl.TLSVersion, tmp_path: Path
 ) -> None:
     ca = tmp_path / "clients.pem"
     ca.write_bytes(keys.ca.file.read_bytes())
     alice = _Client(keys, keys.ca.sign("alice"), version)
 
-    async def scene() -> None:
-        asks: Any = asyncio.get_running_loop().run_in_executor
-        async with (
-            stub_broker() as broker,
-            gateway(broker.address, WireGateway, **_wanting(keys, ca)) as gate,
-        ):
-            assert not await asks(None, alice.asks, gate.listen.port)
-            assert await asks(None, alice.asks, gate.listen.port)
-            ca.write_bytes(keys.other.file.read_bytes())
-            gate.follow_files()
-            with pytest.raises((OSError, EOFError)):
-                await asks(None, alice.asks, gate.listen.port)
-
-    run(scene())
+    asks: Any = asyncio.get_running_loop().run_in_executor
+    async with (
+        stub_broker() as broker,
+        gateway(broker.address, WireGateway, **_wanting(keys, ca)) as gate,
+    ):
+        assert not await asks(None, alice.asks, gate.listen.port)
+        assert await asks(None, alice.asks, gate.listen.port)
+        ca.write_bytes(keys.other.file.read_bytes())
+        gate.follow_files()
+        with pytest.raises((OSError, EOFError)):
+            await asks(None, alice.asks, gate.listen.port)
 
 
 def test_a_file_without_certificates_is_told(keys: Keys) -> None:

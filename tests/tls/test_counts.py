@@ -22,22 +22,21 @@ from tools.certificates import Pair
     [(lambda keys: keys.stranger, True), (lambda keys: None, False)],
     ids=["unknown CA", "no TLS"],
 )
-def test_a_handshake_with_a_broker(keys: Keys, pair: Callable[[Keys], Pair | None], refused: bool) -> None:
+async def test_a_handshake_with_a_broker(
+    keys: Keys, pair: Callable[[Keys], Pair | None], refused: bool
+) -> None:
     shown = pair(keys)
 
-    async def scene() -> None:
-        async with (
-            stub_broker(tls=serving(shown) if shown else None) as broker,
-            gateway(broker.address, WireGateway, **keys.to_broker()) as gate,
-            client(gate.listen.port),
-        ):
-            await until(lambda: gate.server.upstream.tls_failures)
-            counts = gate.server.counts()
-            assert counts.tls_failures == {"client": 0, "broker": 1}
-            assert counts.authentication_failures == {"client": 0, "broker": int(refused)}
-            assert counts.connect_failures == {None: 1}
-
-    run(scene())
+    async with (
+        stub_broker(tls=serving(shown) if shown else None) as broker,
+        gateway(broker.address, WireGateway, **keys.to_broker()) as gate,
+        client(gate.listen.port),
+    ):
+        await until(lambda: gate.server.upstream.tls_failures)
+        counts = gate.server.counts()
+        assert counts.tls_failures == {"client": 0, "broker": 1}
+        assert counts.authentication_failures == {"client": 0, "broker": int(refused)}
+        assert counts.connect_failures == {None: 1}
 
 
 def test_a_broker_that_is_not_there_is_no_failure_of_tls(keys: Keys) -> None:
@@ -52,60 +51,54 @@ def test_a_broker_that_is_not_there_is_no_failure_of_tls(keys: Keys) -> None:
     assert not is_tls(ConnectionRefusedError(111, "refused"))
 
 
-def test_it_is_known_when_certificates_expire(keys: Keys) -> None:
+async def test_it_is_known_when_certificates_expire(keys: Keys) -> None:
     """The expiry dates of certificates are known: the gateway's own from files, and a broker's from the TLS
     handshake.
     """
     mine, shown = keys.ca.sign("mine", days=(-0.5, 0.5)), keys.ca.sign("shown", days=(-0.5, 2.0))
 
-    async def scene() -> None:
-        options = keys.to_broker(broker_tls_cert=str(mine.cert), broker_tls_key=str(mine.key))
-        async with (
-            stub_broker(tls=serving(shown)) as broker,
-            gateway(broker.address, WireGateway, **options, **keys.to_client()) as gate,
-            client(gate.listen.port, keys.trust(), "localhost") as (reader, writer),
-        ):
-            writer.write(b"hello")
-            await reader.readexactly(5)
-            gate.monitor.certificates["admin_cert"] = ReloadingContext(shown.cert, [], lambda: serving(shown))
-            assert gate.status().certificates["admin_cert"] == _ends(shown)
-            del gate.monitor.certificates["admin_cert"]
-            status = gate.status()
-            assert status.certificates == {"tls_cert": _ends(keys.good), "broker_tls_cert": _ends(mine)}
-            assert status.broker_certificates == {None: _ends(shown)}
-            text = exposition(gate.server.account()).decode()
-            name = "fetchgate_certificate_expiry_timestamp_seconds"
-            told = [line for line in text.splitlines() if line.startswith(name)]
-            assert {line.split()[0].removeprefix(name): float(line.split()[1]) for line in told} == {
-                '{broker="",certificate="tls_cert"}': _ends(keys.good),
-                '{broker="",certificate="broker_tls_cert"}': _ends(mine),
-                '{broker="bootstrap",certificate="broker"}': _ends(shown),
-            }
-            other = gate.status()
-            other.certificates, other.broker_certificates = {"tls_cert": 5.0}, {None: 5.0, 1: 6.0}
-            status.add(other)
-            assert status.certificates == {"tls_cert": 5.0, "broker_tls_cert": _ends(mine)}
-            assert status.broker_certificates == {None: _ends(shown), 1: 6.0}
-
-    run(scene())
+    options = keys.to_broker(broker_tls_cert=str(mine.cert), broker_tls_key=str(mine.key))
+    async with (
+        stub_broker(tls=serving(shown)) as broker,
+        gateway(broker.address, WireGateway, **options, **keys.to_client()) as gate,
+        client(gate.listen.port, keys.trust(), "localhost") as (reader, writer),
+    ):
+        writer.write(b"hello")
+        await reader.readexactly(5)
+        gate.monitor.certificates["admin_cert"] = ReloadingContext(shown.cert, [], lambda: serving(shown))
+        assert gate.status().certificates["admin_cert"] == _ends(shown)
+        del gate.monitor.certificates["admin_cert"]
+        status = gate.status()
+        assert status.certificates == {"tls_cert": _ends(keys.good), "broker_tls_cert": _ends(mine)}
+        assert status.broker_certificates == {None: _ends(shown)}
+        text = exposition(gate.server.account()).decode()
+        name = "fetchgate_certificate_expiry_timestamp_seconds"
+        told = [line for line in text.splitlines() if line.startswith(name)]
+        assert {line.split()[0].removeprefix(name): float(line.split()[1]) for line in told} == {
+            '{broker="",certificate="tls_cert"}': _ends(keys.good),
+            '{broker="",certificate="broker_tls_cert"}': _ends(mine),
+            '{broker="bootstrap",certificate="broker"}': _ends(shown),
+        }
+        other = gate.status()
+        other.certificates, other.broker_certificates = {"tls_cert": 5.0}, {None: 5.0, 1: 6.0}
+        status.add(other)
+        assert status.certificates == {"tls_cert": 5.0, "broker_tls_cert": _ends(mine)}
+        assert status.broker_certificates == {None: _ends(shown), 1: 6.0}
 
 
 def _ends(pair: Pair) -> float:
     return x509.load_pem_x509_certificate(pair.chain.encode()).not_valid_after_utc.timestamp()
 
 
-def test_a_client_whose_credentials_are_refused_is_named() -> None:
-    async def scene() -> None:
-        async with (
-            stub_broker() as broker,
-            gateway(broker.address) as gate,
-            client(gate.listen.port) as (reader, writer),
-        ):
-            writer.write(b"hello")
-            await reader.readexactly(5)
-            gate.server.report(LoginRefused(error_code=58), link_of(gate))
-            assert gate.server.counts().authentication_failures == {"client": 1, "broker": 0}
-            told = [event.text for event in gate.process.events if event.kind == "login refused"]
-            assert told == ["the bootstrap refused the authentication of t: error 58"]
-
-    run(scene())
+async def test_a_client_whose_credentials_are_refused_is_named() -> None:
+    async with (
+        stub_broker() as broker,
+        gateway(broker.address) as gate,
+        client(gate.listen.port) as (reader, writer),
+    ):
+        writer.write(b"hello")
+        await reader.readexactly(5)
+        gate.server.report(LoginRefused(error_code=58), link_of(gate))
+        assert gate.server.counts().authentication_failures == {"client": 1, "broker": 0}
+        told = [event.text for event in gate.process.events if event.kind == "login refused"]
+        assert told == ["the bootstrap refused the authentication of t: error 58"]

@@ -150,49 +150,43 @@ def test_a_drain_lets_responses_in_flight_arrive(keys: Keys, plain: bool) -> Non
     run(scene(), plain=plain)
 
 
-def test_responses_to_a_client_that_has_said_the_end_go_nowhere(keys: Keys) -> None:
-    async def scene() -> None:
-        async with (
-            stub_broker(lambda _: b"", tls=serving(keys.good)) as broker,
-            gateway(broker.address, ClosingGateway, **keys.to_broker(), **keys.to_client()) as gate,
-            client(gate.listen.port, keys.trust(), "localhost") as (_, writer),
-        ):
-            writer.write(b"x")
-            await until(lambda: broker.received.endswith(b"x"))
-            writer.close()
-            await until(lambda: broker.received.endswith(b"<close>"))
-            for _ in range(10):  # five are the loop's patience with who writes after the end
-                broker.writers[0].write(b"late")
-                await asyncio.sleep(0.002)
-            broker.writers[0].write(b"<close>")
-            await until(lambda: not gate.server.links)
-
-    run(scene())
+async def test_responses_to_a_client_that_has_said_the_end_go_nowhere(keys: Keys) -> None:
+    async with (
+        stub_broker(lambda _: b"", tls=serving(keys.good)) as broker,
+        gateway(broker.address, ClosingGateway, **keys.to_broker(), **keys.to_client()) as gate,
+        client(gate.listen.port, keys.trust(), "localhost") as (_, writer),
+    ):
+        writer.write(b"x")
+        await until(lambda: broker.received.endswith(b"x"))
+        writer.close()
+        await until(lambda: broker.received.endswith(b"<close>"))
+        for _ in range(10):  # five are the loop's patience with who writes after the end
+            broker.writers[0].write(b"late")
+            await asyncio.sleep(0.002)
+        broker.writers[0].write(b"<close>")
+        await until(lambda: not gate.server.links)
 
 
-def test_a_response_of_many_pieces_is_one_record(keys: Keys) -> None:
-    async def scene() -> None:
-        async with (
-            stub_broker(tls=serving(keys.good)) as broker,
-            gateway(broker.address, WireGateway, **keys.to_broker(), **keys.to_client()) as gate,
-        ):
-            sock = await asyncio.to_thread(socket.create_connection, ("127.0.0.1", gate.listen.port))
-            incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-            shaken = keys.trust().wrap_bio(incoming, outgoing, server_hostname="localhost")
-            await asyncio.to_thread(_shake, sock, shaken, incoming, outgoing)
-            await until(lambda: link_of(gate).has_broker)
-            wire = cast("Wire", link_of(gate).core)
-            wire.to_client += [b"a", b"b", b"c"] * 30
-            link_of(gate).pump()
-            with sock:
-                while not (record := await asyncio.to_thread(sock.recv, 5)):
-                    pass
-                assert record[:1] == b"\x17"
-                size = int.from_bytes(record[3:])
-                incoming.write(record + await asyncio.to_thread(sock.recv, size))
-            assert shaken.read(1000) == b"abc" * 30
-
-    run(scene())
+async def test_a_response_of_many_pieces_is_one_record(keys: Keys) -> None:
+    async with (
+        stub_broker(tls=serving(keys.good)) as broker,
+        gateway(broker.address, WireGateway, **keys.to_broker(), **keys.to_client()) as gate,
+    ):
+        sock = await asyncio.to_thread(socket.create_connection, ("127.0.0.1", gate.listen.port))
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        shaken = keys.trust().wrap_bio(incoming, outgoing, server_hostname="localhost")
+        await asyncio.to_thread(_shake, sock, shaken, incoming, outgoing)
+        await until(lambda: link_of(gate).has_broker)
+        wire = cast("Wire", link_of(gate).core)
+        wire.to_client += [b"a", b"b", b"c"] * 30
+        link_of(gate).pump()
+        with sock:
+            while not (record := await asyncio.to_thread(sock.recv, 5)):
+                pass
+            assert record[:1] == b"\x17"
+            size = int.from_bytes(record[3:])
+            incoming.write(record + await asyncio.to_thread(sock.recv, size))
+        assert shaken.read(1000) == b"abc" * 30
 
 
 def _shake(

@@ -74,65 +74,53 @@ WRONG: dict[str, tuple[Callable[[Keys], Pair], dict[str, str], str]] = {
 
 @pytest.mark.usefixtures("_quick")
 @pytest.mark.parametrize("case", WRONG)
-def test_a_certificate_that_is_not_in_order_is_one_line(keys: Keys, case: str) -> None:
+async def test_a_certificate_that_is_not_in_order_is_one_line(keys: Keys, case: str) -> None:
     pair, options, line = WRONG[case]
 
-    async def scene() -> None:
-        with capture_logs() as lines:
-            async with (
-                stub_cluster((1, "", 0), tls=serving(pair(keys))) as cluster,
-                gateway(cluster.address, Gateway, **keys.to_broker(**options)) as gate,
-            ):
-                reason = f"{cluster.address}: {line}"
-                await until(lambda: gate.health().reasons == [reason])
-                async with client(gate.listen.port) as (reader, _):
-                    assert await reader.read() == b""  # what clients bring makes no other line of it
-                assert gate.health().state == "starting"
-        assert [(line["event"], line["reason"]) for line in lines] == [
-            ("bootstrap unreachable, trying again", reason)
-        ]
-
-    run(scene())
+    with capture_logs() as lines:
+        async with (
+            stub_cluster((1, "", 0), tls=serving(pair(keys))) as cluster,
+            gateway(cluster.address, Gateway, **keys.to_broker(**options)) as gate,
+        ):
+            reason = f"{cluster.address}: {line}"
+            await until(lambda: gate.health().reasons == [reason])
+            async with client(gate.listen.port) as (reader, _):
+                assert await reader.read() == b""  # what clients bring makes no other line of it
+            assert gate.health().state == "starting"
+    assert [(line["event"], line["reason"]) for line in lines] == [
+        ("bootstrap unreachable, trying again", reason)
+    ]
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_check_says_the_same(keys: Keys, case: str, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_check_says_the_same(keys: Keys, case: str, capsys: pytest.CaptureFixture[str]) -> None:
     pair, options, line = WRONG[case]
 
-    async def scene() -> None:
-        async with stub_cluster((1, "", 0), tls=serving(pair(keys))) as cluster:
-            checked = config(bootstrap=cluster.address, **keys.to_broker(**options))
-            assert await running._check(checked) == 1
-        assert f"The bootstrap can't be used: {cluster.address}: {line}\n" in capsys.readouterr().out
-
-    run(scene())
+    async with stub_cluster((1, "", 0), tls=serving(pair(keys))) as cluster:
+        checked = config(bootstrap=cluster.address, **keys.to_broker(**options))
+        assert await running._check(checked) == 1
+    assert f"The bootstrap can't be used: {cluster.address}: {line}\n" in capsys.readouterr().out
 
 
-def test_check_asks_inside_tls(keys: Keys, capsys: pytest.CaptureFixture[str]) -> None:
-    async def scene() -> None:
-        async with stub_cluster((1, "", 0), tls=serving(keys.good)) as cluster:
-            assert await running._check(config(bootstrap=cluster.address, **keys.to_broker())) == 0
-        assert f"The bootstrap {cluster.address} responded and named 1 broker.\n" in capsys.readouterr().out
-
-    run(scene())
+async def test_check_asks_inside_tls(keys: Keys, capsys: pytest.CaptureFixture[str]) -> None:
+    async with stub_cluster((1, "", 0), tls=serving(keys.good)) as cluster:
+        assert await running._check(config(bootstrap=cluster.address, **keys.to_broker())) == 0
+    assert f"The bootstrap {cluster.address} responded and named 1 broker.\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("side", ["tls", "admin"])
 @pytest.mark.parametrize(("days", "code"), [((-0.9, -0.1), 1), ((-0.9, 0.1), 0)])
-def test_check_says_until_when_the_own_certificate_is_valid(
+async def test_check_says_until_when_the_own_certificate_is_valid(
     keys: Keys, days: tuple[float, float], code: int, side: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     own = keys.ca.sign("dated", days=days)
     ends = x509.load_pem_x509_certificate(own.cert.read_bytes()).not_valid_after_utc
     said = "the certificate expired at" if code else "the certificate is valid until"
 
-    async def scene() -> None:
-        async with stub_cluster((1, "", 0)) as cluster:
-            options = {f"{side}_cert": str(own.cert), f"{side}_key": str(own.key), "admin": "127.0.0.1:0"}
-            assert await running._check(config(bootstrap=cluster.address, **options)) == code
-        assert f"--{side}-cert {own.cert}: {said} {ends:%Y-%m-%d %H:%M} UTC" in capsys.readouterr().out
-
-    run(scene())
+    async with stub_cluster((1, "", 0)) as cluster:
+        options = {f"{side}_cert": str(own.cert), f"{side}_key": str(own.key), "admin": "127.0.0.1:0"}
+        assert await running._check(config(bootstrap=cluster.address, **options)) == code
+    assert f"--{side}-cert {own.cert}: {said} {ends:%Y-%m-%d %H:%M} UTC" in capsys.readouterr().out
 
 
 def test_a_name_of_its_own_is_asked_for_and_checked(keys: Keys) -> None:
@@ -153,37 +141,31 @@ def test_a_name_of_its_own_is_asked_for_and_checked(keys: Keys) -> None:
     assert asked == ["kafka.example"]
 
 
-def test_a_broker_without_tls_is_named_as_such(keys: Keys) -> None:
-    async def scene() -> None:
-        def closing(_data: bytes) -> bytes:
-            broker.writers[0].close()
-            return b""
+async def test_a_broker_without_tls_is_named_as_such(keys: Keys) -> None:
+    def closing(_data: bytes) -> bytes:
+        broker.writers[0].close()
+        return b""
 
-        tls = BrokerTls(config(bootstrap="k:1", **keys.to_broker()))
-        async with stub_broker(closing) as broker:
-            with pytest.raises(BootstrapError) as caught:
-                await ask(Address("127.0.0.1", broker.port), Resolver(), tls)
-        assert str(caught.value) == (
-            f"{broker.address}: closed in the TLS handshake: is this its TLS port? If it is not, leave out "
-            "--broker-tls"
-        )
-        async with stub_broker(lambda _: b"HTTP/1.1 400 Bad Request\r\n\r\n") as broker:
-            with pytest.raises(BootstrapError, match="it does not speak TLS there: name its TLS port, or "):
-                await ask(Address("127.0.0.1", broker.port), Resolver(), tls)
-
-    run(scene())
+    tls = BrokerTls(config(bootstrap="k:1", **keys.to_broker()))
+    async with stub_broker(closing) as broker:
+        with pytest.raises(BootstrapError) as caught:
+            await ask(Address("127.0.0.1", broker.port), Resolver(), tls)
+    assert str(caught.value) == (
+        f"{broker.address}: closed in the TLS handshake: is this its TLS port? If it is not, leave out "
+        "--broker-tls"
+    )
+    async with stub_broker(lambda _: b"HTTP/1.1 400 Bad Request\r\n\r\n") as broker:
+        with pytest.raises(BootstrapError, match="it does not speak TLS there: name its TLS port, or "):
+            await ask(Address("127.0.0.1", broker.port), Resolver(), tls)
 
 
-def test_a_broker_with_tls_is_named_as_such() -> None:
-    async def scene() -> None:
-        async with stub_broker(lambda _: bytes.fromhex("15030300020246")) as broker:
-            with pytest.raises(BootstrapError) as caught:
-                await ask(Address("127.0.0.1", broker.port), Resolver())
-        assert str(caught.value) == (
-            f"{broker.address}: does not respond as Kafka does: it speaks TLS: give --broker-tls on"
-        )
-
-    run(scene())
+async def test_a_broker_with_tls_is_named_as_such() -> None:
+    async with stub_broker(lambda _: bytes.fromhex("15030300020246")) as broker:
+        with pytest.raises(BootstrapError) as caught:
+            await ask(Address("127.0.0.1", broker.port), Resolver())
+    assert str(caught.value) == (
+        f"{broker.address}: does not respond as Kafka does: it speaks TLS: give --broker-tls on"
+    )
 
 
 @contextmanager
@@ -268,70 +250,61 @@ def test_a_broker_that_refuses_us_after_the_handshake_stays_unreachable(keys: Ke
         run(scene(port))
 
 
-def test_a_client_that_leaves_amid_a_response_is_no_trouble_of_the_broker(keys: Keys) -> None:
-    async def scene() -> None:
-        with capture_logs() as lines:
-            async with (
-                stub_broker(lambda _: bytes(20_000_000), tls=serving(keys.good)) as broker,
-                gateway(broker.address, WireGateway, **keys.to_broker(), **keys.to_client()) as gate,
-            ):
-                for orderly in (True, False):
-                    async with client(gate.listen.port, keys.trust(), "localhost") as (reader, writer):
-                        writer.write(b"x")
-                        await reader.readexactly(100_000)
-                        if orderly:
-                            writer.close()
-                    await until(lambda: not gate.server.links and not broker.open)
-        assert lines == []
-
-    run(scene())
+async def test_a_client_that_leaves_amid_a_response_is_no_trouble_of_the_broker(keys: Keys) -> None:
+    with capture_logs() as lines:
+        async with (
+            stub_broker(lambda _: bytes(20_000_000), tls=serving(keys.good)) as broker,
+            gateway(broker.address, WireGateway, **keys.to_broker(), **keys.to_client()) as gate,
+        ):
+            for orderly in (True, False):
+                async with client(gate.listen.port, keys.trust(), "localhost") as (reader, writer):
+                    writer.write(b"x")
+                    await reader.readexactly(100_000)
+                    if orderly:
+                        writer.close()
+                await until(lambda: not gate.server.links and not broker.open)
+    assert lines == []
 
 
-def test_a_client_certificate_is_shown_to_the_broker(keys: Keys) -> None:
+async def test_a_client_certificate_is_shown_to_the_broker(keys: Keys) -> None:
     mine = keys.ca.sign("mine")
 
-    async def scene() -> None:
-        context = serving(keys.good)
-        context.verify_mode = ssl.CERT_REQUIRED
-        context.load_verify_locations(keys.ca.file)
-        options = keys.to_broker(broker_tls_cert=str(mine.cert), broker_tls_key=str(mine.key))
-        async with (
-            stub_cluster((1, "", 0), tls=context) as cluster,
-            gateway(cluster.address, Gateway, **options) as gate,
-        ):
-            await until(lambda: gate.health().state == "ready")
-
-    run(scene())
+    context = serving(keys.good)
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_verify_locations(keys.ca.file)
+    options = keys.to_broker(broker_tls_cert=str(mine.cert), broker_tls_key=str(mine.key))
+    async with (
+        stub_cluster((1, "", 0), tls=context) as cluster,
+        gateway(cluster.address, Gateway, **options) as gate,
+    ):
+        await until(lambda: gate.health().state == "ready")
 
 
-def test_a_client_in_plain_text_is_reported_and_costs_no_other(keys: Keys) -> None:
-    async def scene() -> None:
-        async with (
-            stub_broker() as broker,
-            gateway(broker.address, WireGateway, **keys.to_client()) as gate,
-            client(gate.listen.port, keys.trust(), "localhost") as (reader, writer),
-        ):
-            with capture_logs() as lines:
-                async with client(gate.listen.port) as (plain_reader, plain_writer):
-                    plain_writer.write(request(ApiKey.API_VERSIONS, 0, 1))
-                    with pytest.raises(ConnectionError):
-                        raise ConnectionResetError if await plain_reader.read() == b"" else AssertionError
-            assert [(line["event"], line["reason"]) for line in lines] == [
+async def test_a_client_in_plain_text_is_reported_and_costs_no_other(keys: Keys) -> None:
+    async with (
+        stub_broker() as broker,
+        gateway(broker.address, WireGateway, **keys.to_client()) as gate,
+        client(gate.listen.port, keys.trust(), "localhost") as (reader, writer),
+    ):
+        with capture_logs() as lines:
+            async with client(gate.listen.port) as (plain_reader, plain_writer):
+                plain_writer.write(request(ApiKey.API_VERSIONS, 0, 1))
+                with pytest.raises(ConnectionError):
+                    raise ConnectionResetError if await plain_reader.read() == b"" else AssertionError
+        assert [(line["event"], line["reason"]) for line in lines] == [
+            (
+                "TLS handshake of a client failed",
                 (
-                    "TLS handshake of a client failed",
-                    (
-                        "the client does not speak TLS: "
-                        "with --tls-cert its security.protocol must be SSL or SASL_SSL"
-                    ),
-                )
-            ]
-            (line,) = lines
-            assert line["client"].startswith("127.0.0.1:")
-            assert gate.server.faults["client"] == gate.server.tls_failures == 1
-            writer.write(b"on")
-            assert await reader.readexactly(2) == b"on"
-
-    run(scene())
+                    "the client does not speak TLS: "
+                    "with --tls-cert its security.protocol must be SSL or SASL_SSL"
+                ),
+            )
+        ]
+        (line,) = lines
+        assert line["client"].startswith("127.0.0.1:")
+        assert gate.server.faults["client"] == gate.server.tls_failures == 1
+        writer.write(b"on")
+        assert await reader.readexactly(2) == b"on"
 
 
 def _greeting_with_a_name_that_is_not_ascii() -> bytes:
@@ -395,7 +368,7 @@ REFUSED: dict[str, tuple[Callable[[Keys], Pair], Callable[[Keys], Authority], st
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_a_client_that_refuses_our_certificate_is_reported(keys: Keys, case: str) -> None:
+async def test_a_client_that_refuses_our_certificate_is_reported(keys: Keys, case: str) -> None:
     own, trusted, remedy = REFUSED[case]
     pair = own(keys)
 
@@ -404,17 +377,14 @@ def test_a_client_that_refuses_our_certificate_is_reported(keys: Keys, case: str
         with socket.create_connection(("127.0.0.1", port)) as sock, pytest.raises(ssl.SSLError):
             trust.wrap_socket(sock, server_hostname="localhost")
 
-    async def scene() -> None:
-        options = {"tls_cert": str(pair.cert), "tls_key": str(pair.key)}
-        async with stub_broker() as broker, gateway(broker.address, WireGateway, **options) as gate:
-            with capture_logs() as lines:
-                await asyncio.to_thread(refuse, gate.listen.port)
-                await until(lambda: lines)
-            assert [line["reason"] for line in lines] == [
-                f"the client refuses the certificate of --tls-cert {remedy}"
-            ]
-
-    run(scene())
+    options = {"tls_cert": str(pair.cert), "tls_key": str(pair.key)}
+    async with stub_broker() as broker, gateway(broker.address, WireGateway, **options) as gate:
+        with capture_logs() as lines:
+            await asyncio.to_thread(refuse, gate.listen.port)
+            await until(lambda: lines)
+        assert [line["reason"] for line in lines] == [
+            f"the client refuses the certificate of --tls-cert {remedy}"
+        ]
 
 
 def test_files_that_cant_be_used_are_one_line_and_code_2(

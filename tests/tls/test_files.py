@@ -72,45 +72,40 @@ def test_a_new_certificate_is_for_new_connections(
     run(scene(), plain=plain)
 
 
-def test_a_bad_new_file_changes_nothing_and_is_reported(keys: Keys, own: Pair) -> None:
+async def test_a_bad_new_file_changes_nothing_and_is_reported(keys: Keys, own: Pair) -> None:
     options = {"tls_cert": str(own.cert), "tls_key": str(own.key)}
 
-    async def scene() -> None:
-        async with (
-            stub_cluster((1, "", 0)) as cluster,
-            gateway(cluster.address, Gateway, **options) as gate,
-        ):
-            await until(lambda: gate.health().state == "ready")
-            own.cert.write_text(keys.ca.sign("second").chain)  # its key has not come yet
-            with capture_logs() as lines:
-                gate.follow_files()
-                gate.follow_files()
-            reason = (
-                f"--tls-cert {own.cert} and --tls-key {own.key}: the key does not belong to the certificate; "
-                "the earlier certificates stay in use"
-            )
-            assert [(line["event"], line["reason"]) for line in lines] == [
-                ("certificates not reloaded", reason)
-            ]
-            assert (gate.health().state, gate.health().reasons) == ("degraded", [reason])
-            async with client(gate.listen.port, keys.trust(), "localhost") as (_, writer):
-                assert _shown(writer) == "first"
-
-            own.cert.unlink()
+    async with (
+        stub_cluster((1, "", 0)) as cluster,
+        gateway(cluster.address, Gateway, **options) as gate,
+    ):
+        await until(lambda: gate.health().state == "ready")
+        own.cert.write_text(keys.ca.sign("second").chain)  # its key has not come yet
+        with capture_logs() as lines:
             gate.follow_files()
-            (reason,) = gate.health().reasons
-            assert reason.startswith(f"--tls-cert {own.cert}: No such file or directory; ")
-            assert reason.endswith("; the earlier certificates stay in use")
-            _put(keys.ca.sign("third"), own)
             gate.follow_files()
-            assert gate.health().state == "ready"
-            async with client(gate.listen.port, keys.trust(), "localhost") as (_, writer):
-                assert _shown(writer) == "third"
+        reason = (
+            f"--tls-cert {own.cert} and --tls-key {own.key}: the key does not belong to the certificate; "
+            "the earlier certificates stay in use"
+        )
+        assert [(line["event"], line["reason"]) for line in lines] == [("certificates not reloaded", reason)]
+        assert (gate.health().state, gate.health().reasons) == ("degraded", [reason])
+        async with client(gate.listen.port, keys.trust(), "localhost") as (_, writer):
+            assert _shown(writer) == "first"
 
-    run(scene())
+        own.cert.unlink()
+        gate.follow_files()
+        (reason,) = gate.health().reasons
+        assert reason.startswith(f"--tls-cert {own.cert}: No such file or directory; ")
+        assert reason.endswith("; the earlier certificates stay in use")
+        _put(keys.ca.sign("third"), own)
+        gate.follow_files()
+        assert gate.health().state == "ready"
+        async with client(gate.listen.port, keys.trust(), "localhost") as (_, writer):
+            assert _shown(writer) == "third"
 
 
-def test_a_certificate_that_has_expired_is_reported_until_it_is_renewed(keys: Keys, own: Pair) -> None:
+async def test_a_certificate_that_has_expired_is_reported_until_it_is_renewed(keys: Keys, own: Pair) -> None:
     options = {"tls_cert": str(own.cert), "tls_key": str(own.key)}
     old = keys.ca.sign("old", days=(-0.9, -0.1))
     ended = x509.load_pem_x509_certificate(old.cert.read_bytes()).not_valid_after_utc
@@ -119,62 +114,53 @@ def test_a_certificate_that_has_expired_is_reported_until_it_is_renewed(keys: Ke
         "renew it, or set this machine's clock"
     )
 
-    async def scene() -> None:
-        async with (
-            stub_cluster((1, "", 0)) as cluster,
-            gateway(cluster.address, Gateway, **options) as gate,
-        ):
-            await until(lambda: gate.health().state == "ready")
-            _put(old, own)
-            with capture_logs() as lines:
-                gate.follow_files()
-                gate.follow_files()
-            assert [line["reason"] for line in lines if "reason" in line] == [reason]
-            assert (gate.health().state, gate.health().reasons) == ("degraded", [reason])
-            _put(keys.ca.sign("renewed"), own)
+    async with (
+        stub_cluster((1, "", 0)) as cluster,
+        gateway(cluster.address, Gateway, **options) as gate,
+    ):
+        await until(lambda: gate.health().state == "ready")
+        _put(old, own)
+        with capture_logs() as lines:
             gate.follow_files()
-            assert (gate.health().state, gate.health().reasons) == ("ready", [])
+            gate.follow_files()
+        assert [line["reason"] for line in lines if "reason" in line] == [reason]
+        assert (gate.health().state, gate.health().reasons) == ("degraded", [reason])
+        _put(keys.ca.sign("renewed"), own)
+        gate.follow_files()
+        assert (gate.health().state, gate.health().reasons) == ("ready", [])
 
-    run(scene())
 
-
-def test_a_gateway_that_starts_with_an_expired_certificate_says_so(keys: Keys) -> None:
+async def test_a_gateway_that_starts_with_an_expired_certificate_says_so(keys: Keys) -> None:
     old = keys.ca.sign("old", days=(-0.9, -0.1))
     options = {"tls_cert": str(old.cert), "tls_key": str(old.key)}
 
-    async def scene() -> None:
-        with capture_logs() as lines:
-            async with stub_broker() as broker, gateway(broker.address, WireGateway, **options) as gate:
-                (reason,) = gate.status().problems
-        assert f"--tls-cert {old.cert}: the certificate expired at " in reason
-        assert [line["reason"] for line in lines if "reason" in line] == [reason]
-
-    run(scene())
+    with capture_logs() as lines:
+        async with stub_broker() as broker, gateway(broker.address, WireGateway, **options) as gate:
+            (reason,) = gate.status().problems
+    assert f"--tls-cert {old.cert}: the certificate expired at " in reason
+    assert [line["reason"] for line in lines if "reason" in line] == [reason]
 
 
 @pytest.mark.usefixtures("_quick")
-def test_a_new_ca_is_for_new_connections_to_brokers(keys: Keys, tmp_path: Path) -> None:
+async def test_a_new_ca_is_for_new_connections_to_brokers(keys: Keys, tmp_path: Path) -> None:
     trusted = tmp_path / "trusted.pem"
     trusted.write_text(keys.other.file.read_text())
 
-    async def scene() -> None:
-        async with (
-            stub_broker(tls=serving(keys.good)) as broker,
-            gateway(broker.address, WireGateway, **keys.to_broker(broker_tls_ca=str(trusted))) as gate,
-        ):
-            async with client(gate.listen.port) as (reader, _):
-                assert await reader.read() == b""
-            trusted.write_text(keys.ca.file.read_text())
-            gate.follow_files()
-            async with client(gate.listen.port) as (reader, writer):
-                writer.write(b"x")
-                assert await reader.readexactly(1) == b"x"
-
-    run(scene())
+    async with (
+        stub_broker(tls=serving(keys.good)) as broker,
+        gateway(broker.address, WireGateway, **keys.to_broker(broker_tls_ca=str(trusted))) as gate,
+    ):
+        async with client(gate.listen.port) as (reader, _):
+            assert await reader.read() == b""
+        trusted.write_text(keys.ca.file.read_text())
+        gate.follow_files()
+        async with client(gate.listen.port) as (reader, writer):
+            writer.write(b"x")
+            assert await reader.readexactly(1) == b"x"
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
-def test_a_new_ca_is_for_asking_the_cluster_too(
+async def test_a_new_ca_is_for_asking_the_cluster_too(
     keys: Keys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: str
 ) -> None:
     monkeypatch.setattr(registry, "REFRESH_SECONDS", 0.02)
@@ -183,20 +169,15 @@ def test_a_new_ca_is_for_asking_the_cluster_too(
     trusted.write_text(keys.other.file.read_text())
     options = keys.to_broker(broker_tls_ca=str(trusted)) | {"workers": workers}
 
-    async def scene() -> None:
-        async with stub_cluster((1, "localhost", 0), tls=serving(keys.good)) as cluster:
-            asked = config(bootstrap=f"localhost:{cluster.port}", **options)
-            make = Supervisor if workers == "2" else Gateway
-            gate = make(Process.of(asked, asyncio.get_running_loop(), structlog.get_logger()))
-            gate.open()
-            try:
-                await until(
-                    lambda: "not from a CA known here" in gate.monitor.reach.unreachable_brokers.of(None)
-                )
-                trusted.write_text(keys.ca.file.read_text())
-                gate.follow_files()
-                await until(lambda: gate.monitor.reach.answered)
-            finally:
-                gate.close()
-
-    run(scene())
+    async with stub_cluster((1, "localhost", 0), tls=serving(keys.good)) as cluster:
+        asked = config(bootstrap=f"localhost:{cluster.port}", **options)
+        make = Supervisor if workers == "2" else Gateway
+        gate = make(Process.of(asked, asyncio.get_running_loop(), structlog.get_logger()))
+        gate.open()
+        try:
+            await until(lambda: "not from a CA known here" in gate.monitor.reach.unreachable_brokers.of(None))
+            trusted.write_text(keys.ca.file.read_text())
+            gate.follow_files()
+            await until(lambda: gate.monitor.reach.answered)
+        finally:
+            gate.close()

@@ -61,20 +61,17 @@ def test_handshakes_count_as_connections(keys: Keys, plain: bool) -> None:
 
 
 @pytest.mark.slow
-def test_handshakes_of_workers_count_as_connections(keys: Keys) -> None:
-    async def scene() -> None:
-        async with (
-            stub_cluster() as cluster,
-            workers(cluster.address, 2, max_connections="3", **keys.to_client()) as gate,
-        ):
-            with ExitStack() as stack:
-                for _ in range(40):
-                    stack.enter_context(socket.create_connection(("127.0.0.1", gate.listen.port)))
-                await until(lambda: gate.turned_away[LIMIT] == 37)
-                assert gate.status().connections == 3
-            await until(lambda: gate.status().connections == 0)
-
-    run(scene())
+async def test_handshakes_of_workers_count_as_connections(keys: Keys) -> None:
+    async with (
+        stub_cluster() as cluster,
+        workers(cluster.address, 2, max_connections="3", **keys.to_client()) as gate,
+    ):
+        with ExitStack() as stack:
+            for _ in range(40):
+                stack.enter_context(socket.create_connection(("127.0.0.1", gate.listen.port)))
+            await until(lambda: gate.turned_away[LIMIT] == 37)
+            assert gate.status().connections == 3
+        await until(lambda: gate.status().connections == 0)
 
 
 @BOTH_LOOPS
@@ -121,44 +118,38 @@ def test_a_handshake_that_takes_too_long_makes_room(
     run(scene(), plain=plain)
 
 
-def test_clients_wait_while_no_descriptor_is_left(keys: Keys, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_clients_wait_while_no_descriptor_is_left(keys: Keys, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(acceptor, "ACCEPT_AGAIN_SECONDS", 0.01)
 
-    async def scene() -> None:
-        async with stub_broker() as broker, gateway(broker.address, WireGateway, **keys.to_client()) as gate:
-            accept, failed = socket.socket.accept, 0
+    async with stub_broker() as broker, gateway(broker.address, WireGateway, **keys.to_client()) as gate:
+        accept, failed = socket.socket.accept, 0
 
-            def none_left(sock: socket.socket) -> object:
-                nonlocal failed
-                failed += 1
-                if failed <= 2:
-                    raise OSError(24, "Too many open files")
-                return accept(sock)
+        def none_left(sock: socket.socket) -> object:
+            nonlocal failed
+            failed += 1
+            if failed <= 2:
+                raise OSError(24, "Too many open files")
+            return accept(sock)
 
-            with monkeypatch.context() as patched, capture_logs() as lines:
-                patched.setattr(socket.socket, "accept", none_left)
-                async with client(gate.listen.port, keys.trust(), "localhost"):
-                    assert failed >= 3
-            assert [line["event"] for line in lines] == ["no file descriptor is left for more clients"]
-            assert gate.status().problems
-
-    run(scene())
+        with monkeypatch.context() as patched, capture_logs() as lines:
+            patched.setattr(socket.socket, "accept", none_left)
+            async with client(gate.listen.port, keys.trust(), "localhost"):
+                assert failed >= 3
+        assert [line["event"] for line in lines] == ["no file descriptor is left for more clients"]
+        assert gate.status().problems
 
 
-def test_a_drain_ends_handshakes(keys: Keys, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_drain_ends_handshakes(keys: Keys, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "TICK_SECONDS", 0.02)
 
-    async def scene() -> None:
-        async with (
-            stub_broker() as broker,
-            gateway(broker.address, ClosingGateway, **keys.to_client()) as gate,
-        ):
-            reader, writer = await asyncio.open_connection("127.0.0.1", gate.listen.port)
-            await until(lambda: gate.server.handshakes)
-            assert await gate.drain(20) == 0
-            assert await reader.read() == b""
-            writer.close()
-            with pytest.raises(ConnectionRefusedError):
-                await asyncio.open_connection("127.0.0.1", gate.listen.port)
-
-    run(scene())
+    async with (
+        stub_broker() as broker,
+        gateway(broker.address, ClosingGateway, **keys.to_client()) as gate,
+    ):
+        reader, writer = await asyncio.open_connection("127.0.0.1", gate.listen.port)
+        await until(lambda: gate.server.handshakes)
+        assert await gate.drain(20) == 0
+        assert await reader.read() == b""
+        writer.close()
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection("127.0.0.1", gate.listen.port)

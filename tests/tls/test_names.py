@@ -25,7 +25,6 @@ from tests.shell import (
     metadata,
     request,
     response,
-    run,
     stub_cluster,
     until,
 )
@@ -55,7 +54,9 @@ def test_a_name_tells_the_broker(template: str, name: str, node_id: int | None) 
 
 @pytest.mark.usefixtures("_quick")
 @pytest.mark.parametrize("one_port", [True, False])
-def test_brokers_share_a_port_and_are_told_apart_by_name(keys: Keys, tmp_path: Path, one_port: bool) -> None:
+async def test_brokers_share_a_port_and_are_told_apart_by_name(
+    keys: Keys, tmp_path: Path, one_port: bool
+) -> None:
     names = ["kafka.local", *(f"broker-{number}.kafka.local" for number in (1, 2, 9))]
     pair = Authority(tmp_path).sign("wide", *names)
     trust = ssl.create_default_context(cafile=tmp_path / "ca.pem")
@@ -73,47 +74,41 @@ def test_brokers_share_a_port_and_are_told_apart_by_name(keys: Keys, tmp_path: P
             writer.write(request(ApiKey.LIST_GROUPS, 0, 9))
             return await frame(reader)
 
-    async def scene() -> None:
-        async with stub_cluster() as two, stub_cluster((1, "", 0)) as one:
-            one.brokers = (*one.brokers, (2, "127.0.0.1", two.port))
-            one.others, two.others = lambda _: b"one", lambda _: b"two"
-            async with gateway(one.address, Gateway, **options) as gate:
-                await until(lambda: gate.health().state == "ready")
-                async with client(first, trust, "kafka.local") as (reader, writer):
-                    writer.write(request(ApiKey.METADATA, 1, 5, struct.pack(">i", 0)))
-                    assert await frame(reader) == struct.pack(">i", 5) + metadata(
-                        (1, "broker-1.kafka.local", shared), (2, "broker-2.kafka.local", shared)
-                    )
-                assert await called("broker-1.kafka.local", shared) == response(9, b"one")[4:]
-                assert await called("broker-2.kafka.local", shared) == response(9, b"two")[4:]
-                assert await called("kafka.local", first) == response(9, b"one")[4:]
-                with capture_logs() as lines, pytest.raises(asyncio.IncompleteReadError):
-                    await called("broker-9.kafka.local", shared)
-                assert next(line["reason"] for line in lines if "reason" in line) == (
-                    "a client asked for broker-9.kafka.local, but this broker is not known yet"
+    async with stub_cluster() as two, stub_cluster((1, "", 0)) as one:
+        one.brokers = (*one.brokers, (2, "127.0.0.1", two.port))
+        one.others, two.others = lambda _: b"one", lambda _: b"two"
+        async with gateway(one.address, Gateway, **options) as gate:
+            await until(lambda: gate.health().state == "ready")
+            async with client(first, trust, "kafka.local") as (reader, writer):
+                writer.write(request(ApiKey.METADATA, 1, 5, struct.pack(">i", 0)))
+                assert await frame(reader) == struct.pack(">i", 5) + metadata(
+                    (1, "broker-1.kafka.local", shared), (2, "broker-2.kafka.local", shared)
                 )
-                assert gate.health().state == "ready"
+            assert await called("broker-1.kafka.local", shared) == response(9, b"one")[4:]
+            assert await called("broker-2.kafka.local", shared) == response(9, b"two")[4:]
+            assert await called("kafka.local", first) == response(9, b"one")[4:]
+            with capture_logs() as lines, pytest.raises(asyncio.IncompleteReadError):
+                await called("broker-9.kafka.local", shared)
+            assert next(line["reason"] for line in lines if "reason" in line) == (
+                "a client asked for broker-9.kafka.local, but this broker is not known yet"
+            )
+            assert gate.health().state == "ready"
 
-    run(scene())
 
-
-def test_a_shared_port_that_is_taken_degrades(keys: Keys) -> None:
+async def test_a_shared_port_that_is_taken_degrades(keys: Keys) -> None:
     first = free_ports(2)
     options = keys.to_client() | {
         "listen": f"127.0.0.1:{first}",
         "broker_ports": f"broker-{{id}}.kafka.local:{first + 1}",
     }
 
-    async def scene() -> None:
-        async with stub_cluster((1, "", 0), (2, "", 0)) as cluster:
-            with socket.create_server(("127.0.0.1", first + 1)):
-                async with gateway(cluster.address, Gateway, **options) as gate:
-                    reason = "can't be bound: Address already in use; see --broker-ports"
-                    taken = f"127.0.0.1:{first + 1} {reason}"
-                    reasons = [f"broker 1: {taken}", f"broker 2: {taken}"]
-                    await until(lambda: gate.health().reasons == reasons)
-
-    run(scene())
+    async with stub_cluster((1, "", 0), (2, "", 0)) as cluster:
+        with socket.create_server(("127.0.0.1", first + 1)):
+            async with gateway(cluster.address, Gateway, **options) as gate:
+                reason = "can't be bound: Address already in use; see --broker-ports"
+                taken = f"127.0.0.1:{first + 1} {reason}"
+                reasons = [f"broker 1: {taken}", f"broker 2: {taken}"]
+                await until(lambda: gate.health().reasons == reasons)
 
 
 @pytest.mark.parametrize(
@@ -124,25 +119,19 @@ def test_a_shared_port_that_is_taken_degrades(keys: Keys) -> None:
         ({"broker_tls_server_name": "other.example"}, "kafka.example", "other.example"),
     ],
 )
-def test_in_transparent_mode_the_name_that_a_client_asked_for_is_asked_of_the_broker(
+async def test_in_transparent_mode_the_name_that_a_client_asked_for_is_asked_of_the_broker(
     keys: Keys, options: dict[str, str], asked_for: str, name: str
 ) -> None:
-    async def scene() -> None:
-        configured = config(transparent="redirect", **keys.to_broker(**options))
-        gate = Gateway(Process.of(configured, asyncio.get_running_loop(), structlog.get_logger()))
-        link = Link(gate.server, None)
-        link.server_name = asked_for
-        assert gate.server.upstream.tls_args(link, Address("10.0.0.1", 9093))["server_hostname"] == name
-
-    run(scene())
+    configured = config(transparent="redirect", **keys.to_broker(**options))
+    gate = Gateway(Process.of(configured, asyncio.get_running_loop(), structlog.get_logger()))
+    link = Link(gate.server, None)
+    link.server_name = asked_for
+    assert gate.server.upstream.tls_args(link, Address("10.0.0.1", 9093))["server_hostname"] == name
 
 
-def test_in_explicit_mode_each_broker_is_asked_for_by_its_own_host(keys: Keys) -> None:
-    async def scene() -> None:
-        configured = config(bootstrap="kafka:9093", **keys.to_broker())
-        gate = Gateway(Process.of(configured, asyncio.get_running_loop(), structlog.get_logger()))
-        link = Link(gate.server, 1)
-        link.server_name = "gate.example"
-        assert gate.server.upstream.tls_args(link, Address("kafka1", 9093))["server_hostname"] == "kafka1"
-
-    run(scene())
+async def test_in_explicit_mode_each_broker_is_asked_for_by_its_own_host(keys: Keys) -> None:
+    configured = config(bootstrap="kafka:9093", **keys.to_broker())
+    gate = Gateway(Process.of(configured, asyncio.get_running_loop(), structlog.get_logger()))
+    link = Link(gate.server, 1)
+    link.server_name = "gate.example"
+    assert gate.server.upstream.tls_args(link, Address("kafka1", 9093))["server_hostname"] == "kafka1"
