@@ -197,6 +197,7 @@ def test_what_could_not_be_read_is_told_by_reason() -> None:
     }
     assert (readable["readable_bytes"], readable["unreadable_bytes"]) == (840, 660)
     assert readable["ratio"] == 840 / 1500
+    assert report([], ABOUT)["readable"]["ratio"] == 1.0
     assert (readable["left_out_bytes"], made["input"]["gaps"]) == (30, 3)
 
 
