@@ -7,30 +7,33 @@ import errno
 import random
 import socket
 import threading
-from collections import deque
 
 LOWEST = 15_000
 HIGHEST = 32_000
-_recent: deque[range] = deque(maxlen=64)
-"""The ranges of ports that were returned last. They are not returned again, because the caller may not have
-bound the ports yet."""
 _lock = threading.Lock()
+_next: int | None = None
+"""The port behind the row that was returned last. The ports before it come again only after all others,
+because a caller binds them later. The first row is at a random place, for processes with the same range.
+"""
 
 
 def free_ports(count: int = 1) -> int:
     """Return the first of `count` ports in a row on which nobody listens.
 
     Raises:
-        RuntimeError: no such row was found in a thousand tries.
+        RuntimeError: there is no such row.
     """
-    for _ in range(1000):
-        first = random.randint(LOWEST, HIGHEST - count)  # noqa: S311 - not a secret
-        row = range(first, first + count)
-        with _lock:
-            given = any(row[0] < each.stop and each.start <= row[-1] for each in _recent)
-            if not given and all(map(_is_free, row)):
-                _recent.append(row)
-                return first
+    global _next  # noqa: PLW0603 - the rows of a process follow each other
+    with _lock:
+        first = random.randrange(LOWEST, HIGHEST) if _next is None else max(_next, LOWEST)  # noqa: S311 - not a secret
+        for _ in ("to the end", "from the beginning"):
+            while first <= HIGHEST - count:
+                taken = [port for port in range(first, first + count) if not _is_free(port)]
+                if not taken:
+                    _next = first + count
+                    return first
+                first = taken[-1] + 1
+            first = LOWEST
     raise RuntimeError(f"no {count} free ports in a row between {LOWEST} and {HIGHEST}")
 
 
