@@ -3,8 +3,10 @@
 The profiles of hypothesis in `tests/conftest.py` hold the share, as the number of examples for each hundred.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
+import pytest
 from hypothesis import settings
 
 
@@ -21,3 +23,13 @@ def examples(number: int, **more: Any) -> settings:
         more: other settings of hypothesis.
     """
     return settings(max_examples=share(number), **more)
+
+
+def few(values: Iterable[Any], *chosen: Any) -> list[Any]:
+    """Return the cases of a test for `parametrize`. Those that are not in `chosen` are nightly.
+
+    Args:
+        values: all cases, for `make test-all`.
+        chosen: the cases that `make test` runs, too.
+    """
+    return [each if each in chosen else pytest.param(each, marks=pytest.mark.nightly) for each in values]

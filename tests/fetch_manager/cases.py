@@ -433,9 +433,22 @@ Other cases, and intended differences, are in `test_manager`: 28 and 29 (not pos
 """
 
 
-def every_case(*versions: int) -> pytest.MarkDecorator:
-    """Run a test once for each case and each of its versions. With `versions`, run only these versions."""
+def every_case(*versions: int, nightly: tuple[int, ...] = ()) -> pytest.MarkDecorator:
+    """Run a test once for each case and each of its versions. With `versions`, run only these versions.
+
+    Args:
+        nightly: the versions that only `make test-all` runs.
+    """
     runs = [(case, version) for case, own in CASES.items() for version in own if version in (versions or own)]
     return pytest.mark.parametrize(
-        ("case", "version"), runs, ids=[f"{case.__name__}-{version}" for case, version in runs]
+        ("case", "version"),
+        [
+            pytest.param(
+                case,
+                version,
+                marks=pytest.mark.nightly if version in nightly else (),
+                id=f"{case.__name__}-{version}",
+            )
+            for case, version in runs
+        ],
     )

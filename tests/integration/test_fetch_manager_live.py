@@ -121,7 +121,7 @@ def live_script(live: Live, version: int, ours: Callable[[bytes], Finish]) -> It
         ).with_topics()
 
 
-@every_case()
+@every_case(nightly=(7, 11, 13, 16))
 def test_responses_are_those_of_the_brokers_own_sessions(live: Live, case: Case, version: int) -> None:
     """Cases 14 to 27, 30 to 43, and 45 to 48: the session server responds like the broker's own sessions."""
     with closing(Connections(live.broker.host, live.broker.port)) as connections:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.examples import share
 from tests.integration.lockstep import Lockstep, SansIO
 from tests.integration.mirror import LIVE_PROPERTIES, Live
 from tools.gateway import GatewayProcess
@@ -14,7 +15,7 @@ from tools.kafka.raw import RawConnection, frame
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(1800)]
 
 RELEASES = ("4.4.0", "4.3.0", "3.9.1", "2.8.2", "2.4.1", "1.1.1", "1.0.2")
-STEPS = int(os.environ.get("LOCKSTEP_STEPS", "500"))
+STEPS = int(os.environ.get("LOCKSTEP_STEPS", share(500)))
 """The number of steps on each broker. They are divided between the broker's Fetch versions."""
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.examples import share
 from tests.integration.mirror import LIVE_PROPERTIES, Live, Mirror
 from tests.model.asker import lines
 from tests.model.broker import ModelBroker
@@ -35,7 +36,7 @@ RELEASES = {
     "1.1.1": (4, 6, 7),
 }
 """The Fetch versions to test with each release."""
-STEPS = 50
+STEPS = share(50)
 """The number of requests at each version."""
 
 

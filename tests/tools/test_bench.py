@@ -573,6 +573,7 @@ class TestProduced:
         assert windows == [load.WARM_UP] * 20 + [7] * 5
 
 
+@pytest.mark.nightly
 @pytest.mark.integration
 class TestLive:
     def test_records_come_through_every_route_and_latencies_with_them(self) -> None:

@@ -338,6 +338,7 @@ def test_ports_that_were_just_given_are_not_given_again(monkeypatch: pytest.Monk
     assert len({port for row in rows for port in row}) == 12 * len(rows)
 
 
+@pytest.mark.nightly
 @pytest.mark.integration
 @pytest.mark.parametrize(
     ("version", "number"), [("4.3.0", 0), ("4.3.0", 1), pytest.param("2.8.2", 0, marks=pytest.mark.soak)]

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from replay.capture.kafka.exchange import ConnectionEnd
-from tests.examples import examples
+from tests.examples import examples, few
 from tests.replay.capture import crafting
 from tests.replay.capture.crafting import CAPTURES, Frame
 from tests.replay.tables import connections, measured
@@ -146,9 +146,7 @@ def assert_same(name: str, path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", DISTURBED)
-@pytest.mark.parametrize(
-    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.nightly) for name in NAMES]
-)
+@pytest.mark.parametrize("name", few(NAMES, "librdkafka-midstream"))
 def test_a_disturbed_capture_gives_what_the_clean_one_gives(name: str, how: str, tmp_path: Path) -> None:
     assert_same(name, written(tmp_path, DISTURBED[how](frames_of(name))))
 

@@ -14,7 +14,7 @@ from replay.capture.files.sources import expand, plan
 from replay.capture.kafka.exchange import UNSEEN, ConnectionEnd, Exchange, is_cut
 from replay.capture.kafka.exchanges import Connections, Event
 from replay.capture.packets.segments import read as read_segments
-from tests.examples import examples
+from tests.examples import examples, few
 from tests.replay.capture.packets_of import CAPTURES, NAMES, Row, packets, read, resized
 from tests.replay.truths import truth
 
@@ -173,9 +173,7 @@ CHANGES: dict[str, Callable[[list[Row]], list[Row]]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize(
-    "name", [NAMES[1], *(pytest.param(name, marks=pytest.mark.nightly) for name in NAMES if name != NAMES[1])]
-)
+@pytest.mark.parametrize("name", few(NAMES, NAMES[1]))
 def test_what_networks_do_to_segments_changes_nothing(name: str, change: str) -> None:
     rows = CHANGES[change](list(packets(name)))
     _check_truth(name, read(rows), untouched=False)

@@ -111,6 +111,7 @@ def test_a_file_larger_than_a_share(
     assert measured(spark, work(capture("many-clients-any"))) == many
 
 
+@pytest.mark.nightly
 def test_from_the_table_again_with_another_policy(spark: SparkSession, tmp_path: Path, many: Report) -> None:
     table = str(tmp_path / "table")
     assert measured(spark, work(capture("many-clients-any"), parquet=table)) == many

@@ -122,6 +122,7 @@ def test_a_run_that_fails_leaves_the_table_as_it_was(
     assert again.count() == rows
 
 
+@pytest.mark.nightly
 def test_what_a_killed_run_left_is_not_added_by_the_next_one(spark: SparkSession, table: Path) -> None:
     """The next run does not add the files that a killed run has left in the table's folder.
 
@@ -137,6 +138,7 @@ def test_what_a_killed_run_left_is_not_added_by_the_next_one(spark: SparkSession
     assert not [*table.glob("_temporary*")]
 
 
+@pytest.mark.nightly
 def test_two_runs_at_a_time_do_not_add_to_a_table(spark: SparkSession, table: Path, tmp_path: Path) -> None:
     before = sorted(table.rglob("*"))
     with (
@@ -155,6 +157,7 @@ def test_two_runs_at_a_time_do_not_add_to_a_table(spark: SparkSession, table: Pa
         sole_writer("/proc/table").__enter__()
 
 
+@pytest.mark.nightly
 def test_a_table_of_an_earlier_release_is_read_and_copied_but_not_added_to(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -19,6 +19,7 @@ from replay.measure.racks import broker_rack, client_rack, racks
 from replay.measure.spark import jobs, run
 from replay.measure.spark.errors import SparkFailedError
 from replay.measure.work import Work
+from tests.examples import few
 from tests.replay.capture.crafting import (
     RAW,
     Frame,
@@ -104,12 +105,10 @@ INPUTS: dict[str, Callable[[Path], Work]] = {
     "topics": lambda _: work(CAPTURES / f"{MANY}.pcap", topics=frozenset({"orders"})),
     "racks": zoned,
 }
-HERE: Final = frozenset({"always", "several", "damaged"})
-"""What `make test` measures without Spark; `make test-all` measures all inputs."""
-ON_SPARK: Final = frozenset({"several", "damaged", "TLS"})
-"""What `make test` measures on Spark, too. The others differ in how a task reads or filters."""
-NIGHTLY: Final = frozenset({"captures", "cooperative"})
-"""What `make test-all` measures on Spark, too."""
+ON_SPARK: Final = ("damaged", "captures", "cooperative", "several", "TLS")
+"""What is measured on Spark, too, the first one in `make test`. `make soak` does so with all others, which
+differ in how a task reads or filters.
+"""
 
 
 def plain(asked: Work) -> Work:
@@ -122,9 +121,7 @@ def here(asked: Work) -> str:
     return json.dumps(reported(found, asked.choice))
 
 
-@pytest.mark.parametrize(
-    "name", [name if name in HERE else pytest.param(name, marks=pytest.mark.nightly) for name in INPUTS]
-)
+@pytest.mark.parametrize("name", few(INPUTS, "always", "several", "damaged"))
 def test_here_references_change_nothing(tmp_path: Path, name: str) -> None:
     asked = INPUTS[name](tmp_path)
     expected = here(plain(asked))
@@ -137,10 +134,8 @@ def test_here_references_change_nothing(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        name
-        if name in ON_SPARK
-        else pytest.param(name, marks=pytest.mark.nightly if name in NIGHTLY else pytest.mark.soak)
-        for name in INPUTS
+        *few(ON_SPARK, "damaged"),
+        *(pytest.param(name, marks=pytest.mark.soak) for name in INPUTS if name not in ON_SPARK),
     ],
 )
 def test_on_spark_references_change_nothing(spark: SparkSession, tmp_path: Path, name: str) -> None:
@@ -149,6 +144,7 @@ def test_on_spark_references_change_nothing(spark: SparkSession, tmp_path: Path,
     assert json.dumps(measured(spark, asked)) == here(asked)
 
 
+@pytest.mark.nightly
 @pytest.mark.integration
 def test_on_spark_the_payload_itself_changes_nothing(spark: SparkSession, tmp_path: Path) -> None:
     asked = several(tmp_path)

@@ -17,6 +17,7 @@ from tests.replay.tables import CAPTURES
 ARGUMENTS = ["measure", str(CAPTURES), "--json"]
 
 
+@pytest.mark.nightly
 @pytest.mark.integration
 def test_the_report_of_all_captures_is_that_of_spark(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
