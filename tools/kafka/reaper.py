@@ -5,6 +5,7 @@ the child kills the registered processes and removes the registered folders. (PR
 would kill a broker when the *thread* that started it ends. That may be long before the process ends.)
 """
 
+import atexit
 import contextlib
 import os
 import shutil
@@ -43,6 +44,8 @@ def _send(line: str) -> None:
                 text=True,
                 start_new_session=True,  # Ctrl-C is for the parent
             )
+            # Close the pipe and wait, else Python warns at its end of a process that still runs.
+            atexit.register(_child.communicate)
         if _child.stdin is None:
             raise RuntimeError("the reaper has no pipe")
         _child.stdin.write(line + "\n")
