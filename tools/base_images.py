@@ -26,11 +26,7 @@ _ASK: Final = (
 
 
 def digest_of(image: str) -> str:
-    """Ask the registry for the digest of an image. The digest covers the image for all platforms.
-
-    Raises:
-        RuntimeError: skopeo and docker are not installed, or they got no digest from the registry.
-    """
+    """Ask the registry for the digest of an image. The digest covers the image for all platforms."""
     problems = []
     for *command, last in _ASK:
         if shutil.which(command[0]) is None:
@@ -48,9 +44,7 @@ def digest_of(image: str) -> str:
 def renewed(text: str, ask: Callable[[str], str]) -> str:
     """Return a Containerfile with a digest after the tag of each `FROM`.
 
-    Args:
-        text: the contents of the old file.
-        ask: a function that returns the digest of an image.
+    `ask` gets the name of an image, and returns its digest.
     """
     known: dict[str, str] = {}
 

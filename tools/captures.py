@@ -94,11 +94,7 @@ RECIPES: Final = tuple(
 def tcpdump(file: Path, ports: Sequence[int]) -> Iterator[str]:
     """Capture the loopback packets of these ports to a file during the body.
 
-    Yields:
-        The command line of tcpdump.
-
-    Raises:
-        RuntimeError: tcpdump is not installed, may not capture, or lost packets.
+    Yield the command line of tcpdump. It fails if packets were lost.
     """
     if shutil.which("tcpdump") is None:
         raise RuntimeError("tcpdump is not installed")
@@ -125,11 +121,7 @@ def tcpdump(file: Path, ports: Sequence[int]) -> Iterator[str]:
 
 
 def capture(recipe: Recipe, folder: Path) -> tuple[Path, dict[str, Any]]:
-    """Make one capture. Return its file and its manifest.
-
-    Raises:
-        RuntimeError: something did not start, or failed.
-    """
+    """Make one capture. Return its file and its manifest."""
     own, other = folder / "own", folder / "tcpdump.pcap"
     with ExitStack() as stack:
         broker = stack.enter_context(Broker(LATEST))
@@ -173,11 +165,7 @@ def capture(recipe: Recipe, folder: Path) -> tuple[Path, dict[str, Any]]:
 
 
 def make(recipe: Recipe, into: Path, steps: Steps) -> None:
-    """Make one capture, and write it and its manifest.
-
-    Raises:
-        DemoError: the capture could not be made.
-    """
+    """Make one capture, and write it and its manifest."""
     with tempfile.TemporaryDirectory(prefix="fetchgate-") as folder, steps.step(recipe.name):
         file, manifest = capture(recipe, Path(folder))
         into.mkdir(parents=True, exist_ok=True)

@@ -42,10 +42,7 @@ class Pair:
 class Authority:
     """A certificate authority for tests. `file` is the path of its own certificate.
 
-    Args:
-        folder: the folder for the files.
-        name: the name of the CA, also used for its files.
-        usage: include keyUsage. Many CAs leave it out, although RFC 5280, 4.2.1.3 requires it.
+    Without `usage`, keyUsage is left out, as by many CAs, although RFC 5280, 4.2.1.3 requires it.
     """
 
     def __init__(self, folder: Path, name: str = "ca", *, usage: bool = True) -> None:
@@ -73,11 +70,8 @@ class Authority:
     def sign(self, name: str, *hosts: str, days: tuple[float, float] = (-1, 1), passphrase: str = "") -> Pair:
         """Make a key, and a certificate signed by this CA.
 
-        Args:
-            name: the common name, and the name of the files.
-            hosts: the names and IPs in the certificate, by default those of loopback.
-            days: start and end of validity, in days from now.
-            passphrase: encrypts the key, unless it is "".
+        `days` are start and end of validity, from now. `passphrase` encrypts the key. Without `hosts`, it is
+        for loopback.
         """
         key = ec.generate_private_key(ec.SECP256R1())
         now = datetime.now(UTC)

@@ -107,12 +107,7 @@ def link_installed(package: str) -> bool:
 def fetch(packages: Sequence[str], seconds: float = SECONDS) -> dict[str, str]:
     """Download packages and their dependencies, except the installed ones.
 
-    Args:
-        packages: names from `PACKAGES`.
-        seconds: the time limit.
-
-    Returns:
-        the reason, in one line, for each package that could not be downloaded.
+    Return the reason, in one line, for each package that could not be downloaded in `seconds`.
     """
     if not packages:
         return {}
@@ -139,16 +134,7 @@ def fetch(packages: Sequence[str], seconds: float = SECONDS) -> dict[str, str]:
 
 
 class _Apt:
-    """apt-get with its own lists and archives.
-
-    Args:
-        folder: the folder for the lists and archives of this run.
-        ends: the deadline, in the time of `time.monotonic()`.
-
-    Raises:
-        OSError: there is no apt-get.
-        RuntimeError: no list of packages could be downloaded in time.
-    """
+    """apt-get with its own lists and archives. It gives up at the time `ends` (monotonic)."""
 
     def __init__(self, folder: Path, ends: float) -> None:
         self._archives = folder / "cache" / "archives"
@@ -164,12 +150,7 @@ class _Apt:
             raise RuntimeError(f"apt-get has no list of packages: {problems}")
 
     def unpack(self, package: str, root: Path) -> None:
-        """Download a package and its missing dependencies, and unpack them into a folder.
-
-        Raises:
-            OSError: there is no dpkg-deb.
-            RuntimeError: the package could not be downloaded in time.
-        """
+        """Download a package and its missing dependencies, and unpack them into a folder."""
         self._run("apt-get", "-c", str(self._settings), "-qqy", "--download-only", "install", package)
         for archive in sorted(self._archives.glob("*.deb")):
             self._run("dpkg-deb", "--extract", str(archive), str(root))

@@ -30,17 +30,7 @@ SUMS: Final = "SHA256SUMS"
 def build(source: Path, into: Path, python: Path, epoch: int) -> dict[str, bytes]:
     """Build wheel and sdist.
 
-    Args:
-        source: the unpacked commit.
-        into: an empty folder.
-        python: a Python with hatchling.
-        epoch: the time that all files get, in seconds since 1970.
-
-    Returns:
-        The files by name.
-
-    Raises:
-        RuntimeError: hatchling failed.
+    Return the files by name. `python` has hatchling. All files get the time `epoch`, in seconds since 1970.
     """
     environment = {"PATH": os.environ.get("PATH", os.defpath), "SOURCE_DATE_EPOCH": str(epoch), "LC_ALL": "C"}
     command = [str(python), "-I", "-m", "hatchling", "build", "--directory", str(into)]
@@ -56,15 +46,7 @@ def differing(first: dict[str, bytes], second: dict[str, bytes]) -> list[str]:
 def build_commit(folder: Path, python: Path) -> dict[str, bytes]:
     """Build wheel, sdist and the file that runs by itself, of the last commit.
 
-    Args:
-        folder: an empty folder.
-        python: a Python with the packages that build the files (`environment`).
-
-    Returns:
-        The files by name.
-
-    Raises:
-        RuntimeError: a program failed.
+    Return the files by name. `python` has the packages that build them (`environment`).
     """
     epoch = _epoch()
     source, into, pex = (folder / name for name in ("source", "dist", "pex"))
@@ -137,11 +119,7 @@ def _epoch() -> int:
 
 
 def _run(command: list[str], *, cwd: Path, env: dict[str, str] | None = None) -> str:
-    """Run a program and return its output.
-
-    Raises:
-        RuntimeError: it failed. The message has the end of its output.
-    """
+    """Run a program and return its output."""
     done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command[:3])}: {(done.stderr or done.stdout)[-2000:]}")

@@ -33,11 +33,8 @@ HIGHEST_NODE = 10
 class GatewayProcess:
     """`fetchgate proxy` in front of a bootstrap address. `with` starts it and ends it.
 
-    Args:
-        bootstrap: address or addresses of the brokers.
-        options: more of the command line.
-        environment: variables in addition to those of this process.
-        ready: whether start waits for /readyz. If not, it waits only for /livez.
+    `environment` is added to that of this process. Unless `ready`, the start waits for /livez instead of
+    /readyz.
     """
 
     def __init__(
@@ -104,11 +101,7 @@ class GatewayProcess:
         return f"{self.host}:{self.port + 1 + node_id}"
 
     def start(self) -> None:
-        """Start the gateway and wait until it is ready.
-
-        Raises:
-            RuntimeError: the gateway ended, or was not ready in time. The message has the gateway's log.
-        """
+        """Start the gateway and wait until it is ready."""
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
                 self._command,
@@ -130,8 +123,7 @@ class GatewayProcess:
     def stop(self, *, timeout: float = 60.0) -> int:
         """Stop the gateway with SIGTERM and return its exit code.
 
-        Raises:
-            subprocess.TimeoutExpired: the gateway still ran after `timeout` seconds.
+        If it still runs after `timeout` seconds, `subprocess.TimeoutExpired` is raised.
         """
         return self._end(signal.SIGTERM, timeout)
 
@@ -166,8 +158,7 @@ class GatewayProcess:
     def totals(self, *, timeout: float = 60.0) -> dict[str, Any]:
         """Return the totals of all connections, after the last connection is closed.
 
-        Raises:
-            RuntimeError: some connections are still open after the timeout.
+        It fails if some are still open after `timeout` seconds.
         """
         deadline = time.monotonic() + timeout
         while (state := self.state())["connections_open"]:

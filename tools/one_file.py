@@ -36,11 +36,7 @@ def name(version: str, machine: str = platform.machine()) -> str:
 def requirements(wheel: str, sha256: str, pinned: Collection[Pinned], left_out: Collection[str]) -> str:
     """Return the requirements of the file, for pip: each with its version and its hashes.
 
-    Args:
-        wheel: the name of the gateway's wheel.
-        sha256: the hash of the wheel.
-        pinned: the requirements at run time.
-        left_out: the names of packages that are not put into the file.
+    Packages in `left_out` are not put into the file.
     """
     distribution, version, *_ = wheel.split("-")
     lines = [f"{distribution.replace('_', '-')}=={version} --hash=sha256:{sha256}"]
@@ -55,14 +51,7 @@ def requirements(wheel: str, sha256: str, pinned: Collection[Pinned], left_out: 
 def build(wheel: Path, scratch: Path, python: Path, epoch: int) -> bytes:
     """Return the contents of the file.
 
-    Args:
-        wheel: the gateway's wheel.
-        scratch: an empty folder.
-        python: a Python with pex.
-        epoch: the time that all files get, in seconds since 1970.
-
-    Raises:
-        RuntimeError: pex failed. The message has the end of its output.
+    `python` has pex. All files get the time `epoch`, in seconds since 1970.
     """
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     pinned = parse(RUN.read_text())

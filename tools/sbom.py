@@ -24,15 +24,7 @@ _CLASSIFIER: Final = "License :: OSI Approved :: "
 def sbom(*, wheel: str, version: str, sha256: str, made_at: str, pinned: Sequence[Pinned]) -> dict[str, Any]:
     """Return the bill of materials (SBOM). The same arguments give the same document.
 
-    Args:
-        wheel: the name of the wheel's file.
-        version: the version of the distribution.
-        sha256: the hash of the wheel.
-        made_at: the time of the build, in ISO 8601.
-        pinned: the requirements, and their own requirements.
-
-    Raises:
-        RuntimeError: a pinned package is not in this environment.
+    `made_at` is in ISO 8601.
     """
     by_name: dict[str, list[str]] = {}
     for each in pinned:

@@ -31,12 +31,7 @@ Entries: TypeAlias = npt.NDArray[Any]
 
 
 class WorkLog:
-    """A log file that can be written to.
-
-    Args:
-        path: the path of the file. The file is created.
-        entries: the maximum number of entries.
-    """
+    """A log file that can be written to."""
 
     def __init__(self, path: Path, entries: int) -> None:
         with path.open("wb") as file:
@@ -68,9 +63,7 @@ def records(entries: Entries) -> Entries:
 def last(entries: Entries, kind: int) -> int | None:
     """Return the `offset` of the last entry of a kind, or None if there is no such entry.
 
-    Args:
-        entries: the entries of a log.
-        kind: `COMMITTED` or `ASSIGNED`.
+    `kind` is `COMMITTED` or `ASSIGNED`.
     """
     found = entries[entries["key"] == kind]
     return int(found["offset"][-1]) if len(found) else None
@@ -129,10 +122,7 @@ def rewound(entries: Entries) -> int:
 def rate(members: Sequence[Entries], began: int, ended: int) -> float:
     """Return the number of records per second that the members finished in a time span.
 
-    Args:
-        members: the entries of each member.
-        began: the begin of the time span in ns.
-        ended: the end of the time span in ns.
+    The time span is in ns.
     """
     done = sum(
         int(((each["ended"] > began) & (each["ended"] <= ended)).sum()) for each in map(records, members)

@@ -17,12 +17,8 @@ _LEAVE_SECONDS: Final = 30.0
 class LoggedWorker:
     """A worker process with a log. A `with` statement starts the process and ends it.
 
-    The worker ends itself when its stdin is closed.
-
-    Args:
-        command: the command line of the worker. The path of its log is added.
-        log: the log file.
-        options: more arguments of the command line, after the log.
+    The worker ends itself when its stdin is closed. The path of its log is added to the command line, then
+    `options`.
     """
 
     def __init__(self, command: Sequence[str], log: Path, *options: str) -> None:
@@ -46,11 +42,7 @@ class LoggedWorker:
 
     @property
     def entries(self) -> Entries:
-        """The entries in the worker's log so far.
-
-        Raises:
-            RuntimeError: the worker has failed. The message has its output.
-        """
+        """The entries in the worker's log so far."""
         if self._started().poll() not in {None, 0, -signal.SIGKILL}:
             raise RuntimeError(f"a consumer failed:\n{self._log.with_suffix('.stderr').read_text()}")
         return read(self._log)
@@ -79,11 +71,7 @@ class LoggedWorker:
             process.stdin.close()
 
     def wait(self) -> None:
-        """Wait until the worker has ended.
-
-        Raises:
-            RuntimeError: the worker failed, or still runs after the time limit.
-        """
+        """Wait until the worker has ended."""
         process = self._started()
         try:
             process.wait(_LEAVE_SECONDS)
@@ -119,15 +107,8 @@ def group_member(
 ) -> LoggedWorker:
     """Return a consumer in a group, with confluent-kafka. It is not started yet.
 
-    Args:
-        address: the address for bootstrap.servers.
-        topic: the topic to subscribe to.
-        group: the group id. Each member's client.id, which is unique, begins with it.
-        number: the number of this member in the group.
-        folder: the folder for the member's log.
-        work_ms: the work on each record, in ms.
-        gate: if True, the member gets no records before `go`.
-        entries: the limit of entries in the member's log.
+    The unique client.id begins with the group's. With `gate`, the member gets no records before `go`.
+    `entries` is the limit of its log.
     """
     name = f"{group}.{number}"
     command = [sys.executable, "-m", "tools.group_member", address, topic, group, name]
@@ -139,9 +120,6 @@ def wait_steady(workers: Sequence[LoggedWorker], seconds: float, *, at_most: flo
     """Wait until each worker has had an assignment, and no worker has had a new one for `seconds`.
 
     At least one worker must have partitions then.
-
-    Raises:
-        RuntimeError: a worker has failed, or it takes longer than `at_most` seconds.
     """
     deadline = time.monotonic() + at_most
     assigned: list[int] = []

@@ -78,14 +78,7 @@ def _fetches(state: Mapping[str, Any]) -> CountedFetches:
 def table(
     counted: Mapping[str, CountedFetches], seconds: Mapping[str, float], latencies: Latencies, window: float
 ) -> FigureTable:
-    """Make the table.
-
-    Args:
-        counted: the fetches of each consumer.
-        seconds: the time in which they were counted.
-        latencies: from produce to consume. Java's consumer does not tell them.
-        window: the length of the window, for the notes.
-    """
+    """Make the table. Java's consumer does not tell its latencies."""
     listing = {name: (one.total - one.records) / seconds[name] for name, one in counted.items()}
     whole = {name: one.total / seconds[name] for name, one in counted.items()}
     others = [name for name in counted if name != DIRECT]

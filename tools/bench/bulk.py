@@ -76,15 +76,7 @@ def drain(address: str, topic: str, records: int, *options: str) -> Load:
 
 
 def drained(address: str, topic: str, records: int, proxy: Proxy | None, *options: str) -> Drained:
-    """Read a topic from its start.
-
-    Args:
-        address: the broker or the proxy.
-        topic: the topic's name.
-        records: the number of records in the topic.
-        proxy: the proxy whose CPU is measured, or None.
-        options: more options of the consumer.
-    """
+    """Read a topic from its start. The CPU of `proxy` is measured, if there is one."""
     before = proxy.meter.cpu if proxy is not None else 0.0
     with drain(address, topic, records, *options) as load:
         result = load.ready().result()

@@ -93,11 +93,7 @@ def measure(stage: BenchStage, captures: LargeCaptures) -> FigureTable:
 
 
 def stage_table(by_traffic: Mapping[str, Mapping[str, float]]) -> FigureTable:
-    """Make the table.
-
-    Args:
-        by_traffic: for each kind of traffic, the CPU seconds per GB by stage.
-    """
+    """Make the table. The CPU is in seconds per GB, for each kind of traffic and stage."""
     rows = [*_rows(by_traffic)]
     whole = {name: sum(seconds.values()) for name, seconds in by_traffic.items()}
     notes = [

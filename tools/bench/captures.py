@@ -182,14 +182,7 @@ def _fetches(real: _Real, shape: Shape) -> list["_ExchangeTemplate"]:
 
 
 def _response_entry(partition: int, end: int, shape: Shape, chance: np.random.Generator) -> bytes:
-    """Make the entry of a partition in a fetch response.
-
-    Args:
-        partition: the number of the partition.
-        end: the end offset of the partition's log.
-        shape: the form of the capture.
-        chance: the source of random numbers.
-    """
+    """Make the entry of a partition in a fetch response."""
     records = _batch(shape.records, chance) if partition in shape.busy else b""
     head = _RESPONSE_ENTRY.pack(partition, 0, end, end, 0, 1, -1)
     return head + _compact(len(records)) + records + b"\0"
@@ -312,10 +305,6 @@ class _Own:
     """The topic, the correlation id, the partitions and the offsets of each connection.
 
     Each connection is a member of a group, and the members share the partitions of a topic.
-
-    Args:
-        connection: the numbers of the connections.
-        partitions: the number of partitions of each.
     """
 
     def __init__(self, connection: Table, partitions: int) -> None:
@@ -415,10 +404,7 @@ def _schedule(shape: Shape, exchanges: int) -> tuple[Table, Table]:
 def make(path: Path, size: int, shape: Shape = Shape()) -> Truth:  # frozen, no state
     """Write a capture, and return the figures that a correct measurement of it has.
 
-    Args:
-        path: the file.
-        size: the approximate size of the file in bytes. Ignored with `Shape.each`.
-        shape: the form of the traffic.
+    `size` is approximate, in bytes, and ignored with `Shape.each`.
     """
     real = _real()
     fetches = _fetches(real, shape)

@@ -36,8 +36,7 @@ class Cluster:
     def options(self, *conf: str) -> list[str]:
         """Return the options with which a driver uses the cluster.
 
-        Args:
-            conf: more settings of Spark, as KEY=VALUE.
+        `conf` has more settings of Spark, as KEY=VALUE.
         """
         return ["--master", self.url, *(part for one in (*_LOOPBACK, *conf) for part in ("--conf", one))]
 
@@ -58,15 +57,7 @@ def environment(folder: Path) -> dict[str, str]:
 
 @contextmanager
 def cluster(folder: Path, workers: int = 2) -> Iterator[Cluster]:
-    """Start a master, and workers with one core each. Stop them at the end.
-
-    Args:
-        folder: for logs, and for scratch files.
-        workers: the number of workers.
-
-    Raises:
-        RuntimeError: one of them does not start.
-    """
+    """Start a master, and workers with one core each. Stop them at the end."""
     (folder / "tmp").mkdir()
     java_home(folder)
     with ExitStack() as stack:

@@ -27,8 +27,7 @@ Counts: TypeAlias = dict[str, float]
 class FetchingConnection(asyncio.Protocol):
     """A connection that sends a fetch, waits for its response, and sends the next fetch.
 
-    Args:
-        request: the complete frame to send. Only its correlation id changes.
+    Only the correlation id of `request` changes.
     """
 
     def __init__(self, request: bytes) -> None:
@@ -77,14 +76,7 @@ class FetchingConnection(asyncio.Protocol):
 async def run(where: tuple[str, int], request: bytes, count: int, wait_ms: int) -> Counts:
     """Open the connections. Each line on stdin starts or pauses the fetches, until stdin is closed.
 
-    Args:
-        where: the host and port of the gateway or broker.
-        request: the fetch request that each connection sends.
-        count: the number of connections.
-        wait_ms: the longest wait of a fetch at the broker, in milliseconds.
-
-    Returns:
-        The number of ``responses`` in all.
+    Return the number of ``responses``. A fetch waits at the broker for at most `wait_ms`.
     """
     loop = asyncio.get_running_loop()
     clients = [FetchingConnection(request) for _ in range(count)]

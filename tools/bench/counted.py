@@ -39,11 +39,7 @@ class Passed:
 
 
 class RequestCounter:
-    """Counts the requests in the bytes of one connection.
-
-    Args:
-        requests: where to count them, by API key.
-    """
+    """Counts the requests in the bytes of one connection."""
 
     __slots__ = ("_head", "_left", "_requests")
 
@@ -72,12 +68,7 @@ class RequestCounter:
 
 
 class CountedSide(FloorSide):
-    """The client's side of a connection.
-
-    Args:
-        target: the broker's address.
-        passed: where to count.
-    """
+    """The client's side of a connection."""
 
     __slots__ = ("_counter", "_passed")
 
@@ -98,12 +89,7 @@ class CountedSide(FloorSide):
 
 
 class CountingProxy(Load):
-    """The process of this module.
-
-    Args:
-        listen: the address for clients.
-        target: the broker's address.
-    """
+    """The process of this module."""
 
     def __init__(self, listen: str, target: str) -> None:
         super().__init__("tools.bench.counted", listen, target)

@@ -72,8 +72,7 @@ def unknown_versions() -> bytes:
 def queued(topic: bytes) -> bytes:
     """Build a fetch that the broker delays, and further requests that have to wait behind it.
 
-    Args:
-        topic: the id of a topic whose first partition has no records.
+    The first partition of the topic has no records.
     """
     first = fetch_request(1, [(topic, [0])], offsets={(topic, 0): 0}, wait_ms=WAIT_MS)
     small = frame(heartbeat(2, None)[4:14])  # its header; nobody reads further before its turn

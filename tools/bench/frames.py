@@ -28,12 +28,7 @@ def fetch_request(
 ) -> bytes:
     """Build a complete request frame.
 
-    Args:
-        correlation_id: the correlation id of the request header.
-        topics: the topics and partitions to list.
-        session: session id and epoch; (0, -1) is sessionless.
-        offsets: the fetch offset of some partitions. All others get `OFFSET`.
-        wait_ms: how long the broker may wait for records.
+    Partitions without an offset get `OFFSET`. The session (0, -1) is sessionless.
     """
     known = offsets or {}
     listed = [
@@ -58,14 +53,7 @@ def fetch_response(
     session_id: int = 0,
     records: Mapping[Key, bytes] | None = None,
 ) -> bytes:
-    """Build a complete response frame. Partitions that are not in `records` are empty.
-
-    Args:
-        correlation_id: the correlation id of the request.
-        topics: the topics and partitions to list.
-        session_id: the id of the session, or 0.
-        records: the records of some partitions.
-    """
+    """Build a complete response frame. Partitions that are not in `records` are empty."""
     found = records or {}
     listed = [
         topic

@@ -127,11 +127,7 @@ class _IdleGateway(Gateway):
 
 
 class Inside:
-    """One connection through the gateway's code, or through the floor's code. `with` ends it.
-
-    Args:
-        gateway: True for the gateway's code, False for the floor's code.
-    """
+    """One connection through the gateway's code, or through the floor's code. `with` ends it."""
 
     def __init__(self, *, gateway: bool) -> None:
         self._socket = socket.socket()
@@ -159,13 +155,7 @@ class Inside:
     def begin(self, listed: Topics, *, session: bool, wait_ms: int = 500) -> None:
         """Fetch a few times, until the gateway knows its broker and, if wanted, has a session.
 
-        Args:
-            listed: the topics and partitions to list. Their order is rotated on every fetch.
-            session: whether the gateway must get a session.
-            wait_ms: how long the broker may wait for records.
-
-        Raises:
-            RuntimeError: the gateway requested no session.
+        The order of `listed` is rotated on every fetch.
         """
         established = False
 
@@ -186,9 +176,7 @@ class Inside:
     def play(self, asked: bytes, respond: Callable[[bytes], bytes]) -> None:
         """Play an exchange, and those that the gateway makes for itself.
 
-        Args:
-            asked: the client's request.
-            respond: returns the broker's response to each request that reaches it.
+        `respond` returns the response to each request that reaches the broker.
         """
         _give(self._client_side, asked)
         while sent := self._broker.taken():
@@ -200,10 +188,8 @@ class Inside:
     def exchange(self, request: bytes, response: bytes) -> tuple[float, int, int]:
         """Play one exchange: a request from the client, and the response from the broker.
 
-        A broker writes head, records and end of a fetch response one by one. Each write wakes a proxy.
-
-        Returns:
-            the seconds taken, the number of bytes sent to the broker, the number of bytes sent to the client.
+        A broker writes head, records and end of a fetch response one by one. Each write wakes a proxy. Return
+        the seconds taken, and the bytes sent to the broker and to the client.
         """
         took = _give(self._client_side, request)
         sent = len(self._broker.taken())

@@ -40,9 +40,8 @@ class Traffic:
 def traffics(part: int = 1) -> list[Traffic]:
     """Return the kinds of traffic, for captures of 1 GB.
 
-    Args:
-        part: the factor by which the captures are smaller. The number of connections is smaller by the same
-            factor, but at least 20. So a connection has as many fetches as in a capture of 1 GB.
+    With `part`, captures and the number of connections (at least 20) are smaller by this factor, so that a
+    connection has as many fetches as in a capture of 1 GB.
     """
     kinds = [(20, 350), (2_000, 180), (50_000, 40)]
     return [
@@ -55,12 +54,7 @@ def traffics(part: int = 1) -> list[Traffic]:
 
 
 class LargeCaptures:
-    """Generated captures in a folder, with what is known about them.
-
-    Args:
-        stage: shows the progress.
-        folder: the folder. It may become very large.
-    """
+    """Generated captures in a folder, with what is known about them. The folder may become very large."""
 
     def __init__(self, stage: BenchStage, folder: Path) -> None:
         self.folder = folder
@@ -88,14 +82,8 @@ class LargeCaptures:
     ) -> list[MeasuredCapture]:
         """Measure captures one after the other, and compare the results with what is known about them.
 
-        Args:
-            files: captures, or folders of captures. One may be there several times.
-            options: of `tools.bench.measured`. By default, Spark runs on this machine alone.
-            warm: the capture that is measured first, without a result. By default a small one.
-            environment: the environment variables, if they differ from those of this process.
-
-        Raises:
-            RuntimeError: the results differ from the known figures, or a measurement has failed.
+        `options` are those of `tools.bench.measured`; by default, Spark runs on this machine alone. `warm` is
+        measured first, without a result; by default a small capture.
         """
         if warm is None:
             warm = self.folder / "warm.pcap"
@@ -117,11 +105,7 @@ class LargeCaptures:
 
 
 def check(found: MeasuredCapture, truth: Truth) -> None:
-    """Compare a result with the known figures of its capture.
-
-    Raises:
-        RuntimeError: they differ.
-    """
+    """Compare a result with the known figures of its capture."""
     names = "requests", "request_bytes", "response_bytes", "record_bytes"
     wanted = truth.fetches, truth.fetch_request_bytes, truth.fetch_response_bytes, truth.record_bytes
     if (found.connections, *(found.actual[name] for name in names)) != (truth.connections, *wanted):
@@ -134,14 +118,6 @@ def best(measured: Iterable[MeasuredCapture], file: Path) -> MeasuredCapture:
 
 
 def row(name: str, unit: str, value: float, *, tshark: float | None = None, **more: Any) -> FigureRow:
-    """Return a row with a value of replay, and with one of tshark if there is any.
-
-    Args:
-        name: the name of the row.
-        unit: the unit of the values.
-        value: the value of replay.
-        tshark: the value of tshark.
-        more: other fields of the row.
-    """
+    """Return a row with a value of replay, and with one of tshark if there is any."""
     values = {REPLAY: value} if tshark is None else {TSHARK: tshark, REPLAY: value}
     return FigureRow(name=name, unit=unit, values=values, **more)

@@ -57,8 +57,7 @@ def seconds_of(stage: BenchStage) -> float:
 def measured(stage: BenchStage, rate: int) -> tuple[dict[str, list[LatencyWindow]], dict[str, float]]:
     """Measure all routes in turn, in several rounds, at one rate.
 
-    Returns:
-        The windows of each route, and for each proxy the share of kernel time in its CPU time, in percent.
+    Return the windows of each route, and the share of kernel time in each proxy's CPU time, in percent.
     """
     rounds, seconds = stage.rounds(quick=2, usual=6, long=10), seconds_of(stage)
     with ExitStack() as stack:

@@ -95,9 +95,8 @@ def _cold(stage: BenchStage) -> FigureTable:
 def exchange(traffic: Traffic, *, rounds: int, cold: bool = False, gateway: bool = True) -> float:
     """Return the median time for a request and its response, in microseconds.
 
-    Raises:
-        RuntimeError: more bytes were sent to the broker than `traffic` allows. For example, a fetch of a
-            session was not sent as a small incremental fetch.
+    It fails if more bytes were sent to the broker than `traffic` allows, as when a fetch of a session was
+    full.
     """
     frames = [traffic.frames(number) for number in range(1, rounds + 1)]
     with Inside(gateway=gateway) as inside:

@@ -149,9 +149,7 @@ def _measured(
 ) -> tuple[list[BystanderWindow], list[BystanderWindow], float]:
     """Measure the bystander without and with the nuisance, in turn.
 
-    Returns:
-        The windows without the nuisance, the windows with it, and the seconds until the connections of the
-        nuisance were closed.
+    Return the windows without it, those with it, and the seconds until its connections were closed.
     """
     clients = 2 if nuisance.named else 1
     alone, beside = [], []

@@ -18,13 +18,8 @@ def page(
 ) -> str:
     """Format the tables as the body of the page.
 
-    Args:
-        summary: the table that compares with the floor.
-        tables: the new measurements.
-        before: the old page. Text written by people is kept; somebody may have to change it for the new
-            figures.
-        only: the parts that were measured, or None for all parts. Other parts are copied from the old page.
-            Old tables whose titles begin like that of a new table, up to a colon, are not copied.
+    `only` has the parts that were measured, or is None for all. Others are copied from the old page `before`,
+    except tables whose titles begin like that of a new one, up to a colon. Text written by people is kept.
     """
     kept, rows = {}, {}
     made = sections(markdown(tables))
@@ -51,12 +46,7 @@ def _beginning(start: str, made: Mapping[str, str]) -> dict[str, str]:
 
 
 def _section(table: FigureTable, before: Mapping[str, str]) -> str:
-    """Format a table with its own heading.
-
-    Args:
-        table: the table.
-        before: the old rows of the table, by their first cell.
-    """
+    """Format a table with its own heading. `before` has the old rows, by their first cell."""
     head, rule, *own = [line for line in markdown([table]).splitlines() if line.startswith("|")]
     rows = {**before, **{_first(line): line for line in own}}
     return "\n".join([f"## {table.title}", "", head, rule, *rows.values(), "", *table.notes])
@@ -93,9 +83,7 @@ def _first(line: str) -> str:
 def prose(text: str, summary: str) -> str:
     """Return the text of the page that was written by people, from its first heading to its first table.
 
-    Args:
-        text: the page.
-        summary: a heading whose section is generated, and therefore left out.
+    The section with the heading `summary` is generated, and left out.
     """
     headed = re.split(r"^(?=## )", text.partition("\n**")[0], flags=re.MULTILINE)[1:]
     return "".join(part for part in headed if not part.startswith(f"## {summary}\n")).strip()

@@ -24,10 +24,8 @@ _RECEIVE: Final = memoryview(bytearray(RECEIVE_BYTES))
 class FloorSide(asyncio.BufferedProtocol):
     """One of two connections of the floor. It forwards received bytes to the other connection.
 
-    Args:
-        target: the broker's address on the client's side; None on the broker's side.
-        other: the side to write to.
-        tls: the TLS settings for the connection to the target; None for plain text.
+    `target` is the broker's address on the client's side, None on the broker's side. `other` is the side to
+    write to.
     """
 
     __slots__ = ("_early", "_other", "_target", "_task", "_tls", "transport")

@@ -48,11 +48,7 @@ class Times:
 
 
 class ProcessMeter:
-    """Measures CPU and memory of one process.
-
-    Args:
-        pid: the id of the process.
-    """
+    """Measures CPU and memory of one process."""
 
     def __init__(self, pid: int) -> None:
         self._process = psutil.Process(pid)
@@ -99,16 +95,7 @@ def _cpu(process: psutil.Process) -> float:
 
 
 class Proxy:
-    """A process that listens. Use it with `with`: the process ends with the body.
-
-    Args:
-        command: the command line of the process.
-        port: the port on which it listens.
-        host: the IP on which it listens.
-
-    Raises:
-        RuntimeError: the process did not listen in time. The message has its output.
-    """
+    """A process that listens. Use it with `with`: the process ends with the body."""
 
     def __init__(self, command: Sequence[str], port: int, host: str = HOST) -> None:
         self.port = port
@@ -167,10 +154,7 @@ class Proxy:
 class BenchGateway(Proxy):
     """Run `fetchgate proxy` in its own process, with the command line that users run.
 
-    Args:
-        bootstrap: the broker's address.
-        options: further command-line options.
-        node_id: the highest id of a broker.
+    `node_id` is the highest id of a broker.
     """
 
     def __init__(self, bootstrap: str, *options: str, node_id: int = 1) -> None:
@@ -185,11 +169,7 @@ class BenchGateway(Proxy):
         """The gateway's port for the broker `node_id`."""
 
     def ready(self) -> Self:
-        """Wait until the gateway is ready, with all of its processes.
-
-        Raises:
-            RuntimeError: the gateway did not become ready. The message has its output.
-        """
+        """Wait until the gateway is ready, with all of its processes."""
         until = time.monotonic() + START_SECONDS
         while not self._is_ready():
             if time.monotonic() > until:
@@ -215,9 +195,6 @@ class Load:
 
     The program prints a line when it is ready. When it is done, or when its stdin is closed, it prints one
     JSON object.
-
-    Args:
-        arguments: module and its arguments.
     """
 
     def __init__(self, *arguments: str) -> None:
@@ -236,11 +213,7 @@ class Load:
         reaper.forget(self._process.pid)
 
     def ready(self) -> Self:
-        """Wait until the load has written that it is ready.
-
-        Raises:
-            RuntimeError: the load ended before.
-        """
+        """Wait until the load has written that it is ready."""
         if self._process.stdout is None or not self._process.stdout.readline():
             raise RuntimeError(f"{self._process.args!r} ended before it was ready")
         return self
@@ -257,11 +230,7 @@ class Load:
         return self.result()
 
     def result(self) -> dict[str, Any]:
-        """Wait until the load is done. Return its result.
-
-        Raises:
-            RuntimeError: the load ended without a result.
-        """
+        """Wait until the load is done. Return its result."""
         if self._process.stdout is None:
             raise RuntimeError("no pipe")
         line = self._process.stdout.readline()
@@ -279,11 +248,7 @@ class Load:
 
 
 def haproxy_program() -> str:
-    """Return the path of haproxy, which is downloaded if it is missing.
-
-    Raises:
-        RuntimeError: haproxy is missing, and could not be downloaded.
-    """
+    """Return the path of haproxy, which is downloaded if it is missing."""
     path = os.pathsep.join([os.environ.get("PATH", os.defpath), str(debian.programs())])
     if (program := shutil.which(HAPROXY, path=path)) is not None:
         return program
@@ -296,12 +261,7 @@ def haproxy_program() -> str:
 def haproxy_command(program: str, folder: Path, port: int, target: int, tls: str = "") -> list[str]:
     """Write a haproxy configuration for TCP with one thread. Return haproxy's command line.
 
-    Args:
-        program: the path of haproxy.
-        folder: the folder for the configuration.
-        port: the port on which haproxy listens, in plain text.
-        target: the broker's port.
-        tls: haproxy's settings for TLS to the broker.
+    It listens in plain text. `tls` has its settings for TLS to the broker.
     """
     config = folder / f"haproxy-{port}.cfg"
     config.write_text(

@@ -82,13 +82,7 @@ def _large(stage: BenchStage, captures: LargeCaptures) -> list[FigureTable]:
 def speed_rows(
     kinds: Sequence[Traffic], speeds: Mapping[str, float], tshark: Mapping[str, float | None]
 ) -> Iterator[FigureRow]:
-    """Yield the speed of each kind of traffic in MB/s, and its ratio to the speed of tshark if there is one.
-
-    Args:
-        kinds: the kinds of traffic.
-        speeds: the speed of `measure` by kind.
-        tshark: the speed of tshark by kind.
-    """
+    """Yield the speed of each kind of traffic in MB/s, and its ratio to that of tshark if there is one."""
     for kind in kinds:
         name, beside = kind.name, tshark[kind.name]
         yield row(name, "MB/s", speeds[name], limit=kind.least, least=True, tshark=beside)
@@ -97,23 +91,13 @@ def speed_rows(
 
 
 def skew_rows(even: float, skewed: float) -> Iterator[FigureRow]:
-    """Yield rows that compare a capture in which one connection is large with one of equal connections.
-
-    Args:
-        even: the speed in MB/s if all connections are equal.
-        skewed: the speed in MB/s if one connection is large.
-    """
+    """Yield rows that compare a capture in which one connection is large with one of equal connections."""
     yield row("records, one connection with 80 %", "MB/s", skewed)
     yield row("one connection with 80 %, in that of 20 alike", "times", skewed / even, limit=0.9, least=True)
 
 
 def cluster_rows(local: float, on_cluster: float) -> Iterator[FigureRow]:
-    """Yield rows that compare a cluster with a single machine.
-
-    Args:
-        local: the speed in MB/s of one machine.
-        on_cluster: the speed of a cluster with as many cores.
-    """
+    """Yield rows that compare a cluster with a single machine. The cluster has as many cores."""
     yield row(f"records, cluster of {CORES} workers of one core", "MB/s", on_cluster)
     yield row(f"cluster, in local[{CORES}]'s", "times", on_cluster / local, limit=0.9, least=True)
 
@@ -139,12 +123,7 @@ def many_rows(found: MeasuredCapture) -> Iterator[FigureRow]:
 
 
 def cpu_rows(measured: Iterable[MeasuredCapture], files: Mapping[str, Path]) -> Iterator[FigureRow]:
-    """Yield the CPU time for a GB of each kind of traffic.
-
-    Args:
-        measured: the measurements.
-        files: the capture of each kind.
-    """
+    """Yield the CPU time for a GB of each kind of traffic."""
     measured = [*measured]
     for name, file in files.items():
         cpu = min(one.cpu / (one.bytes / GB) for one in measured if one.file == str(file))

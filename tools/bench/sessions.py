@@ -86,11 +86,7 @@ class SessionServer:
         self._manager = FetchManager(self.cache)
 
     def exchange(self, request: bytes, response: bytes, now_ms: int) -> bytes:
-        """Process a client's fetch and the broker's full response. Return the response for the client.
-
-        Raises:
-            RuntimeError: the fetch does not use a session.
-        """
+        """Process a client's fetch and the broker's full response. Return the response for the client."""
         _, version, _, _, body = request_header(request, LENGTH_BYTES)
         context = self._manager.context(parse_fetch_request(request, version, body), now_ms)
         if not isinstance(context, FullFetchContext | IncrementalFetchContext):

@@ -115,11 +115,7 @@ def _timed(command: Sequence[str], cwd: Path, environment: Mapping[str, str], me
 
 
 def _run(command: Sequence[str], *, cwd: Path, environment: Mapping[str, str] | None = None) -> None:
-    """Run a program without caches.
-
-    Raises:
-        RuntimeError: the program failed. The message has the end of its output.
-    """
+    """Run a program without caches."""
     clean = {key: value for key, value in os.environ.items() if key not in {"FETCHGATE_CACHE", "VIRTUAL_ENV"}}
     clean |= {"PIP_NO_CACHE_DIR": "1", "PYTHON": _python(), **(environment or {})}
     done = subprocess.run(command, cwd=cwd, env=clean, capture_output=True, text=True, check=False)

@@ -176,11 +176,7 @@ def _cpu(gateways: Sequence[BenchGateway]) -> float:
 
 
 def _wait_at_work(workers: Sequence[LoggedWorker]) -> None:
-    """Wait until each member has received records, and the group is stable.
-
-    Raises:
-        RuntimeError: a member has failed, or it takes too long.
-    """
+    """Wait until each member has received records, and the group is stable."""
     deadline = time.monotonic() + JOIN_SECONDS
     while not all(worker.done for worker in workers):
         if time.monotonic() > deadline:
@@ -230,11 +226,7 @@ def _needless(logs: Sequence[Entries]) -> int:
 def _kill(logs: Sequence[Entries], killed: int, window: tuple[int, int], produced: int) -> Kill:
     """Return what happened after a member was killed.
 
-    Args:
-        logs: the log of each member.
-        killed: the index of the killed member.
-        window: the begin of the measured window, and the time of the kill (monotonic, ns).
-        produced: the number of records in the topic.
+    `window` has the begin of the measured window and the time of the kill (monotonic, ns).
     """
     began, at = window
     own = records(logs[killed])
@@ -271,13 +263,7 @@ _OF_A_KILL: Final[tuple[tuple[str, str, Callable[[Kill], float], float | None], 
 
 
 def table(found: Windows, *, seconds: float, rounds: int) -> FigureTable:
-    """Make the table of all groups.
-
-    Args:
-        found: the results.
-        seconds: the length of a window in seconds.
-        rounds: the number of windows of each group.
-    """
+    """Make the table of all groups."""
     rows = []
     for name, unit, what in _FIGURES:
         for size, of in found.items():

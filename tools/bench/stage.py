@@ -24,13 +24,8 @@ class BenchStage:
     """A broker that starts when it is first used. Leaving the `with` ends the broker and the proxies.
 
     Proxies that only forward do not rewrite addresses. So the broker has a listener for each of these
-    proxies, which advertises the proxy's port.
-
-    Args:
-        seconds: the length of a measured window.
-        quick: whether to do fewer and smaller runs.
-        long: whether to do also runs that take minutes.
-        console: shows the progress.
+    proxies, which advertises the proxy's port. A measured window takes `seconds`. `long` also does runs that
+    take minutes.
     """
 
     def __init__(self, *, seconds: float, quick: bool, console: Console, long: bool = False) -> None:
@@ -106,9 +101,6 @@ class BenchStage:
         """Start the proxies that are compared: the floor, haproxy and a gateway.
 
         Return them by the names of columns.
-
-        Args:
-            stack: ends the proxies.
         """
         return {
             FLOOR: stack.enter_context(self.floor()),

@@ -51,12 +51,7 @@ def fetches(
 ) -> Traffic:
     """Return fetches of all partitions, rotated by one each time like librdkafka, with or without records.
 
-    Args:
-        topics: the number of topics.
-        partitions: the number of partitions of each topic.
-        busy: whether the first partition has records in every response.
-        size: the size of these records in bytes.
-        wait_ms: how long the broker may wait for records.
+    If `busy`, the first partition has `size` bytes of records in every response.
     """
     listed = listing(topics, partitions)
     hot: Key = (listed[0][0], 0)

@@ -16,9 +16,7 @@ Rounds: TypeAlias = Mapping[str, Sequence[T]]
 def turned(names: Sequence[str], by: int) -> list[str]:
     """Return the routes in the order of a round. In as many rounds as routes, each comes first once.
 
-    Args:
-        names: the routes.
-        by: the number of the round. In odd rounds the routes go backward.
+    In odd rounds the routes go backward.
     """
     step = -1 if by % 2 else 1
     return [names[(by + step * place) % len(names)] for place in range(len(names))]

@@ -39,11 +39,7 @@ def create(brokers: Cluster, topic: str, *replicas: Sequence[int]) -> None:
 
 
 def in_sync(brokers: Cluster, topic: str, count: int) -> None:
-    """Wait until each partition of a topic has this many replicas in sync.
-
-    Raises:
-        RuntimeError: it takes too long.
-    """
+    """Wait until each partition of a topic has this many replicas in sync."""
 
     def holds() -> bool:
         with suppress(OSError), Admin(brokers.broker(LEADER).address) as admin:
@@ -55,20 +51,12 @@ def in_sync(brokers: Cluster, topic: str, count: int) -> None:
 
 
 def follows(gateway: BenchGateway, partitions: int) -> None:
-    """Wait until clients have got a response for this many partitions from a replica in the rack.
-
-    Raises:
-        RuntimeError: it takes too long.
-    """
+    """Wait until clients have got a response for this many partitions from a replica in the rack."""
     _until_reads(gateway, "partitions_moved", partitions)
 
 
 def named(gateway: BenchGateway, partitions: int) -> None:
-    """Wait until the replica in the rack was named as leader of this many partitions.
-
-    Raises:
-        RuntimeError: it takes too long.
-    """
+    """Wait until the replica in the rack was named as leader of this many partitions."""
     _until_reads(gateway, "leaders_named", partitions)
 
 
@@ -80,11 +68,7 @@ def _until_reads(gateway: BenchGateway, what: str, count: int) -> None:
 
 
 def until(holds: Callable[[], bool], otherwise: str) -> None:
-    """Wait until a condition holds.
-
-    Raises:
-        RuntimeError: it takes too long. The text is `otherwise`.
-    """
+    """Wait until a condition holds."""
     end = time.monotonic() + _PATIENCE
     while not holds():
         if time.monotonic() > end:

@@ -68,11 +68,7 @@ class DemoReading:
 def read_side_by_side(
     broker: str, wire: GatewayProcess, gateway: GatewayProcess, seconds: float, step: RunningStep
 ) -> DemoReading:
-    """Let both consumers read the same topic, and compare their records.
-
-    Raises:
-        RuntimeError: a consumer or the broker failed.
-    """
+    """Let both consumers read the same topic, and compare their records."""
     readers = [
         DemoReader(wire.address, "direct", wire.outstanding),
         DemoReader(gateway.address, "demo-client", gateway.outstanding),
@@ -105,11 +101,7 @@ def top(gateway: GatewayProcess) -> str:
 def predict(captures: Path, ports: Sequence[int]) -> tuple[Prediction, str]:
     """Predict the traffic at the broker from a capture of the clients' side, with `fetchgate replay measure`.
 
-    Returns:
-        The prediction, and the first lines of the report.
-
-    Raises:
-        RuntimeError: the command failed. The message has its output.
+    Return the prediction, and the first lines of the report.
     """
     command = [sys.executable, "-m", "proxy", "replay", "measure", str(captures), "--in-process", "--json"]
     command += [word for port in ports for word in ("--port", str(port))]
@@ -121,11 +113,7 @@ def predict(captures: Path, ports: Sequence[int]) -> tuple[Prediction, str]:
 
 
 def run(seconds: float, steps: Steps) -> DemoOutcome:
-    """Start broker, gateways and consumers, read, and stop all of them.
-
-    Raises:
-        DemoError: something did not start, or failed.
-    """
+    """Start broker, gateways and consumers, read, and stop all of them."""
     fetch(steps, LATEST)
     with ExitStack() as stack:
         broker = start(stack, steps, f"Kafka {LATEST}: starting a broker", Broker(LATEST))

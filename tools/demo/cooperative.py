@@ -66,11 +66,7 @@ Try next:
 
 
 def produce(bootstrap: str, topic: str, count: int) -> None:
-    """Write records, each with a random key; every run writes the same ones.
-
-    Raises:
-        RuntimeError: the broker did not accept all of them.
-    """
+    """Write records, each with a random key; every run writes the same ones."""
     settings = {"linger.ms": 5, "enable.idempotence": True, "log_level": ERRORS}
     producer = Producer({"bootstrap.servers": bootstrap, **settings})
     chance = random.Random(1)  # noqa: S311 - no secret
@@ -83,11 +79,7 @@ def produce(bootstrap: str, topic: str, count: int) -> None:
 
 
 def watch(workers: Sequence[LoggedWorker], until: int, step: RunningStep) -> None:
-    """Wait until `until` different records are handled, or no record was handled for `STALLED_SECONDS`.
-
-    Raises:
-        RuntimeError: a member failed.
-    """
+    """Wait until `until` different records are handled, or no record was handled for `STALLED_SECONDS`."""
     done, since = -1, time.monotonic()
     while done < until and time.monotonic() - since < STALLED_SECONDS:
         time.sleep(0.1)
@@ -103,16 +95,7 @@ def work(
 ) -> GroupOutcome:
     """Let four members of a group work on all records. When half of the records are handled, kill a member.
 
-    Args:
-        bootstrap: the address of the broker. Records are produced there.
-        gateways: the gateways' addresses. Members are spread over them.
-        group: the name of the group and of its topic.
-        count: the number of records.
-        folder: the folder for the members' logs.
-        steps: the object that shows the progress.
-
-    Raises:
-        DemoError: a member or the broker failed.
+    Records are produced to the broker itself. Members are spread over the gateways.
     """
     workers = [
         group_member(
@@ -148,16 +131,7 @@ def work(
 
 
 def run(count: int, number: int, steps: Steps) -> CooperativeOutcome:
-    """Start broker, gateways and members, let both groups work, and stop all of them.
-
-    Args:
-        count: the number of records for each group.
-        number: the number of gateways.
-        steps: the object that shows the progress.
-
-    Raises:
-        DemoError: something did not start, or failed.
-    """
+    """Start broker, gateways and members, let both groups work, and stop all of them."""
     fetch(steps, LATEST)
     with ExitStack() as stack:
         broker = start(stack, steps, f"Kafka {LATEST}: starting a broker", Broker(LATEST))
@@ -184,14 +158,7 @@ def _gateways(number: int) -> str:
 
 
 def show(count: int, number: int, outcome: CooperativeOutcome, console: Console) -> None:
-    """Print the result.
-
-    Args:
-        count: the number of records for each group.
-        number: the number of gateways.
-        outcome: the result.
-        console: where to print it.
-    """
+    """Print the result."""
     console.print()
     console.print(cooperative_table(outcome))
     say(
@@ -206,11 +173,7 @@ def show(count: int, number: int, outcome: CooperativeOutcome, console: Console)
 
 
 def _count(text: str) -> int:
-    """Convert the value of the option --records to a number.
-
-    Raises:
-        argparse.ArgumentTypeError: the value is out of range.
-    """
+    """Convert the value of the option --records to a number."""
     with suppress(ValueError):
         if 1_000 <= (value := int(text)) <= 1_000_000:
             return value

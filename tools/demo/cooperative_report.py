@@ -45,11 +45,7 @@ class GroupOutcome:
     def of(cls, members: Sequence[Entries], *, killed: int, killed_at: int, produced: int) -> Self:
         """Read the logs of a group.
 
-        Args:
-            members: the log of each member.
-            killed: the index of the killed member.
-            killed_at: when it was killed (monotonic, ns).
-            produced: the number of records in the topic.
+        `killed` is the index of the killed member, `killed_at` the time of the kill (monotonic, ns).
         """
         order = [members[killed], *(each for number, each in enumerate(members) if number != killed)]
         done = [records(each) for each in order]

@@ -58,11 +58,7 @@ class Steps:
 
     @contextmanager
     def step(self, what: str, *, remedy: str = "", total: float | None = None) -> Iterator["RunningStep"]:
-        """Show one step while it runs, and then how long it took.
-
-        Raises:
-            DemoError: the step failed. The message has the reason and the remedy.
-        """
+        """Show one step while it runs, and then how long it took."""
         began = time.monotonic()
         columns: list[Any] = [SpinnerColumn(), TextColumn("{task.description}")]
         columns += [BarColumn()] if total else []
@@ -123,13 +119,7 @@ def _seconds(text: str) -> float:
 
 
 def parser(program: str, description: str, examples: str = "") -> argparse.ArgumentParser:
-    """Return the parser of a demo's options.
-
-    Args:
-        program: the name of its module.
-        description: what the demo does.
-        examples: examples and exit codes, for the end of the help.
-    """
+    """Return the parser of a demo's options."""
     return argparse.ArgumentParser(
         prog=f"python -m {program}",
         description=description,
@@ -139,13 +129,7 @@ def parser(program: str, description: str, examples: str = "") -> argparse.Argum
 
 
 def add_seconds(options: argparse.ArgumentParser, what: str, default: float) -> None:
-    """Add the option --seconds.
-
-    Args:
-        options: the parser.
-        what: what is done for that long.
-        default: the value without the option.
-    """
+    """Add the option --seconds."""
     options.add_argument(
         "--seconds",
         type=_seconds,
@@ -164,11 +148,6 @@ def perform(run: Callable[[Steps], _Outcome], show: Callable[[_Outcome, Console]
     """Run a demo until it ends or Ctrl-C is pressed.
 
     Return the exit code, which is 0 if no check of the demo failed.
-
-    Args:
-        run: runs the demo.
-        show: shows the result.
-        then: what to try next.
     """
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)

@@ -95,9 +95,6 @@ class Point:
 
         Between two of these times there are as many requests as responses. On a busy machine, counts may be
         read too late. They are dropped.
-
-        Raises:
-            RuntimeError: no counts could be read within `CATCH_UP_SECONDS`.
         """
         began = earlier_at = time.monotonic()
         earlier = self.counted()
@@ -130,16 +127,8 @@ def read(
 ) -> Read:
     """Write and read records for half of the time. Then count idle fetches for the second half.
 
-    Args:
-        bootstrap: the address of the broker to which records are written.
-        consumers: the gateway of each consumer, by client id. All ids have the same length, because each
-            request includes the id.
-        points: the places to count idle fetches, by name.
-        seconds: the time for both halves together.
-        steps: shows the progress.
-
-    Raises:
-        DemoError: a consumer or the broker failed.
+    `consumers` has the gateway of each client id. All ids have the same length, since requests include them.
+    `points` are the places to count idle fetches.
     """
     half = seconds / 2
     readers = [DemoReader(gateway.address, name) for name, gateway in consumers.items()]
@@ -167,11 +156,7 @@ def read(
 
 
 def run(release: str, seconds: float, steps: Steps) -> LinkOutcome:
-    """Start brokers, gateways and consumers. Read the records, and stop everything.
-
-    Raises:
-        DemoError: a program did not start, or failed.
-    """
+    """Start brokers, gateways and consumers. Read the records, and stop everything."""
     sessionless = BROKERS[release]
     fetch(steps, release, sessionless.native)
     with ExitStack() as stack:

@@ -27,11 +27,7 @@ most."""
 class DemoReader(threading.Thread):
     """A consumer with librdkafka's defaults. It reads all partitions from offset 0 until it is stopped.
 
-    Args:
-        bootstrap: the address to connect to.
-        name: the client id of the consumer.
-        owed: returns how many requests of this consumer have no response yet. The consumer waits for these
-            responses before it closes. The default returns 0: nothing to wait for.
+    Before it closes, it waits until `owed` returns 0: the number of its requests without a response.
     """
 
     def __init__(self, bootstrap: str, name: str, owed: Callable[[], int] = lambda: 0) -> None:
@@ -103,11 +99,7 @@ def _bytes(data: str | bytes | None) -> bytes | None:
 
 
 def produce(bootstrap: str, seconds: float, step: RunningStep, readers: Sequence[DemoReader]) -> int:
-    """Produce to one partition at a constant rate. Return the number of records that the broker has.
-
-    Raises:
-        RuntimeError: the broker refused a record, or a reader failed.
-    """
+    """Produce to one partition at a constant rate. Return the number of records that the broker has."""
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0})
     refused: list[str] = []
 
@@ -138,12 +130,7 @@ def produce(bootstrap: str, seconds: float, step: RunningStep, readers: Sequence
 
 
 def check(readers: Sequence[DemoReader]) -> None:
-    """Raise the error of a reader that has failed.
-
-    Raises:
-        RuntimeError: a reader failed.
-        KeyboardInterrupt: Ctrl-C was pressed.
-    """
+    """Raise the error of a reader that has failed. Raise KeyboardInterrupt if Ctrl-C was pressed."""
     if interrupted.is_set():
         raise KeyboardInterrupt
     for reader in readers:
@@ -152,11 +139,7 @@ def check(readers: Sequence[DemoReader]) -> None:
 
 
 def catch_up(readers: Sequence[DemoReader], produced: int) -> None:
-    """Wait until all readers have `produced` records, at most for `CATCH_UP_SECONDS`.
-
-    Raises:
-        RuntimeError: a reader failed.
-    """
+    """Wait until all readers have `produced` records, at most for `CATCH_UP_SECONDS`."""
     deadline = time.monotonic() + CATCH_UP_SECONDS
     while min(len(reader.records) for reader in readers) < produced and time.monotonic() < deadline:
         check(readers)

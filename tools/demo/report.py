@@ -172,8 +172,7 @@ def saved(before: float, after: float) -> float:
 def compare(direct: Sequence[DemoRecord], through: Sequence[DemoRecord]) -> tuple[int, tuple[str, ...]]:
     """Compare the records of two consumers, each partition in the order in which it was read.
 
-    Returns:
-        The number of equal records, and a sentence for each of the first differences.
+    Return the number of equal records, and a sentence for each of the first differences.
     """
     same = 0
     differences: list[str] = []

@@ -105,11 +105,7 @@ class ZoneReader:
         self._run.__exit__(None, None, None)
 
     def read(self) -> None:
-        """Take what the consumer has printed since the last call.
-
-        Raises:
-            RuntimeError: it has ended.
-        """
+        """Take what the consumer has printed since the last call."""
         ended = not self._run.running
         for line in self._run.take():
             match line["kind"]:
@@ -175,11 +171,7 @@ class ZoneWriter(threading.Thread):
         self.count += 1
 
     def stop(self) -> None:
-        """Stop writing, and wait until the brokers have all records.
-
-        Raises:
-            RuntimeError: the brokers did not accept all records.
-        """
+        """Stop writing, and wait until the brokers have all records."""
         self._stop_writing.set()
         self.join()
         if self._producer.flush(PATIENCE) or self._refused:
@@ -187,14 +179,7 @@ class ZoneWriter(threading.Thread):
 
 
 class Half:
-    """One half of the demo: all clients read what is written meanwhile. Leaving the ``with`` ends them.
-
-    Args:
-        cluster: the brokers.
-        topic: the topic of this half. It is created.
-        clients: the clients.
-        options: the options of the gateways.
-    """
+    """One half of the demo: all clients read what is written meanwhile. Leaving the ``with`` ends them."""
 
     def __init__(
         self, cluster: Cluster, topic: str, clients: Sequence[Program], options: Sequence[str]
@@ -239,13 +224,7 @@ class Half:
         return False
 
     def go_on(self, seconds: float, step: RunningStep, since: float = 0.0) -> None:
-        """Read for some time, and show how much was read.
-
-        Args:
-            seconds: how long.
-            step: shows it.
-            since: how long the step has run before.
-        """
+        """Read for some time, and show how much was read."""
         began = time.monotonic()
         while (passed := time.monotonic() - began) < seconds:
             for reader in self.readers:
@@ -270,9 +249,6 @@ class Half:
         """Stop writing, and wait until all clients have as many records as were written.
 
         If they do not get them in `PATIENCE` seconds, `check` finds that records were lost.
-
-        Raises:
-            RuntimeError: a client or a broker failed.
         """
         self._writer.stop()
         self._reach(lambda reader: reader.count >= self._writer.count)
@@ -288,11 +264,7 @@ class Half:
 
 
 def clients() -> tuple[Program, ...]:
-    """Return two clients that follow, and two that do not.
-
-    Raises:
-        subprocess.CalledProcessError: the old kafka-python could not be installed.
-    """
+    """Return two clients that follow, and two that do not."""
     return CONFLUENT, KAFKA_PYTHON, AIOKAFKA, old_kafka_python(OLD_KAFKA_PYTHON, Sessions.OWN)
 
 
@@ -300,11 +272,7 @@ def clients() -> tuple[Program, ...]:
 def four_clients(
     cluster: Cluster, topic: str, four: Sequence[Program], options: Sequence[str], steps: Steps
 ) -> Iterator[Half]:
-    """Run the clients of one half, each with a gateway.
-
-    Raises:
-        DemoError: one of them did not start.
-    """
+    """Run the clients of one half, each with a gateway."""
     with ExitStack() as stack:
         with steps.step(f"Four clients, each with a gateway: {' '.join(options)}"):
             half = stack.enter_context(Half(cluster, topic, four, options))
@@ -312,11 +280,7 @@ def four_clients(
 
 
 def before(half: Half, seconds: float, steps: Steps) -> None:
-    """Read while the gateways only count.
-
-    Raises:
-        DemoError: a client or a broker failed.
-    """
+    """Read while the gateways only count."""
     with steps.step(f"Without help: reading for {seconds:g} s", total=seconds) as step:
         half.go_on(seconds, step)
         half.finish()
@@ -324,11 +288,7 @@ def before(half: Half, seconds: float, steps: Steps) -> None:
 
 
 def after(half: Half, broker: Broker, seconds: float, steps: Steps) -> None:
-    """Read while the gateways help. Kill the broker in the zone, and start it again.
-
-    Raises:
-        DemoError: a client or a broker failed.
-    """
+    """Read while the gateways help. Kill the broker in the zone, and start it again."""
     with steps.step(f"With help: reading for {seconds:g} s", total=seconds) as step:
         half.go_on(seconds, step)
         half.end_period(Period.AFTER)
@@ -348,11 +308,7 @@ def after(half: Half, broker: Broker, seconds: float, steps: Steps) -> None:
 
 
 def run(seconds: float, steps: Steps) -> ZonesOutcome:
-    """Start brokers, gateways and clients, read in both halves, and stop all of them.
-
-    Raises:
-        DemoError: something did not start, or failed.
-    """
+    """Start brokers, gateways and clients, read in both halves, and stop all of them."""
     fetch(steps, LATEST)
     with ExitStack() as stack:
         what = f"Kafka {LATEST}: starting three brokers in three racks"

@@ -80,9 +80,7 @@ class Checked:
     def of(cls, produced: ByOffset, received: Mapping[int, Sequence[tuple[int, str]]]) -> Self:
         """Compare the records of a client with the produced ones.
 
-        Args:
-            produced: the produced records.
-            received: the offsets and digests that the client got, in order, by partition.
+        `received` has the offsets and digests by partition, in the order in which they came.
         """
         lost = doubled = disordered = altered = 0
         for partition in produced.keys() | received.keys():

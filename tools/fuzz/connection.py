@@ -262,9 +262,7 @@ class _ConnectionScript:
     def _answer(self, where: int, mask: int) -> bool:
         """Let the model answer the connection's next request. Return False if there is no complete request.
 
-        Args:
-            where: the position of the byte to change in the response.
-            mask: the bits to change in this byte. 0 to leave the response correct.
+        `mask` changes bits of one byte of the response, which `where` chooses. 0 leaves it correct.
         """
         if len(self._asked) < 4:
             return False
@@ -296,11 +294,7 @@ class _ConnectionScript:
     def _session(self, kind: int, which: int, subset: int, forgets: int) -> None:
         """Send a fetch as a client with sessions does. Its session id and epoch may be wrong.
 
-        Args:
-            kind: the choice of the version and of the epoch.
-            which: the choice of the session.
-            subset: the choice of the partitions.
-            forgets: the choice of the partitions to forget.
+        The arguments choose version and epoch, session, partitions, and partitions to forget.
         """
         version = _SESSION_VERSIONS[kind % len(_SESSION_VERSIONS)]
         held: list[FetchSession] = list(self._manager.cache) if self._manager is not None else []

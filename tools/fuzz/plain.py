@@ -27,9 +27,7 @@ far."""
 class Watch:
     """Runs the target with inputs, and keeps the inputs that show a defect.
 
-    Args:
-        target: the function that gets the inputs.
-        slower: the factor by which code runs slower here than usual, because a fuzzer traces the code.
+    `slower` is the factor by which code runs slower here, because a fuzzer traces it.
     """
 
     def __init__(self, target: FuzzTarget, *, slower: float = 1.0) -> None:

@@ -49,13 +49,7 @@ class _Say:
         )
 
     def done(self, inputs: int, taken: float, found: int) -> None:
-        """Print the result of the run.
-
-        Args:
-            inputs: the number of inputs.
-            taken: the time that the run has taken, in seconds.
-            found: the number of findings.
-        """
+        """Print the result of the run."""
         self(inputs, taken)
         print(f"{self._name}: {found or 'no'} findings", flush=True)
 
@@ -65,9 +59,8 @@ def _guided(
 ) -> tuple[int, float, list[bytes], bool]:
     """Fuzz in a child process. If an input ends the child process, the input is one of the suspects.
 
-    Returns:
-        The number of inputs, the time in seconds, the suspects (inputs that may show a defect), and whether
-            the process ended without a suspect.
+    Return the number of inputs, the seconds, the suspects (inputs that may show a defect), and whether the
+    process ended without a suspect.
     """
     folder = _WORK / target.name
     folder.mkdir(parents=True, exist_ok=True)

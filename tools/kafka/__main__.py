@@ -21,11 +21,7 @@ from tools.kafka.sharing import archive, listing, make
 
 
 def make_ready(version: str) -> None:
-    """Fetch a release's jars, and make an archive of the classes that its broker loads when it starts.
-
-    Raises:
-        RuntimeError: the jars could not be fetched, or there is no Java.
-    """
+    """Fetch a release's jars, and make an archive of the classes that its broker loads when it starts."""
     fetch(version)
     file = archive(version)
     if file.exists():

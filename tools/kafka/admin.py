@@ -45,8 +45,7 @@ class AdminError(RuntimeError):
 class Admin:
     """Sends administrative requests, each to the broker that handles it. `with` closes the connections.
 
-    Args:
-        bootstrap: "host:port", or several separated by commas.
+    `bootstrap` is "host:port", or several separated by commas.
     """
 
     def __init__(self, bootstrap: str) -> None:
@@ -71,12 +70,7 @@ class Admin:
     ) -> None:
         """Create a topic and wait until every broker knows all its leaders, and these lead.
 
-        Args:
-            name: of the topic.
-            partitions: how many; ignored if there is an assignment.
-            replication: copies of each, chosen by the broker.
-            assignment: node ids by partition, the preferred leader first.
-            config: settings of the topic.
+        `assignment` has node ids by partition, the preferred leader first. Without it, the broker chooses.
         """
         assigned = dict(assignment or {})
         counts = (-1, -1) if assigned else (partitions, replication)
@@ -134,9 +128,7 @@ class Admin:
     def delete_records(self, name: str, before: Mapping[int, int]) -> dict[int, int]:
         """Delete records before some offsets. Return the new log start offsets, by partition.
 
-        Args:
-            name: the name of the topic.
-            before: the offset before which records are deleted, by partition. -1 deletes all records.
+        An offset of -1 deletes all records of a partition.
         """
         starts = {}
         for partition, offset in before.items():
@@ -156,11 +148,8 @@ class Admin:
         """Set the quotas of a client id, for example `{"consumer_byte_rate": 50_000}`.
 
         Wait until every broker knows the quotas. The broker must be 2.6 or later. Older brokers have the
-        property `quota.consumer.default` instead.
-
-        Args:
-            client_id: the client id. None for all clients.
-            quota: the new value of each quota. The value None removes the quota.
+        property `quota.consumer.default` instead. `client_id` is None for all clients. A value of None
+        removes a quota.
         """
         entity = array([string("client-id") + string(client_id)])
         operations = [
@@ -182,9 +171,7 @@ class Admin:
     def _quotas(self, client_id: str | None, node_id: int) -> dict[str | None, float]:
         """Return the quotas of a client id, as one broker knows them.
 
-        Args:
-            client_id: the client id. None for the default of all clients.
-            node_id: the broker to ask.
+        `client_id` is None for the default of all clients.
         """
         match = b"\1" if client_id is None else b"\0"  # 1: the default, 0: by name
         component = string("client-id") + match + string(client_id)
@@ -237,11 +224,8 @@ class Admin:
     def elect(self, name: str, leaders: Mapping[int, int]) -> None:
         """Make the first replica of each partition its leader.
 
-        Wait until every broker knows the new leaders, and these lead.
-
-        Args:
-            name: the name of the topic.
-            leaders: the node id of the first replica, by partition.
+        Wait until every broker knows the new leaders, and these lead. `leaders` has the node id of the first
+        replica, by partition.
         """
         places = [struct.pack(">i", partition) for partition in leaders]
         body = array([string(name) + array(places)]) + struct.pack(">i", 20_000)
@@ -285,10 +269,8 @@ class Admin:
     def offsets(self, name: str, *, timestamp: int = -1) -> dict[int, int]:
         """Return one offset of each partition, by partition number.
 
-        Args:
-            name: the name of the topic.
-            timestamp: -1 for the end offset, -2 for the start offset, or a time in ms. For a time, the offset
-                is that of the first record from this time on.
+        `timestamp` is -1 for the end offset, -2 for the start offset, or a time in ms: then the offset is
+        that of the first record from this time on.
         """
         return {partition: self._offset(name, partition, timestamp) for partition in self.leaders(name)}
 
@@ -337,12 +319,7 @@ class Admin:
         _until(f"a coordinator serves {group}", serves)
 
     def state(self, *topics: str, node_id: int | None = None) -> ClusterState:
-        """Return the metadata of the topics.
-
-        Args:
-            topics: the names of the topics.
-            node_id: the broker to ask. None to ask any broker.
-        """
+        """Return the metadata of the topics."""
         connection = self._any() if node_id is None else self._node(node_id)
         return request_metadata(connection, *topics)
 
@@ -376,19 +353,14 @@ class Admin:
     def _await(self, what: str, holds: Callable[[ClusterState], bool], *topics: str) -> None:
         """Wait until a condition is true for the metadata of every broker of the cluster.
 
-        Args:
-            what: the condition in words, for the error message.
-            holds: returns whether the condition is true for a broker's metadata.
-            topics: the topics whose metadata are requested.
+        `what` is the condition in words, for the error message.
         """
         self._await_each(what, lambda node_id: holds(self.state(*topics, node_id=node_id)))
 
     def _await_each(self, what: str, holds: Callable[[int], bool]) -> None:
         """Wait until a condition is true for every broker of the cluster.
 
-        Args:
-            what: the condition in words, for the error message.
-            holds: returns whether the condition is true for the broker with this node id.
+        `what` is the condition in words, for the error message.
         """
         _until(what, lambda: all(holds(node_id) for node_id in self.state().brokers))
 

@@ -125,11 +125,7 @@ class Broker:
 
     @property
     def pid(self) -> int:
-        """The process id of the broker.
-
-        Raises:
-            RuntimeError: the broker is not running.
-        """
+        """The process id of the broker."""
         if self._broker is None or not self._broker.running:
             raise RuntimeError(f"broker {self.node_id} is not running")
         return self._broker.pid
@@ -155,9 +151,6 @@ class Broker:
         """Start the broker and wait until it is ready.
 
         At the first start, the broker tries other ports if another process has taken one of its ports.
-
-        Raises:
-            RuntimeError: it did not start; the message ends with its log.
         """
         others = PORT_TRIES if self._chooses_ports and self.folder == Path() else 0
         while True:
@@ -173,11 +166,7 @@ class Broker:
             self._place()
 
     def launch(self) -> None:
-        """Start the broker, and do not wait until it is ready. The first time, prepare its folder.
-
-        Raises:
-            RuntimeError: its folder could not be formatted, or its ZooKeeper did not start.
-        """
+        """Start the broker, and do not wait until it is ready. The first time, prepare its folder."""
         class_path = classpath(self.version)
         if self.folder == Path():
             self._prepare(class_path)
@@ -193,9 +182,6 @@ class Broker:
         """Wait until the broker responds to ApiVersions and is ready in Metadata.
 
         Its Metadata response must list the broker itself and at least `nodes` brokers.
-
-        Raises:
-            RuntimeError: the broker did not start; the message ends with its log.
         """
         if self._broker is None:
             raise RuntimeError(f"broker {self.node_id} was not started")

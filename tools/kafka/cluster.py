@@ -23,15 +23,8 @@ NEAREST: Final = {
 class Cluster:
     """A cluster of nodes 1 to N. `with` starts the nodes together, ends them, and removes their files.
 
-    Kafka's own topics (offsets, transactions) are on every node, so that consumers survive a restart.
-
-    Args:
-        version: Kafka's release.
-        nodes: the number of nodes.
-        properties: settings for all nodes.
-        listeners: more listeners of all nodes, as for a `Broker`.
-        heap: the heap of each node, as in -Xmx.
-        racks: the rack of each node, by node id.
+    Kafka's own topics (offsets, transactions) are on every node, so that consumers survive a restart. `racks`
+    has the rack of each node, by node id.
     """
 
     def __init__(
@@ -92,11 +85,7 @@ class Cluster:
         return self.brokers[node_id - 1]
 
     def start(self) -> None:
-        """Start all nodes and wait until each node knows all other nodes.
-
-        Raises:
-            RuntimeError: a node did not start. The message ends with the node's log.
-        """
+        """Start all nodes and wait until each node knows all other nodes."""
         class_path = classpath(self.version)  # first, instead of in three threads that wait for each other
         try:
             if self._zookeeper_port:

@@ -27,35 +27,20 @@ REPLACED = ("slf4j-log4j12", "slf4j-reload4j", "slf4j-nop", "logback-classic")
 def classpath(version: str, *, tools: bool = False) -> str:
     """Return Java's class path for a Kafka release. Download the jars if they are not there yet.
 
-    Args:
-        version: Kafka's release, for example "4.3.0".
-        tools: whether to add kafka-tools: the console clients, VerifiableConsumer, ConsumerPerformance and
-            others.
-
-    Raises:
-        RuntimeError: the jars could not be fetched.
+    `tools` adds kafka-tools: the console clients, VerifiableConsumer, ConsumerPerformance and others.
     """
     return f"{fetch(version, tools=tools)}/*"
 
 
 def fetch(version: str, *, tools: bool = False) -> Path:
-    """Return the folder of a release's jars.
-
-    Raises:
-        RuntimeError: the jars could not be fetched. The message gives the errors and a remedy.
-    """
+    """Return the folder of a release's jars."""
     return fetch_as(f"{version}-tools" if tools else version, coordinates(version, tools=tools))
 
 
 def fetch_as(name: str, wanted: Sequence[str]) -> Path:
     """Return the folder of artifacts and their dependencies. Concurrent processes download them only once.
 
-    Args:
-        name: the name of the folder.
-        wanted: the artifacts, each as `group:artifact:version`.
-
-    Raises:
-        RuntimeError: the jars could not be fetched. The message gives the errors and a remedy.
+    Artifacts are named as `group:artifact:version`.
     """
     folder = cache_folder() / name
     if folder.is_dir():
@@ -131,12 +116,7 @@ def _remedy(folder: Path, wanted: Sequence[str], complaints: Sequence[str]) -> s
 
 
 def _with_maven(wanted: Sequence[str], into: Path) -> None:
-    """Download with `mvn dependency:copy-dependencies`, from a POM that names only these artifacts.
-
-    Raises:
-        RuntimeError: Maven failed. The message has the end of its output.
-        subprocess.TimeoutExpired: Maven took more than 15 minutes.
-    """
+    """Download with `mvn dependency:copy-dependencies`, from a POM that names only these artifacts."""
     pom = into.with_name("pom.xml")
     pom.write_text(_pom(wanted))
     command = ["mvn", "-q", "-B", "-f", str(pom), "dependency:copy-dependencies"]
@@ -162,10 +142,6 @@ def _with_jgo(wanted: Sequence[str], into: Path) -> None:
     """Download with jgo, in Python.
 
     jgo's store is temporary, because jgo would use an incomplete file that an earlier run left there.
-
-    Raises:
-        RuntimeError: jgo is not installed, or an artifact does not exist.
-        OSError: the network failed.
     """
     try:
         from jgo.maven import MavenContext  # noqa: PLC0415 - only needed if jars are missing

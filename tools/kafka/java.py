@@ -21,10 +21,6 @@ def java() -> Path:
     """Return the Java program that FETCHGATE_JAVA names, or else the one in the wheel.
 
     PATH and JAVA_HOME are ignored.
-
-    Raises:
-        RuntimeError: there is no Java, or FETCHGATE_JAVA names one that is too old. The message says what to
-            do.
     """
     if named := os.environ.get("FETCHGATE_JAVA"):
         if _feature(version_of(Path(named))) < OLDEST:
@@ -44,8 +40,7 @@ def java() -> Path:
 def java_home(scratch: Path) -> Path:
     """Make a JAVA_HOME folder with the same Java runtime, for programs such as Spark.
 
-    Args:
-        scratch: an empty folder in which the JAVA_HOME is made.
+    `scratch` is an empty folder in which it is made.
     """
     return shimmed(java(), scratch)
 

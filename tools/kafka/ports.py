@@ -18,11 +18,7 @@ because a caller binds them later. The first row is at a random place, for proce
 
 
 def free_ports(count: int = 1) -> int:
-    """Return the first of `count` ports in a row on which nobody listens.
-
-    Raises:
-        RuntimeError: there is no such row.
-    """
+    """Return the first of `count` ports in a row on which nobody listens."""
     global _next  # noqa: PLW0603 - the rows of a process follow each other
     with _lock:
         first = random.randrange(LOWEST, HIGHEST) if _next is None else max(_next, LOWEST)  # noqa: S311 - not a secret

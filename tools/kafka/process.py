@@ -17,12 +17,7 @@ TAIL = 40
 class JavaProcess:
     """A Java program in its own process, which runs until `end`.
 
-    Args:
-        class_path: the class path for `java -cp`.
-        arguments: main class and its arguments.
-        log: the file to which stdout and stderr are appended.
-        heap: the maximum heap size, as for -Xmx.
-        options: more options for the JVM.
+    `arguments` are the main class and its arguments. stdout and stderr are appended to `log`.
     """
 
     def __init__(

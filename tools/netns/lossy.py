@@ -22,16 +22,8 @@ _MTU: Final = 65_536
 class LossyLink:
     """A link between two namespaces. `with` starts and ends it.
 
-    Args:
-        near: the namespace of one end.
-        far: the namespace of the other end.
-        name: the name of the network device, in both namespaces.
-        addresses: the addresses of both ends, with their prefix length.
-        delay: the delay in each direction, in seconds.
-        loss: the share of packets that are lost, in each direction; with 1.0 the link is cut.
-        seed: the seed for the random choice of lost packets.
-
-    `delay` and `loss` may be changed at any time. The change applies to packets that arrive later.
+    `delay` and `loss` may be changed at any time. The change applies to packets that arrive later. `delay` is
+    in seconds, for each direction. `loss` is the share of packets that are lost; with 1.0 the link is cut.
     """
 
     def __init__(

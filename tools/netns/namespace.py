@@ -20,8 +20,7 @@ _libc: Final = ctypes.CDLL(None, use_errno=True)
 class Namespace:
     """A network namespace with its own working loopback interface. It is removed at the end of `with`.
 
-    Raises:
-        OSError: this process has no permission to create a namespace (CAP_SYS_ADMIN).
+    It needs the right to create a namespace (CAP_SYS_ADMIN), else OSError is raised.
     """
 
     def __init__(self) -> None:
@@ -55,11 +54,7 @@ class Namespace:
             yield
 
     def run(self, *command: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        """Run a program in the namespace.
-
-        Raises:
-            RuntimeError: the program failed. The message has its output.
-        """
+        """Run a program in the namespace."""
         with self.inside():
             done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
         if check and done.returncode:
@@ -74,12 +69,8 @@ class Namespace:
 def veth(near: Namespace, far: Namespace, name: str, addresses: Sequence[tuple[str, str]]) -> None:
     """Connect two namespaces with a pair of devices. Both devices have the same name.
 
-    Args:
-        near: the first namespace.
-        far: the second namespace.
-        name: the name of the devices.
-        addresses: pairs of addresses with a prefix length, for example ``10.0.0.1/24``. The first address of
-            a pair is for the device in `near`, the second for the device in `far`.
+    `addresses` are pairs with a prefix length, such as ``10.0.0.1/24``: the first is for the device in
+    `near`.
     """
     near.run("ip", "link", "add", name, "type", "veth", "peer", "name", name, "netns", far.path)
     for side, place in enumerate((near, far)):

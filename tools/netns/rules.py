@@ -17,12 +17,8 @@ SCRIPT: Final = str(Path(__file__).parents[1] / "deploy" / "transparent.sh")
 def rules(place: Namespace, mode: str, *, ports: str, to: int, user: int) -> Iterator[None]:
     """Add the rules that redirect connections to brokers. Remove them at the end of the `with` block.
 
-    Args:
-        place: the namespace of the clients.
-        mode: ``redirect`` or ``tproxy``.
-        ports: the ports of the brokers, in the format of the script.
-        to: the port of the gateway.
-        user: the id of the gateway's user, whose connections are not redirected.
+    `mode` is ``redirect`` or ``tproxy``. Connections of `user`, the id of the gateway's user, are not
+    redirected.
     """
     place.run(SCRIPT, "up", "--mode", mode, "--ports", ports, "--to", str(to), "--user", str(user))
     try:

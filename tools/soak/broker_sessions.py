@@ -15,11 +15,7 @@ _SECONDS: Final = 60.0
 
 
 def broker_sessions(broker: Broker) -> int:
-    """Return the number of fetch sessions of a broker, including those of its followers.
-
-    Raises:
-        RuntimeError: JMX did not report the number.
-    """
+    """Return the number of fetch sessions of a broker, including those of its followers."""
     jcmd = [str(Path(java()).parent / "jcmd"), str(broker.pid)]
     _run([*jcmd, "ManagementAgent.start_local"])
     found = re.search(r"URL\s*: (\S+)", _run([*jcmd, "ManagementAgent.status"]))

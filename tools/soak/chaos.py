@@ -139,9 +139,7 @@ def missing(produced: ProducedRecords, log: RecordLog, reader: SoakConsumer) -> 
 def begins_late(lost: list[tuple[RecordPlace, int]], received: RecordLog) -> bool:
     """Whether all lost records are the beginnings of partitions of topics that were made again.
 
-    Args:
-        lost: places and offsets, in order.
-        received: the records that the consumer received.
+    `lost` is in order.
     """
     first = {place: offset for place, offset, _ in reversed(list(received.items()))}
     return all(place.generation and offset < first.get(place, offset + 1) for place, offset in lost)
@@ -151,11 +149,8 @@ def reads_on(lost: list[tuple[RecordPlace, int]], received: RecordLog) -> bool:
     """Whether a consumer continued in a topic that was made again, from its offset in the old one.
 
     A fetch that names topics without ids can't tell the two apart (KIP-516). The broker only refuses such an
-    offset while the new partition is shorter. A consumer without a fetch in that time does not notice.
-
-    Args:
-        lost: places and offsets, in order.
-        received: the records that the consumer received.
+    offset while the new partition is shorter. A consumer without a fetch in that time does not notice. `lost`
+    is in order.
     """
     first = {place: offset for place, offset, _ in reversed(list(received.items()))}
     last = {place: offset for place, offset, _ in received.items()}
@@ -170,11 +165,8 @@ def reads_on(lost: list[tuple[RecordPlace, int]], received: RecordLog) -> bool:
 def soak(seconds: float, seed: int, say: Say, only: frozenset[str] = frozenset()) -> SoakOutcome:
     """Run for some seconds, and until each kind of disturbance has happened.
 
-    Args:
-        seconds: how long to disturb.
-        seed: of all choices; times differ from run to run nevertheless.
-        say: called with lines about the progress.
-        only: the kinds of disturbances; empty for all.
+    `seed` is that of all choices; times differ from run to run nevertheless. `only` names kinds of
+    disturbances, all if empty.
     """
     for tools in (False, True):  # of the brokers, and of the last look at them
         classpath(LATEST, tools=tools)  # now: nothing can be fetched from the network of this run
@@ -377,10 +369,8 @@ class _SoakRun:
 
         If a connection breaks, its session stays at the broker until the slot is needed, with or without a
         gateway. So all brokers are restarted one after the other. After that there are only sessions of
-        followers, and the gateway has to close all of its own.
-
-        Returns:
-            the number of sessions of followers, by node id.
+        followers, and the gateway has to close all of its own. Return the number of sessions of followers, by
+        node id.
         """
         self._say("restarting the brokers, so that only sessions from now on count ...")
         with self._network.far():
@@ -432,11 +422,7 @@ class _SoakRun:
 
 
 def read_log(bootstrap: str, topics: SoakTopics) -> RecordLog:
-    """Read all records of the topics, from the brokers themselves.
-
-    Raises:
-        RuntimeError: it took too long.
-    """
+    """Read all records of the topics, from the brokers themselves."""
     log = RecordLog()
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "unused", "enable.auto.commit": False})
     try:

@@ -45,16 +45,8 @@ TOPIC_SETTINGS: Final[Settings] = {"min.insync.replicas": 2}
 class Disturbances:
     """The work of two threads: one disturbs brokers and topics, one disturbs the network and the gateway.
 
-    Args:
-        cluster: the brokers.
-        network: the network between gateway and brokers.
-        gateways: the gateway.
-        topics: the two topics.
-        seed: the seed of all random choices.
-        longest: the time limit of a disturbance, in seconds.
-        behind: returns the consumers that have not received all records of the topic with disturbances;
-            `PRODUCERS` if not all records are acknowledged.
-        only: the kinds of disturbances; empty for all kinds.
+    A disturbance takes at most `longest` seconds. `behind` returns the consumers that lack records of the
+    topic with disturbances, or `PRODUCERS` if not all are acknowledged. `only` names kinds, all if empty.
     """
 
     cluster: Cluster
@@ -194,9 +186,7 @@ class Disturbances:
     def _insist(self, change: Callable[[Admin], None], already: int) -> None:
         """Make a change that must not fail. Try again until the time limit.
 
-        Args:
-            change: makes the change.
-            already: the error code that a repeated try gets if an earlier one has succeeded.
+        A repeated try gets the error code `already` if an earlier one has succeeded.
         """
         deadline = time.monotonic() + SETTLE_SECONDS
         while True:

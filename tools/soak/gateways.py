@@ -47,9 +47,7 @@ class Used:
 class Gateways:
     """The present gateway, with its options in a file. `with` starts it and ends it.
 
-    Args:
-        bootstrap: the brokers.
-        near: enters the gateway's namespace.
+    `near` enters the gateway's namespace.
     """
 
     bootstrap: str
@@ -88,11 +86,7 @@ class Gateways:
 
     @property
     def current(self) -> GatewayProcess:
-        """The gateway that runs now.
-
-        Raises:
-            RuntimeError: no gateway was started.
-        """
+        """The gateway that runs now."""
         if self._current is None:
             raise RuntimeError("no gateway was started")
         return self._current

@@ -119,12 +119,7 @@ class Links:
 
 
 class Relays:
-    """A network without namespaces: one relay for each broker, all in one thread.
-
-    Args:
-        nodes: the number of brokers, with the ids from 1 on.
-        make: makes a relay.
-    """
+    """A network without namespaces: one relay for each broker, all in one thread."""
 
     def __init__(self, nodes: int, make: "Callable[[], NetworkRelay] | None" = None) -> None:
         self.relays = {node: (make or NetworkRelay)() for node in range(1, nodes + 1)}

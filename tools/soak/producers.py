@@ -71,16 +71,7 @@ class _ProducerClient(Protocol):
 
 
 class SoakProducer:
-    """One producer in its own thread.
-
-    Args:
-        name: the name of the client library.
-        make: makes a client of the library for a bootstrap address.
-        bootstrap: the gateway's address.
-        topics: the topics to produce to.
-        produced: receives the results.
-        seed: the seed for random sizes and partitions.
-    """
+    """One producer in its own thread. `make` makes a client of the library for a bootstrap address."""
 
     def __init__(
         self,

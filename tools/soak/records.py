@@ -104,8 +104,7 @@ class RecordLog:
     def twice(self) -> dict[int, list[tuple[RecordPlace, int]]]:
         """Return the records that are in the log at several places.
 
-        Returns:
-            For the digest of each such record, the places and offsets where it is.
+        The result has the places and offsets of each by its digest.
         """
         times = Counter(digest for _, _, digest in self.items())
         found: defaultdict[int, list[tuple[RecordPlace, int]]] = defaultdict(list)
@@ -166,14 +165,8 @@ class ProducedRecords:
         """Return the problems in the brokers' log.
 
         A problem is an acknowledged record that is missing, a record that nobody sent, or a record that is in
-        the log more than once.
-
-        Args:
-            log: the log, as read at the end.
-            generations: the number of times that each topic was created again. Records of earlier topics were
-                deleted.
-            written: for a record that is in the log at several offsets, the producer id and sequence number
-                at each of them.
+        the log more than once. Records of earlier `generations` of a topic were deleted. `written` has
+        producer and sequence of records that are in the log at several offsets.
         """
         found = []
         missing = self.acknowledged.missing_from(log)
@@ -200,10 +193,6 @@ def doubled_by_the_producer(
     and resends records that may have been written (its issue 4953). Nothing between client and broker can
     cause this: batches have a checksum, and within one epoch a broker accepts a sequence number only once
     (KIP-98).
-
-    Args:
-        copies: the places and offsets of the record.
-        written: the producer id, epoch and sequence number at these offsets.
     """
     numbers = [(place, written.get((place, offset))) for place, offset in copies]
     known = [(place, number) for place, number in numbers if number is not None and number.producer_id >= 0]

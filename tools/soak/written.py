@@ -33,9 +33,7 @@ def written(
 ) -> dict[tuple[RecordPlace, int], Written]:
     """Return the producer id, epoch and sequence number of records, from the disks of their leaders.
 
-    Args:
-        cluster: the brokers.
-        wanted: the places and offsets, in the newest generation of their topics.
+    The places are those of the newest generation of their topics.
     """
     offsets: dict[RecordPlace, list[int]] = {}
     for place, offset in wanted:

@@ -89,11 +89,8 @@ def judge(
 ) -> Findings:
     """Compare the records of a client with those that were written.
 
-    Args:
-        received: the client's records, as they came.
-        written: the number of each record, by partition and offset.
-        began: when the fault began, in seconds since 1970.
-        ended: when the run ended. The gap of a client that has starved lasts until then.
+    `began` is when the fault began, `ended` when the run did (seconds since 1970): the gap of a starved
+    client lasts until then.
     """
     found = Findings()
     places: dict[int, list[Received]] = defaultdict(list)

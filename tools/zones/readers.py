@@ -106,13 +106,7 @@ class Reader:
 
 
 class Readers:
-    """All clients, which read a topic from its beginning. `with` starts them and ends them.
-
-    Args:
-        programs: the clients' programs, by name.
-        bootstrap: where they connect.
-        topic: the topic.
-    """
+    """All clients, which read a topic from its beginning. `with` starts them and ends them."""
 
     def __init__(self, programs: Mapping[str, Program], bootstrap: str, topic: str) -> None:
         self.all: list[Reader] = []

@@ -13,11 +13,7 @@ from tools.soak.network import CHUNK, STEP_SECONDS, NetworkRelay, Relays, Uncut
 
 
 class Replication(Relays):
-    """A relay before the replication listener of each broker. All relays are in one thread.
-
-    Args:
-        nodes: the number of brokers, with the ids from 1 on.
-    """
+    """A relay before the replication listener of each broker. All relays are in one thread."""
 
     def __init__(self, nodes: int) -> None:
         self._held = 0
@@ -39,9 +35,7 @@ class Replication(Relays):
 class _FetcherRelay(NetworkRelay):
     """A relay that holds back the connections on which one broker fetches.
 
-    Args:
-        nodes: the number of brokers.
-        held: returns the id of this broker, or 0.
+    `held` returns the id of this broker, or 0.
     """
 
     def __init__(self, nodes: int, held: Callable[[], int]) -> None:

@@ -51,13 +51,7 @@ class _Times:
 class ZoneRun:
     """One run of all clients.
 
-    Args:
-        brokers: three brokers.
-        fault: one of `FAULTS`.
-        mode: one of `MODES`.
-        seconds: the length of the steady part.
-        programs: the clients' programs, by name.
-        keep: the folder for the captures and the gateway's log. None to keep nothing.
+    `seconds` is the length of the steady part. Captures and the log of the gateway are kept in `keep`.
     """
 
     brokers: Brokers
@@ -69,11 +63,7 @@ class ZoneRun:
     _times: _Times = field(default_factory=_Times)
 
     def rows(self) -> list[Row]:
-        """Make the run. Return a row for each client.
-
-        Raises:
-            RuntimeError: gateway or brokers failed.
-        """
+        """Make the run. Return a row for each client."""
         topic = f"zones-{self.brokers.release}-{self.fault}-{self.mode}"
         self.brokers.create(topic)
         with ExitStack() as stack:

@@ -75,9 +75,7 @@ def _most(seconds: Iterable[int]) -> int:
 def traffic(folder: Path, nodes: Mapping[int, int | None]) -> dict[str, Traffic]:
     """Read a capture. Return the fetches of each client, by client id.
 
-    Args:
-        folder: of the capture.
-        nodes: the broker of each of the gateway's ports.
+    `nodes` has the broker of each of the gateway's ports.
     """
     found: dict[str, list[Fetched]] = defaultdict(list)
     for exchange in _fetches(folder, frozenset(nodes)):

@@ -18,13 +18,7 @@ _SILENT: Final = 0
 
 
 class Written:
-    """A producer with acks=all that writes to each partition in turn. `with` starts it.
-
-    Args:
-        bootstrap: the addresses of the brokers.
-        topic: the topic.
-        rate: the number of records a second.
-    """
+    """A producer with acks=all that writes to each partition in turn. `with` starts it."""
 
     def __init__(self, bootstrap: str, topic: str, rate: float) -> None:
         self.numbers: dict[tuple[int, int], int] = {}
@@ -51,11 +45,7 @@ class Written:
         self._thread.join()
 
     def stop(self) -> None:
-        """Stop to write. Wait until all records are acknowledged.
-
-        Raises:
-            RuntimeError: some were not acknowledged in time.
-        """
+        """Stop to write. Wait until all records are acknowledged."""
         self._stopped.set()
         self._thread.join()
         if left := self._producer.flush(FLUSH_SECONDS):

@@ -106,13 +106,7 @@ class _ChaosSlot:
 class GroupMembers:
     """The members of one group, and their disturbances.
 
-    Args:
-        name: the name of the group, and of its topic.
-        kind: the kind of members.
-        gateways: the gateways and their broker.
-        folder: the folder for the members' output.
-        seed: the seed of all random choices.
-        done: the counts of the disturbances.
+    `name` is also that of the topic. `done` counts the disturbances.
     """
 
     def __init__(
@@ -176,8 +170,7 @@ class GroupMembers:
     def shares(self, since: float) -> bool:
         """Return whether the members shared a partition since a time: across gateways, if there are several.
 
-        Args:
-            since: the time in seconds, of the monotonic clock.
+        `since` is in seconds, of the monotonic clock.
         """
         found = sharing(
             each
@@ -319,15 +312,8 @@ def chaos(
 ) -> GroupsOutcome:
     """Disturb groups until enough members were killed, and each kind of fault has happened to the gateways.
 
-    Args:
-        kills: the number of members to kill, in all groups together.
-        groups: the number of groups that run at the same time.
-        seed: the seed of all random choices. Times still differ from run to run.
-        say: the function that is called with each line about the progress.
-        folder: the folder for the members' output and the gateways' logs. None for a temporary folder.
-        gateways: the number of gateways. The members of each group are spread over them.
-        members: the number of members of each group. 0 for as many as its kind has.
-        up_seconds: the time between two faults of one gateway in seconds: minimum and maximum.
+    `kills` is the total of all groups. Times differ from run to run in spite of `seed`. `members` is 0 for as
+    many as the kind of a group has.
     """
     with ExitStack() as stack:
         if folder is None:

@@ -47,10 +47,7 @@ Ends = Mapping[str, Mapping[int, int]]
 class GroupGateways:
     """A broker, and gateways before it. `with` starts and ends them.
 
-    Args:
-        count: how many gateways. With 0 the members connect to the broker itself.
-        groups: the names of the cooperative groups.
-        properties: the settings of the broker.
+    If `count` is 0, members connect to the broker itself.
     """
 
     def __init__(self, count: int, groups: Sequence[str], properties: Properties) -> None:
@@ -112,12 +109,7 @@ class CutOff:
 class GatewayFaults:
     """Kills gateways, cuts them off, and restarts all of them one by one. A single gateway is only killed.
 
-    Args:
-        gateways: the gateways.
-        seed: the seed of all random choices.
-        done: receives the counts of the faults.
-        up_seconds: see `UP_SECONDS`.
-        ends: returns the ends of the logs.
+    `ends` returns the ends of the logs. `done` counts the faults.
     """
 
     def __init__(

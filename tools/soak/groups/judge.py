@@ -35,12 +35,7 @@ class GroupsVerdict:
     problems: list[str] = field(default_factory=list)
 
     def wrong(self, what: str, example: str) -> None:
-        """Count a forbidden event. Keep the first examples of each kind.
-
-        Args:
-            what: the kind of the event.
-            example: a description of this event.
-        """
+        """Count a forbidden event. Keep the first examples of each kind."""
         self.counts[what] += 1
         if self.counts[what] <= EXAMPLES:
             self.problems.append(f"{what}: {example}")
@@ -81,12 +76,7 @@ IN_HAND: Final = "in hand of a zombie"
 def judge(log: Log, lives: Sequence[MemberLife], gateway_down: Down, verdict: GroupsVerdict) -> None:
     """Judge what the members of one group did with the records of one topic.
 
-    Args:
-        log: the records of the topic.
-        lives: all processes of members.
-        gateway_down: the time spans in which gateways were down. Only those of a member's own gateway excuse
-            the member.
-        verdict: receives the result.
+    Only the times when a member's own gateway was down excuse the member.
     """
     processed = [
         each for life in lives for each in _processed(life, gateway_down.get(life.gateway, ()), verdict)
@@ -199,9 +189,7 @@ def _of_same(before: _Processed, commit: Did) -> bool:
 def _was_refused(before: _Processed, again_at: int) -> bool:
     """Return whether a member's last commit after a record was refused in a rebalance.
 
-    Args:
-        before: the record, as it was first processed.
-        again_at: when it was processed again, in nanoseconds.
+    `again_at` is when it was processed again, in nanoseconds.
     """
     later = [
         did

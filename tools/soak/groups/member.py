@@ -37,11 +37,7 @@ def tell(kind: str, *words: object) -> None:
 
 
 class SoakMember:
-    """A consumer that processes records one by one.
-
-    Args:
-        given: the command line.
-    """
+    """A consumer that processes records one by one."""
 
     def __init__(self, given: argparse.Namespace) -> None:
         self._topic: str = given.topic

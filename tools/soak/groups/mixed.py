@@ -127,15 +127,7 @@ def programs(libraries: Sequence[str]) -> tuple[list[Program], list[str]]:
 
 
 class MixedGroup:
-    """The members of one group.
-
-    Args:
-        plan: the settings of the run.
-        name: the name of the group.
-        topics: the topics to read.
-        gateways: the gateways and their broker.
-        members: the programs of the members.
-    """
+    """The members of one group."""
 
     def __init__(
         self,

@@ -67,11 +67,8 @@ class SeenVerdict:
 def judge(log: Log, lives: Sequence[SeenLife], down: Down, moved: Sequence[Moved] = ()) -> SeenVerdict:
     """Find the records that were lost, came twice, or came out of order.
 
-    Args:
-        log: the records in the log at the end of the run.
-        lives: all processes of members.
-        down: the times when gateways were down. Only those of a member's own gateway excuse the member.
-        moved: the committed positions over time, for the report of lost records.
+    Only the times when a member's own gateway was down excuse the member. `moved` is for the report of lost
+    records.
     """
     events = sorted(
         ((at, record, key, life) for life in lives for at, record, key in life.did), key=lambda each: each[0]
