@@ -1,6 +1,5 @@
 """The benchmarks count and judge figures correctly. The measured speed itself is not tested."""
 
-import json
 import os
 import re
 import shutil
@@ -24,7 +23,7 @@ from tools import debian
 from tools.bench import __main__ as program
 from tools.bench import bulk, idle, latency, law6, load, many, micro, wire
 from tools.bench.counting import CountedFetches, saved
-from tools.bench.figures import FigureRow, FigureTable, document, markdown, number, show
+from tools.bench.figures import FigureRow, FigureTable, markdown, number, show
 from tools.bench.frames import VERSION, fetch_request, fetch_response, rotated
 from tools.bench.inside import Inside
 from tools.bench.passthrough import address
@@ -39,9 +38,7 @@ TOPIC, OTHER = bytes(15) + b"\1", bytes(15) + b"\2"
 
 
 def row(value: float, limit: float | None = None, *, least: bool = False) -> FigureRow:
-    return FigureRow(
-        name="figure", unit="µs", values={"direct": 2.0, "gateway": value}, limit=limit, least=least
-    )
+    return FigureRow("figure", "µs", {"direct": 2.0, "gateway": value}, limit=limit, least=least)
 
 
 def measuring(table: FigureTable) -> Callable[[BenchStage], list[FigureTable]]:
@@ -52,16 +49,16 @@ class TestFigures:
     def test_what_replay_does_is_judged_as_the_gateway_is(self) -> None:
         values = {"tshark": 50.0, "replay": 130.0}
 
-        assert FigureRow(name="measure", unit="MB/s", values=values, limit=120, least=True).met
-        assert not FigureRow(name="measure", unit="MB/s", values=values, limit=150, least=True).met
+        assert FigureRow("measure", "MB/s", values, limit=120, least=True).met
+        assert not FigureRow("measure", "MB/s", values, limit=150, least=True).met
 
     def test_all_of_our_own_modes_must_keep_a_limit(self) -> None:
         values = {"plain group": 1.0, "one gateway": 1.02, "one each": 1.04}
 
-        assert not FigureRow(name="CPU", unit="times", values=values, limit=1.03).met
-        assert FigureRow(name="CPU", unit="times", values=values, limit=1.04).met
-        assert FigureRow(name="throughput", unit="times", values=values, limit=1.02, least=True).met
-        assert not FigureRow(name="throughput", unit="times", values=values, limit=1.03, least=True).met
+        assert not FigureRow("CPU", "times", values, limit=1.03).met
+        assert FigureRow("CPU", "times", values, limit=1.04).met
+        assert FigureRow("throughput", "times", values, limit=1.02, least=True).met
+        assert not FigureRow("throughput", "times", values, limit=1.03, least=True).met
 
     @pytest.mark.parametrize(
         ("value", "least", "met"),
@@ -77,7 +74,7 @@ class TestFigures:
 
     def test_without_a_limit_or_a_value_nothing_is_judged(self) -> None:
         assert row(1.0).met is None
-        assert FigureRow(name="figure", unit="", values={"Java": 3.0}, limit=1.0).met is None
+        assert FigureRow("figure", "", {"Java": 3.0}, limit=1.0).met is None
 
     @pytest.mark.parametrize(
         ("value", "text"),
@@ -87,15 +84,11 @@ class TestFigures:
         assert number(value) == text
 
     def test_columns_are_the_routes_that_were_measured_in_a_fixed_order(self) -> None:
-        table = FigureTable(
-            part="p", title="t", rows=[row(1.0), FigureRow(name="n", unit="", values={"Java": 1.0})]
-        )
+        table = FigureTable("t", [row(1.0), FigureRow("n", "", {"Java": 1.0})])
         assert table.columns == ["direct", "Java", "gateway"]
 
     def test_markdown_has_every_row_with_target_and_verdict(self) -> None:
-        table = FigureTable(
-            part="p", title="Title", rows=[row(1.0, 1.2), row(3.0, 2.0, least=True)], notes=["Note."]
-        )
+        table = FigureTable("Title", [row(1.0, 1.2), row(3.0, 2.0, least=True)], ["Note."])
         assert markdown([table]).splitlines() == [
             "**Title**",
             "",
@@ -109,7 +102,7 @@ class TestFigures:
 
     def test_the_terminal_shows_a_miss(self) -> None:
         console = Console(width=100, record=True, file=StringIO())
-        show(console, FigureTable(part="p", title="Title", rows=[row(3.0, 1.2)], notes=["Note."]))
+        show(console, FigureTable("Title", [row(3.0, 1.2)], ["Note."]))
         text = console.export_text()
         assert "missed" in text
         assert "Note." in text
@@ -117,30 +110,9 @@ class TestFigures:
     def test_the_terminal_shows_names_in_brackets(self) -> None:
         console = Console(width=100, record=True, file=StringIO())
         extra = replace(row(3.0, 1.2), name="the gateway with [tls]")
-        show(console, FigureTable(part="p", title="The [title]", rows=[extra], notes=["A [note]."]))
+        show(console, FigureTable("The [title]", [extra], ["A [note]."]))
         text = console.export_text()
         assert all(shown in text for shown in ("with [tls]", "The [title]", "A [note]."))
-
-    def test_json_holds_values_limits_and_verdicts(self) -> None:
-        table = FigureTable(part="p", title="Title", rows=[row(1.0, 1.2)], notes=["Note."])
-        told = json.loads(json.dumps(document([table])))
-        assert told == [
-            {
-                "part": "p",
-                "title": "Title",
-                "notes": ["Note."],
-                "rows": [
-                    {
-                        "name": "figure",
-                        "unit": "µs",
-                        "values": {"direct": 2.0, "gateway": 1.0},
-                        "limit": 1.2,
-                        "least": False,
-                        "met": True,
-                    }
-                ],
-            }
-        ]
 
 
 class TestFrames:
@@ -473,15 +445,12 @@ class TestProgram:
     def test_it_prints_and_writes_what_one_part_gave(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        page, data = tmp_path / "page.md", tmp_path / "data.json"
-        table = FigureTable(part="micro", title="Title", rows=[row(3.0, 2.0)])
+        page = tmp_path / "page.md"
+        table = FigureTable("Title", [row(3.0, 2.0)])
         monkeypatch.setitem(program.PARTS, "micro", lambda _: [table])
-        arguments = ["bench", "--only", "micro", "--quick", "--json", str(data), "--markdown", str(page)]
-        monkeypatch.setattr(sys, "argv", arguments)
+        monkeypatch.setattr(sys, "argv", ["bench", "--only", "micro", "--quick", "--markdown", str(page)])
         program.main()
         assert "| figure | µs | 2 | 3 | ≤ 2 | missed |" in page.read_text()
-        told = json.loads(data.read_text())
-        assert (told["seconds"], told["tables"][0]["rows"][0]["met"]) == (program.QUICK_SECONDS, False)
 
     def test_parts_alone_replace_their_tables_in_a_page(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -489,7 +458,7 @@ class TestProgram:
         page = tmp_path / "page.md"
         monkeypatch.setattr(sys, "argv", ["bench", "--only", "micro", "--quick", "--markdown", str(page)])
         for title, value in (("First", 3.0), ("Second", 4.0), ("First", 5.0)):
-            table = FigureTable(part="micro", title=title, rows=[row(value, 9.0)], notes=["a note"])
+            table = FigureTable(title, [row(value, 9.0)], ["a note"])
             monkeypatch.setitem(program.PARTS, "micro", measuring(table))
             program.main()
 
@@ -506,7 +475,7 @@ class TestProgram:
         page.write_text("".join(f"**{title}**\n\nold\n\n" for title in old))
         monkeypatch.setattr(sys, "argv", ["bench", "--only", "micro", "--quick", "--markdown", str(page)])
         new = ("Bulk: 2 MB", "Bulk: 3 MB", "Second")
-        tables = [FigureTable(part="micro", title=title, rows=[row(3.0, 9.0)]) for title in new]
+        tables = [FigureTable(title, [row(3.0, 9.0)]) for title in new]
         monkeypatch.setitem(program.PARTS, "micro", lambda _: tables)
         program.main()
 
@@ -519,7 +488,7 @@ class TestProgram:
     ) -> None:
         page = tmp_path / "page.md"
         page.write_text("# Old\n\nHead.\n\n## In short\n\nWords.\n\n## All figures\n\n**Gone**\n")
-        table = FigureTable(part="micro", title="First", rows=[row(3.0, 9.0)])
+        table = FigureTable("First", [row(3.0, 9.0)])
         monkeypatch.setitem(program.PARTS, "micro", lambda _: [table])
         monkeypatch.setattr(program, "PARTS", {"micro": program.PARTS["micro"]})
         monkeypatch.setattr(sys, "argv", ["bench", "--quick", "--markdown", str(page)])

@@ -9,16 +9,16 @@ from tools.bench.page import page, prose
 
 def figure(value: float, name: str = "fetches: CPU in the floor's") -> FigureRow:
     values = {"direct": 9.0, "floor": 1.0, "haproxy": 1.1, "gateway": value}
-    return FigureRow(name="CPU in the floor's", unit="times", values=values, limit=1.25, figure=name)
+    return FigureRow("CPU in the floor's", "times", values, limit=1.25, figure=name)
 
 
 def table(*rows: FigureRow, part: str = "idle", title: str = "Idle") -> FigureTable:
-    return FigureTable(part=part, title=title, rows=rows)
+    return FigureTable(title, rows)
 
 
 class TestTable:
     def test_it_has_the_marked_rows_of_all_parts_side_by_side(self) -> None:
-        unmarked = FigureRow(name="broker", unit="%", values={"gateway": 3.0})
+        unmarked = FigureRow("broker", "%", {"gateway": 3.0})
         summary = floor.to_floor([table(unmarked, figure(1.2)), table(figure(1.3, "bulk"), part="bulk")])
 
         assert summary.columns == ["floor", "haproxy", "gateway"]
@@ -31,12 +31,12 @@ class TestTable:
     @pytest.mark.parametrize(("least", "shown"), [(False, 1.04), (True, 1.02)])
     def test_of_two_modes_the_worse_one_counts(self, least: bool, shown: float) -> None:
         values = {"plain group": 1.0, "one gateway": 1.02, "one each": 1.04}
-        row = FigureRow(name="CPU", unit="times", values=values, limit=1.03, least=least, figure="sidecars")
+        row = FigureRow("CPU", "times", values, limit=1.03, least=least, figure="sidecars")
 
         assert floor.to_floor([table(row)]).rows[0].values == {"gateway": shown}
 
     def test_its_columns_are_the_same_for_every_part(self) -> None:
-        row = FigureRow(name="CPU", unit="times", values={"one each": 1.1}, figure="sidecars")
+        row = FigureRow("CPU", "times", {"one each": 1.1}, figure="sidecars")
 
         assert floor.to_floor([table(row)]).columns == ["floor", "haproxy", "gateway"]
 

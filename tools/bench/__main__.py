@@ -1,7 +1,6 @@
 """The command line of the benchmarks: `python -m tools.bench [--only NAME ...] [--quick | --long]`."""
 
 import argparse
-import json
 import os
 import platform
 import time
@@ -31,7 +30,7 @@ from tools.bench import (
     wire,
     zones,
 )
-from tools.bench.figures import FigureTable, document, show
+from tools.bench.figures import FigureTable, show
 from tools.bench.page import page
 from tools.bench.stage import BenchStage
 
@@ -81,14 +80,6 @@ def main() -> None:
     missed = [row for table in tables for row in table.rows if row.met is False]
     judged = sum(row.met is not None for table in tables for row in table.rows)
     console.print(f"{judged - len(missed)} of {judged} targets met, on {machine()}.", highlight=False)
-    if options.json:
-        result = {
-            "machine": machine(),
-            "seconds": seconds,
-            "tables": document(tables),
-            "floor": document([summary]),
-        }
-        options.json.write_text(json.dumps(result, indent=1) + "\n")
     if options.markdown:
         before = options.markdown.read_text() if options.markdown.exists() else ""
         body = page(summary, tables, before, options.only)
@@ -122,7 +113,6 @@ def _options() -> argparse.Namespace:
     extent = parser.add_mutually_exclusive_group()
     extent.add_argument("--quick", action="store_true", help="small and short runs")
     extent.add_argument("--long", action="store_true", help="also what takes minutes, such as large captures")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file too")
     parser.add_argument(
         "--markdown",
         type=Path,

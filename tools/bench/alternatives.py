@@ -83,36 +83,20 @@ def table(
     whole = {name: one.total / seconds[name] for name, one in counted.items()}
     others = [name for name in counted if name != DIRECT]
     rows = [
+        FigureRow("fetches", "1/s", {name: one.fetches / seconds[name] for name, one in counted.items()}),
+        FigureRow("bytes without records", "kB/s", {name: each / 1e3 for name, each in listing.items()}),
+        FigureRow("below direct", "%", {name: saved(listing[DIRECT], listing[name]) for name in others}),
         FigureRow(
-            name="fetches",
-            unit="1/s",
-            values={name: one.fetches / seconds[name] for name, one in counted.items()},
+            "records", "kB/s", {name: one.records / seconds[name] / 1e3 for name, one in counted.items()}
         ),
         FigureRow(
-            name="bytes without records",
-            unit="kB/s",
-            values={name: each / 1e3 for name, each in listing.items()},
-        ),
-        FigureRow(
-            name="below direct",
-            unit="%",
-            values={name: saved(listing[DIRECT], listing[name]) for name in others},
-        ),
-        FigureRow(
-            name="records",
-            unit="kB/s",
-            values={name: one.records / seconds[name] / 1e3 for name, one in counted.items()},
-        ),
-        FigureRow(
-            name="below direct, records included",
-            unit="%",
-            values={name: saved(whole[DIRECT], whole[name]) for name in others},
+            "below direct, records included",
+            "%",
+            {name: saved(whole[DIRECT], whole[name]) for name in others},
         ),
         *(
             FigureRow(
-                name=f"produce to consume: {name}",
-                unit="ms",
-                values={route: each[name] for route, each in latencies.items()},
+                f"produce to consume: {name}", "ms", {route: each[name] for route, each in latencies.items()}
             )
             for name in ("p50", "p99")
         ),
@@ -123,9 +107,4 @@ def table(
         f"{MIN_BYTES}: the client's own, 65536, with fetch.wait.max.ms 500. {RAISED}: fetchgate raises it.",
         f"{FEWER}: one of ten consumers, the one with the records. The other nine fetch twice a second.",
     ]
-    return FigureTable(
-        part="alternatives",
-        title="Alternatives: one consumer, other ways to fewer bytes",
-        rows=rows,
-        notes=notes,
-    )
+    return FigureTable("Alternatives: one consumer, other ways to fewer bytes", rows, notes)

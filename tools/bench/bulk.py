@@ -94,32 +94,28 @@ def _table(
 ) -> FigureTable:
     rows = [
         FigureRow(
-            name="CPU of the proxy",
-            unit="s/GB",
-            values=without(medians(rounds, "cpu"), DIRECT),
+            "CPU of the proxy",
+            "s/GB",
+            without(medians(rounds, "cpu"), DIRECT),
             figure="bulk of 1 MB responses: CPU",
         ),
-        FigureRow(name="of it in the kernel", unit="%", values=kernel),
+        FigureRow("of it in the kernel", "%", kernel),
         FigureRow(
-            name="CPU in the floor's",
-            unit="times",
-            values=without(beside(rounds, FLOOR, "cpu"), DIRECT),
+            "CPU in the floor's",
+            "times",
+            without(beside(rounds, FLOOR, "cpu"), DIRECT),
             limit=CPU_LIMIT,
             figure="bulk of 1 MB responses: CPU in the floor's",
         ),
-        FigureRow(name="throughput", unit="MB/s", values=medians(rounds, "pace")),
+        FigureRow("throughput", "MB/s", medians(rounds, "pace")),
         FigureRow(
-            name="throughput in the floor's",
-            unit="times",
-            values=beside(rounds, FLOOR, "pace"),
-            limit=PACE_LIMIT,
-            least=True,
+            "throughput in the floor's", "times", beside(rounds, FLOOR, "pace"), limit=PACE_LIMIT, least=True
         ),
-        FigureRow(name="resident afterwards", unit="MB", values=resident, limit=RESIDENT_LIMIT),
+        FigureRow("resident afterwards", "MB", resident, limit=RESIDENT_LIMIT),
     ]
     title = f"Bulk: {gigabytes:g} GB of 1 KB records, {PARTITIONS} partitions, one confluent-kafka consumer"
     notes = [
         f"Medians of {len(rounds[FLOOR])} rounds; ratios within a round; CPU user and system.",
         "Responses of 1 MB: fetch.max.bytes.",
     ]
-    return FigureTable(part="bulk", title=title, rows=rows, notes=notes)
+    return FigureTable(title, rows, notes)

@@ -102,17 +102,16 @@ def stage_table(by_traffic: Mapping[str, Mapping[str, float]]) -> FigureTable:
         "2,000 and 50,000 connections of the other table, so each connection has as many fetches as there.",
     ]
     return FigureTable(
-        part="replay",
-        title=f"Replay: CPU by stage, captures of {_SIZE // MB} MB",
-        rows=[*rows, FigureRow(name="all stages", unit="s/GB", values=whole)],
-        notes=notes,
+        f"Replay: CPU by stage, captures of {_SIZE // MB} MB",
+        [*rows, FigureRow("all stages", "s/GB", whole)],
+        notes,
     )
 
 
 def _rows(by_traffic: Mapping[str, Mapping[str, float]]) -> Iterator[FigureRow]:
     for part in STAGES:
         values = {name: seconds[part] for name, seconds in by_traffic.items()}
-        yield FigureRow(name=part, unit="s/GB", values=values)
+        yield FigureRow(part, "s/GB", values)
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Makes large captures for benchmarks, fast, with known contents: `python -m tools.bench.captures FILE`.
+"""Makes large captures for benchmarks and tests, fast, with known contents.
 
 Each connection begins like the connection in `captures/librdkafka-100p.pcap`. Then it repeats a real fetch of
 100 partitions. The list of partitions is rotated by one each time, as librdkafka does. In the responses, some
@@ -10,11 +10,9 @@ each rotation, one exchange is built with all headers. numpy copies this exchang
 change into the copies.
 """
 
-import argparse
-import json
 import struct
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import pairwise
 from mmap import mmap
 from pathlib import Path
@@ -462,17 +460,3 @@ def split(data: bytes | mmap, files: int) -> Iterator[bytes]:
     edges = [places[number * len(places) // files] for number in range(files)] + [len(data)]
     for begin, end in pairwise(edges):
         yield data[:24] + data[begin:end]
-
-
-def main() -> None:
-    """Make a capture from the command line."""
-    parser = argparse.ArgumentParser(description="Make a large capture, and print what is in it.")
-    parser.add_argument("file", type=Path)
-    parser.add_argument("--megabytes", type=int, default=1000)
-    parser.add_argument("--skew", type=float, default=0.0)
-    chosen = parser.parse_args()
-    print(json.dumps(asdict(make(chosen.file, chosen.megabytes * 1_000_000, Shape(skew=chosen.skew)))))
-
-
-if __name__ == "__main__":
-    main()

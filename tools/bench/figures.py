@@ -4,8 +4,8 @@ A route is a way from client to broker, such as direct or through the gateway.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Final
 
 from rich.console import Console
 from rich.table import Table as RichTable
@@ -48,7 +48,7 @@ JUDGED: Final = (
 """The columns of fetchgate. The other columns are shown for comparison."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class FigureRow:
     """A row of a table: one figure, with a value for each route."""
 
@@ -56,6 +56,7 @@ class FigureRow:
     unit: str
     values: Mapping[str, float]
     """The value of each route. The keys are some of `COLUMNS`."""
+    _: KW_ONLY
     limit: float | None = None
     """The limit for the values in the `judged` columns."""
     judged: Sequence[str] = JUDGED
@@ -86,11 +87,10 @@ class FigureRow:
         return f"{'≥' if self.least else '≤'} {number(self.limit)}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class FigureTable:
     """The table of one measurement of the benchmarks."""
 
-    part: str
     title: str
     rows: Sequence[FigureRow]
     notes: Sequence[str] = field(default=())
@@ -158,26 +158,3 @@ def markdown(tables: Sequence[FigureTable]) -> str:
 
 def _line(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
-
-
-def document(tables: Sequence[FigureTable]) -> list[dict[str, Any]]:
-    """Return the tables as lists and dicts, for JSON."""
-    return [
-        {
-            "part": table.part,
-            "title": table.title,
-            "notes": list(table.notes),
-            "rows": [
-                {
-                    "name": row.name,
-                    "unit": row.unit,
-                    "values": dict(row.values),
-                    "limit": row.limit,
-                    "least": row.least,
-                    "met": row.met,
-                }
-                for row in table.rows
-            ],
-        }
-        for table in tables
-    ]

@@ -15,13 +15,13 @@ PEERS: Final = (FLOOR, HAPROXY)
 def to_floor(tables: Iterable[FigureTable]) -> FigureTable:
     """Return the comparison: the rows marked for it, each with the values of floor, haproxy and fetchgate."""
     rows = [
-        FigureRow(name=row.figure, unit=row.unit, values=_values(row), limit=row.limit, least=row.least)
+        FigureRow(row.figure, row.unit, _values(row), limit=row.limit, least=row.least)
         for table in tables
         for row in table.rows
         if row.figure
     ]
     notes = ["All three in the same run, in turns."]
-    return FigureTable(part="floor", title=TITLE, rows=rows, notes=notes, always=(*PEERS, GATEWAY))
+    return FigureTable(TITLE, rows, notes, always=(*PEERS, GATEWAY))
 
 
 def _values(row: FigureRow) -> dict[str, float]:

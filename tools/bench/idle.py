@@ -90,25 +90,20 @@ def _window(stage: BenchStage, topic: str, proxy: Proxy | None) -> Spent:
 def _table(spent: Rounds[Spent], fetches: float) -> FigureTable:
     what = f"{PARTITIONS:,} partitions, one with {RATE} records/s"
     rows = [
+        FigureRow("proxy", "% of a core", without(medians(spent, "proxy"), DIRECT), figure=f"{what}: CPU"),
         FigureRow(
-            name="proxy",
-            unit="% of a core",
-            values=without(medians(spent, "proxy"), DIRECT),
-            figure=f"{what}: CPU",
-        ),
-        FigureRow(
-            name="proxy in the floor's",
-            unit="times",
-            values=without(beside(spent, FLOOR, "proxy"), DIRECT),
+            "proxy in the floor's",
+            "times",
+            without(beside(spent, FLOOR, "proxy"), DIRECT),
             limit=CPU_LIMIT,
             figure=f"{what}: CPU in the floor's",
         ),
-        FigureRow(name="broker", unit="% of a core", values=medians(spent, "broker")),
-        FigureRow(name="both", unit="% of a core", values=medians(spent, "both")),
+        FigureRow("broker", "% of a core", medians(spent, "broker")),
+        FigureRow("both", "% of a core", medians(spent, "both")),
         FigureRow(
-            name="both in direct",
-            unit="times",
-            values=without(beside(spent, DIRECT, "both"), DIRECT),
+            "both in direct",
+            "times",
+            without(beside(spent, DIRECT, "both"), DIRECT),
             limit=BOTH_LIMIT,
             figure=f"{what}: CPU with the broker's, in direct",
         ),
@@ -117,4 +112,4 @@ def _table(spent: Rounds[Spent], fetches: float) -> FigureTable:
         f"Medians of {len(spent[FLOOR])} rounds; ratios within a round.",
         f"Some {fetches:.0f} incremental fetches a second. The broker's has the producer's requests.",
     ]
-    return FigureTable(part="idle", title=f"Idle: {what}", rows=rows, notes=notes)
+    return FigureTable(f"Idle: {what}", rows, notes)

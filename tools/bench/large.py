@@ -120,4 +120,4 @@ def best(measured: Iterable[MeasuredCapture], file: Path) -> MeasuredCapture:
 def row(name: str, unit: str, value: float, *, tshark: float | None = None, **more: Any) -> FigureRow:
     """Return a row with a value of replay, and with one of tshark if there is any."""
     values = {REPLAY: value} if tshark is None else {TSHARK: tshark, REPLAY: value}
-    return FigureRow(name=name, unit=unit, values=values, **more)
+    return FigureRow(name, unit, values, **more)

@@ -113,39 +113,36 @@ def _table(
 ) -> FigureTable:
     what = f"{rate:,} records/s, producer and consumer"
     rows = [
-        FigureRow(name="p50", unit="ms", values=medians(rounds, "p50")),
+        FigureRow("p50", "ms", medians(rounds, "p50")),
         FigureRow(
-            name="added to p50",
-            unit="ms",
-            values=without(beyond(rounds, DIRECT, "p50"), DIRECT),
+            "added to p50",
+            "ms",
+            without(beyond(rounds, DIRECT, "p50"), DIRECT),
             figure=f"{what}: added to p50",
         ),
         FigureRow(
-            name="p50 above the floor's",
-            unit="ms",
-            values=without(beyond(rounds, FLOOR, "p50"), DIRECT),
+            "p50 above the floor's",
+            "ms",
+            without(beyond(rounds, FLOOR, "p50"), DIRECT),
             limit=ADDED_LIMIT,
             figure=f"{what}: p50 above the floor's",
         ),
         FigureRow(
-            name="CPU of the proxy",
-            unit="% of a core",
-            values=without(medians(rounds, "cpu"), DIRECT),
-            figure=f"{what}: CPU",
+            "CPU of the proxy", "% of a core", without(medians(rounds, "cpu"), DIRECT), figure=f"{what}: CPU"
         ),
-        FigureRow(name="of it in the kernel", unit="%", values=kernel),
+        FigureRow("of it in the kernel", "%", kernel),
         FigureRow(
-            name="CPU in the floor's",
-            unit="times",
-            values=without(beside(rounds, FLOOR, "cpu"), DIRECT),
+            "CPU in the floor's",
+            "times",
+            without(beside(rounds, FLOOR, "cpu"), DIRECT),
             limit=CPU_LIMIT if rate == CPU_RATE else None,
             figure=f"{what}: CPU in the floor's",
         ),
-        FigureRow(name="p99", unit="ms", values=medians(rounds, "p99"), figure=f"{what}: p99"),
+        FigureRow("p99", "ms", medians(rounds, "p99"), figure=f"{what}: p99"),
         FigureRow(
-            name="p99 in the floor's",
-            unit="times",
-            values=beside(rounds, FLOOR, "p99"),
+            "p99 in the floor's",
+            "times",
+            beside(rounds, FLOOR, "p99"),
             limit=P99_LIMIT,
             figure=f"{what}: p99 in the floor's",
         ),
@@ -156,4 +153,4 @@ def _table(
         "Producer and consumer both connect through the proxy; acks=all, linger 0.",
     ]
     title = f"Latency: {rate:,} records/s of {BYTES} bytes, produce to consume"
-    return FigureTable(part="latency", title=title, rows=rows, notes=notes)
+    return FigureTable(title, rows, notes)

@@ -65,7 +65,7 @@ def run(stage: BenchStage) -> list[FigureTable]:
         f"Direct: what the same gateway exchanged with the client. Sessions requested in all: {made}.",
         "Worst: of all stretches of that length, in steps of one second.",
     ]
-    return [FigureTable(part="law6", title="Never dearer than the wire", rows=rows, notes=notes)]
+    return [FigureTable("Never dearer than the wire", rows, notes)]
 
 
 def _note_second(running: Sequence[Running]) -> None:
@@ -108,18 +108,13 @@ def _start(stage: BenchStage, stack: ExitStack) -> list[Running]:
 def _rows(workload: Running) -> list[FigureRow]:
     direct, through = workload.samples[-1]
     rows = [
-        FigureRow(
-            name=workload.name,
-            unit="kB",
-            values={"direct": direct / 1e3, GATEWAY: through / 1e3},
-            limit=direct / 1e3,
-        )
+        FigureRow(workload.name, "kB", {"direct": direct / 1e3, GATEWAY: through / 1e3}, limit=direct / 1e3)
     ]
     for width in (NARROW, WIDE):
         if len(workload.samples) > width:
             worst = 100 * dearest(workload.samples, width)
             values = {GATEWAY: worst}
-            rows.append(FigureRow(name=f"worst {width} s", unit="% of direct", values=values, limit=100))
+            rows.append(FigureRow(f"worst {width} s", "% of direct", values, limit=100))
     return rows
 
 

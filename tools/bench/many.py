@@ -79,14 +79,14 @@ def _window(proxy: Proxy, load: Load, seconds: float) -> ManyWindow:
 def _table(rounds: Rounds[ManyWindow], kernel: Mapping[str, float], seconds: float) -> FigureTable:
     what = f"{CONNECTIONS} connections of one partition"
     rows = [
-        FigureRow(name="fetches", unit="1/s", values=medians(rounds, "fetches")),
-        FigureRow(name="CPU", unit="% of a core", values=medians(rounds, "core"), figure=f"{what}: CPU"),
-        FigureRow(name="CPU", unit="µs a fetch", values=medians(rounds, "cpu")),
-        FigureRow(name="of it in the kernel", unit="%", values=kernel),
+        FigureRow("fetches", "1/s", medians(rounds, "fetches")),
+        FigureRow("CPU", "% of a core", medians(rounds, "core"), figure=f"{what}: CPU"),
+        FigureRow("CPU", "µs a fetch", medians(rounds, "cpu")),
+        FigureRow("of it in the kernel", "%", kernel),
         FigureRow(
-            name="CPU of a fetch in the floor's",
-            unit="times",
-            values=beside(rounds, FLOOR, "cpu"),
+            "CPU of a fetch in the floor's",
+            "times",
+            beside(rounds, FLOOR, "cpu"),
             limit=CPU_LIMIT,
             figure=f"{what}: CPU in the floor's",
         ),
@@ -95,4 +95,4 @@ def _table(rounds: Rounds[ManyWindow], kernel: Mapping[str, float], seconds: flo
         f"Medians of {len(rounds[FLOOR])} rounds of windows of {seconds:g} s; ratios within a round.",
         f"A real broker, which answers after max_wait_ms, {WAIT_MS}; for each proxy one process of clients.",
     ]
-    return FigureTable(part="connections", title=what, rows=rows, notes=notes)
+    return FigureTable(what, rows, notes)

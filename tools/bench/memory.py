@@ -57,27 +57,22 @@ def run(stage: BenchStage) -> list[FigureTable]:
         stage.report(f"memory: growth in {FLAT * stage.seconds:.0f} s ...")
         grown = _growth(stage, proxies[GATEWAY], topic_id)
     resident = [
-        FigureRow(name="an idle sidecar", unit="MB", values=start, limit=SIDECAR_LIMIT),
+        FigureRow("an idle sidecar", "MB", start, limit=SIDECAR_LIMIT),
         FigureRow(
-            name="a sidecar with one client",
-            unit="MB",
-            values={name: resident for name, (resident, _) in one.items()},
+            "a sidecar with one client",
+            "MB",
+            {name: resident for name, (resident, _) in one.items()},
             limit=SIDECAR_LIMIT,
         ),
         FigureRow(
-            name="of it, without the code of libraries",
-            unit="MB",
-            values={name: own for name, (_, own) in one.items()},
+            "of it, without the code of libraries", "MB", {name: own for name, (_, own) in one.items()}
         ),
-        FigureRow(name="one client, after drains", unit="MB", values=after, limit=RESIDENT_LIMIT),
-        FigureRow(name="an idle connection", unit="KB", values=idle, limit=CONNECTION_LIMIT),
+        FigureRow("one client, after drains", "MB", after, limit=RESIDENT_LIMIT),
+        FigureRow("an idle connection", "KB", idle, limit=CONNECTION_LIMIT),
         FigureRow(
-            name="a partition in a session",
-            unit="bytes",
-            values={GATEWAY: partition_bytes(SESSION)},
-            limit=PARTITION_LIMIT,
+            "a partition in a session", "bytes", {GATEWAY: partition_bytes(SESSION)}, limit=PARTITION_LIMIT
         ),
-        FigureRow(name="growth under traffic", unit="MB", values={GATEWAY: grown}, limit=GROWTH_LIMIT),
+        FigureRow("growth under traffic", "MB", {GATEWAY: grown}, limit=GROWTH_LIMIT),
     ]
     notes = [
         f"One client: confluent-kafka with {SIDECAR} partitions, 50 records a second. The code of libraries",
@@ -85,7 +80,7 @@ def run(stage: BenchStage) -> list[FigureTable]:
         f"Idle: of {IDLE}, each with one to the broker. Partition: of {SESSION:,}, by tracemalloc.",
         f"Growth: the last two thirds of {FLAT * stage.seconds:.0f} s; see --seconds for a longer watch.",
     ]
-    return [FigureTable(part="memory", title="Resident memory", rows=resident, notes=notes)]
+    return [FigureTable("Resident memory", resident, notes)]
 
 
 def _with_one_client(stage: BenchStage, proxy: Proxy) -> tuple[float, float]:

@@ -56,15 +56,13 @@ def run(stage: BenchStage) -> list[FigureTable]:
             fitting = min(rounds, ENTRIES // (topics * partitions))
             took = exchange(fetches(topics, partitions, busy=busy), rounds=fitting)
             label = f"{name}, records in one" if busy else name
-            rows.append(
-                FigureRow(name=label, unit="µs", values={GATEWAY: took}, limit=None if busy else limit)
-            )
+            rows.append(FigureRow(label, "µs", {GATEWAY: took}, limit=None if busy else limit))
     notes = [
         "Medians; the list rotated by one on every fetch, Fetch v16, response without records unless said.",
         "From the read of a socket to the write to the other one, without the event loop and the kernel.",
     ]
     title = "One fetch inside the gateway, request and response"
-    return [FigureTable(part="micro", title=title, rows=rows, notes=notes), _cold(stage)]
+    return [FigureTable(title, rows, notes), _cold(stage)]
 
 
 def _cold(stage: BenchStage) -> FigureTable:
@@ -73,9 +71,9 @@ def _cold(stage: BenchStage) -> FigureTable:
     first = next(iter(COLD))
     rows = [
         FigureRow(
-            name=name,
-            unit="µs",
-            values={
+            name,
+            "µs",
+            {
                 FLOOR: exchange(traffic, rounds=rounds, cold=True, gateway=False),
                 GATEWAY: exchange(traffic, rounds=rounds, cold=True),
             },
@@ -89,7 +87,7 @@ def _cold(stage: BenchStage) -> FigureTable:
         "The floor's is its own Python code. haproxy has none that could be measured in this way.",
     ]
     title = "One cold exchange inside the gateway, request and response"
-    return FigureTable(part="micro", title=title, rows=rows, notes=notes)
+    return FigureTable(title, rows, notes)
 
 
 def exchange(traffic: Traffic, *, rounds: int, cold: bool = False, gateway: bool = True) -> float:

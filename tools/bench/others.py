@@ -216,9 +216,7 @@ def _table(
     ]
     every = "The bystander sends a heartbeat every 10 ms to a real broker."
     notes = [f"Medians of {len(pairs)} rounds; memory: the first. {every}"]
-    return FigureTable(
-        part="others", title=f"One against the others: {nuisance.name}", rows=rows, notes=notes
-    )
+    return FigureTable(f"One against the others: {nuisance.name}", rows, notes)
 
 
 def _apart(beside: Sequence[BystanderWindow]) -> list[float]:
@@ -231,4 +229,4 @@ def _apart(beside: Sequence[BystanderWindow]) -> list[float]:
 
 
 def _row(name: str, unit: str, value: float, limit: float | None = None) -> FigureRow:
-    return FigureRow(name=name, unit=unit, values={GATEWAY: value}, limit=limit)
+    return FigureRow(name, unit, {GATEWAY: value}, limit=limit)

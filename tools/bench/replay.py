@@ -75,7 +75,7 @@ def _large(stage: BenchStage, captures: LargeCaptures) -> list[FigureTable]:
         *_tshark_notes(tshark),
     ]
     title = f"Replay: captures of {size // MB:,} MB, {CORES} cores"
-    table = FigureTable(part="replay", title=title, rows=rows, notes=notes)
+    table = FigureTable(title, rows, notes)
     return [table, by_stage.measure(stage, captures)]
 
 
@@ -231,4 +231,4 @@ def _cold(stage: BenchStage, folder: Path) -> FigureTable:
         "Spark's own: until its session is up.",
     ]
     title = f"Replay: a capture of {_SMALL // MB} MB, from a cold start"
-    return FigureTable(part="replay", title=title, rows=rows, notes=notes)
+    return FigureTable(title, rows, notes)

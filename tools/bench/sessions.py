@@ -50,26 +50,21 @@ def run(stage: BenchStage) -> list[FigureTable]:
         name = (
             f"{partitions:,} partitions" if topics == 1 else f"{topics:,} topics of {partitions:,} partitions"
         )
-        rows.append(FigureRow(name=f"unchanged fetch of {name}", unit="µs", values=values, limit=limit))
+        rows.append(FigureRow(f"unchanged fetch of {name}", "µs", values, limit=limit))
     sessions = QUICK_SESSIONS if stage.quick else SESSIONS
     stage.report(f"sessions: {sessions:,} in memory ...")
     rows += [
         FigureRow(
-            name="a partition in a session",
-            unit="bytes",
-            values={GATEWAY: partition_bytes(sessions)},
-            limit=BYTES_LIMIT,
+            "a partition in a session", "bytes", {GATEWAY: partition_bytes(sessions)}, limit=BYTES_LIMIT
         ),
-        FigureRow(
-            name="an eviction", unit="µs", values={GATEWAY: eviction(sessions) * 1e6}, limit=EVICTION_LIMIT
-        ),
+        FigureRow("an eviction", "µs", {GATEWAY: eviction(sessions) * 1e6}, limit=EVICTION_LIMIT),
     ]
     notes = [
         f"Medians, Fetch v{VERSION}. Direct: a broker's CPU for such a fetch, with sockets and reads in it.",
         f"Bytes: {sessions:,} idle sessions of {PARTITIONS} partitions, by tracemalloc.",
         f"Eviction: a newcomer of {PARTITIONS + 1} partitions, when all slots are taken.",
     ]
-    return [FigureTable(part="sessions", title="Sessions toward clients", rows=rows, notes=notes)]
+    return [FigureTable("Sessions toward clients", rows, notes)]
 
 
 def listed(topics: int, partitions: int) -> Topics:

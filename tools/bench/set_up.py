@@ -51,7 +51,7 @@ def run(stage: BenchStage) -> list[FigureTable]:
         "`pip install` into a new virtual environment, whose own packages are not counted; nothing cached.",
         "The file has the packages for each Python that can run it.",
     ]
-    return [*tables, FigureTable(part="setup", title="Set-up: what is installed", rows=rows, notes=notes)]
+    return [*tables, FigureTable("Set-up: what is installed", rows, notes)]
 
 
 def _demo(clone: Path, maven: Path) -> FigureTable:
@@ -71,7 +71,7 @@ def _demo(clone: Path, maven: Path) -> FigureTable:
         + ", and Kafka's jars "
         f"{parts['.cache']:.0f} MB.",
     ]
-    return FigureTable(part="setup", title="Set-up: make demo from a clean clone", rows=rows, notes=notes)
+    return FigureTable("Set-up: make demo from a clean clone", rows, notes)
 
 
 def _extras(stage: BenchStage, clone: Path, folder: Path) -> Iterator[FigureRow]:
@@ -147,4 +147,4 @@ def _packages(venv: Path) -> Iterator[tuple[float, str]]:
 
 
 def _row(name: str, unit: str, value: float, limit: float | None = None) -> FigureRow:
-    return FigureRow(name=name, unit=unit, values={INSTALLED: value}, limit=limit)
+    return FigureRow(name, unit, {INSTALLED: value}, limit=limit)

@@ -268,19 +268,19 @@ def table(found: Windows, *, seconds: float, rounds: int) -> FigureTable:
     for name, unit, what in _FIGURES:
         for size, of in found.items():
             values = {kind: median(map(what, each)) for kind, each in of.items()}
-            rows.append(FigureRow(name=_named(size, name), unit=unit, values=values))
+            rows.append(FigureRow(_named(size, name), unit, values))
     rows[len(found) : len(found)] = [_nearly(size, of) for size, of in found.items() if ONE_EACH in of]
     for name, wrong in _WRONG:
         for size, of in found.items():
             worst = {kind: max(map(wrong, windows)) for kind, windows in of.items()}
-            rows.append(FigureRow(name=_named(size, name), unit="records", values=worst, limit=0))
+            rows.append(FigureRow(_named(size, name), "records", worst, limit=0))
     for name, unit, of_kill, limit in _OF_A_KILL:
         for size, of in found.items():
             kills = {kind: [each.kill for each in windows if each.kill] for kind, windows in of.items()}
             worst_kill = {kind: max(map(of_kill, each)) for kind, each in kills.items() if each}
             if worst_kill:
                 named = _named(size, f"a kill: {name}")
-                rows.append(FigureRow(name=named, unit=unit, values=worst_kill, limit=limit))
+                rows.append(FigureRow(named, unit, worst_kill, limit=limit))
     notes = [
         f"Medians of {rounds} rounds of {seconds:g} s; of a kill, and where the target is 0, the worst.",
         f"{RATE:,} records/s of {BYTES} bytes for each member, {KEYS:,} keys, {WORK_MS} ms of work.",
@@ -289,16 +289,12 @@ def table(found: Windows, *, seconds: float, rounds: int) -> FigureTable:
         "Requests and bytes are counted between the gateways (or members) and the broker.",
         "The last member joins a group at work. A broker misses a killed member after 6 s.",
     ]
-    return FigureTable(
-        part="sidecars", title="A gateway beside each member, or one for all", rows=rows, notes=notes
-    )
+    return FigureTable("A gateway beside each member, or one for all", rows, notes)
 
 
 def _nearly(size: int, of: Mapping[str, Sequence[GroupWindow]]) -> FigureRow:
     values = {ONE_EACH: beside(of, ONE_FOR_ALL, "rate")[ONE_EACH]}
-    return FigureRow(
-        name=_named(size, "beside one gateway"), unit="times", values=values, limit=NEARLY, least=True
-    )
+    return FigureRow(_named(size, "beside one gateway"), "times", values, limit=NEARLY, least=True)
 
 
 def _named(size: int, name: str) -> str:

@@ -93,15 +93,13 @@ def _proxies(
 
 def _table(rounds: Rounds[Drained], gigabytes: float) -> FigureTable:
     rows = [
-        FigureRow(name="CPU of the proxy", unit="s/GB", values=medians(rounds, "cpu")),
-        FigureRow(
-            name="CPU in haproxy's", unit="times", values=beside(rounds, HAPROXY, "cpu"), limit=CPU_LIMIT
-        ),
-        FigureRow(name="throughput", unit="MB/s", values=medians(rounds, "pace")),
+        FigureRow("CPU of the proxy", "s/GB", medians(rounds, "cpu")),
+        FigureRow("CPU in haproxy's", "times", beside(rounds, HAPROXY, "cpu"), limit=CPU_LIMIT),
+        FigureRow("throughput", "MB/s", medians(rounds, "pace")),
     ]
     title = f"TLS toward the broker: {gigabytes:g} GB of 1 KB records, {PARTITIONS} partitions, one consumer"
     notes = [
         f"Medians of {len(rounds[HAPROXY])} rounds; ratios within a round; CPU user and system.",
         "Clients in plain text, TLS 1.3.",
     ]
-    return FigureTable(part="tls", title=title, rows=rows, notes=notes)
+    return FigureTable(title, rows, notes)

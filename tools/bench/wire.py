@@ -151,33 +151,22 @@ def _table(
     others = {name: each for name, each in counted.items() if each is not direct}
     bare = {name: each.bare for name, each in counted.items()}
     rows = [
-        FigureRow(name="fetches", unit="", values={name: each.fetches for name, each in counted.items()}),
+        FigureRow("fetches", "", {name: each.fetches for name, each in counted.items()}),
+        FigureRow("request", "bytes", {name: each.request for name, each in counted.items()}),
+        FigureRow("response", "bytes", {name: each.response for name, each in counted.items()}),
+        FigureRow("both", "bytes", bare, limit=mark.bare if mark is not None and workload.mark else None),
         FigureRow(
-            name="request", unit="bytes", values={name: each.request for name, each in counted.items()}
-        ),
-        FigureRow(
-            name="response", unit="bytes", values={name: each.response for name, each in counted.items()}
-        ),
-        FigureRow(
-            name="both",
-            unit="bytes",
-            values=bare,
-            limit=mark.bare if mark is not None and workload.mark else None,
-        ),
-        FigureRow(
-            name="below direct",
-            unit="%",
-            values={name: saved(direct.bare, each.bare) for name, each in others.items()},
+            "below direct",
+            "%",
+            {name: saved(direct.bare, each.bare) for name, each in others.items()},
             limit=workload.saved,
             least=True,
         ),
+        FigureRow("records", "bytes", {name: each.carried for name, each in counted.items()}),
         FigureRow(
-            name="records", unit="bytes", values={name: each.carried for name, each in counted.items()}
-        ),
-        FigureRow(
-            name="records included",
-            unit="%",
-            values={name: saved(direct.whole, each.whole) for name, each in others.items()},
+            "records included",
+            "%",
+            {name: saved(direct.whole, each.whole) for name, each in others.items()},
             limit=workload.saved_all,
             least=True,
         ),
@@ -192,4 +181,4 @@ def _table(
         notes.append(f"Fetches that the gateway passed without a session: {reasons}.")
     if mark is None:
         notes.append("Java: not there, nothing to compare with.")
-    return FigureTable(part="bytes", title=f"Broker's side: {workload.name}", rows=rows, notes=notes)
+    return FigureTable(f"Broker's side: {workload.name}", rows, notes)

@@ -108,21 +108,21 @@ def table(found: Mapping[str, Mapping[str, Crossed]], notes: list[str]) -> Figur
         judged = (WRITTEN, NAMED) if client in FOLLOWERS else (NAMED,)
         rows += [
             FigureRow(
-                name=f"{client}: records from other zones",
-                unit="kB",
-                values={name: each.records / 1e3 for name, each in ways.items()},
+                f"{client}: records from other zones",
+                "kB",
+                {name: each.records / 1e3 for name, each in ways.items()},
                 limit=0,
                 judged=judged,
             ),
             FigureRow(
-                name=f"{client}: records from its zone",
-                unit="kB",
-                values={name: each.own / 1e3 for name, each in ways.items()},
+                f"{client}: records from its zone",
+                "kB",
+                {name: each.own / 1e3 for name, each in ways.items()},
             ),
             FigureRow(
-                name=f"{client}: all bytes with other zones",
-                unit="kB",
-                values={name: each.every / 1e3 for name, each in ways.items()},
+                f"{client}: all bytes with other zones",
+                "kB",
+                {name: each.every / 1e3 for name, each in ways.items()},
             ),
         ]
     told = [
@@ -130,6 +130,4 @@ def table(found: Mapping[str, Mapping[str, Crossed]], notes: list[str]) -> Figur
         "All bytes: also Metadata and the listings of fetches, and bytes before a zone was known.",
         *notes,
     ]
-    return FigureTable(
-        part="zones", title="Zones, bytes that cross: three brokers in three racks", rows=rows, notes=told
-    )
+    return FigureTable("Zones, bytes that cross: three brokers in three racks", rows, told)

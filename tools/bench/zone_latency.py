@@ -91,9 +91,9 @@ def table(found: Mapping[int, Latencies], seconds: float) -> FigureTable:
     """Make the table of all rates."""
     rows = [
         FigureRow(
-            name=f"{rate:,} records/s, {what}: {label}",
-            unit="ms",
-            values={route: each[name] for (of, route), each in figures.items() if of == what},
+            f"{rate:,} records/s, {what}: {label}",
+            "ms",
+            {route: each[name] for (of, route), each in figures.items() if of == what},
         )
         for rate, figures in found.items()
         for what in READS
@@ -106,4 +106,4 @@ def table(found: Mapping[int, Latencies], seconds: float) -> FigureTable:
         "replica: direct, the client has a client.rack; by the gateway it has none (--rack-reads client).",
     ]
     title = f"Zones, latency: produce to consume, records of {BYTES} bytes"
-    return FigureTable(part="zones", title=title, rows=rows, notes=notes)
+    return FigureTable(title, rows, notes)
