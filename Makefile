@@ -93,6 +93,8 @@ demo-zones: $(DEMO_ZONES)  ## three brokers in three racks, four clients: the by
 clients: $(STAMP)  ## tests with clients in Java, Go, JavaScript and C
 	$(BIN)/pytest -q -m clients
 
+# All examples: the tests' own default is a quarter, as in make test.
+soak: export PYTEST_ADDOPTS := --hypothesis-profile all
 soak: $(STAMP)  ## fuzzers, an hour of faults, and the tests that take long
 	$(BIN)/python -m pip install -q --disable-pip-version-check --only-binary atheris -e '.[fuzz]' || echo "no atheris for this machine: inputs are mutated seeds"
 	$(BIN)/python -m tools.fuzz $(FUZZ)

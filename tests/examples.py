@@ -31,5 +31,11 @@ def few(values: Iterable[Any], *chosen: Any) -> list[Any]:
     Args:
         values: all cases, for `make test-all`.
         chosen: the cases that `make test` runs, too.
+
+    Raises:
+        ValueError: one of `chosen` is no case, so `make test` would leave it out without a word.
     """
+    values = list(values)
+    if missing := [each for each in chosen if each not in values]:
+        raise ValueError(f"no such cases: {missing}")
     return [each if each in chosen else pytest.param(each, marks=pytest.mark.nightly) for each in values]

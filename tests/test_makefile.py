@@ -1,4 +1,4 @@
-"""The processes of tests share what Python compiles, and a Spark session."""
+"""What `make` runs: with which Python, which tests, and what their processes share."""
 
 import os
 import subprocess
@@ -9,6 +9,7 @@ from typing import Final
 import pytest
 
 from tests.conftest import OneSparkSession
+from tests.integration.conftest import MISSING
 
 ROOT = Path(__file__).parents[1]
 
@@ -87,6 +88,12 @@ def test_the_quick_tests_run_with_each_other_python_that_works(tmp_path: Path) -
         str(tmp_path / "home/.pyenv/versions/3.12.1/bin/python"),
         "python3.13",
     ]
+
+
+def test_each_line_of_chosen_txt_is_a_test(request: pytest.FixtureRequest) -> None:
+    if MISSING not in request.config.stash:
+        pytest.skip("only a run of all tests can tell")
+    assert not request.config.stash[MISSING]
 
 
 def test_what_shares_a_spark_session_runs_in_one_process_and_any_other_file_in_one_of_its_own() -> None:
