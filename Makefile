@@ -37,9 +37,10 @@ $(DEMO): INSTALLED := --no-compile -e '.[demo]'
 $(DEMO_COOPERATIVE): INSTALLED := --no-compile -e '.[cooperative,demo]'
 $(DEMO_ZONES): INSTALLED := --no-compile -e '.[kafka]'
 
+# pip is the last part of an environment: without it, the environment was interrupted, and is made again.
 $(STAMP) $(DEMOS): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "fetchgate needs Python 3.11 or later; set PYTHON=/path/to/python3"; exit 1; }
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
 	@echo "Installing fetchgate and $(SAID) ..."
 	@$(BIN)/python -m pip install --disable-pip-version-check $(INSTALLED)
 	@touch $@ $(if $(filter $(STAMP),$@),$(DEMOS))

@@ -138,7 +138,6 @@ def test_what_a_killed_run_left_is_not_added_by_the_next_one(spark: SparkSession
     assert not [*table.glob("_temporary*")]
 
 
-@pytest.mark.nightly
 def test_two_runs_at_a_time_do_not_add_to_a_table(spark: SparkSession, table: Path, tmp_path: Path) -> None:
     before = sorted(table.rglob("*"))
     with (
