@@ -42,10 +42,7 @@ def digest_of(image: str) -> str:
 
 
 def renewed(text: str, ask: Callable[[str], str]) -> str:
-    """Return a Containerfile with a digest after the tag of each `FROM`.
-
-    `ask` gets the name of an image, and returns its digest.
-    """
+    """Return a Containerfile with a digest, which `ask` gives, after the tag of each `FROM`."""
     known: dict[str, str] = {}
 
     def pin(match: re.Match[str]) -> str:

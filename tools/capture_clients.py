@@ -42,10 +42,7 @@ STORY: Final = (
 
 
 class RateProducer:
-    """A producer with a constant rate. It writes until the `with` block ends.
-
-    Each record goes to partition 0 of `EVENTS`. One record a second also goes to partition 0 of `ORDERS`.
-    """
+    """Writes until the `with` ends, to partition 0 of `EVENTS`, and once a second of `ORDERS`."""
 
     def __init__(self, bootstrap: str) -> None:
         self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0})

@@ -92,10 +92,7 @@ RECIPES: Final = tuple(
 
 @contextmanager
 def tcpdump(file: Path, ports: Sequence[int]) -> Iterator[str]:
-    """Capture the loopback packets of these ports to a file during the body.
-
-    Yield the command line of tcpdump. It fails if packets were lost.
-    """
+    """Capture the loopback packets of ports. Yield tcpdump's command line. A lost packet is an error."""
     if shutil.which("tcpdump") is None:
         raise RuntimeError("tcpdump is not installed")
     what = "tcp and (" + " or ".join(f"port {port}" for port in ports) + ")"

@@ -40,10 +40,7 @@ class Pair:
 
 
 class Authority:
-    """A certificate authority for tests. `file` is the path of its own certificate.
-
-    Without `usage`, keyUsage is left out, as by many CAs, although RFC 5280, 4.2.1.3 requires it.
-    """
+    """A CA for tests. Without `usage` it has no keyUsage, as many do in spite of RFC 5280, 4.2.1.3."""
 
     def __init__(self, folder: Path, name: str = "ca", *, usage: bool = True) -> None:
         self._folder = folder
@@ -68,11 +65,7 @@ class Authority:
         self.file.write_bytes(self._certificate.public_bytes(Encoding.PEM))
 
     def sign(self, name: str, *hosts: str, days: tuple[float, float] = (-1, 1), passphrase: str = "") -> Pair:
-        """Make a key, and a certificate signed by this CA.
-
-        `days` are start and end of validity, from now. `passphrase` encrypts the key. Without `hosts`, it is
-        for loopback.
-        """
+        """Make a key, encrypted by `passphrase`, and a certificate that is valid for `days` from now."""
         key = ec.generate_private_key(ec.SECP256R1())
         now = datetime.now(UTC)
         certificate = (

@@ -55,16 +55,14 @@ APT::Sandbox::User "root";
 APT::Install-Recommends "no";
 Debug::NoLocking "true";
 """
-"""Settings that apt-get reads after those of the system. They remove the system's hooks, but keep its
-proxies."""
+"""apt-get reads them after the system's: they remove its hooks, and keep its proxies."""
 
 SCRIPT: Final = """#!/bin/sh
 export LD_LIBRARY_PATH={libraries}${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}
 export XDG_DATA_HOME={data}
 exec {program} "$@"
 """
-"""The script for each program. It sets the path to the program's libraries, and a path to downloaded fonts,
-for machines without fonts."""
+"""It sets the path to a program's libraries, and to downloaded fonts for machines without any."""
 
 
 def folder() -> Path:
@@ -73,10 +71,7 @@ def folder() -> Path:
 
 
 def programs() -> Path:
-    """Return the folder of the downloaded programs.
-
-    Callers add it at the end of PATH, so that installed programs are used first.
-    """
+    """Return the folder of downloaded programs. Callers add it at the end of PATH."""
     return folder() / "bin"
 
 
@@ -90,10 +85,7 @@ def lacking(packages: Iterable[str], path: str) -> list[str]:
 
 
 def link_installed(package: str) -> bool:
-    """Find the package's program in the folders of `INSTALLED`, and make a link to it in `programs()`.
-
-    Return False if none of these folders has the program.
-    """
+    """Link the package's program into `programs()` if it is in `INSTALLED`. Return whether it is."""
     found = next(filter(None, (shutil.which(name, path=INSTALLED) for name in PACKAGES[package])), None)
     if found is None:
         return False
@@ -105,10 +97,7 @@ def link_installed(package: str) -> bool:
 
 
 def fetch(packages: Sequence[str], seconds: float = SECONDS) -> dict[str, str]:
-    """Download packages and their dependencies, except the installed ones.
-
-    Return the reason, in one line, for each package that could not be downloaded in `seconds`.
-    """
+    """Download packages with what they need. Return the reason of each that failed, in one line."""
     if not packages:
         return {}
     ends = time.monotonic() + seconds
@@ -177,11 +166,7 @@ class _Apt:
 
 
 def _write_script(program: str) -> None:
-    """Write the script that starts a program from the unpacked packages.
-
-    Raises:
-        FileNotFoundError: the packages have no such program.
-    """
+    """Write the script that starts an unpacked program. FileNotFoundError: there is none."""
     root = folder() / "root"
     # Chromium's own folder comes first: in usr/bin is a script that expects it to be installed.
     places = (f"usr/lib/{program}", "usr/sbin", "usr/bin", "sbin", "bin")

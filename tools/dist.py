@@ -28,10 +28,7 @@ SUMS: Final = "SHA256SUMS"
 
 
 def build(source: Path, into: Path, python: Path, epoch: int) -> dict[str, bytes]:
-    """Build wheel and sdist.
-
-    Return the files by name. `python` has hatchling. All files get the time `epoch`, in seconds since 1970.
-    """
+    """Return wheel and sdist by name, built by `python` (with hatchling) with files of the time `epoch`."""
     environment = {"PATH": os.environ.get("PATH", os.defpath), "SOURCE_DATE_EPOCH": str(epoch), "LC_ALL": "C"}
     command = [str(python), "-I", "-m", "hatchling", "build", "--directory", str(into)]
     _run(command, cwd=source, env=environment)
@@ -44,10 +41,7 @@ def differing(first: dict[str, bytes], second: dict[str, bytes]) -> list[str]:
 
 
 def build_commit(folder: Path, python: Path) -> dict[str, bytes]:
-    """Build wheel, sdist and the file that runs by itself, of the last commit.
-
-    Return the files by name. `python` has the packages that build them (`environment`).
-    """
+    """Return wheel, sdist and the one file of the last commit by name; see `environment`."""
     epoch = _epoch()
     source, into, pex = (folder / name for name in ("source", "dist", "pex"))
     for each in (source, into, pex):
@@ -62,10 +56,7 @@ def build_commit(folder: Path, python: Path) -> dict[str, bytes]:
 
 
 def main() -> int:
-    """Build the last commit twice and compare the builds.
-
-    Write the files and print their names and hashes, if both builds are the same. Return 1 if they differ.
-    """
+    """Build twice, and write the files and print their hashes. Return 1 if the builds differ."""
     commit = _run(["git", "rev-parse", "HEAD"], cwd=ROOT)
     if _run(["git", "status", "--porcelain"], cwd=ROOT):
         print("The last commit is built; changes that are not committed are not in it.", file=sys.stderr)
@@ -102,10 +93,7 @@ def _bill(files: dict[str, bytes], made_at: str) -> dict[str, bytes]:
 
 
 def environment(folder: Path) -> Path:
-    """Create a virtual environment with only the packages that build the files.
-
-    Return the path of its Python.
-    """
+    """Make a virtual environment with the packages that build the files. Return its Python."""
     _run([sys.executable, "-m", "venv", str(folder)], cwd=ROOT)
     python = folder / "bin" / "python"
     options = ["--quiet", "--disable-pip-version-check", "--only-binary", ":all:", "--require-hashes"]

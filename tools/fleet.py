@@ -43,8 +43,7 @@ HEADER: Final = (
 _RESPONSES: Final = 5 / 4
 """The memory of responses and requests in flight, in `--max-inflight-bytes`: docs/users/deploy/running.md."""
 _OTHER: Final = 76_000_000
-"""The other bytes of the sum on that page: the response that is completed at the limit, clients' sessions and
-the leaders of partitions."""
+"""The response completed at the limit, clients' sessions, and the leaders of partitions."""
 _STEP: Final = 32 << 20
 """Reserved memory is rounded up to a multiple of this."""
 _SPARE: Final = 2
@@ -101,10 +100,7 @@ def _millicores(services: int) -> float:
 
 
 def used_bytes(services: int) -> int:
-    """Return the memory that a gateway uses, without responses in flight.
-
-    A gateway that needs more than one core has a worker for each of them, and a supervisor.
-    """
+    """Return a gateway's memory without responses in flight: above one core it has workers."""
     workers = ceil(_SPARE * _millicores(services) / 1_000)
     more = workers if workers > 1 else 0
     return need(_times(services), 1)["memory_bytes"] + more * PROCESS_BYTES

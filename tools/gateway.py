@@ -31,11 +31,7 @@ HIGHEST_NODE = 10
 
 
 class GatewayProcess:
-    """`fetchgate proxy` in front of a bootstrap address. `with` starts it and ends it.
-
-    `environment` is added to that of this process. Unless `ready`, the start waits for /livez instead of
-    /readyz.
-    """
+    """`fetchgate proxy` as a process. Unless `ready`, the start waits for /livez, not /readyz."""
 
     def __init__(
         self,
@@ -69,10 +65,7 @@ class GatewayProcess:
         self.close()
 
     def successor(self) -> Self:
-        """Return a gateway, not started yet, that can take over at the same addresses (--reuse-port).
-
-        Its admin endpoint has another address, since this gateway keeps its own until it ends.
-        """
+        """Return a gateway to take over at the same addresses, but with an admin endpoint of its own."""
         new = copy.copy(self)
         new.admin = f"{self.host}:{free_ports()}"
         new.folder = Path(tempfile.mkdtemp(prefix="fetchgate-"))
@@ -121,10 +114,7 @@ class GatewayProcess:
         raise RuntimeError(f"the gateway did not start (exit code {self._process.poll()}):\n{self.log()}")
 
     def stop(self, *, timeout: float = 60.0) -> int:
-        """Stop the gateway with SIGTERM and return its exit code.
-
-        If it still runs after `timeout` seconds, `subprocess.TimeoutExpired` is raised.
-        """
+        """Stop with SIGTERM and return the exit code. TimeoutExpired: it still ran after `timeout` s."""
         return self._end(signal.SIGTERM, timeout)
 
     def kill(self) -> None:
@@ -156,10 +146,7 @@ class GatewayProcess:
         return sum(one["outstanding_requests"] for one in (state["bootstrap"], *state["brokers"]))
 
     def totals(self, *, timeout: float = 60.0) -> dict[str, Any]:
-        """Return the totals of all connections, after the last connection is closed.
-
-        It fails if some are still open after `timeout` seconds.
-        """
+        """Return the totals when all connections are closed, which takes at most `timeout` seconds."""
         deadline = time.monotonic() + timeout
         while (state := self.state())["connections_open"]:
             if time.monotonic() > deadline:
@@ -171,10 +158,7 @@ class GatewayProcess:
         return totals
 
     def metrics(self) -> dict[str, float]:
-        """Return all values of /metrics, by name and sorted labels.
-
-        For example, a key is `fetchgate_fetches_total{kind="full",side="broker"}`.
-        """
+        """Return /metrics by name and sorted labels: `fetchgate_fetches_total{kind="full",side="broker"}`."""
         found = {}
         for family in text_string_to_metric_families(self._get("/metrics")):
             for sample in family.samples:

@@ -59,10 +59,7 @@ def download() -> None:
 
 
 def main() -> None:
-    """Download helm if it is missing.
-
-    If the download fails, print the reason; the tests can run without helm.
-    """
+    """Download helm if it is missing. Print a failure: the tests can run without helm."""
     if program() is not None:
         return
     try:

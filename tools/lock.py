@@ -19,8 +19,7 @@ from typing import Any, Final
 
 ROOT: Final = Path(__file__).parents[1]
 RUN: Final = ROOT / "tools" / "deploy" / "requirements.txt"
-"""The gateway's requirements at run time, with `--cooperative`. They are installed in the image and listed in
-the SBOM."""
+"""The gateway's requirements at run time, with `--cooperative`, in the image and the SBOM."""
 BUILD: Final = ROOT / "tools" / "deploy" / "requirements-build.txt"
 """The requirements to build a wheel of this repository."""
 PEX: Final = ROOT / "tools" / "deploy" / "requirements-pex.txt"
@@ -48,11 +47,7 @@ class Pinned:
 
 
 def parse(text: str) -> list[Pinned]:
-    """Return the requirements of a file.
-
-    Raises:
-        ValueError: a line is neither a comment nor part of a pinned requirement with hashes.
-    """
+    """Return the requirements of a file. ValueError: a line is not part of a pinned one with hashes."""
     found: list[Pinned] = []
 
     def take(match: re.Match[str]) -> str:
@@ -69,10 +64,7 @@ def parse(text: str) -> list[Pinned]:
 
 
 def renew(file: Path, wanted: list[str]) -> None:
-    """Renew a file.
-
-    `wanted` has requirements in the form of pyproject.toml. If uv is missing or fails, the file is unchanged.
-    """
+    """Renew a file from requirements as in pyproject.toml. If uv fails, it is unchanged."""
     uv = shutil.which(
         "uv", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     )

@@ -34,10 +34,7 @@ def name(version: str, machine: str = platform.machine()) -> str:
 
 
 def requirements(wheel: str, sha256: str, pinned: Collection[Pinned], left_out: Collection[str]) -> str:
-    """Return the requirements of the file, for pip: each with its version and its hashes.
-
-    Packages in `left_out` are not put into the file.
-    """
+    """Return the requirements for pip, with versions and hashes, except those in `left_out`."""
     distribution, version, *_ = wheel.split("-")
     lines = [f"{distribution.replace('_', '-')}=={version} --hash=sha256:{sha256}"]
     for each in pinned:
@@ -49,10 +46,7 @@ def requirements(wheel: str, sha256: str, pinned: Collection[Pinned], left_out: 
 
 
 def build(wheel: Path, scratch: Path, python: Path, epoch: int) -> bytes:
-    """Return the contents of the file.
-
-    `python` has pex. All files get the time `epoch`, in seconds since 1970.
-    """
+    """Return the file, made by `python` (with pex); what is in it has the time `epoch`."""
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     pinned = parse(RUN.read_text())
     left_out = [

@@ -22,10 +22,7 @@ _CLASSIFIER: Final = "License :: OSI Approved :: "
 
 
 def sbom(*, wheel: str, version: str, sha256: str, made_at: str, pinned: Sequence[Pinned]) -> dict[str, Any]:
-    """Return the bill of materials (SBOM). The same arguments give the same document.
-
-    `made_at` is in ISO 8601.
-    """
+    """Return the same SBOM for the same arguments. `made_at` is in ISO 8601."""
     by_name: dict[str, list[str]] = {}
     for each in pinned:
         by_name.setdefault(canonicalize_name(each.name), []).append(_purl(each))

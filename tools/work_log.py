@@ -23,8 +23,7 @@ PARTITION_BIT: Final = 40
 COMMITTED: Final = -1
 """Marks an event in the log: the broker has accepted the member's commit of the entry's `offset`."""
 ASSIGNED: Final = -2
-"""Marks an event in the log: the member now has partitions, or parts of partitions. Their number is in the
-entry's `offset`."""
+"""Marks an event: the member now has `offset` partitions, or parts of them."""
 SUBSCRIBED: Final = -3
 """Marks an event in the log: the member has subscribed, and now begins to join its group."""
 Entries: TypeAlias = npt.NDArray[Any]
@@ -61,10 +60,7 @@ def records(entries: Entries) -> Entries:
 
 
 def last(entries: Entries, kind: int) -> int | None:
-    """Return the `offset` of the last entry of a kind, or None if there is no such entry.
-
-    `kind` is `COMMITTED` or `ASSIGNED`.
-    """
+    """Return the `offset` of the last entry of a kind (`COMMITTED`, `ASSIGNED`), or None."""
     found = entries[entries["key"] == kind]
     return int(found["offset"][-1]) if len(found) else None
 
@@ -76,8 +72,7 @@ class Handled:
     records: int
     """The number of different records that were handled."""
     again: tuple[int, ...]
-    """The offsets of records that were handled more than once. An offset is listed once for each
-    repetition."""
+    """The offsets of records that were handled more than once, one for each repetition."""
     disordered: int
     """The number of records that were first handled after a record with the same key and a higher offset."""
     together: int
@@ -85,11 +80,7 @@ class Handled:
 
 
 def handled(members: Sequence[Entries]) -> Handled:
-    """Count the different records that a group has handled, and the records that it has handled wrongly.
-
-    A record was handled wrongly if it was handled again, after a later record of its key, or at the same time
-    as another record of its key.
-    """
+    """Count the records that a group has handled, and those handled wrongly (`Handled`)."""
     every = np.concatenate([records(each) for each in members])
     every = every[np.argsort(every["began"], kind="stable")]
     first = np.zeros(len(every), bool)
@@ -120,10 +111,7 @@ def rewound(entries: Entries) -> int:
 
 
 def rate(members: Sequence[Entries], began: int, ended: int) -> float:
-    """Return the number of records per second that the members finished in a time span.
-
-    The time span is in ns.
-    """
+    """Return the records per second that members finished in a time span in ns."""
     done = sum(
         int(((each["ended"] > began) & (each["ended"] <= ended)).sum()) for each in map(records, members)
     )

@@ -117,10 +117,7 @@ def group_member(
 
 
 def wait_steady(workers: Sequence[LoggedWorker], seconds: float, *, at_most: float) -> None:
-    """Wait until each worker has had an assignment, and no worker has had a new one for `seconds`.
-
-    At least one worker must have partitions then.
-    """
+    """Wait until workers are assigned partitions, and none got new ones for `seconds`."""
     deadline = time.monotonic() + at_most
     assigned: list[int] = []
     since = time.monotonic()

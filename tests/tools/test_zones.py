@@ -20,13 +20,13 @@ from tools.zones.traffic import Fetched, Traffic, traffic
 CAPTURES = Path(__file__).parents[2] / "captures"
 P, Q = 0, 1
 """A partition that broker 1 leads, and one that the broker in the rack leads."""
-WRITTEN = {(partition, offset): 10 * partition + offset for partition in (P, Q) for offset in range(4)}
+WRITTEN = {(partition, offset): f"{10 * partition + offset}" for partition in (P, Q) for offset in range(4)}
 ROW = Row(release="4.3.0", fault="killed", mode="control", client="java", from_zone=1 / 3, busiest=20)
 
 
 def received(*places: tuple[int, int], step: float = 1.0) -> list[Received]:
     return [
-        Received(partition, offset, 10 * partition + offset, 100.0 + step * at)
+        Received(partition, offset, f"{10 * partition + offset}", 100.0 + step * at)
         for at, (partition, offset) in enumerate(places)
     ]
 
@@ -67,7 +67,7 @@ def test_a_record_that_comes_again_is_no_disorder(order: list[int], doubled: int
 
 def test_another_record_at_an_offset_is_seen() -> None:
     records = received(*ALL)
-    records[3] = replace(records[3], number=7)
+    records[3] = replace(records[3], value="7")
     assert judge(records, WRITTEN, 0.0, 200.0).changed == 1
 
 

@@ -19,8 +19,7 @@ RESPONSE_BYTES: Final = 1_048_576
 GIGABYTES: Final = 2.0
 QUICK_GIGABYTES: Final = 0.25
 CPU_LIMIT, PACE_LIMIT = 1.05, 0.95
-"""The limits relative to a proxy that only forwards bytes: at most 1.05 times its CPU, at least 0.95 times
-its throughput."""
+"""The limits relative to a proxy that only forwards bytes: the most CPU, the least throughput."""
 RESIDENT_LIMIT: Final = 60.0
 """The limit of resident MB with one client, after reading."""
 

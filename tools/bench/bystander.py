@@ -49,10 +49,7 @@ async def run(where: tuple[str, int], client_id: str) -> None:
 
 
 def figures(took: list[float]) -> dict[str, float]:
-    """Return the figures of the heartbeats in a window.
-
-    The keys are ``p50``, ``p99`` and ``most`` (the longest), all in ms, and the number of heartbeats.
-    """
+    """Return the figures of a window by name: ``p50``, ``p99`` and ``most`` in ms, and ``count``."""
     ordered = sorted(took)
     at = {"p50": len(ordered) // 2, "p99": len(ordered) * 99 // 100, "most": -1}
     return {name: 1e3 * ordered[place] for name, place in at.items()} | {"count": len(ordered)}

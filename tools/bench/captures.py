@@ -32,8 +32,7 @@ BROKER_PORT = 9092
 _REAL = Path(__file__).parents[2] / "captures" / "librdkafka-100p.pcap"
 _FETCH = 1
 _OPENING = 5
-"""The number of exchanges in the real capture before the first fetch. Their requests are ApiVersions,
-Metadata and FindCoordinator."""
+"""The exchanges before the first fetch: ApiVersions, Metadata and FindCoordinator."""
 _START = 1_800_000_000
 _MICROSECONDS = 200
 """The time from one packet to the next, in µs."""
@@ -52,8 +51,7 @@ _TOPIC_NAME = b"events"
 _RECORDS = 20
 """The number of records in a batch. The offset of the next batch is higher by this number."""
 _REQUEST_ENTRY = struct.Struct(">iiqiqib")
-"""The fields of an entry in a fetch request: partition, leader epoch, fetch offset, last fetched epoch, log
-start offset, max bytes, tags."""
+"""Partition, leader epoch, fetch offset, last fetched epoch, log start offset, max bytes, tags."""
 
 
 @dataclass(slots=True)
@@ -79,8 +77,7 @@ class Shape:
 
     connections: int = 20
     skew: float = 0.0
-    """The first connection's share of all exchanges. The other connections have equal shares of the rest. 0
-    if all connections have equal shares."""
+    """The first connection's share of all exchanges; the others share the rest equally. 0: all equally."""
     filled: int = 2
     """The number of partitions that have records in each response."""
     records: int = 8_000
@@ -156,10 +153,7 @@ def _batch(size: int, chance: np.random.Generator) -> bytes:
 
 
 def _fetches(real: _Real, shape: Shape) -> list["_ExchangeTemplate"]:
-    """Make the template of an exchange for each rotation of the list of partitions.
-
-    Each template is a v16 fetch of all partitions without a session, and the response to it.
-    """
+    """Make a template of a v16 fetch without a session for each rotation of the list of partitions."""
     chance = np.random.default_rng(0)
     first = real.fetch.index(real.topic) + 17
     end = first + _PARTITIONS * _REQUEST_ENTRY.size
@@ -278,11 +272,7 @@ class _ExchangeTemplate:
         _write(table, tcp + 8, theirs % 2**32, ">u4")
 
     def write(self, table: Table, places: Table, values: Table, size: int, *, broker: bool) -> None:
-        """Write big-endian numbers of `size` bytes into a frame of each copy.
-
-        `places` has the offsets of the numbers in the frame. `places` and `values` have one row for each
-        copy, or one row for all copies.
-        """
+        """Write big-endian numbers of `size` bytes to places of a frame, a row for each copy or for all."""
         places, values = np.broadcast_arrays(places, values.astype(">i8"))
         written = np.ascontiguousarray(values)[..., None].view(np.uint8)[..., -size:]
         columns = self._columns[broker][places[..., None] + np.arange(size)]
@@ -300,10 +290,7 @@ def _write(table: Table, place: int, values: Table, dtype: str) -> None:
 
 
 class _Own:
-    """The topic, the correlation id, the partitions and the offsets of each connection.
-
-    Each connection is a member of a group, and the members share the partitions of a topic.
-    """
+    """The numbers of each connection, a member of a group whose members share a topic's partitions."""
 
     def __init__(self, connection: Table, partitions: int) -> None:
         row, place = connection[:, None], np.arange(partitions)
@@ -319,10 +306,7 @@ class _Own:
 
 
 def _write_opening(one: _ExchangeTemplate, place: int, table: Table, real: _Real, own: _Own) -> None:
-    """Write the correlation ids, the topic and its id into the copies of an exchange.
-
-    The exchange is one of those that come before the first fetch.
-    """
+    """Write correlation ids, topic and topic id into copies of an exchange before the first fetch."""
     _write_ids(one, table, own.first_id + place)
     for broker, frame in enumerate((one.request, one.response)):
         end = frame.find(_TOPIC_NAME) + len(_TOPIC_NAME)
@@ -400,10 +384,7 @@ def _schedule(shape: Shape, exchanges: int) -> tuple[Table, Table]:
 
 
 def make(path: Path, size: int, shape: Shape = Shape()) -> Truth:  # frozen, no state
-    """Write a capture, and return the figures that a correct measurement of it has.
-
-    `size` is approximate, in bytes, and ignored with `Shape.each`.
-    """
+    """Write a capture of about `size` bytes (ignored with `Shape.each`). Return its true figures."""
     real = _real()
     fetches = _fetches(real, shape)
     fetch, templates = fetches[0], np.stack([one.template for one in fetches])

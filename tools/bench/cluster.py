@@ -34,10 +34,7 @@ class Cluster:
     workers: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def options(self, *conf: str) -> list[str]:
-        """Return the options with which a driver uses the cluster.
-
-        `conf` has more settings of Spark, as KEY=VALUE.
-        """
+        """Return a driver's options to use the cluster. `conf` has settings of Spark, as KEY=VALUE."""
         return ["--master", self.url, *(part for one in (*_LOOPBACK, *conf) for part in ("--conf", one))]
 
     def measure(self, *arguments: str, conf: tuple[str, ...] = ()) -> list[str]:

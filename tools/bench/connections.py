@@ -25,10 +25,7 @@ Counts: TypeAlias = dict[str, float]
 
 
 class FetchingConnection(asyncio.Protocol):
-    """A connection that sends a fetch, waits for its response, and sends the next fetch.
-
-    Only the correlation id of `request` changes.
-    """
+    """Sends a fetch, waits for the response, and sends it again with the next correlation id."""
 
     def __init__(self, request: bytes) -> None:
         self.responses = 0
@@ -74,10 +71,7 @@ class FetchingConnection(asyncio.Protocol):
 
 
 async def run(where: tuple[str, int], request: bytes, count: int, wait_ms: int) -> Counts:
-    """Open the connections. Each line on stdin starts or pauses the fetches, until stdin is closed.
-
-    Return the number of ``responses``. A fetch waits at the broker for at most `wait_ms`.
-    """
+    """Open the connections; each line on stdin starts or pauses them. Return all ``responses``."""
     loop = asyncio.get_running_loop()
     clients = [FetchingConnection(request) for _ in range(count)]
     for client in clients:

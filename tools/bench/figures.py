@@ -21,11 +21,9 @@ TSHARK: Final = "tshark"
 PLAIN_GROUP, ONE_FOR_ALL, ONE_EACH = "plain group", "one gateway", "one each"
 """The columns of groups without a gateway, with one gateway for all members, and with one for each."""
 AUDIT, WRITTEN, NAMED = "--rack", "--rack-reads", "--rack-clients"
-"""The columns of gateways with a rack: it only counts; it writes the rack into fetches; it names the replica
-in the client's rack as the leader."""
+"""Gateways with a rack: it counts; it writes the rack into fetches; it names the replica as leader."""
 MIN_BYTES, FEWER, RAISED = "fetch.min.bytes", "10 partitions", "--fetch-min-bytes"
-"""The columns of a client with this setting, of one with a tenth of the partitions, and of a gateway with
-this option."""
+"""A client with this setting, one with a tenth of the partitions, a gateway with this option."""
 INSTALLED: Final = "fetchgate"
 """The column of what is installed."""
 TRAFFICS: Final = ("records", "20 connections", "200 connections", "5,000 connections")
@@ -64,15 +62,11 @@ class FigureRow:
     least: bool = False
     """Whether `limit` is a minimum. If false, `limit` is a maximum."""
     figure: str = ""
-    """The name of this row in the table that compares with the floor (`tools.bench.floor`). It is empty if
-    that table does not have the row."""
+    """The name of this row in the table that compares with the floor; "" if it is not there."""
 
     @property
     def met(self) -> bool | None:
-        """Whether all judged values, rounded as shown, are within the limit.
-
-        The result is None if there is no limit or no judged value.
-        """
+        """Whether all judged values, rounded as shown, are within the limit; None without either."""
         own = [shown(self.values[name]) for name in self.judged if name in self.values]
         if self.limit is None or not own:
             return None

@@ -70,10 +70,7 @@ def unknown_versions() -> bytes:
 
 
 def queued(topic: bytes) -> bytes:
-    """Build a fetch that the broker delays, and further requests that have to wait behind it.
-
-    The first partition of the topic has no records.
-    """
+    """Build a fetch of a topic without records, which waits, and requests that wait behind it."""
     first = fetch_request(1, [(topic, [0])], offsets={(topic, 0): 0}, wait_ms=WAIT_MS)
     small = frame(heartbeat(2, None)[4:14])  # its header; nobody reads further before its turn
     return first + small * ((READ_BYTES - len(first)) // len(small))
@@ -145,10 +142,7 @@ async def run_moved(where: tuple[str, int], count: int, topic: str) -> None:
 
 
 async def run(where: tuple[str, int], kind: str, count: int, topic: bytes) -> int:
-    """Flood the address in windows. Return the number of sent bytes.
-
-    A line on stdin begins a window, and the next line ends it.
-    """
+    """Flood the address between a line on stdin and the next. Return the number of sent bytes."""
     loop = asyncio.get_running_loop()
     sent, asked_once = 0, remembered()
     print("ready", flush=True)

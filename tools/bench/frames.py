@@ -26,10 +26,7 @@ def fetch_request(
     offsets: Mapping[Key, int] | None = None,
     wait_ms: int = 500,
 ) -> bytes:
-    """Build a complete request frame.
-
-    Partitions without an offset get `OFFSET`. The session (0, -1) is sessionless.
-    """
+    """Build a request frame. Other partitions get `OFFSET`; the session (0, -1) is sessionless."""
     known = offsets or {}
     listed = [
         topic

@@ -17,14 +17,11 @@ from tools.bench.wire import consumer
 PARTITIONS: Final = 1000
 RATE: Final = 100
 SHARE: Final = 2
-"""The factor by which time windows are shorter than in other parts of the benchmark. They last ten
-seconds."""
+"""The factor by which windows are shorter than in other parts: they last ten seconds."""
 CPU_LIMIT, BOTH_LIMIT = 1.8, 0.8
-"""Two limits of CPU time, as factors: the gateway's compared with the bare proxy's, and the sum of gateway
-and broker compared with the broker without a proxy."""
+"""The most CPU: of the gateway relative to the floor, and with the broker relative to direct."""
 SETTLE_SECONDS: Final = 3.0
-"""The time in seconds from a consumer's first record until it has read from all partitions and the session
-exists."""
+"""From a consumer's first record until it has read all partitions and the session exists."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,8 +36,7 @@ FIRST_FETCHES: Final = 10
 HEAD_BYTES, END_BYTES = 90, 3
 """The approximate bytes that a broker writes before and after the records of one partition."""
 RECORDS_BYTES: Final = 1 << 12
-"""A response of at most this many bytes is written like a response with records: head, records and end one by
-one. A larger response lists all partitions, nearly all of them empty."""
+"""A response of at most this many bytes is written in three parts, as a broker does with records."""
 PAUSE_SECONDS: Final = 0.005
 _RECEIVE: Final = memoryview(bytearray(RECEIVE_BYTES))
 _TOUCHED: Final = np.zeros(32_000_000, np.uint8)
@@ -105,10 +104,7 @@ class _NoTasks(Tasks):
 
 
 class _IdleGateway(Gateway):
-    """A gateway that is bound, but accepts nothing and never connects.
-
-    Its event loop does not run.
-    """
+    """A gateway that is bound, but accepts nothing and never connects: its event loop does not run."""
 
     def __init__(self) -> None:
         self._loop = loop = asyncio.new_event_loop()
@@ -153,10 +149,7 @@ class Inside:
         self._socket.close()
 
     def begin(self, listed: Topics, *, session: bool, wait_ms: int = 500) -> None:
-        """Fetch a few times, until the gateway knows its broker and, if wanted, has a session.
-
-        The order of `listed` is rotated on every fetch.
-        """
+        """Fetch a few times in turned order, until the broker is known and, if wanted, a session is there."""
         established = False
 
         def respond(sent: bytes) -> bytes:
@@ -174,10 +167,7 @@ class Inside:
             raise RuntimeError(f"no session for {len(listed)} topics")
 
     def play(self, asked: bytes, respond: Callable[[bytes], bytes]) -> None:
-        """Play an exchange, and those that the gateway makes for itself.
-
-        `respond` returns the response to each request that reaches the broker.
-        """
+        """Play an exchange, and the gateway's own. `respond` answers each request that reaches the broker."""
         _give(self._client_side, asked)
         while sent := self._broker.taken():
             while sent:
@@ -201,10 +191,7 @@ class Inside:
 
 
 def _give(side: Side, data: bytes) -> float:
-    """Give bytes to a protocol, in reads of up to `RECEIVE_BYTES`. Return the seconds that it took.
-
-    The time includes the copy from the receive buffer. Sockets share this buffer, in uvloop and in the floor.
-    """
+    """Give bytes to a protocol in reads of up to `RECEIVE_BYTES`. Return the seconds, with the copy."""
     took = 0.0
     for start in range(0, len(data), RECEIVE_BYTES):
         size = len(read := data[start : start + RECEIVE_BYTES])

@@ -18,8 +18,7 @@ from tools.bench.stage import BenchStage
 from tools.bench.windows import Rounds, beside, beyond, medians, turned, without
 
 LONG_SHARE, SHARE = 1.5, 0.25
-"""The length of a measuring window, as a share of the windows in other parts: 30 s in long runs, otherwise 5
-s."""
+"""The length of a window, as a share of those in other parts: 30 s in long runs, otherwise 5 s."""
 WARM_UP: Final = 1.0
 """The uncounted first seconds of a window, while the producer connects."""
 FIRST_SECONDS: Final = 5.0
@@ -55,10 +54,7 @@ def seconds_of(stage: BenchStage) -> float:
 
 
 def measured(stage: BenchStage, rate: int) -> tuple[dict[str, list[LatencyWindow]], dict[str, float]]:
-    """Measure all routes in turn, in several rounds, at one rate.
-
-    Return the windows of each route, and the share of kernel time in each proxy's CPU time, in percent.
-    """
+    """Measure all routes at one rate. Return their windows, and each proxy's kernel share in percent."""
     rounds, seconds = stage.rounds(quick=2, usual=6, long=10), seconds_of(stage)
     with ExitStack() as stack:
         peers = stage.peers(stack)

@@ -20,8 +20,7 @@ WINDOWS: Final = 3
 LOOKS: Final = 5
 """The number of samples that are taken in a second. Only one of them is used."""
 NARROW, WIDE = 10, 60
-"""Two lengths of time spans, in seconds. In each span of such a length, the bytes on the broker's side are
-compared with the bytes on the client's side."""
+"""Spans in seconds in which the bytes on the broker's side are compared with the client's."""
 LONG_NAME: Final = (
     "a-topic-whose-name-is-as-long-as-names-of-departments-and-their-systems-get-when-nobody-says-no" * 2
 )

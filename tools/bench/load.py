@@ -24,18 +24,13 @@ WARM_UP: Final = -1
 """The window number of records that were sent during the warm-up. These records are not measured."""
 POLL: Final = 0.1
 ERRORS: Final = 3
-"""The log level of librdkafka: only errors. With warnings, librdkafka would warn of topics that were just
-created."""
+"""The log level of librdkafka: errors only, else it would warn of topics that are new."""
 
 Result = dict[str, Any]
 
 
 def produce(options: argparse.Namespace) -> Result:
-    """Produce at a constant rate with linger 0: the records of a number of seconds, or until stopped.
-
-    All records of a key go to the same partition. A producer that is late still sends every record, so no
-    window is without records.
-    """
+    """Produce at a constant rate with linger 0, a key to one partition; if late, still every record."""
     settings = {"linger.ms": 0, **_given(options)}
     producer = Producer({"bootstrap.servers": options.bootstrap, "log_level": ERRORS, **settings})
     chance = random.Random(options.partitions)  # noqa: S311 - the same order on every run
@@ -117,10 +112,7 @@ def consume(options: argparse.Namespace) -> Result:
 
 
 def slow(options: argparse.Namespace) -> Result:
-    """Consume from the start, more slowly than records are produced, and with a small queue.
-
-    Because the queue is small, the client often changes the list of partitions in its fetches.
-    """
+    """Consume more slowly than records come, with a small queue, so that lists of fetches change often."""
     consumer = _consumer(options)
     _print_ready()
     seen = 0
@@ -151,11 +143,7 @@ def single(options: argparse.Namespace) -> Result:
 
 
 def drain(options: argparse.Namespace) -> Result:
-    """Consume a number of records from the start. Return the bytes of the records and the time in seconds.
-
-    The time begins with the first records. With `--stay` the result is printed at once, and the consumer
-    stays connected until stopped.
-    """
+    """Consume records from the start. With `--stay`, print the result and stay connected until stopped."""
     consumer = _consumer(options)
     _print_ready()
     seen = size = 0

@@ -60,10 +60,7 @@ def _cpu() -> float:
 
 
 def _children(program: str) -> Iterator[int]:
-    """Yield the ids of those Spark processes that run a program. They are children of this process.
-
-    The processes live as long as Spark.
-    """
+    """Yield the ids of Spark's processes of a program. They live as long as Spark."""
     for child in psutil.Process().children(recursive=True):
         if child.name().startswith(program):
             yield child.pid

@@ -25,13 +25,11 @@ SESSION: Final = 10_000
 """The number of partitions in the session that is measured."""
 SETTLE_SECONDS: Final = 3.0
 FLAT: Final = 3
-"""The number of windows with traffic, one after the other. The growth of memory is measured from the end of
-the first window on."""
+"""The number of windows with traffic in a row. Growth is measured from the end of the first on."""
 SIDECAR: Final = 100
 """The number of partitions of the one client of a sidecar."""
 SIDECAR_LIMIT, RESIDENT_LIMIT, CONNECTION_LIMIT, PARTITION_LIMIT = 35.0, 55.0, 20.0, 150.0
-"""The limits for memory: 35 MB for a sidecar that is idle or has one client, 55 MB after this client has read
-much, 20 KB for a connection, 150 bytes for a partition."""
+"""MB of a sidecar that is idle or has one client, after reads; KB of a connection; B of a partition."""
 GROWTH_LIMIT: Final = 2.0
 """The limit for the growth of memory in the last two thirds of these windows, in MB."""
 
@@ -114,10 +112,7 @@ def _idle(proxy: Proxy, topic_id: str) -> float:
 
 
 def _growth(stage: BenchStage, gateway: Proxy, topic_id: str) -> float:
-    """Return by how many MB the gateway's memory grows while all its clients are busy.
-
-    The growth during the first of `FLAT` windows does not count.
-    """
+    """Return the MB by which memory grows under full load, from the first of `FLAT` windows on."""
     seconds = FLAT * stage.seconds
     with ExitStack() as stack:
         topic = stack.enter_context(stage.topic(100))

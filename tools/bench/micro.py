@@ -25,8 +25,7 @@ _SHAPES: Final = (
     (1, 10_000, 400.0),
     (1_000, 1, 1_000.0),
 )
-"""Each shape: the number of topics, the number of partitions in each topic, and the time limit in
-microseconds."""
+"""Topics, partitions of each, and the time limit in microseconds."""
 COLD: Final[Mapping[str, Traffic]] = {
     "unchanged fetch of 1,000 partitions": fetches(1, 1_000),
     "fetch of 1,000 partitions, records in one": fetches(1, 1_000, busy=True),
@@ -91,11 +90,7 @@ def _cold(stage: BenchStage) -> FigureTable:
 
 
 def exchange(traffic: Traffic, *, rounds: int, cold: bool = False, gateway: bool = True) -> float:
-    """Return the median time for a request and its response, in microseconds.
-
-    It fails if more bytes were sent to the broker than `traffic` allows, as when a fetch of a session was
-    full.
-    """
+    """Return the median microseconds of an exchange. Fail if more is sent than `traffic` allows."""
     frames = [traffic.frames(number) for number in range(1, rounds + 1)]
     with Inside(gateway=gateway) as inside:
         if gateway:
@@ -118,10 +113,7 @@ def _taken(
 
 
 def partition_bytes(partitions: int) -> float:
-    """Return the number of bytes that an idle session needs for each partition.
-
-    All partitions are in one topic.
-    """
+    """Return the bytes that an idle session needs for each partition of one topic."""
     chance = random.Random(partitions)  # noqa: S311 - not a secret
     exchange(fetches(1, 10), rounds=1)  # warm up once
     traffic = fetches(1, partitions)

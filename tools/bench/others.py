@@ -21,28 +21,22 @@ from tools.kafka import LATEST, Cluster
 from tools.kafka.admin import Admin
 
 SHARE: Final = 4
-"""Windows are shorter by this factor than in the other parts of the benchmark. So they take five seconds
-here."""
+"""Windows are shorter by this factor than in other parts: five seconds."""
 SETTLE_SECONDS: Final = 1.0
 IDLE_CLIENTS: Final = 300
-"""The number of idle clients. With fewer clients, their memory would not be visible, because the process
-keeps up to 16 MB of free memory (`TRIM_BYTES`)."""
+"""Fewer would not be visible, since the process keeps up to 16 MB of free memory (`TRIM_BYTES`)."""
 IDLE_SECONDS: Final = TRIM_SECONDS + 2 * TICK_SECONDS
 """The time until all idle clients count as idle and the gateway has returned free memory, in seconds."""
 P99_LIMIT: Final = 5.0
 """The limit for the rise of the bystander's p99 latency while a nuisance runs, in milliseconds."""
 CLIENTS: Final = 30
 LEAVE_LIMIT: Final = 80.0
-"""The limit for the time until the connections of clients that have left are closed, in seconds.
-
-It is twice 30 seconds, plus the time to notice that a client has left and to close the connection.
-"""
+"""Until the connections of clients that left are closed: twice 30 s, and the time to notice it."""
 WAIT_SECONDS: Final = 120.0
 KEPT_LIMIT: Final = 1.1
 """The limit of memory for one client's waiting requests, in MB (docs/reference/memory.md)."""
 IDLE_LIMIT: Final = 0.1
-"""The limit of memory for an idle connection, in MB. It consists of 32 KB and a share of the heap's free
-memory."""
+"""The limit of memory for an idle connection, in MB: 32 KB and a share of the heap's free memory."""
 MOVED_CLIENTS: Final = 100
 OTHER_ID: Final = "another"
 """The client id of a second bystander, which differs from the client id of the nuisance."""
@@ -84,8 +78,7 @@ class BystanderWindow:
     resident: float
     """The resident memory of the gateway, in MB."""
     apart: float | None = None
-    """The p99 latency of a second bystander, which has another client id, in ms. None if there is no second
-    bystander."""
+    """The p99 latency of a second bystander with another client id, in ms; None without one."""
 
 
 def _flood(kind: str, clients: int) -> Callable[[str, str], Load]:
@@ -147,10 +140,7 @@ def _piled_up(stage: BenchStage, rounds: int) -> FigureTable:
 def _measured(
     stage: BenchStage, gateway: BenchGateway, nuisance: Nuisance, topic: str, rounds: int, address: str = ""
 ) -> tuple[list[BystanderWindow], list[BystanderWindow], float]:
-    """Measure the bystander without and with the nuisance, in turn.
-
-    Return the windows without it, those with it, and the seconds until its connections were closed.
-    """
+    """Measure without and with the nuisance. Return the windows, and the seconds until it was gone."""
     clients = 2 if nuisance.named else 1
     alone, beside = [], []
     address = address or gateway.address
@@ -184,10 +174,7 @@ def _window(
 
 
 def _let_go(gateway: BenchGateway, clients: int) -> float:
-    """Wait until at most `clients` connections are left.
-
-    Return the seconds that this took, at most `WAIT_SECONDS`.
-    """
+    """Wait until `clients` connections are left. Return the seconds, at most `WAIT_SECONDS`."""
     began = time.monotonic()
     while (waited := time.monotonic() - began) < WAIT_SECONDS and len(
         gateway.state()["connections"]
@@ -220,10 +207,7 @@ def _table(
 
 
 def _apart(beside: Sequence[BystanderWindow]) -> list[float]:
-    """Return the median p99 latency of the second bystander as a list.
-
-    The list is empty if there was no second bystander.
-    """
+    """Return the median p99 of the second bystander, in a list; empty if there was none."""
     found = [window.apart for window in beside if window.apart is not None]
     return [median(found)] if found else []
 

@@ -81,10 +81,7 @@ def _first(line: str) -> str:
 
 
 def prose(text: str, summary: str) -> str:
-    """Return the text of the page that was written by people, from its first heading to its first table.
-
-    The section with the heading `summary` is generated, and left out.
-    """
+    """Return what people wrote between the first heading and the first table, without `summary`."""
     headed = re.split(r"^(?=## )", text.partition("\n**")[0], flags=re.MULTILINE)[1:]
     return "".join(part for part in headed if not part.startswith(f"## {summary}\n")).strip()
 

@@ -25,8 +25,7 @@ from tools.kafka.ports import free_ports
 
 HOST: Final = "127.0.0.1"
 START_SECONDS: Final = 60.0
-"""The time limit for a process to be ready, in seconds. It is also enough for a load that waits for a
-broker."""
+"""The time limit for a process, or a load that waits for a broker, to be ready."""
 
 
 _ROOT: Final = Path(__file__).parents[2]
@@ -60,10 +59,7 @@ class ProcessMeter:
 
     @property
     def times(self) -> Times:
-        """The CPU seconds so far of the process and its children, split into user and system.
-
-        The values have coarse steps, so use them only over several seconds.
-        """
+        """The CPU seconds of process and children in coarse steps: use them over several seconds only."""
         family = [each.cpu_times() for each in (self._process, *self._process.children(recursive=True))]
         return Times(sum(each.user for each in family), sum(each.system for each in family))
 
@@ -152,10 +148,7 @@ class Proxy:
 
 
 class BenchGateway(Proxy):
-    """Run `fetchgate proxy` in its own process, with the command line that users run.
-
-    `node_id` is the highest id of a broker.
-    """
+    """`fetchgate proxy` as users run it. `node_id` is the highest id of a broker."""
 
     def __init__(self, bootstrap: str, *options: str, node_id: int = 1) -> None:
         port = free_ports(node_id + 3)
@@ -191,11 +184,7 @@ class BenchGateway(Proxy):
 
 
 class Load:
-    """A load program: `tools.bench.load`, or another module with the same protocol.
-
-    The program prints a line when it is ready. When it is done, or when its stdin is closed, it prints one
-    JSON object.
-    """
+    """A load program: it prints a line when ready, and a JSON object when done or stdin is closed."""
 
     def __init__(self, *arguments: str) -> None:
         self._process = subprocess.Popen(
@@ -259,10 +248,7 @@ def haproxy_program() -> str:
 
 
 def haproxy_command(program: str, folder: Path, port: int, target: int, tls: str = "") -> list[str]:
-    """Write a haproxy configuration for TCP with one thread. Return haproxy's command line.
-
-    It listens in plain text. `tls` has its settings for TLS to the broker.
-    """
+    """Write haproxy's configuration, with `tls` toward the broker. Return its command line."""
     config = folder / f"haproxy-{port}.cfg"
     config.write_text(
         "global\n  maxconn 4000\n  nbthread 1\n"

@@ -25,8 +25,7 @@ from tools.kafka.admin import Admin
 from tools.kafka.raw import RawConnection
 
 SHAPES: Final = ((1, 100, 40.0), (1, 1_000, 60.0), (1, 10_000, 400.0), (100, 100, None))
-"""Each shape: the number of topics, the number of partitions in each topic, and the time limit in
-microseconds."""
+"""Topics, partitions of each, and the time limit in microseconds."""
 SESSIONS, PARTITIONS = 10_000, 100
 """The number of sessions in memory, and the number of partitions in each session."""
 QUICK_SESSIONS: Final = 1_000
@@ -109,10 +108,7 @@ def unchanged(topics: Topics, rounds: int) -> float:
 
 
 def partition_bytes(sessions: int) -> float:
-    """Return the number of bytes that each partition needs with this number of sessions.
-
-    Each session was used once.
-    """
+    """Return the bytes that each partition needs with so many sessions, each used once."""
     topics = listed(1, PARTITIONS)
     request, response = fetch_request(1, topics, session=(0, 0)), fetch_response(1, topics)
     server = SessionServer(sessions)
@@ -129,10 +125,7 @@ def partition_bytes(sessions: int) -> float:
 
 
 def eviction(sessions: int) -> float:
-    """Return the additional time that a full fetch takes if it evicts another session.
-
-    The result is the median in seconds.
-    """
+    """Return the median of the seconds that an eviction adds to a full fetch."""
     topics, larger = listed(1, PARTITIONS), listed(1, PARTITIONS + 1)
     small = fetch_request(1, topics, session=(0, 0)), fetch_response(1, topics)
     large = fetch_request(1, larger, session=(0, 0)), fetch_response(1, larger)

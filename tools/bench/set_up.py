@@ -20,8 +20,7 @@ from tools.lock import ROOT
 
 MB: Final = 1e6
 DEMO_LIMIT, DEMO_SECONDS = 400.0, 120.0
-"""The limits for `make demo` with cold caches: the size of what it installs in MB, and how many seconds it
-takes."""
+"""The limits for `make demo` with cold caches: MB installed, and seconds."""
 EXTRAS: Final = ("", "cooperative", "tls", "measure", "replay")
 QUICK_EXTRAS: Final = ("", "measure")
 

@@ -40,8 +40,7 @@ SHARE_OF_WINDOW, LEAST_SECONDS = 0.5, 4.0
 ALL_SECONDS: Final = 60.0
 """How long a member runs at most, without its window. It needs more than 1 ms for each record."""
 STEADY_SECONDS, JOIN_SECONDS = 2.0, 40.0
-"""A group is stable if its last rebalance was at least `STEADY_SECONDS` ago. `JOIN_SECONDS` is the time limit
-for this."""
+"""A group is stable so long after a rebalance, and has to be within `JOIN_SECONDS`."""
 MISSED_SECONDS: Final = 30.0
 """After a kill, the remaining records count as lost if no record is processed for this time, in seconds."""
 _GATEWAYS: Final[dict[str, Callable[[int], int]]] = {
@@ -203,10 +202,7 @@ def _joined(log: Entries) -> float:
 
 
 def _needless(logs: Sequence[Entries]) -> int:
-    """Count the records that came again though the member that had processed them had committed them.
-
-    At a kill, and at a rebalance, records come again that are not committed yet.
-    """
+    """Count the records that came again though their member had committed them."""
     first: dict[int, tuple[int, int]] = {}
     """The member that processed a record first, and when it had ended, by offset."""
     done = [(entry, number) for number, log in enumerate(logs) for entry in records(log).tolist()]
@@ -224,10 +220,7 @@ def _needless(logs: Sequence[Entries]) -> int:
 
 
 def _kill(logs: Sequence[Entries], killed: int, window: tuple[int, int], produced: int) -> Kill:
-    """Return what happened after a member was killed.
-
-    `window` has the begin of the measured window and the time of the kill (monotonic, ns).
-    """
+    """Return what happened after a kill. `window`: its begin and the time of the kill (monotonic, ns)."""
     began, at = window
     own = records(logs[killed])
     keys = own["key"][own["began"] > began]

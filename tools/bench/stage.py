@@ -98,10 +98,7 @@ class BenchStage:
         return Proxy(haproxy_command(haproxy_program(), Path(folder), port, target), port)
 
     def peers(self, stack: ExitStack) -> dict[str, Proxy]:
-        """Start the proxies that are compared: the floor, haproxy and a gateway.
-
-        Return them by the names of columns.
-        """
+        """Start the proxies that are compared: floor, haproxy, gateway. Return them by column."""
         return {
             FLOOR: stack.enter_context(self.floor()),
             HAPROXY: stack.enter_context(self.haproxy()),

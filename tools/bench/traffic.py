@@ -49,10 +49,7 @@ def listing(topics: int, partitions: int) -> Topics:
 def fetches(
     topics: int, partitions: int, *, busy: bool = False, size: int = len(RECORDS), wait_ms: int = 500
 ) -> Traffic:
-    """Return fetches of all partitions, rotated by one each time like librdkafka, with or without records.
-
-    If `busy`, the first partition has `size` bytes of records in every response.
-    """
+    """Return fetches of all partitions in turned order; if `busy`, the first has `size` bytes of records."""
     listed = listing(topics, partitions)
     hot: Key = (listed[0][0], 0)
     session = topics * partitions > 1

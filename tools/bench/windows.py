@@ -14,10 +14,7 @@ Rounds: TypeAlias = Mapping[str, Sequence[T]]
 
 
 def turned(names: Sequence[str], by: int) -> list[str]:
-    """Return the routes in the order of a round. In as many rounds as routes, each comes first once.
-
-    In odd rounds the routes go backward.
-    """
+    """Return the routes in the order of a round: each comes first in turn, every other time backward."""
     step = -1 if by % 2 else 1
     return [names[(by + step * place) % len(names)] for place in range(len(names))]
 

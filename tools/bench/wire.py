@@ -57,10 +57,7 @@ def run(stage: BenchStage) -> list[FigureTable]:
 
 
 def _measured(stage: BenchStage, workload: WireWorkload) -> tuple[dict[str, CountedFetches], dict[str, int]]:
-    """Return the fetches of each route on the broker's side, counted in one window.
-
-    Also return, by reason, how many fetches of the gateway used no session.
-    """
+    """Return the broker's side of each route in one window, and the reasons of fetches without session."""
     stage.report(f"bytes: {workload.name}, direct, Java and through at once ...")
     with ExitStack() as stack:
         topic = stack.enter_context(stage.topic(workload.partitions))

@@ -99,10 +99,7 @@ def top(gateway: GatewayProcess) -> str:
 
 
 def predict(captures: Path, ports: Sequence[int]) -> tuple[Prediction, str]:
-    """Predict the traffic at the broker from a capture of the clients' side, with `fetchgate replay measure`.
-
-    Return the prediction, and the first lines of the report.
-    """
+    """Predict the broker's traffic from the clients' captures. Return it, and the report's first lines."""
     command = [sys.executable, "-m", "proxy", "replay", "measure", str(captures), "--in-process", "--json"]
     command += [word for port in ports for word in ("--port", str(port))]
     done = subprocess.run(command, capture_output=True, text=True, timeout=MEASURE_SECONDS, check=False)

@@ -39,14 +39,12 @@ RECORDS: Final = 6_000
 WORK_MS: Final = 5.0
 VALUE_BYTES: Final = 200
 STEADY_SECONDS: Final = 2.0
-"""A group counts as stable if its last rebalance was at least this many seconds ago. Members notice a
-rebalance within half a second."""
+"""A group is stable so long after a rebalance. Members notice one within half a second."""
 JOIN_SECONDS: Final = 60.0
 ERRORS: Final = 3
 """The log level of librdkafka: only errors. With warnings, there would be a line for each retry."""
 STALLED_SECONDS: Final = 45.0
-"""The time in seconds without a handled record after which the demo gives up. The group notices a killed
-member after 6 s."""
+"""Without a record for so long, the demo gives up. A group notices a kill after 6 s."""
 EXAMPLES: Final = """\
 examples:
   make demo-cooperative                                      takes about a minute and a half
@@ -93,10 +91,7 @@ def watch(workers: Sequence[LoggedWorker], until: int, step: RunningStep) -> Non
 def work(
     bootstrap: str, gateways: Sequence[str], group: str, count: int, folder: Path, steps: Steps
 ) -> GroupOutcome:
-    """Let four members of a group work on all records. When half of the records are handled, kill a member.
-
-    Records are produced to the broker itself. Members are spread over the gateways.
-    """
+    """Let four members work on records that go to the broker directly. Halfway, kill a member."""
     workers = [
         group_member(
             gateways[number % len(gateways)],

@@ -34,8 +34,7 @@ class GroupOutcome:
     again: int
     """The number of records handled again."""
     needless: int
-    """The number of records that were handled again, but not because of the kill: the killed member had
-    committed them, or had not handled them."""
+    """Of them, those that the killed member had committed, or had not handled."""
     disordered: int
     """The number of records handled after a later record of the same key."""
     together: int
@@ -43,10 +42,7 @@ class GroupOutcome:
 
     @classmethod
     def of(cls, members: Sequence[Entries], *, killed: int, killed_at: int, produced: int) -> Self:
-        """Read the logs of a group.
-
-        `killed` is the index of the killed member, `killed_at` the time of the kill (monotonic, ns).
-        """
+        """Read the logs. `killed` is the index of the killed member; it was killed at `killed_at` (ns)."""
         order = [members[killed], *(each for number, each in enumerate(members) if number != killed)]
         done = [records(each) for each in order]
         found = handled(order)

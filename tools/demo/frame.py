@@ -145,10 +145,7 @@ def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
 
 
 def perform(run: Callable[[Steps], _Outcome], show: Callable[[_Outcome, Console], None], then: str) -> int:
-    """Run a demo until it ends or Ctrl-C is pressed.
-
-    Return the exit code, which is 0 if no check of the demo failed.
-    """
+    """Run a demo until it ends or Ctrl-C is pressed. Return the exit code: 0 if all checks passed."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
     console = Console()

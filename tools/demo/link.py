@@ -46,8 +46,7 @@ class Sessionless:
     why: str
     properties: Properties
     native: str
-    """The Kafka release of the broker whose native session is compared with the traffic between the gateways.
-    Both use the same Fetch version."""
+    """The release of the broker with native sessions, of the same Fetch version."""
 
 
 BROKERS: Mapping[str, Sessionless] = {
@@ -91,11 +90,7 @@ class Point:
         return SideCounts.of(self.gateway.state()["totals"][self.side])
 
     def counted_at_a_fetch(self) -> SideCounts:
-        """Return the counts at a time when one fetch is outstanding.
-
-        Between two of these times there are as many requests as responses. On a busy machine, counts may be
-        read too late. They are dropped.
-        """
+        """Return the counts while one fetch is outstanding, so that requests and responses are as many."""
         began = earlier_at = time.monotonic()
         earlier = self.counted()
         while earlier_at - began < CATCH_UP_SECONDS:

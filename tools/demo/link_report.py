@@ -7,8 +7,7 @@ from rich.table import Table
 from tools.demo.report import SideCounts, saved
 
 MIN_SAVED = 0.9
-"""The demo fails if sessions save less than this share of the bytes of idle fetches between the two
-gateways."""
+"""The least share of an idle fetch's bytes that must be saved between the gateways."""
 MAX_ABOVE_NATIVE = 0.02
 """The demo fails if a fetch between the two gateways is over 2 % larger than in a broker's native session."""
 
@@ -18,8 +17,7 @@ class LinkOutcome:
     """The result of one demo. Only idle fetches are counted: their responses had no records."""
 
     direct: SideCounts
-    """The counts at the broker without sessions, for the client that does not use the two gateways in a
-    row."""
+    """At the broker without sessions, for the client without the two gateways."""
     near: SideCounts
     """The counts between the two gateways, as counted by the gateway beside the client."""
     far: SideCounts
@@ -64,10 +62,7 @@ def bytes_of(side: SideCounts) -> float:
 
 
 def link_table(outcome: LinkOutcome) -> Table:
-    """Return a table of idle fetches on three routes.
-
-    The routes are: direct, between the two gateways, and in a session of a broker that gives sessions.
-    """
+    """Return a table of idle fetches: direct, between the gateways, and in a native session."""
     direct, link, native = outcome.direct, outcome.near, outcome.native
     shown = Table(title="One idle fetch, in bytes", title_justify="left")
     shown.add_column("")

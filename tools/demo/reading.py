@@ -20,15 +20,11 @@ SETTLE_SECONDS = 1.0
 CATCH_UP_SECONDS = 15.0
 """How many seconds the last record may take to arrive after it was written."""
 PARKED_SECONDS = 1.0
-"""How many seconds to wait for the response to the last fetch. librdkafka lets a broker wait half a second at
-most."""
+"""How long to wait for the last response. librdkafka lets a broker wait half a second."""
 
 
 class DemoReader(threading.Thread):
-    """A consumer with librdkafka's defaults. It reads all partitions from offset 0 until it is stopped.
-
-    Before it closes, it waits until `owed` returns 0: the number of its requests without a response.
-    """
+    """Reads all partitions from offset 0. Before it closes, it waits until `owed` responses are 0."""
 
     def __init__(self, bootstrap: str, name: str, owed: Callable[[], int] = lambda: 0) -> None:
         super().__init__(name=name, daemon=True)

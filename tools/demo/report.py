@@ -73,11 +73,7 @@ class SideCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """Figures of the fetches at the broker.
-
-    `fetchgate replay measure` predicts them from the clients' capture (`of`), or a gateway counts them
-    (`counted`).
-    """
+    """Figures of fetches at the broker: predicted by `fetchgate replay measure`, or counted."""
 
     request_bytes: int
     response_bytes: int
@@ -87,11 +83,7 @@ class Prediction:
 
     @classmethod
     def of(cls, fetch: Mapping[str, Any]) -> Self:
-        """Return the prediction in the object ``fetch`` of the JSON of `replay measure`.
-
-        A fetch that can't use a session has the same bytes as before. So the bytes are those of sessions,
-        plus actual minus eligible. The numbers of fetches are those of sessions alone.
-        """
+        """Read JSON of `replay measure`: sessions, and what can't use one (actual minus eligible)."""
         actual, eligible, sessions = fetch["actual"], fetch["eligible"], fetch["sessions"]
         return cls(
             request_bytes=sessions["request_bytes"] + actual["request_bytes"] - eligible["request_bytes"],
@@ -142,10 +134,7 @@ class DemoOutcome:
 
     @property
     def listing_saved(self) -> float:
-        """Return which part of all bytes except records was saved.
-
-        The demo fails if it is below `MIN_SAVED`.
-        """
+        """Which part of all bytes except records was saved."""
         return saved(self.client.listing_bytes, self.broker.listing_bytes)
 
     @property
@@ -170,10 +159,7 @@ def saved(before: float, after: float) -> float:
 
 
 def compare(direct: Sequence[DemoRecord], through: Sequence[DemoRecord]) -> tuple[int, tuple[str, ...]]:
-    """Compare the records of two consumers, each partition in the order in which it was read.
-
-    Return the number of equal records, and a sentence for each of the first differences.
-    """
+    """Compare the records partition by partition. Return how many are equal, and first differences."""
     same = 0
     differences: list[str] = []
     for one, other in zip_longest(_by_partition(direct), _by_partition(through)):
@@ -203,10 +189,7 @@ def claim(outcome: DemoOutcome) -> Table:
 
 
 def first_lines(report: Report) -> str:
-    """Return three parts of a `fetchgate replay measure` report, as lines.
-
-    They are the first statement, how sure it is, and the advice for each client.
-    """
+    """Return of a report the first statement, how sure it is, and the advice for each client."""
     to_do = [
         f"{printable(row['client_id']) or '(none)'}: {row['sentence']}" for row in report["decision"]["to_do"]
     ]
@@ -214,10 +197,7 @@ def first_lines(report: Report) -> str:
 
 
 def _by_partition(records: Sequence[DemoRecord]) -> list[DemoRecord]:
-    """Sort records by partition only.
-
-    Within a partition, the records stay in the order in which they were read.
-    """
+    """Sort records by partition only: within one they stay as they were read."""
     return sorted(records, key=lambda record: (record.topic, record.partition))
 
 

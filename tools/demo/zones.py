@@ -10,42 +10,39 @@ have `--rack-reads client` as well, for the two clients that read from the repli
 Each record is checked: whether a client lost it, got it twice, out of order, or with another value.
 """
 
-import hashlib
 import sys
-import threading
 import time
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Final, Self
 
-from confluent_kafka import Message, Producer
 from rich.console import Console
 
 from tests.clients.runner import AIOKAFKA, CONFLUENT, KAFKA_PYTHON, Program, Run, Sessions, old_kafka_python
 from tools.demo.frame import RunningStep, Steps, add_seconds, fetch, parser, perform, say, start
 from tools.demo.zones_report import (
-    ByZone,
-    Checked,
     ClientOutcome,
     Period,
     ZonesOutcome,
+    by_zone,
+    checked,
     records_table,
     zones_table,
 )
 from tools.gateway import GatewayProcess
 from tools.kafka import LATEST, NEAREST, Broker, Cluster
 from tools.kafka.admin import Admin
+from tools.zones.brokers import HERE, PARTITIONS, RACKS, replicas
+from tools.zones.outcome import judge
+from tools.zones.readers import Received
+from tools.zones.written import Written
 
-RACKS: Final = {1: "R1", 2: "R2", 3: "R3"}
-OWN: Final = 2
-"""The broker in the rack of the clients."""
-AUDIT: Final = ("--rack", RACKS[OWN])
+AUDIT: Final = ("--rack", RACKS[HERE])
 NAMED: Final = "aiokafka,kafka-python-2"
 """The client ids of the clients that do not follow."""
 HELP: Final = (*AUDIT, "--rack-reads", "client", "--rack-clients", NAMED)
-PARTITIONS: Final = 6
 RECORDS_PER_SECOND: Final = 120
 RECORD_BYTES: Final = 1_000
 OLD_KAFKA_PYTHON: Final = "2.3.3"
@@ -53,8 +50,7 @@ OLD_KAFKA_PYTHON: Final = "2.3.3"
 KILLED_SECONDS: Final = 8.0
 """Seconds until the killed broker is started again. The cluster misses it after 6 s."""
 BACK_SECONDS: Final = 60.0
-"""How many seconds clients may take to read in their zone again. For 30 s after a replica has failed, no
-fetch gets the rack."""
+"""For clients to read in their zone again. No fetch gets the rack for 30 s after a failure."""
 PATIENCE: Final = 60.0
 """The time limit for clients to start, and to get the last records."""
 LOOK_SECONDS: Final = 1.0
@@ -88,12 +84,10 @@ class ZoneReader:
     def __init__(self, program: Program, gateway: GatewayProcess, topic: str) -> None:
         self.name = program.name
         """The name of the client's library. With its version, as soon as the client has told it."""
-        self.received: defaultdict[int, list[tuple[int, str]]] = defaultdict(list)
-        """The offset and the digest of each record, by partition."""
-        self.count = 0
-        self.periods: dict[Period, ByZone] = {}
-        """The record bytes of each period that has ended."""
-        self._last = ByZone()
+        self.received: list[Received] = []
+        self.periods: dict[Period, Counter[str]] = {}
+        """The record bytes of each period that has ended, by zone."""
+        self._last: Counter[str] = Counter()
         self._ends: set[int] = set()
         self._gateway = gateway
         self._run = Run(program, gateway.address, assign={topic: PARTITIONS})
@@ -110,8 +104,7 @@ class ZoneReader:
         for line in self._run.take():
             match line["kind"]:
                 case "record":
-                    self.received[line["partition"]].append((line["offset"], line["value"]))
-                    self.count += 1
+                    self.received.append(Received(line["partition"], line["offset"], line["value"], 0.0))
                 case "start":
                     self.name = f"{line['client']} {line['version']}"
                 case "eof":
@@ -124,58 +117,15 @@ class ZoneReader:
         """Whether the consumer has fetched each partition."""
         return len(self._ends) == PARTITIONS
 
-    def counted(self) -> ByZone:
-        """Return the record bytes that the gateway has counted so far."""
-        return ByZone.of(self._gateway.state()["zones"]["bytes"])
+    def counted(self) -> Counter[str]:
+        """Return the record bytes that the gateway has counted so far, by zone."""
+        return by_zone(self._gateway.state()["zones"]["bytes"])
 
     def end_period(self, period: Period) -> None:
         """Note the record bytes that were counted since the last period."""
         now = self.counted()
-        self.periods[period] = now.since(self._last)
+        self.periods[period] = now - self._last
         self._last = now
-
-
-class ZoneWriter(threading.Thread):
-    """Writes records to all partitions in turn, at a constant rate, until it is stopped."""
-
-    def __init__(self, bootstrap: str, topic: str) -> None:
-        super().__init__(daemon=True)
-        self.produced: dict[int, dict[int, str]] = {partition: {} for partition in range(PARTITIONS)}
-        """The digest of the value of each record that the brokers have, by partition and offset."""
-        self.count = 0
-        """The number of those records."""
-        self._topic = topic
-        self._refused: list[str] = []
-        self._stop_writing = threading.Event()
-        self._producer = Producer(
-            {"bootstrap.servers": bootstrap, "linger.ms": 5, "enable.idempotence": True, "log_level": 2}
-        )
-
-    def run(self) -> None:
-        """Write until stopped."""
-        began, number = time.monotonic(), 0
-        while not self._stop_writing.is_set():
-            value = f"{number} ".encode().ljust(RECORD_BYTES, b".")
-            self._producer.produce(
-                self._topic, value, partition=number % PARTITIONS, on_delivery=self._delivered
-            )
-            number += 1
-            self._producer.poll(max(0.0, began + number / RECORDS_PER_SECOND - time.monotonic()))
-
-    def _delivered(self, problem: object, message: Message) -> None:
-        partition, offset, value = message.partition(), message.offset(), message.value()
-        if problem is not None or partition is None or offset is None or not isinstance(value, bytes):
-            self._refused.append(str(problem))
-            return
-        self.produced[partition][offset] = f"{len(value)}:{hashlib.sha256(value).hexdigest()}"
-        self.count += 1
-
-    def stop(self) -> None:
-        """Stop writing, and wait until the brokers have all records."""
-        self._stop_writing.set()
-        self.join()
-        if self._producer.flush(PATIENCE) or self._refused:
-            raise RuntimeError(f"the brokers did not accept all records: {(self._refused or ['late'])[0]}")
 
 
 class Half:
@@ -186,7 +136,7 @@ class Half:
     ) -> None:
         self._cluster, self._topic, self._clients, self._options = cluster, topic, clients, options
         self._stack = ExitStack()
-        self._writer = ZoneWriter(cluster.bootstrap, topic)
+        self._written = Written(cluster.bootstrap, topic, RECORDS_PER_SECOND, RECORD_BYTES)
         self.readers: list[ZoneReader] = []
 
     def __enter__(self) -> Self:
@@ -201,16 +151,15 @@ class Half:
         self._stack.close()
 
     def _start(self) -> None:
-        turned = {part: [(part + at) % 3 + 1 for at in range(3)] for part in range(PARTITIONS)}
         with Admin(self._cluster.broker(1).address) as admin:
-            admin.create_topic(self._topic, assignment=turned)
+            admin.create_topic(self._topic, assignment={part: replicas(part) for part in range(PARTITIONS)})
         for client in self._clients:
             gateway = self._stack.enter_context(GatewayProcess(self._cluster.bootstrap, *self._options))
             reader = ZoneReader(client, gateway, self._topic)
             self.readers.append(self._stack.enter_context(reader))
         if not self._reach(lambda reader: reader.started):
             raise RuntimeError(f"not all consumers have started in {PATIENCE:g} s")
-        self._writer.start()
+        self._stack.enter_context(self._written)
 
     def _reach(self, true: Callable[[ZoneReader], bool]) -> bool:
         """Read until a condition is true for all clients, at most `PATIENCE`. Return whether it is true."""
@@ -229,8 +178,8 @@ class Half:
         while (passed := time.monotonic() - began) < seconds:
             for reader in self.readers:
                 reader.read()
-            each = ", ".join(f"{reader.count:,}" for reader in self.readers)
-            step.reached(since + passed, f"{self._writer.count:,} written, read: {each}")
+            each = ", ".join(f"{len(reader.received):,}" for reader in self.readers)
+            step.reached(since + passed, f"{len(self._written.values):,} written, read: {each}")
             time.sleep(0.1)
 
     def wait_back(self, step: RunningStep) -> None:
@@ -240,27 +189,27 @@ class Half:
             self.go_on(LOOK_SECONDS, step, passed)
             now = [reader.counted() for reader in self.readers]
             if all(
-                new.same > old.same and new.other == old.other for new, old in zip(now, before, strict=True)
+                new["same"] > old["same"] and new["other"] == old["other"]
+                for new, old in zip(now, before, strict=True)
             ):
                 return
             before = now
 
     def finish(self) -> None:
-        """Stop writing, and wait until all clients have as many records as were written.
-
-        If they do not get them in `PATIENCE` seconds, `check` finds that records were lost.
-        """
-        self._writer.stop()
-        self._reach(lambda reader: reader.count >= self._writer.count)
+        """Stop writing, and wait at most `PATIENCE` seconds until clients have all that was written."""
+        self._written.stop()
+        if refused := self._written.refused:
+            raise RuntimeError(f"the brokers did not accept {refused} records")
+        self._reach(lambda reader: len(reader.received) >= len(self._written.values))
 
     def end_period(self, period: Period) -> None:
         """Note what was counted since the last period."""
         for reader in self.readers:
             reader.end_period(period)
 
-    def check(self, reader: ZoneReader) -> Checked:
+    def check(self, reader: ZoneReader) -> Counter[str]:
         """Return the result of the check of all records of a client."""
-        return Checked.of(self._writer.produced, reader.received)
+        return checked(judge(reader.received, self._written.values, 0.0, 0.0), len(self._written.values))
 
 
 def clients() -> tuple[Program, ...]:
@@ -318,7 +267,7 @@ def run(seconds: float, steps: Steps) -> ZonesOutcome:
         with four_clients(cluster, "zones-before", four, AUDIT, steps) as first:
             before(first, seconds, steps)
         with four_clients(cluster, "zones-after", four, HELP, steps) as second:
-            after(second, cluster.broker(OWN), seconds, steps)
+            after(second, cluster.broker(HERE), seconds, steps)
     return ZonesOutcome(
         clients=tuple(
             ClientOutcome(
@@ -339,10 +288,10 @@ def show(outcome: ZonesOutcome, console: Console) -> None:
         console,
         f"Three brokers in the racks {', '.join(RACKS.values())} lead a third of {PARTITIONS} partitions "
         f"each, with {RECORDS_PER_SECOND} records/s of {RECORD_BYTES:,} bytes. The clients are in "
-        f"{RACKS[OWN]}, and none of them has a setting for it. The gateway of each client counts "
+        f"{RACKS[HERE]}, and none of them has a setting for it. The gateway of each client counts "
         "whole batches.",
         f"before: {' '.join(AUDIT)}, which only counts. after: {' '.join(HELP)}. Then the broker in "
-        f"{RACKS[OWN]} is killed, and is started again. This part ends when clients read from it again, no "
+        f"{RACKS[HERE]} is killed, and is started again. This part ends when clients read from it again, no "
         "sooner than 30 s after the kill.",
     )
     console.print()

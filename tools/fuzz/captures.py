@@ -45,10 +45,7 @@ class _Dripping(io.BytesIO):
 
 
 def _reassembly(data: bytes) -> None:
-    """Decode the input as TCP segments of a connection, and feed them to the reassembly.
-
-    Each segment has a flag byte, a sequence number, the number of missing bytes, a size and a payload.
-    """
+    """Decode rows of flag byte, sequence number, missing bytes, size and payload, and reassemble them."""
     at = 1
     ports = frozenset({9092}) if data[:1] > b"\x7f" else frozenset[int]()
     keep = Keep(requests=True)
@@ -136,10 +133,7 @@ class _Sum:
 
 
 def _tls(data: bytes) -> None:
-    """Decode the input as rows of a connection: a flag byte, a size of two bytes, then the payload.
-
-    For a gap, the size is the number of missing bytes.
-    """
+    """Decode rows of flag byte, size (two bytes; of a gap the missing bytes) and payload."""
     secrets = Secrets()
     secrets.by_connection = {label + _RANDOM: _SECRET for label in (CLIENT, SERVER)}
     sums = _Sum(), _Sum()
@@ -193,11 +187,7 @@ def _tls_row(side: int, payload: bytes) -> bytes:
 
 
 def _packets(data: bytes) -> None:
-    """Decode the input as packets of one link type. The first byte selects the link type.
-
-    Each packet follows as one byte with the number of missing bytes, a size of two bytes, and the packet's
-    bytes.
-    """
+    """Decode a link type, then packets: missing bytes, a size of two bytes, and their bytes."""
     link = _LINKS[data[0] % len(_LINKS)] if data else 101
     window = FileWindow(0, len(data))
     window.data[: len(data)] = data
@@ -250,11 +240,7 @@ def _packets_seeds() -> list[bytes]:
 
 
 def _file(head: bytes, data: bytes) -> None:
-    """Read the input as a capture file.
-
-    `head`, the magic number of the format, replaces the first bytes of the input, so that not every input
-    fails there. If the input begins with the byte 0xff, only this byte is removed.
-    """
+    """Read a capture file. `head` replaces its first bytes, unless these begin with 0xff, which goes."""
     data = data[1:] if data[:1] == b"\xff" else head + data[len(head) :]
     counts = FileCounts(file="fuzz")
     window = FileWindow(0, len(data) + 1)

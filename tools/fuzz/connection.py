@@ -45,11 +45,9 @@ _EVICTION_MS: Final = 1000
 _MODEL_ANSWERS: Final = 16
 """The maximum number of responses that the model gives in a row."""
 _PIECES: Final = 200
-"""The number of pieces after which the rest of an input's bytes is no longer cut. Each piece takes 20 to 40
-µs."""
+"""Only so many pieces of an input are cut. Each takes 20 to 40 µs."""
 _CPU_PER_BYTE: Final = 100e-6
-"""The CPU time in seconds that is allowed for each byte of a script. Four bytes can send a fetch, which takes
-200 µs."""
+"""CPU seconds for each byte of a script. Four bytes can send a fetch, which takes 200 µs."""
 _MOST_ANSWERS: Final = 4096
 """The limit of remembered responses."""
 _FETCH_KEY: Final = b"\0\1"
@@ -63,23 +61,17 @@ _Step = tuple[bytes, float]
 
 
 class _Model:
-    """A model broker with one topic. It remembers its response to each step.
-
-    If a later script begins with the same steps, the model responds to them from memory. Without this, the
-    model would take as much time as the gateway.
-    """
+    """A model broker with one topic that remembers its responses: it would be as slow as the gateway."""
 
     _known: ClassVar[dict[tuple[object, _Step], tuple[object, bytes]]] = {}
-    """The remembered responses: for each state and step, the next state and the response. A state is the
-    settings of the broker at its start, or an object without contents."""
+    """By state and step: the next state, and the response. The first state is the broker's settings."""
 
     def __init__(self, release: str, slots: int) -> None:
         self._began = (release, slots)
         self._state: object = self._began
         self._broker: ModelBroker | None = None
         self._behind: list[_Step] = []
-        """The steps to which the model has responded from memory, without its broker. The broker processes
-        them when it is needed next."""
+        """Steps that were answered from memory. The broker takes them when it is needed next."""
 
     def answer(self, request: bytes, now: float) -> bytes:
         return self._take((request, now))
@@ -260,10 +252,7 @@ class _ConnectionScript:
         return len(content).to_bytes(4) + content
 
     def _answer(self, where: int, mask: int) -> bool:
-        """Let the model answer the connection's next request. Return False if there is no complete request.
-
-        `mask` changes bits of one byte of the response, which `where` chooses. 0 leaves it correct.
-        """
+        """Let the model answer the next request, with one byte changed by `mask`. False: there is none."""
         if len(self._asked) < 4:
             return False
         size = int.from_bytes(self._asked[:4])
@@ -292,10 +281,7 @@ class _ConnectionScript:
         self._client(_fetch_frame(version, _wants(subset, offset), kind))
 
     def _session(self, kind: int, which: int, subset: int, forgets: int) -> None:
-        """Send a fetch as a client with sessions does. Its session id and epoch may be wrong.
-
-        The arguments choose version and epoch, session, partitions, and partitions to forget.
-        """
+        """Send a fetch as a client with sessions does, maybe with a wrong session id or epoch."""
         version = _SESSION_VERSIONS[kind % len(_SESSION_VERSIONS)]
         held: list[FetchSession] = list(self._manager.cache) if self._manager is not None else []
         session = held[which % len(held)] if held and which & 32 else None
@@ -382,10 +368,7 @@ def _check(cache: FetchSessionCache) -> None:
 
 
 def _wants(subset: int, offset: int) -> tuple[tuple[str, int, int], ...]:
-    """Return some of the partitions, as `subset` says. Two more bits of `subset` set their order.
-
-    The first partition has the given offset, all others have offset 0.
-    """
+    """Return partitions as `subset` says; two of its bits set their order. The first has the offset."""
     wants = [
         (_TOPIC, index, offset if index == 0 else 0) for index in range(_PARTITIONS) if subset >> index & 1
     ]

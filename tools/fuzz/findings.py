@@ -19,10 +19,7 @@ def regressions(target: FuzzTarget) -> list[Path]:
 
 
 def keep(target: FuzzTarget, data: bytes, folder: Path = REGRESSIONS) -> tuple[Path, Finding] | None:
-    """Make an input with a finding smaller, and write it to a file. Return None if the input has no finding.
-
-    The input is checked again here, because it comes from a process whose code was traced.
-    """
+    """Check an input again, untraced. Make it smaller and write it, or return None without a finding."""
     found = examine(target, data)
     if found is None:
         return None

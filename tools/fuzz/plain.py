@@ -12,29 +12,22 @@ from tools.fuzz.mutate import mutated
 from tools.fuzz.target import Finding, FuzzTarget, cpu_seconds, examine, run_once
 
 EXAMINE_EVERY: Final = 2000
-"""The number of inputs after which the memory of one input is examined. The examination costs a hundred times
-as much as the input."""
+"""After so many inputs, the memory of one is examined, at a hundred times its cost."""
 LOOK_EVERY: Final = 20_000
 MOST_GROWTH: Final = 64 << 20
-"""The maximum growth of the process in bytes while it runs inputs. Growth during the first `LOOK_EVERY`
-inputs does not count."""
+"""The most bytes by which the process may grow after the first `LOOK_EVERY` inputs."""
 
 Say = Callable[[int, float], None]
-"""A function that shows the progress. It is called now and then with the number of inputs and the seconds so
-far."""
+"""Shows the progress: the number of inputs, and the seconds so far."""
 
 
 class Watch:
-    """Runs the target with inputs, and keeps the inputs that show a defect.
-
-    `slower` is the factor by which code runs slower here, because a fuzzer traces it.
-    """
+    """Keeps the inputs that show a defect. Traced code runs `slower` by this factor."""
 
     def __init__(self, target: FuzzTarget, *, slower: float = 1.0) -> None:
         self.inputs = 0
         self.suspects: dict[str, bytes] = {}
-        """The inputs that showed a defect, one for each finding. The key identifies the finding.
-        `findings.keep` checks the inputs again."""
+        """One input for each finding, by what identifies it. `findings.keep` checks them again."""
         self._target = target
         self._slower = slower
         self._process = psutil.Process()

@@ -213,10 +213,7 @@ def _stage() -> tuple[asyncio.AbstractEventLoop, AdminEndpoint]:
 
 
 def _admin(data: bytes) -> None:
-    """Send the input to the admin endpoint, as a request in pieces.
-
-    The first byte of the input is the length of the pieces.
-    """
+    """Send the input to the admin endpoint in pieces of a length that its first byte gives."""
     loop, admin = _stage()
     with patch.object(logs, "logger", _RaisingLog):  # only for this input: other tests run in this process
         loop.run_until_complete(_ask(admin, data[:1], data[1:]))

@@ -22,10 +22,7 @@ _MOST_BYTES: Final = 3000
 
 @cache
 def frames() -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
-    """Return a few small requests of each API and version, and responses of different sizes.
-
-    All are without their length fields.
-    """
+    """Return a few requests of each API and version, and responses of all sizes, without lengths."""
     requests: defaultdict[bytes, set[bytes]] = defaultdict(set)
     responses: defaultdict[int, set[bytes]] = defaultdict(set)
     for name in _NAMES:
@@ -51,10 +48,7 @@ def frames() -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
 
 
 def _of_capture(path: Path) -> list[tuple[bytes, bool]]:
-    """Return the frames of a capture, and for each frame whether a broker sent it.
-
-    The frames of each stream end at its first gap.
-    """
+    """Return the frames of a capture up to gaps, each with whether a broker sent it."""
     streams: defaultdict[tuple[bytes, bool], bytearray] = defaultdict(bytearray)
     counts = FileCounts(file=path.name)
     (source,) = expand([str(path)])

@@ -12,8 +12,7 @@ from typing import Final
 CPU_SECONDS: Final = 0.020
 """The limit of CPU time for one input, in seconds. Scripts may take longer, see `FuzzTarget.cpu_per_byte`."""
 TRIES: Final = 3
-"""The number of tries for an input that seems too slow. It counts as too slow only if all tries are slow,
-because other processes disturb caches, and garbage is collected."""
+"""An input is too slow if all tries are: other processes disturb caches, and garbage is collected."""
 FRAMES: Final = 3
 """The number of innermost traceback lines that identify a crash."""
 
@@ -24,8 +23,7 @@ class FuzzTarget:
 
     name: str
     run: Callable[[bytes], None]
-    """A function that feeds one input to the code. It catches documented errors; any other exception is a
-    finding."""
+    """Feeds one input. It catches documented errors; any other exception is a finding."""
     seeds: Callable[[], list[bytes]]
     modules: tuple[str, ...]
     """The packages whose executed code guides the fuzzer."""
@@ -35,8 +33,7 @@ class FuzzTarget:
     """The limit of memory for one input, in addition to `memory_per_byte` for each of its bytes."""
     memory_per_byte: int = 256
     cpu_per_byte: float = 0.0
-    """The allowed seconds of CPU time for each byte of an input, in addition to `CPU_SECONDS`. Some inputs
-    are scripts, in which a few bytes send a whole request."""
+    """In addition to `CPU_SECONDS`, since a few bytes of a script send a whole request."""
 
     def cpu_limit(self, data: bytes) -> float:
         """Return the limit of CPU time for an input, in seconds."""
@@ -66,10 +63,7 @@ def crash(error: BaseException) -> Finding:
 
 
 def run_once(target: FuzzTarget, data: bytes) -> tuple[Finding | None, float]:
-    """Feed one input. Return the finding, if any, and how many seconds the run took (0 after a crash).
-
-    The time is wall time, because it is cheaper to read than CPU time. It is never less than the CPU time.
-    """
+    """Return the finding of an input, and the wall time (cheaper to read than CPU time), 0 after a crash."""
     began = time.perf_counter()
     try:
         target.run(data)
@@ -88,11 +82,7 @@ def examine(target: FuzzTarget, data: bytes) -> Finding | None:
 
 
 def cpu_seconds(target: FuzzTarget, data: bytes, limit: float) -> float:
-    """Return the CPU time for one input: the shortest time of a few tries.
-
-    If a try is within the limit, no more tries follow. So an input whose first time was too long, because it
-    waited for a processor, costs only one more run.
-    """
+    """Return the shortest CPU time of a few tries. A try within the limit is the last one."""
     least = inf
     for _ in range(TRIES):
         least = min(least, _cpu_seconds(target, data))

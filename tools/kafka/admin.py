@@ -43,10 +43,7 @@ class AdminError(RuntimeError):
 
 
 class Admin:
-    """Sends administrative requests, each to the broker that handles it. `with` closes the connections.
-
-    `bootstrap` is "host:port", or several separated by commas.
-    """
+    """Sends requests, each to the broker that handles it. `bootstrap` may have several addresses."""
 
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = [_split(address) for address in bootstrap.split(",")]
@@ -68,10 +65,7 @@ class Admin:
         assignment: Mapping[int, Sequence[int]] | None = None,
         config: Mapping[str, object] | None = None,
     ) -> None:
-        """Create a topic and wait until every broker knows all its leaders, and these lead.
-
-        `assignment` has node ids by partition, the preferred leader first. Without it, the broker chooses.
-        """
+        """Create a topic, maybe with node ids by partition, the leader first. Wait until leaders lead."""
         assigned = dict(assignment or {})
         counts = (-1, -1) if assigned else (partitions, replication)
         placed = [
@@ -105,10 +99,7 @@ class Admin:
         )
 
     def _creatable(self, name: str) -> bool:
-        """Return whether a topic with this name can be created.
-
-        With ZooKeeper, a deleted topic disappears from the metadata before its name can be used again.
-        """
+        """Whether a topic can be created: with ZooKeeper, a deleted one leaves the metadata earlier."""
         topic = string(name) + struct.pack(">ih", 1, 1) + array([]) + array([])
         reader = self._controller_call(CREATE_TOPICS, 2, array([topic]) + struct.pack(">i?", 20_000, True))
         reader.read(4 + 4)  # throttle, one topic
@@ -126,10 +117,7 @@ class Admin:
         self._await_leading(name)
 
     def delete_records(self, name: str, before: Mapping[int, int]) -> dict[int, int]:
-        """Delete records before some offsets. Return the new log start offsets, by partition.
-
-        An offset of -1 deletes all records of a partition.
-        """
+        """Delete records before offsets (-1: all). Return the new log start offsets, by partition."""
         starts = {}
         for partition, offset in before.items():
             topic = string(name) + array([struct.pack(">iq", partition, offset)])
@@ -169,10 +157,7 @@ class Admin:
         self._await_each(f"{client_id} has {dict(quota)}", holds)
 
     def _quotas(self, client_id: str | None, node_id: int) -> dict[str | None, float]:
-        """Return the quotas of a client id, as one broker knows them.
-
-        `client_id` is None for the default of all clients.
-        """
+        """Return the quotas of a client id (None: the default of all), as one broker knows them."""
         match = b"\1" if client_id is None else b"\0"  # 1: the default, 0: by name
         component = string("client-id") + match + string(client_id)
         body = array([component]) + b"\1"  # strict: of no users
@@ -189,10 +174,7 @@ class Admin:
         return quotas
 
     def move_leader(self, name: str, partition: int, node_id: int) -> None:
-        """Make a broker the leader of a partition. If necessary, first make the broker a replica.
-
-        Wait until every broker knows the new leader.
-        """
+        """Make a broker a replica if it is none, then the leader. Wait until every broker knows it."""
         replicas = self.state(name).topics[name].replicas[partition]
         order = [node_id, *(other for other in replicas if other != node_id)]
         if node_id not in replicas:
@@ -205,10 +187,7 @@ class Admin:
         self.reorder_all(name, {partition: replicas})
 
     def reorder_all(self, name: str, replicas: Mapping[int, Sequence[int]]) -> None:
-        """Set the replicas of partitions. The leaders do not change until the next election.
-
-        Wait until every broker knows the replicas, and each first replica is in sync.
-        """
+        """Set the replicas without an election. Wait until each first one is in sync, and brokers know."""
         orders = {partition: list(order) for partition, order in replicas.items()}
         self._reassign(name, orders)
 
@@ -222,11 +201,7 @@ class Admin:
         self._await(f"{name} is on {orders}", holds, name)
 
     def elect(self, name: str, leaders: Mapping[int, int]) -> None:
-        """Make the first replica of each partition its leader.
-
-        Wait until every broker knows the new leaders, and these lead. `leaders` has the node id of the first
-        replica, by partition.
-        """
+        """Make each first replica, whose id is given, the leader. Wait until brokers know, and it leads."""
         places = [struct.pack(">i", partition) for partition in leaders]
         body = array([string(name) + array(places)]) + struct.pack(">i", 20_000)
         reader = self._controller_call(ELECT_LEADERS, 0, body)
@@ -250,10 +225,7 @@ class Admin:
         return self.state(name).topics[name].leaders
 
     def topic_id(self, name: str) -> UUID:
-        """Return the id of a topic, or all zeros if the cluster gives its topics no ids.
-
-        The broker must be 2.8 or later.
-        """
+        """Return the id of a topic (broker of 2.8 or later), all zeros if topics have none."""
         version = 10
         body = compact_array([bytes(16) + compact_string(name) + b"\0"]) + b"\0\0\0\0"
         reader = BodyReader(self._any().call(METADATA, version, body))
@@ -267,11 +239,7 @@ class Admin:
         return UUID(bytes=reader.read(16))
 
     def offsets(self, name: str, *, timestamp: int = -1) -> dict[int, int]:
-        """Return one offset of each partition, by partition number.
-
-        `timestamp` is -1 for the end offset, -2 for the start offset, or a time in ms: then the offset is
-        that of the first record from this time on.
-        """
+        """Return offsets by partition: the ends (-1), the starts (-2), or the first from a time in ms on."""
         return {partition: self._offset(name, partition, timestamp) for partition in self.leaders(name)}
 
     def _offset(self, name: str, partition: int, timestamp: int) -> int:
@@ -351,17 +319,11 @@ class Admin:
         return not led or not any(code for code, _ in self._list_offsets(name, node_id, led, -1).values())
 
     def _await(self, what: str, holds: Callable[[ClusterState], bool], *topics: str) -> None:
-        """Wait until a condition is true for the metadata of every broker of the cluster.
-
-        `what` is the condition in words, for the error message.
-        """
+        """Wait until a condition, in words `what`, holds for the metadata of every broker."""
         self._await_each(what, lambda node_id: holds(self.state(*topics, node_id=node_id)))
 
     def _await_each(self, what: str, holds: Callable[[int], bool]) -> None:
-        """Wait until a condition is true for every broker of the cluster.
-
-        `what` is the condition in words, for the error message.
-        """
+        """Wait until a condition, in words `what`, holds for every broker."""
         _until(what, lambda: all(holds(node_id) for node_id in self.state().brokers))
 
     def _controller_call(self, api_key: int, version: int, body: bytes) -> BodyReader:
@@ -387,10 +349,7 @@ class Admin:
         raise refused or OSError("no bootstrap address")
 
     def _connection(self, address: tuple[str, int]) -> RawConnection:
-        """Return a working connection to an address.
-
-        If the broker has closed the old one (by a restart), reconnect.
-        """
+        """Return a working connection to an address. Reconnect if the broker has restarted."""
         connection = self._connections.pop(address, None)
         if connection is not None:
             try:

@@ -46,8 +46,7 @@ LATEST = "4.3.0"
 PORT_TRIES = 5
 """How many times a broker tries other ports, if another process has taken one of its chosen ports."""
 START_TIMEOUT = 180.0
-"""The time limit for a broker to respond after its start, in seconds. 3 to 6 s are usual, many more if all
-cores are busy."""
+"""The time limit for a start, in seconds. 3 to 6 s are usual, many more if all cores are busy."""
 _TAKEN = "Address already in use"
 """The text in the log of a broker or a ZooKeeper that can't bind its port."""
 
@@ -148,10 +147,7 @@ class Broker:
         return (self.folder / "broker.log").read_text(errors="replace")
 
     def start(self) -> None:
-        """Start the broker and wait until it is ready.
-
-        At the first start, the broker tries other ports if another process has taken one of its ports.
-        """
+        """Start the broker and wait. The first time, other ports are tried if one is taken."""
         others = PORT_TRIES if self._chooses_ports and self.folder == Path() else 0
         while True:
             try:
@@ -179,10 +175,7 @@ class Broker:
         self._broker = JavaProcess(class_path, arguments, log=log, heap=self._heap, options=options)
 
     def wait_ready(self, *, nodes: int = 1) -> None:
-        """Wait until the broker responds to ApiVersions and is ready in Metadata.
-
-        Its Metadata response must list the broker itself and at least `nodes` brokers.
-        """
+        """Wait until the broker responds, and its Metadata lists itself and at least `nodes` brokers."""
         if self._broker is None:
             raise RuntimeError(f"broker {self.node_id} was not started")
         began = time.monotonic()
@@ -328,10 +321,7 @@ def uses_zookeeper(version: str) -> bool:
 
 
 def new_cluster_id() -> str:
-    """Make a cluster id for Kafka's StorageTool: 16 bytes in base 64.
-
-    The id must not begin with a dash, because StorageTool would read it as an option.
-    """
+    """Make a cluster id: 16 bytes in base 64. StorageTool would read a dash at its begin as an option."""
     return "F" + _new_id()[1:]
 
 

@@ -16,19 +16,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 LOGGER = "org.slf4j:slf4j-simple:1.7.36"
-"""The slf4j binding that logs to stderr and needs no configuration file. Kafka 1.0 to 4.3 all use slf4j
-1.7."""
+"""It logs to stderr without a configuration file. Kafka 1.0 to 4.3 all use slf4j 1.7."""
 
 REPLACED = ("slf4j-log4j12", "slf4j-reload4j", "slf4j-nop", "logback-classic")
-"""slf4j bindings of older Kafka releases. They are removed, because slf4j could use them instead of
-`LOGGER`."""
+"""Bindings of older Kafka releases, removed so that slf4j does not use them instead."""
 
 
 def classpath(version: str, *, tools: bool = False) -> str:
-    """Return Java's class path for a Kafka release. Download the jars if they are not there yet.
-
-    `tools` adds kafka-tools: the console clients, VerifiableConsumer, ConsumerPerformance and others.
-    """
+    """Return Java's class path for a release, with the console clients and others if `tools`."""
     return f"{fetch(version, tools=tools)}/*"
 
 
@@ -38,10 +33,7 @@ def fetch(version: str, *, tools: bool = False) -> Path:
 
 
 def fetch_as(name: str, wanted: Sequence[str]) -> Path:
-    """Return the folder of artifacts and their dependencies. Concurrent processes download them only once.
-
-    Artifacts are named as `group:artifact:version`.
-    """
+    """Return the folder of artifacts (`group:artifact:version`) and what they need, fetched once."""
     folder = cache_folder() / name
     if folder.is_dir():
         return folder
@@ -59,10 +51,7 @@ def cache_folder() -> Path:
 
 
 def coordinates(version: str, *, tools: bool = False) -> list[str]:
-    """Return the artifacts of a broker of this release, as `group:artifact:version`.
-
-    Scala 2.13 builds exist since 2.4. All earlier releases have builds with 2.12.
-    """
+    """Return a release's artifacts. Builds for Scala 2.13 exist since 2.4, before for 2.12."""
     scala = "2.13" if parse_version(version) >= (2, 4) else "2.12"
     wanted = [f"org.apache.kafka:kafka_{scala}:{version}", LOGGER]
     if tools:
@@ -139,10 +128,7 @@ def _pom(wanted: Sequence[str]) -> str:
 
 
 def _with_jgo(wanted: Sequence[str], into: Path) -> None:
-    """Download with jgo, in Python.
-
-    jgo's store is temporary, because jgo would use an incomplete file that an earlier run left there.
-    """
+    """Download with jgo, into a temporary store: jgo would use an incomplete file of an earlier run."""
     try:
         from jgo.maven import MavenContext  # noqa: PLC0415 - only needed if jars are missing
     except ImportError:

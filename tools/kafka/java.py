@@ -12,16 +12,12 @@ from pathlib import Path
 from replay.measure.spark.java import shimmed
 
 OLDEST = 17
-"""The oldest Java version that is allowed. Kafka 4.x brokers need version 17. All brokers since 1.0.2 run on
-it."""
+"""Kafka 4.x brokers need Java 17. All brokers since 1.0.2 run on it."""
 
 
 @cache
 def java() -> Path:
-    """Return the Java program that FETCHGATE_JAVA names, or else the one in the wheel.
-
-    PATH and JAVA_HOME are ignored.
-    """
+    """Return the Java that FETCHGATE_JAVA names, or that in the wheel. PATH and JAVA_HOME are ignored."""
     if named := os.environ.get("FETCHGATE_JAVA"):
         if _feature(version_of(Path(named))) < OLDEST:
             raise RuntimeError(
@@ -38,19 +34,13 @@ def java() -> Path:
 
 
 def java_home(scratch: Path) -> Path:
-    """Make a JAVA_HOME folder with the same Java runtime, for programs such as Spark.
-
-    `scratch` is an empty folder in which it is made.
-    """
+    """Make a JAVA_HOME with this Java in an empty folder, for programs such as Spark."""
     return shimmed(java(), scratch)
 
 
 @cache
 def version_of(program: Path) -> str:
-    """Return the version of a Java program, such as 17.0.15, or "" if the program does not run.
-
-    It is the quoted version in the output of ``java -version``.
-    """
+    """Return the quoted version of ``java -version``, such as 17.0.15; "" if it does not run."""
     try:
         done = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=30, check=False)
     except OSError:

@@ -15,10 +15,7 @@ TAIL = 40
 
 
 class JavaProcess:
-    """A Java program in its own process, which runs until `end`.
-
-    `arguments` are the main class and its arguments. stdout and stderr are appended to `log`.
-    """
+    """A Java program (main class and arguments) that runs until `end`, with its output in `log`."""
 
     def __init__(
         self,
@@ -49,10 +46,7 @@ class JavaProcess:
         return self._popen.poll() is None
 
     def end(self, *, kill: bool = False, timeout: float = 30.0) -> int:
-        """End the process with SIGTERM, and return its exit code.
-
-        SIGKILL is used instead with `kill`, and after `timeout` seconds.
-        """
+        """End the process with SIGTERM, after `timeout` seconds or with `kill` with SIGKILL."""
         with self._lock:
             if self.running:
                 self._popen.send_signal(signal.SIGKILL if kill else signal.SIGTERM)

@@ -155,10 +155,7 @@ def compact_array(items: list[bytes]) -> bytes:
 
 @dataclass(slots=True)
 class BodyReader:
-    """Reads a body from front to back.
-
-    struct.error, IndexError or ValueError means that bytes are missing.
-    """
+    """Reads a body. struct.error, IndexError or ValueError means that bytes are missing."""
 
     data: bytes
     offset: int = 0

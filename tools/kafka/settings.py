@@ -47,10 +47,7 @@ QUICK_KRAFT: dict[str, object] = {
 
 
 def security_protocol(listener: str) -> str:
-    """Return the security protocol of a listener: its name, or the part of its name after a dash.
-
-    Return PLAINTEXT if neither is a security protocol.
-    """
+    """Return the protocol that a listener's name, or its part after a dash, is; else PLAINTEXT."""
     name = listener.rpartition("-")[2]
     return name if name in SECURITY_PROTOCOLS else "PLAINTEXT"
 

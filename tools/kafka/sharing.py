@@ -21,10 +21,7 @@ def archive(version: str) -> Path:
 
 
 def sharing(version: str) -> list[str]:
-    """Return Java's options to share classes for a broker of a release.
-
-    Return no options if `python -m tools.kafka` made no archive.
-    """
+    """Return Java's options to share classes; none if `python -m tools.kafka` made no archive."""
     file = archive(version)
     return [f"-XX:SharedArchiveFile={file}"] if file.exists() else []
 

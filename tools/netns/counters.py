@@ -18,20 +18,15 @@ class Crossed:
     """The traffic of a device in one direction."""
 
     packets: int
-    """The number of packets as netfilter counts them. Several segments can be one packet, if the kernel
-    handles them together."""
+    """As netfilter counts them: several segments are one if the kernel handles them together."""
     bytes: int
     """The number of bytes, including the headers of IP and TCP."""
     payload: int
-    """The number of TCP payload bytes. It is exact as long as TCP adds no options to single segments
-    (SACK)."""
+    """TCP payload, exact as long as TCP adds no options to single segments (SACK)."""
 
 
 class Counters:
-    """Counters of a device, by direction, IP version and kind of TCP segment.
-
-    Only connections to these server ports are counted, and with `host` (IPv4) only those to this server.
-    """
+    """Counters of a device for connections to server ports, and with `host` (IPv4) to this server."""
 
     def __init__(self, place: Namespace, device: str, ports: Collection[int], *, host: str = "") -> None:
         self._place = place

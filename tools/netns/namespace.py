@@ -18,10 +18,7 @@ _libc: Final = ctypes.CDLL(None, use_errno=True)
 
 
 class Namespace:
-    """A network namespace with its own working loopback interface. It is removed at the end of `with`.
-
-    It needs the right to create a namespace (CAP_SYS_ADMIN), else OSError is raised.
-    """
+    """A network with its own loopback, removed at the end of `with`. OSError: no CAP_SYS_ADMIN."""
 
     def __init__(self) -> None:
         with _returning():
@@ -37,18 +34,12 @@ class Namespace:
 
     @property
     def path(self) -> str:
-        """The path of the namespace.
-
-        Other programs can use the path while this process has the namespace open.
-        """
+        """The path of the namespace, for other programs while this process has it open."""
         return f"/proc/{os.getpid()}/fd/{self._fd}"
 
     @contextmanager
     def inside(self) -> Iterator[None]:
-        """Move this thread into the namespace for the block.
-
-        Threads and processes that it starts are there, too.
-        """
+        """Move this thread, with threads and processes that it starts, into the namespace."""
         with _returning():
             _check(_libc.setns(self._fd, CLONE_NEWNET))
             yield

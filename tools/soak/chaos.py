@@ -51,8 +51,7 @@ READS_ON: Final = ("confluent-kafka",)
 """Clients that now and then miss the beginning of a topic that was deleted and created again: librdkafka does
 so without a gateway as well (fetch-semantics 6.7)."""
 OWN_ENDINGS: Final = {"kafka-python-2.0.2": "ValueError: Invalid file object: None"}
-"""Errors with which consumers end by their own fault when a connection is lost: kafka-python uses a socket
-that it has closed."""
+"""Errors with which consumers end by their own fault: kafka-python uses a socket that it has closed."""
 
 Say = Callable[[str], None]
 
@@ -73,8 +72,7 @@ class SoakOutcome:
     late: set[str]
     """Consumers that had not received all of a topic when it was deleted."""
     used: tuple[Used, Used, int]
-    """The resources of the last gateway after its start, and after its clients had left. Then the highest
-    memory of all gateways."""
+    """Of the last gateway at its start and after its clients had left; the most memory of all."""
     fetches: Mapping[str, int]
     """The number of fetches by side: sent by clients, and received by brokers."""
     saved: int
@@ -137,10 +135,7 @@ def missing(produced: ProducedRecords, log: RecordLog, reader: SoakConsumer) -> 
 
 
 def begins_late(lost: list[tuple[RecordPlace, int]], received: RecordLog) -> bool:
-    """Whether all lost records are the beginnings of partitions of topics that were made again.
-
-    `lost` is in order.
-    """
+    """Whether all lost records (in order) begin partitions of topics that were made again."""
     first = {place: offset for place, offset, _ in reversed(list(received.items()))}
     return all(place.generation and offset < first.get(place, offset + 1) for place, offset in lost)
 
@@ -351,10 +346,7 @@ class _SoakRun:
         ]
 
     def _caught_up(self) -> RecordLog:
-        """Wait until all consumers have received all of the log. Return the log.
-
-        The wait ends after `CATCH_UP_SECONDS` at the latest.
-        """
+        """Return the log when all consumers have it, after `CATCH_UP_SECONDS` at the latest."""
         with self._network.far():
             log = read_log(self._cluster.bootstrap, self._topics)
         deadline = time.monotonic() + CATCH_UP_SECONDS
@@ -386,10 +378,7 @@ class _SoakRun:
         return followers
 
     def _readers_apart(self, some: list[SoakConsumer]) -> None:
-        """Run new consumers for a while, with a takeover in the middle, and let them leave.
-
-        Their records are not checked.
-        """
+        """Run consumers for a while, with a takeover halfway. Their records are not checked."""
         try:
             self._held(some)
             self._gateways.take_over()
@@ -403,10 +392,7 @@ class _SoakRun:
                 reader.close()
 
     def _held(self, some: list[SoakConsumer]) -> int:
-        """Run consumers for `CALM_SECONDS`, and then until the gateway holds sessions. Return how many.
-
-        The second wait ends after `CATCH_UP_SECONDS` at the latest.
-        """
+        """Run consumers for `CALM_SECONDS`, and until the gateway holds sessions. Return how many."""
         began, held = time.monotonic(), 0
         while (calm := time.monotonic() - began) < CALM_SECONDS or (not held and calm < CATCH_UP_SECONDS):
             time.sleep(STEP_SECONDS)

@@ -38,10 +38,7 @@ class SoakConsumer:
         return f"{self.name} ({self.way})"
 
     def read(self) -> None:
-        """Read the records received since the last call.
-
-        If the program has ended, start it again, at most `_ENDINGS` times.
-        """
+        """Read new records. Start a program that has ended again, at most `_ENDINGS` times."""
         ended = not self.run.running
         for line in self.run.take():
             match line["kind"]:
@@ -91,10 +88,7 @@ def readers(
     *,
     without: str = "",
 ) -> Iterator[SoakConsumer]:
-    """Start the consumers that connect in one way (`way`): all clients, except `without`.
-
-    Behind the gateway, the clients in `ASSIGNED` are started a second time, without a group.
-    """
+    """Start all clients except `without`, in one way. Behind the gateway, `ASSIGNED` come twice."""
     for program in python_programs().values():
         if program.name == without:
             continue

@@ -34,8 +34,7 @@ CAUGHT_UP_SECONDS: Final = 130.0
 """The time limit for all consumers to receive all records when there are no disturbances, in seconds."""
 PRODUCERS: Final = "producers"
 EMPTY_SECONDS: Final = 8.0
-"""How long a topic stays empty after it was deleted and created again, in seconds. Consumers at an old offset
-get an error in this time."""
+"""How long a new topic is empty, so that consumers at an old offset get an error, in seconds."""
 
 Settings = dict[str, object]
 TOPIC_SETTINGS: Final[Settings] = {"min.insync.replicas": 2}
@@ -163,10 +162,7 @@ class Disturbances:
                 admin.move_leader(self.topics.steady, partition, leader % len(self.cluster.brokers) + 1)
 
     def _recreate(self, _choose: random.Random) -> None:
-        """Delete a topic and create it again, after all consumers have received all of its records.
-
-        Wait for the consumers at most for `CAUGHT_UP_SECONDS`, then note those that lack records (`late`).
-        """
+        """Make a topic again when all consumers have all of it, or are noted (`late`) after a time limit."""
         topics = self.topics
         with self._calm:
             topics.churn_open = False
@@ -184,10 +180,7 @@ class Disturbances:
             topics.churn_open = True
 
     def _insist(self, change: Callable[[Admin], None], already: int) -> None:
-        """Make a change that must not fail. Try again until the time limit.
-
-        A repeated try gets the error code `already` if an earlier one has succeeded.
-        """
+        """Insist on a change. A repeated try gets the error `already` if an earlier one succeeded."""
         deadline = time.monotonic() + SETTLE_SECONDS
         while True:
             try:

@@ -25,8 +25,7 @@ DRAIN_SECONDS: Final = 10
 MOST_BYTES: Final = 512 << 20
 """The maximum memory of all processes of a gateway. It is the limit in the deployment files."""
 SPARE_DESCRIPTORS: Final = 12
-"""The number of descriptors that a gateway may have more than at its start, after its clients have left. Its
-admin endpoint is in use then."""
+"""How many more descriptors than at its start a gateway may have at the end, for its admin endpoint."""
 QUIET_SECONDS: Final = 60.0
 """The time in seconds for which a gateway may still have connections after all its clients have left."""
 TROUBLE: Final = re.compile(r"defect|Traceback|MemoryError|never retrieved")
@@ -45,10 +44,7 @@ class Used:
 
 @dataclass(slots=True)
 class Gateways:
-    """The present gateway, with its options in a file. `with` starts it and ends it.
-
-    `near` enters the gateway's namespace.
-    """
+    """The present gateway, with its options in a file. `near` enters its namespace."""
 
     bootstrap: str
     near: Callable[[], AbstractContextManager[None]]
@@ -130,10 +126,7 @@ class Gateways:
             self._leave(old)
 
     def finish(self) -> Used:
-        """Wait until all clients have left, then end the last gateway gracefully.
-
-        Return the resources that the gateway used after the clients had left.
-        """
+        """End the last gateway when all clients have left. Return what it used then."""
         self.quiet()
         with self.near():
             last = self.used()

@@ -57,10 +57,7 @@ class Network(Protocol):
 
 
 def configure(network: Network, broker: Broker) -> str:
-    """Give a broker that has not been started a listener for the gateway.
-
-    Return the address at which the gateway reaches this listener.
-    """
+    """Give a broker, not started yet, a listener for the gateway. Return the address to reach it."""
     bound, advertised = network.via(broker)
     own = f"PLAINTEXT://{broker.address}"
     controller = f"CONTROLLER://{broker.host}:{broker.controller_port}"
@@ -198,12 +195,7 @@ class NetworkRelay:
                 await asyncio.gather(self._pump(near, far_writer, uncut), self._pump(far, near_writer, uncut))
 
     async def _begin(self, _near: asyncio.StreamReader, _far: asyncio.StreamWriter) -> Uncut:
-        """Return a function that waits while a new connection is cut.
-
-        Args:
-            _near: the side of the client.
-            _far: the side of the target.
-        """
+        """Return what waits while a new connection from a client to the target is cut."""
         return self._uncut
 
     async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, uncut: Uncut) -> None:

@@ -23,8 +23,7 @@ with warnings.catch_warnings():
 
 PARTITIONS: Final = 48
 BUSY: Final = range(0, PARTITIONS, 8)
-"""The partitions of the steady topic that get records. All other partitions are idle, so that sessions save
-bytes."""
+"""The partitions of the steady topic with records. The others are idle, so that sessions save."""
 CHURN_PARTITIONS: Final = 4
 CHURN_SHARE: Final = 0.1
 """The share of records that go to the topic that is deleted and made again."""
@@ -42,10 +41,7 @@ DELIVERY_MS: Final = 120_000
 
 @dataclass(slots=True)
 class SoakTopics:
-    """The names of two topics: one that stays, and one that is deleted and made again.
-
-    `generation` is the number of times that the second topic was made again.
-    """
+    """A topic that stays, and one that is deleted and made again `generation` times."""
 
     steady: str
     churn: str
@@ -58,10 +54,7 @@ class _ProducerClient(Protocol):
     """A producer of one client library."""
 
     def send(self, place: RecordPlace, record: SoakRecord, done: Callable[[int | None, str], None]) -> None:
-        """Send a record. Call `done` later with the record's offset and "", or with an error.
-
-        The offset is None if it is unknown.
-        """
+        """Send a record. Call `done` later with its offset, if known, and "", or with an error."""
 
     def poll(self) -> None:
         """Let the client process its events."""
@@ -97,10 +90,7 @@ class SoakProducer:
         self._lock = threading.Lock()
 
     def run(self, ended: threading.Event, place: AbstractContextManager[None]) -> None:
-        """Produce until `ended` is set, then wait for the last acknowledgements.
-
-        All of this is done within the context manager `place`.
-        """
+        """Produce within `place` until `ended` is set, and wait for the last acknowledgements."""
         with place:
             client = self._make(self._bootstrap)
             before = time.monotonic()

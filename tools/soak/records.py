@@ -8,18 +8,14 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeAlias
 
 GENERATION: Final = "generation"
-"""The name of a record header. Its value is the number of times that the topic had been deleted and created
-again when the record was produced."""
+"""The header that tells how often the topic had been made again when a record was produced."""
 
 Headers: TypeAlias = Sequence[tuple[str, bytes | None]]
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class RecordPlace:
-    """A partition of a topic, in one generation of the topic.
-
-    The topic is deleted and created again as a new generation.
-    """
+    """A partition of a topic, in one generation: the topic is deleted and made again."""
 
     topic: str
     generation: int
@@ -61,10 +57,7 @@ def digest_of(line: Mapping[str, Any]) -> int:
 
 
 def generation_of(line: Mapping[str, Any]) -> int:
-    """Return the generation of a record's topic, from a consumer program's output.
-
-    The result is -1 if the record has no header with the generation.
-    """
+    """Return the generation in a consumer program's line, -1 if its record has none."""
     found = dict(map(tuple, line["headers"])).get(GENERATION)
     return -1 if found is None else int(bytes.fromhex(found))
 
@@ -102,10 +95,7 @@ class RecordLog:
                     yield place, offset, digest
 
     def twice(self) -> dict[int, list[tuple[RecordPlace, int]]]:
-        """Return the records that are in the log at several places.
-
-        The result has the places and offsets of each by its digest.
-        """
+        """Return the records that are in the log at several places, with these by digest."""
         times = Counter(digest for _, _, digest in self.items())
         found: defaultdict[int, list[tuple[RecordPlace, int]]] = defaultdict(list)
         for place, offset, digest in self.items():
@@ -135,17 +125,13 @@ class ProducedRecords:
     sent: set[int] = field(default_factory=set)
     acknowledged: RecordLog = field(default_factory=RecordLog)
     without_offset: list[int] = field(default_factory=list)
-    """The digests of records that were acknowledged without an offset. A broker sends such an acknowledgement
-    for a record that it received twice."""
+    """Acknowledged without an offset, as a broker does with a record that it received twice."""
     given_up: int = 0
     """The number of records for which the producer reported a failure. They may be in the log."""
     errors: Counter[str] = field(default_factory=Counter)
 
     def delivered(self, place: RecordPlace, offset: int | None, digest: int) -> None:
-        """Note that the broker has acknowledged a record.
-
-        `offset` is None if the acknowledgement has no offset.
-        """
+        """Note an acknowledgement by the broker. `offset` is None if it has none."""
         if offset is None or offset < 0:
             self.without_offset.append(digest)
         else:
@@ -212,8 +198,7 @@ class ReceivedRecords:
     def __init__(self, sent: set[int]) -> None:
         self.log = RecordLog()
         self.repeated = 0
-        """The number of records received again. After a rebalance, a member continues from the last
-        commit."""
+        """Received again: after a rebalance, a member continues from the last commit."""
         self.again = 0
         """The number of records that a member received again although the group had not rebalanced."""
         self.changed: list[tuple[RecordPlace, int]] = []

@@ -16,8 +16,7 @@ _BATCH: Final = Struct(">qiibIhiqqqhii")
 """base_offset, batch_length, partition_leader_epoch, magic, crc, attributes, last_offset_delta, first and
 last timestamp, producer_id, producer_epoch, base_sequence, number of records (KIP-98)."""
 _OVERHEAD: Final = 12
-"""The size of the fields base_offset and batch_length, in bytes. The value of batch_length does not include
-them."""
+"""The size of base_offset and batch_length, which the value of batch_length does not include."""
 
 
 class BatchHeader(NamedTuple):
@@ -31,10 +30,7 @@ class BatchHeader(NamedTuple):
 def written(
     cluster: Cluster, wanted: Iterable[tuple[RecordPlace, int]]
 ) -> dict[tuple[RecordPlace, int], Written]:
-    """Return the producer id, epoch and sequence number of records, from the disks of their leaders.
-
-    The places are those of the newest generation of their topics.
-    """
+    """Return who wrote records of the newest generation, from the disks of their leaders."""
     offsets: dict[RecordPlace, list[int]] = {}
     for place, offset in wanted:
         offsets.setdefault(place, []).append(offset)

@@ -20,15 +20,14 @@ class Findings:
     lost: int = 0
     """Records that the client did not get, but has got later ones of the partition."""
     missing_elsewhere: int = 0
-    """Records at the end of partitions led in another rack that had not come when the run ended: the client
-    starved."""
+    """Records at the end that did not come, of partitions led elsewhere: the client starved."""
     missing_here: int = 0
     """The same for the partitions that the broker in the rack leads."""
     doubled: int = 0
     disordered: int = 0
     """Records that came after a later one, for the first time."""
     changed: int = 0
-    """Records with another number than the one that was written at their offset."""
+    """Records with another value than the one that was written at their offset."""
     gap_elsewhere: float = 0.0
     """The longest time without a new record of a partition that is led in another rack, in seconds."""
     gap_here: float = 0.0
@@ -85,7 +84,7 @@ class Row:
 
 
 def judge(
-    received: Sequence[Received], written: Mapping[tuple[int, int], int], began: float, ended: float
+    received: Sequence[Received], written: Mapping[tuple[int, int], str], began: float, ended: float
 ) -> Findings:
     """Compare the records of a client with those that were written.
 
@@ -108,7 +107,7 @@ def judge(
             highest = max(highest, record.offset)
         absent = offsets - seen
         missing = sum(offset > highest for offset in absent)
-        changed = sum(written.get((partition, each.offset)) != each.number for each in records)
+        changed = sum(written.get((partition, each.offset)) != each.value for each in records)
         gap = longest_gap([*times, ended] if missing else times, began)
         elsewhere = led_elsewhere(partition)
         found = replace(
@@ -138,10 +137,7 @@ def _offsets(written: Iterable[tuple[int, int]]) -> dict[int, set[int]]:
 
 
 def failures(rows: Sequence[Row], control: str) -> list[str]:
-    """Return what is worse than in the control, one line for each client and fault.
-
-    A member of a group may get records again after a rebalance, and more or fewer of them each time.
-    """
+    """Return what is worse than in the control. Members of groups may get records again."""
     like = {(row.release, row.fault, row.client): row for row in rows if row.mode == control}
     found = []
     for row in rows:

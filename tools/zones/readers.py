@@ -52,7 +52,8 @@ class Received:
 
     partition: int
     offset: int
-    number: int
+    value: str
+    """The length and the hash of its value, as programs print them."""
     at: float
     """When it came, in seconds since 1970."""
 
@@ -92,12 +93,8 @@ class Reader:
         for line in self.run.take():
             match line["kind"]:
                 case "record":
-                    number, partition, offset = (
-                        int(bytes.fromhex(line["key"])),
-                        line["partition"],
-                        line["offset"],
-                    )
-                    self.records.append(Received(partition, offset, number, now))
+                    partition, offset = line["partition"], line["offset"]
+                    self.records.append(Received(partition, offset, line["value"], now))
                     self.positions[partition] = max(self.positions.get(partition, 0), offset + 1)
                 case "error":
                     self.errors[line["code"]] += 1

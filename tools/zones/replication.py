@@ -33,10 +33,7 @@ class Replication(Relays):
 
 
 class _FetcherRelay(NetworkRelay):
-    """A relay that holds back the connections on which one broker fetches.
-
-    `held` returns the id of this broker, or 0.
-    """
+    """Holds back the connections on which one broker, whose id `held` returns, fetches."""
 
     def __init__(self, nodes: int, held: Callable[[], int]) -> None:
         super().__init__()

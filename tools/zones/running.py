@@ -49,10 +49,7 @@ class _Times:
 
 @dataclass(slots=True)
 class ZoneRun:
-    """One run of all clients.
-
-    `seconds` is the length of the steady part. Captures and the log of the gateway are kept in `keep`.
-    """
+    """One run of all clients, with a steady part of some `seconds`. `keep` gets captures and log."""
 
     brokers: Brokers
     fault: str
@@ -122,7 +119,7 @@ class ZoneRun:
             return replace(row, ran=False, note=f"it reads nothing: {told}" if told else reader.ended)
         return replace(
             row,
-            findings=judge(reader.records, written.numbers, times.fault, times.end),
+            findings=judge(reader.records, written.values, times.fault, times.end),
             from_zone=fetched.share(HERE, times.steady, times.fault),
             out_of_range=fetched.out_of_range,
             busiest=fetched.busiest,

@@ -56,10 +56,7 @@ _WRONG: Final[tuple[Callable[[Findings], int], ...]] = (
 
 
 def by_fault(rows: Sequence[Row]) -> Iterator[TableText]:
-    """Yield a table for each release and fault.
-
-    A cell has the values of all modes, in the order in which they were run. Equal values are there once.
-    """
+    """Yield a table for each release and fault, with the values of all modes, equal ones once."""
     for (release, fault), several in groupby(
         sorted(rows, key=lambda row: (_order(rows, row.release), _order(rows, row.fault))),
         key=lambda row: (row.release, row.fault),
@@ -87,10 +84,7 @@ def _joined(cells: Sequence[str]) -> str:
 
 
 def by_release(rows: Sequence[Row]) -> Iterator[TableText]:
-    """Yield a table for each release.
-
-    Each fault has one column: the gap of partitions that are led elsewhere, in seconds.
-    """
+    """Yield a table for each release. The columns of faults have the gap elsewhere, in seconds."""
     for release in dict.fromkeys(row.release for row in rows):
         own = [row for row in rows if row.release == release]
         modes = list(dict.fromkeys(row.mode for row in own))

@@ -73,10 +73,7 @@ def _most(seconds: Iterable[int]) -> int:
 
 
 def traffic(folder: Path, nodes: Mapping[int, int | None]) -> dict[str, Traffic]:
-    """Read a capture. Return the fetches of each client, by client id.
-
-    `nodes` has the broker of each of the gateway's ports.
-    """
+    """Return the fetches in a capture by client id. `nodes` has the broker of each port."""
     found: dict[str, list[Fetched]] = defaultdict(list)
     for exchange in _fetches(folder, frozenset(nodes)):
         port = int(exchange.broker.rpartition(":")[2])

@@ -1,5 +1,6 @@
 """Writes numbered records, and notes the offset of each."""
 
+import hashlib
 import threading
 import time
 from typing import Any, Final, Self
@@ -9,7 +10,6 @@ from confluent_kafka import Producer
 from tools.zones.brokers import PARTITIONS
 
 FLUSH_SECONDS: Final = 60.0
-VALUE_BYTES: Final = 100
 TIMEOUT_MS: Final = 3_000
 """How long the producer waits for a broker that does not respond, in milliseconds. The default is 60 s. Until
 then, there would be no new records of such a broker's partitions."""
@@ -18,12 +18,13 @@ _SILENT: Final = 0
 
 
 class Written:
-    """A producer with acks=all that writes to each partition in turn. `with` starts it."""
+    """A producer with acks=all: `rate` records a second, each of `size` bytes, to partitions in turn."""
 
-    def __init__(self, bootstrap: str, topic: str, rate: float) -> None:
-        self.numbers: dict[tuple[int, int], int] = {}
-        """The number of each record that a broker has acknowledged, by partition and offset."""
-        self._topic, self._rate = topic, rate
+    def __init__(self, bootstrap: str, topic: str, rate: float, size: int = 100) -> None:
+        self.values: dict[tuple[int, int], str] = {}
+        """What programs print of each acknowledged value, by partition and offset."""
+        self.refused = 0
+        self._topic, self._rate, self._size = topic, rate, size
         self._producer = Producer(
             {
                 "bootstrap.servers": bootstrap,
@@ -54,23 +55,23 @@ class Written:
     def ends(self) -> dict[int, int]:
         """Return the offset after the last acknowledged record, by partition."""
         ends: dict[int, int] = {}
-        for partition, offset in list(self.numbers):
+        for partition, offset in list(self.values):
             ends[partition] = max(ends.get(partition, 0), offset + 1)
         return ends
 
     def _produce(self) -> None:
         number, due = 0, time.monotonic()
         while not self._stopped.wait(max(0.0, due - time.monotonic())):
-            self._producer.produce(
-                self._topic,
-                (b"%d " % number).ljust(VALUE_BYTES, b"."),
-                key=b"%d" % number,
-                partition=number % PARTITIONS,
-                on_delivery=self._delivered,
-            )
+            value = (b"%d " % number).ljust(self._size, b".")
+            partition = number % PARTITIONS
+            self._producer.produce(self._topic, value, partition=partition, on_delivery=self._delivered)
             self._producer.poll(0)
             number, due = number + 1, due + 1 / self._rate
 
     def _delivered(self, error: Any, message: Any) -> None:
-        if error is None:
-            self.numbers[message.partition(), message.offset()] = int(message.key())
+        if error is not None:
+            self.refused += 1
+            return
+        value = message.value()
+        digest = f"{len(value)}:{hashlib.sha256(value).hexdigest()}"
+        self.values[message.partition(), message.offset()] = digest

@@ -104,10 +104,7 @@ class _ChaosSlot:
 
 
 class GroupMembers:
-    """The members of one group, and their disturbances.
-
-    `name` is also that of the topic. `done` counts the disturbances.
-    """
+    """The members of a group, whose topic has the same name. `done` counts the disturbances."""
 
     def __init__(
         self,
@@ -142,10 +139,7 @@ class GroupMembers:
         self._asks.close()
 
     def disturb(self, kills: int, ended: threading.Event) -> None:
-        """Kill members until `kills` kills are done or `ended` is set.
-
-        Disturb the members in other ways in between.
-        """
+        """Kill members until `kills` are done or `ended` is set, with other disturbances in between."""
         chance = self._random
         while kills and not ended.wait(chance.expovariate(1 / PAUSE_SECONDS)):
             slot = chance.choice(self._slots)
@@ -168,10 +162,7 @@ class GroupMembers:
                 self._start(slot)
 
     def shares(self, since: float) -> bool:
-        """Return whether the members shared a partition since a time: across gateways, if there are several.
-
-        `since` is in seconds, of the monotonic clock.
-        """
+        """Whether members shared a partition since a monotonic time: across gateways, if there are any."""
         found = sharing(
             each
             for slot in self._slots
@@ -242,10 +233,7 @@ class GroupMembers:
         self._done["started"] += 1
 
     def _kill(self, slot: _ChaosSlot) -> bool:
-        """Kill a member, and start it again in most cases. A member that does not run is only started.
-
-        Return whether a member was killed.
-        """
+        """Kill a member, if it runs, and start it again in most cases. Return whether it ran."""
         if slot.process is None or slot.life is None or slot.process.poll() is not None:
             self._start(slot)
             return False

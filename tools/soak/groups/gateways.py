@@ -28,8 +28,7 @@ LONG_CUT_SECONDS: Final = 60.0
 LONG_CUT: Final = 5
 """Each cut with a number that this number divides takes `LONG_CUT_SECONDS`."""
 IN_FLIGHT_SECONDS: Final = 0.5
-"""The wait after a member was stopped or cut off, in seconds. Then the member's fetch in flight has its
-response, so these records are no new ones for the member."""
+"""Then a stopped or cut off member's fetch in flight has its response: these records are not new."""
 STEP_SECONDS: Final = 0.1
 DEFECTS: Final = ("Traceback", "defect", "not understood")
 KILL, CUT, RESTART = "gateway killed", "gateway cut off", "gateway restarted"
@@ -45,16 +44,12 @@ Ends = Mapping[str, Mapping[int, int]]
 
 
 class GroupGateways:
-    """A broker, and gateways before it. `with` starts and ends them.
-
-    If `count` is 0, members connect to the broker itself.
-    """
+    """A broker, and `count` gateways before it. With 0, members connect to the broker itself."""
 
     def __init__(self, count: int, groups: Sequence[str], properties: Properties) -> None:
         self._relays = Relays(count if count > 1 else 0)
         self.wires = self._relays.wires
-        """The path from each gateway to the broker, by the gateway's number from 1 on. Empty if there is only
-        one gateway."""
+        """The path from each gateway to the broker, by number from 1 on; empty with one gateway."""
         listeners = {f"VIA{number}": relay.listens for number, relay in self._relays.relays.items()}
         self.broker = Broker(properties=properties, listeners=listeners)
         self.processes: list[GatewayProcess] = []
@@ -107,10 +102,7 @@ class CutOff:
 
 
 class GatewayFaults:
-    """Kills gateways, cuts them off, and restarts all of them one by one. A single gateway is only killed.
-
-    `ends` returns the ends of the logs. `done` counts the faults.
-    """
+    """Kills gateways, cuts them off, restarts them one by one. A single one is only killed."""
 
     def __init__(
         self,

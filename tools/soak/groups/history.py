@@ -26,8 +26,7 @@ class MemberLife:
     killed_at: int = 0
     """When the process was killed, in nanoseconds; 0 if it was not killed."""
     stopped: list[tuple[int, int, dict[int, int]]] = field(default_factory=list)
-    """For each time the process was stopped (SIGSTOP), or its gateway was cut off from the broker: begin and
-    end, and the log's end offsets at the begin."""
+    """Begin and end of each stop or cut, and the ends of the logs at its begin."""
     gateway: int = 0
     """The number of the member's gateway."""
 

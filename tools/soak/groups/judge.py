@@ -20,8 +20,7 @@ Span = tuple[int, int]
 """Begin and end, in nanoseconds."""
 
 Down = Mapping[int, Sequence[Span]]
-"""The time spans in which each gateway was not running, or was cut off from the broker, by the gateway's
-number."""
+"""When each gateway, by its number, was not running or cut off from the broker."""
 
 Log = Mapping[tuple[int, int], str]
 """The keys of the records of a topic, by partition and offset."""
@@ -48,11 +47,9 @@ class _Processed:
     did: Did
     life: MemberLife
     assignment: int
-    """The number of the assignment in which the record was processed. Each process of the member counts from
-    0."""
+    """The number of the assignment, from 0 on in each process of the member."""
     in_hand: bool
-    """Whether the group may have continued without the member. If so, records that the member had received
-    before are not judged."""
+    """Whether the group may have gone on without the member: what it already had is not judged."""
 
 
 LOST: Final = "lost"
@@ -74,10 +71,7 @@ IN_HAND: Final = "in hand of a zombie"
 
 
 def judge(log: Log, lives: Sequence[MemberLife], gateway_down: Down, verdict: GroupsVerdict) -> None:
-    """Judge what the members of one group did with the records of one topic.
-
-    Only the times when a member's own gateway was down excuse the member.
-    """
+    """Judge one group with one topic. Only the down times of a member's own gateway excuse it."""
     processed = [
         each for life in lives for each in _processed(life, gateway_down.get(life.gateway, ()), verdict)
     ]
@@ -158,10 +152,7 @@ def _judge_key(
 
 
 def _story(before: _Processed, again: _Processed, lives: Sequence[MemberLife], gateway_down: Down) -> str:
-    """Describe the events in a group from shortly before a record was processed until it was processed again.
-
-    They help to find the reason.
-    """
+    """Describe what a group went through from shortly before a record until it came again."""
     low, high = before.did.at - BEFORE_NS, again.did.at
     lines = [
         (at, f"gateway {number} gone until {back / 1e9:.3f}")
@@ -187,10 +178,7 @@ def _of_same(before: _Processed, commit: Did) -> bool:
 
 
 def _was_refused(before: _Processed, again_at: int) -> bool:
-    """Return whether a member's last commit after a record was refused in a rebalance.
-
-    `again_at` is when it was processed again, in nanoseconds.
-    """
+    """Whether a member's last commit after a record, before `again_at` (ns), was refused."""
     later = [
         did
         for did in before.life.did

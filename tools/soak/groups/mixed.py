@@ -155,10 +155,7 @@ class MixedGroup:
                 self._start(slot)
 
     def disturb(self) -> None:
-        """Kill one member, or let it leave the group gracefully. Most times start it again.
-
-        A member that is not running is started.
-        """
+        """Kill a member, or let it leave, and start it again most times. One that does not run is started."""
         slot = self._random.choice(self._slots)
         if slot.process is None or slot.life is None or slot.process.poll() is not None:
             self._start(slot)
@@ -478,11 +475,7 @@ def _keep(folder: Path, lives: Sequence[SeenLife], moved: Sequence[Moved], logs:
 
 
 def main() -> int:
-    """Run from the command line. Return the exit code.
-
-    It is 0 if no record was lost or came out of order, no gateway logged a defect, and the group shared if it
-    must. Else it is 1.
-    """
+    """Run. Exit code 1: a record was lost or out of order, a defect was logged, or nothing was shared."""
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser("tools.soak.groups.mixed", description=__doc__, formatter_class=raw)
     parser.add_argument("--direct", action="store_true", help="without a gateway: a plain group")

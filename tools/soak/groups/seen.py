@@ -14,8 +14,7 @@ Log: TypeAlias = Mapping[Record, bytes]
 """A log: the key of each record."""
 Span: TypeAlias = tuple[float, float]
 Down: TypeAlias = Mapping[int, Sequence[Span]]
-"""The time spans in which each gateway was not running, or was cut off from the broker, by the gateway's
-number."""
+"""When each gateway, by its number, was not running or cut off from the broker."""
 Moved: TypeAlias = tuple[float, tuple[str, int], Positions]
 """A change of a partition's committed positions: the time, the partition, and the new positions."""
 EXAMPLES: Final = 8
@@ -65,11 +64,7 @@ class SeenVerdict:
 
 
 def judge(log: Log, lives: Sequence[SeenLife], down: Down, moved: Sequence[Moved] = ()) -> SeenVerdict:
-    """Find the records that were lost, came twice, or came out of order.
-
-    Only the times when a member's own gateway was down excuse the member. `moved` is for the report of lost
-    records.
-    """
+    """Find records lost, twice or out of order. Only down times of a member's own gateway excuse it."""
     events = sorted(
         ((at, record, key, life) for life in lives for at, record, key in life.did), key=lambda each: each[0]
     )

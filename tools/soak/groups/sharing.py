@@ -11,11 +11,9 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 TURNS: Final = 4
-"""Members share a partition in a second if their records of this second take turns at least so often.
-Without sharing, there is one turn for each rebalance."""
+"""Members share a partition in a second with so many turns. A rebalance alone makes one."""
 MUST_SHARE: Final = 0.1
-"""The least share of records for a run that must share. The rest is processed during rebalances, or while a
-group has one member left."""
+"""The least share of records: the rest comes in rebalances, or while one member is left."""
 
 
 class Handled(NamedTuple):
