@@ -27,7 +27,6 @@ ALONE: Final = 2.0
 TOGETHER: Final = 2.5
 PAUSED: Final = 1.5
 WAIT_SECONDS: Final = 30.0
-"""Seconds to wait for the assignment of partitions, and for the first record."""
 
 LIBRDKAFKA: Final = (
     f"confluent-kafka {confluent_kafka.version()} (librdkafka {confluent_kafka.libversion()[0]})"

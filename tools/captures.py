@@ -51,7 +51,6 @@ class Recipe:
     run: Callable[[str], int]
     taken_by: Literal["tcpdump", "gateway"]
     options: tuple[str, ...]
-    """The gateway's options, except --capture."""
 
     @property
     def sessions(self) -> bool:

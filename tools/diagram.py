@@ -39,7 +39,6 @@ read if the viewer and the page do not agree on which of the two it is."""
 _WIDTH: Final = 720
 _HEIGHT: Final = 256
 _BAR: Final = 184.0
-"""The length of the longest bar."""
 _FONT: Final = "system-ui, -apple-system, 'Segoe UI', 'Noto Sans', Helvetica, Arial, sans-serif"
 _BOXES: Final = ((12, 88, "client"), (312, 112, "fetchgate"), (620, 88, "broker"))
 """Each with its left edge, its width and its name."""

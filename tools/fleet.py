@@ -29,9 +29,7 @@ SERVICE: Final = AddressSums(
 """What one service does in a second. Its one consumer of 100 partitions is connected to each broker, to its
 coordinator and to the bootstrap. At each broker it fetches 33 partitions ten times."""
 ON_A_NODE: Final = 20
-"""How many services run on a node."""
 CENTRAL: Final = 3
-"""How many gateways there are if a few serve all services."""
 HEADER: Final = (
     "services",
     "gateways",
@@ -57,7 +55,6 @@ class Gateways:
     where: str
     count: int
     services: int
-    """How many services each of them has."""
     reserved_bytes: int
     reserved_millicores: float
 

@@ -17,7 +17,6 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from tools.work_log import ASSIGNED, COMMITTED, PARTITION_BIT, SUBSCRIBED, WorkLog
 
 _AT_ONCE: Final = 500
-"""The number of records to take at a time if there is no work to do."""
 _POLL: Final = 0.1
 _ERRORS: Final = 3
 """librdkafka's log level: errors, without a warning for each rebalance."""

@@ -21,7 +21,6 @@ ROOT: Final = Path(__file__).parents[1]
 RUN: Final = ROOT / "tools" / "deploy" / "requirements.txt"
 """The gateway's requirements at run time, with `--cooperative`, in the image and the SBOM."""
 BUILD: Final = ROOT / "tools" / "deploy" / "requirements-build.txt"
-"""The requirements to build a wheel of this repository."""
 PEX: Final = ROOT / "tools" / "deploy" / "requirements-pex.txt"
 """The requirements to make the file that runs by itself (`tools.one_file`)."""
 INJECTOR: Final = ROOT / "tools" / "deploy" / "webhook" / "requirements.txt"

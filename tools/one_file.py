@@ -21,7 +21,6 @@ from typing import Final
 from tools.lock import ROOT, RUN, Pinned, parse
 
 PYTHONS: Final = ("3.11", "3.12", "3.13", "3.14")
-"""The versions of Python that can run the file."""
 SYSTEM: Final = "manylinux_2_28"
 """The oldest Linux that can run the file, by its C library (PEP 600)."""
 _SHEBANG: Final = "/usr/bin/env python3"

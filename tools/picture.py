@@ -40,14 +40,11 @@ MANY: Final = ROOT / "docs" / "top-many.svg"
 WIDTH: Final = 110
 HEIGHT: Final = 30
 SERVICES: Final = {"billing": 4, "orders": 8, "search": 3}
-"""The services in the picture of several gateways, with their numbers of pods."""
 WRONG: Final = {
     "orders-5": ("all 500 session slots are taken",),
     "search-0": ("broker 2: no response for 13 s", "all 500 session slots are taken"),
 }
-"""What is wrong with gateways in that picture."""
 SILENT: Final = "billing-2"
-"""The gateway in that picture that does not respond."""
 _FONT_FACES: Final = re.compile(r"@font-face \{\{.*?\}\}\s*", re.DOTALL)
 _FONT: Final = "ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monospace"
 FAILED: Final = 1

@@ -70,7 +70,6 @@ class Handled:
     """The work of all members of a group."""
 
     records: int
-    """The number of different records that were handled."""
     again: tuple[int, ...]
     """The offsets of records that were handled more than once, one for each repetition."""
     disordered: int

@@ -39,7 +39,6 @@ REPLICAS: Final[dict[str, dict[int, list[int]]]] = {
 }
 """The replicas of each partition, the leader first. Two partitions have none in the client's rack."""
 RECORDS: Final = 40
-"""The number of records of each partition."""
 RECORD_BYTES: Final = 150
 _LISTENER: Final = "CLIENTS"
 """The listener of clients. Brokers fetch from each other at another one, which is not captured."""

@@ -55,7 +55,6 @@ PARTS: Final[dict[str, Callable[[BenchStage], list[FigureTable]]]] = {
 SECONDS: Final = 20.0
 QUICK_SECONDS: Final = 4.0
 WIDTH: Final = 110
-"""The width of the output if it goes to a file or a pipe, in characters."""
 
 
 def main() -> None:

@@ -30,10 +30,8 @@ CONSUMERS: Final[Mapping[str, tuple[int, tuple[str, ...]]]] = {
     GATEWAY: (PARTITIONS, ()),
     RAISED: (PARTITIONS, ()),
 }
-"""The partitions and the settings of each consumer."""
 
 Latencies = Mapping[str, Mapping[str, float]]
-"""The figures of each consumer in ms."""
 
 
 def run(stage: BenchStage) -> list[FigureTable]:

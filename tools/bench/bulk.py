@@ -31,7 +31,6 @@ class Drained:
     cpu: float
     """The proxy's CPU time for a GB of records, in seconds. 0 without a proxy."""
     pace: float
-    """MB of records per second."""
 
 
 def run(stage: BenchStage) -> list[FigureTable]:

@@ -35,7 +35,6 @@ _OPENING = 5
 """The exchanges before the first fetch: ApiVersions, Metadata and FindCoordinator."""
 _START = 1_800_000_000
 _MICROSECONDS = 200
-"""The time from one packet to the next, in µs."""
 _HEADERS = 14 + 20 + 32
 _RECORD = 16 + _HEADERS
 _CHUNK = 32 << 20
@@ -43,7 +42,6 @@ _RESPONSE_ENTRY = struct.Struct(">ihqqqBi")
 _BATCH = struct.Struct(">qiibIhiqqqhii")
 _ACK_EVERY = 8
 _PARTITIONS = 100
-"""The number of partitions that the real capture's fetches list."""
 _PORTS = 50_000
 """The number of ports of clients. Connections with the same port have different addresses."""
 _TOPICS = 1_000
@@ -68,7 +66,6 @@ class Truth:
     partitions_requested: int = 0
     partitions_answered: int = 0
     bytes: int = 0
-    """Size of the file in bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,9 +76,7 @@ class Shape:
     skew: float = 0.0
     """The first connection's share of all exchanges; the others share the rest equally. 0: all equally."""
     filled: int = 2
-    """The number of partitions that have records in each response."""
     records: int = 8_000
-    """The size in bytes of the records of a partition, if it has records in the response."""
     partitions: int = _PARTITIONS
     """The number of partitions of each fetch, at most 100."""
     opening: int = _OPENING
@@ -103,7 +98,6 @@ class _Real:
     requests: list[bytes]
     responses: list[bytes]
     fetch: bytes
-    """A fetch request. It has one topic, which lists all partitions."""
     topic: bytes
 
 
@@ -297,7 +291,6 @@ class _Own:
         strides = np.array([stride for stride in range(partitions) if np.gcd(stride, partitions) == 1])
         self.topic = row % _TOPICS
         self.first_id = row * 7919 % 1_000_000 + 1
-        """The correlation id of the first exchange."""
         order = (row + strides[row % len(strides)] * place) % partitions
         self.partitions = row // _TOPICS * partitions + order
         """The partitions of each list, before it is rotated."""
@@ -342,7 +335,6 @@ class _FetchNumbers:
         more = len(_compact(shape.records)) + shape.records - len(_compact(0))
         first, second = (frame.index(real.topic) + 17 for frame in (fetch.request, fetch.response))
         self._requested = first + place * _REQUEST_ENTRY.size
-        """Where each entry begins in a request."""
         self._answered = second + place * (_RESPONSE_ENTRY.size + 2) + more * (np.cumsum(busy, axis=1) - busy)
         """For each rotation: where each entry begins in a response."""
 

@@ -30,9 +30,7 @@ class FetchingConnection(asyncio.Protocol):
     def __init__(self, request: bytes) -> None:
         self.responses = 0
         self.paused = True
-        """Whether the connection is paused: after the current response, it sends no further fetch."""
         self.answered = asyncio.Event()
-        """Set while the connection has no fetch in flight."""
         self.answered.set()
         self._request = request
         self._begun = b""

@@ -32,7 +32,6 @@ class Passed:
     requests: Counter[int] = field(default_factory=Counter)
     """How many requests went to the broker, by API key."""
     from_broker: int = 0
-    """The number of bytes from the broker."""
 
     def __sub__(self, before: Self) -> "Passed":
         return Passed(self.requests - before.requests, self.from_broker - before.from_broker)
@@ -48,7 +47,6 @@ class RequestCounter:
         self._head = b""
         """The first bytes of a request, if not yet all bytes of its head have come."""
         self._left = 0
-        """How many bytes of the last request have not come yet."""
 
     def feed(self, data: bytes) -> None:
         """Count the requests that begin in the next bytes of the connection."""

@@ -18,7 +18,6 @@ class CountedFetches:
     records: int
     fetches: int
     partitions: int
-    """The number of entries in all requests."""
     kinds: Mapping[str, int]
     """The number of fetches by kind: full, incremental, sessionless, close."""
 

@@ -16,7 +16,6 @@ FLOOR: Final = "floor"
 HAPROXY: Final = "haproxy"
 GATEWAY: Final = "gateway"
 REPLAY: Final = "replay"
-"""The column for `fetchgate replay`."""
 TSHARK: Final = "tshark"
 PLAIN_GROUP, ONE_FOR_ALL, ONE_EACH = "plain group", "one gateway", "one each"
 """The columns of groups without a gateway, with one gateway for all members, and with one for each."""
@@ -25,7 +24,6 @@ AUDIT, WRITTEN, NAMED = "--rack", "--rack-reads", "--rack-clients"
 MIN_BYTES, FEWER, RAISED = "fetch.min.bytes", "10 partitions", "--fetch-min-bytes"
 """A client with this setting, one with a tenth of the partitions, a gateway with this option."""
 INSTALLED: Final = "fetchgate"
-"""The column of what is installed."""
 TRAFFICS: Final = ("records", "20 connections", "200 connections", "5,000 connections")
 """The columns of the table of replay's CPU by stage."""
 COLUMNS: Final = (
@@ -56,9 +54,7 @@ class FigureRow:
     """The value of each route. The keys are some of `COLUMNS`."""
     _: KW_ONLY
     limit: float | None = None
-    """The limit for the values in the `judged` columns."""
     judged: Sequence[str] = JUDGED
-    """The columns whose values must be within the limit."""
     least: bool = False
     """Whether `limit` is a minimum. If false, `limit` is a maximum."""
     figure: str = ""

@@ -41,15 +41,12 @@ READ_BYTES: Final = 262_144
 """The number of bytes that a proxy reads at once."""
 WAIT_MS: Final = 120_000
 UNKNOWN: Final = 99
-"""A version that ApiVersions does not have."""
 PIECE: Final = 17_000
-"""The number of bytes that are sent at once."""
 TAG_BYTES: Final = 200_000
 """The size of one tagged field in a request header, in bytes. The protocol has no limit for this size."""
 ANSWERED, QUEUED, REMEMBERED, MOVED = "answered", "queued", "remembered", "moved"
 MOVED_WAIT_MS: Final = 500
 BACK_OFF_SECONDS: Final = 0.1
-"""The wait of a client after an error, in seconds."""
 
 
 class FloodConnection(asyncio.Protocol):

@@ -10,7 +10,6 @@ OFFSET: Final = 100
 """The end offset of each partition to which nothing is produced."""
 
 Topics: TypeAlias = Sequence[tuple[bytes, Sequence[int]]]
-"""Topic ids, each with its partitions."""
 
 Key: TypeAlias = tuple[bytes, int]
 

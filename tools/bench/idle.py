@@ -17,7 +17,6 @@ from tools.bench.wire import consumer
 PARTITIONS: Final = 1000
 RATE: Final = 100
 SHARE: Final = 2
-"""The factor by which windows are shorter than in other parts: they last ten seconds."""
 CPU_LIMIT, BOTH_LIMIT = 1.8, 0.8
 """The most CPU: of the gateway relative to the floor, and with the broker relative to direct."""
 SETTLE_SECONDS: Final = 3.0

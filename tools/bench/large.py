@@ -18,7 +18,6 @@ from tools.bench.stage import BenchStage
 
 GB: Final = 1_000 * MB
 RECORDS: Final = "records"
-"""The name of the traffic with records."""
 _WARM: Final = 30 * MB
 _FEW: Final = 20
 

@@ -22,9 +22,7 @@ LONG_SHARE, SHARE = 1.5, 0.25
 WARM_UP: Final = 1.0
 """The uncounted first seconds of a window, while the producer connects."""
 FIRST_SECONDS: Final = 5.0
-"""How long each route is warmed up, in seconds."""
 RATES: Final = (500, 2000)
-"""The rates of the measurement, in records per second."""
 CPU_RATE: Final = 2000
 """The rate at which the proxy's CPU use is compared with its limit, in records per second."""
 ADDED_LIMIT, CPU_LIMIT, P99_LIMIT = 0.03, 1.3, 1.2
@@ -37,10 +35,8 @@ class LatencyWindow:
     """The measurements of one window on one route."""
 
     p50: float
-    """The median latency, in ms."""
     p99: float
     cpu: float
-    """CPU use of the proxy, in percent of a core. 0 on the route without a proxy."""
 
 
 def run(stage: BenchStage) -> list[FigureTable]:

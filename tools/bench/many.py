@@ -19,7 +19,6 @@ from tools.kafka.admin import Admin
 CONNECTIONS: Final = 500
 WAIT_MS: Final = 500
 SHARE: Final = 4
-"""Windows are this many times shorter than in other parts: five seconds."""
 CPU_LIMIT: Final = 1.25
 """The gateway's CPU limit for a fetch, relative to the floor's."""
 
@@ -29,7 +28,6 @@ class ManyWindow:
     """One window of one route."""
 
     fetches: float
-    """Fetches per second."""
     core: float
     """CPU of the proxy, in percent of a core."""
     cpu: float

@@ -17,7 +17,6 @@ from replay.report.model import Filters
 MB: Final = 1_000_000
 CORES: Final = 2
 ABOUT: Final = About(version="", policy="gateway", filters=Filters(ports=[], hosts=[], clients=[], topics=[]))
-"""The description of the measurement in the report."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,11 +24,8 @@ class MeasuredCapture:
     """The figures of one measured capture."""
 
     file: str
-    """The capture, or a folder of captures."""
     bytes: int
-    """The size of the capture in bytes."""
     connections: int
-    """The number of connections in the report."""
     seconds: float
     """The seconds from reading the file to the report, with Spark already running."""
     cpu: float
@@ -37,11 +33,9 @@ class MeasuredCapture:
     worker_bytes: int
     """The highest resident memory of a Python worker so far, in bytes. 0 on a cluster."""
     driver_bytes: int
-    """The peak of the resident bytes of the driver's Python process."""
     java_bytes: int
     """The peak of Java's resident bytes. In local mode, Java is both driver and executor."""
     actual: Mapping[str, int]
-    """The part `fetch.actual` of the report."""
 
     @property
     def speed(self) -> float:

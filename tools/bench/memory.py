@@ -22,12 +22,10 @@ DRAINED: Final = 250_000
 QUICK_DRAINED: Final = 50_000
 """How many records of 1 KB one client reads before the memory of its gateway is measured."""
 SESSION: Final = 10_000
-"""The number of partitions in the session that is measured."""
 SETTLE_SECONDS: Final = 3.0
 FLAT: Final = 3
 """The number of windows with traffic in a row. Growth is measured from the end of the first on."""
 SIDECAR: Final = 100
-"""The number of partitions of the one client of a sidecar."""
 SIDECAR_LIMIT, RESIDENT_LIMIT, CONNECTION_LIMIT, PARTITION_LIMIT = 35.0, 55.0, 20.0, 150.0
 """MB of a sidecar that is idle or has one client, after reads; KB of a connection; B of a partition."""
 GROWTH_LIMIT: Final = 2.0

@@ -35,7 +35,6 @@ COLD: Final[Mapping[str, Traffic]] = {
     "heartbeat": heartbeats(),
 }
 COLD_LIMIT: Final = 100.0
-"""The time limit for the first exchange of `COLD`, in microseconds."""
 ENTRIES: Final = 1_000_000
 """The maximum number of entries in frames that are built in advance. The frames must fit into memory."""
 

@@ -21,7 +21,6 @@ from tools.kafka import LATEST, Cluster
 from tools.kafka.admin import Admin
 
 SHARE: Final = 4
-"""Windows are shorter by this factor than in other parts: five seconds."""
 SETTLE_SECONDS: Final = 1.0
 IDLE_CLIENTS: Final = 300
 """Fewer would not be visible, since the process keeps up to 16 MB of free memory (`TRIM_BYTES`)."""
@@ -34,12 +33,10 @@ LEAVE_LIMIT: Final = 80.0
 """Until the connections of clients that left are closed: twice 30 s, and the time to notice it."""
 WAIT_SECONDS: Final = 120.0
 KEPT_LIMIT: Final = 1.1
-"""The limit of memory for one client's waiting requests, in MB (docs/reference/memory.md)."""
 IDLE_LIMIT: Final = 0.1
 """The limit of memory for an idle connection, in MB: 32 KB and a share of the heap's free memory."""
 MOVED_CLIENTS: Final = 100
 OTHER_ID: Final = "another"
-"""The client id of a second bystander, which differs from the client id of the nuisance."""
 NODES: Final = 2
 QUIET: Final = "quiet"
 
@@ -73,10 +70,8 @@ class BystanderWindow:
     """The figures of one measured window: latency of the bystander, and memory of the gateway."""
 
     p50: float
-    """The median latency of the bystander, in ms."""
     p99: float
     resident: float
-    """The resident memory of the gateway, in MB."""
     apart: float | None = None
     """The p99 latency of a second bystander with another client id, in ms; None without one."""
 

@@ -159,7 +159,6 @@ class BenchGateway(Proxy):
         command += ["--listen", f"{HOST}:{port}", "--admin", self._admin, *options]
         super().__init__(command, port)
         self.node_port = port + 1 + node_id
-        """The gateway's port for the broker `node_id`."""
 
     def ready(self) -> Self:
         """Wait until the gateway is ready, with all of its processes."""

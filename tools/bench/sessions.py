@@ -27,14 +27,12 @@ from tools.kafka.raw import RawConnection
 SHAPES: Final = ((1, 100, 40.0), (1, 1_000, 60.0), (1, 10_000, 400.0), (100, 100, None))
 """Topics, partitions of each, and the time limit in microseconds."""
 SESSIONS, PARTITIONS = 10_000, 100
-"""The number of sessions in memory, and the number of partitions in each session."""
 QUICK_SESSIONS: Final = 1_000
 BYTES_LIMIT, EVICTION_LIMIT = 150.0, 50.0
 """The limits of memory for one partition in bytes, and of time for one eviction in microseconds."""
 _SESSION_ID: Final = slice(15, 19)
 _AGED_MS: Final = 130_000
 _SERVED: Final = (100, 1_000)
-"""The numbers of partitions for which a broker's own sessions are also measured."""
 
 
 def run(stage: BenchStage) -> list[FigureTable]:

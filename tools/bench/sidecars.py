@@ -26,7 +26,6 @@ from tools.work_log import COMMITTED, PARTITION_BIT, SUBSCRIBED, Entries, handle
 from tools.worker import LoggedWorker, group_member, wait_steady
 
 SIZES: Final = (1, 2, 4, 8)
-"""The sizes of groups, in members."""
 WORK_MS: Final = 1
 KEYS: Final = 5_000
 BYTES: Final = 200
@@ -57,7 +56,6 @@ class Kill:
     """The results after a member was killed."""
 
     again: int
-    """The number of records that were processed more than once."""
     lost: int
     still: float
     """The time from the kill until other members processed records of the member's keys, in seconds."""
@@ -73,25 +71,18 @@ class GroupWindow:
     reads: float
     """The number of OffsetFetch requests at the broker."""
     requests: float
-    """The number of requests of all kinds at the broker."""
     bytes: float
-    """The number of bytes from the broker."""
     cpu: float
     """The CPU time of all gateways, in percent of one core."""
     resident: float
-    """The memory of all gateways, in MB."""
     joined: float
     """The time that the last member needed from its subscribe to its first record, in seconds."""
     disordered: int
-    """The number of records that were processed in the wrong order of their key."""
     needless: int
-    """The number of records that were processed again though they were committed."""
     kill: Kill | None
-    """None if the group had only one member."""
 
 
 Windows: TypeAlias = Mapping[int, Mapping[str, Sequence[GroupWindow]]]
-"""The results of all rounds, by number of members and kind of group."""
 
 
 def run(stage: BenchStage) -> list[FigureTable]:

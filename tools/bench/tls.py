@@ -25,7 +25,6 @@ TOPIC: Final = "secured"
 GIGABYTES: Final = 2.0
 QUICK_GIGABYTES: Final = 0.25
 CPU_LIMIT: Final = 1.3
-"""The gateway's CPU limit, relative to haproxy."""
 
 
 def run(stage: BenchStage) -> list[FigureTable]:

@@ -12,7 +12,6 @@ from tools.bench.frames import OFFSET, Key, fetch_request, fetch_response, rotat
 from tools.kafka.raw import compact_array, compact_string, frame, request, uvarint
 
 SESSION_ID: Final = 77
-"""The id of every session."""
 RECORDS: Final = bytes(290)
 """Zeros in place of records. They have the size that a record of 200 bytes has on the wire."""
 DELTA_BYTES: Final = 200
@@ -31,11 +30,9 @@ class Traffic:
     """Exchanges of one kind."""
 
     listed: Topics
-    """The topics that the connection fetches before the exchanges."""
     frames: Frames
     """Builds the request and the response with a correlation id."""
     session: bool = False
-    """Whether the exchanges belong to a fetch session."""
     most: int = DELTA_BYTES
     """The limit of bytes that the gateway may send to the broker for one exchange."""
 

@@ -33,13 +33,10 @@ class WireWorkload:
     name: str
     partitions: int
     active: int
-    """The number of partitions with records."""
     rate: float
     """Records a second in all partitions together."""
     saved: float
-    """The required saving in percent, without records."""
     saved_all: float
-    """The required saving in percent, with records."""
     mark: bool
     """Whether the Java consumer's bytes are the limit for the gateway's bytes."""
 

@@ -13,7 +13,6 @@ RACKS: Final = {1: "R1", 2: "R2", 3: "R3"}
 LEADER, REPLICA = 1, 2
 """The broker that leads partitions in these measurements, and the one in the clients' zone."""
 OWN: Final = RACKS[REPLICA]
-"""The rack of clients and gateways."""
 AUDITS: Final = ("--rack", OWN)
 WRITES: Final = (*AUDITS, "--rack-reads", "client")
 NAMES: Final = (*AUDITS, "--rack-clients")

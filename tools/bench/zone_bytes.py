@@ -24,7 +24,6 @@ from tools.kafka.admin import Admin
 TOPIC: Final = "crossing"
 PARTITIONS: Final = 6
 RECORDS: Final = 500
-"""The number of records of each partition."""
 RECORD_BYTES: Final = 1024
 PATIENCE: Final = 90.0
 FOLLOWERS: Final[Mapping[str, Callable[[], Program]]] = {
@@ -40,7 +39,6 @@ OTHERS: Final[Mapping[str, Callable[[], Program]]] = {
 }
 """Clients that do not follow, or do not come back. They need ``--rack-clients``."""
 TOOLS: Final = {"Java": ("javac", "java"), "Sarama": ("go",), "franz-go": ("go",)}
-"""The programs without which a client can't run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +46,9 @@ class Crossed:
     """What one client has exchanged with brokers, in bytes."""
 
     records: int
-    """Records from brokers in other zones."""
     every: int
     """All bytes with brokers in other zones, and with those of which no zone is known."""
     own: int
-    """Records from the broker in the zone."""
 
 
 def run(stage: BenchStage, brokers: Cluster) -> list[FigureTable]:

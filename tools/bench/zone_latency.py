@@ -24,13 +24,10 @@ READS: Final = ("leader", "replica")
 PERCENTILES: Final = {"p50": "p50", "p99": "p99", "most": "worst"}
 BYTES: Final = 200
 CLIENT_ID: Final = "named"
-"""The client id of the consumer whose Metadata names the replica as leader."""
 NOT_COUNTED: Final = 2.0
-"""The first seconds of a window, in which records are not counted."""
 _PRODUCE: Final = ("--set=acks=1", f"--bytes={BYTES}")
 
 Latencies = Mapping[tuple[str, str], Mapping[str, float]]
-"""The figures by what is read from and by the route."""
 
 
 def run(stage: BenchStage, brokers: Cluster) -> list[FigureTable]:

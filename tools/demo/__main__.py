@@ -36,7 +36,6 @@ from tools.kafka import LATEST, Broker
 from tools.kafka.admin import Admin
 
 MEASURE_SECONDS = 180.0
-"""The time limit for `fetchgate replay measure`, in seconds."""
 NEXT = """\
 Try next:
   .venv/bin/fetchgate proxy --bootstrap YOUR-BROKER:9092
@@ -62,7 +61,6 @@ class DemoReading:
     read: int
     differences: tuple[str, ...]
     picture: str
-    """The output of `fetchgate top --once` while the clients are connected."""
 
 
 def read_side_by_side(

@@ -28,11 +28,8 @@ class GroupOutcome:
     still: float
     """Seconds from the kill until another member went on with the killed member's keys."""
     seconds: float
-    """The time from the first record to the last."""
     read: int
-    """The number of different records handled."""
     again: int
-    """The number of records handled again."""
     needless: int
     """Of them, those that the killed member had committed, or had not handled."""
     disordered: int

@@ -57,7 +57,6 @@ BROKERS: Mapping[str, Sessionless] = {
     ),
     "1.0.2": Sessionless(why="which has no sessions", properties={}, native="1.1.1"),
 }
-"""Brokers without sessions, by release."""
 
 EXAMPLES = f"""\
 examples:

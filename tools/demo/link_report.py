@@ -26,7 +26,6 @@ class LinkOutcome:
     """The counts between one gateway and a broker that gives it a session."""
     produced: int
     read: int
-    """How many records both consumers got with the same content."""
     differences: tuple[str, ...]
 
     @property

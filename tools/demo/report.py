@@ -14,7 +14,6 @@ from replay.report.wording import decided, how_sure
 MIN_SAVED = 0.9
 """The smallest part of all fetch bytes except records that sessions must save. The demo fails below it."""
 MAX_DIFFERENCES = 5
-"""The most differences that the report describes."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -110,7 +109,6 @@ class DemoOutcome:
     """The result of one demo."""
 
     seconds: float
-    """The time from the first fetch to the last record."""
     direct: SideCounts
     client: SideCounts
     """The counts of the run with the gateway, between client and gateway."""
@@ -118,14 +116,11 @@ class DemoOutcome:
     """The counts of the run with the gateway, between gateway and broker."""
     produced: int
     read: int
-    """How many records both consumers got with the same content."""
     differences: tuple[str, ...]
     predicted: Prediction
     measured: Prediction
     picture: str
-    """The screen that `fetchgate top --once` printed."""
     first_lines: str
-    """The first lines of the report of `fetchgate replay measure`."""
 
     @property
     def saved(self) -> float:

@@ -41,7 +41,6 @@ from tools.zones.written import Written
 
 AUDIT: Final = ("--rack", RACKS[HERE])
 NAMED: Final = "aiokafka,kafka-python-2"
-"""The client ids of the clients that do not follow."""
 HELP: Final = (*AUDIT, "--rack-reads", "client", "--rack-clients", NAMED)
 RECORDS_PER_SECOND: Final = 120
 RECORD_BYTES: Final = 1_000
@@ -52,9 +51,7 @@ KILLED_SECONDS: Final = 8.0
 BACK_SECONDS: Final = 60.0
 """For clients to read in their zone again. No fetch gets the rack for 30 s after a failure."""
 PATIENCE: Final = 60.0
-"""The time limit for clients to start, and to get the last records."""
 LOOK_SECONDS: Final = 1.0
-"""How often it is looked whether clients read in their zone again."""
 EXAMPLES: Final = """\
 examples:
   make demo-zones                                            takes about a minute and a half

@@ -19,7 +19,6 @@ WRONG: Final = {
     "out of order": "came after a later one of their partition",
     "altered": "had another value",
 }
-"""What can be wrong with records, by its column in the table."""
 
 
 class Period(StrEnum):
@@ -55,7 +54,6 @@ class ClientOutcome:
     periods: Mapping[Period, Counter[str]]
     """Record bytes by zone, as counted by the gateway of the client."""
     checked: Counter[str]
-    """The records of both halves."""
 
     @property
     def complaints(self) -> list[str]:

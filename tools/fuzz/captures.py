@@ -31,7 +31,6 @@ _FLAGS: Final = (0, 0, 0, SYN, FIN, RST, SYN | FIN, 0)
 _SECOND: Final = 1_000_000_000
 _LINKS: Final = (101, 1, 0, 113, 276, 12, 108, 228, 229, -1)
 _SHORT_READ: Final = 700
-"""The maximum number of bytes that a read of `_Dripping` returns."""
 
 
 class _Dripping(io.BytesIO):

@@ -40,16 +40,13 @@ _PARTITIONS: Final = 6
 _BUDGET: Final = 1 << 16
 _BROKER_SLOTS: Final = 1000
 _LITTLE_ROOM: Final = 8
-"""The maximum number of partitions in each shard of a small session cache."""
 _EVICTION_MS: Final = 1000
 _MODEL_ANSWERS: Final = 16
-"""The maximum number of responses that the model gives in a row."""
 _PIECES: Final = 200
 """Only so many pieces of an input are cut. Each takes 20 to 40 µs."""
 _CPU_PER_BYTE: Final = 100e-6
 """CPU seconds for each byte of a script. Four bytes can send a fetch, which takes 200 µs."""
 _MOST_ANSWERS: Final = 4096
-"""The limit of remembered responses."""
 _FETCH_KEY: Final = b"\0\1"
 _API_VERSIONS_KEY: Final = b"\0\x12"
 _MEASURED: Final = Measured()
@@ -139,7 +136,6 @@ class _ConnectionScript:
         self._chunk = 0
         """The size of the pieces that the gateway reads, in bytes. 0 if it reads all at once."""
         self._pieces = 0
-        """The number of pieces that the gateway has read."""
 
     def _connect(self) -> Connection:
         options = self._options

@@ -10,7 +10,6 @@ from tools.fuzz.target import Finding, FuzzTarget, examine
 REGRESSIONS: Final = Path(__file__).parents[2] / "tests" / "fuzz" / "regressions"
 _MOST_TRIES: Final = 1000
 _SECONDS: Final = 20.0
-"""The time limit for making one input smaller, in seconds."""
 
 
 def regressions(target: FuzzTarget) -> list[Path]:

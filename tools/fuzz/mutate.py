@@ -20,7 +20,6 @@ _WORDS: Final = tuple(
     )
     if -(1 << (8 * size - 1)) <= value < 1 << (8 * size)
 )
-"""Numbers that often break code."""
 _MOST_CHANGES: Final = 6
 
 

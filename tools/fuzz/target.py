@@ -28,7 +28,6 @@ class FuzzTarget:
     modules: tuple[str, ...]
     """The packages whose executed code guides the fuzzer."""
     most_bytes: int = 4096
-    """The maximum length of an input, in bytes."""
     memory: int = 4 << 20
     """The limit of memory for one input, in addition to `memory_per_byte` for each of its bytes."""
     memory_per_byte: int = 256

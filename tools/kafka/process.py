@@ -11,7 +11,6 @@ from tools.kafka import reaper
 from tools.kafka.java import java
 
 TAIL = 40
-"""How many lines of a process's log are shown if the process does not start."""
 
 
 class JavaProcess:

@@ -18,7 +18,6 @@ FIRST_FLEXIBLE = (
 """The first flexible version of each API key (KIP-482). Keys 50 and above are always flexible."""
 
 TIMEOUT = 30.0
-"""The time limit of a blocked send or receive, in seconds."""
 
 
 def is_flexible(api_key: int, version: int) -> bool:

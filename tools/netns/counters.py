@@ -20,7 +20,6 @@ class Crossed:
     packets: int
     """As netfilter counts them: several segments are one if the kernel handles them together."""
     bytes: int
-    """The number of bytes, including the headers of IP and TCP."""
     payload: int
     """TCP payload, exact as long as TCP adds no options to single segments (SACK)."""
 

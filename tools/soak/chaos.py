@@ -62,22 +62,16 @@ class SoakOutcome:
 
     produced: ProducedRecords
     log: RecordLog
-    """The records of the brokers at the end."""
     readers: list[SoakConsumer]
     done: Mapping[str, int]
     churn: str
-    """The topic that was deleted and made again repeatedly."""
     generations: Mapping[str, int]
-    """How often each topic was made again."""
     late: set[str]
-    """Consumers that had not received all of a topic when it was deleted."""
     used: tuple[Used, Used, int]
     """Of the last gateway at its start and after its clients had left; the most memory of all."""
     fetches: Mapping[str, int]
-    """The number of fetches by side: sent by clients, and received by brokers."""
     saved: int
     slowest: float
-    """The longest time until a new gateway was ready to take over, in seconds."""
     written: Mapping[tuple[RecordPlace, int], Written] = field(default_factory=dict)
     """For each record that is in the log more than once: its producer's id, epoch and sequence."""
     sessions: dict[int, tuple[int, int]] = field(default_factory=dict)

@@ -13,7 +13,6 @@ from tools.soak.records import ReceivedRecords
 DIRECT: Final = "direct"
 GATEWAY: Final = "gateway"
 ASSIGNED: Final = ("confluent-kafka", "aiokafka")
-"""The clients that read the steady topic a second time, without a group."""
 PRIVATE_ERRORS: Final = ("SESSION", "CORRUPT", "CRC", "BAD_MSG", "INVALID_RECORD", "PROTOCOL", "UnknownError")
 """Parts of error names that no disturbance of the soak explains: session errors, or broken frames."""
 _ENDINGS: Final = 5

@@ -26,10 +26,8 @@ BAD_SECONDS: Final = (5.0, 20.0)
 """The shortest and the longest time for which the network is bad or an option is changed, in seconds."""
 CUT_SECONDS: Final = (3.0, 30.0)
 PAUSE_SECONDS: Final = (1.0, 4.0)
-"""The shortest and the longest pause between two disturbances, in seconds."""
 MOVES: Final = 4
 SETTLE_SECONDS: Final = 90.0
-"""The time limit for all replicas to be in sync again."""
 CAUGHT_UP_SECONDS: Final = 130.0
 """The time limit for all consumers to receive all records when there are no disturbances, in seconds."""
 PRODUCERS: Final = "producers"
@@ -61,7 +59,6 @@ class Disturbances:
     late: set[str] = field(default_factory=set)
     """The consumers that still lacked records of the topic with disturbances, after a long quiet time."""
     now: dict[str, str] = field(default_factory=dict)
-    """What each thread does at present, in words."""
     _calm: threading.Lock = field(default_factory=threading.Lock)
     _ended: threading.Event = field(default_factory=threading.Event)
 

@@ -49,15 +49,11 @@ class Gateways:
     bootstrap: str
     near: Callable[[], AbstractContextManager[None]]
     most: int = 0
-    """The highest memory use so far, in bytes."""
     problems: list[str] = field(default_factory=list)
     first: Used = Used(0, 0)
-    """The resources of the running gateway just after its start."""
     takeovers: int = 0
     slowest: float = 0.0
-    """The longest time that a new gateway needed to become ready, in seconds."""
     saved: int = 0
-    """The number of bytes that all gateways have saved so far."""
     fetches: dict[str, int] = field(default_factory=dict)
     _current: GatewayProcess | None = None
     _folder: Path = Path()

@@ -19,12 +19,10 @@ from tools.netns import Namespace, missing
 from tools.netns.lossy import LossyLink
 
 LISTENER: Final = "VIA"
-"""The name of the listener that each broker has for the gateway."""
 LINK_PORT: Final = 9092
 STEP_SECONDS: Final = 0.05
 CHUNK: Final = 65_536
 Uncut: TypeAlias = Callable[[], Awaitable[None]]
-"""Waits while a connection is cut."""
 
 
 class Wire(Protocol):
@@ -40,7 +38,6 @@ class Network(Protocol):
     """The network connections to all brokers. Entering the object makes them, leaving it removes them."""
 
     wires: dict[int, Wire]
-    """The network connection to each broker, by node id."""
 
     def __enter__(self) -> Self: ...
 

@@ -26,12 +26,9 @@ BUSY: Final = range(0, PARTITIONS, 8)
 """The partitions of the steady topic with records. The others are idle, so that sessions save."""
 CHURN_PARTITIONS: Final = 4
 CHURN_SHARE: Final = 0.1
-"""The share of records that go to the topic that is deleted and made again."""
 RECORDS_PER_SECOND: Final = 25
-"""Records a second, for each producer."""
 STEP_SECONDS: Final = 0.05
 MOST_IN_FLIGHT: Final = 400
-"""The maximum number of unacknowledged records of a producer."""
 MOST_AT_ONCE: Final = 10
 FAILURES: Final = 20
 """The number of consecutive failures after which a producer is replaced."""
@@ -47,7 +44,6 @@ class SoakTopics:
     churn: str
     generation: int = 0
     churn_open: bool = True
-    """Whether records may be produced to the topic that is deleted and made again."""
 
 
 class _ProducerClient(Protocol):
@@ -78,7 +74,6 @@ class SoakProducer:
         self.name = name
         self.count = 0
         self.renewed = 0
-        """How often a new client was made."""
         self.in_flight = 0
         self.churn_in_flight = 0
         self._make = make

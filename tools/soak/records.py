@@ -204,7 +204,6 @@ class ReceivedRecords:
         self.changed: list[tuple[RecordPlace, int]] = []
         """Records that were received again with other contents than the first time."""
         self.invented: list[tuple[RecordPlace, int]] = []
-        """Received records that no producer had sent."""
         self._sent = sent
         self._last: dict[int, dict[RecordPlace, int]] = defaultdict(dict)
 

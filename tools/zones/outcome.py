@@ -50,9 +50,7 @@ class Row:
     findings: Findings = Findings()
     in_group: bool = False
     from_zone: float | None = None
-    """The share of record bytes from the broker in the rack, before the fault."""
     out_of_range: int = 0
-    """The number of OFFSET_OUT_OF_RANGE that the client got."""
     busiest: int = 0
     """The number of fetches without records in the second that has most of them."""
     in_vain: int = 0
@@ -62,9 +60,7 @@ class Row:
     does not know the high watermark yet, and the client is above it.
     """
     errors: int = 0
-    """The number of errors that the client reported to its application."""
     note: str = ""
-    """Why the client was not run, or how it ended."""
     ran: bool = True
 
     @property

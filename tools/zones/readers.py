@@ -15,7 +15,6 @@ from tests.clients.runner import Program, Run, python_programs
 from tools.zones.brokers import PARTITIONS
 
 STEP_SECONDS: Final = 0.02
-"""How often new records are taken, in seconds."""
 GIVES_UP_SECONDS: Final = 25.0
 """How long a client has to be without a record, after an error, so that the run does not wait for it."""
 _GROUP: Final = "-group"
@@ -34,7 +33,6 @@ CLIENTS: Final = (
     "kafka-python-2.0.2",
 )
 OWN_GROUP: Final = ("kafkajs", "platformatic")
-"""Clients that always join a group."""
 _ERROR: Final = re.compile(r"error|\bcode:", re.IGNORECASE)
 _TOOLCHAINS: Final[Mapping[str, Sequence[str]]] = {
     "java": ("javac", "java"),
@@ -55,7 +53,6 @@ class Received:
     value: str
     """The length and the hash of its value, as programs print them."""
     at: float
-    """When it came, in seconds since 1970."""
 
 
 @dataclass(slots=True, eq=False)
@@ -68,7 +65,6 @@ class Reader:
     records: list[Received] = field(default_factory=list)
     errors: Counter[str] = field(default_factory=Counter)
     ended: str = ""
-    """The last output of a client that has ended by itself."""
     positions: dict[int, int] = field(default_factory=dict)
     """The offset after the last record, by partition."""
 

@@ -25,17 +25,14 @@ MODES: Final[Mapping[str, Sequence[str]]] = {
 }
 """The options of the gateway in each mode, beside `--rack`. `CLIENT_IDS` stands for those of all clients."""
 RATE: Final = 20.0
-"""Records a second."""
 FAULT_SECONDS: Final = 15.0
 STEP_SECONDS: Final = 0.2
 BEGIN_SECONDS: Final = 90.0
-"""The time limit for clients to begin to read."""
 SETTLE_SECONDS: Final = 4.0
 """The time for clients to follow, before the steady part of a run begins."""
 AFTER_SECONDS: Final = 5.0
 """How long the producer goes on after all replicas are in sync again."""
 CATCH_UP_SECONDS: Final = 30.0
-"""The time limit for clients to read all records, after the producer has stopped."""
 
 
 @dataclass(slots=True)

@@ -52,7 +52,6 @@ _WRONG: Final[tuple[Callable[[Findings], int], ...]] = (
     lambda found: found.doubled,
     lambda found: found.disordered,
 )
-"""Records that a client lost, got twice, and got out of order."""
 
 
 def by_fault(rows: Sequence[Row]) -> Iterator[TableText]:

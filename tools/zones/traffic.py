@@ -25,12 +25,10 @@ class Fetched:
     """A fetch of a client, and the response that it got."""
 
     at: float
-    """When it was sent, in seconds since 1970."""
     node_id: int | None
     """The broker. None if the client asked the bootstrap."""
     record_bytes: int
     out_of_range: int
-    """The number of partitions with OFFSET_OUT_OF_RANGE."""
     led_away: int = 0
     """The number of partitions for which the response names another replica."""
 

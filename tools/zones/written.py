@@ -14,7 +14,6 @@ TIMEOUT_MS: Final = 3_000
 """How long the producer waits for a broker that does not respond, in milliseconds. The default is 60 s. Until
 then, there would be no new records of such a broker's partitions."""
 _SILENT: Final = 0
-"""The log level of librdkafka: brokers fail on purpose here."""
 
 
 class Written:

@@ -31,10 +31,8 @@ SESSION_MS: Final = 2_000
 STOPPED_SECONDS: Final = (2.6, 4.0)
 """How long a member is stopped in seconds: minimum and maximum. The member's session expires in this time."""
 PAUSE_SECONDS: Final = 2.0
-"""The pause between two disturbances of one group, on average."""
 KEYS: Final = 60
 RATE: Final = 60.0
-"""Records a second for each group."""
 SAY_SECONDS: Final = 10.0
 STUCK_SECONDS: Final = 90.0
 """The time limit between two processed records, in seconds. It applies from the end of the disturbances until
@@ -70,11 +68,9 @@ class GroupsOutcome:
     verdict: GroupsVerdict
     done: Counter[str]
     errors: Counter[str]
-    """The errors that members received, and how often."""
     seconds: float = 0.0
     gateways: int = 1
     sharing: dict[str, Sharing] = field(default_factory=dict)
-    """How much each group has shared, by its name."""
 
     @property
     def problems(self) -> list[str]:

@@ -20,9 +20,7 @@ from tools.kafka.settings import HOST, Properties
 from tools.soak.network import Relays
 
 UP_SECONDS: Final = (10.0, 40.0)
-"""The time between two faults of one gateway in seconds: minimum and maximum."""
 DOWN_SECONDS: Final = (0.1, 1.5)
-"""How long a killed gateway is down, in seconds."""
 CUT_SECONDS: Final = (3.0, 8.0)
 LONG_CUT_SECONDS: Final = 60.0
 LONG_CUT: Final = 5
@@ -33,12 +31,9 @@ STEP_SECONDS: Final = 0.1
 DEFECTS: Final = ("Traceback", "defect", "not understood")
 KILL, CUT, RESTART = "gateway killed", "gateway cut off", "gateway restarted"
 FIRST: Final = (KILL, CUT, RESTART)
-"""The first faults of several gateways."""
 LATER: Final = (*[KILL] * 8, *[CUT] * 3, RESTART)
-"""The faults after the first ones, in any order, again and again."""
 
 Span = tuple[int, int]
-"""Begin and end, in nanoseconds."""
 Ends = Mapping[str, Mapping[int, int]]
 """The end of each partition's log, by group."""
 

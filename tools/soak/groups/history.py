@@ -9,7 +9,6 @@ class Did:
     """One action of a member."""
 
     at: int
-    """The time of the action, in nanoseconds."""
     kind: str
     partition: int = -1
     offset: int = -1
@@ -24,11 +23,9 @@ class MemberLife:
     did: list[Did] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     killed_at: int = 0
-    """When the process was killed, in nanoseconds; 0 if it was not killed."""
     stopped: list[tuple[int, int, dict[int, int]]] = field(default_factory=list)
     """Begin and end of each stop or cut, and the ends of the logs at its begin."""
     gateway: int = 0
-    """The number of the member's gateway."""
 
 
 def read(lines: Iterable[str]) -> tuple[list[Did], list[str]]:

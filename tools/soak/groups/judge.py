@@ -17,7 +17,6 @@ REJOINED_SECONDS: Final = 10
 """The time in seconds after a gateway's restart within which its members have joined again."""
 
 Span = tuple[int, int]
-"""Begin and end, in nanoseconds."""
 
 Down = Mapping[int, Sequence[Span]]
 """When each gateway, by its number, was not running or cut off from the broker."""

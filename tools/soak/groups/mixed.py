@@ -47,17 +47,12 @@ TOOLCHAINS: Final = {"java": ("javac",), "franz-go": ("go",), "sarama": ("go",),
 SESSION_MS: Final = 6_000
 KEYS: Final = 60
 SETTLING_SECONDS: Final = 15.0
-"""The time before the first member is killed, in seconds."""
 ASKS_SECONDS: Final = 0.25
-"""How often the test requests the group's committed positions, in seconds."""
 UP_SECONDS: Final = (20.0, 50.0)
-"""The time between two faults of one gateway in seconds: minimum and maximum."""
 STUCK_SECONDS: Final = 60.0
-"""How long to wait for the next processed record before the group counts as stuck, in seconds."""
 LEAVE_SECONDS: Final = 20.0
 BATCH_SECONDS: Final = 0.1
 ABORTED_SHARE: Final = 0.25
-"""The share of transactions that are aborted."""
 
 Say = Callable[[str], None]
 
@@ -72,20 +67,15 @@ class Plan:
     partitions: int = 2
     seed: int = 1
     seconds: float = 200.0
-    """How long members are killed and restarted, in seconds."""
     rate: int = 150
-    """Records a second."""
     kills: bool = True
     """Whether members are killed. If False, members only leave the group and join it again."""
     gateways: int = 1
     gateway_kills: bool = True
-    """Whether gateways have faults."""
     transactions: bool = True
     """Whether some records are written in transactions. Some transactions are aborted."""
     compacted: bool = True
-    """Whether there is also a compacted topic."""
     folder: Path | None = None
-    """The folder in which the members' output is kept. If None, it is not kept."""
 
 
 @dataclass(slots=True, eq=False)
@@ -109,9 +99,7 @@ class MixedOutcome:
     done: Counter[str] = field(default_factory=Counter)
     seconds: float = 0.0
     defects: list[str] = field(default_factory=list)
-    """The lines of the gateways' logs that show a defect."""
     sharing: Sharing = field(default_factory=Sharing)
-    """How much the group has shared."""
 
 
 def programs(libraries: Sequence[str]) -> tuple[list[Program], list[str]]:

@@ -9,9 +9,7 @@ from proxy.cooperative.key_hash import murmur2
 from proxy.cooperative.positions import Positions
 
 Record: TypeAlias = tuple[str, int, int]
-"""Topic, partition and offset."""
 Log: TypeAlias = Mapping[Record, bytes]
-"""A log: the key of each record."""
 Span: TypeAlias = tuple[float, float]
 Down: TypeAlias = Mapping[int, Sequence[Span]]
 """When each gateway, by its number, was not running or cut off from the broker."""
@@ -26,13 +24,10 @@ class SeenLife:
 
     name: str
     did: list[tuple[float, Record, bytes]] = field(default_factory=list)
-    """The processed records, each with its time and its key."""
     notes: list[tuple[float, str]] = field(default_factory=list)
-    """The process's assignments and errors, each with its time."""
     killed_at: float = 0.0
     left_at: float = 0.0
     gateway: int = 0
-    """The number of the member's gateway."""
 
 
 @dataclass(slots=True)

@@ -20,11 +20,8 @@ class Handled(NamedTuple):
     """A record that a member has processed."""
 
     at: float
-    """When, in seconds."""
     place: Hashable
-    """The partition."""
     member: Hashable
-    """The member's process."""
     gateway: int
 
 
