@@ -94,12 +94,7 @@ def with_librdkafka(bootstrap: str) -> int:
 
 def _librdkafka(bootstrap: str, name: str) -> Consumer:
     consumer = Consumer(
-        {
-            "bootstrap.servers": bootstrap,
-            "group.id": "g",
-            "client.id": name,
-            "auto.offset.reset": "earliest",
-        }
+        {"bootstrap.servers": bootstrap, "group.id": "g", "client.id": name, "auto.offset.reset": "earliest"}
     )
     consumer.subscribe([EVENTS, ORDERS])
     return consumer

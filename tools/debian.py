@@ -146,7 +146,6 @@ class _Apt:
             archive.unlink()
 
     def _run(self, *command: str, check: bool = True) -> str:
-        """Run a program and return its stderr, in one line."""
         left = max(self._ends - time.monotonic(), 0)
         try:
             done = subprocess.run(

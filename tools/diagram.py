@@ -54,10 +54,7 @@ class FetchBytes:
     @classmethod
     def of(cls, cells: Mapping[str, Mapping[str, str]], column: str) -> Self:
         """Read a column of the table."""
-        return cls(
-            request=_number(cells["request"][column]),
-            response=_number(cells["response"][column]),
-        )
+        return cls(request=_number(cells["request"][column]), response=_number(cells["response"][column]))
 
     @property
     def both(self) -> int:

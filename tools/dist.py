@@ -83,7 +83,6 @@ def main() -> int:
 
 
 def _bill(files: dict[str, bytes], made_at: str) -> dict[str, bytes]:
-    """Return the SBOM of the wheel, by the name of its file."""
     (wheel,) = (name for name in files if name.endswith(".whl"))
     version = wheel.split("-")[1]
     sha256 = hashlib.sha256(files[wheel]).hexdigest()
@@ -102,12 +101,10 @@ def environment(folder: Path) -> Path:
 
 
 def _epoch() -> int:
-    """Return the time of the last commit, in seconds since 1970."""
     return int(_run(["git", "log", "-1", "--format=%ct"], cwd=ROOT))
 
 
 def _run(command: list[str], *, cwd: Path, env: dict[str, str] | None = None) -> str:
-    """Run a program and return its output."""
     done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command[:3])}: {(done.stderr or done.stdout)[-2000:]}")

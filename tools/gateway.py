@@ -34,11 +34,7 @@ class GatewayProcess:
     """`fetchgate proxy` as a process. Unless `ready`, the start waits for /livez, not /readyz."""
 
     def __init__(
-        self,
-        bootstrap: str,
-        *options: str,
-        environment: Mapping[str, str] | None = None,
-        ready: bool = True,
+        self, bootstrap: str, *options: str, environment: Mapping[str, str] | None = None, ready: bool = True
     ) -> None:
         first = free_ports(HIGHEST_NODE + 3)
         self.host = "127.0.0.1"

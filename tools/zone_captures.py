@@ -136,8 +136,7 @@ def in_racks(racks: Mapping[int, str]) -> Cluster:
 def main(argv: Sequence[str] | None = None) -> int:
     """Make both captures. The exit code is 0 for success, 1 for a failure, 2 for wrong usage."""
     parser = argparse.ArgumentParser(
-        prog="python -m tools.zone_captures",
-        description="Make the captures of captures/ that cross zones.",
+        prog="python -m tools.zone_captures", description="Make the captures of captures/ that cross zones."
     )
     parser.add_argument("--into", type=Path, default=DESTINATION, metavar="DIR", help="write them there")
     arguments = parser.parse_args(argv)

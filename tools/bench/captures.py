@@ -168,7 +168,6 @@ def _fetches(real: _Real, shape: Shape) -> list["_ExchangeTemplate"]:
 
 
 def _response_entry(partition: int, end: int, shape: Shape, chance: np.random.Generator) -> bytes:
-    """Make the entry of a partition in a fetch response."""
     records = _batch(shape.records, chance) if partition in shape.busy else b""
     head = _RESPONSE_ENTRY.pack(partition, 0, end, end, 0, 1, -1)
     return head + _compact(len(records)) + records + b"\0"

@@ -91,7 +91,6 @@ async def run(where: tuple[str, int], request: bytes, count: int, wait_ms: int) 
 
 
 async def _pause(clients: Sequence[FetchingConnection]) -> None:
-    """Pause all connections, and wait for their last responses."""
     for client in clients:
         client.paused = True
     for client in clients:

@@ -43,11 +43,7 @@ def fetch_request(
 
 
 def fetch_response(
-    correlation_id: int,
-    topics: Topics,
-    *,
-    session_id: int = 0,
-    records: Mapping[Key, bytes] | None = None,
+    correlation_id: int, topics: Topics, *, session_id: int = 0, records: Mapping[Key, bytes] | None = None
 ) -> bytes:
     """Build a complete response frame. Partitions that are not in `records` are empty."""
     found = records or {}

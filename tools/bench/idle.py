@@ -64,7 +64,6 @@ def run(stage: BenchStage) -> list[FigureTable]:
 
 
 def _incremental(gateway: BenchGateway) -> int:
-    """Return the number of incremental fetches that a gateway has sent."""
     return int(gateway.state()["totals"]["broker"]["fetches"]["incremental"])
 
 

@@ -87,7 +87,6 @@ def windows(latencies: Mapping[str, Mapping[str, Any]], cpu: list[float]) -> lis
 
 
 def _produce(address: str, topic: str, rate: int, window: int, proxy: Proxy | None, seconds: float) -> float:
-    """Produce for one window. Return the CPU use of the proxy, in percent of a core."""
     command = ["tools.bench.load", "produce", address, topic, f"--rate={rate}"]
     command += [f"--bytes={BYTES}", f"--window={window}", f"--warm-up={WARM_UP}"]
     with Load(*command, f"--seconds={WARM_UP + seconds}") as load:

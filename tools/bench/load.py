@@ -177,7 +177,6 @@ def _settings(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _given(options: argparse.Namespace) -> dict[str, str]:
-    """Return the client settings that were given on the command line."""
     return dict(pair.split("=", 1) for pair in options.set)
 
 
@@ -192,7 +191,6 @@ def _consumer(options: argparse.Namespace) -> Consumer:
 
 
 def _end(consumer: Consumer) -> int:
-    """Return how many records there are in all partitions."""
     return sum(consumer.get_watermark_offsets(place)[1] for place in consumer.assignment())
 
 

@@ -60,7 +60,6 @@ def _cpu() -> float:
 
 
 def _children(program: str) -> Iterator[int]:
-    """Yield the ids of Spark's processes of a program. They live as long as Spark."""
     for child in psutil.Process().children(recursive=True):
         if child.name().startswith(program):
             yield child.pid

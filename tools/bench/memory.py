@@ -98,7 +98,6 @@ def _after_drain(proxy: Proxy, topic: str, records: int) -> float:
 
 
 def _idle(proxy: Proxy, topic_id: str) -> float:
-    """Return how many KB of a proxy's memory each of many idle connections needs."""
     with clients(proxy.address, topic_id, 1) as load:
         load.ready()  # what the first connection brings is for all
     time.sleep(SETTLE_SECONDS)

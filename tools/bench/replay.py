@@ -46,7 +46,6 @@ def run(stage: BenchStage) -> list[FigureTable]:
 
 
 def _large(stage: BenchStage, captures: LargeCaptures) -> list[FigureTable]:
-    """Measure captures of each kind of traffic, and several of the traffic with records."""
     part = 10 if stage.quick else 1
     rounds = 1 if stage.quick else _ROUNDS
     size, kinds = GB // part, traffics(part)
@@ -154,7 +153,6 @@ def _many_rows(captures: LargeCaptures) -> list[FigureRow]:
 
 
 def _mix(truth: Truth, shape: Shape) -> list[str]:
-    """Describe the traffic of a generated capture in a few lines."""
     request = truth.fetch_request_bytes // truth.fetches
     response = truth.fetch_response_bytes // truth.fetches
     each = truth.partitions_answered // truth.fetches

@@ -106,7 +106,6 @@ def _file(folder: Path) -> list[FigureRow]:
 
 
 def _timed(command: Sequence[str], cwd: Path, environment: Mapping[str, str], measured: Path) -> Installed:
-    """Run a program. Return its duration, and the size of a folder afterwards."""
     began = time.monotonic()
     _run(command, cwd=cwd, environment=environment)
     seconds = time.monotonic() - began
@@ -114,7 +113,6 @@ def _timed(command: Sequence[str], cwd: Path, environment: Mapping[str, str], me
 
 
 def _run(command: Sequence[str], *, cwd: Path, environment: Mapping[str, str] | None = None) -> None:
-    """Run a program without caches."""
     clean = {key: value for key, value in os.environ.items() if key not in {"FETCHGATE_CACHE", "VIRTUAL_ENV"}}
     clean |= {"PIP_NO_CACHE_DIR": "1", "PYTHON": _python(), **(environment or {})}
     done = subprocess.run(command, cwd=cwd, env=clean, capture_output=True, text=True, check=False)

@@ -177,7 +177,6 @@ def _wait_at_work(workers: Sequence[LoggedWorker]) -> None:
 
 
 def _wait_all_done(workers: Sequence[LoggedWorker], produced: int) -> None:
-    """Wait until all records are processed, or none is for `MISSED_SECONDS`."""
     done, since = -1, time.monotonic()
     while done < produced and time.monotonic() - since < MISSED_SECONDS:
         time.sleep(0.5)
@@ -187,7 +186,6 @@ def _wait_all_done(workers: Sequence[LoggedWorker], produced: int) -> None:
 
 
 def _joined(log: Entries) -> float:
-    """Return the seconds from a member's subscribe to its first record."""
     subscribed = int(log["began"][log["key"] == SUBSCRIBED][0])
     return (int(records(log)["began"][0]) - subscribed) / 1e9
 

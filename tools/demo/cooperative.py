@@ -146,7 +146,6 @@ def run(count: int, number: int, steps: Steps) -> CooperativeOutcome:
 
 
 def _gateways(number: int) -> str:
-    """Return how many gateways there are, in words."""
     if number == 1:
         return "one gateway"
     return f"{number} gateways{', one for each member' if number == MEMBERS else ''}"
@@ -168,7 +167,6 @@ def show(count: int, number: int, outcome: CooperativeOutcome, console: Console)
 
 
 def _count(text: str) -> int:
-    """Convert the value of the option --records to a number."""
     with suppress(ValueError):
         if 1_000 <= (value := int(text)) <= 1_000_000:
             return value

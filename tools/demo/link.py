@@ -174,11 +174,7 @@ def run(release: str, seconds: float, steps: Steps) -> LinkOutcome:
         points = {"native": Point(gateway=gateway, side="broker")}
         native = read(broker.address, {"native": gateway}, points, seconds, steps)
     return LinkOutcome(
-        **row.idle,
-        **native.idle,
-        produced=row.produced,
-        read=row.read,
-        differences=row.differences,
+        **row.idle, **native.idle, produced=row.produced, read=row.read, differences=row.differences
     )
 
 

@@ -201,7 +201,6 @@ class _ConnectionScript:
         self._feed(self._receive_client, data)
 
     def _receive_client(self, data: bytes, now: float) -> None:
-        """Give the connection bytes from the client, as a link does."""
         done, out = self._connection.fast_path.request(data, now)
         self._asked += out
         if done < len(data):
@@ -217,7 +216,6 @@ class _ConnectionScript:
         self._feed(self._receive_broker, data)
 
     def _receive_broker(self, data: bytes, now: float) -> None:
-        """Give the connection bytes from the broker, as a link does."""
         fast_path = self._connection.fast_path
         data = fast_path.join(data, now)
         done, _ = fast_path.response(data, fast_path.began, now)
@@ -272,12 +270,10 @@ class _ConnectionScript:
         return request[4:8]
 
     def _fetch(self, kind: int, subset: int, offset: int) -> None:
-        """Send a fetch as a client without sessions does."""
         version = _VERSIONS[kind % len(_VERSIONS)]
         self._client(_fetch_frame(version, _wants(subset, offset), kind))
 
     def _session(self, kind: int, which: int, subset: int, forgets: int) -> None:
-        """Send a fetch as a client with sessions does, maybe with a wrong session id or epoch."""
         version = _SESSION_VERSIONS[kind % len(_SESSION_VERSIONS)]
         held: list[FetchSession] = list(self._manager.cache) if self._manager is not None else []
         session = held[which % len(held)] if held and which & 32 else None
@@ -352,7 +348,6 @@ class _ConnectionScript:
 
 
 def _check(cache: FetchSessionCache) -> None:
-    """Check that a cache's counts match its sessions."""
     sessions = list(cache)
     if cache.partitions != sum(session.cached_size for session in sessions):
         raise AssertionError(f"{cache} of {sessions}")
@@ -385,7 +380,6 @@ def _model_broker(release: str, slots: int) -> ModelBroker:
 
 @lru_cache(maxsize=256)
 def _api_versions(release: str, version: int) -> bytes:
-    """Return the body of a response to ApiVersions. It follows the correlation id."""
     return ModelBroker(release).handle(bytes((0, 18, 0, version, 0, 0, 0, 0)), 0.0)[4:]
 
 

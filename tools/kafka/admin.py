@@ -93,9 +93,7 @@ class Admin:
         for _ in range(reader.int32()):
             _check(f"delete {reader.string()}", reader.int16())
         self._await(
-            f"{name} is gone",
-            lambda state: state.topics[name].error != 0 and self._creatable(name),
-            name,
+            f"{name} is gone", lambda state: state.topics[name].error != 0 and self._creatable(name), name
         )
 
     def _creatable(self, name: str) -> bool:
@@ -314,7 +312,6 @@ class Admin:
         self._await_each(f"each leader of {name} leads", lambda node_id: self._leads(name, node_id))
 
     def _leads(self, name: str, node_id: int) -> bool:
-        """Return whether a broker serves all partitions of a topic whose leader it is."""
         led = [partition for partition, leader in self.leaders(name).items() if leader == node_id]
         return not led or not any(code for code, _ in self._list_offsets(name, node_id, led, -1).values())
 

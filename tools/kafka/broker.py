@@ -213,7 +213,6 @@ class Broker:
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def _place(self, port: int = 0, voters: Mapping[int, int] | None = None) -> None:
-        """Choose a free port for each port that is not given."""
         first = free_ports(2 + len(self._listeners))
         self.port = port or first
         self._voters = dict(voters or {self.node_id: first + 1})

@@ -14,9 +14,7 @@ from tools.kafka.ports import free_ports
 from tools.kafka.settings import Listeners, Properties
 from tools.kafka.zookeeper import ZooKeeper
 
-NEAREST: Final = {
-    "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
-}
+NEAREST: Final = {"replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector"}
 """The setting with which leaders name the replica in the rack of a fetch (KIP-392)."""
 
 

@@ -50,6 +50,5 @@ def version_of(program: Path) -> str:
 
 
 def _feature(version: str) -> int:
-    """Return the feature release of a Java version: 17 for 17.0.15."""
     found = re.match(r"\d+", version)
     return int(found[0]) if found else 0

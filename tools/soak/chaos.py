@@ -257,7 +257,6 @@ class _SoakRun:
         return outcome
 
     def _disturb(self) -> None:
-        """Produce, consume and disturb."""
         ended = threading.Event()
         disturbances = self._disturbances
         working: list[Future[None]] = [
@@ -326,7 +325,6 @@ class _SoakRun:
         )
 
     def _behind(self) -> list[str]:
-        """Return the consumers that have not received all records of the churning topic."""
         if any(source.churn_in_flight for source in self._sources):
             return [PRODUCERS]
         return [

@@ -177,7 +177,6 @@ class Disturbances:
             topics.churn_open = True
 
     def _insist(self, change: Callable[[Admin], None], already: int) -> None:
-        """Insist on a change. A repeated try gets the error `already` if an earlier one succeeded."""
         deadline = time.monotonic() + SETTLE_SECONDS
         while True:
             try:

@@ -84,7 +84,6 @@ class ZoneRun:
         return [self._row(each, written, fetched.get(each.client_id, Traffic())) for each in readers.all]
 
     def _watch(self, topic: str, written: Written, readers: Readers) -> None:
-        """Let clients read before, in and after the fault."""
         times = self._times
         _until(readers.reading, BEGIN_SECONDS)
         time.sleep(SETTLE_SECONDS)
@@ -125,7 +124,6 @@ class ZoneRun:
 
 
 def _until(holds: Callable[[], bool], seconds: float) -> None:
-    """Wait until something is true, or some seconds have passed."""
     deadline = time.monotonic() + seconds
     while not holds() and time.monotonic() < deadline:
         time.sleep(STEP_SECONDS)

@@ -116,7 +116,6 @@ def by_release(rows: Sequence[Row]) -> Iterator[TableText]:
 
 
 def _brief(row: Row) -> str:
-    """Return the gap of partitions that are led elsewhere, in seconds."""
     if not row.ran:
         return "-"
     gap, missing = row.findings.gap_elsewhere, row.findings.missing_elsewhere

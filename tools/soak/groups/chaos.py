@@ -266,7 +266,6 @@ class GroupMembers:
             self._start(slot)
 
     def _both(self, slot: _ChaosSlot) -> None:
-        """Let a member leave and join again at once."""
         self._leave(slot)
         self._start(slot)
 
@@ -394,7 +393,6 @@ class _GroupsRun:
         self._outcome.seconds = time.monotonic() - began
 
     def _watch(self, working: Sequence[Future[None]], failing: Future[None], kills: int) -> None:
-        """Report the progress until all kills are done."""
         said, done = time.monotonic(), self._outcome.done
         while not failing.done() and not (
             all(each.done() for each in working) and self._faults.had_all.is_set()
@@ -431,7 +429,6 @@ class _GroupsRun:
         ]
 
     def _wait(self) -> None:
-        """Wait until all records are processed, or there is no progress."""
         at, most = time.monotonic(), -1
         while time.monotonic() - at < STUCK_SECONDS:
             some = sum(each.processed() for each in self._members)
@@ -443,7 +440,6 @@ class _GroupsRun:
 
 
 def _handled(life: MemberLife, did: Iterable[Did]) -> Iterator[Handled]:
-    """Return the records among the actions of a process."""
     return (
         Handled(each.at / 1e9, each.partition, life.name, life.gateway)
         for each in did

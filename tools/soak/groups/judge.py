@@ -100,7 +100,6 @@ def _judge_key(
     crashes: Mapping[int, list[Span]],
     verdict: GroupsVerdict,
 ) -> list[tuple[_Processed, _Processed]]:
-    """Judge the processing of one key. Return the records processed twice without a reason, in pairs."""
     found: list[tuple[_Processed, _Processed]] = []
     first: dict[int, _Processed] = {}
     highest = -1
@@ -219,7 +218,6 @@ def _crashes(life: MemberLife, gateway_down: Iterable[Span]) -> list[Span]:
 def _processed(
     life: MemberLife, gateway_down: Sequence[Span], verdict: GroupsVerdict
 ) -> Iterable[_Processed]:
-    """Yield the records that one process of a member processed."""
     for number, assignment in enumerate(_assignments(life.did)):
         verdict.counts["assignments"] += bool(number)
         began, ended = assignment[0].at, assignment[-1].at

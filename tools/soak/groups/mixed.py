@@ -378,7 +378,6 @@ def run(plan: Plan, say: Say) -> MixedOutcome:
 
 
 def _disturb(plan: Plan, group: MixedGroup, faults: GatewayFaults, say: Say) -> None:
-    """Kill, end and restart members and gateways until the run's time is over."""
     chance = random.Random(plan.seed)  # noqa: S311 - not a secret
     ended = threading.Event()
     end = time.monotonic() + plan.seconds
@@ -405,7 +404,6 @@ def _since_1970(faults: GatewayFaults) -> Down:
 
 
 def _wait(group: MixedGroup, log: Log) -> None:
-    """Wait until all records are processed, or there is no progress."""
     at, least = time.monotonic(), len(log)
     while time.monotonic() - at < STUCK_SECONDS:
         left = len(log.keys() - group.seen)
