@@ -22,9 +22,9 @@ from tests.clients.programs import franz_go
 from tests.clients.python.program import FETCH_MAX_WAIT_MS
 from tests.clients.runner import CONFLUENT, KAFKA_PYTHON, Line, Place, Run, assert_same_records
 from tests.integration.console import Console
+from tools.counting import CountedFetches
 from tools.demo.link import BROKERS, Point
-from tools.demo.link_report import MAX_ABOVE_NATIVE, bytes_of
-from tools.demo.report import SideCounts
+from tools.demo.link_report import MAX_ABOVE_NATIVE
 from tools.gateway import GatewayProcess
 from tools.kafka import LATEST, Broker
 from tools.kafka.admin import Admin
@@ -105,7 +105,7 @@ def start(request: pytest.FixtureRequest, brokers: Brokers, tmp_path: Path) -> S
     return lambda bootstrap, topic: Run(program, bootstrap, assign={topic: PARTITIONS})
 
 
-def idle(places: Sequence[tuple[GatewayProcess, str]]) -> list[SideCounts]:
+def idle(places: Sequence[tuple[GatewayProcess, str]]) -> list[CountedFetches]:
     """Count idle fetches at several sides of gateways at the same time."""
     points = [Point(gateway=gateway, side=side, parked_seconds=PARKED) for gateway, side in places]
     earlier = [point.counted_at_a_fetch() for point in points]
@@ -143,14 +143,14 @@ def test_records_are_the_same_and_the_link_takes_what_a_native_session_takes(
         if near is not far:
             places.append((near, "broker"))
         full, link, of_native, *other_end = idle(places)
-        log.info("full %.1f, link %.1f, native %.1f bytes", *map(bytes_of, (full, link, of_native)))
+        log.info("full %.1f, link %.1f, native %.1f bytes", full.whole, link.whole, of_native.whole)
 
         assert through.records() == direct.records()
         assert sum(map(len, through.records().values())) == 2 * RECORDS
         for counted in (link, of_native, *other_end):
-            assert counted.record_bytes == 0
-            assert bytes_of(counted) == pytest.approx(bytes_of(of_native), rel=MAX_ABOVE_NATIVE)
-        assert bytes_of(link) < bytes_of(full) / 10
+            assert counted.records == 0
+            assert counted.whole == pytest.approx(of_native.whole, rel=MAX_ABOVE_NATIVE)
+        assert link.whole < full.whole / 10
         totals = far.state()["totals"]
         assert totals["client"]["fetches"]["incremental"] >= IDLE
         assert totals["broker"]["fetches"]["incremental"] == 0

@@ -22,7 +22,6 @@ from proxy.protocol.fetch_response import FetchResponseWalk
 from tools import debian
 from tools.bench import __main__ as program
 from tools.bench import bulk, idle, latency, law6, load, many, micro, wire
-from tools.bench.counting import CountedFetches, saved
 from tools.bench.figures import FigureRow, FigureTable, markdown, number, show
 from tools.bench.frames import VERSION, fetch_request, fetch_response, rotated
 from tools.bench.inside import Inside
@@ -31,6 +30,7 @@ from tools.bench.processes import HOST, Load, ProcessMeter, Proxy, Times, haprox
 from tools.bench.stage import BenchStage
 from tools.bench.traffic import RECORDS, Traffic, fetches, heartbeats, listing, produces
 from tools.bench.windows import beside, beyond, turned
+from tools.counting import CountedFetches, saved
 from tools.kafka import Broker
 from tools.kafka.ports import free_ports
 
@@ -218,12 +218,14 @@ def state(client: int, broker: int) -> dict[str, object]:
 
 class TestCounting:
     def test_averages_are_of_what_was_counted_between_two_moments(self) -> None:
-        counted = CountedFetches.of(state(30, 20), "broker") - CountedFetches.of(state(30, 10), "broker")
+        counted = CountedFetches.of(state(30, 20)["totals"], "broker") - CountedFetches.of(
+            state(30, 10)["totals"], "broker"
+        )
         assert (counted.fetches, counted.kinds["incremental"], counted.partitions) == (10, 10, 30)
         assert (counted.request, counted.response, counted.bare, counted.whole) == (100, 80, 180, 180)
 
     def test_records_are_left_out_of_a_response_and_not_of_the_whole(self) -> None:
-        counted = CountedFetches.of(state(1, 1), "client")
+        counted = CountedFetches.of(state(1, 1)["totals"], "client")
         assert (counted.response, counted.bare, counted.whole, counted.total) == (80, 180, 230, 230)
 
     def test_saved_is_in_percent_of_direct(self) -> None:

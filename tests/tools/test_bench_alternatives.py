@@ -3,8 +3,8 @@
 import pytest
 
 from tools.bench import alternatives
-from tools.bench.counting import CountedFetches
 from tools.bench.figures import DIRECT, FEWER, GATEWAY, MIN_BYTES, RAISED, markdown
+from tools.counting import CountedFetches
 
 COUNTED = {
     DIRECT: CountedFetches(3_000_000, 4_000_000, 1_000_000, 1_000, 100_000, {"sessionless": 1_000}),

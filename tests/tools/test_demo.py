@@ -10,12 +10,12 @@ import pytest
 from rich.console import Console
 
 from tests.replay.report import sample
+from tools.counting import CountedFetches
 from tools.demo.report import (
     MAX_DIFFERENCES,
     DemoOutcome,
     DemoRecord,
     Prediction,
-    SideCounts,
     claim,
     compare,
     first_lines,
@@ -36,8 +36,8 @@ MEASURED = Prediction(request_bytes=1_000, response_bytes=3_900, full=1, increme
 OTHER_PARTITION = replace(FIRST, partition=1, offset=0)
 
 
-def counted(request: int, response: int, *, fetches: int = 10, records: int = 0) -> SideCounts:
-    return SideCounts(fetches=fetches, request_bytes=request, response_bytes=response, record_bytes=records)
+def counted(request: int, response: int, *, fetches: int = 10, records: int = 0) -> CountedFetches:
+    return CountedFetches(request, response, records, fetches, 0, {})
 
 
 def outcome(**changes: Any) -> DemoOutcome:
@@ -55,19 +55,6 @@ def outcome(**changes: Any) -> DemoOutcome:
         first_lines="Sessions would save 1 GB a day",
     )
     return replace(good, **changes)
-
-
-def test_counters_are_read_from_one_side_of_the_state() -> None:
-    side = {
-        "bytes_in": 9_999,
-        "fetches": {"full": 1, "incremental": 20, "sessionless": 2, "close": 1},
-        "fetch_request_bytes": 300,
-        "fetch_response_bytes": 4_000,
-        "fetch_record_bytes": 1_000,
-    }
-    found = SideCounts.of(side)
-    assert found == counted(300, 4_000, fetches=24, records=1_000)
-    assert (found.bytes, found.listing_bytes, found.per_fetch(480)) == (4_300, 3_300, 20.0)
 
 
 def test_the_prediction_adds_what_was_not_eligible_as_it_was() -> None:
@@ -119,7 +106,7 @@ def test_the_claim_says_which_fetches_have_no_row() -> None:
 
 def test_nothing_counted_is_nothing_saved() -> None:
     assert saved(0, 0) == 0.0
-    assert counted(0, 0, fetches=0).per_fetch(7) == 0.0
+    assert counted(0, 0, fetches=0).whole == 0.0
 
 
 def test_same_records_are_the_same_however_partitions_interleave() -> None:

@@ -26,11 +26,6 @@ def outcome(**changes: Any) -> LinkOutcome:
     return replace(good, **changes)
 
 
-def test_what_was_counted_since_an_earlier_look() -> None:
-    later = counted(700, 1_000, fetches=12, records=90)
-    assert later.since(counted(500, 400, fetches=10, records=90)) == counted(200, 600, fetches=2)
-
-
 def test_all_well_has_no_complaints() -> None:
     assert outcome().complaints == []
     assert f"{outcome().saved:.4f}" == "0.9865"

@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any, Final
 
-from tools.bench.counting import CountedFetches, saved
 from tools.bench.figures import DIRECT, FEWER, GATEWAY, MIN_BYTES, RAISED, FigureRow, FigureTable
 from tools.bench.processes import Load
 from tools.bench.stage import BenchStage
 from tools.bench.wire import WIRE, console_consumer, settle, settled
+from tools.counting import CountedFetches, saved
 
 PARTITIONS: Final = 100
 FEW: Final = 10
@@ -70,7 +70,7 @@ def run(stage: BenchStage) -> list[FigureTable]:
 
 
 def _fetches(state: Mapping[str, Any]) -> CountedFetches:
-    return CountedFetches.of(state, "broker")
+    return CountedFetches.of(state["totals"], "broker")
 
 
 def table(

@@ -10,10 +10,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final
 
-from tools.bench.counting import CountedFetches
 from tools.bench.figures import GATEWAY, FigureRow, FigureTable
 from tools.bench.processes import BenchGateway, Load
 from tools.bench.stage import BenchStage
+from tools.counting import CountedFetches
 
 WINDOWS: Final = 3
 """A run takes as long as this many windows of the other parts: a minute by default."""
@@ -46,7 +46,9 @@ class Running:
     def look(self) -> Sample:
         """Return the number of fetch bytes so far, on the client's and on the broker's side."""
         state = self.gateway.state()
-        return CountedFetches.of(state, "client").total, CountedFetches.of(state, "broker").total
+        return CountedFetches.of(state["totals"], "client").total, CountedFetches.of(
+            state["totals"], "broker"
+        ).total
 
 
 def run(stage: BenchStage) -> list[FigureTable]:
@@ -57,7 +59,9 @@ def run(stage: BenchStage) -> list[FigureTable]:
         running = _start(stage, stack)
         for _ in range(seconds):
             _note_second(running)
-        kinds = {each.name: CountedFetches.of(each.gateway.state(), "broker").kinds for each in running}
+        kinds = {
+            each.name: CountedFetches.of(each.gateway.state()["totals"], "broker").kinds for each in running
+        }
     rows = [row for workload in running for row in _rows(workload)]
     made = sum(each["full"] for each in kinds.values())
     notes = [

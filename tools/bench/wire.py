@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tools.bench.counting import CountedFetches, saved
 from tools.bench.figures import GATEWAY, FigureRow, FigureTable
 from tools.bench.processes import BenchGateway, Load
 from tools.bench.stage import BenchStage
+from tools.counting import CountedFetches, saved
 from tools.kafka import LATEST
 from tools.kafka.jars import classpath
 from tools.kafka.process import JavaProcess
@@ -78,7 +78,8 @@ def _measured(stage: BenchStage, workload: WireWorkload) -> tuple[dict[str, Coun
         time.sleep(stage.seconds)
         later = {name: gateway.state() for name, gateway in routes.items()}
     counted = {
-        name: CountedFetches.of(later[name], "broker") - CountedFetches.of(states[name], "broker")
+        name: CountedFetches.of(later[name]["totals"], "broker")
+        - CountedFetches.of(states[name]["totals"], "broker")
         for name in routes
     }
     return counted, passed(states[GATEWAY], later[GATEWAY])
@@ -120,7 +121,7 @@ def settled(gateway: BenchGateway, java: JavaProcess) -> bool:
     """Wait until the Java consumer has a session. Return False if it takes too long."""
     until = time.monotonic() + SETTLE_SECONDS
     while time.monotonic() < until and java.running:
-        if CountedFetches.of(gateway.state(), "broker").kinds["incremental"] >= SETTLED_FETCHES:
+        if CountedFetches.of(gateway.state()["totals"], "broker").kinds["incremental"] >= SETTLED_FETCHES:
             return True
         time.sleep(0.2)
     return False
@@ -129,10 +130,10 @@ def settled(gateway: BenchGateway, java: JavaProcess) -> bool:
 def settle(gateway: BenchGateway, partitions: int) -> None:
     """Wait, within a limit, until a client lists all its partitions in every fetch."""
     until = time.monotonic() + SETTLE_SECONDS
-    before = CountedFetches.of(gateway.state(), "client")
+    before = CountedFetches.of(gateway.state()["totals"], "client")
     while time.monotonic() < until:
         time.sleep(1)
-        now = CountedFetches.of(gateway.state(), "client")
+        now = CountedFetches.of(gateway.state()["totals"], "client")
         last_second, before = now - before, now
         if last_second.fetches and last_second.partitions >= last_second.fetches * partitions:
             return

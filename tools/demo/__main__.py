@@ -18,6 +18,7 @@ from tempfile import TemporaryDirectory
 
 from rich.console import Console
 
+from tools.counting import CountedFetches
 from tools.demo.frame import SAME_RECORDS, RunningStep, Steps, add_seconds, fetch, parser, perform, say, start
 from tools.demo.reading import (
     PARTITIONS,
@@ -30,7 +31,7 @@ from tools.demo.reading import (
     check,
     produce,
 )
-from tools.demo.report import DemoOutcome, Prediction, SideCounts, claim, compare, first_lines, table
+from tools.demo.report import DemoOutcome, Prediction, claim, compare, first_lines, table
 from tools.gateway import GatewayProcess
 from tools.kafka import LATEST, Broker
 from tools.kafka.admin import Admin
@@ -126,9 +127,9 @@ def run(seconds: float, steps: Steps) -> DemoOutcome:
             predicted, lines = predict(captures, gateway.ports)
     return DemoOutcome(
         seconds=reading.seconds,
-        direct=SideCounts.of(direct["broker"]),
-        client=SideCounts.of(totals["client"]),
-        broker=SideCounts.of(totals["broker"]),
+        direct=CountedFetches.of(direct, "broker"),
+        client=CountedFetches.of(totals, "client"),
+        broker=CountedFetches.of(totals, "broker"),
         produced=reading.produced,
         read=reading.read,
         differences=reading.differences,
@@ -150,9 +151,9 @@ def show(outcome: DemoOutcome, console: Console) -> None:
         f"{outcome.seconds:.0f} s. Bytes are counted on whole Kafka frames. Those of the direct "
         "client were counted by a gateway with --sessions off, which forwards all bytes unchanged.",
         SAME_RECORDS.format(read=outcome.read, produced=outcome.produced),
-        f"The gateway's own counters: {outcome.client.bytes:,} bytes with the client, "
-        f"{outcome.broker.bytes:,} with the broker. Saved: {outcome.saved:.1%}, records included. Without "
-        f"records: {outcome.client.listing_bytes:,} bytes with the client, {outcome.broker.listing_bytes:,} "
+        f"The gateway's own counters: {outcome.client.total:,} bytes with the client, "
+        f"{outcome.broker.total:,} with the broker. Saved: {outcome.saved:.1%}, records included. Without "
+        f"records: {outcome.client.listing:,} bytes with the client, {outcome.broker.listing:,} "
         f"with the broker, {outcome.listing_saved:.1%}.",
     )
     console.print()

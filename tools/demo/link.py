@@ -20,6 +20,7 @@ from functools import partial
 
 from rich.console import Console
 
+from tools.counting import CountedFetches
 from tools.demo.frame import SAME_RECORDS, Steps, add_seconds, fetch, parser, perform, say, start
 from tools.demo.link_report import LinkOutcome, link_table
 from tools.demo.reading import (
@@ -32,7 +33,7 @@ from tools.demo.reading import (
     check,
     produce,
 )
-from tools.demo.report import SideCounts, compare
+from tools.demo.report import compare
 from tools.gateway import GatewayProcess
 from tools.kafka import LATEST, Broker
 from tools.kafka.admin import Admin
@@ -84,11 +85,11 @@ class Point:
     parked_seconds: float = 0.4
     """The shortest wait of an idle fetch at the broker. librdkafka lets it wait half a second."""
 
-    def counted(self) -> SideCounts:
+    def counted(self) -> CountedFetches:
         """Return the counts so far."""
-        return SideCounts.of(self.gateway.state()["totals"][self.side])
+        return CountedFetches.of(self.gateway.state()["totals"], self.side)
 
-    def counted_at_a_fetch(self) -> SideCounts:
+    def counted_at_a_fetch(self) -> CountedFetches:
         """Return the counts while one fetch is outstanding, so that requests and responses are as many."""
         began = earlier_at = time.monotonic()
         earlier = self.counted()
@@ -109,7 +110,7 @@ class Read:
     produced: int
     read: int
     differences: tuple[str, ...]
-    idle: Mapping[str, SideCounts]
+    idle: Mapping[str, CountedFetches]
 
 
 def read(
@@ -141,7 +142,7 @@ def read(
                 first = next(iter(points))
                 step.reached(spent, f"{points[first].counted().fetches - earlier[first].fetches} fetches")
                 time.sleep(0.2)
-            idle = {name: point.counted_at_a_fetch().since(earlier[name]) for name, point in points.items()}
+            idle = {name: point.counted_at_a_fetch() - earlier[name] for name, point in points.items()}
     finally:
         for reader in readers:
             reader.stop()

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 from rich.table import Table
 
-from tools.demo.report import SideCounts, saved
+from tools.counting import CountedFetches
+from tools.demo.report import saved
 
 MIN_SAVED = 0.9
 """The least share of an idle fetch's bytes that must be saved between the gateways."""
@@ -16,13 +17,13 @@ MAX_ABOVE_NATIVE = 0.02
 class LinkOutcome:
     """The result of one demo. Only idle fetches are counted: their responses had no records."""
 
-    direct: SideCounts
+    direct: CountedFetches
     """At the broker without sessions, for the client without the two gateways."""
-    near: SideCounts
+    near: CountedFetches
     """The counts between the two gateways, as counted by the gateway beside the client."""
-    far: SideCounts
+    far: CountedFetches
     """The counts between the two gateways, as counted by the gateway beside the broker."""
-    native: SideCounts
+    native: CountedFetches
     """The counts between one gateway and a broker that gives it a session."""
     produced: int
     read: int
@@ -31,7 +32,7 @@ class LinkOutcome:
     @property
     def saved(self) -> float:
         """Return the share of an idle fetch's bytes that is saved between the two gateways, from 0 to 1."""
-        return saved(bytes_of(self.direct), bytes_of(self.near))
+        return saved(self.direct.whole, self.near.whole)
 
     @property
     def complaints(self) -> list[str]:
@@ -41,23 +42,18 @@ class LinkOutcome:
             found.append(f"{self.produced:,} records were produced, {self.read:,} were read")
         counted = {"direct": self.direct, "near": self.near, "far": self.far, "native": self.native}
         for name, side in counted.items():
-            if not side.fetches or side.record_bytes:
+            if not side.fetches or side.records:
                 found.append(
-                    f"{name}: {side.fetches} fetches with {side.record_bytes} bytes of records, none was idle"
+                    f"{name}: {side.fetches} fetches with {side.records} bytes of records, none was idle"
                 )
-        link, native = bytes_of(self.near), bytes_of(self.native)
-        if link != bytes_of(self.far):
-            found.append(f"the two ends of the link counted {link:,.1f} and {bytes_of(self.far):,.1f} bytes")
+        link, native = self.near.whole, self.native.whole
+        if link != self.far.whole:
+            found.append(f"the two ends of the link counted {link:,.1f} and {self.far.whole:,.1f} bytes")
         if link > native * (1 + MAX_ABOVE_NATIVE):
             found.append(f"a fetch on the link takes {link:,.1f} bytes, a native session's {native:,.1f}")
         if self.saved < MIN_SAVED:
             found.append(f"{self.saved:.1%} of the bytes were saved, less than {MIN_SAVED:.0%}")
         return found
-
-
-def bytes_of(side: SideCounts) -> float:
-    """Return the average bytes of one fetch: request and response together."""
-    return side.per_fetch(side.bytes)
 
 
 def link_table(outcome: LinkOutcome) -> Table:
@@ -69,9 +65,9 @@ def link_table(outcome: LinkOutcome) -> Table:
         shown.add_column(heading, justify="right")
     sides = (direct, link, native)
     for name, values in (
-        ("request", [side.per_fetch(side.request_bytes) for side in sides]),
-        ("response", [side.per_fetch(side.response_bytes) for side in sides]),
-        ("both", [bytes_of(side) for side in sides]),
+        ("request", [side.request for side in sides]),
+        ("response", [side.whole - side.request for side in sides]),
+        ("both", [side.whole for side in sides]),
     ):
         shown.add_row(name, *(f"{value:,.0f}" for value in values), f"{saved(values[0], values[1]):.1%}")
     shown.add_row("fetches that were counted", *(f"{side.fetches:,}" for side in sides), "")

@@ -10,6 +10,7 @@ from rich.table import Table
 from proxy.printable import printable
 from replay.report.model import Report
 from replay.report.wording import decided, how_sure
+from tools.counting import CountedFetches
 
 MIN_SAVED = 0.9
 """The smallest part of all fetch bytes except records that sessions must save. The demo fails below it."""
@@ -28,46 +29,6 @@ class DemoRecord:
     timestamp: tuple[int, int]
     """The timestamp's type, and its value in milliseconds."""
     headers: tuple[tuple[str, bytes | None], ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SideCounts:
-    """Fetches on one side of a gateway, as counted by the gateway. Bytes are complete frames."""
-
-    fetches: int
-    request_bytes: int
-    response_bytes: int
-    record_bytes: int
-
-    @classmethod
-    def of(cls, side: Mapping[str, Any]) -> Self:
-        """Read the counts of one side from `totals` in /state."""
-        return cls(
-            fetches=sum(side["fetches"].values()),
-            request_bytes=side["fetch_request_bytes"],
-            response_bytes=side["fetch_response_bytes"],
-            record_bytes=side["fetch_record_bytes"],
-        )
-
-    def since(self, earlier: Self) -> Self:
-        """Return how much the counts grew since an earlier reading."""
-        return type(self)(
-            **{field.name: getattr(self, field.name) - getattr(earlier, field.name) for field in fields(self)}
-        )
-
-    @property
-    def bytes(self) -> int:
-        """The bytes of all fetches."""
-        return self.request_bytes + self.response_bytes
-
-    @property
-    def listing_bytes(self) -> int:
-        """All bytes except records: the names and states of partitions."""
-        return self.bytes - self.record_bytes
-
-    def per_fetch(self, amount: int) -> float:
-        """Return an amount divided by the number of fetches."""
-        return amount / self.fetches if self.fetches else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,10 +70,10 @@ class DemoOutcome:
     """The result of one demo."""
 
     seconds: float
-    direct: SideCounts
-    client: SideCounts
+    direct: CountedFetches
+    client: CountedFetches
     """The counts of the run with the gateway, between client and gateway."""
-    broker: SideCounts
+    broker: CountedFetches
     """The counts of the run with the gateway, between gateway and broker."""
     produced: int
     read: int
@@ -125,12 +86,12 @@ class DemoOutcome:
     @property
     def saved(self) -> float:
         """The part of the fetch bytes that sessions saved, by the counters of both sides of one gateway."""
-        return saved(self.client.bytes, self.broker.bytes)
+        return saved(self.client.total, self.broker.total)
 
     @property
     def listing_saved(self) -> float:
         """Which part of all bytes except records was saved."""
-        return saved(self.client.listing_bytes, self.broker.listing_bytes)
+        return saved(self.client.listing, self.broker.listing)
 
     @property
     def complaints(self) -> list[str]:
@@ -215,22 +176,10 @@ def table(outcome: DemoOutcome) -> Table:
         shown.add_column(heading, justify="right")
     shown.add_row("fetches", f"{direct.fetches:,}", f"{through.fetches:,}", "")
     for name, before, after in (
-        (
-            "request bytes per fetch",
-            direct.per_fetch(direct.request_bytes),
-            through.per_fetch(through.request_bytes),
-        ),
-        (
-            "response bytes per fetch",
-            direct.per_fetch(direct.response_bytes),
-            through.per_fetch(through.response_bytes),
-        ),
-        (
-            "both, without records",
-            direct.per_fetch(direct.listing_bytes),
-            through.per_fetch(through.listing_bytes),
-        ),
-        ("bytes per second", direct.bytes / seconds, through.bytes / seconds),
+        ("request bytes per fetch", direct.request, through.request),
+        ("response bytes per fetch", direct.whole - direct.request, through.whole - through.request),
+        ("both, without records", direct.bare, through.bare),
+        ("bytes per second", direct.total / seconds, through.total / seconds),
     ):
         shown.add_row(name, f"{before:,.0f}", f"{after:,.0f}", f"{saved(before, after):.1%}")
     return shown

@@ -22,18 +22,11 @@ class CountedFetches:
     """The number of fetches by kind: full, incremental, sessionless, close."""
 
     @classmethod
-    def of(cls, state: Mapping[str, Any], side: str) -> Self:
-        """Read one side from a gateway's /state. `side` is `client` or `broker`."""
-        totals = state["totals"][side]
-        kinds = totals["fetches"]
-        return cls(
-            totals["fetch_request_bytes"],
-            totals["fetch_response_bytes"],
-            totals["fetch_record_bytes"],
-            sum(kinds.values()),
-            totals["partitions_requested"],
-            kinds,
-        )
+    def of(cls, totals: Mapping[str, Any], side: str) -> Self:
+        """Read one side (`client` or `broker`) from `totals` in a gateway's /state."""
+        own = totals[side]
+        sizes = (own[f"fetch_{what}_bytes"] for what in ("request", "response", "record"))
+        return cls(*sizes, sum(own["fetches"].values()), own["partitions_requested"], own["fetches"])
 
     def __sub__(self, before: "CountedFetches") -> "CountedFetches":
         return CountedFetches(
@@ -49,6 +42,11 @@ class CountedFetches:
     def total(self) -> int:
         """All bytes of fetches: requests and responses with records."""
         return self.requests + self.responses
+
+    @property
+    def listing(self) -> int:
+        """All bytes except records: the names and states of partitions."""
+        return self.total - self.records
 
     @property
     def request(self) -> float:
