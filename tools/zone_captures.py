@@ -29,9 +29,9 @@ except ImportError as error:
 
 from tools.kafka import LATEST, NEAREST, Cluster
 from tools.kafka.admin import Admin
+from tools.zones.brokers import RACKS
 
 NAME: Final = "librdkafka-zones"
-RACKS: Final = {1: "R1", 2: "R2", 3: "R3"}
 CLIENT_RACK: Final = "R2"
 REPLICAS: Final[dict[str, dict[int, list[int]]]] = {
     "events": {0: [1, 2, 3], 1: [2, 3, 1], 2: [3, 1, 2], 3: [1, 2, 3], 4: [2, 3, 1], 5: [3, 1, 2]},

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.clients.runner import CACHE, Program, Sessions
+from tests.clients.runner import CACHE, Program, Sessions, python_programs
 from tools.kafka import LATEST
 from tools.kafka.jars import classpath
 
@@ -151,3 +151,22 @@ PROGRAMS: Mapping[str, Callable[[], Program]] = {
 COOPERATIVE = tuple(name for name in PROGRAMS if name != "platformatic")
 """The clients that can be members of a cooperative group: all except platformatic. In Fetch v12, platformatic
 sends topic ids although v12 needs names, and gets error 3."""
+TOOLCHAINS: Mapping[str, tuple[str, ...]] = {
+    "java": ("javac", "java"),
+    "sarama": ("go",),
+    "franz-go": ("go",),
+    "kafka-go": ("go",),
+    "kafkajs": ("node", "npm"),
+    "platformatic": ("node", "npm"),
+}
+
+
+def lacking(client: str) -> str:
+    """Return which toolchain of a client this machine lacks, "" if it can run."""
+    missing = [each for each in TOOLCHAINS.get(client, ()) if shutil.which(each) is None]
+    return f"no {', '.join(missing)} on this machine" if missing else ""
+
+
+def program_of(client: str) -> Program:
+    """Build the program of a client in any language."""
+    return PROGRAMS[client]() if client in PROGRAMS else python_programs()[client]

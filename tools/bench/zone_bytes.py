@@ -4,15 +4,14 @@ Each client reads all partitions of a topic through a gateway that only counts, 
 it read from the replica in its zone. All partitions have a replica there. Brokers lead a third of them each.
 """
 
-import shutil
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from proxy.core.racks import Zone
-from tests.clients import programs
-from tests.clients.runner import AIOKAFKA, CONFLUENT, KAFKA_PYTHON, Program, Run
+from tests.clients.programs import lacking, program_of
+from tests.clients.runner import Program, Run
 from tools.bench import zone_brokers
 from tools.bench.figures import AUDIT, NAMED, WRITTEN, FigureRow, FigureTable
 from tools.bench.processes import BenchGateway, Load
@@ -20,25 +19,21 @@ from tools.bench.stage import BenchStage
 from tools.bench.zone_brokers import AUDITS, NAMES, WRITES
 from tools.kafka import Cluster
 from tools.kafka.admin import Admin
+from tools.zones.brokers import PARTITIONS, replicas
 
 TOPIC: Final = "crossing"
-PARTITIONS: Final = 6
 RECORDS: Final = 500
 RECORD_BYTES: Final = 1024
 PATIENCE: Final = 90.0
-FOLLOWERS: Final[Mapping[str, Callable[[], Program]]] = {
-    "librdkafka": lambda: CONFLUENT,
-    "Java": programs.java,
-    "Sarama": programs.sarama,
-    "kafka-python": lambda: KAFKA_PYTHON,
+FOLLOWERS: Final = {
+    "librdkafka": "confluent-kafka",
+    "Java": "java",
+    "Sarama": "sarama",
+    "kafka-python": "kafka-python",
 }
-"""Clients that follow if the rack is written into their fetches."""
-OTHERS: Final[Mapping[str, Callable[[], Program]]] = {
-    "aiokafka": lambda: AIOKAFKA,
-    "franz-go": programs.franz_go,
-}
+"""Clients that follow if the rack is written into their fetches, with the names of their programs."""
+OTHERS: Final = {"aiokafka": "aiokafka", "franz-go": "franz-go"}
 """Clients that do not follow, or do not come back. They need ``--rack-clients``."""
-TOOLS: Final = {"Java": ("javac", "java"), "Sarama": ("go",), "franz-go": ("go",)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,23 +48,21 @@ class Crossed:
 
 def run(stage: BenchStage, brokers: Cluster) -> list[FigureTable]:
     """Measure all clients that can run here."""
-    with Admin(brokers.bootstrap) as admin:
-        nodes = [broker.node_id for broker in brokers.brokers]
-        replicas = [nodes[at % 3 :] + nodes[: at % 3] for at in range(PARTITIONS)]
-        admin.create_topic(TOPIC, assignment=dict(enumerate(replicas)))
+    zone_brokers.create(brokers, TOPIC, *map(replicas, range(PARTITIONS)))
     command = ["tools.bench.load", "fill", brokers.bootstrap, TOPIC, f"--records={RECORDS * PARTITIONS}"]
     with Load(*command, f"--partitions={PARTITIONS}", f"--bytes={RECORD_BYTES}") as load:
         load.ready().result()
-    zone_brokers.in_sync(brokers, TOPIC, len(nodes))
+    with Admin(brokers.bootstrap) as admin:
+        admin.await_in_sync(TOPIC)
     found: dict[str, dict[str, Crossed]] = {}
     notes: list[str] = []
-    for client, make in {**FOLLOWERS, **OTHERS}.items():
-        if absent := [tool for tool in TOOLS.get(client, ()) if shutil.which(tool) is None]:
-            notes.append(f"{client}: left out, there is no {absent[0]} here.")
+    for client, library in {**FOLLOWERS, **OTHERS}.items():
+        if why := lacking(library):
+            notes.append(f"{client}: left out, {why}.")
             continue
         stage.report(f"zones: bytes that cross, {client} ...")
         try:
-            program = make()
+            program = program_of(library)
         except subprocess.SubprocessError as error:
             stage.report(f"zones: {error}")
             notes.append(f"{client}: left out, it could not be built.")

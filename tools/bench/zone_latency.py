@@ -69,8 +69,8 @@ def measured(
         consumers["replica", NAMED] = stack.enter_context(load)
         for load in consumers.values():
             load.ready()
-        zone_brokers.follows(gateways["replica"], 1)
-        zone_brokers.named(gateways[NAMED], 1)
+        zone_brokers.wait_reads(gateways["replica"], "partitions_moved")
+        zone_brokers.wait_reads(gateways[NAMED], "leaders_named")
         first.finish()
         times = (f"--warm-up={NOT_COUNTED}", f"--seconds={NOT_COUNTED + seconds}")
         with Load(*produce, f"--rate={rate}", *times) as load:

@@ -32,6 +32,7 @@ NOT_LEADER, TOPIC_ALREADY_EXISTS, ELECTION_NOT_NEEDED = 6, 36, 84
 
 PATIENCE = 60.0
 """The time limit in seconds until the metadata of every broker shows a change."""
+SYNC_SECONDS = 90.0
 
 
 class AdminError(RuntimeError):
@@ -222,6 +223,18 @@ class Admin:
         """Return the node id of each partition's leader, by partition. -1 if it has no leader."""
         return self.state(name).topics[name].leaders
 
+    def await_in_sync(self, *names: str) -> None:
+        """Wait until all replicas of topics are in sync, as far as the broker that is asked knows."""
+        until(f"all replicas of {', '.join(names)} are in sync", lambda: self.in_sync(*names), SYNC_SECONDS)
+
+    def in_sync(self, *names: str) -> bool:
+        """Return whether all replicas of topics are in sync."""
+        return all(
+            topic.replicas
+            and all(len(topic.in_sync[each]) == len(all_) for each, all_ in topic.replicas.items())
+            for topic in self.state(*names).topics.values()
+        )
+
     def topic_id(self, name: str) -> UUID:
         """Return the id of a topic (broker of 2.8 or later), all zeros if topics have none."""
         version = 10
@@ -282,7 +295,7 @@ class Admin:
             reader.int32()  # no topics
             return reader.int16() == 0
 
-        _until(f"a coordinator serves {group}", serves)
+        until(f"a coordinator serves {group}", serves)
 
     def state(self, *topics: str, node_id: int | None = None) -> ClusterState:
         """Return the metadata of the topics."""
@@ -321,7 +334,7 @@ class Admin:
 
     def _await_each(self, what: str, holds: Callable[[int], bool]) -> None:
         """Wait until a condition, in words `what`, holds for every broker."""
-        _until(what, lambda: all(holds(node_id) for node_id in self.state().brokers))
+        until(what, lambda: all(holds(node_id) for node_id in self.state().brokers))
 
     def _controller_call(self, api_key: int, version: int, body: bytes) -> BodyReader:
         return BodyReader(self._node(self.state().controller).call(api_key, version, body))
@@ -360,14 +373,14 @@ class Admin:
         return connection
 
 
-def _until(what: str, holds: Callable[[], bool]) -> None:
+def until(what: str, holds: Callable[[], bool], seconds: float = PATIENCE) -> None:
     """Wait until a condition is true. `what` is the condition in words, for the error message."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if holds():
             return
         time.sleep(0.05)
-    raise TimeoutError(f"not seen in {PATIENCE:.0f} s: {what}")
+    raise TimeoutError(f"not seen in {seconds:.0f} s: {what}")
 
 
 def _led(state: ClusterState, name: str) -> int:

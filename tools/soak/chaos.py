@@ -5,12 +5,11 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Final
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPartition
 from rich.table import Table
 
 from tools.kafka import LATEST, Cluster
@@ -20,6 +19,7 @@ from tools.soak.broker_sessions import broker_sessions
 from tools.soak.consumers import DIRECT, GATEWAY, SoakConsumer, readers
 from tools.soak.disturbances import PRODUCERS, Disturbances, create
 from tools.soak.gateways import Gateways, Used
+from tools.soak.log import records
 from tools.soak.network import Network, configure, network, restored
 from tools.soak.producers import CHURN_PARTITIONS, CLIENTS, PARTITIONS, SoakProducer, SoakTopics
 from tools.soak.records import (
@@ -43,7 +43,6 @@ COMPLETE_SECONDS: Final = 600.0
 """How much longer a run may take until each kind of disturbance has happened."""
 CALM_SECONDS: Final = 10.0
 """The least time before and after the takeover at the end."""
-READ_SECONDS: Final = 120.0
 FOLLOWERS_SECONDS: Final = 5.0
 """How many seconds to wait after all replicas are in sync, so that followers have created their sessions."""
 
@@ -402,43 +401,15 @@ class _SoakRun:
 def read_log(bootstrap: str, topics: SoakTopics) -> RecordLog:
     """Read all records of the topics, from the brokers themselves."""
     log = RecordLog()
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "unused", "enable.auto.commit": False})
-    try:
-        places = [
-            (name, partition)
-            for name, count in ((topics.steady, PARTITIONS), (topics.churn, CHURN_PARTITIONS))
-            for partition in range(count)
-        ]
-        ends = {
-            place: consumer.get_watermark_offsets(TopicPartition(*place), timeout=30)[1] for place in places
-        }
-        left = {place: end for place, end in ends.items() if end}
-        consumer.assign([TopicPartition(*place, OFFSET_BEGINNING) for place in left])
-        deadline = time.monotonic() + READ_SECONDS
-        while left:
-            if time.monotonic() > deadline:
-                raise RuntimeError(f"the log could not be read: {left}")
-            for message in consumer.consume(1000, 1.0):
-                if message.error():
-                    continue
-                name, partition, offset = (
-                    message.topic() or "",
-                    message.partition() or 0,
-                    message.offset() or 0,
-                )
-                headers = [(str(key), _bytes(content)) for key, content in list(message.headers() or [])]
-                generation = int(dict(headers)[GENERATION] or b"-1")
-                value = message.value() or b""
-                record = SoakRecord(
-                    message.timestamp()[1], _bytes(message.key()), _bytes(value) or b"", headers
-                )
-                log.put(RecordPlace(name, generation, partition), offset, record.digest())
-                if offset + 1 >= left.get((name, partition), offset + 2):
-                    del left[name, partition]
-        return log
-    finally:
-        with suppress(KafkaException):
-            consumer.close()
+    counts = {topics.steady: PARTITIONS, topics.churn: CHURN_PARTITIONS}
+    places = [(name, partition) for name, count in counts.items() for partition in range(count)]
+    for (name, partition), offset, message in records(bootstrap, places):
+        headers = [(str(key), _bytes(content)) for key, content in list(message.headers() or [])]
+        generation = int(dict(headers)[GENERATION] or b"-1")
+        value = _bytes(message.value()) or b""
+        record = SoakRecord(message.timestamp()[1], _bytes(message.key()), value, headers)
+        log.put(RecordPlace(name, generation, partition), offset, record.digest())
+    return log
 
 
 def _bytes(content: str | bytes | None) -> bytes | None:

@@ -228,12 +228,7 @@ class Disturbances:
                 suppress(OSError, RuntimeError, KeyError, ValueError),
                 Admin(self.cluster.bootstrap) as admin,
             ):
-                topics = admin.state(self.topics.steady, self.topics.churn).topics.values()
-                if all(
-                    len(topic.in_sync[partition]) == len(replicas)
-                    for topic in topics
-                    for partition, replicas in topic.replicas.items()
-                ):
+                if admin.in_sync(self.topics.steady, self.topics.churn):
                     return
             time.sleep(0.5)
         self.problems.append(f"not all replicas were in sync {SETTLE_SECONDS:.0f} s after a disturbance")

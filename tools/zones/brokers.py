@@ -2,7 +2,6 @@
 
 import os
 import signal
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Final, Self
@@ -23,7 +22,6 @@ FAULTS: Final = ("steady", "killed", "stopped", "lagging", "leader")
 lives, but copies nothing, and leaves the in-sync replicas. `leader`: broker 3 is killed."""
 LAG_MS: Final = 5_000
 """`replica.lag.time.max.ms`: the time after which a replica is not in sync. Kafka's default is 30 s."""
-SYNC_SECONDS: Final = 90.0
 _REPLICATION: Final = "REPLICATION"
 _SETTINGS: Final[Mapping[str, object]] = {
     **NEAREST,
@@ -83,14 +81,8 @@ class Brokers:
 
     def settle(self, topic: str) -> None:
         """Wait until all replicas of a topic are in sync."""
-        deadline = time.monotonic() + SYNC_SECONDS
         with self._admin() as admin:
-            while time.monotonic() < deadline:
-                in_sync = admin.state(topic).topics[topic].in_sync
-                if len(in_sync) == PARTITIONS and all(len(each) == len(RACKS) for each in in_sync.values()):
-                    return
-                time.sleep(0.2)
-        raise RuntimeError(f"{topic} has replicas that are not in sync after {SYNC_SECONDS:.0f} s")
+            admin.await_in_sync(topic)
 
     @contextmanager
     def fault(self, name: str) -> Iterator[None]:

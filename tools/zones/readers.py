@@ -1,17 +1,16 @@
 """The clients, and when each of their records came."""
 
 import re
-import shutil
 import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Self
 
-from tests.clients.programs import PROGRAMS
-from tests.clients.runner import Program, Run, python_programs
+from tests.clients.programs import lacking, program_of
+from tests.clients.runner import Program, Run
 from tools.zones.brokers import PARTITIONS
 
 STEP_SECONDS: Final = 0.02
@@ -34,14 +33,6 @@ CLIENTS: Final = (
 )
 OWN_GROUP: Final = ("kafkajs", "platformatic")
 _ERROR: Final = re.compile(r"error|\bcode:", re.IGNORECASE)
-_TOOLCHAINS: Final[Mapping[str, Sequence[str]]] = {
-    "java": ("javac", "java"),
-    "sarama": ("go",),
-    "franz-go": ("go",),
-    "kafka-go": ("go",),
-    "kafkajs": ("node", "npm"),
-    "platformatic": ("node", "npm"),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,14 +171,6 @@ def usual(program: Program) -> Program:
 
 def programs(names: Sequence[str]) -> tuple[dict[str, Program], dict[str, str]]:
     """Return the programs of clients, and why others can't be run, by name."""
-    found: dict[str, Program] = {}
-    lacking: dict[str, str] = {}
-    for name in names:
-        library = name.removesuffix(_GROUP)
-        missing = [each for each in _TOOLCHAINS.get(library, ()) if shutil.which(each) is None]
-        if missing:
-            lacking[name] = f"no {', '.join(missing)} on this machine"
-        else:
-            make: Callable[[], Program] | None = PROGRAMS.get(library)
-            found[name] = usual(make() if make is not None else python_programs()[library])
-    return found, lacking
+    absent = {name: why for name in names if (why := lacking(name.removesuffix(_GROUP)))}
+    runs = [name for name in names if name not in absent]
+    return {name: usual(program_of(name.removesuffix(_GROUP))) for name in runs}, absent

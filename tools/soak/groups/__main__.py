@@ -3,7 +3,6 @@
 import argparse
 import random
 import sys
-from pathlib import Path
 
 import tools.soak.groups
 from tools.soak.groups.chaos import chaos, summary
@@ -19,7 +18,6 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=1000, help="members to kill (default: 1000)")
     parser.add_argument("--groups", type=int, default=6, help="groups side by side (default: 6)")
     parser.add_argument("--seed", type=int, help="of all choices (default: another one each time)")
-    parser.add_argument("--keep", type=Path, help="a folder for what the members write")
     parser.add_argument(
         "--gateways", type=int, default=1, help="members are spread over so many (default: 1)"
     )
@@ -45,7 +43,6 @@ def main() -> int:
         given.groups,
         seed,
         lambda line: print(line, flush=True),
-        given.keep,
         gateways=given.gateways,
         members=given.members,
         up_seconds=tuple(given.up_seconds),

@@ -19,13 +19,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 from tools.kafka.admin import Admin
 from tools.soak.groups.gateways import IN_FLIGHT_SECONDS, UP_SECONDS, GatewayFaults, GroupGateways
 from tools.soak.groups.history import Did, MemberLife, read
 from tools.soak.groups.judge import PROBLEMS, GroupsVerdict, judge
 from tools.soak.groups.sharing import Handled, Sharing, sharing
+from tools.soak.log import records
 
 SESSION_MS: Final = 2_000
 STOPPED_SECONDS: Final = (2.6, 4.0)
@@ -182,15 +183,10 @@ class GroupMembers:
     def log(self) -> dict[tuple[int, int], str]:
         """Return the key of each record of the topic, by partition and offset."""
         found: dict[tuple[int, int], str] = {}
-        ends = self.ends()
-        self._asks.assign(
-            [TopicPartition(self.name, each, OFFSET_BEGINNING) for each in range(self.kind.partitions)]
-        )
-        while len(found) < sum(ends.values()):
-            for message in self._asks.consume(1000, 1.0):
-                partition, offset, key = message.partition(), message.offset(), message.key()
-                if message.error() is None and partition is not None and offset is not None:
-                    found[partition, offset] = key.decode() if isinstance(key, bytes) else ""
+        places = [(self.name, number) for number in range(self.kind.partitions)]
+        for (_, partition), offset, message in records(self._gateways.broker.address, places):
+            key = message.key()
+            found[partition, offset] = key.decode() if isinstance(key, bytes) else ""
         return found
 
     def processed(self) -> int:
@@ -287,7 +283,6 @@ def chaos(
     groups: int,
     seed: int,
     say: Say,
-    folder: Path | None = None,
     *,
     gateways: int = 1,
     members: int = 0,
@@ -299,9 +294,7 @@ def chaos(
     many as the kind of a group has.
     """
     with ExitStack() as stack:
-        if folder is None:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="groups-")))
-        folder.mkdir(parents=True, exist_ok=True)
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="groups-")))
         run_id = uuid.uuid4().hex[:6]
         kinds = {f"g{number}-{run_id}": KINDS[number % len(KINDS)] for number in range(groups)}
         if members:
@@ -322,11 +315,7 @@ def chaos(
         faults = GatewayFaults(
             served, seed, outcome.done, up_seconds, lambda: {each.name: each.ends() for each in all_members}
         )
-        try:
-            _GroupsRun(served, faults, all_members, say, outcome).run(kills)
-        finally:
-            for number, gateway in enumerate(served.processes):
-                (folder / f"gateway-{number}.log").write_text(gateway.log())
+        _GroupsRun(served, faults, all_members, say, outcome).run(kills)
         return outcome
 
 

@@ -17,7 +17,6 @@ import argparse
 import json
 import os
 import random
-import shutil
 import subprocess
 import sys
 import threading
@@ -28,24 +27,23 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from proxy.cooperative.positions import Positions, read_committed
-from tests.clients.programs import PROGRAMS
-from tests.clients.runner import AIOKAFKA, CONFLUENT, KAFKA_PYTHON, ROOT, Program
+from tests.clients.programs import lacking, program_of
+from tests.clients.runner import ROOT, Program
 from tools.kafka.admin import Admin
 from tools.soak.groups.gateways import GatewayFaults, GroupGateways
 from tools.soak.groups.seen import Down, Log, Moved, Record, SeenLife, SeenVerdict, judge
 from tools.soak.groups.sharing import Handled, Sharing, sharing
+from tools.soak.log import records
 
 LIBRARIES: Final = ("confluent-kafka", "aiokafka", "kafka-python", "java", "franz-go", "kafkajs", "sarama")
-PYTHON: Final = {each.name: each for each in (CONFLUENT, AIOKAFKA, KAFKA_PYTHON)}
-TOOLCHAINS: Final = {"java": ("javac",), "franz-go": ("go",), "sarama": ("go",), "kafkajs": ("node", "npm")}
 SESSION_MS: Final = 6_000
 KEYS: Final = 60
+RATE: Final = 150
 SETTLING_SECONDS: Final = 15.0
 ASKS_SECONDS: Final = 0.25
 UP_SECONDS: Final = (20.0, 50.0)
@@ -61,21 +59,12 @@ Say = Callable[[str], None]
 class Plan:
     """The settings of a run."""
 
-    libraries: Sequence[str] = LIBRARIES
     direct: bool = False
     """Whether the members use the broker without a gateway, as a plain group."""
     partitions: int = 2
     seed: int = 1
     seconds: float = 200.0
-    rate: int = 150
-    kills: bool = True
-    """Whether members are killed. If False, members only leave the group and join it again."""
     gateways: int = 1
-    gateway_kills: bool = True
-    transactions: bool = True
-    """Whether some records are written in transactions. Some transactions are aborted."""
-    compacted: bool = True
-    folder: Path | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -100,18 +89,6 @@ class MixedOutcome:
     seconds: float = 0.0
     defects: list[str] = field(default_factory=list)
     sharing: Sharing = field(default_factory=Sharing)
-
-
-def programs(libraries: Sequence[str]) -> tuple[list[Program], list[str]]:
-    """Return the programs of these libraries, and the libraries whose toolchain is not installed here."""
-    found, left_out = [], []
-    for name in libraries:
-        missing = [tool for tool in TOOLCHAINS.get(name, ()) if shutil.which(tool) is None]
-        if missing:
-            left_out.append(f"{name} (no {', '.join(missing)})")
-        else:
-            found.append(PROGRAMS[name]() if name in PROGRAMS else PYTHON[name])
-    return found, left_out
 
 
 class MixedGroup:
@@ -148,7 +125,7 @@ class MixedGroup:
         if slot.process is None or slot.life is None or slot.process.poll() is not None:
             self._start(slot)
             return
-        if self._plan.kills and self._random.random() < 0.6:
+        if self._random.random() < 0.6:
             self._kill(slot.process)
             slot.life.killed_at = time.time()
             slot.process = None
@@ -217,9 +194,6 @@ class MixedGroup:
                 record = line["topic"], line["partition"], line["offset"]
                 life.did.append((at, record, bytes.fromhex(line["key"] or "")))
                 self.seen.add(record)
-            elif line["kind"] in {"assigned", "revoked", "error"}:
-                detail = line.get("partitions") or f"{line.get('code')} {line.get('text')}"
-                life.notes.append((at, f"{line['kind']} {detail}"))
         if process.stdout is not None:
             process.stdout.close()
 
@@ -231,7 +205,6 @@ class MixedGroup:
                 slot.process.stdin.write('{"do": "stop"}\n')
                 slot.process.stdin.close()
             slot.process.wait(LEAVE_SECONDS)
-            slot.life.left_at = time.time()
         except (subprocess.TimeoutExpired, BrokenPipeError):
             self._kill(slot.process)
             slot.life.killed_at = time.time()
@@ -282,18 +255,16 @@ class _Producing:
         self._random = random.Random(plan.seed)  # noqa: S311 - not a secret
         common = {"bootstrap.servers": broker, "enable.idempotence": True, "linger.ms": 5, "log_level": 0}
         self._plain = Producer(common)
-        self._transactional: Producer | None = None
-        if plan.transactions:
-            self._transactional = Producer(common | {"transactional.id": f"tx-{topics[0]}"})
-            self._transactional.init_transactions(30)
+        self._transactional = Producer(common | {"transactional.id": f"tx-{topics[0]}"})
+        self._transactional.init_transactions(30)
         self.number = 0
 
     def run(self, ended: threading.Event) -> None:
         """Write records until `ended` is set."""
         began = time.monotonic()
         while not ended.wait(BATCH_SECONDS):
-            due = int((time.monotonic() - began) * self._plan.rate) - self.number
-            if self._transactional is not None and self._random.random() < 0.3:
+            due = int((time.monotonic() - began) * RATE) - self.number
+            if self._random.random() < 0.3:
                 self._transaction(self._transactional, min(due, 20))
                 continue
             for _ in range(due):
@@ -320,7 +291,8 @@ class _Producing:
 def run(plan: Plan, say: Say) -> MixedOutcome:
     """Run the group with disturbances, and check that no record was lost."""
     began = time.monotonic()
-    members, left_out = programs(plan.libraries)
+    left_out = [f"{name} ({why})" for name in LIBRARIES if (why := lacking(name))]
+    members = [program_of(name) for name in LIBRARIES if not lacking(name)]
     with ExitStack() as stack:
         properties = {
             "group.min.session.timeout.ms": 500,
@@ -330,7 +302,7 @@ def run(plan: Plan, say: Say) -> MixedOutcome:
         name = f"mixed-{uuid.uuid4().hex[:6]}"
         gateways = GroupGateways(0 if plan.direct else plan.gateways, [name], properties)
         broker = stack.enter_context(gateways).broker
-        topics = [f"{name}-orders", f"{name}-latest"][: 2 if plan.compacted else 1]
+        topics = [f"{name}-orders", f"{name}-latest"]
         compaction = {"cleanup.policy": "compact", "segment.ms": "20000", "min.cleanable.dirty.ratio": "0.01"}
         with Admin(broker.address) as admin:
             for topic in topics:
@@ -370,9 +342,6 @@ def run(plan: Plan, say: Say) -> MixedOutcome:
             for life in group.lives
             for at, (topic, partition, _), _ in life.did
         )
-        if plan.folder is not None:
-            logs = [gateway.log() for gateway in gateways.processes]
-            _keep(plan.folder, group.lives, positions.moved, logs)
         outcome.seconds = time.monotonic() - began
         return outcome
 
@@ -382,16 +351,15 @@ def _disturb(plan: Plan, group: MixedGroup, faults: GatewayFaults, say: Say) -> 
     ended = threading.Event()
     end = time.monotonic() + plan.seconds
     with ThreadPoolExecutor(1) as pool:
-        failing = pool.submit(faults.run, ended) if plan.gateway_kills else None
+        failing = pool.submit(faults.run, ended)
         try:
-            while time.monotonic() < end and not (failing and failing.done() and faults.down):
+            while time.monotonic() < end and not (failing.done() and faults.down):
                 time.sleep(chance.expovariate(1 / 5.0))
                 group.disturb()
                 say(f"{dict(group.done)}, {len(group.seen)} records processed")
         finally:
             ended.set()
-        if failing:
-            failing.result()
+        failing.result()
 
 
 def _since_1970(faults: GatewayFaults) -> Down:
@@ -417,47 +385,10 @@ def _wait(group: MixedGroup, log: Log) -> None:
 def _log(broker: str, places: Sequence[tuple[str, int]]) -> Log:
     """Return the keys of all records outside aborted transactions, by topic, partition and offset."""
     found: dict[Record, bytes] = {}
-    asks = Consumer(
-        {
-            "bootstrap.servers": broker,
-            "group.id": "judge",
-            "isolation.level": "read_committed",
-            "enable.auto.commit": False,
-            "enable.partition.eof": True,
-        }
-    )
-    asks.assign([TopicPartition(*place, OFFSET_BEGINNING) for place in places])
-    left = set(places)
-    while left:
-        for message in asks.consume(1000, 1.0):
-            topic, partition, offset = message.topic(), message.partition(), message.offset()
-            if topic is None or partition is None or offset is None:
-                continue
-            if message.error() is not None:
-                left.discard((topic, partition))
-                continue
-            key = message.key()
-            found[topic, partition, offset] = key if isinstance(key, bytes) else b""
-    asks.close()
+    for place, offset, message in records(broker, places):
+        key = message.key()
+        found[*place, offset] = key if isinstance(key, bytes) else b""
     return found
-
-
-def _keep(folder: Path, lives: Sequence[SeenLife], moved: Sequence[Moved], logs: Sequence[str]) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    for number, log in enumerate(logs):
-        (folder / f"gateway-{number}.log").write_text(log)
-    with (folder / "events").open("w") as file:
-        lines: list[tuple[float, str]] = []
-        for life in lives:
-            lines += [(at, f"{life.name} record {record} {key.decode()}") for at, record, key in life.did]
-            lines += [(at, f"{life.name} {text}") for at, text in life.notes]
-            lines += [(life.killed_at, f"{life.name} killed")] if life.killed_at else []
-            lines += [(life.left_at, f"{life.name} left")] if life.left_at else []
-        for at, place, positions in moved:
-            steps = list(zip(map(hex, positions.starts), positions.offsets, strict=True))
-            lines.append((at, f"committed {place} {steps}"))
-        for at, line in sorted(lines):
-            file.write(f"{at:.3f} {line}\n")
 
 
 def main() -> int:
@@ -473,29 +404,16 @@ def main() -> int:
         action="store_true",
         help="fail if the group did not share, with several gateways across them",
     )
-    parser.add_argument("--libraries", default=",".join(LIBRARIES))
     parser.add_argument("--partitions", type=int, default=2)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=200.0)
-    parser.add_argument("--rate", type=int, default=150)
-    parser.add_argument("--no-kills", action="store_true", help="members only leave and come")
-    parser.add_argument("--no-gateway-kills", action="store_true")
-    parser.add_argument("--plain", action="store_true", help="no transactions, no compacted topic")
-    parser.add_argument("--keep", type=Path, help="a folder for what members did")
     given = parser.parse_args()
     plan = Plan(
-        libraries=given.libraries.split(","),
         direct=given.direct,
         partitions=given.partitions,
         seed=given.seed,
         seconds=given.seconds,
-        rate=given.rate,
-        kills=not given.no_kills,
         gateways=given.gateways,
-        gateway_kills=not given.no_gateway_kills,
-        transactions=not given.plain,
-        compacted=not given.plain,
-        folder=given.keep,
     )
     outcome = run(plan, lambda line: print(line, flush=True))
     for name in outcome.left_out:

@@ -24,9 +24,7 @@ class SeenLife:
 
     name: str
     did: list[tuple[float, Record, bytes]] = field(default_factory=list)
-    notes: list[tuple[float, str]] = field(default_factory=list)
     killed_at: float = 0.0
-    left_at: float = 0.0
     gateway: int = 0
 
 
