@@ -25,8 +25,14 @@ class CountedFetches:
     def of(cls, totals: Mapping[str, Any], side: str) -> Self:
         """Read one side (`client` or `broker`) from `totals` in a gateway's /state."""
         own = totals[side]
-        sizes = (own[f"fetch_{what}_bytes"] for what in ("request", "response", "record"))
-        return cls(*sizes, sum(own["fetches"].values()), own["partitions_requested"], own["fetches"])
+        return cls(
+            own["fetch_request_bytes"],
+            own["fetch_response_bytes"],
+            own["fetch_record_bytes"],
+            sum(own["fetches"].values()),
+            own["partitions_requested"],
+            own["fetches"],
+        )
 
     def __sub__(self, before: "CountedFetches") -> "CountedFetches":
         return CountedFetches(

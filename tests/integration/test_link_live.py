@@ -112,7 +112,7 @@ def idle(places: Sequence[tuple[GatewayProcess, str]]) -> list[CountedFetches]:
     ends = [before.fetches + IDLE for before in earlier]
     while any(point.counted().fetches < end for point, end in zip(points, ends, strict=True)):
         time.sleep(0.2)
-    return [point.counted_at_a_fetch().since(before) for point, before in zip(points, earlier, strict=True)]
+    return [point.counted_at_a_fetch() - before for point, before in zip(points, earlier, strict=True)]
 
 
 @pytest.mark.parametrize(

@@ -21,5 +21,5 @@ def test_everybody_gets_what_was_produced_while_brokers_gateway_and_network_fail
     assert len(outcome.readers) == 10
     assert len(outcome.produced.sent) > SECONDS * 20
     assert len(outcome.sessions) == NODES
-    assert outcome.done.keys() >= KINDS
-    assert outcome.fetches["broker"] > 0
+    assert outcome.disturbances.done.keys() >= KINDS
+    assert outcome.gateways.fetches["broker"] > 0

@@ -11,6 +11,7 @@ from dataclasses import replace
 from io import StringIO
 from itertools import count, pairwise
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -203,7 +204,7 @@ class TestInside:
             inside.begin(listing(1, 1), session=True)
 
 
-def state(client: int, broker: int) -> dict[str, object]:
+def state(client: int, broker: int) -> dict[str, Any]:
     def side(fetches: int) -> dict[str, object]:
         return {
             "fetch_request_bytes": 100 * fetches,

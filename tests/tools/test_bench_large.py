@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from tools.bench import by_stage, replay
-from tools.bench.by_stage import STAGES, seconds_by_stage, stage_table
+from tools.bench import replay
 from tools.bench.captures import Shape, Truth
-from tools.bench.figures import REPLAY, TRAFFICS, TSHARK, FigureRow
-from tools.bench.large import GB, RECORDS, LargeCaptures, best, check, traffics
+from tools.bench.figures import REPLAY, TSHARK, FigureRow
+from tools.bench.large import GB, LargeCaptures, best, check, traffics
 from tools.bench.measured import peak
 from tools.bench.measured_capture import MB, MeasuredCapture
 from tools.bench.stage import BenchStage
@@ -49,7 +48,9 @@ def test_the_targets_of_traffic_are_those_for_a_gigabyte() -> None:
         "2,000 connections": 180,
         "50,000 connections": 40,
     }
-    assert tuple(kind.name for kind in traffics(10)) == TRAFFICS
+    assert tuple(kind.name for kind in traffics(10)) == (
+        *("records", "20 connections", "200 connections", "5,000 connections"),
+    )
 
 
 def test_speeds_stand_beside_those_of_tshark() -> None:
@@ -116,32 +117,6 @@ def test_a_result_that_is_not_true_is_an_error(wrong: dict[str, Any]) -> None:
     check(FOUND, TRUTH)
     with pytest.raises(RuntimeError, match="something else than was generated"):
         check(replace(FOUND, **wrong), TRUTH)
-
-
-class TestByStage:
-    def test_each_stage_is_measured(self) -> None:
-        file = Path(__file__).parents[2] / "captures" / "librdkafka-100p.pcap"
-        seconds = seconds_by_stage(str(file))
-        assert tuple(seconds) == STAGES
-        assert all(spent >= 0 for spent in seconds.values())
-
-    def test_a_column_is_a_kind_of_traffic(self) -> None:
-        seconds = {part: number for number, part in enumerate(STAGES, 1)}
-        table = stage_table(dict.fromkeys(TRAFFICS, seconds))
-
-        assert table.columns == [*TRAFFICS]
-        assert [row.name for row in table.rows] == [*STAGES, "all stages"]
-        assert [row.values[RECORDS] for row in table.rows] == [1, 2, 3, 4, 5, 6, 21]
-        assert table.title == "Replay: CPU by stage, captures of 100 MB"
-
-    def test_seconds_are_those_for_a_gigabyte(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(by_stage, "_SIZE", 300_000)
-        monkeypatch.setattr(by_stage, "traffics", lambda _: traffics()[:2])
-        table = by_stage.measure(stage(), LargeCaptures(stage(), tmp_path))
-
-        assert table.columns == [*TRAFFICS[:2]]
-        assert all(row.values[RECORDS] >= 0 for row in table.rows)
-        assert not [*tmp_path.iterdir()]
 
 
 @pytest.mark.integration

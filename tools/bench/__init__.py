@@ -20,7 +20,7 @@ megabytes per second and milliseconds are not.
 - `others`: latency of one client while other clients of the same gateway misbehave.
 - `sidecars`: cooperative groups with a gateway beside each member, and with one for all.
 - `replay`: `measure` and `inspect` of large generated captures, compared with tshark; a cluster, many
-  connections; CPU by stage; cold starts.
+  connections; cold starts.
 - `zones`: the options of racks (docs/users/zones.md): bytes that cross zones, latency at a follower.
 - `alternatives`: one consumer with other ways to fewer bytes (docs/users/alternatives.md).
 - `setup`: what it takes to set fetchgate up.

@@ -234,13 +234,8 @@ class _ExchangeTemplate:
 
         Each copy gets the times, addresses, ports and TCP numbers of its place in its connection.
 
-        Args:
-            templates: several exchanges that differ only in their payload. They are used in turn.
-            connection: for each copy, the number of its connection.
-            turn: for each copy, the number of earlier exchanges of this form in the same connection.
-            first_packet: the number of packets in the file so far.
-            before: the number of bytes of requests and of responses in the connection before the first
-                exchange of this form.
+        `templates` are used in turn. `turn` is the number of earlier exchanges of this form in the connection
+        of a copy, `before` the bytes of requests and of responses before the first of them.
         """
         table: Table = templates[turn % len(templates)]
         sent = before[0] + turn * len(self.request) + 1, before[1] + turn * len(self.response) + 1

@@ -24,15 +24,12 @@ AUDIT, WRITTEN, NAMED = "--rack", "--rack-reads", "--rack-clients"
 MIN_BYTES, FEWER, RAISED = "fetch.min.bytes", "10 partitions", "--fetch-min-bytes"
 """A client with this setting, one with a tenth of the partitions, a gateway with this option."""
 INSTALLED: Final = "fetchgate"
-TRAFFICS: Final = ("records", "20 connections", "200 connections", "5,000 connections")
-"""The columns of the table of replay's CPU by stage."""
 COLUMNS: Final = (
     *(DIRECT, MIN_BYTES, FEWER, "Java", FLOOR, HAPROXY),
     *(GATEWAY, RAISED),
     *(AUDIT, WRITTEN, NAMED),
     *(TSHARK, REPLAY),
     INSTALLED,
-    *TRAFFICS,
     *(PLAIN_GROUP, ONE_FOR_ALL, ONE_EACH),
 )
 """All columns that a table can have, in their order. Most are routes between client and broker."""

@@ -43,26 +43,19 @@ QUIET: Final = "quiet"
 
 @dataclass(frozen=True, slots=True)
 class Nuisance:
-    """A kind of misbehaviour that runs at the same time as the bystander.
-
-    Args:
-        name: the name in the table.
-        clients: the number of connections that misbehave.
-        start: a function that starts the misbehaving program. It is given the gateway's address and the id or
-            name of an empty topic. The program waits for `Load.go`, and ends with `Load.pause`.
-        most: the limit of memory for each of these connections in the gateway, in MB.
-        settles: the seconds from the start of the program to the first measurement.
-        named: whether the misbehaving clients have the bystander's client id. Then a second bystander with
-            another id runs in the same window, and the added latency is the difference between the two
-            bystanders.
-    """
+    """A kind of misbehaviour that runs at the same time as the bystander."""
 
     name: str
     clients: int
     start: Callable[[str, str], AbstractContextManager[Load]]
+    """Starts a program with the gateway's address and the id or name of an empty topic. The program waits for
+    `Load.go`, and ends with `Load.pause`."""
     most: float
+    """The limit of memory for each of these connections in the gateway, in MB."""
     settles: float = SETTLE_SECONDS
     named: bool = False
+    """Whether they have the bystander's client id. Then a second one with another id runs beside it, and the
+    added latency is the difference between the two."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from tools.bench import by_stage
 from tools.bench.captures import Shape, Truth, make
 from tools.bench.cluster import cluster, environment
 from tools.bench.figures import FigureRow, FigureTable
@@ -42,10 +41,10 @@ def run(stage: BenchStage) -> list[FigureTable]:
     """Measure replay with large captures, and with a small capture (cold start)."""
     with tempfile.TemporaryDirectory(prefix="fetchgate-bench-") as scratch:
         folder = Path(scratch)
-        return [*_large(stage, LargeCaptures(stage, folder)), _cold(stage, folder)]
+        return [_large(stage, LargeCaptures(stage, folder)), _cold(stage, folder)]
 
 
-def _large(stage: BenchStage, captures: LargeCaptures) -> list[FigureTable]:
+def _large(stage: BenchStage, captures: LargeCaptures) -> FigureTable:
     part = 10 if stage.quick else 1
     rounds = 1 if stage.quick else _ROUNDS
     size, kinds = GB // part, traffics(part)
@@ -74,8 +73,7 @@ def _large(stage: BenchStage, captures: LargeCaptures) -> list[FigureTable]:
         *_tshark_notes(tshark),
     ]
     title = f"Replay: captures of {size // MB:,} MB, {CORES} cores"
-    table = FigureTable(title, rows, notes)
-    return [table, by_stage.measure(stage, captures)]
+    return FigureTable(title, rows, notes)
 
 
 def speed_rows(

@@ -54,17 +54,8 @@ _TAKEN = "Address already in use"
 class Broker:
     """A broker and, before 3.5, its ZooKeeper. `with` starts the broker, ends it, and removes its files.
 
-    Args:
-        version: Kafka's release.
-        properties: settings that replace or extend the default ones here; None removes a setting.
-        listeners: more listeners by name, each with the address that it advertises (None: its own).
-        node_id: the node id, also used as `broker.id`.
-        port: the port of the first listener; 0 chooses a free one.
-        heap: the maximum heap size, as for -Xmx.
-        voters: the ports of the cluster's controllers, by node id. None: only this broker is a controller.
-        cluster_id: 22 characters that all nodes of a cluster share.
-        options: more options for the broker's JVM.
-        zookeeper_port: the port of a running ZooKeeper. 0: a broker that needs one starts its own.
+    The package's docstring has the usual arguments. `voters` are the ports of the cluster's controllers, by
+    node id; without them, only this broker is one. `zookeeper_port` is that of a ZooKeeper that runs.
     """
 
     def __init__(

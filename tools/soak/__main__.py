@@ -37,16 +37,19 @@ def main() -> int:
 def _show(outcome: SoakOutcome) -> None:
     console = Console(width=160)
     console.print(table(outcome))
-    produced, (first, last, most) = outcome.produced, outcome.used
-    print("disturbances:", ", ".join(f"{name} {count}" for name, count in sorted(outcome.done.items())))
+    produced, gateways = outcome.produced, outcome.gateways
+    print(
+        "disturbances:",
+        ", ".join(f"{name} {count}" for name, count in sorted(outcome.disturbances.done.items())),
+    )
     print(f"given up by producers: {produced.given_up}", dict(produced.errors) or "")
     again = len(outcome.log.twice())
     print(f"records that are in the log more than once: {again} (their producers' own, unless told below)")
-    print(f"the last gateway used {first} at its start, {last} after its clients had left")
-    print(f"the most memory of a gateway with its workers: {most / 1e6:.0f} MB")
-    print(f"fetches: {outcome.fetches['client']} of clients, {outcome.fetches['broker']} to brokers")
-    print(f"a new gateway was ready after at most {outcome.slowest:.1f} s")
-    print(f"saved {outcome.saved / 1e6:.1f} MB of the clients' fetches")
+    print(f"the last gateway used {gateways.first} at its start, {outcome.last} after its clients had left")
+    print(f"the most memory of a gateway with its workers: {gateways.most / 1e6:.0f} MB")
+    print(f"fetches: {gateways.fetches['client']} of clients, {gateways.fetches['broker']} to brokers")
+    print(f"a new gateway was ready after at most {gateways.slowest:.1f} s")
+    print(f"saved {gateways.saved / 1e6:.1f} MB of the clients' fetches")
     for node, (followers, at_end) in outcome.sessions.items():
         print(f"sessions at broker {node}: {followers} of followers, {at_end} at the end")
     for problem in outcome.problems:

@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Final
 
@@ -62,20 +62,16 @@ class SoakOutcome:
     produced: ProducedRecords
     log: RecordLog
     readers: list[SoakConsumer]
-    done: Mapping[str, int]
-    churn: str
-    generations: Mapping[str, int]
-    late: set[str]
-    used: tuple[Used, Used, int]
-    """Of the last gateway at its start and after its clients had left; the most memory of all."""
-    fetches: Mapping[str, int]
-    saved: int
-    slowest: float
-    written: Mapping[tuple[RecordPlace, int], Written] = field(default_factory=dict)
+    topics: SoakTopics
+    disturbances: Disturbances
+    gateways: Gateways
+    last: Used
+    """The resources of the last gateway after its clients had left."""
+    written: Mapping[tuple[RecordPlace, int], Written]
     """For each record that is in the log more than once: its producer's id, epoch and sequence."""
-    sessions: dict[int, tuple[int, int]] = field(default_factory=dict)
+    sessions: Mapping[int, tuple[int, int]]
     """By node id: the number of sessions of its followers, and of all sessions at the end."""
-    problems: list[str] = field(default_factory=list)
+    problems: list[str]
 
     def missing(self, reader: SoakConsumer) -> list[tuple[RecordPlace, int]]:
         """Return the places and offsets of the records that a consumer did not receive."""
@@ -83,20 +79,21 @@ class SoakOutcome:
 
     def judge(self) -> None:
         """Add the problems with records, consumers and sessions to `problems`."""
-        self.problems += self.produced.problems(self.log, self.generations, self.written)
+        late, churn = self.disturbances.late, self.topics.churn
+        self.problems += self.produced.problems(self.log, {churn: self.topics.generation}, self.written)
         direct = {reader.name: reader for reader in self.readers if reader.way == DIRECT}
         for reader in self.readers:
             name, received = str(reader), reader.received
             like = direct.get(reader.name.partition(",")[0])
             # Clients sometimes lose their position in a topic that was made again, without a gateway as well.
             lost = self.missing(reader)
-            excused = reader.way == DIRECT or bool(like and (str(like) in self.late or self.missing(like)))
+            excused = reader.way == DIRECT or bool(like and (str(like) in late or self.missing(like)))
             if reader.name in READS_ON and lost and begins_late(lost, reader.received.log):
                 excused = True
             excused |= bool(lost) and reads_on(lost, reader.received.log)
-            if [where for where in lost if not (excused and where[0].topic == self.churn)]:
+            if [where for where in lost if not (excused and where[0].topic == churn)]:
                 self.problems.append(f"{name} lacks {len(lost)} records: {describe(lost)}")
-            if name in self.late and not excused:
+            if name in late and not excused:
                 self.problems.append(f"{name} had not received all of a topic when it was deleted")
             if received.changed:
                 self.problems.append(f"{name} received changed records: {describe(received.changed)}")
@@ -232,7 +229,6 @@ class _SoakRun:
         for reader in self._readers:
             reader.stop()
         self._gateways.quiet()
-        problems = [*self._disturbances.problems]
         followers = self._sessions()
         last = self._gateways.finish()
         sessions = {node: (before, self._sessions_of(node)) for node, before in followers.items()}
@@ -240,17 +236,13 @@ class _SoakRun:
             self._produced,
             log,
             self._readers,
-            self._disturbances.done,
-            self._topics.churn,
-            {self._topics.churn: self._topics.generation},
-            self._disturbances.late,
-            (self._gateways.first, last, self._gateways.most),
-            self._gateways.fetches,
-            self._gateways.saved,
-            self._gateways.slowest,
+            topics,
+            self._disturbances,
+            self._gateways,
+            last,
             numbers,
             sessions,
-            problems + self._gateways.problems,
+            self._disturbances.problems + self._gateways.problems,
         )
         outcome.judge()
         return outcome

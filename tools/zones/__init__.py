@@ -1,7 +1,7 @@
 """Clients before three brokers in three racks while brokers fail, with and without the gateway's help.
 
     python -m tools.zones
-    python -m tools.zones --releases 4.3.0,3.9.1 --faults killed,stopped --clients java,sarama --markdown
+    python -m tools.zones --releases 4.3.0,3.9.1 --faults killed,stopped --clients java,sarama
 
 All clients read the same topic side by side, through one gateway in the rack of broker 2. A producer writes
 numbered records at a low rate, with acks=all. Each fault has its own run, with new clients and a new gateway.

@@ -8,8 +8,6 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from rich.console import Console
-
 import tools.zones
 from tools.kafka import LATEST
 from tools.kafka.jars import classpath
@@ -17,7 +15,7 @@ from tools.zones.brokers import FAULTS, Brokers
 from tools.zones.outcome import Row, failures
 from tools.zones.readers import CLIENTS, programs
 from tools.zones.running import CONTROL, MODES, ZoneRun
-from tools.zones.tables import by_fault, by_release, markdown, tables
+from tools.zones.tables import by_fault, by_release, markdown
 
 
 def _some(of: Sequence[str]) -> Callable[[str], list[str]]:
@@ -50,7 +48,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="(default: control,A)",
     )
     add("--seconds", type=float, default=10.0, metavar="N", help="the time before each fault (default: 10)")
-    add("--markdown", action="store_true", help="print the tables as Markdown")
     add("--keep", type=Path, metavar="DIR", help="keep captures and the gateway's logs there")
     given = parser.parse_args(argv)
     logging.getLogger("kafka").setLevel(logging.CRITICAL)
@@ -59,7 +56,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         classpath(release)
     found, lacking = programs(given.clients)
     rows: list[Row] = []
-    console = Console(width=170)
     began = time.monotonic()
 
     def say(line: str) -> None:
@@ -78,14 +74,9 @@ def main(argv: Sequence[str] | None = None) -> int:
                         Row(release=release, fault=fault, mode=mode, client=name, ran=False, note=why)
                         for name, why in lacking.items()
                     ]
-                if given.markdown:
-                    print(markdown(by_fault(new)), flush=True)
-                else:
-                    for table in tables(new):
-                        console.print(table)
+                print(markdown(by_fault(new)), flush=True)
                 rows += new
-    if given.markdown:
-        print(markdown(by_release(rows)), end="")
+    print(markdown(by_release(rows)), end="")
     worse = failures(rows, CONTROL)
     for line in worse:
         print(line, file=sys.stderr)

@@ -1,11 +1,9 @@
-"""The outcomes as tables, for a terminal and as Markdown."""
+"""The outcomes as tables in Markdown."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Final, NamedTuple
-
-from rich.table import Table
 
 from tools.zones.outcome import Findings, Row
 
@@ -120,17 +118,6 @@ def _brief(row: Row) -> str:
         return "-"
     gap, missing = row.findings.gap_elsewhere, row.findings.missing_elsewhere
     return f"{'>' if missing else ''}{gap:.{0 if gap >= 10 else 1}f}"
-
-
-def tables(rows: Sequence[Row]) -> Iterator[Table]:
-    """Yield the tables of each fault for a terminal."""
-    for title, headings, lines in by_fault(rows):
-        table = Table(title=title, title_justify="left")
-        for number, heading in enumerate(headings):
-            table.add_column(heading, justify="right" if number else "left")
-        for line in lines:
-            table.add_row(*line)
-        yield table
 
 
 def markdown(found: Iterable[TableText]) -> str:
