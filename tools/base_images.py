@@ -1,11 +1,4 @@
-"""Renews the digests of the base images in the Containerfile.
-
-    python -m tools.base_images    # asks the registry, with skopeo or docker
-
-The Containerfile has the tag and the digest of each image. A tag is easy to read, but its image may change. A
-digest belongs to one build. So every build has the same base, and each renewal is a visible change. The
-digest always comes from a registry.
-"""
+"""Renews the digests of the Containerfile's base images from a registry: `python -m tools.base_images`."""
 
 import re
 import shutil

@@ -1,8 +1,4 @@
-"""A software bill of materials (CycloneDX 1.6, JSON) of a wheel's requirements at run time.
-
-Versions come from `tools/deploy/requirements.txt`. Licences and dependencies come from the packages in this
-environment.
-"""
+"""The SBOM (CycloneDX 1.6) of requirements.txt, with licences from the packages in this environment."""
 
 import re
 from collections.abc import Sequence

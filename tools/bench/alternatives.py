@@ -1,8 +1,4 @@
-"""Measures fetchgate beside other ways to fewer bytes: settings, fewer partitions, a client with sessions.
-
-All consumers read the same records at once: 100 partitions, one of them with records. Java's consumer has
-sessions of its own. A gateway without sessions counts the bytes of each consumer that has no fetchgate.
-"""
+"""Measures fetchgate beside other ways to fewer bytes, all at once: settings, partitions, Java's sessions."""
 
 import time
 from collections.abc import Mapping

@@ -1,7 +1,4 @@
-"""Measures the proxy's CPU per GB and its throughput, with records of 1 KB in responses of 1 MB.
-
-A confluent-kafka consumer reads a topic from its start, through each route in turn, in several rounds.
-"""
+"""Measures the proxy's CPU per GB and its throughput, with records of 1 KB in responses of 1 MB."""
 
 from collections.abc import Mapping
 from contextlib import ExitStack

@@ -1,7 +1,4 @@
-"""The tables of the benchmarks. Each row has a value for each route, and may have a limit for fetchgate.
-
-A route is a way from client to broker, such as direct or through the gateway.
-"""
+"""The tables of the benchmarks: a value for each route from client to broker, and limits for fetchgate."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field

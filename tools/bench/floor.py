@@ -1,7 +1,4 @@
-"""The table that compares fetchgate with the floor and haproxy.
-
-The benchmark parts mark rows of their tables for this comparison (`FigureRow.figure`).
-"""
+"""The table of rows marked (`FigureRow.figure`) to compare fetchgate with the floor and haproxy."""
 
 from collections.abc import Iterable
 from typing import Final

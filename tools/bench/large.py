@@ -1,7 +1,4 @@
-"""Makes large captures, and measures them on Spark with `replay measure` (`tools.bench.measured`).
-
-The captures are generated (`tools.bench.captures`), so the correct figures for `measure` are known.
-"""
+"""Makes large captures with known figures, and measures them on Spark (`tools.bench.measured`)."""
 
 import json
 import subprocess

@@ -1,8 +1,4 @@
-"""Law 6, never dearer than the wire: measures workloads for which sessions save little or nothing.
-
-The bytes on the client's side of the same run are the bytes of direct traffic, because the client has no
-session with the gateway.
-"""
+"""Law 6, never dearer than the wire: workloads that save little, by both sides of the same gateways."""
 
 import time
 from collections.abc import Sequence

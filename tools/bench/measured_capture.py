@@ -1,7 +1,4 @@
-"""The work that `tools.bench.measured` does for a capture, and the figures that it prints.
-
-That program imports nothing else of the benchmarks, because its memory is measured.
-"""
+"""The work and the figures of `tools.bench.measured`, which imports no more: its memory is measured."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

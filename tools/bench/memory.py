@@ -1,7 +1,4 @@
-"""Measures the resident memory of a gateway with many connections.
-
-The connections fetch from a real broker. All clients are one process without a Kafka library.
-"""
+"""Measures the memory of a gateway with many connections to a real broker, from one plain process."""
 
 import time
 from contextlib import ExitStack

@@ -1,8 +1,4 @@
-"""Makes BENCHMARKS.md, which `--markdown` writes. It keeps the rows of parts that were not measured.
-
-The page has the table that compares with the floor, the missed targets, text written by people, and then the
-table of each measurement.
-"""
+"""Makes BENCHMARKS.md (`--markdown`). What was not measured, and what people wrote, is kept."""
 
 import re
 from collections.abc import Collection, Mapping, Sequence

@@ -1,7 +1,4 @@
-"""Measures how long `fetchgate replay` takes for large captures, compared with tshark.
-
-tshark only finds the Kafka frames in the same file.
-"""
+"""Measures `fetchgate replay` with large captures, beside tshark, which only finds the Kafka frames."""
 
 import os
 import re

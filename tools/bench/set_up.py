@@ -1,7 +1,4 @@
-"""Measures what it takes to set fetchgate up: `make demo` from a clean clone, each extra, and the one file.
-
-Nothing is taken from the caches of pip and Maven. The last commit is measured.
-"""
+"""Measures the set-up of the last commit without caches: `make demo`, each extra, and the one file."""
 
 import os
 import subprocess

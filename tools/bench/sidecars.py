@@ -1,8 +1,4 @@
-"""Compares cooperative groups with a gateway beside each member with those with one gateway for all.
-
-A plain group without gateways is measured beside them. It reads the same rate of records from a topic with as
-many partitions as it has members.
-"""
+"""Compares cooperative groups with a gateway for each member, with one for all, and plain groups."""
 
 import tempfile
 import time

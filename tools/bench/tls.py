@@ -1,7 +1,4 @@
-"""TLS to the broker: a client reads 1 KB records in plain text through proxies that use TLS to the broker.
-
-This benchmark has its own broker, with a TLS listener for each proxy. The gateway is compared with haproxy.
-"""
+"""TLS to the broker (one with a TLS listener for each proxy): the gateway is compared with haproxy."""
 
 import sys
 import tempfile

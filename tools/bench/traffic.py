@@ -1,7 +1,4 @@
-"""Exchanges of one connection, as frames: fetches, produce requests, heartbeats.
-
-Responses are those that the broker sends to the gateway: a fetch of a session gets only changes.
-"""
+"""Exchanges of one connection as frames. Responses are those of the broker, in sessions only changes."""
 
 import random
 from collections.abc import Callable

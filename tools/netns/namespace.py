@@ -1,7 +1,4 @@
-"""A network namespace without a name.
-
-It ends when its file descriptor is closed and its last process has ended.
-"""
+"""A network namespace without a name. It ends with its file descriptor and its last process."""
 
 import ctypes
 import os

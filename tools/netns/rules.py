@@ -1,7 +1,4 @@
-"""Adds the rules that redirect a namespace's connections to a gateway.
-
-tools/deploy/transparent.sh makes the rules.
-"""
+"""Adds the rules of tools/deploy/transparent.sh, which redirect connections to a gateway."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,4 @@
-"""Disturbs brokers, topics, the network and the gateway.
-
-The kinds of disturbances come in a random order, each kind once. Then the next round begins.
-"""
+"""Disturbs brokers, topics, network and gateway: each kind once in a random order, then again."""
 
 import os
 import random

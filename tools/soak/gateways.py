@@ -1,7 +1,4 @@
-"""The gateway of a soak test, and the gateways that replace it.
-
-It also measures the resources of each gateway.
-"""
+"""The gateway of a soak test, the gateways that replace it, and the resources of each."""
 
 import os
 import re

@@ -1,7 +1,4 @@
-"""Reads the producer and the sequence number of each record from the log segments on a broker's disk.
-
-Consumers can't see producer ids, epochs and sequence numbers. They are in the header of a batch (KIP-98).
-"""
+"""Reads who wrote each record, which consumers can't see, from batches on a broker's disk (KIP-98)."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path

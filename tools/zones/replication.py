@@ -1,8 +1,4 @@
-"""Relays between the brokers, so that what a follower copies can be held back while the follower lives.
-
-Kafka's own throttle (`follower.replication.throttled.rate`) does not do that. It spares replicas that are in
-sync, so that none leaves the in-sync replicas because of it.
-"""
+"""Relays that hold back what a follower copies. Kafka's own throttle spares replicas in sync."""
 
 import asyncio
 from collections.abc import Callable

@@ -1,7 +1,4 @@
-"""The run of the soak test: a broker, gateways, and groups of members. The end of the run is calm.
-
-Until then, members are killed, stopped and replaced, and the gateways have faults.
-"""
+"""A run of groups of members, which are killed, stopped and replaced, as gateways are. Its end is calm."""
 
 import random
 import signal

@@ -1,7 +1,4 @@
-"""Judges a run: finds records that were lost, processed twice, out of order, or by a wrong member.
-
-A member is wrong if it did not own the record's key.
-"""
+"""Finds records that were lost, twice, out of order, or processed by a member that did not own the key."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,8 +1,4 @@
-"""Tells from the members' records alone how much of a run was shared, by members of one gateway or several.
-
-A group that shares nothing passes all other checks, too. So without this figure, such a run could be taken
-for one that shares.
-"""
+"""Tells how much of a run was shared: a group that shares nothing passes all other checks, too."""
 
 from collections import defaultdict
 from collections.abc import Hashable, Iterable
