@@ -92,7 +92,9 @@ def machine() -> str:
 
 def _head(seconds: float) -> str:
     """Return the start of BENCHMARKS.md. `seconds` is the length of a window."""
-    head = "# Benchmarks\n\nMeasured by `make bench`; one part alone: `python -m tools.bench --only NAME`.\n"
+    head = (
+        "# Benchmarks\n\nMeasured by `make bench`; a part: `.venv/bin/python -m tools.bench --only NAME`.\n"
+    )
     where = f"On {machine()}; windows of {seconds:.0f} s unless said. "
     return f"{head}{where}On other machines expect the same ratios and bytes, but other times.\n"
 
