@@ -4,7 +4,8 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -25,8 +26,6 @@ from tests.tools.test_deploy import (
 from tests.tools.test_release import VERSION, program
 from tools import helm
 
-pytestmark = pytest.mark.nightly
-
 CHART: Final = DEPLOY / "helm" / "fetchgate"
 EVERYTHING: Final = (
     "podMonitor.enabled=true",
@@ -37,6 +36,12 @@ EVERYTHING: Final = (
 )
 HELM: Final = helm.program()
 needs_helm = pytest.mark.skipif(HELM is None, reason="no helm here, and none for this machine")
+
+
+def of_the_chart(test: Callable[..., None]) -> Callable[..., None]:
+    """Mark a test that renders the chart, which takes long. It is skipped without helm."""
+    marked: Callable[..., None] = pytest.mark.nightly(needs_helm(test))
+    return marked
 
 
 def ran(
@@ -63,7 +68,7 @@ def documents(
     return {document["kind"]: document for document in yaml.safe_load_all(done.stdout) if document}
 
 
-@needs_helm
+@of_the_chart
 @pytest.mark.parametrize("mode", MODES)
 def test_the_chart_is_linted(mode: str) -> None:
     for values in ((), EVERYTHING):
@@ -72,7 +77,7 @@ def test_the_chart_is_linted(mode: str) -> None:
         assert "WARNING" not in done.stdout
 
 
-@needs_helm
+@of_the_chart
 @pytest.mark.parametrize("mode", MODES)
 def test_without_a_bootstrap_nothing_is_rendered(mode: str) -> None:
     done = ran("template", f"mode={mode}", bootstrap="")
@@ -81,7 +86,7 @@ def test_without_a_bootstrap_nothing_is_rendered(mode: str) -> None:
     assert ran("lint", f"mode={mode}", bootstrap="").returncode == 0, "the chart itself is well"
 
 
-@needs_helm
+@of_the_chart
 @pytest.mark.parametrize("mode", MODES)
 def test_a_pod_of_the_chart_is_that_of_the_overlay(mode: str) -> None:
     def by_name(container: dict[str, Any]) -> dict[str, Any]:
@@ -93,7 +98,7 @@ def test_a_pod_of_the_chart_is_that_of_the_overlay(mode: str) -> None:
     assert chart == overlay
 
 
-@needs_helm
+@of_the_chart
 @pytest.mark.parametrize("mode", MODES)
 def test_all_that_the_chart_makes_is_valid_by_the_schema_of_kubernetes(mode: str) -> None:
     validate = pytest.importorskip("kubernetes_validate", reason="no kubernetes-validate here").validate
@@ -120,7 +125,7 @@ def test_all_that_the_chart_makes_is_valid_by_the_schema_of_kubernetes(mode: str
     assert rule["ports"] == [{"port": port["containerPort"], "protocol": "TCP"}]
 
 
-@needs_helm
+@of_the_chart
 def test_the_alerts_know_the_job_of_the_pod_monitor() -> None:
     """The alerts match the job that the Prometheus operator names after the PodMonitor's namespace and name.
 
@@ -135,7 +140,7 @@ def test_the_alerts_know_the_job_of_the_pod_monitor() -> None:
     assert not any(name.startswith("prometheus.io/") for name in annotations), "it would be scraped twice"
 
 
-@needs_helm
+@of_the_chart
 def test_the_chart_s_alerts_are_those_of_the_file_and_lead_to_where_the_sources_are() -> None:
     (group,) = yaml.safe_load((DEPLOY / "alerts.yml").read_text())["groups"]
     for docs, before in (("", ""), ("https://git.example/fetchgate/", "https://git.example/fetchgate/")):
@@ -182,10 +187,12 @@ def memory(container: dict[str, Any], kind: str) -> int:
     return int(text[:-2]) << 20
 
 
+@cache
 def sidecars() -> list[dict[str, Any]]:
     return [pod_of(rendered(mode))["initContainers"][0] for mode in MODES]
 
 
+@cache
 def far() -> dict[str, Any]:
     (document,) = yaml.safe_load_all((KUBERNETES / "overlays" / "link-far" / "deployment.yaml").read_text())
     (container,) = pod_of(document)["containers"]
@@ -227,7 +234,7 @@ def test_compose_and_systemd_limit_the_memory_to_no_less() -> None:
     assert worst_case({}) <= int(limit) << 20
 
 
-@needs_helm
+@of_the_chart
 @pytest.mark.parametrize("inflight", [16 << 20, 256 << 20, 1 << 30])
 @pytest.mark.parametrize("response", [0, 4 << 20])
 @pytest.mark.parametrize("connections", [150, 5000])
@@ -243,7 +250,7 @@ def test_the_chart_requests_what_its_options_ask_for(inflight: int, response: in
     assert memory(sidecar, "limits") == 2 * memory(sidecar, "requests")
 
 
-@needs_helm
+@of_the_chart
 @pytest.mark.parametrize(
     ("mesh", "outbound", "inbound"),
     [
@@ -263,7 +270,7 @@ def test_a_mesh_leaves_the_brokers_and_the_metrics_port_alone(mesh: str, outboun
     assert inbound in DOCS
 
 
-@needs_helm
+@of_the_chart
 @pytest.mark.parametrize(
     ("value", "named"),
     [
@@ -286,14 +293,14 @@ def test_a_wrong_value_is_refused_and_named(value: str, named: tuple[str, ...]) 
     assert [word for word in named if word not in done.stderr] == []
 
 
-@needs_helm
+@of_the_chart
 def test_a_client_with_the_gateway_s_user_is_refused_where_it_would_pass_by() -> None:
     users = "client.securityContext.runAsUser=61092"
     assert "give it another one" in ran("template", "mode=redirect", users).stderr.lower()
     assert ran("template", "mode=explicit", users).returncode == 0
 
 
-@needs_helm
+@of_the_chart
 @pytest.mark.parametrize("mode", ["redirect", "tproxy"])
 def test_rules_that_fail_open_are_watched_beside_the_gateway(mode: str) -> None:
     validate = pytest.importorskip("kubernetes_validate", reason="no kubernetes-validate here").validate
@@ -305,13 +312,13 @@ def test_rules_that_fail_open_are_watched_beside_the_gateway(mode: str) -> None:
     assert rules["startupProbe"]["exec"]["command"] == ["transparent.sh", "show"]
 
 
-@needs_helm
+@of_the_chart
 def test_a_budget_for_one_replica_is_left_out() -> None:
     """A single replica gets no PodDisruptionBudget, because it would prevent draining the node."""
     assert "PodDisruptionBudget" not in documents("podDisruptionBudget.enabled=true")
 
 
-@needs_helm
+@of_the_chart
 def test_an_image_is_named_by_digest_if_there_is_one() -> None:
     digest = "sha256:" + "a" * 64
     sidecar, _ = pod_of(documents("mode=redirect", f"image.digest={digest}")["Deployment"])["initContainers"]
@@ -326,6 +333,7 @@ def test_chart_and_images_have_the_version_of_the_release() -> None:
 # -- tools.helm
 
 
+@pytest.mark.nightly
 def test_helm_is_downloaded_once_and_found_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FETCHGATE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}/bin")
@@ -341,6 +349,7 @@ def test_helm_is_downloaded_once_and_found_there(tmp_path: Path, monkeypatch: py
     assert "--require-hashes" in asked
 
 
+@pytest.mark.nightly
 def test_that_helm_can_t_be_downloaded_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
