@@ -456,6 +456,21 @@ def test_a_cluster_before_3_5_has_one_zookeeper() -> None:
     assert len({broker.port for broker in cluster.brokers} | {cluster.broker(1).controller_port}) == 4
 
 
+CLOSED_AT_THE_END = """
+import atexit
+from tools.kafka import reaper
+atexit.register(lambda: reaper.forget(1))
+reaper.remove("/nowhere")
+"""
+
+
+def test_brokers_that_a_process_closes_at_its_end_are_forgotten_first() -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", CLOSED_AT_THE_END], capture_output=True, text=True, check=True
+    )
+    assert done.stderr == ""
+
+
 KILLED = """
 import subprocess, sys, time
 from pathlib import Path

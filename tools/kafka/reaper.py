@@ -19,6 +19,14 @@ _lock = threading.Lock()
 _child: subprocess.Popen[str] | None = None
 
 
+# Registered on import, so that it runs after the functions that close brokers and call `forget`.
+@atexit.register
+def _end() -> None:
+    """Close the pipe and wait: else Python warns at its end of a process that still runs."""
+    if _child is not None:
+        _child.communicate()
+
+
 def watch(pid: int) -> None:
     """Kill a process when the calling process has ended."""
     _send(f"pid {pid}")
@@ -44,8 +52,6 @@ def _send(line: str) -> None:
                 text=True,
                 start_new_session=True,  # Ctrl-C is for the parent
             )
-            # Close the pipe and wait, else Python warns at its end of a process that still runs.
-            atexit.register(_child.communicate)
         if _child.stdin is None:
             raise RuntimeError("the reaper has no pipe")
         _child.stdin.write(line + "\n")
