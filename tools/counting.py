@@ -1,8 +1,4 @@
-"""The fetch bytes that a gateway counts in some period, on the broker's side and on the client's side.
-
-With `--sessions off` the gateway changes nothing: both sides have the bytes of a connection without a
-gateway. So gateways also count the bytes of direct runs, and of runs with Java's own sessions.
-"""
+"""Counts fetches on both sides of a gateway. With `--sessions off` these are those of a direct client."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,8 +1,4 @@
-"""Builds the site of the documentation: `python -m tools.docs_site` writes it to `.cache/site`.
-
-The pages link to each other, and to files of the sources, by their places in the repository. So mkdocs reads
-a folder with copies of the pages and of these files, in the same places.
-"""
+"""Builds the site from copies of the pages in their places: `python -m tools.docs_site`, to `.cache/site`."""
 
 import argparse
 import os

@@ -1,8 +1,4 @@
-"""A member of a consumer group that works on each record: `python -m tools.group_member ADDRESS TOPIC ...`.
-
-It logs its work (`tools.work_log`), and leaves the group when its stdin is closed. With `--gate`
-it gets no records until a line arrives on stdin.
-"""
+"""A member that logs its work (`tools.work_log`): `python -m tools.group_member ADDRESS TOPIC ...`."""
 
 import argparse
 import signal

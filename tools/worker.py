@@ -15,11 +15,7 @@ _LEAVE_SECONDS: Final = 30.0
 
 
 class LoggedWorker:
-    """A worker process with a log. A `with` statement starts the process and ends it.
-
-    The worker ends itself when its stdin is closed. The path of its log is added to the command line, then
-    `options`.
-    """
+    """A worker process, to whose command line its log is added. It ends when its stdin is closed."""
 
     def __init__(self, command: Sequence[str], log: Path, *options: str) -> None:
         self._command = [*command, str(log), *options]
@@ -105,11 +101,7 @@ def group_member(
     gate: bool = False,
     entries: int,
 ) -> LoggedWorker:
-    """Return a consumer in a group, with confluent-kafka. It is not started yet.
-
-    The unique client.id begins with the group's. With `gate`, the member gets no records before `go`.
-    `entries` is the limit of its log.
-    """
+    """Return a member, not started yet. With `gate`, it gets no records before `go`."""
     name = f"{group}.{number}"
     command = [sys.executable, "-m", "tools.group_member", address, topic, group, name]
     options = [f"--work={work_ms}", f"--entries={entries}", *(["--gate"] if gate else [])]

@@ -176,11 +176,7 @@ class Inside:
         self._client.taken()
 
     def exchange(self, request: bytes, response: bytes) -> tuple[float, int, int]:
-        """Play one exchange: a request from the client, and the response from the broker.
-
-        A broker writes head, records and end of a fetch response one by one. Each write wakes a proxy. Return
-        the seconds taken, and the bytes sent to the broker and to the client.
-        """
+        """Play an exchange; records come in three writes. Return its seconds, and bytes sent each way."""
         took = _give(self._client_side, request)
         sent = len(self._broker.taken())
         records = HEAD_BYTES + END_BYTES < len(response) <= RECORDS_BYTES

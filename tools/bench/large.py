@@ -34,11 +34,7 @@ class Traffic:
 
 
 def traffics(part: int = 1) -> list[Traffic]:
-    """Return the kinds of traffic, for captures of 1 GB.
-
-    With `part`, captures and the number of connections (at least 20) are smaller by this factor, so that a
-    connection has as many fetches as in a capture of 1 GB.
-    """
+    """Return kinds of traffic for 1 GB; with `part`, connections (at least 20) are fewer by this factor."""
     kinds = [(20, 350), (2_000, 180), (50_000, 40)]
     return [
         Traffic(shape=Shape(), least=120),
@@ -76,11 +72,7 @@ class LargeCaptures:
         warm: Path | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> list[MeasuredCapture]:
-        """Measure captures one after the other, and compare the results with what is known about them.
-
-        `options` are those of `tools.bench.measured`; by default, Spark runs on this machine alone. `warm` is
-        measured first, without a result; by default a small capture.
-        """
+        """Measure captures and compare them with what is known. `warm` comes first, without a result."""
         if warm is None:
             warm = self.folder / "warm.pcap"
             if not warm.exists():

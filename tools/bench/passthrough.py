@@ -22,11 +22,7 @@ _RECEIVE: Final = memoryview(bytearray(RECEIVE_BYTES))
 
 
 class FloorSide(asyncio.BufferedProtocol):
-    """One of two connections of the floor. It forwards received bytes to the other connection.
-
-    `target` is the broker's address on the client's side, None on the broker's side. `other` is the side to
-    write to.
-    """
+    """Forwards bytes to the `other` side. The client's side has a `target`, the broker's address."""
 
     __slots__ = ("_early", "_other", "_target", "_task", "_tls", "transport")
 

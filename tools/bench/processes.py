@@ -82,11 +82,7 @@ class ProcessMeter:
 
 
 def _cpu(process: psutil.Process) -> float:
-    """Return the CPU seconds of all threads of a process so far.
-
-    Linux has a clock for each process, to the nanosecond. `/proc` has steps of 10 ms: at 3 % of a core, a
-    second has only three steps.
-    """
+    """Return a process's CPU seconds by its clock, to the nanosecond: `/proc` has steps of 10 ms."""
     return time.clock_gettime(~process.pid << 3 | _CPU_CLOCK)
 
 

@@ -120,11 +120,7 @@ def read(
     seconds: float,
     steps: Steps,
 ) -> Read:
-    """Write and read records for half of the time. Then count idle fetches for the second half.
-
-    `consumers` has the gateway of each client id. All ids have the same length, since requests include them.
-    `points` are the places to count idle fetches.
-    """
+    """Read for half of the time, then count idle fetches at `points`. All client ids are as long."""
     half = seconds / 2
     readers = [DemoReader(gateway.address, name) for name, gateway in consumers.items()]
     try:

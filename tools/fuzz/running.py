@@ -57,11 +57,7 @@ class _Say:
 def _guided(
     target: FuzzTarget, count: int, seconds: float, seed: int, say: _Say
 ) -> tuple[int, float, list[bytes], bool]:
-    """Fuzz in a child process. If an input ends the child process, the input is one of the suspects.
-
-    Return the number of inputs, the seconds, the suspects (inputs that may show a defect), and whether the
-    process ended without a suspect.
-    """
+    """Fuzz in a child. Return inputs, seconds, suspects, and whether it ended without a suspect."""
     folder = _WORK / target.name
     folder.mkdir(parents=True, exist_ok=True)
     result, log = folder / "result.json", folder / "log"

@@ -1,7 +1,4 @@
-"""One broker on loopback, of any release since 1.0.
-
-From 3.5 on, it is a KRaft node with both roles. Older releases have a ZooKeeper.
-"""
+"""One broker on loopback, of any release since 1.0: KRaft from 3.5 on, before with a ZooKeeper."""
 
 import atexit
 import base64
@@ -258,11 +255,7 @@ class Broker:
         }
 
     def _format(self, class_path: str) -> None:
-        """Format the broker's storage.
-
-        Kafka's own tool formats the first broker of a release. For later brokers, its files are copied with
-        other ids: the tool needs a third of the CPU time of a start.
-        """
+        """Format the storage: once with Kafka's slow tool, then by copies of its files with other ids."""
         with _formatting:
             if self.version not in _formatted:
                 self._format_with_tool(class_path)

@@ -19,11 +19,7 @@ NEAREST: Final = {"replica.selector.class": "org.apache.kafka.common.replica.Rac
 
 
 class Cluster:
-    """A cluster of nodes 1 to N. `with` starts the nodes together, ends them, and removes their files.
-
-    Kafka's own topics (offsets, transactions) are on every node, so that consumers survive a restart. `racks`
-    has the rack of each node, by node id.
-    """
+    """Nodes 1 to N. Kafka's own topics are on every node, so that consumers survive a restart."""
 
     def __init__(
         self,

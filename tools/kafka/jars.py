@@ -1,8 +1,4 @@
-"""Kafka's jars, downloaded once and kept in `.cache/kafka/VERSION`, or `$FETCHGATE_CACHE/kafka/VERSION`.
-
-Maven downloads them if it is installed (it may have mirrors configured). Otherwise jgo
-downloads them, in Python. Both know the repositories of artifacts.
-"""
+"""Kafka's jars, downloaded once by Maven or jgo, in `.cache/kafka/VERSION` or below `$FETCHGATE_CACHE`."""
 
 import fcntl
 import os

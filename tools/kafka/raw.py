@@ -63,12 +63,7 @@ class RawConnection:
         return self._exactly(length)
 
     def call(self, api_key: int, version: int, body: bytes, client_id: str | None = "spec") -> bytes:
-        """Send a request and return the body of its response.
-
-        Raises:
-            ConnectionError: the peer closed without a response.
-            ValueError: the response has another correlation id.
-        """
+        """Return the body of a response. ConnectionError: there is none. ValueError: it is another's."""
         correlation_id = self.send(api_key, version, body, client_id)
         response = self.receive()
         (echoed,) = struct.unpack_from(">i", response)

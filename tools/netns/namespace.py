@@ -55,11 +55,7 @@ class Namespace:
 
 
 def veth(near: Namespace, far: Namespace, name: str, addresses: Sequence[tuple[str, str]]) -> None:
-    """Connect two namespaces with a pair of devices. Both devices have the same name.
-
-    `addresses` are pairs with a prefix length, such as ``10.0.0.1/24``: the first is for the device in
-    `near`.
-    """
+    """Connect namespaces by devices of one name, with pairs of addresses such as ``10.0.0.1/24``."""
     near.run("ip", "link", "add", name, "type", "veth", "peer", "name", name, "netns", far.path)
     for side, place in enumerate((near, far)):
         for pair in addresses:

@@ -12,11 +12,7 @@ SCRIPT: Final = str(Path(__file__).parents[1] / "deploy" / "transparent.sh")
 
 @contextmanager
 def rules(place: Namespace, mode: str, *, ports: str, to: int, user: int) -> Iterator[None]:
-    """Add the rules that redirect connections to brokers. Remove them at the end of the `with` block.
-
-    `mode` is ``redirect`` or ``tproxy``. Connections of `user`, the id of the gateway's user, are not
-    redirected.
-    """
+    """Redirect connections to brokers, except those of the `user` id, by ``redirect`` or ``tproxy``."""
     place.run(SCRIPT, "up", "--mode", mode, "--ports", ports, "--to", str(to), "--user", str(user))
     try:
         yield

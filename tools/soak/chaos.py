@@ -148,11 +148,7 @@ def reads_on(lost: list[tuple[RecordPlace, int]], received: RecordLog) -> bool:
 
 
 def soak(seconds: float, seed: int, say: Say, only: frozenset[str] = frozenset()) -> SoakOutcome:
-    """Run for some seconds, and until each kind of disturbance has happened.
-
-    `seed` is that of all choices; times differ from run to run nevertheless. `only` names kinds of
-    disturbances, all if empty.
-    """
+    """Run for some seconds, and until each kind of disturbance (of `only`, if given) has happened."""
     for tools in (False, True):  # of the brokers, and of the last look at them
         classpath(LATEST, tools=tools)  # now: nothing can be fetched from the network of this run
     with ExitStack() as stack:

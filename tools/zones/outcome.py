@@ -82,11 +82,7 @@ class Row:
 def judge(
     received: Sequence[Received], written: Mapping[tuple[int, int], str], began: float, ended: float
 ) -> Findings:
-    """Compare the records of a client with those that were written.
-
-    `began` is when the fault began, `ended` when the run did (seconds since 1970): the gap of a starved
-    client lasts until then.
-    """
+    """Compare a client's records with those written. The gap of a starved client lasts until `ended`."""
     found = Findings()
     places: dict[int, list[Received]] = defaultdict(list)
     for record in received:

@@ -285,11 +285,7 @@ def chaos(
     members: int = 0,
     up_seconds: tuple[float, float] = UP_SECONDS,
 ) -> GroupsOutcome:
-    """Disturb groups until enough members were killed, and each kind of fault has happened to the gateways.
-
-    `kills` is the total of all groups. Times differ from run to run in spite of `seed`. `members` is 0 for as
-    many as the kind of a group has.
-    """
+    """Disturb groups until `kills` members were killed in all, and gateways had each kind of fault."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="groups-")))
         run_id = uuid.uuid4().hex[:6]

@@ -197,11 +197,7 @@ def _commits(life: MemberLife) -> dict[int, list[Did]]:
 
 
 def _crashes(life: MemberLife, gateway_down: Iterable[Span]) -> list[Span]:
-    """Return the time spans in which a member could not commit its records.
-
-    A restarted gateway does not know the members. It accepts no commit from a member until the member has
-    joined again.
-    """
+    """Return when a member could not commit: after a gateway's restart not before it joins again."""
     points = [did.at for did in life.did if did.kind == "lost"]
     points += [at for at, _, _ in life.stopped]
     points += [life.killed_at] if life.killed_at else []
