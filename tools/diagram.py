@@ -3,9 +3,8 @@
 Its figures are those of BENCHMARKS.md, and its bars are to scale. Run it again after `make bench`.
 """
 
-import argparse
 import html
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
@@ -62,14 +61,9 @@ class FetchBytes:
         return self.request + self.response
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Write the picture and return the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m tools.diagram", description=__doc__)
-    parser.add_argument("--out", metavar="FILE", type=Path, default=PICTURE, help="default: %(default)s")
-    out: Path = parser.parse_args(argv).out
-    out.write_text(picture(BENCHMARKS.read_text(encoding="utf-8")), encoding="utf-8")
-    print(f"{out} written")
-    return 0
+def main() -> None:
+    """Write the picture."""
+    PICTURE.write_text(picture(BENCHMARKS.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 def rows(page: str, title: str) -> dict[str, dict[str, str]]:
@@ -172,4 +166,4 @@ def _number(cell: str) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    main()

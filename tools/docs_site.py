@@ -1,13 +1,11 @@
 """Builds the site from copies of the pages in their places: `python -m tools.docs_site`, to `.cache/site`."""
 
-import argparse
 import os
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -57,11 +55,8 @@ def lay(folder: Path) -> None:
                 shutil.copy(file, copy)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(site: Path = SITE) -> int:
     """Build the site and return the exit code: 1 if a page is not well, as with a link that leads nowhere."""
-    parser = argparse.ArgumentParser(prog="python -m tools.docs_site", description=__doc__)
-    parser.add_argument("--site", metavar="DIR", type=Path, default=SITE, help="default: %(default)s")
-    site = parser.parse_args(argv).site.resolve()
     with tempfile.TemporaryDirectory() as folder:
         laid, config = Path(folder, "docs"), Path(folder, "mkdocs.yml")
         lay(laid)

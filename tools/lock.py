@@ -22,7 +22,6 @@ RUN: Final = ROOT / "tools" / "deploy" / "requirements.txt"
 """The gateway's requirements at run time, with `--cooperative`, in the image and the SBOM."""
 BUILD: Final = ROOT / "tools" / "deploy" / "requirements-build.txt"
 PEX: Final = ROOT / "tools" / "deploy" / "requirements-pex.txt"
-"""The requirements to make the file that runs by itself (`tools.one_file`)."""
 INJECTOR: Final = ROOT / "tools" / "deploy" / "webhook" / "requirements.txt"
 """The requirements of the injector's image, beside the gateway's. `requirements.in` has their bounds."""
 PYTHON: Final = "3.11"
@@ -42,7 +41,6 @@ class Pinned:
     marker: str
     """The Pythons and systems that need it; empty for all."""
     hashes: tuple[str, ...]
-    """The hashes of all its files, as `sha256:...`."""
 
 
 def parse(text: str) -> list[Pinned]:

@@ -1,17 +1,12 @@
 """Draws the pictures of `fetchgate top`: `python -m tools.picture` writes docs/top.svg and docs/top-many.svg.
 
-The first picture shows a recorded `/state`, or the `/state` of a running gateway. The recorded one is from a
-real run, and is drawn as one of this version. The dashboard's tests use it, too. The second picture is an
-example of several gateways. It is made from the recorded `/state` with other figures.
+The first picture shows the recorded `/state` of a real run, which the dashboard's tests use, too. The second
+one is an example of several gateways, made from it with other figures.
 """
 
-import argparse
-import asyncio
 import io
 import json
 import re
-import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -20,16 +15,13 @@ from rich._export_format import CONSOLE_SVG_FORMAT  # the template has no public
 from rich.console import Console, RenderableType
 from rich.terminal_theme import SVG_EXPORT_THEME
 
-from proxy.addresses import Address
 from proxy.dashboard import fleet_view
-from proxy.dashboard.admin_reader import AdminReader
-from proxy.dashboard.asking import UnreachableError, ask
 from proxy.dashboard.choice import Selection
 from proxy.dashboard.fleet import WORST_FIRST, Fleet
 from proxy.dashboard.rates import Rates
 from proxy.dashboard.reports import of_state
 from proxy.dashboard.screen import Size
-from proxy.dashboard.snapshot import NotAGatewayError, Snapshot, parse
+from proxy.dashboard.snapshot import Snapshot, parse
 from proxy.dashboard.view import frame
 from proxy.version import VERSION
 
@@ -47,37 +39,12 @@ WRONG: Final = {
 SILENT: Final = "billing-2"
 _FONT_FACES: Final = re.compile(r"@font-face \{\{.*?\}\}\s*", re.DOTALL)
 _FONT: Final = "ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monospace"
-FAILED: Final = 1
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Write the picture and return the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m tools.picture", description=__doc__)
-    where = parser.add_mutually_exclusive_group()
-    where.add_argument("--admin", metavar="HOST:PORT", type=Address.parse, help="a running gateway")
-    where.add_argument(
-        "--state",
-        metavar="FILE",
-        type=Path,
-        default=RECORDED,
-        help="a recorded /state (default: %(default)s)",
-    )
-    parser.add_argument("--out", metavar="FILE", type=Path, default=PICTURE, help="default: %(default)s")
-    arguments = parser.parse_args(argv)
-    try:
-        seen = (
-            asyncio.run(ask(AdminReader(address=arguments.admin)))
-            if arguments.admin
-            else recorded(arguments.state)
-        )
-        arguments.out.write_text(picture(seen), encoding="utf-8")
-        if arguments.out == PICTURE:
-            MANY.write_text(picture_of_many(), encoding="utf-8")
-    except (OSError, UnreachableError, NotAGatewayError, json.JSONDecodeError) as error:
-        sys.stderr.write(f"picture: {arguments.admin or arguments.state}: {error}\n")
-        return FAILED
-    print(f"{arguments.out} written")
-    return 0
+def main() -> None:
+    """Write both pictures."""
+    PICTURE.write_text(picture(recorded(RECORDED)), encoding="utf-8")
+    MANY.write_text(picture_of_many(), encoding="utf-8")
 
 
 def recorded(file: Path) -> Snapshot:
@@ -134,4 +101,4 @@ def _svg(drawing: RenderableType, height: int, name: str) -> str:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    main()

@@ -4,14 +4,12 @@ The picture is the first part of the report of `captures/`, in Chromium (`python
 It also has the hash of the report, so a test notices a picture of an older report without a browser.
 """
 
-import argparse
 import hashlib
 import os
 import sys
 import tempfile
 import zlib
 from base64 import b64decode
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -25,14 +23,10 @@ OPTIONS: Final = ("--port", "33192", "--price-per-gb", "0.02", "--currency", "US
 WIDTH: Final = 960
 HEIGHT: Final = 1360
 _LAST_CHUNK: Final = 12
-"""The bytes of the chunk that ends each PNG."""
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(out: Path = PICTURE) -> int:
     """Write the picture and return the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m tools.report_picture", description=__doc__)
-    parser.add_argument("--out", metavar="FILE", type=Path, default=PICTURE, help="default: %(default)s")
-    out: Path = parser.parse_args(argv).out
     os.environ["PATH"] += f"{os.pathsep}{debian.programs()}"
     from tests.replay.report.browser import PROGRAM, Browser  # noqa: PLC0415 - it looks for Chromium in PATH
 

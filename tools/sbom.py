@@ -13,7 +13,6 @@ from tools.lock import Pinned
 
 NAME: Final = "kafka-fetchgate"
 EXTRA: Final = "cooperative"
-"""The extra of fetchgate that is installed in the image."""
 _CLASSIFIER: Final = "License :: OSI Approved :: "
 
 

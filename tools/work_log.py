@@ -25,7 +25,6 @@ COMMITTED: Final = -1
 ASSIGNED: Final = -2
 """Marks an event: the member now has `offset` partitions, or parts of them."""
 SUBSCRIBED: Final = -3
-"""Marks an event in the log: the member has subscribed, and now begins to join its group."""
 Entries: TypeAlias = npt.NDArray[Any]
 
 
@@ -75,7 +74,6 @@ class Handled:
     disordered: int
     """The number of records that were first handled after a record with the same key and a higher offset."""
     together: int
-    """The number of records whose handling began while another record of the same key was being handled."""
 
 
 def handled(members: Sequence[Entries]) -> Handled:

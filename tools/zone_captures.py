@@ -43,9 +43,7 @@ RECORD_BYTES: Final = 150
 _LISTENER: Final = "CLIENTS"
 """The listener of clients. Brokers fetch from each other at another one, which is not captured."""
 _IDLE: Final = 2.0
-"""Seconds in which the consumer waits for more records, after the last one."""
 _REPLICATED: Final = 2.0
-"""Seconds after which replicas have all records, and know that they may be read."""
 
 
 def capture(cluster: Cluster, folder: Path) -> dict[str, tuple[Path, dict[str, Any]]]:

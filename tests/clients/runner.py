@@ -118,6 +118,7 @@ class Run:
         group: The consumer group.
         isolation: ``read_uncommitted`` or ``read_committed``.
         suffix: The end of the client.id, which declares a lane (docs/reference/cooperative.md).
+        options: More arguments of the program.
     """
 
     def __init__(
@@ -130,8 +131,9 @@ class Run:
         group: str | None = None,
         isolation: str = "read_uncommitted",
         suffix: str = "",
+        options: Sequence[str] = (),
     ) -> None:
-        arguments = ["--bootstrap", bootstrap, "--isolation", isolation]
+        arguments = ["--bootstrap", bootstrap, "--isolation", isolation, *options]
         if suffix:
             arguments += ["--suffix", suffix]
         if assign:

@@ -20,7 +20,7 @@ LOADED = re.compile(
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
-    assert main(["--site", str(folder)]) == 0
+    assert main(folder) == 0
     return folder
 
 

@@ -6,7 +6,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from tools.picture import MANY, PICTURE, main
+from tools.picture import MANY, PICTURE
 
 
 @pytest.mark.parametrize(("file", "sort"), [(PICTURE, "bytes/s"), (MANY, "state")])
@@ -21,15 +21,3 @@ def test_it_is_an_image_that_asks_nobody_for_anything(file: Path, sort: str) -> 
     assert others <= {"https://www.textualize.io"}, "the mark of what drew it"
     assert "@font-face" not in drawn
     assert "@import" not in drawn
-
-
-def test_of_no_gateway_there_is_no_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = tmp_path / "top.svg"
-    assert main(["--admin", "127.0.0.1:1", "--out", str(out)]) == 1
-    assert capsys.readouterr().err == "picture: 127.0.0.1:1: Connection refused\n"
-    bad = tmp_path / "state.json"
-    bad.write_text("{}")
-    assert main(["--state", str(bad), "--out", str(out)]) == 1
-    assert not out.exists()
-    assert main(["--out", str(out)]) == 0
-    assert out.exists()

@@ -29,7 +29,7 @@ def test_the_picture_is_of_the_report_as_it_is(tmp_path: Path) -> None:
 @pytest.mark.skipif(PROGRAM is None, reason="no Chromium or Chrome here: python -m tools.debian fetches it")
 def test_the_picture_is_drawn(tmp_path: Path) -> None:
     out = tmp_path / "report.png"
-    assert main(["--out", str(out)]) == 0
+    assert main(out) == 0
     drawn = out.read_bytes()
     assert size(drawn) == (WIDTH, HEIGHT)
     assert zlib.crc32(drawn[-8:-4]).to_bytes(4) == drawn[-4:], "its last chunk is whole"

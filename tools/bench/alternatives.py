@@ -13,7 +13,6 @@ from tools.counting import CountedFetches, saved
 
 PARTITIONS: Final = 100
 FEW: Final = 10
-"""The partitions of a consumer that shares the topic with others."""
 RATE: Final = 50
 SETTINGS: Final = ("--set=fetch.min.bytes=65536", "--set=fetch.wait.max.ms=500")
 FLOOR: Final = ("--fetch-min-bytes", "64KiB")

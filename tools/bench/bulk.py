@@ -18,7 +18,6 @@ QUICK_GIGABYTES: Final = 0.25
 CPU_LIMIT, PACE_LIMIT = 1.05, 0.95
 """The limits relative to a proxy that only forwards bytes: the most CPU, the least throughput."""
 RESIDENT_LIMIT: Final = 60.0
-"""The limit of resident MB with one client, after reading."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +37,7 @@ def run(stage: BenchStage) -> list[FigureTable]:
     with ExitStack() as stack:
         topic = stack.enter_context(stage.topic(PARTITIONS))
         stage.report(f"bulk: producing {gigabytes:g} GB ...")
-        fill(stage, topic, records)
+        fill_at(stage.broker.address, topic, records)
         proxies = stage.peers(stack)
         found: dict[str, list[Drained]] = {name: [] for name in (DIRECT, *proxies)}
         _drained(stage, topic, records, None)  # the broker warms up
@@ -50,11 +49,6 @@ def run(stage: BenchStage) -> list[FigureTable]:
         kernel = {name: proxy.meter.times.kernel_since(before[name]) for name, proxy in proxies.items()}
         resident = {name: proxy.meter.resident / 1e6 for name, proxy in proxies.items()}
     return [_table(found, kernel, resident, gigabytes)]
-
-
-def fill(stage: BenchStage, topic: str, records: int) -> None:
-    """Produce records of 1 KB to all partitions of a topic of the stage's broker."""
-    fill_at(stage.broker.address, topic, records)
 
 
 def fill_at(address: str, topic: str, records: int) -> None:

@@ -78,7 +78,6 @@ class Shape:
     filled: int = 2
     records: int = 8_000
     partitions: int = _PARTITIONS
-    """The number of partitions of each fetch, at most 100."""
     opening: int = _OPENING
     """The number of exchanges before the first fetch of a connection, at most 5."""
     each: int = 0

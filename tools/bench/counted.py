@@ -30,7 +30,6 @@ class Passed:
     """What has passed through the proxy."""
 
     requests: Counter[int] = field(default_factory=Counter)
-    """How many requests went to the broker, by API key."""
     from_broker: int = 0
 
     def __sub__(self, before: Self) -> "Passed":

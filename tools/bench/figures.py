@@ -30,11 +30,7 @@ COLUMNS: Final = (
     *(PLAIN_GROUP, ONE_FOR_ALL, ONE_EACH),
 )
 """All columns that a table can have, in their order. Most are routes between client and broker."""
-JUDGED: Final = (
-    *(GATEWAY, REPLAY, INSTALLED),
-    *(ONE_FOR_ALL, ONE_EACH),
-    *(AUDIT, WRITTEN, NAMED),
-)
+JUDGED: Final = (GATEWAY, REPLAY, INSTALLED, ONE_FOR_ALL, ONE_EACH, AUDIT, WRITTEN, NAMED)
 """The columns of fetchgate. The other columns are shown for comparison."""
 
 

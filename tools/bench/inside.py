@@ -40,10 +40,8 @@ RECORDS_BYTES: Final = 1 << 12
 PAUSE_SECONDS: Final = 0.005
 _RECEIVE: Final = memoryview(bytearray(RECEIVE_BYTES))
 _TOUCHED: Final = np.zeros(32_000_000, np.uint8)
-"""An array that is larger than the caches of a core."""
 
 Side: TypeAlias = asyncio.Protocol | asyncio.BufferedProtocol
-"""The protocol of one side of the gateway, or of one side of the floor (`tools.bench.passthrough`)."""
 
 
 def cool() -> None:

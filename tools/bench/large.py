@@ -25,7 +25,6 @@ class Traffic:
 
     shape: Shape
     least: float
-    """The target: the minimum speed in MB/s."""
 
     @property
     def name(self) -> str:

@@ -14,7 +14,6 @@ from tools.counting import CountedFetches
 WINDOWS: Final = 3
 """A run takes as long as this many windows of the other parts: a minute by default."""
 LOOKS: Final = 5
-"""The number of samples that are taken in a second. Only one of them is used."""
 NARROW, WIDE = 10, 60
 """Spans in seconds in which the bytes on the broker's side are compared with the client's."""
 LONG_NAME: Final = (

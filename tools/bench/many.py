@@ -16,7 +16,6 @@ CONNECTIONS: Final = 500
 WAIT_MS: Final = 500
 SHARE: Final = 4
 CPU_LIMIT: Final = 1.25
-"""The gateway's CPU limit for a fetch, relative to the floor's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +24,6 @@ class ManyWindow:
 
     fetches: float
     core: float
-    """CPU of the proxy, in percent of a core."""
     cpu: float
     """CPU of the proxy for each fetch, in microseconds."""
 

@@ -17,7 +17,6 @@ IDLE: Final = 200
 BUSY: Final = 500
 DRAINED: Final = 250_000
 QUICK_DRAINED: Final = 50_000
-"""How many records of 1 KB one client reads before the memory of its gateway is measured."""
 SESSION: Final = 10_000
 SETTLE_SECONDS: Final = 3.0
 FLAT: Final = 3
@@ -26,7 +25,6 @@ SIDECAR: Final = 100
 SIDECAR_LIMIT, RESIDENT_LIMIT, CONNECTION_LIMIT, PARTITION_LIMIT = 35.0, 55.0, 20.0, 150.0
 """MB of a sidecar that is idle or has one client, after reads; KB of a connection; B of a partition."""
 GROWTH_LIMIT: Final = 2.0
-"""The limit for the growth of memory in the last two thirds of these windows, in MB."""
 
 
 def run(stage: BenchStage) -> list[FigureTable]:
@@ -35,7 +33,7 @@ def run(stage: BenchStage) -> list[FigureTable]:
         quiet = stack.enter_context(stage.topic(1, name="quiet"))
         drained = stack.enter_context(stage.topic(bulk.PARTITIONS))
         records = QUICK_DRAINED if stage.quick else DRAINED
-        bulk.fill(stage, drained, records)
+        bulk.fill_at(stage.broker.address, drained, records)
         with Admin(stage.broker.address) as admin:
             topic_id = admin.topic_id(quiet).hex
         stage.report(f"memory: {IDLE} idle connections, one client that drains ...")

@@ -63,9 +63,7 @@ class GroupWindow:
 
     rate: float
     commits: float
-    """The number of OffsetCommit requests at the broker."""
     reads: float
-    """The number of OffsetFetch requests at the broker."""
     requests: float
     bytes: float
     cpu: float

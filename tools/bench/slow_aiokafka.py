@@ -13,7 +13,6 @@ from typing import Final
 from aiokafka import AIOKafkaConsumer, TopicPartition  # type: ignore[import-untyped]  # it has no types
 
 PARTITION_BYTES: Final = 8192
-"""The limit of bytes from one partition at a time: about 30 records."""
 
 
 async def consume(address: str, topics: list[str], partitions: int, pause: float) -> int:

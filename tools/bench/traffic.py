@@ -28,10 +28,8 @@ class Traffic:
 
     listed: Topics
     frames: Frames
-    """Builds the request and the response with a correlation id."""
     session: bool = False
     most: int = DELTA_BYTES
-    """The limit of bytes that the gateway may send to the broker for one exchange."""
 
 
 def listing(topics: int, partitions: int) -> Topics:

@@ -6,7 +6,6 @@ from typing import Any, TypeAlias, TypeVar
 
 T = TypeVar("T")
 Rounds: TypeAlias = Mapping[str, Sequence[T]]
-"""The windows of each route, in the order of rounds."""
 
 
 def turned(names: Sequence[str], by: int) -> list[str]:

@@ -18,7 +18,6 @@ from tools.kafka.process import JavaProcess
 
 WIRE: Final = ("--sessions", "off")
 SETTLED_FETCHES: Final = 50
-"""The number of fetches after which a client has its partitions and its session."""
 SETTLE_SECONDS: Final = 60.0
 CONSOLE_CONSUMER: Final = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 
@@ -31,7 +30,6 @@ class WireWorkload:
     partitions: int
     active: int
     rate: float
-    """Records a second in all partitions together."""
     saved: float
     saved_all: float
     mark: bool

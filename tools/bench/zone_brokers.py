@@ -14,7 +14,6 @@ OWN: Final = RACKS[REPLICA]
 AUDITS: Final = ("--rack", OWN)
 WRITES: Final = (*AUDITS, "--rack-reads", "client")
 NAMES: Final = (*AUDITS, "--rack-clients")
-"""The options that are followed by client ids."""
 
 
 def cluster() -> Cluster:

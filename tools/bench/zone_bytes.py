@@ -38,7 +38,6 @@ class Crossed:
 
     records: int
     every: int
-    """All bytes with brokers in other zones, and with those of which no zone is known."""
     own: int
 
 

@@ -32,8 +32,7 @@ from tools.worker import LoggedWorker, group_member, wait_steady
 PLAIN: Final = "orders-plain"
 COOPERATIVE: Final = "orders"
 MEMBERS: Final = 4
-GATEWAYS: Final = MEMBERS
-"""How many gateways the members use. With as many as members, each member has its own."""
+BESIDE: Final = f"{MEMBERS} gateways, one for each member"
 KEYS: Final = 500
 RECORDS: Final = 6_000
 WORK_MS: Final = 5.0
@@ -42,7 +41,6 @@ STEADY_SECONDS: Final = 2.0
 """A group is stable so long after a rebalance. Members notice one within half a second."""
 JOIN_SECONDS: Final = 60.0
 ERRORS: Final = 3
-"""The log level of librdkafka: only errors. With warnings, there would be a line for each retry."""
 STALLED_SECONDS: Final = 45.0
 """Without a record for so long, the demo gives up. A group notices a kill after 6 s."""
 EXAMPLES: Final = """\
@@ -94,7 +92,7 @@ def work(
     """Let four members work on records that go to the broker directly. Halfway, kill a member."""
     workers = [
         group_member(
-            gateways[number % len(gateways)],
+            gateways[number],
             group,
             group,
             number,
@@ -125,18 +123,18 @@ def work(
     return GroupOutcome.of(logs, killed=killed, killed_at=at, produced=count)
 
 
-def run(count: int, number: int, steps: Steps) -> CooperativeOutcome:
+def run(count: int, steps: Steps) -> CooperativeOutcome:
     """Start broker, gateways and members, let both groups work, and stop all of them."""
     fetch(steps, LATEST)
     with ExitStack() as stack:
         broker = start(stack, steps, f"Kafka {LATEST}: starting a broker", Broker(LATEST))
-        with steps.step(f"Two topics of one partition; {_gateways(number)}: --cooperative {COOPERATIVE}"):
+        with steps.step(f"Two topics of one partition; {BESIDE}: --cooperative {COOPERATIVE}"):
             with Admin(broker.address) as admin:
                 for group in (PLAIN, COOPERATIVE):
                     admin.create_topic(group, partitions=1)
             gateways = [
                 stack.enter_context(GatewayProcess(broker.address, "--cooperative", COOPERATIVE)).address
-                for _ in range(number)
+                for _ in range(MEMBERS)
             ]
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="fetchgate-")))
         plain, cooperative = (
@@ -145,21 +143,15 @@ def run(count: int, number: int, steps: Steps) -> CooperativeOutcome:
     return CooperativeOutcome(plain=plain, cooperative=cooperative)
 
 
-def _gateways(number: int) -> str:
-    if number == 1:
-        return "one gateway"
-    return f"{number} gateways{', one for each member' if number == MEMBERS else ''}"
-
-
-def show(count: int, number: int, outcome: CooperativeOutcome, console: Console) -> None:
+def show(count: int, outcome: CooperativeOutcome, console: Console) -> None:
     """Print the result."""
     console.print()
     console.print(cooperative_table(outcome))
     say(
         console,
         f"{count:,} records with {KEYS} keys, {WORK_MS:g} ms of work on each; the same for both groups, "
-        f"through {_gateways(number)}. When half were done, the busiest member was killed. A broker misses "
-        "a member after its session timeout, here 6 s.",
+        f"through {BESIDE}. When half were done, the busiest member was killed. A broker misses a member "
+        "after its session timeout, here 6 s.",
         "Each record was checked: whether it was handled, behind which ones of its key, and if twice, "
         "whether the killed member had not committed it.",
         outcome.verdict,
@@ -183,16 +175,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     options.add_argument(
         "--records", type=_count, default=RECORDS, metavar="N", help=f"for each group (default: {RECORDS})"
     )
-    options.add_argument(
-        "--gateways",
-        type=int,
-        choices=range(1, MEMBERS + 1),
-        default=GATEWAYS,
-        help=f"members are spread over so many (default: {GATEWAYS})",
-    )
-    given = options.parse_args(argv)
-    chosen = (given.records, given.gateways)
-    return perform(partial(run, *chosen), partial(show, *chosen), NEXT)
+    count = options.parse_args(argv).records
+    return perform(partial(run, count), partial(show, count), NEXT)
 
 
 if __name__ == "__main__":

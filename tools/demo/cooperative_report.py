@@ -22,7 +22,6 @@ class GroupOutcome:
     working: int
     """The number of members that got records before the kill."""
     shares: tuple[int, ...]
-    """The number of records that each member has handled. The killed member comes first."""
     rate: float
     """Records per second, from the first one to the kill."""
     still: float

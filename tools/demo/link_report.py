@@ -20,9 +20,9 @@ class LinkOutcome:
     direct: CountedFetches
     """At the broker without sessions, for the client without the two gateways."""
     near: CountedFetches
-    """The counts between the two gateways, as counted by the gateway beside the client."""
+    """Between the two gateways, as counted by the gateway beside the client."""
     far: CountedFetches
-    """The counts between the two gateways, as counted by the gateway beside the broker."""
+    """The same, as counted by the gateway beside the broker."""
     native: CountedFetches
     """The counts between one gateway and a broker that gives it a session."""
     produced: int

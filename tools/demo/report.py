@@ -72,9 +72,8 @@ class DemoOutcome:
     seconds: float
     direct: CountedFetches
     client: CountedFetches
-    """The counts of the run with the gateway, between client and gateway."""
+    """Of the run with the gateway, between client and gateway."""
     broker: CountedFetches
-    """The counts of the run with the gateway, between gateway and broker."""
     produced: int
     read: int
     differences: tuple[str, ...]

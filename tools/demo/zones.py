@@ -83,7 +83,6 @@ class ZoneReader:
         """The name of the client's library. With its version, as soon as the client has told it."""
         self.received: list[Received] = []
         self.periods: dict[Period, Counter[str]] = {}
-        """The record bytes of each period that has ended, by zone."""
         self._last: Counter[str] = Counter()
         self._ends: set[int] = set()
         self._gateway = gateway
@@ -209,11 +208,6 @@ class Half:
         return checked(judge(reader.received, self._written.values, 0.0, 0.0), len(self._written.values))
 
 
-def clients() -> tuple[Program, ...]:
-    """Return two clients that follow, and two that do not."""
-    return CONFLUENT, KAFKA_PYTHON, AIOKAFKA, old_kafka_python(OLD_KAFKA_PYTHON, Sessions.OWN)
-
-
 @contextmanager
 def four_clients(
     cluster: Cluster, topic: str, four: Sequence[Program], options: Sequence[str], steps: Steps
@@ -260,7 +254,8 @@ def run(seconds: float, steps: Steps) -> ZonesOutcome:
         what = f"Kafka {LATEST}: starting three brokers in three racks"
         cluster = start(stack, steps, what, Cluster(properties=NEAREST, racks=RACKS))
         with steps.step(f"kafka-python {OLD_KAFKA_PYTHON}, of which pip makes a copy in .cache"):
-            four = clients()
+            old = old_kafka_python(OLD_KAFKA_PYTHON, Sessions.OWN)
+        four = (CONFLUENT, KAFKA_PYTHON, AIOKAFKA, old)
         with four_clients(cluster, "zones-before", four, AUDIT, steps) as first:
             before(first, seconds, steps)
         with four_clients(cluster, "zones-after", four, HELP, steps) as second:

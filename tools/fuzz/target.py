@@ -14,7 +14,6 @@ CPU_SECONDS: Final = 0.020
 TRIES: Final = 3
 """An input is too slow if all tries are: other processes disturb caches, and garbage is collected."""
 FRAMES: Final = 3
-"""The number of innermost traceback lines that identify a crash."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +25,6 @@ class FuzzTarget:
     """Feeds one input. It catches documented errors; any other exception is a finding."""
     seeds: Callable[[], list[bytes]]
     modules: tuple[str, ...]
-    """The packages whose executed code guides the fuzzer."""
     most_bytes: int = 4096
     memory: int = 4 << 20
     """The limit of memory for one input, in addition to `memory_per_byte` for each of its bytes."""

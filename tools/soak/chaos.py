@@ -40,7 +40,6 @@ STEP_SECONDS: Final = 0.1
 SAY_SECONDS: Final = 5.0
 CATCH_UP_SECONDS: Final = 180.0
 COMPLETE_SECONDS: Final = 600.0
-"""How much longer a run may take until each kind of disturbance has happened."""
 CALM_SECONDS: Final = 10.0
 """The least time before and after the takeover at the end."""
 FOLLOWERS_SECONDS: Final = 5.0
@@ -66,7 +65,6 @@ class SoakOutcome:
     disturbances: Disturbances
     gateways: Gateways
     last: Used
-    """The resources of the last gateway after its clients had left."""
     written: Mapping[tuple[RecordPlace, int], Written]
     """For each record that is in the log more than once: its producer's id, epoch and sequence."""
     sessions: Mapping[int, tuple[int, int]]

@@ -20,7 +20,6 @@ from tools.soak.producers import CHURN_PARTITIONS, PARTITIONS, SoakTopics
 SUSPENDED_SECONDS: Final = (5.0, 60.0)
 DOWN_SECONDS: Final = (1.0, 8.0)
 BAD_SECONDS: Final = (5.0, 20.0)
-"""The shortest and the longest time for which the network is bad or an option is changed, in seconds."""
 CUT_SECONDS: Final = (3.0, 30.0)
 PAUSE_SECONDS: Final = (1.0, 4.0)
 MOVES: Final = 4
@@ -54,7 +53,6 @@ class Disturbances:
     done: Counter[str] = field(default_factory=Counter)
     problems: list[str] = field(default_factory=list)
     late: set[str] = field(default_factory=set)
-    """The consumers that still lacked records of the topic with disturbances, after a long quiet time."""
     now: dict[str, str] = field(default_factory=dict)
     _calm: threading.Lock = field(default_factory=threading.Lock)
     _ended: threading.Event = field(default_factory=threading.Event)

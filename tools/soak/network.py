@@ -29,7 +29,6 @@ class Wire(Protocol):
     """The network path between the gateway and one broker."""
 
     delay: float
-    """The delay in each direction, in seconds."""
     loss: float
     """The share of lost packets. It is 1.0 if the connection is cut."""
 

@@ -31,7 +31,6 @@ STEP_SECONDS: Final = 0.05
 MOST_IN_FLIGHT: Final = 400
 MOST_AT_ONCE: Final = 10
 FAILURES: Final = 20
-"""The number of consecutive failures after which a producer is replaced."""
 FLUSH_SECONDS: Final = 150.0
 DELIVERY_MS: Final = 120_000
 

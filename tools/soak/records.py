@@ -127,7 +127,6 @@ class ProducedRecords:
     without_offset: list[int] = field(default_factory=list)
     """Acknowledged without an offset, as a broker does with a record that it received twice."""
     given_up: int = 0
-    """The number of records for which the producer reported a failure. They may be in the log."""
     errors: Counter[str] = field(default_factory=Counter)
 
     def delivered(self, place: RecordPlace, offset: int | None, digest: int) -> None:
@@ -202,7 +201,6 @@ class ReceivedRecords:
         self.again = 0
         """The number of records that a member received again although the group had not rebalanced."""
         self.changed: list[tuple[RecordPlace, int]] = []
-        """Records that were received again with other contents than the first time."""
         self.invented: list[tuple[RecordPlace, int]] = []
         self._sent = sent
         self._last: dict[int, dict[RecordPlace, int]] = defaultdict(dict)

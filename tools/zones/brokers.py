@@ -21,7 +21,6 @@ FAULTS: Final = ("steady", "killed", "stopped", "lagging", "leader")
 """The faults. `steady`: none. `killed`, `stopped`: broker 2, with SIGKILL and SIGSTOP. `lagging`: broker 2
 lives, but copies nothing, and leaves the in-sync replicas. `leader`: broker 3 is killed."""
 LAG_MS: Final = 5_000
-"""`replica.lag.time.max.ms`: the time after which a replica is not in sync. Kafka's default is 30 s."""
 _REPLICATION: Final = "REPLICATION"
 _SETTINGS: Final[Mapping[str, object]] = {
     **NEAREST,

@@ -22,16 +22,13 @@ class Findings:
     missing_elsewhere: int = 0
     """Records at the end that did not come, of partitions led elsewhere: the client starved."""
     missing_here: int = 0
-    """The same for the partitions that the broker in the rack leads."""
     doubled: int = 0
     disordered: int = 0
     """Records that came after a later one, for the first time."""
     changed: int = 0
-    """Records with another value than the one that was written at their offset."""
     gap_elsewhere: float = 0.0
     """The longest time without a new record of a partition that is led in another rack, in seconds."""
     gap_here: float = 0.0
-    """The same for the partitions that the broker in the rack leads."""
 
     @property
     def missing(self) -> int:

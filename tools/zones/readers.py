@@ -57,7 +57,6 @@ class Reader:
     errors: Counter[str] = field(default_factory=Counter)
     ended: str = ""
     positions: dict[int, int] = field(default_factory=dict)
-    """The offset after the last record, by partition."""
 
     @property
     def in_group(self) -> bool:

@@ -29,9 +29,7 @@ FAULT_SECONDS: Final = 15.0
 STEP_SECONDS: Final = 0.2
 BEGIN_SECONDS: Final = 90.0
 SETTLE_SECONDS: Final = 4.0
-"""The time for clients to follow, before the steady part of a run begins."""
 AFTER_SECONDS: Final = 5.0
-"""How long the producer goes on after all replicas are in sync again."""
 CATCH_UP_SECONDS: Final = 30.0
 
 

@@ -30,7 +30,6 @@ class Fetched:
     record_bytes: int
     out_of_range: int
     led_away: int = 0
-    """The number of partitions for which the response names another replica."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

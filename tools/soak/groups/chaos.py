@@ -119,11 +119,6 @@ class GroupMembers:
         """How many bytes of each process's output have been read."""
         self._asks = Consumer({"bootstrap.servers": gateways.broker.address, "group.id": f"{name}-reader"})
 
-    def start(self) -> None:
-        """Start all members."""
-        for slot in self._slots:
-            self._start(slot)
-
     def close(self) -> None:
         """Kill all members."""
         for slot in self._slots:
@@ -337,7 +332,7 @@ class _GroupsRun:
             failing = pool.submit(self._faults.run, ended)
             try:
                 for each in self._members:
-                    each.start()
+                    each.settle()
                 working = [
                     pool.submit(each.disturb, share + (number < more), ended)
                     for number, each in enumerate(self._members)

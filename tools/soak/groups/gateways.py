@@ -35,7 +35,6 @@ LATER: Final = (*[KILL] * 8, *[CUT] * 3, RESTART)
 
 Span = tuple[int, int]
 Ends = Mapping[str, Mapping[int, int]]
-"""The end of each partition's log, by group."""
 
 
 class GroupGateways:
@@ -113,7 +112,6 @@ class GatewayFaults:
         """The time spans in which each gateway was not running, or was cut off, by its number from 0 on."""
         self.cuts: list[CutOff] = []
         self.had_all = threading.Event()
-        """Set when each kind of fault has happened."""
         self._cut_off: dict[int, tuple[int, float, Ends]] = {}
         """The gateways that are cut off: since when (ns), until when (s), and `CutOff.ends`."""
         self._long: set[int] = set()

@@ -11,7 +11,6 @@ EXAMPLES: Final = 5
 BEFORE_NS: Final = 10**9
 """The story of a record (`_story`) begins this many nanoseconds before the record was first processed."""
 REJOINED_SECONDS: Final = 10
-"""The time in seconds after a gateway's restart within which its members have joined again."""
 
 Span = tuple[int, int]
 
@@ -19,7 +18,6 @@ Down = Mapping[int, Sequence[Span]]
 """When each gateway, by its number, was not running or cut off from the broker."""
 
 Log = Mapping[tuple[int, int], str]
-"""The keys of the records of a topic, by partition and offset."""
 
 
 @dataclass(slots=True)

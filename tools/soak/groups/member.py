@@ -27,7 +27,7 @@ from typing import Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-POLL_SECONDS: Final = 0.05
+POLL_SECONDS, WORK_SECONDS, COMMIT_SECONDS = 0.05, 0.001, 0.3
 FENCED: Final = (KafkaError.ILLEGAL_GENERATION, KafkaError.UNKNOWN_MEMBER_ID, KafkaError.FENCED_INSTANCE_ID)
 
 
@@ -41,8 +41,6 @@ class SoakMember:
 
     def __init__(self, given: argparse.Namespace) -> None:
         self._topic: str = given.topic
-        self._work: float = given.work
-        self._commit_seconds: float = given.commit_seconds
         self._leaves = False
         self._done: dict[int, int] = {}
         """The next offset of each partition that has records to commit."""
@@ -69,14 +67,14 @@ class SoakMember:
         self._consumer.subscribe(
             [self._topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost
         )
-        commit_at = time.monotonic() + self._commit_seconds
+        commit_at = time.monotonic() + COMMIT_SECONDS
         while not self._leaves:
             message = self._consumer.poll(POLL_SECONDS)
             if message is not None:
                 self._process(message)
             if time.monotonic() >= commit_at:
                 self._commit()
-                commit_at = time.monotonic() + self._commit_seconds
+                commit_at = time.monotonic() + COMMIT_SECONDS
         self._commit()
         self._consumer.close()
         tell("left")
@@ -92,7 +90,7 @@ class SoakMember:
         partition, offset, key = message.partition(), message.offset(), message.key()
         if partition is None or offset is None or not isinstance(key, bytes):
             raise ValueError(f"a record without a place or a key: {message!r}")
-        time.sleep(self._work)
+        time.sleep(WORK_SECONDS)
         tell("record", partition, offset, key.decode())
         self._done[partition] = offset + 1
 
@@ -138,8 +136,6 @@ def main() -> None:
     parser.add_argument("--instance", default="", help="group.instance.id")
     parser.add_argument("--strategy", default="range", help="partition.assignment.strategy")
     parser.add_argument("--session-ms", type=int, default=6000)
-    parser.add_argument("--work", type=float, default=0.001, help="seconds for a record")
-    parser.add_argument("--commit-seconds", type=float, default=0.3)
     SoakMember(parser.parse_args()).run()
 
 

@@ -15,7 +15,6 @@ A library without its toolchain is left out, with a message.
 
 import argparse
 import json
-import os
 import random
 import subprocess
 import sys
@@ -33,7 +32,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from proxy.cooperative.positions import Positions, read_committed
 from tests.clients.programs import lacking, program_of
-from tests.clients.runner import ROOT, Program
+from tests.clients.runner import Program, Run
 from tools.kafka.admin import Admin
 from tools.soak.groups.gateways import GatewayFaults, GroupGateways
 from tools.soak.groups.seen import Down, Log, Moved, Record, SeenLife, SeenVerdict, judge
@@ -67,6 +66,36 @@ class Plan:
     gateways: int = 1
 
 
+class _MemberRun(Run):
+    """A member, whose records are noted when they are printed."""
+
+    def __init__(
+        self, life: SeenLife, seen: set[Record], program: Program, bootstrap: str, options: Sequence[str]
+    ) -> None:
+        self.life, self._seen = life, seen
+        super().__init__(program, bootstrap, isolation="read_committed", options=options)
+
+    def _hear(self) -> None:
+        for text in self._process.stdout or ():
+            at = time.time()
+            try:
+                line: dict[str, Any] = json.loads(text)
+            except ValueError:
+                continue  # cut by a kill
+            if line["kind"] == "record":
+                record = line["topic"], line["partition"], line["offset"]
+                self.life.did.append((at, record, bytes.fromhex(line["key"] or "")))
+                self._seen.add(record)
+            elif line["kind"] == "end":
+                with self._heard:
+                    self.lines.append(line)
+
+    def kill(self) -> None:
+        """Kill the member."""
+        self.life.killed_at = time.time()
+        self.__exit__(None, None, None)
+
+
 @dataclass(slots=True, eq=False)
 class _MixedSlot:
     """A place in the group for one member at a time."""
@@ -75,8 +104,7 @@ class _MixedSlot:
     client_id: str
     gateway: int
     number: int = 0
-    process: subprocess.Popen[str] | None = None
-    life: SeenLife | None = None
+    run: _MemberRun | None = None
 
 
 @dataclass(slots=True)
@@ -108,7 +136,6 @@ class MixedGroup:
             for at, program in enumerate(members)
         ]
         self.lives: list[SeenLife] = []
-        self._readers: list[threading.Thread] = []
         self._random = random.Random(plan.seed)  # noqa: S311 - not a secret
         self.done: Counter[str] = Counter()
         self.seen: set[Record] = set()
@@ -116,19 +143,18 @@ class MixedGroup:
     def settle(self) -> None:
         """Start all members that are not running."""
         for slot in self._slots:
-            if slot.process is None or slot.process.poll() is not None:
+            if slot.run is None or not slot.run.running:
                 self._start(slot)
 
     def disturb(self) -> None:
         """Kill a member, or let it leave, and start it again most times. One that does not run is started."""
         slot = self._random.choice(self._slots)
-        if slot.process is None or slot.life is None or slot.process.poll() is not None:
+        if slot.run is None or not slot.run.running:
             self._start(slot)
             return
         if self._random.random() < 0.6:
-            self._kill(slot.process)
-            slot.life.killed_at = time.time()
-            slot.process = None
+            slot.run.kill()
+            slot.run = None
             self.done["killed"] += 1
         else:
             self._end(slot)
@@ -140,76 +166,36 @@ class MixedGroup:
         """Let all members leave their group gracefully, and end."""
         for slot in self._slots:
             self._end(slot)
-        for reader in self._readers:
-            reader.join(10)
 
     def close(self) -> None:
         """Kill all members."""
         for slot in self._slots:
-            if slot.process is not None:
-                self._kill(slot.process)
-        for reader in self._readers:
-            reader.join(10)
-
-    @staticmethod
-    def _kill(process: subprocess.Popen[str]) -> None:
-        process.kill()
-        process.wait()
-        if process.stdin is not None:
-            process.stdin.close()
+            if slot.run is not None:
+                slot.run.kill()
 
     def _start(self, slot: _MixedSlot) -> None:
-        if slot.process is not None and slot.process.stdin is not None:
-            slot.process.stdin.close()  # it ended by itself
+        if slot.run is not None:
+            slot.run.__exit__(None, None, None)  # it ended by itself
         slot.number += 1
-        slot.life = SeenLife(f"{slot.program.name}#{slot.number}", gateway=slot.gateway)
-        self.lives.append(slot.life)
-        arguments = ["--bootstrap", self._gateways.address(slot.gateway), "--isolation", "read_committed"]
-        arguments += ["--subscribe", ",".join(self._topics), "--group", self._name]
-        arguments += ["--client-id", slot.client_id, "--session-ms", str(SESSION_MS)]
+        life = SeenLife(f"{slot.program.name}#{slot.number}", gateway=slot.gateway)
+        self.lives.append(life)
+        options = ["--subscribe", ",".join(self._topics), "--group", self._name]
+        options += ["--client-id", slot.client_id, "--session-ms", str(SESSION_MS)]
         if self._plan.direct:  # the only strategy that all libraries have
-            arguments += ["--strategy", "range"]
-        slot.process = subprocess.Popen(
-            [*slot.program.command, *arguments],
-            cwd=ROOT,
-            env={**os.environ, **slot.program.environment},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        reader = threading.Thread(target=self._read, args=(slot.process, slot.life), daemon=True)
-        reader.start()
-        self._readers.append(reader)
+            options += ["--strategy", "range"]
+        slot.run = _MemberRun(life, self.seen, slot.program, self._gateways.address(slot.gateway), options)
         self.done["started"] += 1
 
-    def _read(self, process: subprocess.Popen[str], life: SeenLife) -> None:
-        for text in process.stdout or ():
-            at = time.time()
-            try:
-                line: dict[str, Any] = json.loads(text)
-            except ValueError:
-                continue  # cut by a kill
-            if line["kind"] == "record":
-                record = line["topic"], line["partition"], line["offset"]
-                life.did.append((at, record, bytes.fromhex(line["key"] or "")))
-                self.seen.add(record)
-        if process.stdout is not None:
-            process.stdout.close()
-
     def _end(self, slot: _MixedSlot) -> None:
-        if slot.process is None or slot.life is None:
+        if slot.run is None:
             return
         try:
-            if slot.process.stdin is not None:
-                slot.process.stdin.write('{"do": "stop"}\n')
-                slot.process.stdin.close()
-            slot.process.wait(LEAVE_SECONDS)
-        except (subprocess.TimeoutExpired, BrokenPipeError):
-            self._kill(slot.process)
-            slot.life.killed_at = time.time()
+            slot.run.stop(seconds=LEAVE_SECONDS)
+            slot.run.__exit__(None, None, None)
+        except (AssertionError, OSError, subprocess.TimeoutExpired):
+            slot.run.kill()
             self.done["killed, as it did not leave"] += 1
-        slot.process = None
+        slot.run = None
 
 
 class _CommittedPositions:

@@ -38,9 +38,7 @@ class SeenVerdict:
     twice: list[str] = field(default_factory=list)
     """Records that came twice, although their member was not killed in between, and its gateway was up."""
     after_kills: int = 0
-    """Records that came twice because a member was killed, or its gateway was down."""
     unordered: list[str] = field(default_factory=list)
-    """Records that came for the first time after a later record of the same key."""
     invented: int = 0
 
     def lines(self) -> list[str]:
