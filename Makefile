@@ -54,7 +54,7 @@ test: programs lint  ## all that protects a user, with real brokers and Python c
 	$(PYTEST) -n 4 --hypothesis-profile test -m 'not (clients or nightly or soak)'
 
 test-all: programs lint  ## all but `make clients` and `make soak`: 45 minutes, before a change is called done
-	$(PYTEST) -n 4 --hypothesis-profile all -m 'not (clients or soak)'
+	$(PYTEST) -n 4 -m 'not (clients or soak)'
 	@$(MAKE) --no-print-directory pythons
 
 # pyenv has programs such as python3.13 on PATH that do not run. Some Pythons can't make an environment.
@@ -94,8 +94,6 @@ demo-zones: $(DEMO_ZONES)  ## three brokers in three racks, four clients: the by
 clients: $(STAMP)  ## tests with clients in Java, Go, JavaScript and C
 	$(BIN)/pytest -q -m clients
 
-# All examples: the tests' own default is a quarter, as in make test.
-soak: export PYTEST_ADDOPTS := --hypothesis-profile all
 soak: $(STAMP)  ## fuzzers, an hour of faults, and the tests that take long
 	$(BIN)/python -m pip install -q --disable-pip-version-check --only-binary atheris -e '.[fuzz]' || echo "no atheris for this machine: inputs are mutated seeds"
 	$(BIN)/python -m tools.fuzz $(FUZZ)

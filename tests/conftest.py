@@ -31,7 +31,7 @@ os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
 settings.register_profile("check", deadline=None, max_examples=10)
 settings.register_profile("test", deadline=None, max_examples=25)
 settings.register_profile("all", deadline=None, max_examples=100)
-settings.load_profile("test")
+settings.load_profile("all")
 
 _LONG: Final = (
     "tests/replay/measure/spark/",
