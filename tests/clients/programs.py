@@ -10,8 +10,6 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-import pytest
-
 from tests.clients.runner import CACHE, Program, Sessions, python_programs
 from tools.kafka import LATEST
 from tools.kafka.jars import classpath
@@ -27,6 +25,8 @@ def tool(name: str) -> str:
     """Return the path of a toolchain's program. If it is missing, skip the test."""
     found = shutil.which(name)
     if found is None:
+        import pytest  # noqa: PLC0415 - `make demo-zones` imports this module, and installs no pytest
+
         pytest.skip(f"no {name} on this machine: this client was not run")
     return found
 
