@@ -23,7 +23,7 @@ from replay.measure.rows import RowFilter
 from replay.report import anonymize, html, terminal
 from replay.report.model import Report
 from tests.cooperative.batch import Record, batch, crc
-from tests.examples import examples
+from tests.examples import examples, few
 from tests.replay.capture.crafting import cut as cut_frames
 from tests.replay.capture.crafting import pcap
 from tests.replay.measure.consumers import (
@@ -309,10 +309,7 @@ def without(report: Report) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     "capture",
-    [
-        path if path.stem.endswith("-rebalance") else pytest.param(path, marks=pytest.mark.nightly)
-        for path in sorted(CAPTURES.glob("*.pcap"))
-    ],
+    few(sorted(CAPTURES.glob("*.pcap")), *CAPTURES.glob("*-rebalance.pcap")),
     ids=lambda path: path.stem,
 )
 def test_nothing_else_of_a_report_changes(capture: Path) -> None:

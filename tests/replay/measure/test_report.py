@@ -14,6 +14,7 @@ from replay.measure.digest import Digest
 from replay.measure.report import About
 from replay.measure.rows import RowFilter
 from replay.report.model import Filters
+from tests.examples import few
 from tests.replay.report.sample import assert_adds_up
 from tests.replay.tables import CAPTURES, NO_FILTERS, measured, rows_of, single, table
 from tests.replay.tables import report_of as report
@@ -132,12 +133,11 @@ def test_both_policies_stand_side_by_side() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    [
+    few(
+        ("librdkafka-100p", "aiokafka-rebalance", "librdkafka-gateway", "many-clients-any"),
         "librdkafka-100p",
         "aiokafka-rebalance",
-        pytest.param("librdkafka-gateway", marks=pytest.mark.nightly),
-        pytest.param("many-clients-any", marks=pytest.mark.nightly),
-    ],
+    ),
 )
 def test_the_other_policy_is_what_its_own_report_says(name: str) -> None:
     capture = CAPTURES / f"{name}.pcap"

@@ -19,14 +19,11 @@ from replay.capture.kafka.exchanges import Event
 from replay.capture.packets.tcp import SYN
 from replay.capture.tls.keylog import CLIENT, SERVER, Secrets
 from replay.capture.tls.reasons import NO_HANDSHAKE, NO_SECRETS, TLS, UNSUPPORTED
+from tests.examples import few
 from tests.replay.capture.encrypting import TLS_1_2, Ends, Pipe, begun, encrypted, ends, from_higher_port
 from tests.replay.capture.packets_of import Row, packets, read, resized
 
-CAPTURES = (
-    "librdkafka-100p",
-    pytest.param("java-100p", marks=pytest.mark.nightly),
-    pytest.param("many-clients-any", marks=pytest.mark.nightly),
-)
+CAPTURES = few(("librdkafka-100p", "java-100p", "many-clients-any"), "librdkafka-100p")
 
 
 @pytest.fixture(scope="module")
