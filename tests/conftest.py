@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+import structlog
 from hypothesis import settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
@@ -114,6 +115,22 @@ def _java_of_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JAVA_HOME", str(java_home(tmp_path_factory.mktemp("java-home"))))
         yield
+
+
+@pytest.fixture
+def log_defaults() -> Iterator[None]:
+    """Reset structlog after the test, because the log that `main` set up writes to a stream of this test."""
+    yield
+    structlog.reset_defaults()
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hide all other processes of the machine from the gateway.
+
+    In transparent mode the gateway would warn about them.
+    """
+    monkeypatch.setattr("proxy.server.bypass.MAX_SCANNED", 0)
 
 
 @pytest.fixture

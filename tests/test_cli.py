@@ -7,19 +7,17 @@ import socket
 import struct
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-import structlog
 
 from proxy import server
 from proxy.cli import main
 from proxy.config import GROUPS, OPTIONS
 from proxy.protocol.api import ApiKey
-from proxy.server import bypass
 from tests.shell import (
     WAIT_SECONDS,
     client,
@@ -33,21 +31,7 @@ from tools.kafka.ports import free_ports
 
 LIST_GROUPS = ApiKey.LIST_GROUPS
 
-
-@pytest.fixture(autouse=True)
-def _log_defaults() -> Iterator[None]:
-    """Reset structlog after the test, because the log that `main` set up writes to a stream of this test."""
-    yield
-    structlog.reset_defaults()
-
-
-@pytest.fixture(autouse=True)
-def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hide all other processes of the machine from the gateway.
-
-    In transparent mode the gateway would warn about them.
-    """
-    monkeypatch.setattr(bypass, "MAX_SCANNED", 0)
+pytestmark = pytest.mark.usefixtures("log_defaults", "alone")
 
 
 def _fails(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[object, str]:

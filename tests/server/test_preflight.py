@@ -2,19 +2,18 @@
 
 import asyncio
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
-import structlog
 
 from proxy.cli import main
 from proxy.protocol.api import ApiKey
 from proxy.protocol.messages import body
 from proxy.protocol.schemas import DESCRIBE_CONFIGS
-from proxy.server import bypass, preflight, registry
+from proxy.server import preflight, registry
 from tests.names import Names
 from tests.shell import (
     expire_once_connected,
@@ -24,21 +23,7 @@ from tests.shell import (
 )
 from tools.kafka.ports import free_ports
 
-
-@pytest.fixture(autouse=True)
-def _log_defaults() -> Iterator[None]:
-    """Reset structlog after the test, because the log that `main` set up writes to a stream of this test."""
-    yield
-    structlog.reset_defaults()
-
-
-@pytest.fixture(autouse=True)
-def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hide all other processes of the machine from the gateway.
-
-    In transparent mode the gateway would warn about them.
-    """
-    monkeypatch.setattr(bypass, "MAX_SCANNED", 0)
+pytestmark = pytest.mark.usefixtures("log_defaults", "alone")
 
 
 WELL = "All is well: a gateway with these options can serve clients."

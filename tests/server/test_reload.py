@@ -6,14 +6,13 @@ import asyncio
 import json
 import os
 import re
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-import structlog
 from structlog.testing import capture_logs
 
 from proxy.options import ConfigError, OptionsFile
@@ -26,12 +25,7 @@ from tests.shell import client, gateway, request, run, stub_cluster, until
 
 LIST_GROUPS = 16
 
-
-@pytest.fixture(autouse=True)
-def _log_defaults() -> Iterator[None]:
-    """After a test, restore the logging that a reload has changed."""
-    yield
-    structlog.reset_defaults()
+pytestmark = pytest.mark.usefixtures("log_defaults")
 
 
 @pytest.fixture
