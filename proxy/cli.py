@@ -18,7 +18,7 @@ from proxy.addresses import MAX_INT32, whole_number
 from proxy.completion import SHELLS, script
 from proxy.config import GROUPS, OPTIONS, TOP_OPTIONS, read
 from proxy.exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, complain, complain_of_variables
-from proxy.options import ConfigError, Option, OptionsFile
+from proxy.options import ConfigError, Option, OptionsFile, gone
 from proxy.printable import brief
 from proxy.units import did_you_mean, usage
 from proxy.version import VERSION
@@ -258,6 +258,8 @@ def _misspelt(command: str, unknown: list[str]) -> str:
     if command == "proxy":
         flags += ["--check", "--gateways", "--show-config"]
     flag = unknown[0].partition("=")[0]
+    if command == "proxy" and (removed := gone(flag.removeprefix("--").replace("-", "_"), flag)):
+        return usage("fetchgate proxy", removed)
     named = _OTHER_NAMES.get(flag) if command == "proxy" else None
     meant = f"; did you mean {named}?" if named else did_you_mean(flag, flags)
     return usage(f"fetchgate {command}", f"unrecognized arguments: {' '.join(unknown)}{meant}")

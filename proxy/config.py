@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from proxy.addresses import MAX_INT32, MAX_NODE_ID, Address, BrokerPorts, whole_number
 from proxy.error_text import reason_of
-from proxy.options import ConfigError, Given, Option, find, misspelt, option, parse
+from proxy.options import ConfigError, Given, Option, find, misspelt, option, parse, refuse_gone
 from proxy.units import milliseconds, seconds, size, switch, word
 
 if TYPE_CHECKING:
@@ -800,6 +800,7 @@ def load(flags: Mapping[str, str | None], environ: Mapping[str, str], file: str 
     Raises:
         ConfigError: an option or the file can't be used.
     """
+    refuse_gone(environ)
     options = OPTIONS
     (mode,) = (option for option in OPTIONS if option.name == "transparent")
     if read([mode], flags, environ, file)[mode.name] != "off":

@@ -24,6 +24,9 @@ _MOST_DOTS: Final = 500
 _Value = TypeVar("_Value")
 _ALMOST = 0.9
 """The similarity at which a variable's name counts as a misspelt option (ratio of `difflib`, 0 to 1)."""
+GONE: Final[dict[str, str]] = {}
+"""What to use in place of each option that was removed, by its name. If an option has lost only one of its
+values, the key is the name and that value: ``log_format xml``."""
 
 
 class ConfigError(ValueError):
@@ -172,6 +175,27 @@ def find(
     return {option.name: _find(option, flags, environ, written, file) for option in options}
 
 
+def gone(key: str, called: str) -> str:
+    """Return the error for an option, or a value, that was removed. Empty if it is not in `GONE`.
+
+    Args:
+        key: its key in `GONE`.
+        called: what the operator wrote.
+    """
+    return f"{called} was removed: {GONE[key]}" if key in GONE else ""
+
+
+def refuse_gone(environ: Mapping[str, str]) -> None:
+    """Check that the environment sets no option that was removed.
+
+    Raises:
+        ConfigError: it sets one.
+    """
+    for name in GONE:
+        if (variable := _PREFIX + name.upper()) in environ:
+            raise ConfigError(gone(name, variable))
+
+
 def parse(options: Sequence[Option], given: Mapping[str, Given]) -> dict[str, Any]:
     """Parse the given texts of options, and return the values of all options.
 
@@ -188,7 +212,8 @@ def parse(options: Sequence[Option], given: Mapping[str, Given]) -> dict[str, An
         except UnicodeEncodeError:  # a flag or a variable with other bytes than UTF-8
             raise ConfigError(f"{found.called}: {brief(printable(found.text))} is not UTF-8") from None
         except ValueError as error:
-            raise ConfigError(f"{found.called}: {brief(str(error))}") from None
+            removed = gone(f"{option.name} {found.text.lower()}", f"{found.called} {found.text}")
+            raise ConfigError(removed or f"{found.called}: {brief(str(error))}") from None
     return values
 
 
@@ -292,6 +317,8 @@ def _toml_text(file: str, key: str, value: object, known: Sequence[Option]) -> s
     if key not in names and isinstance(value, dict):
         key = brief(printable(key))
         raise ConfigError(f"[{key}] in {file}: tables are not allowed; write options without [{key}]")
+    if key in GONE:
+        raise ConfigError(gone(key, f"{key} in {file}"))
     if key not in names:
         close = _closest(key.replace("-", "_"), names)
         meant = f"; did you mean {close}?" if close else ""

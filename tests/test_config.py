@@ -7,7 +7,7 @@ import pytest
 
 from proxy.addresses import Address, BrokerPorts
 from proxy.config import OPTIONS, TOP_OPTIONS, Config, changes, load, misspelt_variables, with_live
-from proxy.options import ConfigError, OptionsFile
+from proxy.options import GONE, ConfigError, OptionsFile
 
 NEEDED = {"bootstrap": "kafka:9092"}
 
@@ -442,6 +442,18 @@ def test_a_file_that_cant_be_used_says_where(tmp_path: Path, text: str, message:
     file.write_text(text)
 
     assert _error(NEEDED, {}, str(file)) == message.format(file=file)
+
+
+def test_an_option_that_was_removed_is_an_error_that_names_what_to_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(GONE, "speed", "use --max-sessions")
+    monkeypatch.setitem(GONE, "log_format xml", "use json")
+    (file := tmp_path / "gate.toml").write_text('speed = "high"\n')
+
+    assert _error(NEEDED, {}, str(file)) == f"speed in {file} was removed: use --max-sessions"
+    assert _error(NEEDED, {"FETCHGATE_SPEED": ""}) == "FETCHGATE_SPEED was removed: use --max-sessions"
+    assert _error(NEEDED | {"log_format": "XML"}) == "--log-format XML was removed: use json"
 
 
 def test_a_file_that_cant_be_read_says_why(tmp_path: Path) -> None:
