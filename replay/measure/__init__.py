@@ -3,7 +3,6 @@
 - ``steps``: the steps from segments to rows of the table. ``here`` runs them in this process, ``spark`` on
   Spark.
 - ``table``: the table of exchanges, column by column. ``typed`` makes columns from dataclasses.
-  ``old_tables`` reads the tables of earlier releases.
 - ``rows``: turns the exchanges of a connection into its rows of the table, through ``replay.simulate``.
 - ``digest``, ``limits``, ``floors``: the summary of a connection: bytes by topic and over time, sessions,
   limits, and what floors of fetches would save.

@@ -8,13 +8,12 @@
 | dataclass, NamedTuple, TypedDict, tuple | struct |
 
 Columns are written and read field by field, because a Python object for each field of each row would be slow.
-Fields whose names begin with `_` are left out. If a table of an earlier release lacks a field, the field is
-null, and is read as its default.
+Fields whose names begin with `_` are left out.
 """
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from functools import cache
 from itertools import chain, pairwise
 from operator import attrgetter, itemgetter
@@ -79,9 +78,8 @@ def codec(kind: Hashable) -> Codec:
     if hasattr(kind, "_fields"):
         return _StructCodec(hints, map(itemgetter, range(len(hints))), kind)
     if is_dataclass(kind):
-        shown = {one.name: one for one in fields(kind) if one.init and not one.name.startswith("_")}
-        defaults = {name: one.default for name, one in shown.items() if one.default is not MISSING}
-        return _StructCodec({name: hints[name] for name in shown}, map(attrgetter, shown), kind, defaults)
+        shown = [one.name for one in fields(kind) if one.init and not one.name.startswith("_")]
+        return _StructCodec({name: hints[name] for name in shown}, map(attrgetter, shown), kind)
     raise TypeError(f"{kind} has no Arrow type")
 
 
@@ -216,12 +214,10 @@ class _StructCodec:
         hints: Mapping[str, Any],
         getters: Iterable[Callable[[Any], Any]],
         build: Callable[..., Any],
-        defaults: Mapping[str, Any] | None = None,
     ) -> None:
         self._codecs = {name: codec(hint) for name, hint in hints.items()}
         self._getters = list(getters)
         self._build = build
-        self._defaults = defaults or {}
         self._fields = [pa.field(name, one.type) for name, one in self._codecs.items()]
         self.type = pa.struct(self._fields)
 
@@ -233,15 +229,9 @@ class _StructCodec:
         return pa.StructArray.from_arrays(columns, fields=self._fields)
 
     def read(self, array: pa.Array) -> list[Any]:
-        columns = [self._column(name, one, array.field(name)) for name, one in self._codecs.items()]
+        columns = [one.read(array.field(name)) for name, one in self._codecs.items()]
         names = tuple(self._codecs)
         return [self._build(**dict(zip(names, row, strict=True))) for row in zip(*columns, strict=True)]
-
-    def _column(self, name: str, one: Codec, array: pa.Array) -> list[Any]:
-        default = self._defaults.get(name)
-        if default is None or not array.null_count:
-            return one.read(array)
-        return [default if value is None else value for value in _Optional(one).read(array)]
 
 
 def _offsets(values: Sequence[Any]) -> pa.Array:

@@ -79,14 +79,6 @@ class FileCounts:
     problems: list[str] = field(default_factory=list)
     """One line for each part of the file that could not be read. The name of the file is not in the line."""
 
-    def __post_init__(self) -> None:
-        """If the captured intervals are unknown, take the whole time as captured.
-
-        Tables of earlier releases do not have these intervals.
-        """
-        if self.first_time and not self.stretches:
-            self.stretches = [[self.first_time, max(self.first_time, self.last_time)]]
-
     def add(self, other: Self) -> None:
         """Add the counts of another part of the same file."""
         for name in _SUMS:

@@ -296,8 +296,7 @@ def _directory(text: str, names: Iterable[str]) -> list[str]:
 
 def is_table(text: str) -> bool:
     """Return whether an input is a local directory that `measure --parquet` wrote."""
-    patterns = ("day=*/broker=*/*.parquet", "*.parquet")  # the latter: of earlier releases
-    return _is_directory(text) and any(any(Path(text).glob(pattern)) for pattern in patterns)
+    return _is_directory(text) and any(Path(text).glob("day=*/broker=*/*.parquet"))
 
 
 def _natural(name: str) -> list[tuple[int, str]]:

@@ -111,7 +111,7 @@ def _measure(spark: SparkSession, work: Work) -> Collected:
         partitions = partitions_for(work.size, cores)
         sources, uses = work.sources, None
         if target is not None and work.parquet:
-            known = earlier(target, work.parquet)
+            known = earlier(target)
             known.check(work.parquet, sources)
             runs, uses = known.runs, uses_of_ports(target)
             sources = tuple(replace(one, number=one.number + known.files) for one in sources)

@@ -18,10 +18,10 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from replay.capture.files.sources import InputError, Source
 from replay.capture.files.streams import first_line, is_remote
-from replay.measure.old_tables import DETAIL, OLD, typed
 from replay.measure.table import ADDED_COLUMNS, COLUMNS, EXCHANGES_RAW, STORED, STORED_COLUMNS, UNSTORED
 from replay.protocol.names import NAMES
 
@@ -91,36 +91,40 @@ def read_stored(spark: SparkSession, path: str) -> DataFrame | None:
     """Read a table. Return None if there is none.
 
     Raises:
-        InputError: the Parquet files are not a table that --parquet wrote.
+        InputError: the Parquet files lack a column, or a field of a column.
     """
+    schema = from_arrow_schema(STORED)
     try:
-        columns = set(spark.read.options(**_NO_PATTERN).parquet(path).columns)
+        names = set(_names(spark.read.options(**_NO_PATTERN).parquet(path).schema))
     except AnalysisException as error:
         if error.getCondition() in _NOTHING:
             return None
         raise
-    old = DETAIL in columns
-    schema = OLD if old else STORED
-    if set(schema.names) - columns:
-        raise InputError(f"{path}: not a table that --parquet wrote")
+    missing = next((name for name in _names(schema) if name not in names), None)
+    if missing is not None:
+        raise InputError(
+            f"{path}: these Parquet files have no column {missing}, as tables of --parquet have; measure the "
+            "captures again, with --parquet and a new directory"
+        )
     # With the schema named, Spark does not guess the types of day and broker from the names of folders.
-    table = spark.read.schema(from_arrow_schema(schema)).options(**_NO_PATTERN).parquet(path)
-    if old:
-        return table.mapInArrow(typed, from_arrow_schema(EXCHANGES_RAW))
+    table = spark.read.schema(schema).options(**_NO_PATTERN).parquet(path)
     return table.select(*_read_columns(), *ADDED_COLUMNS)
 
 
-def earlier(table: DataFrame, path: str) -> Earlier:
-    """Return the contents of an existing table.
+def _names(kind: DataType, prefix: str = "") -> Iterator[str]:
+    """Yield the names of all columns, and of the fields in them: `summary`, `summary.end` and so on."""
+    if isinstance(kind, ArrayType):
+        yield from _names(kind.elementType, prefix)
+    elif isinstance(kind, MapType):
+        yield from _names(kind.valueType, prefix)
+    elif isinstance(kind, StructType):
+        for one in kind.fields:
+            yield prefix + one.name
+            yield from _names(one.dataType, f"{prefix}{one.name}.")
 
-    Raises:
-        InputError: no rows can be added to this table.
-    """
-    if ADDED_COLUMNS.keys() - set(table.columns):
-        raise InputError(
-            f"--parquet {path}: an earlier release wrote this table, with other columns, and nothing can be "
-            f"added to it; write a new one with `measure {path} --parquet NEW`"
-        )
+
+def earlier(table: DataFrame) -> Earlier:
+    """Return the contents of an existing table."""
     runs = files = 0
     captures = {}
     columns = ("run", "file_counts.number", "file_counts.fingerprint", "file_counts.file")

@@ -74,11 +74,11 @@ def ended(**more: Any) -> Group:
 
 def test_parts_of_a_file_are_one_file_and_its_problems_are_named() -> None:
     parts = [
-        FileCounts(
-            file="f", number=1, packets=2, file_bytes=10, first_time=5_000_000_000, last_time=6_500_000_000
-        ),
-        FileCounts(file="f", number=1, packets=3, file_bytes=20, first_time=4_000_000_000, problems=["torn"]),
+        FileCounts(file="f", number=1, packets=2, file_bytes=10),
+        FileCounts(file="f", number=1, packets=3, file_bytes=20, problems=["torn"]),
     ]
+    parts[0].add_times(5_000_000_000, 6_500_000_000)
+    parts[1].add_times(4_000_000_000, 4_000_000_000)
     made = report([group(row="file", details=parts)], ABOUT)
 
     assert (made["input"]["files"], made["input"]["packets"], made["input"]["bytes"]) == (1, 5, 30)
@@ -226,7 +226,8 @@ def test_a_client_has_the_time_of_its_own_connections() -> None:
 
 
 def test_money_and_headers_are_modelled_from_what_was_counted() -> None:
-    file = FileCounts(file="f", first_time=1_000_000_000, last_time=11_000_000_000)
+    file = FileCounts(file="f")
+    file.add_times(1_000_000_000, 11_000_000_000)
     taken = fetches(
         eligible=True,
         count=10,

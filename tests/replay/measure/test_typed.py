@@ -100,12 +100,6 @@ def test_a_field_of_a_struct_is_read_alone() -> None:
     assert codec(int | None).read(struct_field(array, "stop")) == [3, None, None]
 
 
-def test_a_field_that_an_earlier_release_did_not_have_is_its_default() -> None:
-    array = pa.array([{"key": b"k", "points": None}], pa.struct(list(codec(Part).type)))
-
-    assert codec(Part).read(array) == [Part(key=b"k")]
-
-
 @pytest.mark.parametrize("kind", [object, int | str, Any])
 def test_other_types_are_refused(kind: Any) -> None:
     with pytest.raises(TypeError):

@@ -22,8 +22,6 @@ pytestmark = pytest.mark.integration
 
 FIRST, SECOND = CAPTURES / "librdkafka-rebalance.pcap", CAPTURES / "aiokafka-gateway.pcap"
 """Two captures from two different days. `FIRST` is the earlier one."""
-OLD_TABLE = Path(__file__).parents[1] / "old_table"
-"""The table of `SECOND` as fetchgate 0.2.0 wrote it, without folders by day and broker."""
 
 
 @pytest.fixture(scope="module")
@@ -157,14 +155,27 @@ def test_two_runs_at_a_time_do_not_add_to_a_table(spark: SparkSession, table: Pa
 
 
 @pytest.mark.nightly
-def test_a_table_of_an_earlier_release_is_read_and_copied_but_not_added_to(
-    spark: SparkSession, tmp_path: Path
+@pytest.mark.parametrize("column", ["errors", "summary.end.reason"])
+def test_a_table_that_lacks_a_column_is_refused(
+    spark: SparkSession, written: Path, tmp_path: Path, column: str
 ) -> None:
-    old, new = str(OLD_TABLE), str(tmp_path / "new")
+    name, _, field = column.partition(".")
+    stored, older = spark.read.parquet(str(written)), str(tmp_path / "older")
+    lacks = stored.withColumn(name, f.col(name).dropFields(field)) if field else stored.drop(name)
+    lacks.write.partitionBy("day", "broker").parquet(older)
 
-    with pytest.raises(InputError, match=f"an earlier release wrote this table, .* `measure {old} --parquet"):
-        measured(spark, work(FIRST, parquet=old))
-    assert plain(measured(spark, work(table=old, parquet=new))) == plain(at_once("gateway", SECOND))
+    for given in (work(table=older), work(FIRST, parquet=older)):
+        with pytest.raises(
+            InputError, match=f"{older}: .* no column {column}, .*; measure the captures again"
+        ):
+            measured(spark, given)
+
+
+@pytest.mark.nightly
+def test_a_table_is_measured_into_a_new_one(spark: SparkSession, written: Path, tmp_path: Path) -> None:
+    old, new = str(written), str(tmp_path / "new")
+
+    assert plain(measured(spark, work(table=old, parquet=new))) == plain(at_once("gateway", FIRST))
     with pytest.raises(
         InputError, match="it is a table already; only captures can be added to it, not another table"
     ):
@@ -222,11 +233,3 @@ def test_the_name_of_a_table_is_no_pattern(spark: SparkSession, tmp_path: Path) 
 
     assert [*map(plain, reports)] == [plain(at_once("gateway", capture)) for capture in (FIRST, SECOND)]
     assert plain(measured(spark, work(table=str(table)))) == plain(at_once("gateway", FIRST, SECOND))
-
-
-@pytest.mark.nightly
-def test_files_of_others_are_no_table(spark: SparkSession, tmp_path: Path) -> None:
-    spark.range(3).write.parquet(str(tmp_path / "other"))
-
-    with pytest.raises(InputError, match="other: not a table that --parquet wrote"):
-        measured(spark, work(table=str(tmp_path / "other")))
