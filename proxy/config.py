@@ -484,15 +484,14 @@ class Config:
         "any session can evict it after this time without a fetch; a number without a unit is in "
         "milliseconds; in brokers it is always 120000",
     )
-    follow_leader: str = option(
-        metavar="off|fetch|idempotent",
-        parse=_one_of("off", "fetch", "idempotent"),
-        parse_transparent=_left_out("off", "the gateway can only distinguish brokers in explicit mode"),
+    follow_leader: bool = option(
+        metavar="on|off",
+        parse=switch,
+        parse_transparent=_left_out(False, "the gateway can only distinguish brokers in explicit mode"),
         default="off",
-        help="fetch: after a leader has moved, the gateway retries the fetch at the new leader, on the "
-        "client's own connection there; for clients whose responses do not name the new leader (Fetch below "
-        "v16, KIP-951); idempotent: it also retries requests of idempotent producers without a transaction; "
-        "off: the client gets the error and finds the new leader itself; not with --transparent",
+        help="on: after a leader has moved, the gateway retries the fetch at the new leader, on the client's "
+        "own connection there; for clients whose responses do not name the new leader (Fetch below v16, "
+        "KIP-951); off: the client gets the error and finds the new leader itself; not with --transparent",
     )
     cooperative: frozenset[str] = option(
         metavar="GROUP[,GROUP]",

@@ -24,7 +24,10 @@ _MOST_DOTS: Final = 500
 _Value = TypeVar("_Value")
 _ALMOST = 0.9
 """The similarity at which a variable's name counts as a misspelt option (ratio of `difflib`, 0 to 1)."""
-GONE: Final[dict[str, str]] = {}
+GONE: Final[dict[str, str]] = {
+    "follow_leader fetch": "use on",
+    "follow_leader idempotent": "use on, which retries fetches; a producer finds the new leader itself",
+}
 """What to use in place of each option that was removed, by its name. If an option has lost only one of its
 values, the key is the name and that value: ``log_format xml``."""
 

@@ -54,7 +54,7 @@ def test_the_defaults_are_those_of_the_design() -> None:
         client_sessions="auto",
         max_incremental_fetch_session_cache_slots=1000,
         min_incremental_fetch_session_eviction_ms=120_000,
-        follow_leader="off",
+        follow_leader=False,
         cooperative=frozenset(),
         cooperative_lanes={},
         cooperative_slots="",
@@ -344,7 +344,7 @@ SWITCHED_OFF = {
     "sessions": False,
     "keep_order": False,
     "client_sessions": "off",
-    "follow_leader": "off",
+    "follow_leader": False,
     "capture_records": False,
 }
 
@@ -454,6 +454,19 @@ def test_an_option_that_was_removed_is_an_error_that_names_what_to_use(
     assert _error(NEEDED, {}, str(file)) == f"speed in {file} was removed: use --max-sessions"
     assert _error(NEEDED, {"FETCHGATE_SPEED": ""}) == "FETCHGATE_SPEED was removed: use --max-sessions"
     assert _error(NEEDED | {"log_format": "XML"}) == "--log-format XML was removed: use json"
+
+
+def test_former_values_of_follow_leader_name_the_one_to_use(tmp_path: Path) -> None:
+    (file := tmp_path / "gate.toml").write_text('follow_leader = "fetch"\n')
+
+    assert _error(NEEDED, {}, str(file)) == f"follow_leader in {file} fetch was removed: use on"
+    assert _error(NEEDED, {"FETCHGATE_FOLLOW_LEADER": "fetch"}) == (
+        "FETCHGATE_FOLLOW_LEADER fetch was removed: use on"
+    )
+    assert _error(NEEDED | {"follow_leader": "idempotent"}) == (
+        "--follow-leader idempotent was removed: use on, which retries fetches; "
+        "a producer finds the new leader itself"
+    )
 
 
 def test_a_file_that_cant_be_read_says_why(tmp_path: Path) -> None:

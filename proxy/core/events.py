@@ -78,8 +78,6 @@ class NotFollowed(StrEnum):
     """The client's fetch does not list the partition, because the client has a session with the broker."""
     NO_ROOM = "no room"
     """With the new leader's records, the response would be larger than the fetch's max_bytes."""
-    NOT_NEXT = "not next in sequence"
-    """Produce only: an earlier batch was not acknowledged, or a later batch was sent to another broker."""
     TOO_LARGE = "response too large"
     """The response was too large to be buffered."""
     VERSION = "version"

@@ -1,8 +1,8 @@
 """Retries requests at the new leader, for clients without KIP-951: ``--follow-leader``. Sans-IO.
 
-A fetch response with error 6 or 74, or a produce response with error 6 or 45, is held back. The gateway asks
-the broker for the new leader, if it does not know it. Then it sends the failed part to the new leader, once,
-on the same client's connection to that leader (`proxy.core.siblings`).
+A fetch response with error 6 or 74 is held back. The gateway asks the broker for the new leader, if it does
+not know it. Then it sends the failed part to the new leader, once, on the same client's connection to that
+leader (`proxy.core.siblings`).
 The new leader's answer replaces the errors. If anything goes wrong, the client gets the errors unchanged. The
 time for which a response is held back is limited.
 
@@ -12,7 +12,6 @@ client's epoch, and they reach the client's offset. Two logs with the same recor
 that record.
 """
 
-from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -24,9 +23,8 @@ from proxy.core.events import FetchKind, NotFollowed
 from proxy.core.histograms import NOT_COUNTED
 from proxy.core.in_flight import Around, FetchHandler, Handler, InFlight
 from proxy.core.own import OwnResponse, TakeReply, own
-from proxy.core.repeat import CORRELATION_ID, MAX_BYTES, MAX_SECONDS, Failed, Repeat, spliced
+from proxy.core.repeat import CORRELATION_ID, MAX_BYTES, Failed, Repeat, spliced
 from proxy.core.repeat_fetch import FetchRepeat, against
-from proxy.core.repeat_produce import MOVED, ProduceRepeat
 from proxy.core.requests import readable
 from proxy.core.siblings import Authentication, ClientIdentity, Sibling, Siblings
 from proxy.core.stage import Stage
@@ -41,16 +39,7 @@ from proxy.protocol.leader_requests import (
     read_metadata,
 )
 from proxy.protocol.primitives import Buffer, ProtocolError
-from proxy.protocol.produce import (
-    FIRST_FOLLOWED,
-    LAST_FOLLOWED,
-    READ_WITHIN,
-    Produced,
-    ProducedEntry,
-    read_idempotent,
-    read_response,
-    wants_response,
-)
+from proxy.protocol.produce import READ_WITHIN
 
 AGAIN_SECONDS: Final = 0.025
 """If a broker does not know the new leader yet, it is asked again after this time, in seconds. The time
@@ -58,17 +47,10 @@ doubles with each attempt."""
 QUIET_SECONDS: Final = 1.0
 """If a client has sent nothing on a connection for this time, in seconds, the connection counts as idle."""
 _MAX_KNOWN: Final = 1 << 15
-_BATCH_BYTES: Final = 600
-"""The memory for a batch in bytes, in addition to the bytes of its entry."""
 _FETCH: Final = int(ApiKey.FETCH)
 _REQUEST_SECONDS: Final = 1e-3
 """A safe estimate of the time, in seconds, that a broker needs for a request that does not wait."""
-_ASKED_OF_SIBLINGS: Final = (
-    ApiKey.FETCH,
-    ApiKey.PRODUCE,
-    ApiKey.LIST_OFFSETS,
-    ApiKey.OFFSET_FOR_LEADER_EPOCH,
-)
+_ASKED_OF_SIBLINGS: Final = (ApiKey.FETCH, ApiKey.LIST_OFFSETS, ApiKey.OFFSET_FOR_LEADER_EPOCH)
 _PARKED: Final = (ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP)
 """Requests that a broker answers when other members have joined, which may take minutes."""
 
@@ -163,57 +145,8 @@ class FollowFetch(Around):
         return not self._pieces and self._fetching.direct and self._inner.passes(size)
 
 
-class FollowProduce(Handler):
-    """Buffers the response to an idempotent produce, and holds it back if leaders have moved.
-
-    Args:
-        retry: the `LeaderRetry` of the connection.
-        produced: the parsed request.
-    """
-
-    __slots__ = ("_chunks", "_retry", "buffered", "forwards", "held", "produced")
-
-    def __init__(self, retry: "LeaderRetry", produced: Produced) -> None:
-        self._retry = retry
-        self.produced = produced
-        self._chunks: list[bytes] = []
-        self.buffered = 0
-        self.forwards = False
-        self.held = False
-        """Whether the response is complete but held back, until the new leader has answered or its time is
-        over."""
-
-    def feed(self, chunk: bytes, *, last: bool) -> list[Buffer]:
-        """Return the client's bytes that are ready now."""
-        if not self.forwards and self._retry.is_large:
-            self.forwards = True
-            self._retry.leave(self.produced)
-        if self.forwards:
-            return [chunk]
-        self._chunks.append(chunk)
-        self.buffered += len(chunk)
-        if not last:
-            return []
-        frame = b"".join(self._chunks)
-        self._chunks, self.buffered = [], 0
-        return self._retry.receive_produced(self, frame)
-
-    def end(self, _request: InFlight) -> bool:
-        """Return whether the client's response is complete, and not held back."""
-        return not self.held
-
-    def passes(self, _size: int) -> bool:
-        """Return whether the response is too large to buffer. If so, its bytes may be forwarded unchanged."""
-        return self.forwards
-
-
 def _nothing(*_: object) -> None:
     """Do nothing, because no shell is attached."""
-
-
-def _kept_of(produced: Produced) -> int:
-    """Return the bytes of memory for a produce request, a copy of its entries, and their parsed form."""
-    return 2 * len(produced.frame) + _BATCH_BYTES * len(produced.batches)
 
 
 class LeaderRetry(Stage):
@@ -231,25 +164,18 @@ class LeaderRetry(Stage):
     __slots__ = (
         "_alarm",
         "_authentication",
-        "_behind",
         "_held",
         "_host",
-        "_kept",
         "_known",
         "_listed",
         "_node_id",
-        "_order",
         "_over",
-        "_produced",
-        "_resume",
         "_sent",
         "_sent_at",
         "_settle",
         "_siblings",
         "_state",
-        "_waits_since",
         "_wake",
-        "keeps_from_produce",
     )
 
     def __init__(self, state: ConnectionState, siblings: Siblings, host: str, node_id: int | None) -> None:
@@ -258,21 +184,8 @@ class LeaderRetry(Stage):
         self._host = host
         self._node_id = node_id
         self._settle: Callable[[], None] = _nothing
-        self._resume: Callable[[], None] = _nothing
-        self._order = siblings.order
-        self.keeps_from_produce = False
-        """Whether no produce request is retried, because the client is told of leaders that are none."""
-        self._produced: Produced | None = None
-        """The produce request that is being processed, if a part of it may be retried."""
-        self._kept = 0
-        """The memory that is reserved for produce requests of which a part may still be retried, in bytes."""
         self._over = False
         """Whether the connection is about to end. If so, no response is held back any more."""
-        self._waits_since: float | None = None
-        """The time at which the waiting produce request arrived, in seconds. None if none waits."""
-        self._behind: deque[_Held] = deque()
-        """Produce responses with errors that arrived while another produce response was held back. They wait,
-        because batches are retried in their order."""
         self._authentication = Authentication()
         self._held: list[_Held] = []
         self._known: dict[Place, tuple[int, Leader]] = {}
@@ -290,11 +203,11 @@ class LeaderRetry(Stage):
     def connect_core(
         self,
         process: Callable[[bytes, int, int, int], bool],  # noqa: ARG002 - as every stage
-        resume: Callable[[], None],
+        resume: Callable[[], None],  # noqa: ARG002 - as every stage
         settle: Callable[[], None],
     ) -> None:
         """See `Stage.connect_core`."""
-        self._resume, self._settle = resume, settle
+        self._settle = settle
 
     def attach(self, wake: Callable[[], None], alarm: Callable[[float], None]) -> None:
         """Attach the I/O shell. See `Connection.attach`."""
@@ -319,18 +232,10 @@ class LeaderRetry(Stage):
     @property
     def _who(self) -> ClientIdentity | None:
         """The client's identity. None if it is unknown or not proven."""
-        host, client_id, as_whom = self.client
+        client_id, as_whom = self._state.client_id, self._authentication.as_whom
         if not (self._authentication.done and client_id) or as_whom is None:
             return None
-        return ClientIdentity(host, client_id, as_whom)
-
-    @property
-    def client(self) -> tuple[str, str, bytes | None]:
-        """The client's host, client id, and identity from authentication.
-
-        The identity may not be proven yet.
-        """
-        return self._host, self._state.client_id, self._authentication.as_whom
+        return ClientIdentity(self._host, client_id, as_whom)
 
     def wait_left(self, now: float) -> float:
         """Return how long a request sent now could be blocked behind earlier requests, in seconds.
@@ -378,48 +283,24 @@ class LeaderRetry(Stage):
 
     # What the client asks
 
-    def on_request(self, data: bytes, size: int, api_key: int, version: int) -> bytes | None:
-        """Make a produce request wait for its producer's earlier batches, and observe SASL requests."""
+    def on_request(
+        self,
+        data: bytes,
+        size: int,
+        api_key: int,
+        version: int,  # noqa: ARG002 - as every stage
+    ) -> bytes | None:
+        """Learn the client's id, and observe SASL requests."""
         state, requests = self._state, self._state.from_client
         if not state.client_id:
             with suppress(ProtocolError):  # not all clients send ApiVersions on each connection
                 state.client_id = readable(request_header(data, LENGTH_BYTES)[3])
-        self._produced = None
         if api_key in SASL:
             if len(data) < size < READ_WITHIN:
                 requests.need = size
                 return None
             self._authenticates(data if len(data) >= size else b"")
-        elif (
-            api_key == ApiKey.PRODUCE
-            and self._takes(version)
-            and not self.keeps_from_produce
-            and wants_response(data, size)
-        ):
-            if len(data) < size <= MAX_BYTES and requests.reserve(min(size, 2 * len(data))):
-                return None
-            if len(data) >= size:
-                with suppress(ProtocolError):  # not all of its batches are idempotent
-                    self._produced = read_idempotent(data, version)
-            if self._produced is not None and not self._enter(self._produced):
-                requests.held = True
-                return None
         return data
-
-    def around(self, request: InFlight) -> Handler:
-        """Return the handler of a request.
-
-        An idempotent produce request is kept until its response, if memory allows.
-        """
-        produced, self._produced = self._produced, None
-        if produced is None:
-            return request.handler
-        budget, size = self._state.request_budget, _kept_of(produced)
-        if not budget.reserve(size):
-            self._order.leave(produced, self, answered=False)
-            return request.handler
-        self._kept += size
-        return FollowProduce(self, produced)
 
     def around_fetch(self, request: InFlight, fetching: FetchHandler) -> Handler:
         """Return the handler of a fetch. From v16 on, clients learn new leaders by KIP-951 instead."""
@@ -432,9 +313,7 @@ class LeaderRetry(Stage):
 
         They may if no error in their responses needs this stage.
         """
-        if api_key == _FETCH:
-            return in_session or version >= HINTS_VERSION or not self._siblings.fetches
-        return api_key != ApiKey.PRODUCE or not self._takes(version)
+        return api_key != _FETCH or in_session or version >= HINTS_VERSION or not self._siblings.fetches
 
     def on_asked(self, api_key: int) -> None:
         """Note a request of the client that will be answered."""
@@ -462,39 +341,6 @@ class LeaderRetry(Stage):
         if who is not None:
             self._siblings.add(self, who, self._node_id)
             self._sent, self._sent_at = self._state.plans.count().client.bytes_in, self._state.now
-
-    def _takes(self, version: int) -> bool:
-        """Return whether produce requests of a version can be retried, so that they have to be read."""
-        return self._siblings.produces and FIRST_FOLLOWED <= version <= LAST_FOLLOWED
-
-    def _enter(self, produced: Produced) -> bool:
-        """Note that a produce request is sent. Return False if it has to wait first.
-
-        It waits for batches of its producer on other connections, for at most `MAX_SECONDS`.
-        """
-        now = self._state.now
-        forced = self._waits_since is not None and now >= self._waits_since + MAX_SECONDS
-        if self._order.enter(produced, self, forced=forced):
-            self._waits_since = None
-            return True
-        if self._waits_since is None:
-            self._waits_since = now
-            self._alarm(now + MAX_SECONDS)
-        return False
-
-    def leave(self, produced: Produced) -> None:
-        """Note that no part of a produce request is in flight any more, and release its memory."""
-        self._release(_kept_of(produced))
-        self._order.leave(produced, self)
-
-    def _release(self, size: int) -> None:
-        self._kept -= size
-        self._state.request_budget.release(size)
-
-    def go_on(self) -> None:
-        """Process the waiting produce request again."""
-        self._resume()
-        self._wake()
 
     # What the broker says
 
@@ -545,48 +391,12 @@ class LeaderRetry(Stage):
         """
         return self._begin(_Held(self._answered_now, handler, repeat, self._state.now + repeat.seconds))
 
-    def receive_produced(self, handler: FollowProduce, frame: bytes) -> list[Buffer]:
-        """Hold back the response to an idempotent produce request if it has errors of moved leaders.
-
-        Return the client's bytes that are ready now.
-        """
-        produced = handler.produced
-        told: dict[Place, ProducedEntry] = {}
-        with suppress(ProtocolError):
-            told = read_response(frame, produced.version)
-        for batch in produced.batches:
-            entry = told.get((batch.topic, batch.partition))
-            if entry is not None and not entry.error_code:
-                self._order.acknowledged(batch)
-        if not any(entry.error_code in MOVED for entry in told.values()):
-            self.leave(produced)
-            return [frame]
-        repeat = ProduceRepeat(produced, frame, told, self._order, partial(self.leave, produced))
-        held = _Held(self._answered_now, handler, repeat, self._state.now + repeat.seconds)
-        if self._behind or self._holds_produce:
-            handler.held = True
-            self._state.queue.buffered += len(frame)
-            self._behind.append(held)
-            return []
-        return self._begin(held)
-
-    @property
-    def _holds_produce(self) -> bool:
-        return any(held.repeat.name == ProduceRepeat.name for held in self._held)
-
     def _begin(self, held: _Held) -> list[Buffer]:
         """Ask new leaders, and hold back the response. Return it at once if no leader can be asked."""
         repeat, now = held.repeat, self._state.now
-        if left := repeat.choose(self._known):
-            self._state.tally.leaders_not_followed[NotFollowed.NOT_NEXT] += left
         failed = repeat.failed.values()
-        if not failed:
-            return [self._settled(held)]
         if self._who is None or self._over:
             self._give_up(failed, NotFollowed.NO_CONNECTION)
-            return [self._settled(held)]
-        if now >= held.deadline:  # it waited behind others for all of its time
-            self._give_up(failed, NotFollowed.LATE)
             return [self._settled(held)]
         for each in failed:
             epoch, leader = self._known.get(each.place, (-1, None))
@@ -654,11 +464,7 @@ class LeaderRetry(Stage):
         for each in failed:
             if each.leader is not None:
                 by_leader.setdefault(each.leader.leader_id, []).append(each)
-        for leader_id, found in by_leader.items():
-            those = [each for each in found if held.repeat.may(each)]
-            self._give_up((each for each in found if not held.repeat.may(each)), NotFollowed.NOT_NEXT)
-            if not those:
-                continue
+        for leader_id, those in by_leader.items():
             if leader_id in held.legs:
                 held.legs[leader_id] += those
                 continue
@@ -792,20 +598,8 @@ class LeaderRetry(Stage):
         state.queue.buffered -= len(held.repeat.frame)
         state.to_client += state.queue.in_turn(request, [self._settled(held)])
         state.to_client += state.queue.ended(request)
-        self._next_produced()
         self._settle()
         self._wake()
-
-    def _next_produced(self) -> None:
-        """Process the produce responses that waited because an earlier response was held back."""
-        queue = self._state.queue
-        while self._behind and not self._holds_produce:
-            held = self._behind.popleft()
-            request = held.request
-            held.handler.held = False
-            queue.buffered -= len(held.repeat.frame)
-            if pieces := self._begin(held):
-                self._state.to_client += queue.in_turn(request, pieces) + queue.ended(request)
 
     def _settled(self, held: _Held) -> bytes:
         """Return a response in the form for the client, and count the retried partitions."""
@@ -825,13 +619,8 @@ class LeaderRetry(Stage):
         return frame
 
     def tick(self, now: float) -> None:
-        """Do the work that is due.
-
-        Ask for leaders again, send responses whose time is over, or process the produce request that waits.
-        """
+        """Do the work that is due: ask for leaders again, or send responses whose time is over."""
         self._state.now = now
-        if self._waits_since is not None and now >= self._waits_since + MAX_SECONDS:
-            self.go_on()
         for held in self._held.copy():
             if now >= held.deadline:
                 for each in held.repeat.failed.values():
@@ -865,6 +654,3 @@ class LeaderRetry(Stage):
         for held in self._held:
             held.done = True
         self._held.clear()
-        self._behind.clear()
-        self._release(self._kept)
-        self._order.drop(self)

@@ -279,10 +279,7 @@ class RackOffsetsStage(Stage):
             return data
         except ProtocolError:
             return data
-        named = self._is_named
-        if self._retry is not None:
-            self._retry.keeps_from_produce = named
-        if not named:
+        if not self._is_named:
             return data
         if api_key in OFFSETS:
             reads = size <= MAX_BYTES and version in OFFSETS[api_key][0]

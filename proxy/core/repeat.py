@@ -1,6 +1,6 @@
-"""The common part of fetch and produce requests that are partly retried at new leaders. Sans-IO."""
+"""The common part of requests that are partly retried at new leaders. Sans-IO."""
 
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -10,11 +10,8 @@ from proxy.protocol.leader_requests import Leader, Place
 
 CORRELATION_ID: Final = 0x6667_666C
 """The correlation id of the requests by which the gateway retries, or prepares a retry."""
-MAX_SECONDS: Final = 1.0
-"""The longest time for which a response is held back, in seconds."""
 MAX_BYTES: Final = 1 << 20
-"""The limit in bytes for a kept response, for a kept produce request, and for the records of a retried
-fetch."""
+"""The limit in bytes for a kept response, for a kept request, and for the records of a retried fetch."""
 
 
 @dataclass(slots=True, eq=False)
@@ -50,7 +47,7 @@ class Repeat(Protocol):
     """The parts of one client request that have to be retried."""
 
     name: str
-    """``fetch``, ``produce`` or ``offsets``."""
+    """``fetch`` or ``offsets``."""
     frame: bytes
     """The response with the errors, in the form for the client."""
     failed: dict[Place, Failed]
@@ -65,18 +62,6 @@ class Repeat(Protocol):
     passed. If they may block it for longer, the new leader is not asked."""
     may_connect: bool
     """Whether the gateway may open a connection if the client has none, or if it is in use."""
-
-    def choose(self, followed: Container[Place]) -> int:
-        """Remove the partitions that may not be retried. Return how many of these had error 6.
-
-        Error 6 is NOT_LEADER_OR_FOLLOWER.
-
-        Args:
-            followed: the partitions that earlier requests have retried.
-        """
-
-    def may(self, each: Failed) -> bool:
-        """Return whether the gateway may retry this partition now."""
 
     def wait(self, seconds: float) -> float:
         """Return how long the new leader may wait for records, in seconds.

@@ -1,13 +1,13 @@
 """A fetch that the gateway sends again to a partition's new leader. Sans-IO."""
 
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from struct import Struct
 from typing import Final
 
 from proxy.core.events import NotFollowed
 from proxy.core.in_flight import FetchHandler
-from proxy.core.repeat import CORRELATION_ID, MAX_BYTES, MAX_SECONDS, Failed, LeaderAnswer
+from proxy.core.repeat import CORRELATION_ID, MAX_BYTES, Failed, LeaderAnswer
 from proxy.protocol.api import REQUEST_CORRELATION_ID, REQUEST_START_BYTES, ErrorCode
 from proxy.protocol.fetch_layout import LAYOUTS
 from proxy.protocol.fetch_request import SESSIONLESS_EPOCH, FetchRequest, Listing, build_fetch_request
@@ -44,7 +44,7 @@ class FetchRepeat:
 
     name = "fetch"
     seconds = HOLD_SECONDS
-    beyond = MAX_SECONDS - HOLD_SECONDS
+    beyond = 0.9
     """For how many seconds after the hold the client's own fetch at the new leader may block the retry, at
     worst. While records arrive, it seldom blocks."""
     may_connect = False
@@ -59,17 +59,6 @@ class FetchRepeat:
         self._record_bytes = walk.record_bytes
         self.client_id = read_string(fetch.frame, REQUEST_START_BYTES)[0] or b""
         self.by_id = fetch.layout.topic_ids
-
-    def choose(self, _followed: Container[Place]) -> int:
-        """Remove nothing, because every partition of a fetch may be retried."""
-        return 0
-
-    def may(self, _each: Failed) -> bool:
-        """Return True: every partition of a fetch may be retried.
-
-        It does no harm to read records twice.
-        """
-        return True
 
     def wait(self, seconds: float) -> float:
         """Return how long the new leader may wait for records, in seconds."""

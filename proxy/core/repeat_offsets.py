@@ -134,14 +134,6 @@ class OffsetsRepeat:
             if entry["error_code"] == _NOT_LEADER and place in leaders
         }
 
-    def choose(self, _followed: Container[Place]) -> int:
-        """Remove nothing, because every partition may be asked for again."""
-        return 0
-
-    def may(self, _each: Failed) -> bool:
-        """Return True: a question changes nothing at the broker."""
-        return True
-
     def wait(self, _seconds: float) -> float:
         """Return 0, because a broker answers as soon as it can."""
         return 0.0

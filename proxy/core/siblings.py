@@ -1,24 +1,17 @@
-"""Finds a client's connections to other brokers, and keeps idempotent batches in order. Sans-IO.
+"""Finds a client's connections to other brokers. Sans-IO.
 
 When the gateway sends a request for a client (`proxy.core.leader_retry`), it must use a connection of that
 client. A broker identifies a client by its authentication, and by its client id (for quotas). Two connections
 belong to one client if authentication, client id and host are equal. If one of these is unknown, they do not.
-
-A broker accepts batches of one producer id and partition (a *lane*) only in their sequence (KIP-98). While
-the gateway retries a batch at the new leader, the producer may find that leader itself, and send the next
-batch there. The next batch would arrive first. So a request waits while batches of its lanes are in flight on
-another connection of the same client. It does not wait for other clients, because any client can claim any
-producer id. For this order, connections whose authentication is unknown are compared, too.
 """
 
 from collections import deque
 from collections.abc import Callable
 from hashlib import sha256
-from typing import Final, NamedTuple, Protocol, TypeAlias
+from typing import Final, NamedTuple, Protocol
 
 from proxy.protocol.api import LENGTH_BYTES, SASL, ApiKey, is_flexible, request_header
 from proxy.protocol.primitives import ProtocolError, read_int32, read_string, read_uvarint
-from proxy.protocol.produce import Produced, ProducedBatch
 
 _BEFORE: Final = (*SASL, ApiKey.API_VERSIONS)
 """Requests that brokers answer before a client has authenticated."""
@@ -31,9 +24,6 @@ token each time."""
 _SCRAM: Final = b"SCRAM-"
 _SCRAM_NONCE: Final = b",r="
 """The separator in SCRAM's first token. The part before it is the same each time (RFC 5802)."""
-MAX_LANES: Final = 1 << 17
-"""The maximum number of producer sequences that are tracked. If there are more, the least recently
-acknowledged one is dropped first."""
 
 
 class ClientIdentity(NamedTuple):
@@ -76,138 +66,15 @@ class Sibling(Protocol):
         """Count a response to a fetch that the gateway itself sent on this connection."""
 
 
-Lane: TypeAlias = tuple[int, int, bytes, int]
-"""The key of a sequence of batches: producer id, producer epoch, topic, partition."""
-
-
-def lane_of(batch: ProducedBatch) -> Lane:
-    """Return the lane of a batch."""
-    return batch.producer_id, batch.producer_epoch, batch.topic, batch.partition
-
-
-class Owner(Protocol):
-    """A connection that sends produce batches."""
-
-    @property
-    def client(self) -> tuple[str, str, bytes | None]:
-        """The client of the connection: host, client id, and identity from authentication."""
-
-    def go_on(self) -> None:
-        """Try again to send the request that waits on this connection."""
-
-
-class ProduceOrder:
-    """Keeps the batches of each lane in order, over all connections of a process."""
-
-    def __init__(self, most: int = MAX_LANES) -> None:
-        self._most = most
-        self._in_flight: dict[Lane, dict[Owner, int]] = {}
-        """The number of unanswered requests for each lane, by the connection that sent them."""
-        self._next: dict[Lane, int] = {}
-        """For each lane, the sequence number that follows the last acknowledged batch."""
-        self._overtaken: set[Lane] = set()
-        """The lanes whose batches are not retried. In these lanes a request was sent although earlier
-        requests were in flight on other connections."""
-        self._hung: set[Owner] = set()
-        """The owners that hang: other connections have waited for them as long as allowed. No connection
-        waits for such an owner again until the owner gets an answer."""
-        self._waiting: list[Owner] = []
-
-    def __repr__(self) -> str:
-        return f"<ProduceOrder known={len(self._next)} in_flight={len(self._in_flight)}>"
-
-    def enter(self, produced: Produced, owner: Owner, *, forced: bool) -> bool:
-        """Note that a request is sent. Return False if it has to wait until `Owner.go_on` is called."""
-        lanes = [lane_of(batch) for batch in produced.batches]
-        busy = {lane: others for lane in lanes if (others := self._others(lane, owner))}
-        in_the_way = {other for others in busy.values() for other in others} - self._hung
-        if in_the_way and not forced:
-            if owner not in self._waiting:
-                self._waiting.append(owner)
-            return False
-        self._hung |= in_the_way
-        self._overtaken.update(busy)
-        for lane in lanes:
-            owners = self._in_flight.setdefault(lane, {})
-            owners[owner] = owners.get(owner, 0) + 1
-        return True
-
-    def leave(self, produced: Produced, owner: Owner, *, answered: bool = True) -> None:
-        """Note that a request is finished, and that no part of it will be retried.
-
-        Args:
-            produced: the request.
-            owner: the connection that sent it.
-            answered: whether the broker has responded, which shows that the connection does not hang.
-        """
-        if answered:
-            self._hung.discard(owner)
-        for batch in produced.batches:
-            lane = lane_of(batch)
-            owners = self._in_flight.get(lane, {})
-            owners[owner] = owners.get(owner, 0) - 1
-            self._forget(lane, owner, owners)
-        self._call()
-
-    def drop(self, owner: Owner) -> None:
-        """Note that a connection has ended."""
-        self._hung.discard(owner)
-        for lane, owners in list(self._in_flight.items()):
-            if owner in owners:
-                owners[owner] = 0
-                self._forget(lane, owner, owners)
-        if owner in self._waiting:
-            self._waiting.remove(owner)
-        self._call()
-
-    def acknowledged(self, batch: ProducedBatch) -> None:
-        """Note that a leader has stored a batch. Its lane now continues after this batch."""
-        lane = lane_of(batch)
-        self._next.pop(lane, None)
-        self._next[lane] = batch.next_sequence
-        if len(self._next) > self._most:
-            del self._next[next(iter(self._next))]
-
-    def is_next(self, batch: ProducedBatch) -> bool:
-        """Return whether a batch follows the last acknowledged batch of its lane, so that it may be retried.
-
-        If no batch of the lane is known, this must be the first batch, with sequence 0. Without this rule, a
-        leader that does not know the producer would accept a later batch as the first.
-        """
-        lane = lane_of(batch)
-        return self._next.get(lane, 0) == batch.sequence and lane not in self._overtaken
-
-    def _others(self, lane: Lane, owner: Owner) -> list[Owner]:
-        """Return the client's other connections on which batches of a lane are in flight."""
-        owners = self._in_flight.get(lane, {})
-        return [other for other in owners if other is not owner and other.client == owner.client]
-
-    def _forget(self, lane: Lane, owner: Owner, owners: dict[Owner, int]) -> None:
-        if owners[owner] <= 0:
-            del owners[owner]
-        if not owners:
-            self._in_flight.pop(lane, None)
-            self._overtaken.discard(lane)
-
-    def _call(self) -> None:
-        """Let the connections that wait try again to send their requests."""
-        waiting, self._waiting = self._waiting, []
-        for owner in waiting:
-            owner.go_on()
-
-
 class Siblings:
     """The connections of all clients of this process, by client and broker.
 
     Args:
         fetches: whether fetches are retried at new leaders.
-        produces: whether idempotent produce requests are retried, too.
     """
 
-    def __init__(self, *, fetches: bool = True, produces: bool = False) -> None:
+    def __init__(self, *, fetches: bool = True) -> None:
         self.fetches = fetches
-        self.produces = produces
-        self.order = ProduceOrder()
         self.connect: Callable[[ClientIdentity, int], Sibling | None] = lambda *_: None
         """Returns a new connection to a broker for a client without authentication, or None."""
         self._own: dict[tuple[ClientIdentity, int], deque[Sibling]] = {}

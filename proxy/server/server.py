@@ -474,15 +474,14 @@ class Server:
     def _join_siblings(self) -> None:
         """Let new connections of a client find one another, if an option needs that."""
         config = self.process.config
-        fetches = config.follow_leader != "off"
-        if not (fetches or config.rack_clients):
+        if not (config.follow_leader or config.rack_clients):
             return
         if self._siblings is None:
             # With the first client, its files may be those of another version: an upgrade may be under way.
             import proxy.core.leader_retry  # noqa: F401, PLC0415 - `Connection` uses it
             from proxy.core.siblings import Siblings  # noqa: PLC0415 - most gateways do not need it
 
-            self._siblings = Siblings(fetches=fetches, produces=config.follow_leader == "idempotent")
+            self._siblings = Siblings(fetches=config.follow_leader)
             if isinstance(self.brokers, KnownBrokers):
                 from proxy.server.own_connection import OwnConnections  # noqa: PLC0415
 

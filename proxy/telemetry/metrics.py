@@ -326,7 +326,7 @@ FIGURES: Final = (
         COUNTER,
         "leaders_followed",
         "Partitions whose request was retried at their leader, with success.",
-        lambda it: _named(it.total.leaders_followed, ("fetch", "produce", "offsets")),
+        lambda it: _named(it.total.leaders_followed, ("fetch", "offsets")),
         ("request",),
     ),
     Figure(

@@ -9,18 +9,15 @@ import hypothesis.strategies as st
 from hypothesis import given
 
 from proxy.core.connection import Connection
-from proxy.core.repeat import MAX_SECONDS
+from proxy.core.repeat_fetch import HOLD_SECONDS
 from proxy.core.siblings import Siblings
 from proxy.protocol.api import ApiKey
-from proxy.protocol.produce import read_idempotent, read_response
 from tests.core.following import (
-    OURS,
     TOPIC,
     epochs_response,
     metadata_response,
     play,
 )
-from tests.core.test_repeat_produce import batch, produce, produced
 from tests.examples import examples
 from tests.frames import entry, fetch, fetch_response
 from tests.model import wire
@@ -142,116 +139,9 @@ def test_each_request_gets_one_response_in_the_clients_order(history: list[Step]
             drain()
     for side in sides:
         if side.open and side.connection.retry is not None:
-            side.connection.retry.tick(now + 2 * MAX_SECONDS)
+            side.connection.retry.tick(now + 2 * HOLD_SECONDS)
         drain()
     for side in sides:
         if side.open:
             assert side.told == side.asked
             assert side.connection.buffered == 0
-
-
-produce_steps = st.lists(
-    st.tuples(
-        st.sampled_from([*["produce"] * 3, *["answer"] * 4, "tick", "close", "lose"]),
-        st.sampled_from([0, 1, 2]),
-        st.integers(0, 63),
-    ),
-    max_size=60,
-)
-
-
-class Log:
-    """The batches of one producer that the brokers have accepted, by partition.
-
-    The brokers accept batches in any order.
-    """
-
-    def __init__(self) -> None:
-        self.accepted: dict[int, set[int]] = {0: set(), 1: set()}
-        self.sent: dict[int, int] = {0: 0, 1: 0}
-        self.failed: dict[int, list[int]] = {0: [], 1: []}
-
-    def take(self, partition: int) -> int:
-        """Return the next sequence number of the producer: that of the first failed batch, or a new one."""
-        if self.failed[partition]:
-            self.failed[partition].sort()
-            return self.failed[partition].pop(0)
-        self.sent[partition] += 1
-        return self.sent[partition] - 1
-
-    def answer(self, frame: bytes, chance: int) -> bytes:
-        """Answer a Produce request with one batch.
-
-        Check the order of repeated batches: the gateway may repeat a batch only after all earlier ones.
-        """
-        asked = read_idempotent(frame, 7)
-        assert asked is not None
-        (batch,) = asked.batches
-        if frame[8:12] == OURS.to_bytes(4):
-            earlier = set(range(batch.sequence))
-            assert earlier <= self.accepted[batch.partition], (batch.partition, batch.sequence)
-        error = (0, 6, 6, 3, 45)[chance % 5]
-        if not error:
-            self.accepted[batch.partition].add(batch.sequence)
-        told = (batch.partition, error, batch.sequence)
-        return produced(7, told, correlation=int.from_bytes(frame[8:12]))
-
-
-@examples(300)
-@given(produce_steps)
-def test_no_batch_is_repeated_before_those_that_come_first(history: list[Step]) -> None:
-    siblings = Siblings(produces=True)
-    sides = [Side(play(siblings, node), node) for node in NODES]
-    now, ids, log = 0.0, count(100), Log()
-
-    def answer(side: Side, chance: int) -> None:
-        frame = side.queue[0]
-        if int.from_bytes(frame[4:6]) != ApiKey.PRODUCE:
-            side.answer(chance, now)
-        else:
-            side.queue.popleft()
-            side.connection.receive_broker(log.answer(frame, chance), now)
-
-    batches: dict[int, tuple[int, int]] = {}
-
-    def drain() -> None:
-        for each in sides:
-            if each.open:
-                each.drain()
-                assert each.told == each.asked[: len(each.told)]
-            while each.frames:
-                frame = each.frames.popleft()
-                partition, sequence = batches[int.from_bytes(frame[4:8])]
-                if any(entry.error_code for entry in read_response(frame, 7).values()):
-                    log.failed[partition].append(sequence)
-
-    for what, at, chance in history:
-        side, now = sides[at], now + 0.01
-        if not side.open:
-            continue
-        if what == "produce" and not side.closing:
-            correlation, partition = next(ids), chance % 2
-            sequence = log.take(partition)
-            batches[correlation] = partition, sequence
-            data = produce(7, (partition, batch(sequence, 1)), correlation=correlation)
-            side.ask(data, correlation, now)
-        elif what == "answer" and side.queue:
-            answer(side, chance)
-        elif what == "tick" and side.connection.retry is not None:
-            now += chance / 32
-            side.connection.retry.tick(now)
-        else:
-            side.leaves(what, chance, now, drain)
-        drain()
-    for _ in range(200):
-        for side in sides:
-            if side.open and side.queue:
-                answer(side, 0)
-            if side.open and side.connection.retry is not None:
-                side.connection.retry.tick(now + 2 * MAX_SECONDS)
-            drain()
-    for side in sides:
-        if side.open and not side.closing:
-            assert side.told == side.asked
-            assert side.connection.buffered == 0
-    assert " in_flight=0>" in repr(siblings.order) or any(side.closing for side in sides)

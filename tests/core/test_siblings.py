@@ -11,7 +11,6 @@ import pytest
 
 from proxy.core.connection import Connection
 from proxy.core.events import NotFollowed
-from proxy.core.repeat import MAX_SECONDS
 from proxy.core.repeat_fetch import WAIT_MS
 from proxy.core.siblings import ClientIdentity, Siblings
 from proxy.protocol.api import ApiKey
@@ -22,11 +21,9 @@ from tests.core.following import (
     TOPIC,
     Two,
     gateway,
-    metadata_request,
     metadata_response,
     play,
 )
-from tests.core.test_repeat_produce import Producer, batch, produce, produced
 from tests.frames import entry, fetch, fetch_response
 from tests.playbook import Playbook, request, response, split
 
@@ -87,20 +84,10 @@ def test_clients_that_never_refresh_do_not_fill_the_queue() -> None:
     olds = pile_up(siblings)
     for again in range(5):
         for old in olds:
-            old.connection.retry.tick(MAX_SECONDS)
+            old.connection.retry.tick(MOST_SECONDS)
             old.takes_client()
             fails(old, correlation=10 + again)
     assert len(split(bystander.takes_broker())) == 1
-
-
-def test_produce_requests_are_spread_as_well() -> None:
-    siblings = Siblings(produces=True)
-    news, olds = [play(siblings, NEW) for _ in range(50)], [play(siblings, OLD) for _ in range(50)]
-    for at, old in enumerate(olds):
-        asked = produce(7, (0, batch(0, producer=at)), correlation=5)
-        old.client(asked).to_broker(asked).broker(produced(7, (0, 6, -1), correlation=5))
-        old.to_broker(metadata_request(False)).broker(metadata_response(False, {0: (NEW, 5)}))
-    assert [len(split(new.takes_broker())) for new in news] == [1] * 50
 
 
 class Stub:
@@ -276,54 +263,6 @@ def test_what_one_response_needs_of_a_leader_is_asked_one_after_the_other() -> N
     two.new.broker(fetch_response(11, (TOPIC, [entry(1, 7)]), correlation_id=OURS))
     two.old.to_client(fetch_response(11, (TOPIC, [entry(0, 6), entry(1, 7)]), correlation_id=5))
     assert two.counted() == ({"fetch": 3}, {})
-
-
-# A former leader that hangs
-
-
-def test_a_producer_waits_once_for_a_leader_that_hangs() -> None:
-    two = Producer()
-    two.sends(0)
-    first = two.produce(2, 9)
-    two.new.client(first).nothing()
-    two.new.connection.retry.tick(MAX_SECONDS)
-    two.new.to_broker(first)
-    # Other batches of the lane, and those of other partitions in flight there, wait no more.
-    second = two.produce(4, 10)
-    two.new.client(second).to_broker(second)
-    other = produce(7, (1, batch(0)), correlation=11)
-    two.old.client(other).to_broker(other)
-    late = produce(7, (1, batch(2)), correlation=12)
-    two.new.client(late).to_broker(late)
-
-
-def test_a_leader_that_answers_again_is_waited_for_again() -> None:
-    two = Producer()
-    two.sends(0)
-    first = two.produce(2, 9)
-    two.new.client(first).nothing()
-    two.new.connection.retry.tick(MAX_SECONDS)
-    two.new.to_broker(first)
-    two.old.broker(two.told(0, 40, 100)).to_client(two.told(0, 40, 100))
-    other = produce(7, (1, batch(0)), correlation=11)
-    two.old.client(other).to_broker(other)
-    two.new.client(produce(7, (1, batch(2)), correlation=12)).nothing()
-
-
-def test_nothing_is_repeated_behind_what_did_not_wait() -> None:
-    two = Producer()
-    other = produce(7, (1, batch(0)), correlation=11)
-    two.sends(0).old.client(other).to_broker(other)
-    first = two.produce(2, 9)
-    two.new.client(first).nothing()
-    two.new.connection.retry.tick(MAX_SECONDS)
-    two.new.to_broker(first)
-    late = produce(7, (1, batch(2)), correlation=12)
-    two.new.client(late).to_broker(late)
-    two.refused(0).old.to_client(two.told(6, correlation=100))
-    refusal = produced(7, (1, 6, -1), correlation=11)
-    two.old.broker(refusal).to_client(refusal)
-    assert two.counted() == ({}, {NotFollowed.NOT_NEXT: 2})
 
 
 @pytest.mark.parametrize(

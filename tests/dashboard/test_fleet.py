@@ -142,9 +142,9 @@ def test_a_gateway_that_does_not_respond_has_no_figures_and_says_for_how_long() 
 def test_the_report_in_metrics() -> None:
     report = of_metrics(METRICS)
     assert (report.version, report.state, report.wrong) == ("0.2.0", "degraded", ())
-    assert (report.connections, report.client_bytes, report.broker_bytes) == (516, 180 + 183, 213 + 216 + 249)
-    assert report.cpu_seconds == 23.5 + 24.125
-    assert report.memory == 189 + 194
+    assert (report.connections, report.client_bytes, report.broker_bytes) == (507, 177 + 180, 210 + 213 + 246)
+    assert report.cpu_seconds == 23.125 + 23.75
+    assert report.memory == 186 + 191
     off = re.sub(r"^(fetchgate_sessions_enabled) .*$", r"\1 0.0", METRICS, flags=re.MULTILINE)
     assert of_metrics(off).wrong == ("sessions are off: no saving",)
     fleet = Fleet([("a", "a:1", "")])

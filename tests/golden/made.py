@@ -96,7 +96,7 @@ def account() -> Account:
             probe_bytes=next(number),
             passthrough=Counter({"one partition": next(number), "resting": next(number)}),
             refused=Counter({refusal: next(number) for refusal in Refusal}),
-            leaders_followed=Counter(fetch=next(number), produce=next(number)),
+            leaders_followed=Counter(fetch=next(number), offsets=next(number)),
             leaders_not_followed=Counter({reason: next(number) for reason in NotFollowed}),
         )
 

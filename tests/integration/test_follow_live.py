@@ -4,7 +4,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, closing
+from contextlib import closing
 from functools import partial
 from typing import Final
 
@@ -14,7 +14,7 @@ from confluent_kafka import Producer
 from proxy.core.events import NotFollowed
 from proxy.protocol.api import ErrorCode
 from tests.integration.bystander import until
-from tests.integration.moving import TOPIC, Received, Sent, aiokafka, consume_librdkafka
+from tests.integration.moving import TOPIC, Sent
 from tests.integration.test_leaders_live import ASKS, PARTITIONS, VERSION, elect, epochs_of, reorder
 from tools.gateway import GatewayProcess
 from tools.kafka import Cluster
@@ -136,7 +136,7 @@ def test_a_consumer_reads_on_while_leaders_move(
 
     Each error of the brokers is either hidden from the consumer, or counted in a metric.
     """
-    gateway = start_gateway(cluster.bootstrap, "--follow-leader", "fetch")
+    gateway = start_gateway(cluster.bootstrap, "--follow-leader", "on")
     with closing(OldConsumer(gateway, [broker.node_id for broker in cluster.brokers])) as consumer:
         follow_moves(cluster, topic, consumer)
         followed = gateway.metric("fetchgate_leaders_followed_total", request="fetch")
@@ -191,49 +191,3 @@ def move(cluster: Cluster, on: Mapping[int, list[int]]) -> None:
     with Admin(cluster.bootstrap) as admin:
         admin.reorder_all(TOPIC, on)
         admin.elect(TOPIC, {at: replicas[0] for at, replicas in on.items()})
-
-
-def test_an_idempotent_producer_writes_on_while_leaders_move(
-    cluster: Cluster, topic: dict[int, list[int]], start_gateway: Callable[..., GatewayProcess]
-) -> None:
-    """While leaders move, no record of an idempotent producer is lost, doubled or out of order.
-
-    The producer is aiokafka's. It uses Produce v7, whose responses name no new leader.
-    """
-    gateway = start_gateway(cluster.bootstrap, "--follow-leader", "idempotent")
-    sent, received = Sent("aiokafka", PARTITIONS), Received("librdkafka", PARTITIONS)
-    ending, over = threading.Event(), threading.Event()
-    producer = threading.Thread(target=aiokafka, args=(gateway.address, sent, ending))
-    consumer = threading.Thread(target=consume_librdkafka, args=(cluster.bootstrap, received, over))
-
-    def counts() -> list[int]:
-        return [len(numbers) for numbers in sent.numbers]
-
-    def written(before: list[int]) -> bool:
-        return all(now >= then + EACH for now, then in zip(counts(), before, strict=True))
-
-    with ExitStack() as stack:
-        stack.callback(over.set)
-        stack.callback(ending.set)
-        producer.start()
-        consumer.start()
-        with Admin(cluster.bootstrap) as admin:
-            on = admin.state(TOPIC).topics[TOPIC].replicas
-        for _ in range(MOVES):
-            until(partial(written, counts()), "records before the move")
-            on = reverse(on)
-            move(cluster, on)
-        until(partial(written, counts()), "records after the last move")
-        ending.set()
-        producer.join(PATIENCE)
-
-        def numbers(partition: int) -> list[int]:
-            return [number for _, (name, number) in received.once(partition) if name == sent.name]
-
-        until(lambda: sum(len(numbers(at)) for at in range(PARTITIONS)) >= sent.count, "all records")
-        over.set()
-        consumer.join(PATIENCE)
-    assert sent.failed == []
-    for partition in range(PARTITIONS):
-        assert numbers(partition) == sent.numbers[partition], partition
-    assert gateway.metric("fetchgate_leaders_followed_total", request="produce") >= 1

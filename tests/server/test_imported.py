@@ -104,5 +104,5 @@ def test_what_is_imported_late_exists() -> None:
 @pytest.mark.slow
 def test_what_is_imported_late_is_there_when_an_option_needs_it(tmp_path: Path) -> None:
     modules, _ = imported("--capture", str(tmp_path), "--rack", "a", "--rack-reads", "client")
-    modules |= imported("--follow-leader", "fetch")[0]
+    modules |= imported("--follow-leader", "on")[0]
     assert {"dpkt", "proxy.capture.tap", "proxy.server.rack_audit", "proxy.core.siblings"} <= modules

@@ -119,7 +119,7 @@ def _piled_up(stage: BenchStage, rounds: int) -> FigureTable:
         admin = stack.enter_context(Admin(cluster.bootstrap))
         # A broker that has never led responds like one that no longer leads.
         admin.create_topic(QUIET, assignment={0: [NODES]})
-        options = ("--follow-leader", "fetch")
+        options = ("--follow-leader", "on")
         gateway = stack.enter_context(BenchGateway(cluster.bootstrap, *options, node_id=NODES)).ready()
         leader = f"{HOST}:{gateway.node_port}"
         return _table(PILE_UP, *_measured(stage, gateway, PILE_UP, QUIET, rounds, leader))
