@@ -164,6 +164,7 @@ class LeaderRetry(Stage):
     __slots__ = (
         "_alarm",
         "_authentication",
+        "_defect",
         "_held",
         "_host",
         "_known",
@@ -187,6 +188,8 @@ class LeaderRetry(Stage):
         self._over = False
         """Whether the connection is about to end. If so, no response is held back any more."""
         self._authentication = Authentication()
+        self._defect: Exception | None = None
+        """An error in this stage that was raised inside another connection. `tick` raises it for this one."""
         self._held: list[_Held] = []
         self._known: dict[Place, tuple[int, Leader]] = {}
         """By partition: the leader epoch that the client sent, and the new leader that has answered. If the
@@ -441,17 +444,23 @@ class LeaderRetry(Stage):
             leader = told.get(each.place)
             if leader is None or leader.leader_id < 0 or leader.leader_epoch < each.epoch:
                 unknown = True
-            elif leader.leader_id != self._node_id or 0 <= each.epoch < leader.leader_epoch:
-                each.leader = leader  # it may be the same broker, which leads again
+            elif leader.leader_id != self._node_id or each.epoch < leader.leader_epoch:
+                # The same broker may lead again, or only begin to: its Metadata says so before it serves.
+                each.leader = leader
                 found.append(each)
             else:
                 unknown = True
         self._go(held, found, now)
-        if unknown and frame is not None and now + held.again < held.deadline:
+        if unknown and frame is not None:
+            self._pause(held, now)
+        self._go_on(held, now)
+
+    def _pause(self, held: _Held, now: float) -> None:
+        """Ask for leaders again after a while, if there is time."""
+        if now + held.again < held.deadline:
             held.ask_at = now + held.again
             held.again *= 2  # while nobody leads, many clients ask
             self._alarm(held.ask_at)
-        self._go_on(held, now)
 
     # What the new leader says
 
@@ -502,12 +511,31 @@ class LeaderRetry(Stage):
                 entry = each.place[1], each.leader.leader_epoch, each.epoch
                 asked.setdefault(each.leader.topic, []).append(entry)
         frame = epochs_request(CORRELATION_ID, leg.held.repeat.client_id, asked)
+        self._ask(leg, frame, self._epochs_told, now)
+
+    def _ask(
+        self,
+        leg: _Leg,
+        frame: bytes,
+        take: Callable[[_Leg, bytes | None, float], None],
+        now: float,
+        partitions: int = NOT_COUNTED,
+    ) -> None:
+        """Send a request to a leader. `take` is called when the response has come, or will not come."""
+
+        def told(frame: bytes | None, now: float) -> None:
+            leg.held.waits -= 1
+            try:
+                take(leg, frame, now)
+            except Exception as error:  # noqa: BLE001 - the other connection, which calls this, must not end by it
+                self._defect = error
+                self._alarm(now)
+
         leg.held.waits += 1
-        leg.sibling.ask(frame, partial(self._epochs_told, leg), now)
+        leg.sibling.ask(frame, told, now, partitions=partitions)
 
     def _epochs_told(self, leg: _Leg, frame: bytes | None, now: float) -> None:
         held = leg.held
-        held.waits -= 1
         if held.done:
             return
         ends = {}
@@ -543,12 +571,10 @@ class LeaderRetry(Stage):
             # What the client sends there would wait behind it, and it may be another client of that name.
             held.paced_until, wait = max(held.paced_until, now + wait), 0.0
         frame = held.repeat.ask(leg.failed, wait)
-        held.waits += 1
-        leg.sibling.ask(frame, partial(self._answered, leg), now, partitions=len(leg.failed))
+        self._ask(leg, frame, self._answered, now, partitions=len(leg.failed))
 
     def _answered(self, leg: _Leg, frame: bytes | None, now: float) -> None:
         held = leg.held
-        held.waits -= 1
         if frame is None:
             self._give_up(leg.failed, NotFollowed.CLOSED)
         else:
@@ -558,9 +584,15 @@ class LeaderRetry(Stage):
                 return
             for each in leg.failed:
                 each.entry, each.record_bytes = told.entries.get(each.place, (b"", 0))
-                if each.entry and each.leader is not None:
+                here = each.epoch < 0 and leg.leader_id == self._node_id  # only its own Metadata says so
+                if here and not each.entry:
+                    each.leader = None
+                elif not each.entry:
+                    self._give_up([each], NotFollowed.REFUSED)
+                elif each.leader is not None and not here:
                     self._know(each.place, each.epoch, each.leader)
-            self._give_up((each for each in leg.failed if not each.entry), NotFollowed.REFUSED)
+            if any(each.leader is None for each in leg.failed):
+                self._pause(held, now)
         if not held.done:
             self._state.now = max(self._state.now, now)  # the next request may have waited for this
             self._done(leg, now)
@@ -591,6 +623,8 @@ class LeaderRetry(Stage):
 
     def _end(self, held: _Held) -> None:
         """Send a held response now. The results of new leaders that have arrived replace the errors in it."""
+        if held.done:  # the client has left while another response was sent: `release` came first
+            return
         held.done = True
         request, state = held.request, self._state
         self._held.remove(held)
@@ -621,6 +655,8 @@ class LeaderRetry(Stage):
     def tick(self, now: float) -> None:
         """Do the work that is due: ask for leaders again, or send responses whose time is over."""
         self._state.now = now
+        if self._defect is not None:
+            raise self._defect
         for held in self._held.copy():
             if now >= held.deadline:
                 for each in held.repeat.failed.values():
@@ -629,7 +665,7 @@ class LeaderRetry(Stage):
                 self._end(held)
             elif held.ask_at is None:
                 self._go_on(held, now)
-            elif now >= held.ask_at:
+            elif now >= held.ask_at and not held.done:
                 self._ask_leaders(held)
 
     def release(self) -> None:

@@ -5,12 +5,13 @@ The tests play the connections step by step.
 
 from collections import Counter
 from typing import Final
+from unittest.mock import Mock
 
 import pytest
 
 from proxy.core.events import FetchKind, NotFollowed
 from proxy.core.leader_retry import AGAIN_SECONDS
-from proxy.core.repeat_fetch import HOLD_SECONDS, WAIT_MS
+from proxy.core.repeat_fetch import HOLD_SECONDS, WAIT_MS, FetchRepeat
 from proxy.protocol.api import ApiKey
 from tests.core.following import (
     NEW,
@@ -104,7 +105,7 @@ def test_epochs_are_asked_by_name(version: int) -> None:
     two.new.to_broker(epochs_request((0, 5, 4)))
 
 
-@pytest.mark.parametrize("told", [{0: (OLD, 5)}, {0: (-1, 5)}, {1: (NEW, 5)}, {}])
+@pytest.mark.parametrize("told", [{0: (-1, 5)}, {1: (NEW, 5)}, {}])
 def test_a_broker_that_does_not_know_yet_is_asked_again(told: Epochs) -> None:
     two = Two()
     two.fails((TOPIC, 0)).asks_leaders().leaders(told).old.nothing()
@@ -126,6 +127,34 @@ def test_a_broker_that_knows_no_leader_is_asked_less_and_less_often() -> None:
             times.append(now)
             two.leaders({})
     assert times == [0.025, 0.075]
+
+
+def test_a_broker_that_says_it_leads_is_fetched_from_again() -> None:
+    """A new leader knows its Metadata a moment before it can serve, and refuses in between."""
+    two = Two()
+    for _ in range(2):
+        two.fails((TOPIC, 0)).asks_leaders().leaders({0: (OLD, 5)})
+        two.old.to_broker(two.repeated((TOPIC, 0)))
+        told = fetch_response(11, (TOPIC, [entry(0, 50, records=RECORDS)]), correlation_id=OURS)
+        two.old.broker(told).to_client(
+            fetch_response(11, (TOPIC, [entry(0, 50, records=RECORDS)]), correlation_id=5)
+        )
+    assert two.counted() == ({"fetch": 2}, {})
+
+
+@pytest.mark.parametrize("moved", [True, False])
+def test_a_broker_that_says_it_leads_and_refuses_is_asked_who_leads_again(moved: bool) -> None:
+    """A former leader may refuse fetches before its Metadata names the new one."""
+    two = Two()
+    two.fails((TOPIC, 0)).asks_leaders().leaders({0: (OLD, 5)})
+    two.old.to_broker(two.repeated((TOPIC, 0))).broker(two.refusal((TOPIC, 0), correlation=OURS)).nothing()
+    two.old.connection.retry.tick(AGAIN_SECONDS)
+    two.asks_leaders()
+    if moved:
+        two.leaders({0: (NEW, 6)}).new.to_broker(two.repeated((TOPIC, 0)))
+    else:
+        two.old.connection.retry.tick(HOLD_SECONDS)
+        two.refused(NotFollowed.NO_LEADER)
 
 
 def test_a_broker_that_leads_again_is_followed_on_the_same_connection() -> None:
@@ -237,6 +266,29 @@ def test_a_connection_that_closes_holds_nothing() -> None:
     assert two.old.connection.done
     two.old.connection.ended()
     two.new.broker(fetch_response(11, (TOPIC, [entry(0, 5)]), correlation_id=OURS)).nothing()
+
+
+def test_a_client_that_leaves_while_its_responses_are_sent_gets_each_once() -> None:
+    two = Two()
+    for asked in (two.fetch((TOPIC, 0)), two.fetch((TOPIC, 1))):
+        two.old.client(asked).to_broker(asked)
+    two.old.broker(two.refusal((TOPIC, 0)), two.refusal((TOPIC, 1))).takes_broker()
+    two.old.connection.retry.attach(two.old.connection.retry.release, lambda _: None)
+    two.old.connection.retry.tick(HOLD_SECONDS)
+    two.old.to_client(two.refusal((TOPIC, 0)), two.refusal((TOPIC, 1)))
+
+
+def test_a_defect_while_an_answer_is_read_costs_only_the_connection_that_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    two, alarms = Two(), list[float]()
+    two.old.connection.attach(lambda: None, alarms.append)
+    two.fails((TOPIC, 0)).asks_leaders().leaders({0: (NEW, 5)})
+    two.new.to_broker(two.repeated((TOPIC, 0)))
+    monkeypatch.setattr(FetchRepeat, "read", Mock(side_effect=ZeroDivisionError))
+    two.new.broker(fetch_response(11, (TOPIC, [entry(0, 5)]), correlation_id=OURS)).nothing()
+    with pytest.raises(ZeroDivisionError):
+        two.old.connection.tick(alarms[-1])
 
 
 def test_what_was_sent_and_received_is_counted_where_it_went() -> None:

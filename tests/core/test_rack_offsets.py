@@ -198,6 +198,19 @@ def test_rule_22_a_leader_that_is_not_known_is_asked_for() -> None:
     assert gateway.leaders.returns["offsets"] == 1
 
 
+def test_rule_22_a_broker_that_says_it_leads_is_asked_again() -> None:
+    """A new leader knows its Metadata a moment before it can serve, and refuses in between."""
+    gateway = Gateway()
+    here, place = gateway.connect(HERE), Place("new", 0, 7)
+    here.client(asked := asks(LIST_OFFSETS, 7, place)).to_broker(asked)
+    here.broker(tells(LIST_OFFSETS, 7, place._replace(error=6, value=-1)))
+    here.to_broker(request(3, 7, OURS, b"\0\0\0\1" + b"\0\3new" + b"\0", b"app"))
+    here.broker(response(OURS, body(7, {"new": [Part(leader=HERE)]})))
+    here.to_broker(asks(LIST_OFFSETS, 7, place, correlation=OURS))
+    here.broker(tells(LIST_OFFSETS, 7, place, correlation=OURS)).to_client(tells(LIST_OFFSETS, 7, place))
+    assert gateway.metadata(NOW) == NAMED
+
+
 def test_rule_22_what_needs_no_leader_passes() -> None:
     """Answers, other errors, partitions that the broker leads, and other clients."""
     gateway = Gateway()
