@@ -534,25 +534,14 @@ class Config:
         "brokers by zone (docs/users/zones.md)",
     )
     """The rack of the gateway. Empty if bytes are not counted by zone."""
-    rack_reads: bool = option(
-        metavar="audit|client",
-        parse=lambda text: _one_of("audit", "client")(text) == "client",
-        default="audit",
-        help="client: write --rack into the fetches of clients without a client.rack, so that leaders send "
-        "them to a replica in this rack (KIP-392; the brokers need a replica.selector.class); audit: only "
-        "count",
-        needs="rack",
-    )
-    """Whether the rack is written into fetches."""
     rack_clients: frozenset[str] = option(
         metavar="ID[,ID]",
         parse=lambda text: frozenset(_list(text)),
         parse_transparent=_left_out(frozenset[str](), "clients get the brokers' own Metadata"),
         default="",
         help="client ids of consumers that read from the replica in this rack: the gateway names it as "
-        "leader in their Metadata; for consumers that do not go there with "
-        "--rack-reads, and for brokers without a "
-        "replica.selector.class (docs/users/zones.md); not with --transparent",
+        "leader in their Metadata; for consumers in which you can't set client.rack, and for brokers without "
+        "a replica.selector.class (docs/users/zones.md); not with --transparent",
         needs="rack",
         live=True,
     )

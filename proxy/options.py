@@ -24,12 +24,13 @@ _MOST_DOTS: Final = 500
 _Value = TypeVar("_Value")
 _ALMOST = 0.9
 """The similarity at which a variable's name counts as a misspelt option (ratio of `difflib`, 0 to 1)."""
-GONE: Final[dict[str, str]] = {
+GONE: Final = {
     "follow_leader fetch": "use on",
     "follow_leader idempotent": "use on, which retries fetches; a producer finds the new leader itself",
+    "rack_reads": "use --rack-clients, or set client.rack in the client (docs/users/upgrade.md)",
 }
 """What to use in place of each option that was removed, by its name. If an option has lost only one of its
-values, the key is the name and that value: ``log_format xml``."""
+values, the key is the name and that value: ``follow_leader fetch``."""
 
 
 class ConfigError(ValueError):

@@ -17,7 +17,6 @@ import pytest
 from proxy import server
 from proxy.cli import main
 from proxy.config import GROUPS, OPTIONS
-from proxy.options import GONE
 from proxy.protocol.api import ApiKey
 from tests.shell import (
     WAIT_SECONDS,
@@ -104,15 +103,6 @@ def test_help_for_an_unknown_command_names_those_that_are_there(capsys: pytest.C
     code, line = _fails(capsys, "help", "tap")
     assert code == 2
     assert "invalid choice: 'tap' (choose from 'proxy', 'top', 'completion', 'replay', 'help')" in line
-
-
-def test_a_flag_that_was_removed_names_what_to_use(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(GONE, "top_speed", "use --max-sessions")
-
-    told = "fetchgate proxy: --top-speed was removed: use --max-sessions; see fetchgate proxy --help"
-    assert _fails(capsys, "proxy", "--bootstrap", "k:1", "--top-speed=5") == (2, told)
 
 
 @pytest.mark.parametrize(("typed", "meant"), [("proxi", "proxy"), ("topp", "top"), ("replya", "replay")])
@@ -209,6 +199,13 @@ def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
         (
             ["proxy", "--bootstrap", "k:1", "--zzz"],
             "fetchgate proxy: unrecognized arguments: --zzz; see fetchgate proxy --help",
+        ),
+        (
+            ["proxy", "--bootstrap", "k:1", "--rack-reads=client"],
+            (
+                "fetchgate proxy: --rack-reads was removed: use --rack-clients, or set client.rack in the "
+                "client (docs/users/upgrade.md); see fetchgate proxy --help"
+            ),
         ),
         (
             ["top", "--sessions"],

@@ -7,7 +7,7 @@ import pytest
 
 from proxy.addresses import Address, BrokerPorts
 from proxy.config import OPTIONS, TOP_OPTIONS, Config, changes, load, misspelt_variables, with_live
-from proxy.options import GONE, ConfigError, OptionsFile
+from proxy.options import ConfigError, OptionsFile
 
 NEEDED = {"bootstrap": "kafka:9092"}
 
@@ -59,7 +59,6 @@ def test_the_defaults_are_those_of_the_design() -> None:
         cooperative_lanes={},
         cooperative_slots="",
         rack="",
-        rack_reads=False,
         rack_clients=frozenset(),
         max_connections=5000,
         workers=1,
@@ -444,16 +443,12 @@ def test_a_file_that_cant_be_used_says_where(tmp_path: Path, text: str, message:
     assert _error(NEEDED, {}, str(file)) == message.format(file=file)
 
 
-def test_an_option_that_was_removed_is_an_error_that_names_what_to_use(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(GONE, "speed", "use --max-sessions")
-    monkeypatch.setitem(GONE, "log_format xml", "use json")
-    (file := tmp_path / "gate.toml").write_text('speed = "high"\n')
+def test_an_option_that_was_removed_is_an_error_that_names_what_to_use(tmp_path: Path) -> None:
+    (file := tmp_path / "gate.toml").write_text('rack_reads = "client"\n')
+    told = "was removed: use --rack-clients, or set client.rack in the client (docs/users/upgrade.md)"
 
-    assert _error(NEEDED, {}, str(file)) == f"speed in {file} was removed: use --max-sessions"
-    assert _error(NEEDED, {"FETCHGATE_SPEED": ""}) == "FETCHGATE_SPEED was removed: use --max-sessions"
-    assert _error(NEEDED | {"log_format": "XML"}) == "--log-format XML was removed: use json"
+    assert _error(NEEDED, {}, str(file)) == f"rack_reads in {file} {told}"
+    assert _error(NEEDED, {"FETCHGATE_RACK_READS": ""}) == f"FETCHGATE_RACK_READS {told}"
 
 
 def test_former_values_of_follow_leader_name_the_one_to_use(tmp_path: Path) -> None:
@@ -668,13 +663,6 @@ def test_a_rack_in_a_file_needs_the_name_of_the_file() -> None:
 def test_a_rack_needs_a_restart() -> None:
     config, other = load(NEEDED, {}, None), load(NEEDED | {"rack": "R1"}, {}, None)
     assert changes(config, other) == ([], ["rack"])
-
-
-def test_reading_from_the_rack_needs_a_rack() -> None:
-    told = "--rack-reads has no effect alone: give --rack NAME|@FILE as well"
-    with pytest.raises(ConfigError, match=re.escape(told)):
-        load(NEEDED | {"rack_reads": "client"}, {}, None)
-    assert load(NEEDED | {"rack": "R2", "rack_reads": "client"}, {}, None).rack_reads
 
 
 def test_replicas_as_leaders_need_a_rack_and_brokers_with_listeners() -> None:

@@ -1,30 +1,26 @@
-"""Keeps a client from harm while it reads from a follower: ``--rack-reads``, ``--rack-clients``. Sans-IO.
+"""Keeps a client from harm while it reads from a follower: ``--rack-clients``. Sans-IO.
 
 A follower learns the high watermark later than its leader. If a client is above it, the follower answers at
 once with nothing, and again and again. Such responses are held back for some milliseconds.
 
 A follower that is stopped answers nothing, and its leader does not know. Its connections are ended, so that
 clients ask the leader. Some clients connect to it again. These connections are ended sooner.
-
-A follower may answer with an error that the leader would not give. Some clients would begin at another offset
-then. They get NOT_LEADER_OR_FOLLOWER instead, and ask the leader.
 """
 
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from math import inf
-from typing import Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Final, NamedTuple
 
 from proxy.core.connection_state import ConnectionState, Phase
-from proxy.core.in_flight import Around, Claim, FetchHandler, Handler, InFlight, Kept, Walked
+from proxy.core.in_flight import Claim, FetchHandler
 from proxy.core.own import OwnResponse, own
-from proxy.protocol.api import LENGTH_BYTES, ApiKey, ErrorCode, request_header, response_header
-from proxy.protocol.fetch_layout import ERROR_CODE, HIGH_WATERMARK, LAYOUTS, FetchLayout
+from proxy.protocol.api import LENGTH_BYTES, ApiKey, request_header, response_header
 from proxy.protocol.fetch_request import FetchRequest
-from proxy.protocol.fetch_response import MAX_ERRORS, FetchResponseWalk, HintAt, PartitionError
-from proxy.protocol.leader_requests import BY_ID, BY_NAME, Place, metadata_request
-from proxy.protocol.primitives import Buffer, ProtocolError
+from proxy.protocol.fetch_response import FetchResponseWalk
+from proxy.protocol.leader_requests import BY_ID, BY_NAME, metadata_request
+from proxy.protocol.primitives import ProtocolError
 
 OVERDUE_SECONDS: Final = 2.0
 """A follower has failed if the response to a fetch is this late, in seconds, after max_wait_ms."""
@@ -53,10 +49,6 @@ _AT_ONCE: Final = frozenset(
     {ApiKey.API_VERSIONS, ApiKey.METADATA, ApiKey.FIND_COORDINATOR, ApiKey.LIST_OFFSETS}
 )
 """The requests that brokers answer at once."""
-_NOT_LEADER: Final = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-
-Edit: TypeAlias = tuple[int, bytes]
-"""An offset in a response, and the bytes that replace as many bytes there."""
 
 
 class Pause(NamedTuple):
@@ -72,20 +64,6 @@ class Pause(NamedTuple):
         recent = now - self.until < MAX_PAUSE_SECONDS
         seconds = min(2 * self.seconds, MAX_PAUSE_SECONDS) if recent else PAUSE_SECONDS
         return Pause(now + seconds, seconds)
-
-
-class Reads(Protocol):
-    """The stage of a connection on which a client reads from a follower."""
-
-    follower: "Follower"
-    leaving: set[Place]
-    """The partitions that the client has to leave, because the broker is not in sync any more."""
-
-    def leave(self) -> set[Place]:
-        """Return these partitions, and note that the client is told."""
-
-
-_Stage = TypeVar("_Stage", bound=Reads)
 
 
 class Follower:
@@ -121,7 +99,7 @@ class Follower:
         state: ConnectionState,
         failed: Callable[[str, float], None],
         held: Callable[[], None],
-        silent: Callable[[float], bool] = lambda _: False,
+        silent: Callable[[float], bool],
     ) -> None:
         self._state = state
         self._failed = failed
@@ -237,7 +215,7 @@ class Follower:
             self._state.plans.no_sooner = MAX_HOLD_SECONDS
             self._look_at(self._state.now + OVERDUE_SECONDS)
 
-    def asked(self, api_key: int, *, may_fail: bool = False) -> None:
+    def asked(self, api_key: int, *, may_fail: bool) -> None:
         """Note a request of the client that is not a fetch.
 
         Args:
@@ -314,212 +292,3 @@ class Follower:
     def end(self) -> None:
         """Forget the responses that are held back, because the connection has ended."""
         self._holds.clear()
-
-
-class FromFollower(Around, Generic[_Stage]):
-    """Makes the client's response to a fetch that may go to a follower.
-
-    Args:
-        stage: the stage of the connection.
-        inner: makes the response.
-        fetching: the fetch, which is the innermost handler.
-    """
-
-    __slots__ = (
-        "_follower",
-        "_hinted",
-        "_leaves",
-        "_pieces",
-        "_sent",
-        "_size",
-        "_stage",
-        "_told",
-        "_whole",
-        "_whole_size",
-    )
-
-    def __init__(self, stage: _Stage, inner: Handler, fetching: FetchHandler) -> None:
-        super().__init__(inner, fetching)
-        self._stage, self._follower = stage, stage.follower
-        self._pieces: list[Buffer] = []
-        """The beginning of an entry whose rest has not come."""
-        self._size = 0
-        """The size of `_pieces` in bytes."""
-        self._sent = 0
-        """The number of the client's bytes that were returned so far."""
-        self._told = self._hinted = 0
-        """The numbers of errors, and of newer leaders, that were seen so far."""
-        self._leaves: bool | None = None
-        """Whether the client leaves partitions with this response, so that it is buffered as a whole. None
-        until it begins."""
-        self._whole: list[Buffer] = []
-        self._whole_size = 0
-
-    @property
-    def _kept(self) -> int:
-        return self._size + self._whole_size
-
-    def concerns(self) -> bool:
-        """Return whether the response comes from a follower, and may be changed."""
-        return self._follower.watched
-
-    def edits(self, _errors: Sequence[PartitionError], _hints: Sequence[HintAt]) -> list[Edit]:
-        """Return the changes in the entries of a response that have errors.
-
-        This is called once for each of these errors and newer leaders (KIP-951).
-        """
-        return []
-
-    def feed(self, chunk: bytes, *, last: bool) -> list[Buffer]:
-        """Return the client's bytes that are ready now."""
-        if self._leaves is None:
-            self._leaves = bool(self._stage.leaving)
-        pieces = self._fed(chunk, last=last)
-        if not self._leaves:
-            return pieces
-        self._whole += pieces
-        self._whole_size += sum(map(len, pieces))
-        if not last:
-            return []
-        frame, self._whole, self._whole_size = b"".join(self._whole), [], 0
-        return [self._left(frame)] if frame else []
-
-    def _left(self, frame: bytes) -> bytes:
-        """Return a response in which the partitions that the client has to leave have an error.
-
-        Their records are cut: an error comes without records. A partition that is not in the response, as in
-        the client's own session, can't get an error. Then the connection ends.
-        """
-        fetching = self._fetching
-        isolation = fetching.fetch.isolation_level if fetching.fetch is not None else 0
-        walk = FetchResponseWalk(LAYOUTS[fetching.version], isolation, keep=True)
-        try:
-            walk.feed(frame)
-        except ProtocolError:
-            return frame
-        if walk.error_code or fetching.resend is not None:
-            return frame
-        leaving = self._stage.leave()
-        new, found = with_errors(frame, walk, leaving, isolation)
-        if found != leaving:
-            self._follower.fail("is not in sync any more")
-        return new
-
-    def _fed(self, chunk: bytes, *, last: bool) -> list[Buffer]:
-        """Return the client's bytes that are ready now, with errors replaced."""
-        pieces = self._inner.feed(chunk, last=last)
-        fetching, response = self._fetching, self._fetching.response
-        if fetching.resend is not None or not response.understood or not self.concerns():
-            pieces, self._pieces, self._size = [*self._pieces, *pieces], [], 0
-            return pieces
-        if response.walk is not None:
-            if len(response.walk.errors) >= MAX_ERRORS:  # further ones are not noted
-                self._follower.fail("has too many errors")
-                return []
-            pieces = self._without_errors(pieces, response, response.walk, last=last)
-        follower = self._follower
-        if last and pieces and follower.watched and follower.is_early(fetching, response.walk):
-            follower.hold()
-        return pieces
-
-    def _without_errors(
-        self, pieces: list[Buffer], response: Walked | Kept, walk: FetchResponseWalk, *, last: bool
-    ) -> list[Buffer]:
-        """Replace errors in the next bytes.
-
-        The beginning of an entry is kept until its rest comes.
-        """
-        if isinstance(response, Kept):
-            if not (last and walk.errors):
-                return pieces
-            # The client's response is another one than the broker's, and it is whole.
-            told = FetchResponseWalk(LAYOUTS[self._fetching.version], 0, keep=False, noted=walk.noted)
-            frame = b"".join(pieces)
-            told.feed(frame)
-            return [_edited(frame, 0, self.edits(told.errors, told.hints))]
-        errors, hints = walk.errors[self._told :], walk.hints[self._hinted :]
-        self._told, self._hinted = len(walk.errors), len(walk.hints)
-        # The client's response has the broker's offsets up to its tags, which come last.
-        size = self._size + sum(map(len, pieces))
-        left = 0 if last else max(self._sent + size - walk.offset, 0)
-        begins, self._sent = self._sent, self._sent + size - left
-        if not (self._pieces or left or errors or hints):
-            return pieces
-        edits = self.edits(errors, hints) if errors or hints else []
-        data = _edited(b"".join((*self._pieces, *pieces)), begins, edits)
-        ready = size - left
-        self._pieces, self._size = [data[ready:]] if left else [], left
-        return [data[:ready]] if ready else []
-
-    def end(self, request: InFlight) -> bool:
-        """See `Handler.end`."""
-        return self._inner.end(request)
-
-    def passes(self, size: int) -> bool:
-        """Return whether the next bytes are only records, so that they may be forwarded unchanged."""
-        if self._leaves or self._pieces or not self._inner.passes(size):
-            return False
-        self._sent += size
-        return True
-
-
-def not_leader(error: PartitionError) -> Edit:
-    """Return the change that makes an error NOT_LEADER_OR_FOLLOWER."""
-    return error.start + ERROR_CODE.start, _NOT_LEADER.to_bytes(2)
-
-
-def _edited(data: bytes, begins: int, edits: Sequence[Edit]) -> bytes:
-    """Return bytes of a response with changes.
-
-    Args:
-        data: the bytes.
-        begins: their offset in the response.
-        edits: the changes.
-    """
-    if not edits:
-        return data
-    changed = bytearray(data)
-    for at, new in edits:
-        changed[at - begins : at - begins + len(new)] = new
-    return bytes(changed)
-
-
-def with_errors(
-    frame: bytes, walk: FetchResponseWalk, places: set[Place], isolation_level: int
-) -> tuple[bytes, set[Place]]:
-    """Return a response in which some partitions have an error, and which of them it has.
-
-    Args:
-        frame: the response.
-        walk: its parsed form.
-        places: the partitions.
-        isolation_level: that of the fetch.
-    """
-    layout, found = walk.layout, set[Place]()
-    spans: list[tuple[int, int, int]] = []
-    for entry in walk.entries:
-        if (place := (entry.key, entry.partition)) in places:
-            spans.append((entry.start, entry.end, entry.partition))
-            found.add(place)
-    for run in walk.runs:
-        numbers = run.entries.view(layout.response_fields)["partition"].tolist()
-        for number, partition in enumerate(numbers):
-            if (place := (run.key, partition)) in places:
-                start = run.start + number * layout.response_entry
-                spans.append((start, start + layout.response_entry, partition))
-                found.add(place)
-    parts: list[bytes] = []
-    at = LENGTH_BYTES
-    for start, end, partition in sorted(spans):
-        parts += (frame[at:start], _refusal(layout, partition, isolation_level))
-        at = end
-    body = b"".join((*parts, frame[at:]))
-    return len(body).to_bytes(LENGTH_BYTES) + body, found
-
-
-def _refusal(layout: FetchLayout, partition: int, isolation_level: int) -> bytes:
-    """Return an entry of a response with NOT_LEADER_OR_FOLLOWER, as brokers send it."""
-    offsets = b"\xff" * (layout.aborted - HIGH_WATERMARK.start)
-    code = _NOT_LEADER.to_bytes(ERROR_CODE.stop - ERROR_CODE.start)
-    ends = layout.empty_ends[1 if isolation_level else 0]
-    return partition.to_bytes(ERROR_CODE.start, signed=True) + code + offsets + ends

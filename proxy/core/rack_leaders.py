@@ -1,9 +1,8 @@
 """Knows which replicas Metadata names as leaders, and which brokers lead: ``--rack-clients``. Sans-IO.
 
 A client fetches from the broker that Metadata calls the leader. Followers serve consumers as well (KIP-392),
-without a replica selector and without a rack in the fetch. So a client that can't be led by an answer of the
-leader (`proxy.core.rack_reads`) reads from its own zone nevertheless. `proxy.core.rack_clients` has the stage
-of a connection.
+without a replica selector and without a rack in the fetch. `proxy.core.rack_clients` has the stage of a
+connection.
 
 What only a leader can answer then comes to the replica, too. Whoever handles that asks `RackLeaders` for the
 true leader. After trouble, a client gets true Metadata for some time (`RackLeaders.distrust`).

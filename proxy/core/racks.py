@@ -41,24 +41,6 @@ version of Fetch. ``login``: it has authenticated, and does not read yet.
 """
 
 
-class NotWritten(StrEnum):
-    """Why a fetch has no rack of the gateway."""
-
-    VERSION = "fetch version"
-    OWN = "client has a rack"
-    NOT_READ = "no fetch was read"
-    NO_BROKER = "no broker in the rack"
-    HERE = "broker is in the rack"
-    UNKNOWN_BROKER = "broker's release is not known yet"
-    OLD_BROKER = "broker before 3.5"
-    NAMED = "named in --rack-clients"
-    MEMBER = "member of a cooperative group"
-    CLIENT = "client never comes back from a failed replica"
-    DOES_NOT_FOLLOW = "does not follow"
-    REPLICA = "a replica failed"
-    AGAIN = "asked the leader again"
-
-
 class Zone(StrEnum):
     """Where a broker is, seen from the gateway."""
 
@@ -175,11 +157,6 @@ class BrokerRacks:
     def found_at(self, ip: str, broker: BrokerRack) -> None:
         """Note an IP of a broker whose responses have a host name."""
         self._named[ip, broker.port] = (broker.host, broker.port)
-
-    @property
-    def here(self) -> bool:
-        """Whether any broker is known to be in the gateway's rack."""
-        return self.rack in self.by_node.values()
 
     def at(self, host: str, port: int) -> BrokerRack | None:
         """Return the broker at an address. None if no response has named it."""

@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from proxy.protocol.api import API_KEY, LENGTH_BYTES, REQUEST_CORRELATION_ID
+from proxy.protocol.api import API_KEY, REQUEST_CORRELATION_ID
 from proxy.protocol.fetch_layout import (
     LAYOUTS,
     PARTITION_BYTES,
@@ -26,7 +26,6 @@ from proxy.protocol.primitives import (
     Span,
     TooMany,
     Truncated,
-    encode_uvarint,
     read_compact_count,
     read_compact_string,
     read_count,
@@ -238,14 +237,6 @@ class FetchRequest:
         if self.layout.flexible:
             return read_compact_string(self.frame, self.tail)[0] or b""
         return read_string(self.frame, self.tail)[0] or b""
-
-    def with_rack(self, rack_id: bytes) -> "FetchRequest":
-        """Return the same fetch with another rack (v11 and later)."""
-        frame, at, flexible = self.frame, self.tail, self.layout.flexible
-        _, end = (read_compact_string if flexible else read_string)(frame, at)
-        size = encode_uvarint(len(rack_id) + 1) if flexible else len(rack_id).to_bytes(2)
-        content = b"".join((frame[LENGTH_BYTES:at], size, rack_id, frame[end:]))
-        return self.with_frame(len(content).to_bytes(LENGTH_BYTES) + content)
 
     def with_session(self, session_id: int, session_epoch: int) -> bytes:
         """Return the frame with another session id and epoch (v7 and later)."""

@@ -1,6 +1,6 @@
 """Counts the bytes with brokers by zone: ``--rack``.
 
-It also has what ``--rack-reads`` and ``--rack-clients`` need of a process.
+It also has what ``--rack-clients`` needs of a process.
 """
 
 from collections import Counter
@@ -15,7 +15,6 @@ from proxy.core.eligibility import BrokerVersions
 from proxy.core.rack_clients import RackClientsStage
 from proxy.core.rack_leaders import RackLeaders
 from proxy.core.rack_offsets import RackOffsetsStage, Troubles
-from proxy.core.rack_reads import RackReads, RackReadsStage
 from proxy.core.rack_stage import RackStage
 from proxy.core.racks import BrokerRack, BrokerRacks, Zone
 from proxy.core.raise_fetch import RaiseFetch
@@ -24,7 +23,7 @@ from proxy.net.resolve import is_literal
 from proxy.net.transparent import Destinations
 from proxy.server.process import Process
 from proxy.server.registry import KnownBrokers
-from proxy.telemetry.zones import WHAT, RackReadFigures, Zones, kinds_of
+from proxy.telemetry.zones import WHAT, ReplicaFigures, Zones, kinds_of
 
 _RECORDS = WHAT.index("records")
 
@@ -65,17 +64,14 @@ class RackAudit:
         self._transparent = config.is_transparent
         self.racks = BrokerRacks(config.rack)
         self.racks.changed = self._changed
+        self.stages: tuple[MakeStage, ...] = (partial(RackStage, self.racks),)
+        """The functions that make stages of a new connection."""
         self._leaders = RackLeaders(self.racks, lambda: process.config.rack_clients)
         """What is known of leaders, for ``--rack-clients``."""
         self._leaders.tell = tell
         self.told = self._leaders.told
         """Notes what another process of the gateway has told by `tell`."""
         self._troubles = Troubles()
-        named = self._leaders.names_for
-        self._reads = RackReads(config.rack, self.racks, named) if config.rack_reads else None
-        """What is known of clients and replicas. None without ``--rack-reads client``."""
-        self._reading: dict[Link, RackReadsStage] = {}
-        """With ``--rack-reads client``, the stage of each open link."""
         self._clients: dict[Link, RackClientsStage] = {}
         """The stage for ``--rack-clients`` of each open link."""
         self._byte_counts = Counter[tuple[str, str]]()
@@ -84,15 +80,6 @@ class RackAudit:
         self._unresolved: list[BrokerRack] = []
         """Brokers whose host names could not be looked up. `look` tries again."""
         self._warning = RackWarning(process)
-
-    def stages(self, link: Link, versions: BrokerVersions) -> tuple[MakeStage, ...]:
-        """Return the functions that make the stages of a new connection."""
-        learns = partial(RackStage, self.racks)
-        return (
-            (learns,)
-            if self._reads is None
-            else (learns, partial(self._reads_of, self._reads, link, versions))
-        )
 
     def first_stages(self, link: Link, versions: BrokerVersions) -> tuple[MakeStage, ...]:
         """Return the functions that make the stages of a new connection that come before all others.
@@ -122,14 +109,6 @@ class RackAudit:
         """Note that the options may have changed."""
         self._troubles.forget_plans()
 
-    def _reads_of(
-        self, reads: RackReads, link: Link, versions: BrokerVersions, state: ConnectionState
-    ) -> RackReadsStage:
-        """Return the stage that writes the rack into the fetches of a connection."""
-        stage = RackReadsStage(reads, partial(self.node_of, link), versions, state)
-        self._reading[link] = stage
-        return stage
-
     def node_of(self, link: Link) -> int | None:
         """Return the node id of a link's broker. None while no response has named it.
 
@@ -143,11 +122,8 @@ class RackAudit:
 
     def unreachable(self, link: Link) -> None:
         """Note that a link's broker could not be reached. If it is in the rack, nobody can read from it."""
-        node_id, now = self.node_of(link), monotonic()
-        if self._reads is not None:
-            self._reads.unreachable(node_id, now)
         if self._names:
-            self._leaders.unreachable(node_id, now)
+            self._leaders.unreachable(self.node_of(link), monotonic())
 
     def zone_of(self, link: Link) -> Zone:
         """Return the zone of a link's broker.
@@ -162,11 +138,10 @@ class RackAudit:
     def describe(self, link: Link) -> dict[str, object]:
         """Return the fields that `/state` shows of an open link."""
         self._count(link)
-        reading, client = self._reading.get(link), self._clients.get(link)
+        client = self._clients.get(link)
         return {
             "zone": self.zone_of(link),
             "record_bytes_other_zone": self._counted[link].records_other_zone,
-            **({} if reading is None else {"follows": reading.follows, "rack": reading.became}),
             **({"replica": client.follower.watched} if self._names and client is not None else {}),
         }
 
@@ -187,7 +162,6 @@ class RackAudit:
         """Count the last bytes of a link."""
         self._count(link)
         del self._counted[link]
-        self._reading.pop(link, None)
         self._clients.pop(link, None)
 
     def zones(self, links: Iterable[Link]) -> Zones:
@@ -197,20 +171,15 @@ class RackAudit:
             byte_counts=self._byte_counts.copy(),
             racks=self._racks,
             racks_of_known=self._racks_of_known,
-            reads=self._read_figures(),
+            reads=self._replicas(),
         )
 
-    def _read_figures(self) -> RackReadFigures | None:
-        reads, leaders = self._reads, self._leaders
-        if reads is None and not self._names:
+    def _replicas(self) -> ReplicaFigures | None:
+        """See `Zones.reads`."""
+        if not self._names:
             return None
-        counts = Counter(named=leaders.named, held=leaders.held)
-        returns = leaders.returns.copy()
-        if reads is not None:
-            counts.update(reads.counts)
-            returns.update(reads.returns)
-        connections = Counter(stage.became for stage in self._reading.values())
-        return RackReadFigures(counts=counts, returns=returns, connections=connections)
+        leaders = self._leaders
+        return ReplicaFigures(named=leaders.named, held=leaders.held, returns=leaders.returns.copy())
 
     @property
     def _names(self) -> bool:
@@ -251,8 +220,6 @@ class RackAudit:
         for broker in brokers:
             if not is_literal(broker.host):
                 self._process.spawn(self._resolve(broker))
-        if self._reads is not None:
-            self._reads.changed()
         self._leaders.changed()
 
     async def _resolve(self, broker: BrokerRack) -> None:

@@ -150,6 +150,7 @@ class Server:
         self._audit = _audit(process, brokers, tell) if config.rack else None
         """Counts bytes by zone. None without ``--rack``."""
         if self._audit is not None:
+            self._stages += self._audit.stages
             self.upstream.failed = self._audit.unreachable
         self._failed_handshakes = Repeated(self.log, "TLS handshake of a client failed")
         self._refused_clients = Repeated(self.log, "client refused")
@@ -318,20 +319,16 @@ class Server:
         return Connection(
             sessions=self.sessions,
             resolve=partial(brokers.resolve, reached_at) if brokers is not None else None,
-            common=self._common(
-                () if self._audit is None else self._audit.first_stages(link, versions),
-                () if self._audit is None else self._audit.stages(link, versions),
-            ),
+            common=self._common(() if self._audit is None else self._audit.first_stages(link, versions)),
             broker=BrokerInfo(link.node_id, broker, versions, link.measured, self._is_opening),
             host=host_and_port(link.client_address)[0],
         )
 
-    def _common(self, first: tuple[MakeStage, ...], stages: tuple[MakeStage, ...]) -> Common:
+    def _common(self, first: tuple[MakeStage, ...]) -> Common:
         """Return what a new connection shares with other connections, by the present options.
 
         Args:
             first: the functions that make stages of the connection that come before all others.
-            stages: the functions that make further stages of the connection.
         """
         return Common(
             max_request_bytes=self.process.config.max_request_bytes,
@@ -341,7 +338,7 @@ class Server:
             siblings=self._siblings,
             manager=self.manager,
             first_stages=first,
-            stages=self._stages + stages,
+            stages=self._stages,
         )
 
     def _is_opening(self, node_id: int) -> bool:
@@ -622,7 +619,7 @@ class Server:
 
 
 def _audit(process: Process, brokers: KnownBrokers | Destinations, tell: Callable[..., None]) -> "RackAudit":
-    """Return what counts bytes by zone, and has what ``--rack-reads`` and ``--rack-clients`` need."""
+    """Return what counts bytes by zone, and has what ``--rack-clients`` needs."""
     from proxy.server.rack_audit import RackAudit  # noqa: PLC0415 - most gateways do not need it
 
     return RackAudit(process, brokers, tell)

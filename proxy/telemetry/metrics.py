@@ -23,7 +23,7 @@ from proxy.session.state import Loss
 from proxy.telemetry.exposition import Kind, Sample, family, of_garbage_collector, of_process
 from proxy.telemetry.status import STATES, Account, Health, WithBroker
 from proxy.telemetry.totals import NodeId
-from proxy.telemetry.zones import BECAME, RETURNS, WHAT, RackReadFigures, Zones
+from proxy.telemetry.zones import RETURNS, WHAT, ReplicaFigures, Zones
 from proxy.version import VERSION
 
 MAX_REASONS: Final = 50
@@ -146,9 +146,9 @@ class SharedValues:
         return self.counts.zones
 
     @property
-    def rack_reads(self) -> RackReadFigures:
-        """The figures of clients that read from the replica in the rack. Only `RACK_READS` use them."""
-        assert self.zones.reads is not None  # noqa: S101 - `RACK_READS` needs them
+    def replicas(self) -> ReplicaFigures:
+        """The figures of clients that read from the replica in the rack. Only `REPLICAS` use them."""
+        assert self.zones.reads is not None  # noqa: S101 - `REPLICAS` needs them
         return self.zones.reads
 
 
@@ -738,47 +738,28 @@ ZONES: Final = (
 )
 """The additional metrics with ``--rack``."""
 
-RACK_READS: Final = (
-    Figure(
-        COUNTER,
-        "rack_redirects",
-        "Partitions whose client the leader sent to a replica in the rack.",
-        lambda it: it.rack_reads.counts["redirects"],
-    ),
-    Figure(
-        COUNTER,
-        "rack_partitions_moved",
-        "Partitions that the replica then served.",
-        lambda it: it.rack_reads.counts["moved"],
-    ),
+REPLICAS: Final = (
     Figure(
         COUNTER,
         "rack_leaders_named",
         "Partitions in Metadata responses with a replica in the rack named as leader.",
-        lambda it: it.rack_reads.counts["named"],
+        lambda it: it.replicas.named,
     ),
     Figure(
         COUNTER,
         "rack_empty_held",
         "Empty responses of replicas that were held back for up to 50 ms.",
-        lambda it: it.rack_reads.counts["held"],
+        lambda it: it.replicas.held,
     ),
     Figure(
         COUNTER,
         "rack_returns",
         "How often clients were sent back to leaders: a replica failed, or only a leader can answer.",
-        lambda it: _named(it.rack_reads.returns, RETURNS),
+        lambda it: _named(it.replicas.returns, RETURNS),
         _REASON,
     ),
-    Figure(
-        GAUGE,
-        "rack_connections",
-        "Open connections: whether the rack was written into the last fetch, or why not.",
-        lambda it: _named(it.rack_reads.connections, BECAME),
-        ("rack",),
-    ),
 )
-"""The additional metrics with ``--rack-reads client`` or ``--rack-clients``."""
+"""The additional metrics with ``--rack-clients``."""
 
 
 def _members(found: Cooperative) -> Iterator[tuple[tuple[str, str], int]]:
@@ -804,6 +785,6 @@ def exposition(account: Account) -> bytes:
     figures: tuple[Figure, ...] = FIGURES
     figures += () if reading.counts.cooperative is None else COOPERATIVE
     figures += () if reading.counts.zones is None else ZONES
-    figures += () if reading.counts.zones is None or reading.counts.zones.reads is None else RACK_READS
+    figures += () if reading.counts.zones is None or reading.counts.zones.reads is None else REPLICAS
     lines = [line for figure in figures for line in figure.lines(reading)]
     return "".join((*lines, *of_process(), *of_garbage_collector())).encode()

@@ -20,7 +20,7 @@ from proxy.protocol.api import ErrorCode
 from proxy.telemetry.history import History, RecentEvent
 from proxy.telemetry.status import Account, Status, WithBroker
 from proxy.telemetry.totals import BROKER_BYTES, BROKER_FETCHES, CLIENT_BYTES, CLIENT_FETCHES, NodeId
-from proxy.telemetry.zones import RETURNS, WHAT, RackReadFigures, Zones
+from proxy.telemetry.zones import RETURNS, WHAT, ReplicaFigures, Zones
 from proxy.version import VERSION
 
 MAX_LISTED: Final = 2000
@@ -156,18 +156,15 @@ def _zones(zones: Zones, rack: str) -> dict[str, Any]:
     return {
         "bytes": {zone.value: {what: zones.byte_counts[zone, what] for what in WHAT} for zone in Zone},
         "brokers": zones.brokers(rack),
-        **({} if zones.reads is None else {"reads": _rack_reads(zones.reads)}),
+        **({} if zones.reads is None else {"reads": _replicas(zones.reads)}),
     }
 
 
-def _rack_reads(reads: RackReadFigures) -> dict[str, Any]:
+def _replicas(reads: ReplicaFigures) -> dict[str, Any]:
     return {
-        "redirects": reads.counts["redirects"],
-        "partitions_moved": reads.counts["moved"],
-        "leaders_named": reads.counts["named"],
-        "empty_held": reads.counts["held"],
+        "leaders_named": reads.named,
+        "empty_held": reads.held,
         "returns": {how: reads.returns[how] for how in RETURNS},
-        "connections": dict(sorted(reads.connections.items())),
     }
 
 

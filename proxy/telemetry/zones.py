@@ -6,17 +6,13 @@ from typing import Any, Final
 
 from proxy.adding import ADDS, Figures
 from proxy.core.events import Tally, fetch_bytes
-from proxy.core.racks import RETURNS, NotWritten, Zone, zone_of
+from proxy.core.racks import RETURNS, Zone, zone_of
 
-__all__ = ["BECAME", "RETURNS", "WHAT", "RackReadFigures", "Zones", "kinds_of"]
+__all__ = ["RETURNS", "WHAT", "ReplicaFigures", "Zones", "kinds_of"]
 
 WHAT: Final = ("records", "listing", "produce", "other")
 """The kinds of bytes on the broker's side. Each byte is of exactly one kind: records of fetch responses, the
 rest of fetch requests and responses, Produce requests and responses, and everything else."""
-
-
-BECAME: Final = ("written", *map(str, NotWritten))
-"""What may become of the gateway's rack in a fetch: it is written, or a reason why not."""
 
 
 def kinds_of(tally: Tally, arriving: tuple[int, int] = (0, 0)) -> tuple[int, int, int, int]:
@@ -43,15 +39,15 @@ def _newer(mine: dict[Any, str], more: dict[Any, str]) -> dict[Any, str]:
 
 
 @dataclass(slots=True, kw_only=True)
-class RackReadFigures(Figures):
+class ReplicaFigures(Figures):
     """What a process has counted of clients that read from the replica in its rack."""
 
-    counts: Counter[str] = field(default_factory=Counter)
-    """See `RackReads.counts`; and ``named``, see `RackLeaders.named`."""
+    named: int = 0
+    """See `RackLeaders.named`."""
+    held: int = 0
+    """See `RackLeaders.held`."""
     returns: Counter[str] = field(default_factory=Counter)
-    """See `RackReads.returns` and `RackLeaders.returns`. The keys are `RETURNS`."""
-    connections: Counter[str] = field(default_factory=Counter)
-    """The open connections by what became of the rack in the last fetch. The keys are `BECAME`."""
+    """See `RackLeaders.returns`. The keys are `RETURNS`."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -65,15 +61,13 @@ class Zones(Figures):
     decimal. In transparent mode it is the address in the response."""
     racks_of_known: dict[int, str] = field(default_factory=dict, metadata={ADDS: _newer})
     """The rack of each broker in `Status.brokers`, by the id there."""
-    reads: RackReadFigures | None = None
-    """The figures of ``--rack-reads client`` and ``--rack-clients``. None without both."""
+    reads: ReplicaFigures | None = None
+    """The figures of ``--rack-clients``. None without it."""
 
     def drop_current(self) -> None:
         """Forget the racks, because the process has ended. Another process may know newer ones."""
         self.racks.clear()
         self.racks_of_known.clear()
-        if self.reads is not None:
-            self.reads.connections.clear()
 
     def brokers(self, rack: str) -> dict[str, int]:
         """Return the number of brokers in each zone, seen from a gateway in the rack `rack`."""

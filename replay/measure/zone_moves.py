@@ -1,8 +1,8 @@
 """Computes which records could be read in the client's own zone (KIP-392). Sans-IO.
 
-Two ways are told apart. *The rack in the fetch*: a gateway writes the client's rack into fetches, the leader
-names a replica in that rack, and the client reads there. It needs a client that follows. *The replica as
-leader*: for some clients, Metadata names a replica in the zone as the leader. Any client reads there.
+Two ways are told apart. *The rack in the fetch*: the client has a ``client.rack``, the leader names a replica
+in that rack, and the client reads there. It needs a client that follows. *The replica as leader*: for some
+clients, Metadata names a replica in the zone as the leader. Any client reads there.
 """
 
 from collections import Counter, defaultdict

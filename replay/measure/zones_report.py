@@ -90,7 +90,7 @@ def zones_report(
                     client_id=client[0],
                     software=client[1],
                     **found,
-                    rack_reads_bytes=by_rack.by_client[client],
+                    client_rack_bytes=by_rack.by_client[client],
                     rack_clients_bytes=by_leader.by_client[client],
                 )
                 for client, found in by_client.items()
@@ -99,7 +99,7 @@ def zones_report(
         ),
         by_topic=_by_topic(sums, places, totals, topic_name, by_rack, by_leader),
         pairs=_pairs(chosen, places),
-        rack_reads=_moves(by_rack, totals, rate),
+        client_rack=_moves(by_rack, totals, rate),
         rack_clients=_moves(by_leader, totals, rate),
         leaders=leader_rates(sums, places, topics, topic_name, rate.seconds),
         money=_money(chosen, places, by_rack.moved, by_leader.moved, rate.seconds, price) if price else None,
@@ -150,7 +150,7 @@ def _by_topic(
         topic=None,
         record_bytes={**totals["record_bytes"]},
         listing_bytes={**totals["listing_bytes"]},
-        rack_reads_bytes=0,
+        client_rack_bytes=0,
         rack_clients_bytes=0,
     )
     for (zone, broker, kind, text), one in sums.topics.items():
@@ -163,7 +163,7 @@ def _by_topic(
         ZonedTopic(
             topic=name,
             **found,
-            rack_reads_bytes=by_rack.by_topic[name],
+            client_rack_bytes=by_rack.by_topic[name],
             rack_clients_bytes=by_leader.by_topic[name],
         )
         for name, found in topics.items()
@@ -225,7 +225,7 @@ def _money(
         to_brokers=CrossedBytes(bytes=to_brokers, cost=cost(to_brokers)),
         cost=cost(whole),
         cost_both_ends=2 * cost(whole),
-        rack_reads_saves=cost(by_rack),
+        client_rack_saves=cost(by_rack),
         rack_clients_saves=cost(by_leader),
         captured_seconds=seconds,
         cost_per_month=DailyRate(seconds=seconds, price_per_gb=price.per_gb).month(whole) if known else None,

@@ -85,7 +85,7 @@ COLUMNS: Final = (*NAMES, *FIGURES, *MORE)
 ZONE_KINDS: Final = tuple(ZonedBytes.__annotations__)
 ZONE_COLUMNS: Final = (
     *(f"{kind}_{zone}_zone" for kind in ZONE_KINDS for zone in ByZone.__annotations__),
-    "rack_reads_bytes",
+    "client_rack_bytes",
     "rack_clients_bytes",
     "from_rack",
     "to_rack",
@@ -180,7 +180,7 @@ def _rows(report: Report) -> Iterator[Mapping[str, object]]:
 
 
 def _zone_rows(zones: ZonesReport) -> Iterator[Mapping[str, object]]:
-    moved = {f"{way}_bytes": zones[way]["moved_bytes"] for way in ("rack_reads", "rack_clients")}
+    moved = {f"{way}_bytes": zones[way]["moved_bytes"] for way in ("client_rack", "rack_clients")}
     yield {"by": "zones", **_by_zone(zones), **moved}
     for client in zones["by_client"]:
         yield {"by": "zone client", **_names(client), **_by_zone(client), **_moved(client)}
@@ -205,7 +205,7 @@ def _by_zone(row: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _moved(row: ZonedClient | ZonedTopic) -> dict[str, int]:
-    return {"rack_reads_bytes": row["rack_reads_bytes"], "rack_clients_bytes": row["rack_clients_bytes"]}
+    return {"client_rack_bytes": row["client_rack_bytes"], "rack_clients_bytes": row["rack_clients_bytes"]}
 
 
 def _why(row: ClientRow | BrokerRow | ConnectionRow) -> dict[str, str]:

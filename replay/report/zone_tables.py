@@ -127,7 +127,7 @@ def by_client(found: ZonesReport, limit: int) -> ReportTable:
                 shown(row["software"], empty=UNKNOWN),
                 *_zones(row["record_bytes"]),
                 sum(row[key]["other"] for key in KINDS),  # type: ignore[literal-required]  # fields of ZonedBytes
-                row["rack_reads_bytes"],
+                row["client_rack_bytes"],
                 row["rack_clients_bytes"],
             )
         )
@@ -140,7 +140,7 @@ def by_client(found: ZonesReport, limit: int) -> ReportTable:
             ReportColumn(title="Software"),
             *_ZONES,
             ReportColumn(title="All bytes to other zones", unit=BYTES, wide=True),
-            ReportColumn(title="A: moved with --rack-reads", unit=BYTES, short="A"),
+            ReportColumn(title="A: moved with client.rack", unit=BYTES, short="A"),
             ReportColumn(title="B: moved with --rack-clients", unit=BYTES, short="B"),
         ),
         lines=_ranked(lines, limit, "client", 2),
@@ -155,7 +155,7 @@ def by_topic(found: ZonesReport, limit: int) -> ReportTable:
                 shown(row["topic"]),
                 *_zones(row["record_bytes"]),
                 row["record_bytes"]["other"] + row["listing_bytes"]["other"],
-                row["rack_reads_bytes"],
+                row["client_rack_bytes"],
                 row["rack_clients_bytes"],
             )
         )
@@ -168,7 +168,7 @@ def by_topic(found: ZonesReport, limit: int) -> ReportTable:
             ReportColumn(title="Topic"),
             *_ZONES,
             ReportColumn(title="All bytes to other zones", unit=BYTES, wide=True),
-            ReportColumn(title="A: moved with --rack-reads", unit=BYTES, short="A"),
+            ReportColumn(title="A: moved with client.rack", unit=BYTES, short="A"),
             ReportColumn(title="B: moved with --rack-clients", unit=BYTES, short="B"),
         ),
         lines=_ranked(lines, limit, "topic", 1),
@@ -177,7 +177,7 @@ def by_topic(found: ZonesReport, limit: int) -> ReportTable:
 
 def moves(found: ZonesReport) -> ReportTable:
     """Return the table of what could be read in the client's zone, and why the rest stays."""
-    ways = found["rack_reads"], found["rack_clients"]
+    ways = found["client_rack"], found["rack_clients"]
     reasons = sorted({*ways[0]["stays"], *ways[1]["stays"]})
     lines = [ReportLine(values=("moves", MOVES, *(way["moved_bytes"] for way in ways)))]
     lines += [
@@ -192,7 +192,7 @@ def moves(found: ZonesReport) -> ReportTable:
         columns=(
             ReportColumn(title="Records", short=""),
             ReportColumn(title="What it means", soft=True, wide=True),
-            ReportColumn(title="A: rack in the fetch", unit=BYTES, short="A: rack in the fetch"),
+            ReportColumn(title="A: client.rack", unit=BYTES, short="A: client.rack"),
             ReportColumn(title="B: replica as leader", unit=BYTES, short="B: replica as leader"),
         ),
         lines=[*lines, ReportLine(values=("all records and produce", "", *whole), total=True)],

@@ -41,13 +41,12 @@ def crossing(found: ZonesReport, money: Money | None = None) -> str:
     text = f"{size(other)} of {size(whole)} of records came from brokers in other zones: {share}."
     if not other:
         return text
-    reads, named = found["rack_reads"], found["rack_clients"]
+    own, named = found["client_rack"], found["rack_clients"]
     text += (
-        f" --rack-reads client would move {size(reads['moved_bytes'])} into the clients' zones"
-        f"{_saves(reads, money)}, --rack-clients {size(named['moved_bytes'])}{_saves(named, money)}."
+        f" client.rack in the clients would move {size(own['moved_bytes'])} into their zones"
+        f"{_saves(own, money)}, without a gateway. --rack-clients would move {size(named['moved_bytes'])}"
+        f"{_saves(named, money)}."
     )
-    if reads["moved_bytes"] or named["moved_bytes"]:
-        text += " If you can set client.rack in the clients, no gateway is needed for this."
     return " ".join(filter(None, [text, racks_without_brokers(found)]))
 
 
@@ -73,8 +72,8 @@ def racks_without_brokers(found: ZonesReport) -> str:
 def ways() -> str:
     """Say what the two ways of reading in the client's zone are."""
     return (
-        "A (fetchgate proxy --rack-reads client): fetches have the client's rack, and brokers with a replica "
-        "selector send the client to a replica in that rack (Fetch v11 and later, clients that go there). "
+        "A (client.rack in the client): fetches have the client's rack, and brokers with a replica selector "
+        "send the client to a replica in that rack (Fetch v11 and later, clients that go there). "
         "B (fetchgate proxy --rack-clients): Metadata names that replica as the leader (v10 and later). "
         "Replicas are those of the last captured Metadata."
     )
@@ -119,7 +118,7 @@ def money(zones: ZonesReport) -> str:
             f"{cost(2 * month)}."
         )
     text += (
-        f" Of {cost(whole)}, --rack-reads client would save {cost(times * found['rack_reads_saves'])}, "
+        f" Of {cost(whole)}, client.rack would save {cost(times * found['client_rack_saves'])}, "
         f"--rack-clients {cost(times * found['rack_clients_saves'])}."
     )
     return f"{text} ({found['how']})"

@@ -56,8 +56,8 @@ class ZonedClient(ZonedBytes):
     client_id: str
     software: str
     """The name and version of the client's software, "" if unknown."""
-    rack_reads_bytes: int
-    """The part of `rack_reads.moved_bytes` of this client."""
+    client_rack_bytes: int
+    """The part of `client_rack.moved_bytes` of this client."""
     rack_clients_bytes: int
     """The part of `rack_clients.moved_bytes` of this client."""
 
@@ -66,8 +66,8 @@ class ZonedTopic(ZonedFetches):
     """The fetch bytes of one topic. In one row the topic is None: it has the rest of each frame."""
 
     topic: str | None
-    rack_reads_bytes: int
-    """The part of `rack_reads.moved_bytes` of this topic."""
+    client_rack_bytes: int
+    """The part of `client_rack.moved_bytes` of this topic."""
     rack_clients_bytes: int
     """The part of `rack_clients.moved_bytes` of this topic."""
 
@@ -144,8 +144,8 @@ class ZoneMoney(TypedDict):
     """Of both directions, if one end pays."""
     cost_both_ends: float
     """Of both directions, if both ends pay: twice `cost`."""
-    rack_reads_saves: float
-    """The part of `cost` of the bytes that `rack_reads` would move."""
+    client_rack_saves: float
+    """The part of `cost` of the bytes that `client_rack` would move."""
     rack_clients_saves: float
     """The part of `cost` of the bytes that `rack_clients` would move."""
     captured_seconds: float
@@ -167,9 +167,9 @@ class ZonesReport(ZonedBytes):
     pairs: list[ZonePair]
     """The pairs with the most bytes are first. All of them together have the bytes of all whole requests and
     responses."""
-    rack_reads: ZoneMoves
-    """If the client's rack were in its fetches, and the brokers had a replica selector: the leader then names
-    a replica in that rack. For fetches of v11 and later, of clients that follow."""
+    client_rack: ZoneMoves
+    """If the clients had a ``client.rack``, and the brokers a replica selector: the leader then names a
+    replica in that rack. For fetches of v11 and later, of clients that follow."""
     rack_clients: ZoneMoves
     """If Metadata named a replica in the client's rack as the leader. For fetches of v10 and later."""
     leaders: list[LeaderRate]

@@ -1,8 +1,8 @@
 """Predicts which records a client would read in its own zone, and counts which ones it then reads there.
 
 A client without a rack reads a topic through a gateway that only counts and captures. `replay measure`
-predicts from this capture what would move if the gateway wrote its rack into fetches. Then the same client
-reads the same records through a gateway that does so (``--rack-reads client``), and the gateway counts.
+predicts from this capture what would move if the gateway named replicas as leaders. Then the same client
+reads the same records through a gateway that does so (``--rack-clients``), and the gateway counts.
 """
 
 import json
@@ -18,7 +18,7 @@ from confluent_kafka import Producer
 
 from tests.clients.runner import Program, Run, assert_same_records
 from tools.gateway import GatewayProcess
-from tools.kafka import NEAREST, Cluster
+from tools.kafka import Cluster
 from tools.kafka.admin import Admin
 
 OWN: Final = "R2"
@@ -59,7 +59,7 @@ class Figures:
 def zoned_cluster() -> Iterator[Cluster]:
     """Run three brokers in three racks, which have all records of the topic."""
     racks = {node_id: f"R{node_id}" for node_id in (1, 2, 3)}
-    with Cluster(nodes=3, properties=NEAREST, racks=racks) as cluster:
+    with Cluster(nodes=3, racks=racks) as cluster:
         with Admin(cluster.bootstrap) as admin:
             admin.create_topic(TOPIC, assignment=REPLICAS)
         _fill(cluster.bootstrap)
@@ -74,36 +74,31 @@ def _fill(bootstrap: str) -> None:
     assert producer.flush(60) == 0
 
 
-def assert_predicted(program: Program, cluster: Cluster, folder: Path, way: str = "rack_reads") -> None:
+def assert_predicted(program: Program, cluster: Cluster, folder: Path) -> None:
     """Check that what is predicted to move is what moves, within `WITHIN`. Print the figures.
 
     Args:
         program: the client.
         cluster: a cluster of `zoned_cluster`.
         folder: an empty folder for the capture.
-        way: ``rack_reads`` or ``rack_clients``, as in the report.
     """
-    figures = _compare(program, cluster, folder, way)
+    figures = _compare(program, cluster, folder)
     sys.stdout.write(f"{program.name}: {figures}\n")  # pytest -s shows it
     assert figures.before["other"] > figures.before["same"] > 0
     assert figures.predicted["other"] > 0, "two partitions have no replica in the zone"
     assert figures.error <= WITHIN, str(figures)
 
 
-def _compare(program: Program, cluster: Cluster, folder: Path, way: str) -> Figures:
+def _compare(program: Program, cluster: Cluster, folder: Path) -> Figures:
     audit = ("--rack", OWN)
-    options = {
-        "rack_reads": ("--rack-reads", "client"),
-        "rack_clients": ("--rack-clients", program.client_id),
-    }
     with GatewayProcess(cluster.bootstrap, *audit, "--capture", str(folder)) as gateway:
         alone = _read(program, gateway.address)
         before = _record_bytes(gateway)
         gateway.stop()
         zones = _measured(folder, gateway)
     assert zones["record_bytes"] == before, (zones["record_bytes"], before)
-    moved = zones[way]["moved_bytes"]
-    with GatewayProcess(cluster.bootstrap, *audit, *options[way]) as gateway:
+    moved = zones["rack_clients"]["moved_bytes"]
+    with GatewayProcess(cluster.bootstrap, *audit, "--rack-clients", program.client_id) as gateway:
         led = _read(program, gateway.address)
         counted = _record_bytes(gateway)
     assert_same_records(alone, led)

@@ -11,7 +11,7 @@ import pytest
 
 from tests.clients.programs import PROGRAMS
 from tests.clients.runner import AIOKAFKA, Program, Run, assert_same_records
-from tests.integration.test_rack_reads_live import (
+from tests.integration.three_racks import (
     HERE,
     PARTITIONS,
     TOPIC,

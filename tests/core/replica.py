@@ -13,7 +13,6 @@ from proxy.fetch_manager.manager import FetchManager
 from proxy.protocol.leader_requests import metadata_request
 from proxy.protocol.replicas import read_replicas
 from tests.core.replicas import Part, body
-from tests.core.test_rack_reads import Known
 from tests.frames import Want, fetch, framed, topic_id
 from tests.playbook import SESSION_ID, Playbook, full
 from tests.twin import Twin
@@ -26,6 +25,20 @@ IDS: Final = {name: UUID(bytes=topic_id(name)) for name in ("t", "u")}
 LED_HERE: Final = Part(leader=REPLICA)
 TOPICS: Final = {"t": [Part()] * 40, "u": [LED_HERE] * 2}
 """Broker 1 leads all partitions of t, and broker 2, which is in the rack, those of u."""
+
+
+class Known:
+    """The racks of the brokers, as far as the gateway has heard of them.
+
+    Args:
+        here: the brokers that are in the gateway's rack.
+    """
+
+    def __init__(self, *here: int) -> None:
+        self._here = here
+
+    def is_here(self, node_id: int | None) -> bool:
+        return node_id in self._here
 
 
 class Gateway:

@@ -23,9 +23,8 @@ from proxy.fetch_manager.cache import FetchSessionCache
 from proxy.fetch_manager.manager import FetchManager
 from proxy.protocol.api import request_header
 from proxy.protocol.fetch_request import parse_fetch_request
-from tests.core.test_rack_reads import named
 from tests.examples import examples
-from tests.frames import VERSIONS, Want, fetch, fetch_response
+from tests.frames import VERSIONS, Want, fetch, fetch_response, framed
 from tests.playbook import SESSION_ID, Playbook, T, api_versions, asks, full, request, response
 
 ASKED: dict[str, Any] = {"max_wait_ms": 500, "min_bytes": 1}
@@ -34,6 +33,20 @@ FLOORS = FetchFloors({"": 65_536}, {"": 2000})
 WANTS: list[Want] = [("t", at) for at in range(8)]
 JOIN_GROUP = 11
 HEARTBEAT = 12
+
+
+def named(play: Playbook, software: str) -> Playbook:
+    """Let the client ask for ApiVersions v3, with the name of its software."""
+    name, version = software.encode(), b"1.0"
+    body = b"\0" + b"".join(bytes((len(text) + 1,)) + text for text in (name, version)) + b"\0"
+    asked = request(18, 3, 0, body)
+    play.client(asked).to_broker(asked)
+    highest = {1: 18, 9: 9, 10: 6}  # Fetch, OffsetFetch, FindCoordinator
+    ranges = bytes((len(highest) + 1,))
+    ranges += b"".join(key.to_bytes(2) + bytes(2) + most.to_bytes(2) + b"\0" for key, most in highest.items())
+    told = framed((0).to_bytes(4) + (0).to_bytes(2) + ranges + (0).to_bytes(4) + b"\0")
+    play.broker(told).to_client(told)
+    return play
 
 
 def connected(floors: FetchFloors = FLOORS, software: str = "librdkafka", **options: Any) -> Playbook:

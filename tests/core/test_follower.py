@@ -5,10 +5,8 @@ from collections import Counter
 import pytest
 
 from proxy.core.connection import Connection
-from proxy.core.connection_state import ConnectionState
-from proxy.core.eligibility import BrokerVersions, SessionLimits
+from proxy.core.eligibility import SessionLimits
 from proxy.core.follower import ASK_SECONDS, MAX_HOLD_SECONDS, OVERDUE_SECONDS, PAUSE_SECONDS, SILENT_SECONDS
-from proxy.core.rack_reads import RackReads, RackReadsStage
 from tests.core.replica import (
     LEADER,
     NOW,
@@ -21,10 +19,9 @@ from tests.core.replica import (
     parks,
     question,
 )
-from tests.core.test_rack_reads import Known
-from tests.frames import Want, fetch, fetch_response
+from tests.frames import Want, entry, fetch, fetch_response, framed
 from tests.model import wire
-from tests.playbook import T, full, request
+from tests.playbook import T, full, request, response
 
 
 def test_rule_28_a_replica_that_does_not_respond_is_named_to_nobody() -> None:
@@ -136,6 +133,66 @@ def test_rule_28_other_brokers_and_other_clients_may_take_longer(node_id: int, c
     assert [core.fault for core in cores(play)] == [None, None]
 
 
+def overdue(gateway: Gateway) -> float:
+    """Let the replica be late with a fetch. Return when that was seen."""
+    play = gateway.connect()
+    play.client(fetch(12, *T[:1], correlation=3)).to_broker(fetch(12, *T[:1], correlation=3))
+    at = play.now + 0.5 + OVERDUE_SECONDS
+    for look in (at - 0.5, at):
+        play.connection.tick(look)
+    assert gateway.returns == Counter(overdue=1)
+    return at
+
+
+def test_rule_28_a_response_that_arrives_slowly_is_not_overdue() -> None:
+    gateway = Gateway()
+    play = gateway.connect()
+    asked = fetch(12, *T[:1], correlation=3)
+    play.client(asked).to_broker(asked)
+    told = fetch_response(12, ("t", [entry(0, 5, records=bytes(100_000))]), correlation_id=3)
+    for second in range(10):
+        play.broker(told[second * 10_000 : (second + 1) * 10_000]).takes_client()
+        play.connection.tick(NOW + 10.0 * (second + 1))
+    assert [core.fault for core in play.connection.cores] == [None, None]
+    assert not gateway.returns
+
+
+def test_rule_28_what_was_asked_before_the_replica_was_late_is_late_as_well() -> None:
+    gateway = Gateway()
+    other = gateway.connect()
+    asked = request(3, 1, 9, bytes(4))
+    other.client(asked).to_broker(asked)
+    at = overdue(gateway)
+    other.connection.tick(at)  # the broker has sent something since the connection began: look again
+    other.connection.tick(at + 0.5)
+    assert [core.fault is not None for core in other.connection.cores] == [True, True]
+
+
+@pytest.mark.parametrize(("api_key", "client"), [(11, b"c"), (3, b"other")])
+def test_rule_28_other_requests_and_clients_may_take_longer_after_it(api_key: int, client: bytes) -> None:
+    """A broker may keep a JoinGroup (11) for long. After the pause, the replica is like other brokers."""
+    gateway = Gateway()
+    at = overdue(gateway)
+    other = gateway.connect()
+    other.now = at + (PAUSE_SECONDS + 1.0 if api_key == 3 else 0.0)
+    asked = request(api_key, 1, 9, bytes(4), client)
+    other.client(asked).to_broker(asked)
+    for step in range(20):
+        other.connection.tick(other.now + step)
+    assert [core.fault for core in other.connection.cores] == [None, None]
+
+
+def test_rule_28_a_replica_that_responds_again_is_not_late() -> None:
+    gateway = Gateway()
+    at = overdue(gateway)
+    again = gateway.connect()
+    again.now = at + 1.0
+    again.exchange(request(3, 1, 9, bytes(4)), response(9, bytes(12)))
+    for step in range(20):
+        again.connection.tick(again.now + step)
+    assert [core.fault for core in again.connection.cores] == [None, None]
+
+
 def test_rule_30_empty_responses_at_once_are_held_back() -> None:
     """A client that comes from the leader stands above the follower's high watermark."""
     gateway = Gateway()
@@ -176,26 +233,52 @@ def test_rule_30_in_a_session_that_the_gateway_gives_to_the_client() -> None:
     play.to_client(fetch_response(12, session_id=session_id, correlation_id=3))
 
 
-def test_rule_30_a_response_is_held_back_once() -> None:
-    """After a reload, a leader may lead a client here that was named before."""
+def test_rule_30_an_early_response_does_not_take_the_fast_path() -> None:
+    """It may be the same as earlier ones, for which the replica has waited."""
     gateway = Gateway()
-    reads = RackReads("R2", Known(REPLICA))
-    stages: list[RackReadsStage] = []
-
-    def make(state: ConnectionState) -> RackReadsStage:
-        stages.append(RackReadsStage(reads, lambda: REPLICA, BrokerVersions(), state))
-        return stages[-1]
-
-    play = gateway.connect(stages=(make,))
-    parks(play, fetch(12, *T[:1]), full(12, T[:1]))
-    for stage in stages:
-        stage.follower.watch()
-    asked, told = fetch(12, ("t", 0, 6), correlation=2), full(12, T[:1], correlation_id=2)
-    play.client(asked).to_broker(asked)
-    play.now += 0.001
-    play.broker(told).nothing()
-    for _ in range(3):
+    play = gateway.connect()
+    for number in range(10, 20):
+        parks(play, fetch(12, *T[:1], correlation=number), full(12, T[:1], correlation_id=number))
+    assert play.connection.passed > 5
+    for number in range(20, 30):
+        asked, told = fetch(12, *T[:1], correlation=number), full(12, T[:1], correlation_id=number)
+        play.client(asked).to_broker(asked)
+        play.now += 0.001
+        play.broker(told).nothing()
         play.now += MAX_HOLD_SECONDS
         play.connection.tick(play.now)
-    play.to_client(told)
-    parks(play, fetch(12, *T[:1], correlation=3), full(12, T[:1], correlation_id=3))
+        play.to_client(told)
+    assert [shared.held for shared in gateway.shared] == [10, 10]
+
+
+def test_rule_30_a_short_wait_that_has_passed_does_not_leave_the_fast_path() -> None:
+    """An empty response after all of its fetch's wait is not early, however short the wait was."""
+    play = Gateway().connect()
+    for number in range(10, 20):
+        asked = fetch(12, *T[:1], correlation=number, max_wait_ms=20)
+        play.client(asked).to_broker(asked)
+        play.now += 0.02
+        told = full(12, T[:1], correlation_id=number)
+        play.broker(told).to_client(told)
+    assert play.connection.passed > 15  # requests and responses
+
+
+def test_rule_30_what_is_not_empty_or_not_early_passes() -> None:
+    play = Gateway().connect()
+    asked = fetch(12, *T[:1], correlation=20)
+    told = fetch_response(12, ("t", [entry(0, 5, records=b"r" * 80)]), correlation_id=20)
+    play.exchange(asked, told)
+    play.exchange(fetch(12, *T[:1], correlation=21, min_bytes=0), full(12, T[:1], correlation_id=21))
+    play.client(asked).to_broker(asked)
+    play.now += 0.25
+    play.broker(full(12, T[:1], correlation_id=20)).to_client(full(12, T[:1], correlation_id=20))
+
+
+def test_rule_30_what_is_held_back_comes_before_the_end() -> None:
+    """A broker that closes does not take a response away. Later requests are answered after it."""
+    play = Gateway().connect()
+    asked, told = fetch(12, *T[:1], correlation=20), full(12, T[:1], correlation_id=20)
+    play.client(asked, request(12, 0, 21)).to_broker(asked, request(12, 0, 21))
+    play.broker(told, framed((21).to_bytes(4) + b"\0\0")).nothing()
+    play.connection.broker_ended()
+    play.to_client(told, framed((21).to_bytes(4) + b"\0\0"))

@@ -1,4 +1,4 @@
-"""Reading from a replica that Metadata names as leader: rules 27, 29, 31 and 32 of zones.md."""
+"""Reading from a replica that Metadata names as leader: rules 27, 29 and 31 of zones.md."""
 
 from collections import Counter
 from typing import Final
@@ -7,17 +7,14 @@ import pytest
 
 from proxy.core.connection import Connection
 from proxy.core.connection_state import ConnectionState
-from proxy.core.eligibility import BrokerVersions, SessionLimits
+from proxy.core.eligibility import SessionLimits
 from proxy.core.follower import ASK_SECONDS
 from proxy.core.rack_clients import RackClientsStage
 from proxy.core.rack_leaders import TRUE_SECONDS
-from proxy.core.rack_reads import RackReads, RackReadsStage
-from proxy.core.racks import NotWritten
 from proxy.core.siblings import Siblings
 from proxy.protocol.fetch_response import MAX_ERRORS
 from tests.core.following import play as played
 from tests.core.replica import (
-    CLIENT,
     HOST,
     IDS,
     LEADER,
@@ -32,7 +29,6 @@ from tests.core.replica import (
     question,
 )
 from tests.core.replicas import Part, body
-from tests.core.test_rack_reads import Known
 from tests.frames import Want, entry, fetch, fetch_response
 from tests.model import wire
 from tests.playbook import SESSION_ID, Playbook, T, asks, full
@@ -334,20 +330,6 @@ def test_rule_31_a_leader_of_no_newer_epoch_is_left_out(epoch: int, chunk: int, 
 
     given = (LEADER, epoch) if passes else (-1, -1)
     play.broker(told(6, (LEADER, epoch)), chunk=chunk).to_client(told(6, given))
-
-
-def test_rule_32_the_rack_is_not_written_for_such_clients() -> None:
-    reads = RackReads("R2", Known(REPLICA), lambda client_id: client_id == CLIENT)
-    versions = BrokerVersions()
-    stages: list[RackReadsStage] = []
-
-    def make(state: ConnectionState) -> RackReadsStage:
-        stages.append(RackReadsStage(reads, lambda: LEADER, versions, state))
-        return stages[-1]
-
-    play = Playbook(stages=(make,)).knows()
-    play.exchange(fetch(12, *T[:1]), full(12, T[:1]))
-    assert [stage.not_written for stage in stages] == [NotWritten.NAMED] * 2
 
 
 @pytest.mark.parametrize("client", ["another", None])

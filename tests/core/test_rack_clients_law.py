@@ -17,9 +17,8 @@ from proxy.core.rack_clients import RackClientsStage
 from proxy.core.rack_leaders import RackLeaders
 from proxy.protocol.replicas import read_replicas
 from tests.connections import Asked, connect
+from tests.core.replica import Known
 from tests.core.replicas import Part, body
-from tests.core.test_rack_reads_law import HERE, NODES, OUT_OF_RANGE, RECORD_BYTES, Known
-from tests.core.test_rack_reads_law import Replicas as OfFollowers
 from tests.examples import examples
 from tests.frames import entry, fetch, fetch_response, framed
 from tests.model import wire
@@ -27,6 +26,11 @@ from tests.playbook import split
 
 VERSION: Final = 12
 METADATA_VERSION: Final = 7
+NODES: Final = (1, 2, 3)
+HERE: Final = 2
+"""The broker in the gateway's rack."""
+RECORD_BYTES: Final = 8
+OUT_OF_RANGE: Final = 1
 FENCED, UNKNOWN_EPOCH, NOT_LEADER = 74, 75, 6
 PARK_SECONDS: Final = 0.5
 
@@ -40,21 +44,64 @@ class Heard(NamedTuple):
 
 
 @dataclass
-class Replicas(OfFollowers):
-    """One partition, with its leader epoch, and what each broker has heard of it."""
+class Replicas:
+    """One partition, its records, and what each broker has and has heard of them.
 
+    A record is its offset in 8 bytes.
+    """
+
+    leader: int = 1
+    end: dict[int, int] = field(default_factory=lambda: dict.fromkeys(NODES, 0))
+    high: dict[int, int] = field(default_factory=lambda: dict.fromkeys(NODES, 0))
+    isr: set[int] = field(default_factory=lambda: set(NODES))
+    dead: set[int] = field(default_factory=set)
+    stopped: set[int] = field(default_factory=set)
     epoch: int = 5
     heard: dict[int, Heard] = field(default_factory=lambda: dict.fromkeys(NODES, Heard()))
 
     def hear(self, node: int) -> None:
         self.heard[node] = Heard(self.leader, self.epoch, frozenset(self.isr))
 
+    def lives(self, node: int) -> bool:
+        return node not in self.dead and node not in self.stopped
+
+    def produce(self, count: int) -> None:
+        if self.lives(self.leader):
+            self.end[self.leader] += count
+            self.settle()
+
+    def copy(self, node: int) -> None:
+        """Let a follower fetch from the leader. It learns the high watermark that the leader has now."""
+        if node != self.leader and self.lives(node) and self.lives(self.leader):
+            self.high[node] = self.high[self.leader]
+            self.end[node] = self.end[self.leader]
+            self.settle()
+
+    def settle(self) -> None:
+        high = min(self.end[node] for node in self.isr)
+        self.high[self.leader] = max(self.high[self.leader], high)
+
+    def leave(self, node: int) -> None:
+        if node != self.leader:
+            self.isr.discard(node)
+            self.settle()
+
+    def join(self, node: int) -> None:
+        """Let a replica into the ISR, if it has all committed records."""
+        if self.lives(node) and self.end[node] >= self.high[self.leader]:
+            self.isr.add(node)
+
     def move(self, node: int) -> None:
-        before = self.leader
-        super().move(node)
-        if self.leader != before:
-            self.epoch += 1
-            self.hear(node)
+        """Make a replica of the ISR the leader. The others drop what it lacks."""
+        if node in self.isr and self.lives(node):
+            moved, self.leader = node != self.leader, node
+            for other in NODES:
+                self.end[other] = min(self.end[other], self.end[node])
+                self.high[other] = min(self.high[other], self.end[other])
+            self.settle()
+            if moved:
+                self.epoch += 1
+                self.hear(node)
 
     def metadata(self, node: int) -> bytes:
         """Return what a broker says of the partition. It lists the brokers that are alive."""
@@ -103,7 +150,7 @@ class Reader:
 
     def __init__(self, replicas: Replicas, *, epochs: bool) -> None:
         self.replicas, self.epochs = replicas, epochs
-        self.shared = RackLeaders(Known(), lambda: {"c"})
+        self.shared = RackLeaders(Known(HERE), lambda: {"c"})
         self.sessions = SessionLimits(max_sessions=10)
         self.connections: dict[int, Asked] = {}
         self.position, self.now, self.number = 0, 1000.0, 0

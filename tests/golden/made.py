@@ -23,7 +23,7 @@ from proxy.telemetry.state import cooperative, overview
 from proxy.telemetry.status import Account, Counts, ServingProcess, Status, UnreachableBrokers, WithBroker
 from proxy.telemetry.totals import BROKER_FETCHES
 from proxy.telemetry.unanswered import Unanswered
-from proxy.telemetry.zones import BECAME, RETURNS, WHAT, RackReadFigures, Zones
+from proxy.telemetry.zones import RETURNS, WHAT, ReplicaFigures, Zones
 from replay import cli
 from replay.report.model import Report
 
@@ -33,7 +33,6 @@ OPTIONS: Final = {
     "bootstrap": "kafka-1:9092",
     "sessions_off_for": "b,a",
     "rack": "R2",
-    "rack_reads": "client",
     "rack_clients": "c,b",
 }
 _OF_THE_PROCESS: Final = ("python_", "process_")
@@ -194,10 +193,10 @@ def _zones(number: "itertools.count[int]") -> Zones:
         byte_counts=Counter({(zone.value, what): next(number) for zone in Zone for what in WHAT}),
         racks={"1": "R1", "2": "R2", "3": ""},
         racks_of_known={1: "R1", 2: "R2"},
-        reads=RackReadFigures(
-            counts=Counter({what: next(number) for what in ("redirects", "moved", "held", "named")}),
+        reads=ReplicaFigures(
+            held=next(number),
+            named=next(number),
             returns=Counter({how: next(number) for how in RETURNS}),
-            connections=Counter({each: next(number) for each in BECAME}),
         ),
     )
 

@@ -479,7 +479,9 @@ def test_the_page_s_rack_comes_from_the_pod_s_label(cluster: Cluster, tmp_path: 
         each["data"]["sidecar.json"] for each in yaml.safe_load_all(made) if each["kind"] == "ConfigMap"
     ]
     with serving(cluster, tmp_path, json.loads(text)):
-        cluster.make(pod("racked", {"fetchgate/bootstrap": "kafka:9092", "fetchgate/rack-reads": "client"}))
+        cluster.make(
+            pod("racked", {"fetchgate/bootstrap": "kafka:9092", "fetchgate/rack-clients": "billing"})
+        )
     (gateway,) = cluster.pods("shop")["racked"]["spec"]["initContainers"]
     (rack,) = [entry["valueFrom"] for entry in gateway["env"] if entry["name"] == "FETCHGATE_RACK"]
     assert rack["fieldRef"]["fieldPath"] == "metadata.labels['topology.kubernetes.io/zone']"

@@ -19,11 +19,6 @@ def zoned() -> Iterator[Cluster]:
         yield cluster
 
 
-@pytest.mark.parametrize("program", [CONFLUENT, KAFKA_PYTHON], ids=lambda program: program.name)
+@pytest.mark.parametrize("program", [CONFLUENT, KAFKA_PYTHON, AIOKAFKA], ids=lambda program: program.name)
 def test_what_is_predicted_to_move_is_what_moves(zoned: Cluster, program: Program, tmp_path: Path) -> None:
     assert_predicted(program, zoned, tmp_path)
-
-
-def test_what_is_predicted_to_move_with_another_leader_is_what_moves(zoned: Cluster, tmp_path: Path) -> None:
-    """aiokafka does not follow, so Metadata names the replica as leader: `--rack-clients`."""
-    assert_predicted(AIOKAFKA, zoned, tmp_path, "rack_clients")

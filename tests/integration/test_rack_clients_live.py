@@ -13,7 +13,7 @@ import pytest
 from tests.clients.runner import AIOKAFKA, CONFLUENT, KAFKA_PYTHON, Program
 from tests.integration.bystander import until
 from tests.integration.producing import Producer
-from tests.integration.test_rack_reads_live import (
+from tests.integration.three_racks import (
     HERE,
     LED_ELSEWHERE,
     PARTITIONS,

@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from typing import Final
 
 from tests.integration.bystander import until
-from tests.integration.test_rack_reads_live import HERE, PARTITIONS, TOPIC, make_brokers
+from tests.integration.three_racks import HERE, PARTITIONS, TOPIC, make_brokers
 from tools.gateway import GatewayProcess
 from tools.kafka.metadata import request_metadata
 from tools.kafka.raw import BodyReader, RawConnection, array, string

@@ -32,7 +32,7 @@ LATE: Final = {
     "proxy.cooperative.group",
     "proxy.cooperative.member_stage",
     "proxy.core.rack_leaders",
-    "proxy.core.rack_reads",
+    "proxy.core.rack_clients",
     "proxy.server.rack_audit",
     "proxy.core.leader_retry",
     "proxy.core.siblings",
@@ -103,6 +103,6 @@ def test_what_is_imported_late_exists() -> None:
 
 @pytest.mark.slow
 def test_what_is_imported_late_is_there_when_an_option_needs_it(tmp_path: Path) -> None:
-    modules, _ = imported("--capture", str(tmp_path), "--rack", "a", "--rack-reads", "client")
+    modules, _ = imported("--capture", str(tmp_path), "--rack", "a")
     modules |= imported("--follow-leader", "on")[0]
     assert {"dpkt", "proxy.capture.tap", "proxy.server.rack_audit", "proxy.core.siblings"} <= modules

@@ -59,10 +59,8 @@ class Played:
 
     def link(self, node_id: int | None, address: Address | None = None) -> Playbook:
         link = _Link(None, node_id, address)  # its stages are made before its core, as in the server
-        versions = BrokerVersions()
-        stages = self.audit.stages(cast("Link", link), versions)
-        first = self.audit.first_stages(cast("Link", link), versions)
-        play = Playbook(first_stages=first, stages=stages, core=Connection)
+        first = self.audit.first_stages(cast("Link", link), BrokerVersions())
+        play = Playbook(first_stages=first, stages=self.audit.stages, core=Connection)
         link.core = play.connection
         self.links.append(cast("Link", link))
         return play

@@ -51,7 +51,7 @@ def series() -> Series:
     async def scene() -> None:
         async with (
             stub_broker() as broker,
-            gateway(broker.address, cooperative="billing", rack="R1", rack_reads="client") as gate,
+            gateway(broker.address, cooperative="billing", rack="R1", rack_clients="c") as gate,
         ):
             gate.monitor.totals.closed_tallies.clear()
             (tally := gate.server.counts().total()).session_errors[70] = 1

@@ -77,7 +77,7 @@ def test_consumers_side_by_side_have_the_figures_of_the_benchmark() -> None:
         (
             "Zones, bytes that cross: three brokers in three racks",
             "librdkafka: records from its zone",
-            "--rack-reads",
+            "--rack-clients",
             "reads {} kB",
         ),
         (

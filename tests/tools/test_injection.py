@@ -205,7 +205,7 @@ def test_image_resources_and_options_are_the_pod_s() -> None:
         "fetchgate/image": "registry.example/fetchgate:2",
         "fetchgate/resources": '{"requests": {"memory": "96Mi"}, "limits": {"memory": "128Mi"}}',
         "fetchgate/rack": "eu-west-1a",
-        "fetchgate/rack-reads": "client",
+        "fetchgate/rack-clients": "billing",
         "fetchgate/max-sessions": "50",
         "fetchgate/bootstrap": "kafka:9092",
         "example.org/other": "stays",
@@ -220,7 +220,7 @@ def test_image_resources_and_options_are_the_pod_s() -> None:
             sidecar(
                 {"name": "FETCHGATE_MAX_SESSIONS", "value": "50"},
                 {"name": "FETCHGATE_RACK", "value": "eu-west-1a"},
-                {"name": "FETCHGATE_RACK_READS", "value": "client"},
+                {"name": "FETCHGATE_RACK_CLIENTS", "value": "billing"},
                 bootstrap("kafka:9092"),
                 image="registry.example/fetchgate:2",
                 resources={"requests": {"memory": "96Mi"}, "limits": {"memory": "128Mi"}},
@@ -232,8 +232,8 @@ def test_image_resources_and_options_are_the_pod_s() -> None:
 def test_a_rack_that_the_kubelet_reads_later_counts_as_a_rack() -> None:
     label = {"fieldRef": {"fieldPath": "metadata.labels['topology.kubernetes.io/zone']"}}
     rack = {"name": "FETCHGATE_RACK", "valueFrom": label}
-    reads = {"name": "FETCHGATE_RACK_READS", "value": "client"}
-    assert patch(pod(ASKS | {"fetchgate/rack-reads": "client"}), sidecar(rack)) == [
+    reads = {"name": "FETCHGATE_RACK_CLIENTS", "value": "billing"}
+    assert patch(pod(ASKS | {"fetchgate/rack-clients": "billing"}), sidecar(rack)) == [
         LABELS,
         VOLUMES,
         added(sidecar(rack, bootstrap("kafka:9092"), reads)),
@@ -382,13 +382,17 @@ WITH_KAFKA: Final = {"fetchgate/bootstrap-env": "KAFKA"}
             for text in ("9\n6", '{"limits": 1}', '{"limits": {"cpu": NaN}}', "[" * 100_000, "x\x1b[2J")
         ),
         ({"fetchgate/a\nb": "1"}, [], "fetchgate/a\\nb: there is no such annotation"),
-        (ASKS | {"fetchgate/rack": "a", "fetchgate/rack-reads": "b"}, [], "fetchgate/rack-reads: "),
+        (
+            ASKS | {"fetchgate/rack-reads": "client"},
+            [],
+            "fetchgate/rack-reads was removed: use --rack-clients",
+        ),
         (ASKS | {"fetchgate/max-sessions": "many"}, [], "fetchgate/max-sessions: "),
         (ASKS | {"fetchgate/max-inflight-bytes": "1x"}, [], "fetchgate/max-inflight-bytes: "),
         ({"fetchgate/bootstrap": "kafka:port"}, [], "fetchgate/bootstrap: "),
         (WITH_KAFKA, [("KAFKA", "kafka:port")], "KAFKA: "),
         (WITH_KAFKA, [("KAFKA", "")], "KAFKA: "),
-        (ASKS | {"fetchgate/rack-reads": "client"}, [], "--rack-reads has no effect alone"),
+        (ASKS | {"fetchgate/rack-clients": "billing"}, [], "--rack-clients has no effect alone"),
         (
             ASKS | {"fetchgate/state": "/tmp/s"},
             [],

@@ -146,24 +146,24 @@ def test_what_one_follower_fetches_is_held_back_until_it_is_let_go() -> None:
     ],
 )
 def test_what_the_control_does_not_have_fails(findings: Findings, told: str) -> None:
-    worse = replace(ROW, mode="A", findings=findings)
-    assert failures([ROW, worse], "control") == [f"4.3.0, killed, A: java: {told}"]
+    worse = replace(ROW, mode="named", findings=findings)
+    assert failures([ROW, worse], "control") == [f"4.3.0, killed, named: java: {told}"]
     assert failures([replace(ROW, findings=findings), worse], "control") == []
-    assert failures([replace(ROW, findings=findings), replace(ROW, mode="A")], "control") == []
-    assert failures([worse], "control") == [f"4.3.0, killed, A: java: {told}"]
+    assert failures([replace(ROW, findings=findings), replace(ROW, mode="named")], "control") == []
+    assert failures([worse], "control") == [f"4.3.0, killed, named: java: {told}"]
 
 
 def test_a_tight_loop_and_an_offset_out_of_range_fail() -> None:
-    worse = replace(ROW, mode="A", busiest=TIGHT, in_vain=TIGHT, out_of_range=1)
+    worse = replace(ROW, mode="named", busiest=TIGHT, in_vain=TIGHT, out_of_range=1)
     assert failures([ROW, worse], "control") == [
-        f"4.3.0, killed, A: java: out of range 1, fetches a second {TIGHT}"
+        f"4.3.0, killed, named: java: out of range 1, fetches a second {TIGHT}"
     ]
 
 
 def test_a_new_leader_may_answer_at_once() -> None:
-    assert failures([ROW, replace(ROW, mode="A", busiest=TIGHT)], "control") == []
+    assert failures([ROW, replace(ROW, mode="named", busiest=TIGHT)], "control") == []
 
 
 def test_a_member_of_a_group_may_get_records_again() -> None:
-    worse = replace(ROW, mode="A", findings=Findings(doubled=3), in_group=True)
+    worse = replace(ROW, mode="named", findings=Findings(doubled=3), in_group=True)
     assert failures([ROW, worse], "control") == []

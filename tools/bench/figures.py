@@ -16,21 +16,21 @@ REPLAY: Final = "replay"
 TSHARK: Final = "tshark"
 PLAIN_GROUP, ONE_FOR_ALL, ONE_EACH = "plain group", "one gateway", "one each"
 """The columns of groups without a gateway, with one gateway for all members, and with one for each."""
-AUDIT, WRITTEN, NAMED = "--rack", "--rack-reads", "--rack-clients"
-"""Gateways with a rack: it counts; it writes the rack into fetches; it names the replica as leader."""
+AUDIT, NAMED = "--rack", "--rack-clients"
+"""Gateways with a rack: it counts; it names the replica as leader."""
 MIN_BYTES, FEWER, RAISED = "fetch.min.bytes", "10 partitions", "--fetch-min-bytes"
 """A client with this setting, one with a tenth of the partitions, a gateway with this option."""
 INSTALLED: Final = "fetchgate"
 COLUMNS: Final = (
     *(DIRECT, MIN_BYTES, FEWER, "Java", FLOOR, HAPROXY),
     *(GATEWAY, RAISED),
-    *(AUDIT, WRITTEN, NAMED),
+    *(AUDIT, NAMED),
     *(TSHARK, REPLAY),
     INSTALLED,
     *(PLAIN_GROUP, ONE_FOR_ALL, ONE_EACH),
 )
 """All columns that a table can have, in their order. Most are routes between client and broker."""
-JUDGED: Final = (GATEWAY, REPLAY, INSTALLED, ONE_FOR_ALL, ONE_EACH, AUDIT, WRITTEN, NAMED)
+JUDGED: Final = (GATEWAY, REPLAY, INSTALLED, ONE_FOR_ALL, ONE_EACH, AUDIT, NAMED)
 """The columns of fetchgate. The other columns are shown for comparison."""
 
 

@@ -9,10 +9,10 @@ from proxy.core.racks import Zone
 from tests.clients.programs import lacking, program_of
 from tests.clients.runner import Program, Run
 from tools.bench import zone_brokers
-from tools.bench.figures import AUDIT, NAMED, WRITTEN, FigureRow, FigureTable
+from tools.bench.figures import AUDIT, NAMED, FigureRow, FigureTable
 from tools.bench.processes import BenchGateway, Load
 from tools.bench.stage import BenchStage
-from tools.bench.zone_brokers import AUDITS, NAMES, WRITES
+from tools.bench.zone_brokers import AUDITS, NAMES
 from tools.kafka import Cluster
 from tools.kafka.admin import Admin
 from tools.zones.brokers import PARTITIONS, replicas
@@ -21,15 +21,15 @@ TOPIC: Final = "crossing"
 RECORDS: Final = 500
 RECORD_BYTES: Final = 1024
 PATIENCE: Final = 90.0
-FOLLOWERS: Final = {
+CLIENTS: Final = {
     "librdkafka": "confluent-kafka",
     "Java": "java",
     "Sarama": "sarama",
     "kafka-python": "kafka-python",
+    "aiokafka": "aiokafka",
+    "franz-go": "franz-go",
 }
-"""Clients that follow if the rack is written into their fetches, with the names of their programs."""
-OTHERS: Final = {"aiokafka": "aiokafka", "franz-go": "franz-go"}
-"""Clients that do not follow, or do not come back. They need ``--rack-clients``."""
+"""The clients, with the names of their programs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ def run(stage: BenchStage, brokers: Cluster) -> list[FigureTable]:
         admin.await_in_sync(TOPIC)
     found: dict[str, dict[str, Crossed]] = {}
     notes: list[str] = []
-    for client, library in {**FOLLOWERS, **OTHERS}.items():
+    for client, library in CLIENTS.items():
         if why := lacking(library):
             notes.append(f"{client}: left out, {why}.")
             continue
@@ -62,7 +62,7 @@ def run(stage: BenchStage, brokers: Cluster) -> list[FigureTable]:
             stage.report(f"zones: {error}")
             notes.append(f"{client}: left out, it could not be built.")
             continue
-        ways = {AUDIT: AUDITS, WRITTEN: WRITES, NAMED: (*NAMES, program.client_id)}
+        ways = {AUDIT: AUDITS, NAMED: (*NAMES, program.client_id)}
         found[client] = {name: crossed(brokers, program, options) for name, options in ways.items()}
     return [table(found, notes)]
 
@@ -89,14 +89,13 @@ def table(found: Mapping[str, Mapping[str, Crossed]], notes: list[str]) -> Figur
     """Make the table of all clients."""
     rows = []
     for client, ways in found.items():
-        judged = (WRITTEN, NAMED) if client in FOLLOWERS else (NAMED,)
         rows += [
             FigureRow(
                 f"{client}: records from other zones",
                 "kB",
                 {name: each.records / 1e3 for name, each in ways.items()},
                 limit=0,
-                judged=judged,
+                judged=(NAMED,),
             ),
             FigureRow(
                 f"{client}: records from its zone",

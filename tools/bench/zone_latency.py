@@ -1,9 +1,9 @@
 """Measures the latency from produce to consume at the leader and at a follower, direct and by the gateway.
 
-One producer writes to the leader (acks=1). Five consumers read the same records at the same time, each with a
-maximum wait of 500 ms: two from the leader, three from the replica in their zone. Direct, a client has a
-client.rack to read from the replica. Behind a gateway it has none: ``--rack-reads client`` leads it there, or
-``--rack-clients`` names the replica as leader.
+One producer writes to the leader (acks=1). Four consumers read the same records at the same time, each with a
+maximum wait of 500 ms: two from the leader, two from the replica in their zone. Direct, a client has a
+client.rack to read from the replica. Behind a gateway it has none: ``--rack-clients`` names the replica as
+leader.
 """
 
 import time
@@ -15,7 +15,7 @@ from tools.bench import zone_brokers
 from tools.bench.figures import DIRECT, GATEWAY, NAMED, FigureRow, FigureTable
 from tools.bench.processes import BenchGateway, Load
 from tools.bench.stage import BenchStage
-from tools.bench.zone_brokers import LEADER, NAMES, OWN, REPLICA, WRITES
+from tools.bench.zone_brokers import LEADER, NAMES, OWN, REPLICA
 from tools.kafka import Cluster
 
 RATES: Final[Mapping[int, float]] = {2: 1.5, 10: 1.0, 100: 0.5, 1000: 0.5}
@@ -35,8 +35,7 @@ def run(stage: BenchStage, brokers: Cluster) -> list[FigureTable]:
     found = {}
     with ExitStack() as stack:
         gateways = {
-            "leader": stack.enter_context(zone_brokers.gateway(brokers)).ready(),
-            "replica": stack.enter_context(zone_brokers.gateway(brokers, *WRITES)).ready(),
+            GATEWAY: stack.enter_context(zone_brokers.gateway(brokers)).ready(),
             NAMED: stack.enter_context(zone_brokers.gateway(brokers, *NAMES, CLIENT_ID)).ready(),
         }
         for rate, share in RATES.items():
@@ -56,21 +55,17 @@ def measured(
     with ExitStack() as stack:
         first = stack.enter_context(Load(*produce, f"--rate={max(rate, 10)}", "--window=-1")).ready()
         consumers = {}
-        for what in READS:
-            own = [f"--set=client.rack={OWN}"] if what == "replica" else []
-            for route, address, more in (
-                (DIRECT, brokers.bootstrap, own),
-                (GATEWAY, gateways[what].address, []),
-            ):
-                load = Load("tools.bench.load", "consume", address, topic, "--first", *more)
-                consumers[what, route] = stack.enter_context(load)
-        names = f"--set=client.id={CLIENT_ID}"
-        load = Load("tools.bench.load", "consume", gateways[NAMED].address, topic, "--first", names)
-        consumers["replica", NAMED] = stack.enter_context(load)
+        for what, route, address, *setting in (
+            ("leader", DIRECT, brokers.bootstrap),
+            ("leader", GATEWAY, gateways[GATEWAY].address),
+            ("replica", DIRECT, brokers.bootstrap, f"--set=client.rack={OWN}"),
+            ("replica", NAMED, gateways[NAMED].address, f"--set=client.id={CLIENT_ID}"),
+        ):
+            load = Load("tools.bench.load", "consume", address, topic, "--first", *setting)
+            consumers[what, route] = stack.enter_context(load)
         for load in consumers.values():
             load.ready()
-        zone_brokers.wait_reads(gateways["replica"], "partitions_moved")
-        zone_brokers.wait_reads(gateways[NAMED], "leaders_named")
+        zone_brokers.wait_named(gateways[NAMED])
         first.finish()
         times = (f"--warm-up={NOT_COUNTED}", f"--seconds={NOT_COUNTED + seconds}")
         with Load(*produce, f"--rate={rate}", *times) as load:
@@ -99,8 +94,8 @@ def table(found: Mapping[int, Latencies], seconds: float) -> FigureTable:
     lengths = ", ".join(f"{seconds * RATES[rate]:g}" for rate in found)
     notes = [
         f"Windows of {lengths} s. One partition of three brokers, replica.fetch.wait.max.ms 500; acks=1.",
-        "Five librdkafka consumers read the same records at the same time, with a maximum wait of 500 ms.",
-        "replica: direct, the client has a client.rack; by the gateway it has none (--rack-reads client).",
+        "Four librdkafka consumers read the same records at the same time, with a maximum wait of 500 ms.",
+        "replica: direct, the client has a client.rack; by the gateway it has none.",
     ]
     title = f"Zones, latency: produce to consume, records of {BYTES} bytes"
     return FigureTable(title, rows, notes)

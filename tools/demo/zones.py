@@ -4,8 +4,7 @@ Each partition has its leader in one rack, and followers in the other two. Four 
 for it are in rack R2, each with a gateway beside it.
 
 1. The gateways have only `--rack R2`: they count record bytes by zone, and change nothing. 2. New gateways
-have `--rack-reads client` as well, for the two clients that read from the replica which a leader names, and
-`--rack-clients` for the other two. In the middle, the broker in R2 is killed, and comes back.
+have `--rack-clients` as well. In the middle, the broker in R2 is killed, and comes back.
 
 Each record is checked: whether a client lost it, got it twice, out of order, or with another value.
 """
@@ -32,7 +31,7 @@ from tools.demo.zones_report import (
     zones_table,
 )
 from tools.gateway import GatewayProcess
-from tools.kafka import LATEST, NEAREST, Broker, Cluster
+from tools.kafka import LATEST, Broker, Cluster
 from tools.kafka.admin import Admin
 from tools.zones.brokers import HERE, PARTITIONS, RACKS, replicas
 from tools.zones.outcome import judge
@@ -40,16 +39,15 @@ from tools.zones.readers import Received
 from tools.zones.written import Written
 
 AUDIT: Final = ("--rack", RACKS[HERE])
-NAMED: Final = "aiokafka,kafka-python-2"
-HELP: Final = (*AUDIT, "--rack-reads", "client", "--rack-clients", NAMED)
+HELP: Final = (*AUDIT, "--rack-clients", "librdkafka,kafka-python-3,aiokafka,kafka-python-2")
 RECORDS_PER_SECOND: Final = 120
 RECORD_BYTES: Final = 1_000
 OLD_KAFKA_PYTHON: Final = "2.3.3"
-"""The last kafka-python before 3. It speaks Fetch v10, in which a fetch has no rack."""
+"""The last kafka-python before 3. It speaks Fetch v10, which followers do not answer."""
 KILLED_SECONDS: Final = 8.0
 """Seconds until the killed broker is started again. The cluster misses it after 6 s."""
 BACK_SECONDS: Final = 60.0
-"""For clients to read in their zone again. No fetch gets the rack for 30 s after a failure."""
+"""For clients to read in their zone again. The replica is not named for 30 s after a failure."""
 PATIENCE: Final = 60.0
 LOOK_SECONDS: Final = 1.0
 EXAMPLES: Final = """\
@@ -63,13 +61,11 @@ exit codes: 0: nothing lost, twice or out of order, and all clients read in thei
 NEXT: Final = """\
 Try next:
   docs/users/zones.md
-      what clients can do without fetchgate, what it costs, when the rack is written
+      what clients can do without fetchgate, what it costs, when a replica is named
   .venv/bin/fetchgate proxy --bootstrap YOUR-BROKER:9092 --rack YOUR-ZONE
       counts what crosses: curl http://127.0.0.1:9464/metrics | grep zone_bytes
-  .venv/bin/fetchgate proxy --bootstrap YOUR-BROKER:9092 --rack YOUR-ZONE --rack-reads client
-      leads clients to the replica in the zone; the brokers need a replica.selector.class
   .venv/bin/fetchgate proxy --bootstrap YOUR-BROKER:9092 --rack YOUR-ZONE --rack-clients CLIENT-ID
-      the same for consumers that do not follow, and for brokers without a selector
+      names the replica in the zone as leader for these consumers
   .venv/bin/fetchgate replay measure captures/librdkafka-zones.pcap --client-rack 127.0.0.0/8=R2
       computes what would move, from a capture
 """
@@ -252,7 +248,7 @@ def run(seconds: float, steps: Steps) -> ZonesOutcome:
     fetch(steps, LATEST)
     with ExitStack() as stack:
         what = f"Kafka {LATEST}: starting three brokers in three racks"
-        cluster = start(stack, steps, what, Cluster(properties=NEAREST, racks=RACKS))
+        cluster = start(stack, steps, what, Cluster(racks=RACKS))
         with steps.step(f"kafka-python {OLD_KAFKA_PYTHON}, of which pip makes a copy in .cache"):
             old = old_kafka_python(OLD_KAFKA_PYTHON, Sessions.OWN)
         four = (CONFLUENT, KAFKA_PYTHON, AIOKAFKA, old)
@@ -291,9 +287,8 @@ def show(outcome: ZonesOutcome, console: Console) -> None:
     say(
         console,
         outcome.verdict,
-        "confluent-kafka and kafka-python 3 read from the replica that a leader names: --rack-reads. "
-        "aiokafka does not, and Fetch v10 of kafka-python 2 has no field for a rack. For these, Metadata "
-        "names the replica as the leader: --rack-clients.",
+        "Metadata names the replica in the zone as the leader of each partition: --rack-clients. The "
+        "brokers need no replica selector.",
     )
 
 

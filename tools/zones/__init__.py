@@ -5,8 +5,8 @@
 
 All clients read the same topic side by side, through one gateway in the rack of broker 2. A producer writes
 numbered records at a low rate, with acks=all. Each fault has its own run, with new clients and a new gateway.
-Each run is made once for each mode of the gateway: `control` counts zones and changes no byte, A has
-``--rack-reads client``, and B has ``--rack-clients`` for all clients.
+Each run is made once for each mode of the gateway: `control` counts zones and changes no byte, and `named`
+has ``--rack-clients`` for all clients.
 
 - `brokers`: three brokers in three racks, and the faults.
 - `replication`: relays between the brokers, which can hold back what one follower copies.

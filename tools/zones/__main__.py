@@ -40,13 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--releases", default=LATEST, metavar="LIST", help=f"of the brokers (default: {LATEST})")
     add("--clients", type=_some(CLIENTS), default=list(CLIENTS), metavar="LIST", help="(default: all)")
     add("--faults", type=_some(FAULTS), default=list(FAULTS), metavar="LIST", help="(default: all)")
-    add(
-        "--modes",
-        type=_some(list(MODES)),
-        default=[CONTROL, "A"],
-        metavar="LIST",
-        help="(default: control,A)",
-    )
+    add("--modes", type=_some(MODES), default=list(MODES), metavar="LIST", help="(default: all)")
     add("--seconds", type=float, default=10.0, metavar="N", help="the time before each fault (default: 10)")
     add("--keep", type=Path, metavar="DIR", help="keep captures and the gateway's logs there")
     given = parser.parse_args(argv)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Final, Self
 
-from tools.kafka import NEAREST, Cluster
+from tools.kafka import Cluster
 from tools.kafka.admin import Admin
 from tools.kafka.settings import listener_list
 from tools.zones.replication import Replication
@@ -23,7 +23,6 @@ lives, but copies nothing, and leaves the in-sync replicas. `leader`: broker 3 i
 LAG_MS: Final = 5_000
 _REPLICATION: Final = "REPLICATION"
 _SETTINGS: Final[Mapping[str, object]] = {
-    **NEAREST,
     "replica.lag.time.max.ms": LAG_MS,
     "auto.leader.rebalance.enable": "false",  # else coordinators move in a later run
     "inter.broker.listener.name": _REPLICATION,

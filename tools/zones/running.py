@@ -1,7 +1,7 @@
 """One run: all clients behind one gateway, a producer, and a fault."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,13 +17,8 @@ from tools.zones.traffic import Traffic, traffic
 from tools.zones.written import Written
 
 CONTROL: Final = "control"
-CLIENT_IDS: Final = "CLIENT_IDS"
-MODES: Final[Mapping[str, Sequence[str]]] = {
-    CONTROL: (),
-    "A": ("--rack-reads", "client"),
-    "B": ("--rack-clients", CLIENT_IDS),
-}
-"""The options of the gateway in each mode, beside `--rack`. `CLIENT_IDS` stands for those of all clients."""
+MODES: Final = (CONTROL, "named")
+"""In the second one, the gateway has `--rack-clients` with the client ids of all clients."""
 RATE: Final = 20.0
 FAULT_SECONDS: Final = 15.0
 STEP_SECONDS: Final = 0.2
@@ -65,8 +60,8 @@ class ZoneRun:
                 folder = self.keep / topic
                 folder.mkdir(parents=True)
             ids = ",".join(client_id_of(name, program) for name, program in self.programs.items())
-            mode = [ids if word == CLIENT_IDS else word for word in MODES[self.mode]]
-            options = ["--rack", RACKS[HERE], *mode, "--capture", str(folder)]
+            named = [] if self.mode == CONTROL else ["--rack-clients", ids]
+            options = ["--rack", RACKS[HERE], *named, "--capture", str(folder)]
             gateway = stack.enter_context(GatewayProcess(self.brokers.bootstrap, *options))
             written = stack.enter_context(Written(self.brokers.bootstrap, topic, RATE))
             readers = stack.enter_context(Readers(self.programs, gateway.address, topic))

@@ -468,11 +468,11 @@ def test_without_a_cost_of_sidecars_zones_count_too(broker: str, between: str) -
 def test_a_rack_in_clients_has_a_sum_beside_that_of_sessions() -> None:
     given = str(CAPTURES / "librdkafka-zones.pcap"), "--client-rack", "127.0.0.0/8=R2"
     found = shown_as_json(*given, *PRICES[:4])
-    way, seconds = found["zones"]["rack_reads"], found["time"]["captured_seconds"]
+    way, seconds = found["zones"]["client_rack"], found["time"]["captured_seconds"]
     assert way["saved_per_month"] == pytest.approx(way["moved_bytes"] / 1e9 * 0.02 / seconds * 30 * 86_400)
-    sentence = "would move 25.7 kB into the clients' zones (saves 0.23 USD a month)"
+    sentence = "would move 25.7 kB into their zones (saves 0.23 USD a month)"
     assert sentence in shown(*given, *PRICES[:4]).text
-    assert shown_as_json(*given)["zones"]["rack_reads"]["saved_per_month"] is None
+    assert shown_as_json(*given)["zones"]["client_rack"]["saved_per_month"] is None
 
 
 def test_the_saving_is_shown_as_a_part_of_the_whole_price() -> None:

@@ -247,14 +247,14 @@ JAVA, FRANZ = "apache-kafka-java 4.3.0", "kgo v1.22.2"
 def moved(*talks: Talk) -> tuple[int, dict[str, int], int, dict[str, int]]:
     """Return what A and B move and what stays, and check that everything adds up."""
     zones = zones_of(told(*talks, named=CLIENTS))
-    by_rack, by_leader = zones["rack_reads"], zones["rack_clients"]
+    by_rack, by_leader = zones["client_rack"], zones["rack_clients"]
     records = sum(cast("dict[str, int]", zones["record_bytes"]).values())
     produced = sum(cast("dict[str, int]", zones["produce_bytes"]).values())
     for way in (by_rack, by_leader):
         assert way["moved_bytes"] + sum(way["stays"].values()) == records + produced
     tables: tuple[Sequence[Any], ...] = (zones["by_client"], zones["by_topic"])
     for table in tables:
-        assert sum(row["rack_reads_bytes"] for row in table) == by_rack["moved_bytes"]
+        assert sum(row["client_rack_bytes"] for row in table) == by_rack["moved_bytes"]
         assert sum(row["rack_clients_bytes"] for row in table) == by_leader["moved_bytes"]
     return by_rack["moved_bytes"], by_rack["stays"], by_leader["moved_bytes"], by_leader["stays"]
 
@@ -414,12 +414,12 @@ def test_the_predicted_records_are_those_that_moved() -> None:
     manifest, before = of_zones("librdkafka-zones")
     _, after = of_zones("librdkafka-zones-rack")
 
-    for way in (before["rack_reads"], before["rack_clients"]):
+    for way in (before["client_rack"], before["rack_clients"]):
         assert before["record_bytes"]["same"] + way["moved_bytes"] == after["record_bytes"]["same"]
         assert before["record_bytes"]["other"] - way["moved_bytes"] == after["record_bytes"]["other"]
         assert way["stays"]["no replica in the zone"] == after["record_bytes"]["other"] > 0
-    moved = {row["topic"]: row["rack_reads_bytes"] for row in before["by_topic"]}
+    moved = {row["topic"]: row["client_rack_bytes"] for row in before["by_topic"]}
     partitions = [each for each in manifest["replicas"]["events"].values() if each[0] != 2]
     assert moved["orders"] == moved[None] == 0
     assert moved["events"] % len(partitions) == 0
-    assert after["rack_reads"]["stays"].keys() == {"broker in the zone", "rack of its own"}
+    assert after["client_rack"]["stays"].keys() == {"broker in the zone", "rack of its own"}

@@ -270,7 +270,7 @@ def zones(*names: str) -> ZonesReport:
             "listing_bytes": by_zone(1_000_000, 2_000_000, 50),
             "produce_bytes": produce,
             "other_bytes": other,
-            "rack_reads_bytes": 120_000_000,
+            "client_rack_bytes": 120_000_000,
             "rack_clients_bytes": 150_000_000,
         }
         for name in names
@@ -292,7 +292,7 @@ def zones(*names: str) -> ZonesReport:
                 "topic": topic,
                 "record_bytes": by_zone(100_000_000, 200_000_000),
                 "listing_bytes": by_zone(1_000_000, 2_000_000),
-                "rack_reads_bytes": 120_000_000,
+                "client_rack_bytes": 120_000_000,
                 "rack_clients_bytes": 150_000_000,
             }
             for topic in topics
@@ -301,7 +301,7 @@ def zones(*names: str) -> ZonesReport:
             {"from": first, "to": last, "bytes": 202_040_000},
             {"from": last, "to": None, "bytes": 5_550},
         ],
-        "rack_reads": {
+        "client_rack": {
             "moved_bytes": 120_000_000,
             "saved_per_month": 1.728,
             "stays": {"broker in the zone": 100_000_000, "client unknown": 80_005_000, "produce": 40_000},
@@ -335,7 +335,7 @@ def zones(*names: str) -> ZonesReport:
             "to_brokers": {"bytes": 42_000, "cost": 0.000_42},
             "cost": 0.020_42,
             "cost_both_ends": 0.040_84,
-            "rack_reads_saves": 0.012,
+            "client_rack_saves": 0.012,
             "rack_clients_saves": 0.015,
             "captured_seconds": 3600.0,
             "cost_per_month": 14.70,

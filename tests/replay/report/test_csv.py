@@ -145,7 +145,7 @@ def test_zones_have_rows_and_columns_of_their_own() -> None:
         "record_bytes_other_zone": "200000000",
         "listing_bytes_same_zone": "1000000",
         "listing_bytes_other_zone": "2000000",
-        "rack_reads_bytes": "120000000",
+        "client_rack_bytes": "120000000",
         "rack_clients_bytes": "150000000",
     }
     assert {"by": "zones", **figures}.items() <= zones[0].items()

@@ -255,7 +255,7 @@ def test_zones_at_80_columns() -> None:
         "The rack of the clients of 2 connections is not known",
         "in 1 h at 0.01 USD per GB for each direction. Together 0.02 USD; if both ends pay, 0.04 USD.",
         "In 30 days of the same traffic as in these 1 h: 14.70 USD; if both ends pay, 29.40 USD.",
-        "Of 14.70 USD, --rack-reads client would save 8.64 USD, --rack-clients 10.80 USD.",
+        "Of 14.70 USD, client.rack would save 8.64 USD, --rack-clients 10.80 USD.",
     ):
         assert words in flat
 
@@ -263,15 +263,14 @@ def test_zones_at_80_columns() -> None:
 def test_the_first_lines_say_how_much_crosses_zones() -> None:
     zones = sample.zones("az-1", "az-2")
     crosses = (
-        "200 MB of 300 MB of records came from brokers in other zones: 66.7 %. --rack-reads client "
-        "would move 120 MB into the clients' zones (saves 1.73 USD a month), --rack-clients 150 MB (saves "
-        "2.16 USD a month). If you can set client.rack in the clients, no gateway is needed for this. "
-        "What to do"
+        "200 MB of 300 MB of records came from brokers in other zones: 66.7 %. client.rack in the "
+        "clients would move 120 MB into their zones (saves 1.73 USD a month), without a gateway. "
+        "--rack-clients would move 150 MB (saves 2.16 USD a month). What to do"
     )
     assert crosses in said(zones=zones)
     plain = sample.report()
     unpriced: Report = {**plain, "modelled": {**plain["modelled"], "money": None}, "zones": zones}
-    moved = "would move 120 MB into the clients' zones, --rack-clients 150 MB. If you"
+    moved = "would move 120 MB into their zones, without a gateway. --rack-clients would move 150 MB. What"
     assert moved in " ".join(printed(unpriced).split())
     zones["record_bytes"] = {"same": 9_000, "other": 0, "unknown": 1_000}
     flat = said(zones=zones)
@@ -289,7 +288,7 @@ def test_a_rack_of_clients_without_brokers_is_named() -> None:
     assert absent not in said(zones=zones)
     zones["brokers"][1]["rack"] = "az-2"
     first, _, rest = said(zones=zones).partition("What to do")
-    assert f"no gateway is needed for this. {absent}" in first
+    assert f"would move 150 MB (saves 2.16 USD a month). {absent}" in first
     assert absent in rest
 
 
@@ -323,5 +322,5 @@ def test_money_of_zones_stands_there_only_with_a_price_and_a_month_only_with_a_t
     zones["money"] = {**zones["money"], "cost_per_month": None, "currency": ""}
     flat = said(zones=zones)
     assert "in 1 h at 0.01 per GB for each direction. Together 0.02; if both ends pay, 0.04." in flat
-    assert "Of 0.02, --rack-reads client would save 0.01, --rack-clients 0.01." in flat
+    assert "Of 0.02, client.rack would save 0.01, --rack-clients 0.01." in flat
     assert "In 30 days" not in flat.partition("Between zones")[2].partition("Predicted")[0]

@@ -15,7 +15,7 @@ from itertools import chain, count
 from typing import Any, Final
 
 from proxy.config import OPTIONS, load
-from proxy.options import ConfigError, Option
+from proxy.options import ConfigError, Option, gone
 from proxy.printable import brief, printable
 
 NAME: Final = "fetchgate"
@@ -167,7 +167,10 @@ def _check_names(asked: Mapping[str, str]) -> None:
         if name not in known:
             close = difflib.get_close_matches(name, known, n=1)
             meant = f"; did you mean {PREFIX}{close[0]}?" if close else ""
-            raise WrongAnnotationError(f"{PREFIX}{name}: there is no such annotation{meant}")
+            raise WrongAnnotationError(
+                gone(name.replace("-", "_"), f"{PREFIX}{name}")
+                or f"{PREFIX}{name}: there is no such annotation{meant}"
+            )
         if not text:
             raise WrongAnnotationError(f"{PREFIX}{name}: it is empty; give a value, or leave it out")
         if name in OPTION_OF and _is_file(OPTION_OF[name], text):
@@ -241,7 +244,7 @@ def _problem(env: Mapping[str, Json]) -> str:
 
 def _blamed(problem: str, asked: Mapping[str, str]) -> str:
     """Return a problem in which annotations are named instead of the gateway's variables."""
-    for name in sorted(asked.keys() & OPTION_OF.keys(), key=len, reverse=True):  # rack-reads before rack
+    for name in sorted(asked.keys() & OPTION_OF.keys(), key=len, reverse=True):  # rack-clients before rack
         problem = problem.replace(OPTION_OF[name].variable, f"{PREFIX}{name}")
     return problem.replace(BOOTSTRAP, asked.get(BOOTSTRAP_ENV, BOOTSTRAP))
 

@@ -1,8 +1,4 @@
-"""`--rack-reads client` with three real brokers in three racks and a replica selector.
-
-Clients without a `client.rack` read from the replica in the gateway's rack if they can. They come back from a
-replica that fails.
-"""
+"""Three real brokers in three racks, and clients that read from the replica in one of them, for tests."""
 
 import os
 import signal
@@ -12,22 +8,18 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from typing import Any, Final
 
-import pytest
-
-from tests.clients.runner import AIOKAFKA, CONFLUENT, KAFKA_PYTHON, Program, Run, assert_same_records
+from tests.clients.runner import Program, Run, assert_same_records
 from tests.integration.bystander import until
 from tests.integration.producing import Producer
 from tools.gateway import GatewayProcess
-from tools.kafka import NEAREST, Cluster
+from tools.kafka import Cluster
 from tools.kafka.admin import Admin
 from tools.kafka.raw import RawConnection
 
 HERE: Final = 2
 """The broker in the gateway's rack."""
-OPTIONS: Final = ("--rack", f"R{HERE}", "--rack-reads", "client")
 TOPIC, PARTITIONS, RECORDS = "zones", 6, 40
 LED_ELSEWHERE: Final = 2 * PARTITIONS // 3
-PROPERTIES: Final = {**NEAREST, "replica.lag.time.max.ms": 5000}
 LATE_SECONDS: Final = 1.0
 """A broker that takes longer than this may be late with a fetch, too: clients then rightly leave it."""
 RUNS: Final = 3
@@ -72,18 +64,6 @@ def make_brokers(properties: Mapping[str, object]) -> Iterator[Brokers]:
         yield found
 
 
-@pytest.fixture(scope="module")
-def brokers() -> Iterator[Brokers]:
-    with make_brokers(PROPERTIES) as found:
-        yield found
-
-
-@pytest.fixture
-def gateway(brokers: Brokers) -> Iterator[GatewayProcess]:
-    with GatewayProcess(brokers.cluster.bootstrap, *OPTIONS) as gateway:
-        yield gateway
-
-
 def reads(gateway: GatewayProcess) -> dict[str, Any]:
     found: dict[str, Any] = gateway.state()["zones"]["reads"]
     return found
@@ -96,11 +76,6 @@ def record_bytes(gateway: GatewayProcess) -> dict[str, int]:
 
 def consumer(program: Program, address: str) -> Run:
     return Run(program, address, assign={TOPIC: PARTITIONS})
-
-
-def follows(gateway: GatewayProcess) -> None:
-    """Wait until a client reads all partitions from the replica that other brokers lead."""
-    until(lambda: reads(gateway)["partitions_moved"] >= LED_ELSEWHERE, "the client does not follow")
 
 
 def reads_while_killed(brokers: Brokers, run: Run) -> None:
@@ -195,44 +170,3 @@ def read_both_ways(
     assert_same_records(direct, through)
     assert through.errors() == direct.errors() == []
     return {zone: count - before[zone] for zone, count in record_bytes(gateway).items()}
-
-
-@pytest.mark.parametrize("program", [CONFLUENT, KAFKA_PYTHON, AIOKAFKA], ids=lambda program: program.name)
-def test_a_client_that_can_reads_from_the_replica_in_the_rack(brokers: Brokers, program: Program) -> None:
-    """All records then come from the zone. For aiokafka, which could not follow, nothing changes."""
-    can = program is not AIOKAFKA
-    for gateway in gateways(brokers, *OPTIONS):
-        new = read_both_ways(brokers, gateway, program, follows if can else record_bytes)
-        returned = any(reads(gateway)["returns"].values())
-        if not returned:
-            break
-    assert not returned
-    assert new["same"] > 0
-    assert new["unknown"] == 0
-    assert (new["other"] == 0) == can
-
-
-@pytest.mark.parametrize("program", [CONFLUENT, KAFKA_PYTHON], ids=lambda program: program.name)
-def test_a_client_comes_back_from_a_replica_that_is_killed(
-    brokers: Brokers, gateway: GatewayProcess, program: Program
-) -> None:
-    """It gets each record once and in order. While the replica is gone, no fetch has the rack."""
-    with consumer(program, gateway.address) as through:
-        through.wait_ends(brokers.ends())
-        follows(gateway)
-        reads_while_killed(brokers, through)
-        assert any(reads(gateway)["returns"].values())
-        through.stop()
-    once_and_in_order(through)
-
-
-def test_a_client_comes_back_from_a_replica_that_is_stopped(
-    brokers: Brokers, gateway: GatewayProcess
-) -> None:
-    """Its connections stay open, and leaders still name it. The gateway closes the connections."""
-    with consumer(CONFLUENT, gateway.address) as through:
-        through.wait_ends(brokers.ends())
-        follows(gateway)
-        reads_while_stopped(brokers, gateway, through)
-        through.stop()
-    once_and_in_order(through)
