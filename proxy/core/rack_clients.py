@@ -7,6 +7,7 @@ NOT_LEADER_OR_FOLLOWER, asks for Metadata, and gets the true leader.
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from math import inf
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy as np
 from proxy.core.connection_state import ConnectionState
 from proxy.core.follower import ASK_SECONDS, Follower
 from proxy.core.in_flight import Around, FetchHandler, Handler, InFlight, Kept, Over, Walked
-from proxy.core.rack_leaders import RackLeaders
+from proxy.core.rack_leaders import LEAVES_SECONDS, RackLeaders
 from proxy.core.requests import readable
 from proxy.core.stage import Stage
 from proxy.protocol.api import LENGTH_BYTES, ApiKey, ErrorCode, request_header, response_header
@@ -263,6 +264,7 @@ class RackClientsStage(Stage):
         "_shared",
         "_state",
         "_told",
+        "_told_until",
         "_unknown_epochs",
         "follower",
         "leaving",
@@ -293,7 +295,9 @@ class RackClientsStage(Stage):
         """The partitions that the client has to read elsewhere from the next response on, because the broker
         is not in sync any more."""
         self._told: set[Place] = set()
-        """The partitions with which that was done."""
+        """The partitions with which that was done, less than `LEAVES_SECONDS` ago."""
+        self._told_until = inf
+        """When that is done again with those which the client still reads here, in seconds."""
         self._unknown_epochs: dict[Place, int] = {}
         """The number of errors UNKNOWN_LEADER_EPOCH in a row."""
         shared.add(self)
@@ -369,6 +373,8 @@ class RackClientsStage(Stage):
         if not self._reads_here:
             return fetch
         self._list(fetch)
+        if self._state.now >= self._told_until:
+            self._told, self._told_until, self._changes = set(), inf, -1
         if self._changes != self._shared.changes:
             self._look_up()
         if self._followed and self._state.now >= self._ask_at:
@@ -462,6 +468,8 @@ class RackClientsStage(Stage):
         """Return the partitions that the client leaves with the next response, and note that it is told."""
         leaving, self.leaving = self.leaving, set()
         self._told |= leaving
+        self._told_until = self._state.now + LEAVES_SECONDS
+        self._alarm(self._told_until)
         self._shared.refused(self._state.client_id, self._state.host, leaving, "isr", self._state.now)
         return leaving
 
@@ -502,7 +510,7 @@ class RackClientsStage(Stage):
     def tick(self, now: float) -> None:
         """See `Follower.tick`. From time to time, the broker is asked before the next fetch."""
         self.follower.tick(now)
-        if self._followed and now >= self._ask_at:
+        if now >= self._told_until or (self._followed and now >= self._ask_at):
             self.forget()
 
     def release(self) -> None:

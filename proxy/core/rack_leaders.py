@@ -35,6 +35,9 @@ TRUE_SECONDS: Final = 60.0
 """How long a client gets true Metadata for a partition that its replica did not serve, in seconds."""
 LONG_SECONDS: Final = 300.0
 """How long it does if that happens again within this time after the first time, in seconds."""
+LEAVES_SECONDS: Final = 10.0
+"""A client that got error 6 has asked for Metadata, and has left the replica, after this time in seconds. A
+client that still reads there has got no Metadata, or was led there again."""
 _MORE_BYTES: Final = 400
 """The memory for a known topic in bytes, in addition to its columns."""
 _PARTITION, _LEADER, _EPOCH, _IN_SYNC = 0, 1, 2, 3
@@ -339,7 +342,7 @@ class RackLeaders:
         seconds: dict[Place, float] = {}
         for key, partition in places:
             place = self._name(key), partition
-            last = before.get(place)
+            last = before.get(place, before.get(_ALL))
             if last is None or now >= last.until:
                 recent = last is not None and now - last.until < LONG_SECONDS
                 seconds[place] = LONG_SECONDS if recent else TRUE_SECONDS
@@ -376,9 +379,15 @@ class RackLeaders:
             self._true.popitem(last=False)
 
     def is_distrusted(self, client_id: str, host: str, place: Place, now: float) -> bool:
-        """Return whether a client gets true Metadata for a partition because a follower did not serve it."""
-        found = self._true.get((client_id, host), {}).get((self._name(place[0]), place[1]))
-        return found is not None and now < found.until
+        """Return whether a client has got true Metadata for a partition since a follower did not serve it.
+
+        If it gets true Metadata for all topics, it may not have asked yet: see `LEAVES_SECONDS`.
+        """
+        found = self._true.get((client_id, host), {})
+        one, every = found.get((self._name(place[0]), place[1])), found.get(_ALL)
+        if one is not None and now < one.until:
+            return True
+        return every is not None and every.until - every.seconds + LEAVES_SECONDS <= now < every.until
 
     def _distrusted(self, client_id: str, host: str, now: float) -> dict[bytes, list[int]]:
         """Return the topics and partitions for which a client gets true Metadata, see `_ALL`."""

@@ -10,7 +10,7 @@ from proxy.core.connection_state import ConnectionState
 from proxy.core.eligibility import SessionLimits
 from proxy.core.follower import ASK_SECONDS
 from proxy.core.rack_clients import RackClientsStage
-from proxy.core.rack_leaders import TRUE_SECONDS
+from proxy.core.rack_leaders import LEAVES_SECONDS, TRUE_SECONDS
 from proxy.core.siblings import Siblings
 from proxy.protocol.fetch_response import MAX_ERRORS
 from tests.core.following import play as played
@@ -211,6 +211,24 @@ def test_rule_29_a_client_leaves_a_replica_that_is_out_of_sync(version: int, chu
     gateway.learn(OUT, play.now)
     play.client(fetch(version, *wants, correlation=16))
     play.to_broker(fetch(version, *wants, correlation=16, max_wait_ms=0, max_bytes=1))
+
+
+def test_rule_29_a_client_that_reads_on_gets_the_error_again_after_ten_seconds() -> None:
+    """Its Metadata may have failed. It would read old records without an end."""
+    gateway = Gateway()
+    play = gateway.connect(sessions=SessionLimits(max_sessions=0))
+    left = fetch_response(12, ("t", [entry(0, 5), entry(1, error=6)]), correlation_id=9)
+    for _ in range(2):
+        gateway.learn(OUT, play.now)
+        play.client(fetch(12, *T[:2], correlation=9))
+        play.to_broker(fetch(12, *T[:2], correlation=9, max_wait_ms=0, max_bytes=1))
+        play.broker(full(12, T[:2], correlation_id=9)).to_client(left)
+        told = play.now
+        for number in range(19):
+            parks(play, fetch(12, *T[:2], correlation=number), full(12, T[:2], correlation_id=number))
+        play.now = told + LEAVES_SECONDS
+        play.connection.tick(play.now)
+    assert gateway.returns == Counter(isr=1)
 
 
 def test_rule_29_a_response_that_has_begun_is_not_changed() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from proxy.core.connection_state import ConnectionState
 from proxy.core.leaders import Leaders
 from proxy.core.rack_clients import RackClientsStage
-from proxy.core.rack_leaders import MAX_CLIENTS, MAX_PLACES, RackLeaders
+from proxy.core.rack_leaders import LEAVES_SECONDS, MAX_CLIENTS, MAX_PLACES, RackLeaders
 from proxy.core.rack_stage import RackStage
 from proxy.core.racks import BrokerRacks
 from proxy.protocol.replicas import read_replicas
@@ -266,6 +266,23 @@ def test_what_is_remembered_of_clients_is_bounded() -> None:
     for number in range(MAX_CLIENTS):
         shared.distrust(CLIENT, str(number), None, 60, "offsets", NOW)
     assert named(shared, {"another": [Part()]}) == body(7, {"another": [LED_HERE]})
+
+
+def test_a_client_with_more_partitions_than_are_remembered_gets_their_errors_after_ten_seconds() -> None:
+    """It has asked for Metadata by then. If no leader is known, the broker itself may lead."""
+    shared = leaders()
+    places = [(b"t", at) for at in range(MAX_PLACES + 1)]
+
+    def distrusted(now: float) -> set[bool]:
+        return {shared.is_distrusted(CLIENT, HOST, place, now) for place in places}
+
+    for second in range(60):
+        now = NOW + second
+        shared.refused(CLIENT, HOST, places, "refused", now)
+        assert distrusted(now) == {second >= LEAVES_SECONDS}
+    assert distrusted(NOW + 60) == {False}
+    shared.refused(CLIENT, HOST, places, "refused", NOW + 60)
+    assert distrusted(NOW + 60 + LEAVES_SECONDS) == distrusted(NOW + 359) == {True}
 
 
 # One connection
