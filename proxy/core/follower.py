@@ -142,7 +142,7 @@ class Follower:
         state, fetch = self._state, fetching.fetch
         if fetch is not None and fetch.frame:  # a fetch of the fast path has none, and is like the last one
             self._waits = fetch.min_bytes > 0
-        empty = walk is None or not (walk.record_bytes or walk.failed or walk.replicas or walk.error_code)
+        empty = walk is None or not (walk.record_bytes or walk.failed or walk.redirects or walk.error_code)
         throttle_ms = 0 if walk is None else walk.throttle_time_ms
         if throttle_ms > 0:
             self._muted_until = state.now + throttle_ms / 1e3

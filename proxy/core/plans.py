@@ -195,7 +195,7 @@ class EntryTemplate:
             walk: the parsed form of the whole response.
         """
         layout = request.layout
-        if walk.partitions != 1 or walk.tags or walk.replicas or walk.errors or not request.topics.keys:
+        if walk.partitions != 1 or walk.tags or walk.redirects or walk.errors or not request.topics.keys:
             return None
         element = layout.count(1) + layout.prefix(request.topics.keys[0], 1)
         begins = RESPONSE_START_BYTES + layout.flexible + layout.response_head
@@ -858,7 +858,7 @@ class Plans:
             or walk.session_id
             or walk.error_code
             or walk.moved
-            or walk.replicas
+            or walk.redirects
             or walk.errors
         )
         if not special and len(frame) <= _MAX_COMPARED:

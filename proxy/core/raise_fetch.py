@@ -48,7 +48,7 @@ class Lower:
         ready = self._response.feed(pieces)
         kept = sum(map(len, ready)) + self.buffered - buffered
         self._state.tally.client.fetch_response_bytes -= sum(map(len, pieces)) - kept
-        if self._response.replicas:
+        if self._response.redirects:
             self._stage.is_off = True
         return ready
 

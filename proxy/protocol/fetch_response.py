@@ -58,8 +58,6 @@ MAX_ERRORS: Final = 1 << 15
 MiB."""
 OUT_OF_RANGE: Final = frozenset({int(ErrorCode.OFFSET_OUT_OF_RANGE)})
 """The errors that are noted in responses, if not others are asked for."""
-_MAX_REPLICAS: Final = 10_000
-"""The maximum number of preferred read replicas that are read from one response."""
 _BRIDGE: Final = 512
 """If a unit began in an earlier chunk, at least this number of bytes of the next chunk is joined to it, and
 more if the unit is longer."""
@@ -163,14 +161,6 @@ class Received:
         self._starts.append(self.settled)
         self._views.append(memoryview(piece))
         self.settled += len(piece)
-
-
-class PreferredReplica(NamedTuple):
-    """The broker that a client should fetch a partition from, instead of the leader (KIP-392)."""
-
-    key: bytes
-    partition: int
-    node_id: int
 
 
 class PartitionError(NamedTuple):
@@ -284,7 +274,7 @@ class FetchResponseWalk:
         "partitions",
         "record_bytes",
         "record_spans",
-        "replicas",
+        "redirects",
         "runs",
         "session_id",
         "session_id_at",
@@ -347,8 +337,8 @@ class FetchResponseWalk:
         later)."""
         self.hints: list[HintAt] = []
         """The leaders in `leaders`, with their offsets."""
-        self.replicas: list[PreferredReplica] = []
-        """The preferred read replicas in the response's entries (v11 and later)."""
+        self.redirects = False
+        """Whether an entry has a preferred read replica (v11 and later)."""
         self.failed = 0
         """The number of entries with an error."""
         self.errors: list[PartitionError] = []
@@ -591,8 +581,8 @@ class FetchResponseWalk:
         end = at + records
         node = buffer[preferred : preferred + _NODE_BYTES]
         redirects = layout.version >= RACK_VERSION and node != _NOBODY
-        if redirects and len(self.replicas) < _MAX_REPLICAS:
-            self.replicas.append(PreferredReplica(self._key, partition, int.from_bytes(node, signed=True)))
+        if redirects:
+            self.redirects = True
         if self._keep:
             ends = self._ends_empty
             begin = start + layout.aborted

@@ -10,7 +10,7 @@ from typing import Final
 
 from proxy.protocol.api import API_VERSION, LENGTH_BYTES
 from proxy.protocol.fetch_layout import ABORTED_BYTES, LAYOUTS, RACK_VERSION
-from proxy.protocol.fetch_response import NO_ABORTED, FetchResponseWalk, PreferredReplica
+from proxy.protocol.fetch_response import NO_ABORTED, FetchResponseWalk
 from proxy.protocol.primitives import Buffer
 
 RAISED: Final = 10
@@ -54,9 +54,9 @@ class LoweredResponse:
         """How many bytes are buffered."""
 
     @property
-    def replicas(self) -> list[PreferredReplica]:
-        """The preferred read replicas that were cut out, except those that name no broker."""
-        return self._walk.replicas
+    def redirects(self) -> bool:
+        """Whether a preferred read replica that was cut out has named a broker."""
+        return self._walk.redirects
 
     def feed(self, pieces: list[Buffer]) -> list[Buffer]:
         """Process the next bytes of the response. Return the bytes of v10 that are ready now.

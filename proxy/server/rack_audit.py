@@ -110,11 +110,11 @@ class RackAudit:
         self._troubles.forget_plans()
 
     def node_of(self, link: Link) -> int | None:
-        """Return the node id of a link's broker. None while no response has named it.
+        """Return the node id of a link's broker. None while no response has named a bootstrap broker.
 
-        In transparent mode, only the broker's address is known. This also applies to links to the bootstrap.
+        Only ``--rack-clients`` asks for it, which does not work in transparent mode.
         """
-        if not self._transparent and link.node_id is not None:
+        if link.node_id is not None:
             return link.node_id
         address = link.broker_address
         broker = self.racks.at(address.host, address.port) if address is not None else None

@@ -101,4 +101,4 @@ def _fetched(exchange: Exchange, node_id: int | None) -> Fetched:
             walk.feed(bytes(piece))
     except ProtocolError:
         return Fetched(at, node_id, 0, 0)
-    return Fetched(at, node_id, walk.record_bytes, len(walk.errors), len(walk.replicas))
+    return Fetched(at, node_id, walk.record_bytes, len(walk.errors), len(walk.redirects))
