@@ -51,7 +51,7 @@ class Row:
     busiest: int = 0
     """The number of fetches without records in the second that has most of them."""
     in_vain: int = 0
-    """The same for fetches to the broker in the rack, and those that a leader has led to another broker.
+    """The same for fetches to the broker in the rack.
 
     Other leaders may answer at once and with nothing for a while, whatever the gateway does. A new leader
     does not know the high watermark yet, and the client is above it.

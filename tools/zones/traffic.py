@@ -29,7 +29,6 @@ class Fetched:
     """The broker. None if the client asked the bootstrap."""
     record_bytes: int
     out_of_range: int
-    led_away: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,11 +56,9 @@ class Traffic:
         return _most(int(each.at) for each in self.fetches if not each.record_bytes)
 
     def in_vain(self, node_id: int) -> int:
-        """Return the same for fetches that went to a broker, or that were led to another broker."""
+        """Return the same for fetches that went to a broker."""
         return _most(
-            int(each.at)
-            for each in self.fetches
-            if not each.record_bytes and (each.node_id == node_id or each.led_away)
+            int(each.at) for each in self.fetches if not each.record_bytes and each.node_id == node_id
         )
 
 
@@ -101,4 +98,4 @@ def _fetched(exchange: Exchange, node_id: int | None) -> Fetched:
             walk.feed(bytes(piece))
     except ProtocolError:
         return Fetched(at, node_id, 0, 0)
-    return Fetched(at, node_id, walk.record_bytes, len(walk.errors), len(walk.redirects))
+    return Fetched(at, node_id, walk.record_bytes, len(walk.errors))
