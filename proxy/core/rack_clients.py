@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from proxy.core.connection_state import ConnectionState
-from proxy.core.follower import ASK_SECONDS, Follower
+from proxy.core.follower import ASK_SECONDS, Follower, SentAway
 from proxy.core.in_flight import Around, FetchHandler, Handler, InFlight, Kept, Over, Walked
 from proxy.core.rack_leaders import LEAVES_SECONDS, RackLeaders
 from proxy.core.requests import readable
@@ -261,6 +261,7 @@ class RackClientsStage(Stage):
         "_listed",
         "_node_id",
         "_reading",
+        "_sent_away",
         "_shared",
         "_state",
         "_told",
@@ -280,6 +281,7 @@ class RackClientsStage(Stage):
         """The client id in the Metadata request that is being processed."""
         self.follower = Follower(state, self._failed, self._count_held, self._silent)
         """The broker, if it is in the rack."""
+        self._sent_away = SentAway(state)
         self._alarm: Callable[[float], None] = lambda _: None
         self._ask_at = 0.0
         """The time from which on the broker may be asked for Metadata, in seconds."""
@@ -306,7 +308,7 @@ class RackClientsStage(Stage):
 
     def on_request(self, data: bytes, size: int, api_key: int, _version: int) -> bytes | None:
         """Read the client id of a Metadata request. Not all clients send another request before it."""
-        if self._shared.racks.is_here(self._node_id()):
+        if self._shared.racks.may_be_here(self._node_id()):
             self.follower.asked(api_key, may_fail=self._is_named(data))
         if api_key == _METADATA:
             self._client_id = ""
@@ -354,7 +356,7 @@ class RackClientsStage(Stage):
         """
         return (
             (self.follower.watched or self._shared.names_for(self._state.client_id))
-            and self._shared.racks.is_here(self._node_id())
+            and self._shared.racks.may_be_here(self._node_id())
             and not self._state.has_lane
         )
 
@@ -445,6 +447,7 @@ class RackClientsStage(Stage):
                     continue
             if code != _NOT_LEADER:
                 edits.append(not_leader(error))
+            self._sent_away.note(place, told_before=shared.is_distrusted(*client, place, state.now))
             refused.setdefault("out_of_range" if code == _OUT_OF_RANGE else "refused", []).append(place)
         for reason, places in refused.items():
             shared.refused(*client, places, reason, state.now)

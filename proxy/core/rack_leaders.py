@@ -10,6 +10,7 @@ true leader. After trouble, a client gets true Metadata for some time (`RackLead
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, Protocol
 from zlib import crc32
@@ -18,7 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from proxy.core.follower import Pause
-from proxy.core.racks import RETURNS
+from proxy.core.racks import RETURNS, BrokerRack, read_racks
+from proxy.protocol.api import ApiKey
 from proxy.protocol.leader_requests import Place
 from proxy.protocol.primitives import UUID_BYTES, ProtocolError
 from proxy.protocol.replicas import NOBODY, NodeIds, Replicas, read_replicas, with_leaders
@@ -50,8 +52,14 @@ class Racks(Protocol):
     def is_here(self, node_id: int | None) -> bool:
         """Return whether a broker is known to be in the gateway's rack."""
 
+    def may_be_here(self, node_id: int | None) -> bool:
+        """Return whether a broker is not known to be in another rack, or in none."""
 
-_ALL: Final = b"", -1
+    def learn(self, brokers: Iterable[BrokerRack]) -> None:
+        """Note the brokers of a response."""
+
+
+ALL: Final = b"", -1
 """Stands for all partitions of all topics. A topic with the number -1 stands for all its partitions."""
 
 
@@ -191,17 +199,16 @@ class RackLeaders:
         return found, again
 
     def learn(self, body: bytes, version: int, now: float) -> None:
-        """Learn leaders and in-sync replicas from a Metadata response that is not for the client.
+        """Learn leaders, in-sync replicas and racks from a Metadata response that is not for the client.
 
         Args:
             body: the complete response without its header.
             version: the version of the request.
             now: the time in seconds.
         """
-        try:
+        with suppress(ProtocolError):
             self._learn(read_replicas(body, version), now)
-        except ProtocolError:
-            return
+            self.racks.learn(read_racks(ApiKey.METADATA, version, body)[0])
 
     def _name(self, topic_key: bytes) -> bytes:
         """Return the name of a topic, if it is known."""
@@ -323,7 +330,7 @@ class RackLeaders:
             now: the time in seconds.
         """
         self.returns[reason] += 1
-        places = [_ALL] if topics is None else [(self._name(key), -1) for key in topics]
+        places = [ALL] if topics is None else [(self._name(key), -1) for key in topics]
         given = dict.fromkeys(places, seconds)
         self._distrust(client_id, host, given, now)
         self.tell((client_id, host), given, now)
@@ -342,7 +349,7 @@ class RackLeaders:
         seconds: dict[Place, float] = {}
         for key, partition in places:
             place = self._name(key), partition
-            last = before.get(place, before.get(_ALL))
+            last = before.get(place, before.get(ALL))
             if last is None or now >= last.until:
                 recent = last is not None and now - last.until < LONG_SECONDS
                 seconds[place] = LONG_SECONDS if recent else TRUE_SECONDS
@@ -374,7 +381,7 @@ class RackLeaders:
         if len(found) > MAX_PLACES:
             latest = max(found.values())
             found.clear()
-            found[_ALL] = latest
+            found[ALL] = latest
         if len(self._true) > MAX_CLIENTS:
             self._true.popitem(last=False)
 
@@ -384,13 +391,13 @@ class RackLeaders:
         If it gets true Metadata for all topics, it may not have asked yet: see `LEAVES_SECONDS`.
         """
         found = self._true.get((client_id, host), {})
-        one, every = found.get((self._name(place[0]), place[1])), found.get(_ALL)
+        one, every = found.get((self._name(place[0]), place[1])), found.get(ALL)
         if one is not None and now < one.until:
             return True
         return every is not None and every.until - every.seconds + LEAVES_SECONDS <= now < every.until
 
     def _distrusted(self, client_id: str, host: str, now: float) -> dict[bytes, list[int]]:
-        """Return the topics and partitions for which a client gets true Metadata, see `_ALL`."""
+        """Return the topics and partitions for which a client gets true Metadata, see `ALL`."""
         found = self._true.get((client_id, host))
         if found is None:
             return {}
@@ -435,7 +442,7 @@ class RackLeaders:
         self._learn(found, now)
         here = [node_id for node_id in sorted(found.brokers) if self.racks.is_here(node_id)]
         true = self._distrusted(client_id, host, now)
-        if not here or _ALL[0] in true:
+        if not here or ALL[0] in true:
             return body
         may = (found.error == 0) & (found.leader >= 0) & ~np.isin(found.leader, here)
         for topic in found.topics:
@@ -443,7 +450,7 @@ class RackLeaders:
             if topic.name not in self._topics:  # there was no memory for it: its leaders would not be found
                 may[rows] = False
             elif (partitions := true.get(topic.name)) is not None:
-                may[rows] &= _ALL[1] not in partitions and ~np.isin(found.partition[rows], partitions)
+                may[rows] &= ALL[1] not in partitions and ~np.isin(found.partition[rows], partitions)
         rows_named = np.nonzero(may)[0]
         usable = [node_id for node_id in here if not self._is_out(node_id, now)]
         chosen = _choose(found, rows_named, usable, client_id)

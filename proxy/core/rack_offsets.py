@@ -14,9 +14,10 @@ from typing import Final
 from proxy.core.connection_state import ConnectionState
 from proxy.core.eligibility import BrokerVersions
 from proxy.core.events import NoConsumer
+from proxy.core.follower import SentAway
 from proxy.core.in_flight import Handler, InFlight, Over
 from proxy.core.leader_retry import LeaderRetry
-from proxy.core.rack_leaders import RackLeaders
+from proxy.core.rack_leaders import ALL, RackLeaders
 from proxy.core.repeat import MAX_BYTES
 from proxy.core.repeat_offsets import OFFSETS, OffsetsRepeat, OffsetsRequest
 from proxy.core.requests import readable
@@ -210,6 +211,7 @@ class RackOffsetsStage(Stage):
         "_leaders",
         "_node_id",
         "_retry",
+        "_sent_away",
         "_state",
         "_troubles",
         "_versions",
@@ -229,6 +231,7 @@ class RackOffsetsStage(Stage):
         self._versions = versions
         self._state = state
         self._retry: LeaderRetry | None = None
+        self._sent_away = SentAway(state)
         self._client_id = ""
         """The client id in the last request that was looked at."""
         self._asked: OffsetsRequest | None = None
@@ -312,7 +315,7 @@ class RackOffsetsStage(Stage):
     @property
     def _is_replica(self) -> bool:
         """Whether the broker may have been named as a leader that it is not."""
-        return self._leaders.racks.is_here(self._node_id())
+        return self._leaders.racks.may_be_here(self._node_id())
 
     # Fetches
 
@@ -431,6 +434,8 @@ class RackOffsetsStage(Stage):
             seconds = TRUE_SECONDS
             if asked.api_key == ApiKey.LIST_OFFSETS:
                 seconds = self._troubles.unanswered(client_id, host, topic, now)
+            place = topic, ALL[1]
+            self._sent_away.note(place, told_before=leaders.is_distrusted(client_id, host, place, now))
             leaders.distrust(client_id, host, (topic,), seconds, "offsets", now)
 
     def see(self, api_key: int, version: int, frame: bytes) -> None:
@@ -445,13 +450,19 @@ class RackOffsetsStage(Stage):
             key = topic.get("name") or topic.get("topic_id") or b""
             for each in topic[partitions] or ():
                 if each["error_code"] == _NOT_LEADER and self._may_follow((key, each[number])):
-                    self._is_no_consumer(ApiKey(api_key).name)
+                    is_new = self._is_no_consumer(ApiKey(api_key).name)
+                    self._sent_away.note(ALL, told_before=not is_new)
                     return
 
-    def _is_no_consumer(self, api: str) -> None:
-        """Give the client true Metadata for an hour, because it sends requests that only leaders take."""
-        if self._needs_leaders(self._client_id, "no_consumer"):
+    def _is_no_consumer(self, api: str) -> bool:
+        """Give the client true Metadata for an hour, because it sends requests that only leaders take.
+
+        Return whether it had none for this reason.
+        """
+        is_new = self._needs_leaders(self._client_id, "no_consumer")
+        if is_new:
             self._state.events.append(NoConsumer(request=api))
+        return is_new
 
     # The connection
 

@@ -166,6 +166,10 @@ class BrokerRacks:
         """Return whether a broker is known to be in the gateway's rack."""
         return node_id is not None and self.by_node.get(node_id) == self.rack
 
+    def may_be_here(self, node_id: int | None) -> bool:
+        """Return whether a broker is not known to be in another rack, or in none."""
+        return node_id is not None and self.by_node.get(node_id, self.rack) == self.rack
+
     def zone(self, node_id: int) -> Zone:
         """Return the zone of a broker. It is never guessed."""
         return zone_of(self.by_node.get(node_id, ""), self.rack)

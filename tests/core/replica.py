@@ -2,12 +2,14 @@
 
 import random
 from collections import Counter
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, Final
 from uuid import UUID
 
 from proxy.core.connection_state import ConnectionState
 from proxy.core.rack_clients import RackClientsStage
-from proxy.core.rack_leaders import RackLeaders
+from proxy.core.rack_leaders import RackLeaders, Racks
+from proxy.core.racks import BrokerRack
 from proxy.fetch_manager.cache import FetchSessionCache
 from proxy.fetch_manager.manager import FetchManager
 from proxy.protocol.leader_requests import metadata_request
@@ -35,10 +37,15 @@ class Known:
     """
 
     def __init__(self, *here: int) -> None:
-        self._here = here
+        self.nodes: Collection[int] = here
 
     def is_here(self, node_id: int | None) -> bool:
-        return node_id in self._here
+        return node_id in self.nodes
+
+    may_be_here = is_here
+
+    def learn(self, brokers: Iterable[BrokerRack]) -> None:
+        """See `BrokerRacks.learn`."""
 
 
 class Gateway:
@@ -48,8 +55,8 @@ class Gateway:
     of its own, which it shares with its like of the other connections.
     """
 
-    def __init__(self, *, knows: bool = True) -> None:
-        self.shared = [RackLeaders(Known(REPLICA), lambda: {CLIENT}) for _ in range(2)]
+    def __init__(self, *, knows: bool = True, racks: Callable[[], Racks] = lambda: Known(REPLICA)) -> None:
+        self.shared = [RackLeaders(racks(), lambda: {CLIENT}) for _ in range(2)]
         if knows:
             self.learn(TOPICS)
 

@@ -8,9 +8,10 @@ import pytest
 from proxy.core.connection import Connection
 from proxy.core.connection_state import ConnectionState
 from proxy.core.eligibility import SessionLimits
-from proxy.core.follower import ASK_SECONDS
+from proxy.core.follower import ASK_SECONDS, AWAY_SECONDS
 from proxy.core.rack_clients import RackClientsStage
-from proxy.core.rack_leaders import LEAVES_SECONDS, TRUE_SECONDS
+from proxy.core.rack_leaders import LEAVES_SECONDS, LONG_SECONDS, TRUE_SECONDS
+from proxy.core.racks import BrokerRacks
 from proxy.core.siblings import Siblings
 from proxy.protocol.fetch_response import MAX_ERRORS
 from tests.core.following import play as played
@@ -23,6 +24,7 @@ from tests.core.replica import (
     TOPICS,
     Gateway,
     answers_question,
+    cores,
     in_session,
     manager,
     parks,
@@ -101,6 +103,47 @@ def test_rule_27_the_second_time_true_metadata_lasts_five_minutes() -> None:
     assert gateway.returns == Counter(out_of_range=4)
 
 
+def test_rule_27_who_is_sent_away_and_comes_back_has_to_connect_anew() -> None:
+    """Another gateway at the same address has led the client here again. Its connection may reach that one.
+
+    Another connection of the client, which has not been sent away yet, goes on.
+    """
+    gateway = Gateway()
+    play, other = gateway.connect(), gateway.connect()
+    for number, now in enumerate((NOW, NOW + 1.0, NOW + AWAY_SECONDS - 0.5)):
+        play.now = now
+        fails(play, number, 1, 6)
+    other.now = NOW + AWAY_SECONDS + 1.0
+    fails(other, 0, 1, 6)
+    assert [core.fault for core in (*cores(play), *cores(other))] == [None] * 4
+
+    play.now = NOW + AWAY_SECONDS + 0.5
+    play.client(asked := fetch(12, *T[:1], correlation=9)).to_broker(asked)
+    play.broker(fetch_response(12, ("t", [entry(0, error=1)]), correlation_id=9))
+    assert all(core.fault is not None for core in cores(play))
+
+
+def test_rule_27_after_its_minute_a_client_is_sent_away_once_more() -> None:
+    gateway = Gateway()
+    play = gateway.connect()
+    for number in range(3):
+        gateway.learn(TOPICS, play.now)
+        fails(play, number, 1, 6)
+        play.now += LONG_SECONDS
+
+
+def test_rule_27_while_the_racks_are_unknown_the_broker_is_asked() -> None:
+    """Another gateway has named the replica, so its Metadata have not passed here."""
+    gateway = Gateway(racks=lambda: BrokerRacks("R2"), knows=False)
+    play = gateway.connect()
+    asked = fetch(12, *T[:1], correlation=3)
+    play.client(asked).to_broker(question(12) + asked)
+    answers_question(play, body(7, TOPICS))
+    told, given = (fetch_response(12, ("t", [entry(0, error=code)]), correlation_id=3) for code in (1, 6))
+    play.broker(told).to_client(given)
+    assert gateway.leaders(play.now) == [LEADER, REPLICA]
+
+
 def test_rule_27_an_epoch_that_the_follower_does_not_know_yet_passes_twice() -> None:
     gateway = Gateway()
     play = gateway.connect()
@@ -121,7 +164,7 @@ def test_rule_27_an_error_never_takes_the_fast_path() -> None:
     for number in range(10):
         parks(play, fetch(12, *T[:1], correlation=number), full(12, T[:1], correlation_id=number))
     assert play.connection.passed > 5
-    for number in range(10, 20):
+    for number in range(10, 15):
         fails(play, number, 9, 6)
 
 

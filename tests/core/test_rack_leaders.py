@@ -1,6 +1,6 @@
 """A replica as leader (`proxy.core.rack_leaders`): rules 19 to 21 of docs/developers/zones.md."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 from uuid import UUID
 
@@ -15,6 +15,7 @@ from proxy.core.rack_leaders import LEAVES_SECONDS, MAX_CLIENTS, MAX_PLACES, Rac
 from proxy.core.rack_stage import RackStage
 from proxy.core.racks import BrokerRacks
 from proxy.protocol.replicas import read_replicas
+from tests.core.replica import Known
 from tests.core.replicas import ORDERS, RACKS, VERSIONS, Part, body
 from tests.examples import examples
 from tests.frames import framed
@@ -26,16 +27,6 @@ CLIENT: Final = "app"
 HOST: Final = "h"
 NOW: Final = 1000.0
 LED_HERE: Final = Part(leader=HERE)
-
-
-class Known:
-    """Some brokers are in the gateway's rack."""
-
-    def __init__(self, *here: int) -> None:
-        self.nodes: Collection[int] = here
-
-    def is_here(self, node_id: int | None) -> bool:
-        return node_id in self.nodes
 
 
 def leaders(*here: int, **options: Any) -> RackLeaders:

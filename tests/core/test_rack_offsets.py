@@ -8,7 +8,7 @@ from proxy.core.connection import Connection
 from proxy.core.connection_state import ConnectionState
 from proxy.core.eligibility import BrokerVersions
 from proxy.core.events import NoConsumer
-from proxy.core.follower import PAUSE_SECONDS
+from proxy.core.follower import AWAY_SECONDS, PAUSE_SECONDS
 from proxy.core.leader_retry import QUIET_SECONDS
 from proxy.core.own import TakeReply
 from proxy.core.rack_leaders import RackLeaders
@@ -19,6 +19,7 @@ from proxy.core.repeat_offsets import ANSWER_SECONDS
 from proxy.core.siblings import ClientIdentity, Siblings
 from proxy.protocol.api_versions import Features
 from tests.core.offsets import FOR_EPOCH, LIST_OFFSETS, VERSIONS, Place, asks, tells
+from tests.core.replica import Known
 from tests.core.replicas import Part, body
 from tests.frames import entry, fetch, fetch_response, framed
 from tests.playbook import Playbook, full, request, response
@@ -37,20 +38,13 @@ TRUE: Final = body(7, {TOPIC: [Part(leader=1), Part(leader=2), Part(leader=3)]})
 NAMED: Final = body(7, {TOPIC: [Part(leader=2), Part(leader=2), Part(leader=2)]})
 
 
-class Known:
-    """The broker in the gateway's rack."""
-
-    def is_here(self, node_id: int | None) -> bool:
-        return node_id == HERE
-
-
 class Gateway:
     """A gateway that has named broker 2 as the leader of all partitions."""
 
     def __init__(self, *, fetch_max: int = 18) -> None:
         self.siblings = Siblings(fetches=False)
         self.clients = {CLIENT}
-        self.leaders = RackLeaders(Known(), lambda: self.clients)
+        self.leaders = RackLeaders(Known(HERE), lambda: self.clients)
         self.troubles = Troubles()
         self.all_troubles: list[Troubles] = []
         self.versions = BrokerVersions()
@@ -437,6 +431,19 @@ def test_rule_24_a_producer_gets_true_metadata_for_an_hour() -> None:
     assert here.events(NoConsumer) == [NoConsumer(request="PRODUCE")]
     assert true_until(gateway, NOW + LONG_SECONDS)
     assert gateway.leaders.returns["no_consumer"] == 1
+
+
+def test_rule_24_a_producer_that_is_here_again_has_to_connect_anew() -> None:
+    """Another gateway at the same address has led it here."""
+    gateway = Gateway()
+    here = gateway.connect(HERE)
+    for now in (NOW, NOW + AWAY_SECONDS - 0.5):
+        here.now = now
+        here.exchange(produce(1), produced(6))
+    assert here.connection.fault is None
+    here.now = NOW + AWAY_SECONDS
+    here.client(produce(1)).to_broker(produce(1)).broker(produced(6))
+    assert here.connection.fault is not None
 
 
 def test_rule_24_records_without_an_answer_show_it_themselves() -> None:

@@ -92,7 +92,7 @@ def test_a_client_comes_back_from_a_replica_that_is_stopped(
     with consumer(program, gateway.address) as through:
         through.wait_ends(brokers.ends())
         from_the_zone(gateway)
-        reads_while_stopped(brokers, gateway, through)
+        reads_while_stopped(brokers, through, gateway)
         through.stop()
     once_and_in_order(through)
 

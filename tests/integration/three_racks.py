@@ -88,12 +88,15 @@ def reads_while_killed(brokers: Brokers, run: Run) -> None:
         broker.start()
 
 
-def reads_while_stopped(brokers: Brokers, gateway: GatewayProcess, run: Run) -> None:
-    """Stop the replica, and check the same. Then let it go on."""
+def reads_while_stopped(brokers: Brokers, run: Run, *gateways: GatewayProcess) -> None:
+    """Stop the replica, and check the same, once one of the gateways has seen it. Then let it go on."""
     broker = brokers.cluster.broker(HERE)
     os.kill(broker.pid, signal.SIGSTOP)
     try:
-        until(lambda: reads(gateway)["returns"]["overdue"] > 0, "nobody sees that it is overdue")
+        until(
+            lambda: any(reads(gateway)["returns"]["overdue"] for gateway in gateways),
+            "nobody sees that it is overdue",
+        )
         _reads_new(brokers, run, b"while it is stopped %d")
     finally:
         os.kill(broker.pid, signal.SIGCONT)
