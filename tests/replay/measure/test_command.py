@@ -35,6 +35,12 @@ def parsed(argv: Sequence[str], **environment: str) -> dict[str, object]:
     return vars(parser.parse(argv, environment))
 
 
+def make_table(folder: Path) -> None:
+    """Make a folder that counts as a table, from the names in it."""
+    (rows := folder / "day=2026-11-23" / "broker=kafka").mkdir(parents=True)
+    (rows / "part.parquet").touch()
+
+
 def test_the_directory_of_a_gateway_s_options_is_not_read(tmp_path: Path) -> None:
     """FETCHGATE_CONFIG names it in the container of an injected gateway."""
     (tmp_path / "fetchgate.toml").write_text("wrong")
@@ -276,7 +282,7 @@ def test_the_gateways_option_of_the_same_name_is_another() -> None:
 
 
 def test_a_table_has_no_keys(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "part.parquet").touch()
+    make_table(tmp_path)
 
     assert cli.main(["measure", str(tmp_path), "--cooperative", "4"]) == 2
     assert "is a table, which has no records; name the captures" in capsys.readouterr().err
@@ -295,7 +301,7 @@ def test_keys_need_the_packages_of_cooperative_consuming(
 
 
 def test_a_table_is_measured_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "part.parquet").touch()
+    make_table(tmp_path)
 
     assert cli.main(["measure", str(tmp_path), CAPTURE]) == 2
     assert "must be the only input" in capsys.readouterr().err
@@ -371,7 +377,7 @@ def test_without_spark_one_line_says_why_it_is_needed_and_what_it_needs(
 def test_a_table_can_not_be_measured_without_spark(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "part.parquet").touch()
+    make_table(tmp_path)
     assert cli.main(["measure", str(tmp_path)]) == 2
     told = capsys.readouterr().err
     assert told == f"fetchgate replay measure: a table is measured on Spark, {NEEDS_SPARK}\n"
@@ -418,7 +424,7 @@ def test_in_process_leaves_no_work_to_spark(options: list[str], capsys: pytest.C
 
 
 def test_in_process_measures_no_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "part.parquet").touch()
+    make_table(tmp_path)
     assert cli.main(["measure", str(tmp_path), "--in-process"]) == 2
     assert f"but the table {tmp_path} needs Spark: " in capsys.readouterr().err
 
