@@ -15,7 +15,7 @@ events.
   partitions. Each member gets the records of its own keys, and commits for these keys.
 - **net**: the sockets. A *link* is a client's socket, its broker's socket and the core between them.
 - **telemetry**: the gateway's reports: status, totals, history, logs, metrics, state, admin endpoint.
-- **server**: the processes. A single process serves all clients, or a supervisor sends clients to workers.
+- **server**: the process that accepts and serves clients.
 - **dashboard**: ``fetchgate top``, which draws ``/state`` at intervals.
 
 If the gateway is not sure about something, it forwards a connection's bytes unchanged.

@@ -473,7 +473,7 @@ class Config:
         metavar="N",
         parse=_whole(0),
         default="1000",
-        help="how many sessions each worker keeps for clients, like the broker's option of this name; fewer "
+        help="how many sessions the gateway keeps for clients, like the broker's option of this name; fewer "
         "than 8 means none",
     )
     min_incremental_fetch_session_eviction_ms: int = option(
@@ -553,14 +553,6 @@ class Config:
         help="how many connections clients may have at one time; the gateway closes further connections "
         "immediately",
         live=True,
-    )
-    workers: int = option(
-        metavar="N",
-        parse=_whole(1),
-        default="1",
-        help="how many processes serve clients, to use more cores; with two or more, one more process "
-        "accepts the clients and assigns them to the workers; each worker has an equal part of "
-        "--max-inflight-bytes",
     )
     idle_timeout: float = option(
         metavar="TIME",
@@ -806,8 +798,6 @@ def load(flags: Mapping[str, str | None], environ: Mapping[str, str], file: str 
             f"{rack.called}: it is empty; give a rack's name as in the brokers' broker.rack, or leave it out"
         )
     _check_apart(config)
-    if config.workers > 1 and config.capture is not None:
-        raise ConfigError("--capture works with one process only; leave out --workers, or set it to 1")
     if config.cooperative and (missing := [name for name in _READ_RECORDS if find_spec(name) is None]):
         # It is needed for this message alone.
         from proxy.environment import environment  # noqa: PLC0415

@@ -28,6 +28,8 @@ GONE: Final = {
     "follow_leader fetch": "use on",
     "follow_leader idempotent": "use on, which retries fetches; a producer finds the new leader itself",
     "rack_reads": "use --rack-clients, or set client.rack in the client (docs/users/upgrade.md)",
+    "workers": "run several gateways at one port, each with --reuse-port on and its own --admin, --metrics "
+    "and --state (docs/users/fleet.md)",
 }
 """What to use in place of each option that was removed, by its name. If an option has lost only one of its
 values, the key is the name and that value: ``follow_leader fetch``."""

@@ -1,5 +1,3 @@
-import pickle
-
 import pytest
 
 from proxy.addresses import Address, BrokerPorts, advertised
@@ -105,13 +103,3 @@ def test_a_rule_that_is_none_says_why(rule: str, message: str) -> None:
 )
 def test_what_clients_are_told(listener: Address, listen: Address, advertise: str, told: Address) -> None:
     assert advertised(listener, listen=listen, advertise=advertise, reached_at="10.1.1.1") == told
-
-
-def test_an_address_goes_to_another_process_as_it_is() -> None:
-    """An address is pickled directly as a small object, because all broker addresses are sent to the workers.
-
-    Before, the conversion of dataclasses took 20 ms for a thousand addresses.
-    """
-    data = pickle.dumps(Address("kafka", 9092))
-    assert pickle.loads(data) == Address("kafka", 9092)
-    assert len(data) < 80

@@ -61,7 +61,6 @@ def test_the_defaults_are_those_of_the_design() -> None:
         rack="",
         rack_clients=frozenset(),
         max_connections=5000,
-        workers=1,
         idle_timeout=600.0,
         handshake_timeout=60.0,
         max_inflight_bytes=268_435_456,
@@ -192,7 +191,7 @@ def test_an_endpoint_can_be_off() -> None:
         ("sessions", "maybe", "--sessions: 'maybe' is not one of on, off"),
         ("client_sessions", "maybe", "--client-sessions: 'maybe' is not one of auto, on, off"),
         ("max_sessions", "-1", "--max-sessions: '-1' must be an integer from 0 to 2147483647"),
-        ("workers", "2147483648", "--workers: '2147483648' must be an integer from 1 to 2147483647"),
+        ("max_connections", "0", "--max-connections: '0' must be an integer from 1 to 2147483647"),
         (
             "max_fetch_bytes",
             "10,20",
@@ -566,7 +565,7 @@ def test_it_is_known_where_each_option_came_from(tmp_path: Path) -> None:
     assert named["sessions"] == ("off", "file", str(file))
     assert named["max_sessions"] == ("4", "environment", "FETCHGATE_MAX_SESSIONS")
     assert named["log_level"] == ("warning", "flag", "--log-level")
-    assert named["workers"] == ("1", "default", "--workers")
+    assert named["max_connections"] == ("5000", "default", "--max-connections")
 
 
 # Lanes with names

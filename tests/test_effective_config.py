@@ -29,7 +29,7 @@ def test_each_option_is_a_line_that_says_where_it_came_from(config: Config, tmp_
     assert told["bootstrap"] == 'bootstrap = "kafka:9092" # flag: --bootstrap'
     assert told["drain_timeout"] == 'drain_timeout = "20s" # environment: FETCHGATE_DRAIN_TIMEOUT'
     assert told["max_inflight_bytes"] == f'max_inflight_bytes = "128MiB" # file: {tmp_path / "gate.toml"}'
-    assert told["workers"] == 'workers = "1" # default'
+    assert told["max_connections"] == 'max_connections = "5000" # default'
     assert "\x1b" not in as_toml(config)
 
 
@@ -54,7 +54,7 @@ def test_the_state_has_each_value_and_its_source(config: Config) -> None:
     assert list(shown) == [option.name for option in OPTIONS]
     assert shown["drain_timeout"] == {"value": "20s", "source": "environment"}
     assert shown["max_inflight_bytes"] == {"value": "128MiB", "source": "file"}
-    assert shown["workers"] == {"value": "1", "source": "default"}
+    assert shown["max_connections"] == {"value": "5000", "source": "default"}
 
 
 def test_a_long_value_is_cut_in_the_state_alone() -> None:

@@ -24,7 +24,6 @@ SPANNING: Final = {
     "core/test_native_equals_direct.py": "the law of clients' own sessions, through a whole connection",
     "core/test_remembered.py": "the memory of a whole connection",
     "core/test_slow_loris.py": "slow peers of all listeners of a gateway",
-    "server/test_handed_over.py": "clients that one worker hands to another, through the supervisor",
     "server/test_imported.py": "what a whole process imports",
 }
 """Test files that span modules, and what of them."""
@@ -38,7 +37,6 @@ WITHIN: Final = {
     "core/repeat_offsets.py": "core/test_rack_offsets.py",
     "server/main.py": "test_cli.py",
     "server/slots_check.py": "server/test_preflight.py",
-    "server/worker.py": "server/test_supervisor.py",
 }
 """Modules that are tested with the modules that use them, and the test file of these."""
 

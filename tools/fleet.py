@@ -15,7 +15,7 @@ import yaml
 
 from proxy.config import load
 from proxy.server.slots_check import DEFAULT_SLOTS, slots_for, usable
-from replay.measure.net import PROCESS_BYTES, AddressSums, need
+from replay.measure.net import AddressSums, need
 
 ROOT: Final = Path(__file__).parent.parent
 PAGE: Final = ROOT / "docs" / "users" / "fleet.md"
@@ -68,10 +68,11 @@ def plans(services: int) -> list[Gateways]:
     """Return the three ways to run gateways for a number of services."""
     memory, millicores = sidecar()
     nodes = -(-services // ON_A_NODE)
+    central = max(CENTRAL, ceil(_SPARE * _millicores(services) / 1_000))  # a gateway uses one core
     shares = {
         "sidecars": (services, 1),
         "one a node": (nodes, ON_A_NODE),
-        "a few for all": (CENTRAL, -(-services // CENTRAL)),
+        "a few for all": (central, -(-services // central)),
     }
     return [
         Gateways(
@@ -97,10 +98,8 @@ def _millicores(services: int) -> float:
 
 
 def used_bytes(services: int) -> int:
-    """Return a gateway's memory without responses in flight: above one core it has workers."""
-    workers = ceil(_SPARE * _millicores(services) / 1_000)
-    more = workers if workers > 1 else 0
-    return need(_times(services), 1)["memory_bytes"] + more * PROCESS_BYTES
+    """Return a gateway's memory without responses in flight."""
+    return need(_times(services), 1)["memory_bytes"]
 
 
 def sidecar() -> tuple[int, int]:

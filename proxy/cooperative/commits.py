@@ -26,8 +26,8 @@ from proxy.protocol.api import ApiKey
 Steps: TypeAlias = Generator[bytes, tuple[bytes, float], Reply]
 """Yields requests for the broker, one after another. It is sent each response with the time in seconds."""
 _NOT_ALLOWED: Final = 35
-"""UNSUPPORTED_VERSION: a client that declares a lane may not commit for this group here
-(`MemberIdentity.may_commit`)."""
+"""UNSUPPORTED_VERSION: a client that declares a lane may commit only for cooperative groups. In others its
+commit would replace the offsets of all lanes."""
 _SHARED: Final = 44
 """POLICY_VIOLATION: a transaction would commit for all keys of a partition."""
 _REBALANCING: Final = 27
@@ -182,14 +182,12 @@ class CommitRequest:
     def _refusal(self, member: Member, group: Group | None) -> int:
         """Return the error code if the commit must not go to the broker, else 0."""
         commit, identity = self._commit, self._identity
-        if not identity.may_commit(commit.group):
-            return _NOT_ALLOWED
+        if group is None:
+            return _NOT_ALLOWED if identity.declares else 0
         if not identity.is_of(commit.group):
             return OVERLAPS
         if code := identity.denied(commit.places, claims=False):
             return code
-        if group is None:
-            return 0
         if (
             member.state is State.UNKNOWN
             or member.is_behind(commit.generation)

@@ -87,14 +87,6 @@ class MemberIdentity:
         self._denied = found is not None
         return 0 if found is None else found.code
 
-    def may_commit(self, group: bytes) -> bool:
-        """Return whether this process may send commits for the client in a group.
-
-        For a client that declares a lane, it may only if the group is cooperative and this process owns it.
-        For other clients it always may.
-        """
-        return self._declared is None or self._members.owns(group)
-
     def is_of(self, group: bytes) -> bool:
         """Return False if `group` is cooperative, and the declared lane belongs to another group.
 

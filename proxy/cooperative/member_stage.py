@@ -41,7 +41,6 @@ from proxy.cooperative.positions import TopicPartition
 from proxy.cooperative.responses import Reply, Take
 from proxy.cooperative.shared_fetch import Subscriber
 from proxy.core.connection_state import ConnectionState, Phase
-from proxy.core.events import MemberElsewhere
 from proxy.core.in_flight import FORWARD, Claim, InFlight
 from proxy.core.requests import describe_length, read_client_names
 from proxy.core.stage import Stage
@@ -122,7 +121,6 @@ class MemberStage(Stage):
         "_closing",
         "_current",
         "_due_at",
-        "_elsewhere",
         "_fetch_wait",
         "_identity",
         "_is_member",
@@ -146,8 +144,6 @@ class MemberStage(Stage):
         self._is_member: bool | None = None
         """Whether this stage looks at the client's requests. None until it has read a client.id. False if the
         client.id of the first request can't be read."""
-        self._elsewhere = False
-        """Whether another worker process has to serve the client."""
         self._identity = MemberIdentity(members, state.host)
         self._joining = Joining(members, state.host)
         self._subscriber = Subscriber(members.shared_fetches, state.broker, self._go_on)
@@ -247,7 +243,7 @@ class MemberStage(Stage):
         """
         if self._is_member is False:
             return None
-        if self.holds or self._closing or self._elsewhere:
+        if self.holds or self._closing:
             return self._hold()
         name_end = REQUEST_START_BYTES + _NAME_BYTES
         if len(data) >= name_end:
@@ -274,13 +270,6 @@ class MemberStage(Stage):
         """
         if self._identity.declares:
             return self._fail("the client.id changed on a connection with a lane")
-        owner = self._members.owner(client_id)
-        if owner != self._members.number:
-            if self._is_member:
-                return self._fail("the client.id changed to one of a group that another worker owns")
-            self._elsewhere = True
-            self._state.events.append(MemberElsewhere(worker=owner))
-            return self._hold()
         if self._is_member and self._state.queue.owed:
             return self._hold()  # a session may hold fetches under the earlier client.id
         self._is_member = True

@@ -1,14 +1,12 @@
 """All members and groups of cooperative consuming in one process.
 
-A member is identified by its host and client.id, on any connection. With ``--workers``, one worker serves all
-members of a group.
+A member is identified by its host and client.id, on any connection.
 """
 
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple, Protocol
 from weakref import WeakSet
-from zlib import crc32
 
 from proxy.cooperative.claims import Claims, Client
 from proxy.cooperative.declared import Declared, NamedLane, declared, shown
@@ -72,8 +70,6 @@ class Members:
         groups: the names of the cooperative groups.
         gateway: an id of this process that no other process has.
         tell: a function that logs an event of a group or of a client.
-        number: the number of this process in the gateway, from 1 on.
-        processes: how many processes the gateway has.
         slots: the topic of slots (`proxy.cooperative.slots`).
     """
 
@@ -81,11 +77,9 @@ class Members:
         "_groups",
         "_joining",
         "_members",
-        "_owners",
         "claims",
         "gateway",
         "lanes",
-        "number",
         "places",
         "shared_fetches",
         "tally",
@@ -98,13 +92,9 @@ class Members:
         gateway: bytes = b"",
         tell: Tell = lambda *_: None,
         *,
-        number: int = 1,
-        processes: int = 1,
         slots: bytes = SLOTS,
     ) -> None:
         self._groups = {name.encode(): Group(name, slots) for name in sorted(groups)}
-        self._owners = {name: crc32(name) % processes + 1 for name in self._groups}
-        self.number = number
         self._members: OrderedDict[Client, Member] = OrderedDict()
         self._joining: dict[Client, WeakSet[Joins]] = {}
         """The open connections on which a client has joined a group, by client."""
@@ -127,7 +117,7 @@ class Members:
         return len(self._members)
 
     def seen(self, now: float) -> Cooperative:
-        """Return the figures of the groups that this process owns.
+        """Return the figures of all groups.
 
         Args:
             now: the current time in seconds. A disconnected member is left out if its session timeout is
@@ -137,7 +127,7 @@ class Members:
         for member in self._members.values():
             for place, end in member.ends.items():
                 ends[place] = max(ends.get(place, 0), end)
-        by_group: dict[bytes, list[MemberSeen]] = {name: [] for name in self._groups if self.owns(name)}
+        by_group: dict[bytes, list[MemberSeen]] = {name: [] for name in self._groups}
         for client, member in self._members.items():
             host, client_id = client
             named = member.group or self._named_by(client_id)
@@ -207,30 +197,6 @@ class Members:
     def group(self, name: bytes) -> Group | None:
         """Return the state of a cooperative group, or None if the group is not cooperative."""
         return self._groups.get(name)
-
-    def owner(self, client_id: bytes) -> int:
-        """Return the number of the process that has to serve a client: the owner of its group.
-
-        If a client declares ranges, but its client.id begins with no group's name, the owner of the first
-        group serves it. For a client without a group, or with an invalid declaration, return the number of
-        this process.
-        """
-        try:
-            found = declared(client_id)
-        except RangeError:
-            return self.number
-        if found is not None and found.lane:
-            lane = self.lanes.get(found.lane)
-            return self.number if lane is None else self._owners.get(lane.group, self.number)
-        if found is None:
-            return self._owners[self._named_by(client_id)] if self.is_bound(client_id) else self.number
-        return self._owners.get(self._named_by(found.own_id)) or next(
-            iter(self._owners.values()), self.number
-        )
-
-    def owns(self, group: bytes) -> bool:
-        """Whether this process owns a group."""
-        return self._owners.get(group) == self.number
 
     def declared(self, host: str, client_id: bytes) -> tuple[Declared, Member] | None:
         """Return the declaration in a client.id, and the member.

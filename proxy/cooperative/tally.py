@@ -1,8 +1,4 @@
-"""Figures of cooperative groups and their members. Sans-IO. This module does not need the optional packages.
-
-Each process has the figures of the groups that it serves. With ``--workers``, the workers send these figures
-to the supervisor, which adds them up.
-"""
+"""Figures of cooperative groups and their members. Sans-IO. It does not need the optional packages."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -10,7 +6,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, TypeAlias
 
-from proxy.adding import ADDS, Figures
 from proxy.cooperative.murmur2 import SPACE
 from proxy.cooperative.ranges import KeyRanges
 
@@ -52,7 +47,7 @@ reason or description."""
 
 
 @dataclass(slots=True)
-class FilterTally(Figures):
+class FilterTally:
     """The counts of filtered records, over all members of the groups in this process."""
 
     records: Counter[str] = field(default_factory=Counter)
@@ -140,13 +135,9 @@ class GroupSeen:
         return gaps
 
 
-def _by_name(mine: list[GroupSeen], more: list[GroupSeen]) -> list[GroupSeen]:
-    return sorted([*mine, *more], key=lambda group: group.name)
-
-
 @dataclass(slots=True)
-class Cooperative(Figures):
-    """The figures of all cooperative groups of a process, or of a gateway."""
+class Cooperative:
+    """The figures of all cooperative groups of a gateway."""
 
     tally: FilterTally = field(default_factory=FilterTally)
     reader_fetches: int = 0
@@ -155,10 +146,5 @@ class Cooperative(Figures):
     """How many bytes of shares are stored for members."""
     detached: Counter[str] = field(default_factory=Counter)
     """How often members had to fetch for themselves, by reason, see `SharedFetches.detached`."""
-    groups: list[GroupSeen] = field(default_factory=list, metadata={ADDS: _by_name})
-    """The groups, sorted by name. Each group is served by one process."""
-
-    def drop_current(self) -> None:
-        """Remove the present groups and the size of the buffer, because the process has ended."""
-        self.groups.clear()
-        self.buffered_bytes = 0
+    groups: list[GroupSeen] = field(default_factory=list)
+    """The groups, sorted by name."""

@@ -112,7 +112,7 @@ class Connection:
     | `receive_client`, `receive_broker`, `go_on` | process new bytes, and waiting bytes (`goes_on`) |
     | `client_ended`, `broker_ended`, `brokers_opened`, `tick` | process other events; call `attach` first |
     | `shrink` | call this every few seconds |
-    | `close_session`, then `ended` | end the connection; or `hand_over` to another worker |
+    | `close_session`, then `ended` | end the connection |
     | `drain_client`, `drain_broker`, `drain_events` | take bytes and events, after each of these calls |
     | `fault`, `done`, `reads_client`, `goes_on`, `responses_wait`, `wire`, `buffered` | then read these |
     | `tally`, `status()` | read these from time to time |
@@ -300,13 +300,6 @@ class Connection:
     def status(self) -> ConnectionStatus:
         """Return the view of this connection for `/state` and metrics. Each call returns the same object."""
         return self._status
-
-    def hand_over(self) -> bytes:
-        """Return the client's waiting bytes. Another worker will serve the client (`MemberElsewhere`)."""
-        state = self._state
-        data = state.from_client.rest()
-        state.tally.client.bytes_in -= len(data)  # they are counted there
-        return data
 
     def drain_events(self) -> list[Event]:
         """Return the events since the last call, and remove them."""

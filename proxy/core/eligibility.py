@@ -31,15 +31,10 @@ class SessionLimits:
             partitions get records.
         max_fetch_bytes: the limit of record bytes in a fetch, by client id. The entry "" is for all other
             clients.
-        slots: for each process of the gateway, how many slots it uses or requests. All processes share this
-            list.
-        own: the index of this process in `slots`. Only this process changes that item.
         chance: returns a number from 0 to 1, by chance: see `SlotBackoff`.
     """
 
     __slots__ = (
-        "_own",
-        "_slots",
         "chance",
         "crowded",
         "keep_order",
@@ -47,6 +42,7 @@ class SessionLimits:
         "max_sessions",
         "off_for",
         "on",
+        "used",
     )
 
     def __init__(
@@ -57,8 +53,6 @@ class SessionLimits:
         off_for: frozenset[str] = frozenset(),
         keep_order: bool = False,
         max_fetch_bytes: Mapping[str, int] = _NO_LIMIT,
-        slots: "list[int] | memoryview[int] | None" = None,
-        own: int = 0,
         chance: Callable[[], float] = without_chance,
     ) -> None:
         self.max_sessions = max_sessions
@@ -70,16 +64,11 @@ class SessionLimits:
         """Whether the process buffers more bytes than the limit of `Budget`. If so, fetches use no sessions,
         because responses without a session can be forwarded as they arrive."""
         self.chance = chance
-        self._slots = [0] if slots is None else slots
-        self._own = own
+        self.used = 0
+        """The number of session slots that the gateway uses or has requested."""
 
     def __repr__(self) -> str:
         return f"<SessionLimits used={self.used}/{self.max_sessions} on={self.on}>"
-
-    @property
-    def used(self) -> int:
-        """The number of session slots that all workers of the gateway use or have requested."""
-        return sum(self._slots)
 
     @property
     def left(self) -> bool:
@@ -98,19 +87,16 @@ class SessionLimits:
     def reserve(self) -> bool:
         """Reserve a slot if one is left.
 
-        A broker has 1000 slots for all its clients (fetch-semantics 2.7, trap 22). The process first
-        increments the count and then checks it. So two processes can never both get the last slot; sometimes
-        neither gets it.
+        A broker has 1000 slots for all its clients (fetch-semantics 2.7, trap 22).
         """
-        self._slots[self._own] += 1
-        if self.used <= self.max_sessions:
-            return True
-        self.release()
-        return False
+        if not self.left:
+            return False
+        self.used += 1
+        return True
 
     def release(self) -> None:
-        """Release a session slot of this process."""
-        self._slots[self._own] -= 1
+        """Release a session slot."""
+        self.used -= 1
 
 
 class BrokerVersions:

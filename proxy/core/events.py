@@ -218,14 +218,6 @@ class BrokersAwaited:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemberElsewhere:
-    """The client belongs to a cooperative group that another worker owns, see `Connection.hand_over`."""
-
-    worker: int
-    """The worker's number, from 1."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class NoConsumer:
     """A client of ``--rack-clients`` sends requests that only leaders take. It gets true Metadata."""
 
@@ -258,7 +250,6 @@ Event: TypeAlias = (
     | SessionClosed
     | Passthrough
     | BrokersAwaited
-    | MemberElsewhere
     | NoConsumer
     | LoginRefused
     | Fault

@@ -297,7 +297,7 @@ _HELP: Final = (
     ("saved/s", "bytes saved a second, over the last ten seconds"),
     ("saved", "bytes saved since the start, and their share of the clients' bytes"),
     ("CPU", "share of a core in the last ten seconds; at first, since the start"),
-    ("memory", "resident memory of all its processes"),
+    ("memory", "resident memory"),
     ("First lines", "gateways by state; the sums of those that respond"),
     ("Last lines", "the marked gateway: its address, version and problems"),
 )

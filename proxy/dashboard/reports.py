@@ -15,9 +15,9 @@ from proxy.session.decision import Reason
 READY: Final = "ready"
 _SESSIONS_OFF: Final = "sessions are off: no saving"
 _SAMPLE: Final = re.compile(
-    r"^fetchgate_(state|connections|fetch_request_bytes_total|fetch_response_bytes_total|probe_bytes_total"
-    r"|passthrough_total|broker_session_refusals_total|sessions_enabled|worker_cpu_seconds_total"
-    r"|worker_resident_bytes|build_info)(?:\{(.*)\})? (\S+)$",
+    r"^(?:fetchgate_|(?=process_))(state|connections|fetch_request_bytes_total|fetch_response_bytes_total"
+    r"|probe_bytes_total|passthrough_total|broker_session_refusals_total|sessions_enabled|build_info"
+    r"|process_cpu_seconds_total|process_resident_memory_bytes)(?:\{(.*)\})? (\S+)$",
     re.MULTILINE,
 )
 """Matches a figure that a report has: its name, its labels and its value."""
@@ -118,8 +118,8 @@ def of_metrics(text: str) -> Report:
         saved_now=None,
         without_slot=sum(int(value) for _, value in found.get("broker_session_refusals_total", []))
         + total("passthrough_total", reason=Reason.NO_BROKER_SLOT),
-        cpu_seconds=sum(value for _, value in found.get("worker_cpu_seconds_total", [])),
-        memory=total("worker_resident_bytes"),
+        cpu_seconds=sum(value for _, value in found.get("process_cpu_seconds_total", [])),
+        memory=total("process_resident_memory_bytes"),
         snapshot=None,
     )
 

@@ -233,9 +233,9 @@ class Snapshot:
     """The fetches for which a broker had no free session slot: it refused a session, or the gateway waited
     before it asked again."""
     cpu_seconds: float
-    """The CPU time of all processes in seconds."""
+    """The CPU time in seconds."""
     memory: int
-    """The memory of all processes in bytes. 0 if unknown."""
+    """The memory in bytes. 0 if unknown."""
     clients: tuple[ClientConnection, ...]
     brokers: tuple[BrokerFigures, ...]
     events: tuple[PastEvent, ...]
@@ -272,7 +272,7 @@ def parse(document: Any) -> Snapshot:
 def _snapshot(document: Mapping[str, Any]) -> Snapshot:
     totals, sessions, kept = document["totals"], document["sessions"], document.get("client_sessions", {})
     added, shared = document.get("added", {}), document.get("cooperative", {})
-    records, processes = shared.get("records", {}), _list(document.get("workers", []))
+    records, process = shared.get("records", {}), document.get("process", {})
     return Snapshot(
         version=shown(document["version"]),
         time=number(document.get("time", 0)),
@@ -300,8 +300,8 @@ def _snapshot(document: Mapping[str, Any]) -> Snapshot:
         + _counts(totals.get("passthrough", {})).get(Reason.NO_BROKER_SLOT, 0),
         connections=_count(document["connections_open"]),
         connections_max=_count(document.get("connections_max", 0)),
-        cpu_seconds=sum(number(one.get("cpu_seconds", 0)) for one in processes),
-        memory=sum(_count(one.get("resident_bytes", 0)) for one in processes),
+        cpu_seconds=number(process.get("cpu_seconds", 0)),
+        memory=_count(process.get("resident_bytes", 0)),
         accepted=_count(document["connections_accepted"]),
         clients=tuple(_client(one) for one in _list(document["connections"])),
         brokers=_brokers(document),

@@ -176,7 +176,6 @@ class Link:
         "client_address",
         "client_subject",
         "core",
-        "handed_over",
         "last_error",
         "last_event",
         "measured",
@@ -220,8 +219,6 @@ class Link:
         destination. Negative numbers are explained in `proxy.addresses`."""
         self.outbound: tuple[int, Address] | None = None
         """In transparent mode, two values of the broker connection: its local port, and its destination."""
-        self.handed_over = False
-        """Whether another process accepted the client, and sent the client's address to this link."""
         self.client_address = ""
         self.client_subject = ""
         """The subject of the client's certificate. "" if it has none, or without ``--client-ca``."""
@@ -255,11 +252,10 @@ class Link:
         # uvloop starts to read after this callback even if it is paused here; the core keeps what comes
         # before the pause takes effect.
         self._host.loop.call_soon(self._pause_until_connected)
-        if not self.handed_over:
-            self.client_address = _name(transport.get_extra_info("peername"))
-            self.server_name = server_name_of(transport)
-            self.client_subject = subject_of(transport)
-            self.reached_at = _host_of(transport.get_extra_info("sockname"))
+        self.client_address = _name(transport.get_extra_info("peername"))
+        self.server_name = server_name_of(transport)
+        self.client_subject = subject_of(transport)
+        self.reached_at = _host_of(transport.get_extra_info("sockname"))
         self.core = self._host.opened(self, transport.get_extra_info("socket"), self.reached_at)
         self._fast_path = self.core.fast_path
         self.core.attach(self._wake, self._alarm)
@@ -318,19 +314,6 @@ class Link:
         self.broker.release(PEER_FULL)
         self.close_session("client closed")
         self._finish_closed()
-
-    def give_away(self) -> asyncio.Transport | None:
-        """Give the client's connection away, and close the link.
-
-        The client must not have received a response.
-
-        Returns:
-            The client's connection, or None if the client has left.
-        """
-        client, self.client.transport = self.client.transport, None
-        self.finish()
-        self._finish_closed()
-        return client
 
     def client_full(self, full: bool) -> None:
         """Stop or resume reading, because the write buffer toward the client became full or has room again.

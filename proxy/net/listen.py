@@ -2,7 +2,7 @@
 
 In explicit mode a broker's address must not be an address of the gateway itself (`check_not_own`). Otherwise
 the gateway would connect to itself again and again, up to the connection limit. In transparent mode,
-`proxy.net.transparent.OutboundPorts` recognizes such connections.
+`proxy.server.upstream` recognizes such connections.
 """
 
 import errno

@@ -54,10 +54,6 @@ class Destinations:
         """Always empty: no broker can be missing, because responses are not changed."""
         return []
 
-    def knows(self, node_id: int) -> bool:
-        """Return whether there is a destination with this number."""
-        return node_id in self.known
-
     def of(self, accepted: Any) -> tuple[int, Address]:
         """Return the number of a connection's original destination, and the destination.
 
@@ -88,49 +84,6 @@ class Destinations:
             self._numbers[address] = number
             self.known[number] = Broker(node_id=number, address=address)
         return number
-
-
-class OutboundPorts:
-    """Remembers the local ports of the gateway's own connections to brokers, with their destinations' ports.
-
-    The IPs of destinations are not remembered, only their IP version.
-
-    Args:
-        cells: four bytes for each port and IP version. All workers of a gateway can share this memory.
-        own: the number of this process, from 1.
-    """
-
-    CELLS: Final = 2 * (MAX_PORT + 1)
-
-    __slots__ = ("_cells", "_own")
-
-    def __init__(self, cells: memoryview | None = None, own: int = 1) -> None:
-        self._cells = memoryview(bytearray(4 * self.CELLS)).cast("I") if cells is None else cells
-        self._own = own
-
-    def __contains__(self, connection: tuple[int, Address]) -> bool:
-        return self._cells[self._place(connection)] & MAX_PORT == connection[1].port
-
-    def add(self, connection: tuple[int, Address]) -> None:
-        """Record the local port and the destination's port. The local port must already be bound."""
-        self._cells[self._place(connection)] = self._own << 16 | connection[1].port
-
-    def discard(self, connection: tuple[int, Address]) -> None:
-        """Forget a connection, unless another process uses its port now."""
-        place = self._place(connection)
-        if self._cells[place] >> 16 == self._own:
-            self._cells[place] = 0
-
-    def forget(self, number: int) -> None:
-        """Forget the connections of a process that has ended."""
-        for place, cell in enumerate(self._cells.tolist()):
-            if cell >> 16 == number:
-                self._cells[place] = 0
-
-    @staticmethod
-    def _place(connection: tuple[int, Address]) -> int:
-        port, address = connection
-        return port + (MAX_PORT + 1) * (":" in address.host)
 
 
 def listen(address: Address, mode: str, binding: Binding) -> list[socket.socket]:

@@ -1,1 +1,1 @@
-"""The processes of a gateway: they start, serve, assign clients to workers, reload options, and stop."""
+"""The process of a gateway: it starts, serves clients, reloads options, and stops."""

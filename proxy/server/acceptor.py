@@ -1,6 +1,5 @@
 """Opens the listening sockets, and accepts clients on them."""
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from socket import socket
 from typing import Final
@@ -12,12 +11,10 @@ from proxy.server.process import Process
 from proxy.telemetry.totals import NodeId
 
 ACCEPTED_AT_ONCE: Final = 64
-"""How many connections of one socket are accepted, or received by a worker, in a row. Then the event loop
-serves open connections again."""
+"""How many connections of one socket are accepted in a row. Then the event loop serves open connections
+again."""
 ACCEPT_AGAIN_SECONDS: Final = 1.0
 """How long to wait before the next try after a failed accept, in seconds."""
-OFFER_AGAIN_SECONDS: Final = 0.01
-"""How long to wait before a client is offered again if nobody could take it, in seconds."""
 
 
 class Acceptor:
@@ -35,16 +32,13 @@ class Acceptor:
 
     def __init__(self, process: Process, inherited: Sequence[socket] = ()) -> None:
         self.binding = Binding(process.config.reuse_port, inherited)
-        self.waiting: deque[tuple[socket, NodeId]] = deque()
-        """Accepted clients that nobody has taken yet."""
         self._process = process
         self.listeners: dict[NodeId, list[socket]] = {}
         """The sockets of each listener, by the listener's key."""
         self._watching = False
         """Whether the event loop watches the listeners."""
-        self._paused = True
-        self._take: Callable[[socket, NodeId], bool]
-        self._failed: Callable[[OSError], None]
+        self._take: Callable[[socket, NodeId], None]
+        self._failed: Callable[[], None]
 
     def open(self) -> tuple[Address, tuple[Address, ...]]:
         """Bind the first listener: for the bootstrap, or in transparent mode for all clients.
@@ -90,54 +84,27 @@ class Acceptor:
             sock.close()
         self.listeners.pop(node_id, None)
 
-    def stop_all(self) -> None:
-        """Close all listeners. Clients that nobody has taken yet are still offered."""
+    def close(self) -> None:
+        """Close all listeners."""
         for node_id in list(self.listeners):
             self.stop(node_id)
 
-    def close(self) -> None:
-        """Close all listeners, and the clients that nobody has taken yet."""
-        self.stop_all()
-        for client, _ in self.waiting:
-            client.close()
-        self.waiting.clear()
-
-    def begin(self, take: Callable[[socket, NodeId], bool], failed: Callable[[OSError], None]) -> None:
+    def begin(self, take: Callable[[socket, NodeId], None], failed: Callable[[], None]) -> None:
         """Begin to accept clients.
 
         Args:
-            take: takes a client, and the id of its listener. If it returns False, the client is offered again
-                later.
-            failed: called with the error if accepting fails.
+            take: takes a client, and the id of its listener.
+            failed: called if accepting fails.
         """
         self._take, self._failed = take, failed
-        self.resume()
-
-    def pause(self) -> None:
-        """Stop accepting until `resume`. Meanwhile clients wait in the backlog of the listeners."""
-        self._paused = True
-        self._unwatch()
-
-    def resume(self) -> None:
-        """Accept clients again."""
-        self._paused = False
         self._go_on()
 
     def _go_on(self) -> None:
-        """Offer the waiting clients. When all are taken, accept more."""
-        while self.waiting:
-            if not self._take(*self.waiting[0]):
-                self._go_on_later(OFFER_AGAIN_SECONDS)
-                return
-            self.waiting.popleft()
-        if not self._paused and not self._watching:
+        """Accept clients, also at listeners that are opened later."""
+        if not self._watching:
             self._watching = True
             for node_id in self.listeners:
                 self._watch(node_id)
-
-    def _go_on_later(self, seconds: float) -> None:
-        self._unwatch()
-        self._process.loop.call_later(seconds, self._go_on)
 
     def _watch(self, node_id: NodeId) -> None:
         for sock in self.listeners[node_id]:
@@ -157,11 +124,9 @@ class Acceptor:
                 client, _address = listener.accept()
             except (BlockingIOError, ConnectionAbortedError):
                 return
-            except OSError as error:  # out of descriptors or memory: try again when connections have ended
-                self._failed(error)
-                self._go_on_later(ACCEPT_AGAIN_SECONDS)
+            except OSError:  # out of descriptors or memory: try again when connections have ended
+                self._failed()
+                self._unwatch()
+                self._process.loop.call_later(ACCEPT_AGAIN_SECONDS, self._go_on)
                 return
-            if not self._take(client, node_id):
-                self.waiting.append((client, node_id))
-                self._go_on_later(OFFER_AGAIN_SECONDS)
-                return
+            self._take(client, node_id)

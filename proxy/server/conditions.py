@@ -186,7 +186,7 @@ class Reachability:
         self.unreachable_brokers = UnreachableBrokers()
         self.answered = not bootstrap
         """Whether the bootstrap has answered the gateway's question for its brokers, if only by requiring
-        authentication. True from the start in transparent mode, and in a worker, which does not ask."""
+        authentication. True from the start in transparent mode."""
         self.failures = Counter[NodeId]()
         """The number of failed attempts to reach each broker."""
         if bootstrap:

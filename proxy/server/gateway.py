@@ -1,4 +1,4 @@
-"""The gateway as one process: it accepts clients and serves them."""
+"""The gateway: it accepts clients and serves them."""
 
 from collections.abc import Sequence
 from socket import socket
@@ -15,7 +15,7 @@ from proxy.telemetry.status import Account, Health, Status, health_of
 
 
 class Gateway:
-    """The gateway as one process: ``fetchgate proxy`` without ``--workers``.
+    """The process of ``fetchgate proxy``.
 
     Args:
         process: the state of the process.
@@ -43,7 +43,7 @@ class Gateway:
         """
         brokers, server = self.brokers, self.server
         open_listeners(self.process, brokers, self.acceptor)
-        self.acceptor.begin(server.take, lambda _: self.monitor.out_of_descriptors())
+        self.acceptor.begin(server.take, self.monitor.out_of_descriptors)
         if isinstance(brokers, BrokerRegistry):
             brokers.begin(self.monitor.reach, server.upstream.tls, self._in_use)
         server.begin()
@@ -56,15 +56,11 @@ class Gateway:
         """Return whether the gateway can serve clients, and a list of its problems."""
         return health_of(self.status())
 
-    async def collect_status(self) -> Status:
-        """Return the present status of the process."""
-        return self.server.status()
-
-    async def collect_account(self) -> Account:
+    def account(self) -> Account:
         """Return the status, and the sums over all connections. The list of connections is left out."""
         return self.server.account()
 
-    async def collect_connections(self, most: int) -> list[state.Described]:
+    async def connections(self, most: int) -> list[state.Described]:
         """Return the connections that have transferred the most bytes, at most `most` of them."""
         return await state.connections(self.server.links, most, self.server.describe)
 

@@ -36,7 +36,6 @@ from proxy.version import VERSION
 
 if TYPE_CHECKING:
     from proxy.capture.tap import Capture
-    from proxy.server.supervisor import Supervisor
 
 ADMIN_RETRY_SECONDS: Final = 0.5
 ADMIN_LATE_SECONDS: Final = 60.0
@@ -127,7 +126,7 @@ async def _serve(config: Config, read: Stamp, arguments: dict[str, Any]) -> int:
     try:
         token, tls = admin_token(config), admin_tls(config)
         from_systemd = inherited(os.environ, os.getpid())
-        gateway = _kind(config)(Process.of(config, loop, log), from_systemd)
+        gateway = Gateway(Process.of(config, loop, log), from_systemd)
         gateway.monitor.certificates["admin_cert"] = tls
         gateway.open()
     except ConfigError as error:
@@ -177,17 +176,8 @@ async def _serve(config: Config, read: Stamp, arguments: dict[str, Any]) -> int:
     return 0
 
 
-def _kind(config: Config) -> "type[Gateway | Supervisor]":
-    """Return the class of the gateway, by the number of its workers."""
-    if config.workers == 1:
-        return Gateway
-    from proxy.server.supervisor import Supervisor  # noqa: PLC0415 - most gateways have one process
-
-    return Supervisor
-
-
 def _endpoints(
-    config: Config, gateway: "Gateway | Supervisor", token: Token | None, tls: ReloadingContext | None
+    config: Config, gateway: Gateway, token: Token | None, tls: ReloadingContext | None
 ) -> dict[str, tuple[AdminEndpoint, Address]]:
     """Return the endpoints to serve, by option: the admin endpoint and the endpoint of ``--metrics``.
 
@@ -202,7 +192,7 @@ def _endpoints(
 
 
 async def _start_admin(
-    gateway: "Gateway | Supervisor",
+    gateway: Gateway,
     admin: AdminEndpoint,
     flag: str,
     at: Address,
@@ -234,7 +224,7 @@ async def _start_admin(
 
 
 async def _wait_for_admin(
-    gateway: "Gateway | Supervisor",
+    gateway: Gateway,
     admin: AdminEndpoint,
     flag: str,
     at: Address,
@@ -253,13 +243,13 @@ async def _wait_for_admin(
         late.cancel()
 
 
-def _capture(config: Config, gateway: "Gateway | Supervisor") -> "Capture | None":
+def _capture(config: Config, gateway: Gateway) -> "Capture | None":
     """Start to write a capture if the option ``--capture`` is given.
 
     Raises:
         OSError: the directory is not writable.
     """
-    if config.capture is None or not isinstance(gateway, Gateway):
+    if config.capture is None:
         return None
     from proxy.capture.tap import Capture, Files  # noqa: PLC0415 - it needs dpkt, which takes 3 MB
 
@@ -271,7 +261,7 @@ def _capture(config: Config, gateway: "Gateway | Supervisor") -> "Capture | None
     return capture
 
 
-async def _until_stopped(gateway: "Gateway | Supervisor", options: Reloader) -> None:
+async def _until_stopped(gateway: Gateway, options: Reloader) -> None:
     """Wait for SIGTERM or SIGINT. Then finish the requests in flight. A second signal ends this at once."""
     loop, log = gateway.process.loop, gateway.process.log
     stop, again = asyncio.Event(), asyncio.Event()

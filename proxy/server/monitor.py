@@ -2,14 +2,13 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from copy import deepcopy
 from time import monotonic
 
 from proxy.net.tls import ReloadingContext
 from proxy.net.transparent import Destinations
 from proxy.server.conditions import ConnectionLimit, Descriptors, HungBrokers, Reachability
 from proxy.server.process import Process
-from proxy.server.registry import KnownBrokers
+from proxy.server.registry import BrokerRegistry
 from proxy.telemetry.history import INTERVAL_SECONDS
 from proxy.telemetry.status import Account, Counts, Status, called
 from proxy.telemetry.totals import NodeId, Totals
@@ -23,7 +22,7 @@ class Monitor:
         brokers: the brokers that the process knows.
     """
 
-    def __init__(self, process: Process, brokers: KnownBrokers | Destinations) -> None:
+    def __init__(self, process: Process, brokers: BrokerRegistry | Destinations) -> None:
         self.reach = Reachability(process.config.bootstrap, process.log, process.note, self.called)
         self.hung_brokers = HungBrokers(process.log, process.note, self.called)
         self.connection_limit = ConnectionLimit(process.log, process.note)
@@ -58,8 +57,8 @@ class Monitor:
             bootstrap=self.reach.bootstrap,
             brokers=brokers.known,
             at=monotonic(),
-            unreachable_brokers=deepcopy(self.reach.unreachable_brokers),
-            unanswered=deepcopy(self.hung_brokers.unanswered),
+            unreachable_brokers=self.reach.unreachable_brokers,
+            unanswered=self.hung_brokers.unanswered,
             bootstrap_answered=self.reach.answered,
             draining=self.draining,
             reloaded_at=options.reloaded_at,

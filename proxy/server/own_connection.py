@@ -9,7 +9,7 @@ from proxy.core.own import TakeReply
 from proxy.core.repeat_offsets import ANSWER_SECONDS
 from proxy.core.siblings import ClientIdentity, Sibling
 from proxy.server.process import Process
-from proxy.server.registry import KnownBrokers
+from proxy.server.registry import BrokerRegistry
 from proxy.server.upstream import Upstream
 
 MOST: Final = 16
@@ -25,7 +25,7 @@ class OwnConnections:
         upstream: connects to brokers.
     """
 
-    def __init__(self, process: Process, brokers: KnownBrokers, upstream: Upstream) -> None:
+    def __init__(self, process: Process, brokers: BrokerRegistry, upstream: Upstream) -> None:
         self._process = process
         self._brokers = brokers
         self._upstream = upstream

@@ -22,7 +22,7 @@ from proxy.net.link import Link
 from proxy.net.resolve import is_literal
 from proxy.net.transparent import Destinations
 from proxy.server.process import Process
-from proxy.server.registry import KnownBrokers
+from proxy.server.registry import BrokerRegistry
 from proxy.telemetry.zones import WHAT, ReplicaFigures, Zones, kinds_of
 
 _RECORDS = WHAT.index("records")
@@ -55,7 +55,7 @@ class RackAudit:
     def __init__(
         self,
         process: Process,
-        brokers: KnownBrokers | Destinations,
+        brokers: BrokerRegistry | Destinations,
         tell: Callable[..., None] = lambda *_: None,
     ) -> None:
         config = process.config
@@ -148,13 +148,11 @@ class RackAudit:
     def look(self, links: Iterable[Link]) -> None:
         """Count the bytes since the last call. Call this every few seconds.
 
-        Warn once if no broker is in the gateway's rack. Workers do not warn, because a worker may know only
-        some of the racks: see `Supervisor`.
+        Warn once if no broker is in the gateway's rack.
         """
         for link in links:
             self._count(link)
-        if self._process.config.workers == 1:
-            self._warning.look(self._racks.values())
+        self._warning.look(self._racks.values())
         unresolved, self._unresolved = self._unresolved, []
         self._changed(unresolved)
 

@@ -3,7 +3,7 @@
 When a broker becomes known, `BrokerRegistry` opens a listener for it. It does so at once if the IPs of the
 listener are known. If a response has many brokers, the registry opens a few listeners per step of the event
 loop. If the listener's host is a name, the registry looks it up first. Until the listener is open, the broker
-is *opening*, and responses with this broker wait (`KnownBrokers.opened`).
+is *opening*, and responses with this broker wait (`BrokerRegistry.opened`).
 
 The gateway also asks the cluster for its brokers. ``--state`` keeps the brokers in a file, so that their
 listeners are open at once after a restart.
@@ -11,7 +11,6 @@ listeners are open at once after a restart.
 
 import asyncio
 import errno
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from time import monotonic
@@ -48,107 +47,29 @@ AT_ONCE: Final = 16
 """How many listeners are opened in one step of the event loop. Each listener takes about 0.1 ms."""
 
 
-class KnownBrokers(ABC):
-    """The known brokers, and the addresses that clients get for them.
+class BrokerRegistry:
+    """The known brokers and their listeners, and the addresses that clients get for them.
 
     Args:
-        listen: the address of the bootstrap listener.
-        advertise: the value of ``--advertise``.
+        process: the gateway's process.
+        acceptor: opens and closes the listeners.
     """
 
-    def __init__(self, listen: Address, advertise: str) -> None:
-        self.listen = listen
+    def __init__(self, process: Process, acceptor: Acceptor) -> None:
+        config = process.config
+        self.listen = config.listen
         """The address of the bootstrap listener. If the port is 0, it is replaced by the real port when the
         listener is bound."""
         self.bound: tuple[Address, ...] = ()
         """The IPs of the bound bootstrap listener, each with the port."""
         self.known: dict[int, Broker] = {}
-        self._advertise = advertise
         self._openings: dict[int, asyncio.Future[None]] = {}
         """For each broker that a response waits for: a future that is done when the broker's listener is no
         longer being opened."""
-
-    @abstractmethod
-    def learn(self, node_id: int, address: Address) -> Broker | None:
-        """Note the address of a broker. A new broker gets a listener.
-
-        Return None if there are too many brokers, or, in a worker, if the supervisor does not know it yet.
-        """
-
-    def knows(self, node_id: int) -> bool:
-        """Return whether a broker is known."""
-        return node_id in self.known
-
-    def is_opening(self, node_id: int) -> bool:
-        """Return whether a broker is still opening: it may get a listener soon."""
-        broker = self.known.get(node_id)
-        return broker is not None and broker.opening
-
-    def resolve(self, reached_at: str, node_id: int, host: str, port: int) -> tuple[str, int] | None:
-        """Return the address that clients get for a broker.
-
-        Return None if the broker's own address is not valid, its listener is still opening or could not be
-        opened, or there are too many brokers.
-
-        With a fixed `reached_at`, this function is a `proxy.protocol.addresses.Resolve`.
-        """
-        if not can_be_reached(node_id, host, port):
-            return None
-        broker = self.learn(node_id, Address(host, port))
-        if broker is None or broker.listener is None or broker.opening or broker.problem:
-            return None
-        address = advertised(
-            broker.listener, listen=self.listen, advertise=self._advertise, reached_at=reached_at
-        )
-        return address.host, address.port
-
-    async def opened(self, node_ids: Iterable[int]) -> None:
-        """Wait until none of these brokers' listeners is being opened, for at most `OPEN_SECONDS`."""
-        loop = asyncio.get_running_loop()
-        opening = [
-            self._openings.setdefault(node_id, loop.create_future())
-            for node_id in node_ids
-            if self.is_opening(node_id)
-        ]
-        if opening:
-            await asyncio.wait(opening, timeout=OPEN_SECONDS)
-
-    def _is_open(self, node_id: int) -> None:
-        """End all waits for the listener of a broker, because it is no longer being opened."""
-        opening = self._openings.pop(node_id, None)
-        if opening is not None and not opening.done():
-            opening.set_result(None)
-
-    @property
-    def problems(self) -> list[str]:
-        """For each broker that is left out of responses, one sentence with the reason."""
-        return [broker.problem for broker in self.known.values() if broker.problem]
-
-    @property
-    def listeners(self) -> list[Address]:
-        """The IPs and ports of all bound listeners."""
-        return [*self.bound, *(at for broker in self.known.values() for at in broker.bound)]
-
-
-class BrokerRegistry(KnownBrokers):
-    """The known brokers and their listeners, and the opening of listeners.
-
-    Args:
-        process: the gateway's process.
-        acceptor: opens and closes the listeners.
-        changed: a function to call when a known broker was added, removed or changed.
-    """
-
-    def __init__(
-        self, process: Process, acceptor: Acceptor, changed: Callable[[], None] = lambda: None
-    ) -> None:
-        config = process.config
-        super().__init__(config.listen, config.advertise)
         self._process = process
         self._log = process.log
         self._resolver = process.resolver
         self._acceptor = acceptor
-        self._on_change = changed
         self._rule = config.broker_ports
         self._shares = config.shares_port
         """Whether the brokers of a host template share one listener, at the template's port. Then the server
@@ -170,7 +91,13 @@ class BrokerRegistry(KnownBrokers):
     @property
     def problems(self) -> list[str]:
         """Why brokers are left out of responses: one sentence each, and one for all beyond `MAX_BROKERS`."""
-        return [*super().problems, *filter(None, [self._too_many])]
+        problems = [broker.problem for broker in self.known.values() if broker.problem]
+        return [*problems, self._too_many] if self._too_many else problems
+
+    @property
+    def listeners(self) -> list[Address]:
+        """The IPs and ports of all bound listeners."""
+        return [*self.bound, *(at for broker in self.known.values() for at in broker.bound)]
 
     def open(self) -> None:
         """Bind the bootstrap listener.
@@ -203,10 +130,12 @@ class BrokerRegistry(KnownBrokers):
     def _changed(self) -> None:
         if self._state is not None:
             self._state.changed()
-        self._on_change()
 
     def learn(self, node_id: int, address: Address) -> Broker | None:
-        """Store the address of a broker. If the broker is new, open a listener for it."""
+        """Store the address of a broker. If the broker is new, open a listener for it.
+
+        Return None if there are too many brokers.
+        """
         broker = self.known.get(node_id)
         if broker is None:
             if len(self.known) >= MAX_BROKERS:
@@ -268,6 +197,49 @@ class BrokerRegistry(KnownBrokers):
         for broker in self.known.values():
             if broker.problem and broker.listener is not None and broker.node_id not in self._opening:
                 self._enqueue(broker)
+
+    def is_opening(self, node_id: int) -> bool:
+        """Return whether a broker is still opening: it may get a listener soon."""
+        broker = self.known.get(node_id)
+        return broker is not None and broker.opening
+
+    def resolve(self, reached_at: str, node_id: int, host: str, port: int) -> tuple[str, int] | None:
+        """Return the address that clients get for a broker.
+
+        Return None if the broker's own address is not valid, its listener is still opening or could not be
+        opened, or there are too many brokers.
+
+        With a fixed `reached_at`, this function is a `proxy.protocol.addresses.Resolve`.
+        """
+        if not can_be_reached(node_id, host, port):
+            return None
+        broker = self.learn(node_id, Address(host, port))
+        if broker is None or broker.listener is None or broker.opening or broker.problem:
+            return None
+        address = advertised(
+            broker.listener,
+            listen=self.listen,
+            advertise=self._process.config.advertise,
+            reached_at=reached_at,
+        )
+        return address.host, address.port
+
+    async def opened(self, node_ids: Iterable[int]) -> None:
+        """Wait until none of these brokers' listeners is being opened, for at most `OPEN_SECONDS`."""
+        loop = asyncio.get_running_loop()
+        opening = [
+            self._openings.setdefault(node_id, loop.create_future())
+            for node_id in node_ids
+            if self.is_opening(node_id)
+        ]
+        if opening:
+            await asyncio.wait(opening, timeout=OPEN_SECONDS)
+
+    def _is_open(self, node_id: int) -> None:
+        """End all waits for the listener of a broker, because it is no longer being opened."""
+        opening = self._openings.pop(node_id, None)
+        if opening is not None and not opening.done():
+            opening.set_result(None)
 
     # -- opening -------------------------------------------------------------------------------------------
 
@@ -461,20 +433,17 @@ class BrokerRegistry(KnownBrokers):
             )
 
 
-def brokers_of(
-    process: Process, acceptor: Acceptor, changed: Callable[[], None] = lambda: None
-) -> BrokerRegistry | Destinations:
+def brokers_of(process: Process, acceptor: Acceptor) -> BrokerRegistry | Destinations:
     """Return the registry of brokers. In transparent mode, return the registry of destinations.
 
     Args:
         process: the gateway's process.
         acceptor: has the listeners.
-        changed: a function to call when a known broker was added, removed or changed.
     """
     config = process.config
     if config.is_transparent:
         return Destinations(config.transparent, config.listen)
-    return BrokerRegistry(process, acceptor, changed)
+    return BrokerRegistry(process, acceptor)
 
 
 def open_listeners(process: Process, brokers: BrokerRegistry | Destinations, acceptor: Acceptor) -> None:

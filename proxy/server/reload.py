@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from time import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from proxy.config import LIVE, OPTIONS, Config, changes, load, with_live
 from proxy.net.tls import Stamp, stamp
@@ -13,9 +13,6 @@ from proxy.printable import brief, printable
 from proxy.server.gateway import Gateway
 from proxy.server.server import TICK_SECONDS
 from proxy.telemetry import logs
-
-if TYPE_CHECKING:
-    from proxy.server.supervisor import Supervisor
 
 _LEFT_OUT: Final[Stamp] = (-1, -1, -1)
 """The stamp of a file that was left out. No file has it, so `Reloader` reads the file and reports it."""
@@ -91,7 +88,7 @@ class Reloader:
 
     def __init__(
         self,
-        gateway: "Gateway | Supervisor",
+        gateway: Gateway,
         config: Config,
         load: Callable[[], Config],
         file: OptionsFile,

@@ -8,9 +8,8 @@ import os
 import random
 import ssl
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from socket import socket
@@ -25,7 +24,7 @@ from proxy.cooperative.tally import GroupNotice, Tell
 from proxy.core.budget import REQUESTS_PART, Budget, RequestBudget
 from proxy.core.connection import BrokerInfo, Common, Connection, MakeStage
 from proxy.core.eligibility import BrokerVersions, SessionLimits
-from proxy.core.events import BrokersAwaited, Event, Fault, LoginRefused, MemberElsewhere, Tally
+from proxy.core.events import BrokersAwaited, Event, Fault, LoginRefused, Tally
 from proxy.core.fetch_floors import FetchFloors, FetchFloorsStage
 from proxy.core.leaders import Leaders
 from proxy.error_text import is_client_refused, of_client
@@ -33,14 +32,14 @@ from proxy.fetch_manager.cache import FetchSessionCache
 from proxy.fetch_manager.manager import FetchManager
 from proxy.net.link import BUDGET, IDLE, NO_REQUEST, NOT_READING, PEER_FULL, ClientProtocol, Link
 from proxy.net.tls import ClientTls
-from proxy.net.transparent import Destinations, OutboundPorts
+from proxy.net.transparent import Destinations
 from proxy.server.conditions import Repeated
 from proxy.server.monitor import Monitor
 from proxy.server.process import Process, give_back, open_fds, resident_bytes, two_descriptors_free
-from proxy.server.registry import KnownBrokers
+from proxy.server.registry import BrokerRegistry
 from proxy.server.upstream import Upstream, host_and_port
 from proxy.telemetry.history import INTERVAL_SECONDS, describe, write_event
-from proxy.telemetry.status import Account, Counts, ServingProcess, Status, WithBroker
+from proxy.telemetry.status import Account, Counts, ProcessFigures, Status, WithBroker
 from proxy.telemetry.totals import NodeId
 from proxy.telemetry.unanswered import Owed
 
@@ -64,20 +63,6 @@ TRIM_SECONDS: Final = 60.0
 seconds. Memory that was in use the last time may be free now."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shared:
-    """The state that the processes of a gateway share.
-
-    If there is only one process, it has this state for itself.
-    """
-
-    number: int = 1
-    """The number of this process, from 1 on."""
-    slots: "list[int] | memoryview[int]" = field(default_factory=lambda: [0])
-    """How many session slots at brokers each process uses."""
-    outbound_ports: OutboundPorts = field(default_factory=OutboundPorts)
-
-
 class Server:
     """Serves clients whose sockets it is given.
 
@@ -85,23 +70,9 @@ class Server:
         process: the process.
         brokers: the known brokers.
         monitor: watches the brokers.
-        shared: the state that the processes share.
-        left: called when a link has closed, or its client has left before it was connected.
-        elsewhere: called if another worker owns the client's group, with the link and that worker's number.
-        tell: called with what all workers have to know of replicas (`RackLeaders.tell`).
     """
 
-    def __init__(
-        self,
-        process: Process,
-        brokers: KnownBrokers | Destinations,
-        monitor: Monitor,
-        shared: Shared | None = None,
-        *,
-        left: Callable[[Link], None] = lambda _: None,
-        elsewhere: Callable[[Link, int], None] = lambda *_: None,
-        tell: Callable[..., None] = lambda *_: None,
-    ) -> None:
+    def __init__(self, process: Process, brokers: BrokerRegistry | Destinations, monitor: Monitor) -> None:
         config = process.config
         self.process = process
         self.loop = process.loop
@@ -109,15 +80,10 @@ class Server:
         self.spawn = process.spawn
         self.brokers = brokers
         self.monitor = monitor
-        self.shared = shared or Shared()
-        self.upstream = Upstream(process, brokers, monitor, self.shared.outbound_ports)
+        self.upstream = Upstream(process, brokers, monitor)
         self.tap: Tap = self.upstream.tap
-        self._left = left
-        self._elsewhere = elsewhere
         self._transparent = config.is_transparent
-        self.sessions = SessionLimits(
-            max_sessions=0, slots=self.shared.slots, own=self.shared.number - 1, chance=random.random
-        )
+        self.sessions = SessionLimits(max_sessions=0, chance=random.random)
         self.budget = Budget(0)
         self.request_budget = RequestBudget(0)
         self.manager = _manager(config)
@@ -145,9 +111,9 @@ class Server:
         self._join_siblings()
         self._members: Members | None
         self._stages: tuple[MakeStage, ...]
-        self._members, self._stages = _cooperative(config, self.shared.number, self._tell)
+        self._members, self._stages = _cooperative(config, self._tell)
         self._stages += (partial(FetchFloorsStage, self.fetch_floors),)
-        self._audit = _audit(process, brokers, tell) if config.rack else None
+        self._audit = _audit(process, brokers) if config.rack else None
         """Counts bytes by zone. None without ``--rack``."""
         if self._audit is not None:
             self._stages += self._audit.stages
@@ -177,8 +143,8 @@ class Server:
 
     # -- clients -------------------------------------------------------------------------------------------
 
-    def take(self, client: socket, node_id: NodeId) -> bool:
-        """Serve an accepted client, or close it if there are too many connections. The result is always True.
+    def take(self, client: socket, node_id: NodeId) -> None:
+        """Serve an accepted client, or close it if there are too many connections.
 
         Args:
             client: the client's socket.
@@ -186,22 +152,12 @@ class Server:
         """
         if self.monitor.admits(self.clients):
             client.setblocking(False)
-            self.serve(Link(self, node_id), client, self.client_tls.accept_args(node_id))
+            link = Link(self, node_id)
+            self.handshakes.add(link)
+            self.spawn(self._shake_hands(link, client, self.client_tls.accept_args(node_id)))
         else:
             self.turned_away[LIMIT] += 1
             client.close()
-        return True
-
-    def serve(self, link: Link, client: socket, tls: Mapping[str, Any]) -> None:
-        """Begin to serve a client.
-
-        Args:
-            link: the new link of the client.
-            client: the client's socket.
-            tls: the TLS arguments for asyncio. Empty for plain text.
-        """
-        self.handshakes.add(link)
-        self.spawn(self._shake_hands(link, client, tls))
 
     async def _shake_hands(self, link: Link, client: socket, tls: Mapping[str, Any]) -> None:
         protocol = self.tap(ClientProtocol(link), BROKER)
@@ -218,9 +174,7 @@ class Server:
         except OSError:
             client.close()  # the client left, or took too long
         finally:
-            if link in self.handshakes:  # on success the link is connected: see `opened`
-                self.handshakes.discard(link)
-                self._left(link)
+            self.handshakes.discard(link)  # on success the link is connected: see `opened`
 
     @property
     def clients(self) -> int:
@@ -263,8 +217,7 @@ class Server:
     def report(self, event: Event, link: Link) -> None:
         """Log an event of a connection, and add it to the recent events if it is of a kind that they show.
 
-        Count faults and refused logins. If responses wait for listeners, wait for these. If the client
-        belongs to another worker, hand it over.
+        Count faults and refused logins. If responses wait for listeners, wait for these.
         """
         if isinstance(event, Fault):
             self.faults[event.side] += 1
@@ -277,12 +230,10 @@ class Server:
         if (described := describe(event, client, self.monitor.called(link.node_id))) is not None:
             kind, text, warning = described
             self.process.note(kind, text, warning=warning)
-        if isinstance(event, MemberElsewhere):
-            self._elsewhere(link, event.worker)
 
     async def _open_brokers(self, link: Link, node_ids: frozenset[int]) -> None:
         """Wait until the listeners of brokers are open. Then let the link send responses that name them."""
-        if isinstance(self.brokers, KnownBrokers):
+        if isinstance(self.brokers, BrokerRegistry):
             await self.brokers.opened(node_ids)
         link.brokers_opened(node_ids)
 
@@ -298,7 +249,7 @@ class Server:
         link.measured = self.monitor.totals.measured(link.node_id)
         self.handshakes.discard(link)
         self.links.add(link)
-        self.accepted += not link.handed_over  # the worker that accepted it has counted it
+        self.accepted += 1
         self.spawn(self.upstream.connect(link))
         addresses = self.upstream.addresses_for(link)
         broker = ",".join(map(str, addresses))
@@ -315,7 +266,7 @@ class Server:
 
     def make_core(self, link: Link, reached_at: str, versions: BrokerVersions, broker: str) -> Connection:
         """Return the core of a new connection."""
-        brokers = self.brokers if isinstance(self.brokers, KnownBrokers) else None
+        brokers = self.brokers if isinstance(self.brokers, BrokerRegistry) else None
         return Connection(
             sessions=self.sessions,
             resolve=partial(brokers.resolve, reached_at) if brokers is not None else None,
@@ -342,7 +293,7 @@ class Server:
         )
 
     def _is_opening(self, node_id: int) -> bool:
-        return isinstance(self.brokers, KnownBrokers) and self.brokers.is_opening(node_id)
+        return isinstance(self.brokers, BrokerRegistry) and self.brokers.is_opening(node_id)
 
     def closed(self, link: Link) -> None:
         """Remove a closed link, but keep its counts."""
@@ -354,7 +305,6 @@ class Server:
         self._closed_owed.setdefault(link.node_id, Owed()).add(Owed(responded_at=link.responded_at))
         if not self.links:
             self._all_closed.set()
-        self._left(link)
 
     # -- its status and counts -----------------------------------------------------------------------------
 
@@ -405,10 +355,8 @@ class Server:
             paused["client", "broker_full"] += link.client.holds & PEER_FULL != 0
             paused["broker", "client_full"] += link.broker.holds & PEER_FULL != 0
             paused["broker", "budget"] += link.broker.holds & BUDGET != 0
-        process = ServingProcess(
-            number=self.shared.number,
+        process = ProcessFigures(
             pid=os.getpid(),
-            connections=len(self.links),
             cpu_seconds=process_time(),
             resident_bytes=resident_bytes(),
             open_fds=open_fds(),
@@ -429,7 +377,7 @@ class Server:
             recent_events=self.process.events,
             links=by_broker,
             paused=paused,
-            processes=[process],
+            process=process,
             cooperative=self._members.seen(now) if self._members is not None else None,
             zones=self._audit.zones(self.links) if self._audit is not None else None,
         )
@@ -463,11 +411,6 @@ class Server:
         self.budget.settle()
         self.sessions.crowded = self.budget.over
 
-    def told(self, *what: Any) -> None:
-        """Note what another worker has found of replicas (`RackLeaders.told`)."""
-        if self._audit is not None:
-            self._audit.told(*what)
-
     def _join_siblings(self) -> None:
         """Let new connections of a client find one another, if an option needs that."""
         config = self.process.config
@@ -479,7 +422,7 @@ class Server:
             from proxy.core.siblings import Siblings  # noqa: PLC0415 - most gateways do not need it
 
             self._siblings = Siblings(fetches=config.follow_leader)
-            if isinstance(self.brokers, KnownBrokers):
+            if isinstance(self.brokers, BrokerRegistry):
                 from proxy.server.own_connection import OwnConnections  # noqa: PLC0415
 
                 self._siblings.connect = OwnConnections(self.process, self.brokers, self.upstream).connect
@@ -618,21 +561,20 @@ class Server:
                 link.close_session(reason)
 
 
-def _audit(process: Process, brokers: KnownBrokers | Destinations, tell: Callable[..., None]) -> "RackAudit":
+def _audit(process: Process, brokers: BrokerRegistry | Destinations) -> "RackAudit":
     """Return what counts bytes by zone, and has what ``--rack-clients`` needs."""
     from proxy.server.rack_audit import RackAudit  # noqa: PLC0415 - most gateways do not need it
 
-    return RackAudit(process, brokers, tell)
+    return RackAudit(process, brokers)
 
 
-def _cooperative(config: Config, number: int, tell: Tell) -> "tuple[Members | None, tuple[MakeStage, ...]]":
+def _cooperative(config: Config, tell: Tell) -> "tuple[Members | None, tuple[MakeStage, ...]]":
     """Return the members of cooperative groups, and the functions that make a client's stage.
 
     If no group is cooperative, return None and no functions.
 
     Args:
         config: the options.
-        number: the number of this process, from 1 on.
         tell: called for events of groups and their clients.
     """
     if not config.cooperative:
@@ -646,8 +588,6 @@ def _cooperative(config: Config, number: int, tell: Tell) -> "tuple[Members | No
         config.cooperative,
         os.urandom(16),
         tell,
-        number=number,
-        processes=config.workers,
         slots=config.cooperative_slots.encode() or SLOTS,
     )
     members.lanes = config.cooperative_lanes

@@ -17,10 +17,10 @@ from proxy.net.link import BrokerProtocol, Link
 from proxy.net.listen import check_not_own
 from proxy.net.resolve import try_each
 from proxy.net.tls import BrokerTls
-from proxy.net.transparent import Destinations, OutboundPorts, is_own, outbound_socket
+from proxy.net.transparent import Destinations, is_own, outbound_socket
 from proxy.server.monitor import Monitor
 from proxy.server.process import Process
-from proxy.server.registry import KnownBrokers
+from proxy.server.registry import BrokerRegistry
 from proxy.telemetry.totals import NodeId
 
 CONNECT_SECONDS: Final = 10.0
@@ -42,16 +42,9 @@ class Upstream:
         process: the process.
         brokers: the known brokers.
         monitor: notes whether brokers are reachable.
-        outbound_ports: the local ports of connections to brokers, in transparent mode.
     """
 
-    def __init__(
-        self,
-        process: Process,
-        brokers: KnownBrokers | Destinations,
-        monitor: Monitor,
-        outbound_ports: OutboundPorts,
-    ) -> None:
+    def __init__(self, process: Process, brokers: BrokerRegistry | Destinations, monitor: Monitor) -> None:
         self.tls = BrokerTls(process.config)
         self.tap: Tap = NoTap()
         """Wraps the protocol of each socket, to capture the bytes."""
@@ -68,7 +61,8 @@ class Upstream:
         self._loop = process.loop
         self._brokers = brokers
         self._monitor = monitor
-        self._outbound_ports = outbound_ports
+        self.outbound: set[tuple[int, Address]] = set()
+        """In transparent mode, the local port and the destination of each open connection to a broker."""
         self._looped_at = -LOOP_SECONDS
         self._refused = ""
         """The reason for which the last client was refused."""
@@ -86,9 +80,6 @@ class Upstream:
         """
         brokers, node_id = self._brokers, link.node_id
         if node_id is not None and node_id != BY_NAME:
-            brokers.knows(node_id)  # a worker that does not know the broker asks the supervisor
-            return node_id
-        if link.handed_over:
             return node_id
         if isinstance(brokers, Destinations):
             return self._destination_of(brokers, link, sock)
@@ -102,7 +93,7 @@ class Upstream:
         """
         rule = self._process.config.broker_ports
         named = rule.called(link.server_name) if link.server_name else None
-        if named is None or self._brokers.knows(named):
+        if named is None or named in self._brokers.known:
             return named
         return self._refuse(f"a client asked for {link.server_name}, but this broker is not known yet")
 
@@ -121,7 +112,7 @@ class Upstream:
                 "a client connected to --listen directly; in transparent mode it must connect to a broker"
             )
         host, port = host_and_port(link.client_address)
-        if (port, destination) in self._outbound_ports and is_own(host):
+        if (port, destination) in self.outbound and is_own(host):
             self._looped_at = monotonic()
             return self._refuse(_LOOP)
         return number
@@ -228,7 +219,7 @@ class Upstream:
         """
         sock = outbound_socket(address)
         link.outbound = (sock.getsockname()[1], address)
-        self._outbound_ports.add(link.outbound)
+        self.outbound.add(link.outbound)
         try:
             await self._loop.sock_connect(sock, (address.host, address.port))
         except BaseException:
@@ -263,7 +254,7 @@ class Upstream:
     def closed(self, link: Link) -> None:
         """Forget a link that has closed."""
         if link.outbound is not None:
-            self._outbound_ports.discard(link.outbound)
+            self.outbound.discard(link.outbound)
 
     def problems(self) -> list[str]:
         """Return a sentence for /readyz if the gateway has recently connected to itself."""

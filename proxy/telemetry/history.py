@@ -11,7 +11,6 @@ from proxy.core.events import (
     Event,
     Fault,
     LoginRefused,
-    MemberElsewhere,
     NoConsumer,
     Passthrough,
     SessionClosed,
@@ -94,16 +93,7 @@ class RecentEvents:
         Events of the same kind in a short time become one entry with a count. `warning` means that an
         operator should look at the event.
         """
-        self._keep(RecentEvent(at=at, kind=kind, text=text[:_MAX_TEXT], warning=warning))
-
-    def add(self, other: "RecentEvents") -> None:
-        """Add the events of another process, so that all events are ordered by time."""
-        both = sorted((*self._kept, *other), key=lambda event: event.at)
-        self._kept.clear()
-        for event in both:
-            self._keep(event)
-
-    def _keep(self, last: RecentEvent) -> None:
+        last = RecentEvent(at=at, kind=kind, text=text[:_MAX_TEXT], warning=warning)
         alike = (
             kept for kept in self._kept if kept.kind == last.kind and last.at - kept.at < TOGETHER_SECONDS
         )
@@ -159,8 +149,6 @@ def _words(event: Event, client: str, broker: str) -> str:
             words = f"{client} is forwarded unchanged: {event.reason}"
         case BrokersAwaited():
             words = f"a response to {client} waits until its brokers have listeners"
-        case MemberElsewhere():
-            words = f"{client} was handed over to worker {event.worker}"
         case NoConsumer():
             sends = f"{client} of --rack-clients sends {event.request}"
             words = f"{sends}; for an hour it gets the brokers' own Metadata"
@@ -210,8 +198,6 @@ def write_event(log: Logger, event: Event, **who: object) -> None:
             log.debug("forwarded unchanged", **who, reason=event.reason)
         case BrokersAwaited():
             log.debug("response waits for listeners", **who, brokers=sorted(event.node_ids))
-        case MemberElsewhere():
-            log.debug("client handed over", **who, to=event.worker)
         case NoConsumer():
             log.warning(
                 "client of --rack-clients is not a pure consumer",

@@ -216,14 +216,10 @@ def _of_links(read: Callable[[WithBroker], float]) -> Callable[[SharedValues], L
     return lambda it: one_label({name: read(links) for name, links in it.with_broker.items()})
 
 
-def _of_workers(name: str) -> Callable[[SharedValues], Labelled]:
-    return lambda it: [((str(worker.number),), getattr(worker, name)) for worker in it.counts.processes]
-
-
 COUNTER: Final[Kind] = "counter"
 GAUGE: Final[Kind] = "gauge"
 HISTOGRAM: Final[Kind] = "histogram"
-_SIDE, _BROKER, _WORKER, _REASON = ("side",), ("broker",), ("worker",), ("reason",)
+_SIDE, _BROKER, _REASON = ("side",), ("broker",), ("reason",)
 
 FIGURES: Final = (
     Figure(GAUGE, "build_info", "The version of fetchgate.", lambda _: [((VERSION,), 1)], ("version",)),
@@ -576,11 +572,6 @@ FIGURES: Final = (
         "Delay of the event loop, measured every two seconds.",
         lambda it: [((), it.counts.loop_lag)],
     ),
-    # processes that serve clients; without --workers, there is one
-    Figure(GAUGE, "worker_connections", "Open connections of clients.", _of_workers("connections"), _WORKER),
-    Figure(COUNTER, "worker_cpu_seconds", "CPU time used.", _of_workers("cpu_seconds"), _WORKER),
-    Figure(GAUGE, "worker_resident_bytes", "Resident memory.", _of_workers("resident_bytes"), _WORKER),
-    Figure(GAUGE, "worker_open_fds", "Open file descriptors.", _of_workers("open_fds"), _WORKER),
     # KIP-227's own metrics, for the sessions that the gateway gives to clients
     Figure(
         GAUGE,

@@ -37,25 +37,22 @@ JSON."""
 
 
 class Describable(Protocol):
-    """The part of the gateway that the admin endpoint uses.
+    """The part of the gateway that the admin endpoint uses."""
 
-    The gateway is one process, or several processes together.
-    """
-
-    async def collect_status(self) -> Status:
+    def status(self) -> Status:
         """Return the present status of the gateway."""
 
-    async def collect_account(self) -> Account:
+    def account(self) -> Account:
         """Return the status, and the sums over all connections. The list of connections is left out."""
 
-    async def collect_connections(self, limit: int) -> list[Described]:
+    async def connections(self, limit: int) -> list[Described]:
         """Return the `limit` connections that have sent their clients the most bytes, the largest first."""
 
 
 async def document(gateway: Describable, limit: int = MAX_LISTED) -> bytes:
     """Return the state of a gateway as JSON, with at most `limit` connections."""
-    head = json.dumps(overview(await gateway.collect_account()))
-    listed = await gateway.collect_connections(limit)
+    head = json.dumps(overview(gateway.account()))
+    listed = await gateway.connections(limit)
     texts = ", ".join(text for _, text in listed)
     return f'{head[:-1]}, "connections": [{texts}]}}\n'.encode()
 
@@ -95,7 +92,7 @@ def overview(account: Account) -> dict[str, Any]:
         "state": health.state,
         "reasons": health.reasons,
         "listen": str(status.listen),
-        "workers": [asdict(process) for process in counts.processes],
+        "process": asdict(counts.process),
         "sessions": {
             "on": config.sessions,
             "off_for": sorted(config.sessions_off_for),

@@ -1,14 +1,12 @@
 """Reports of the gateway about itself, as plain data. Sans-IO.
 
 An `Account` has a `Status` (the present state), `Counts` (since the start) and the recent history. Health,
-metrics and state are made from it. With ``--workers`` each process has its own account, and the gateway's
-account is their sum.
+metrics and state are made from it.
 """
 
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import inf
 from typing import Final
 
 from proxy.adding import ADDS, Figures
@@ -26,7 +24,7 @@ STATES: Final = ("starting", "ready", "degraded", "draining")
 
 
 class UnreachableBrokers:
-    """Which brokers are unreachable, and why. The latest attempt of any process decides."""
+    """Which brokers are unreachable, and why. The latest attempt decides."""
 
     __slots__ = ("attempts", "since")
 
@@ -83,23 +81,13 @@ class UnreachableBrokers:
         ids = sorted(self.attempts, key=lambda node_id: (node_id is not None, node_id or 0))
         return {node_id: reason for node_id in ids if (reason := self.attempts[node_id][1])}
 
-    def add(self, other: "UnreachableBrokers") -> None:
-        """Add the attempts that another process has made. For each broker, the later attempt is kept."""
-        for node_id, attempt in other.attempts.items():
-            if node_id not in self.attempts or attempt[0] > self.attempts[node_id][0]:
-                self.attempts[node_id] = attempt
-            if not self.attempts[node_id][1]:
-                self.since.pop(node_id, None)
-            elif node_id in other.since:
-                self.since[node_id] = min(other.since[node_id], self.since.get(node_id, inf))
-
 
 @dataclass(slots=True, kw_only=True)
 class Status:
     """The present state of a gateway: its options, its brokers, and how much of each limit is used."""
 
     at: float
-    """The time of this status, in seconds (`time.monotonic`, which is the same in all processes)."""
+    """The time of this status, in seconds (`time.monotonic`)."""
     config: Config
     listen: Address
     """The address of the first listener, with the port that was bound."""
@@ -113,8 +101,6 @@ class Status:
     draining: bool
     problems: list[str]
     """All problems in words, except reached limits and brokers that are unreachable or do not respond."""
-    silent: bool = False
-    """Whether a worker does not respond."""
     slots_used: int
     slots_lacking: bool = False
     """Whether all session slots are used, and the last fetch of a connection found none."""
@@ -141,22 +127,6 @@ class Status:
     ``--tls-cert-of``, a space and the broker follow it in the key."""
     broker_certificates: dict[NodeId, float] = field(default_factory=dict)
     """The expiry time of the certificate that each broker last showed, in seconds since 1970."""
-
-    def add(self, other: "Status") -> None:
-        """Add the status of a worker. Values that the supervisor knows itself are not added."""
-        self.unreachable_brokers.add(other.unreachable_brokers)
-        self.unanswered.add(other.unanswered)
-        self.problems += [problem for problem in other.problems if problem not in self.problems]
-        self.buffered_bytes += other.buffered_bytes
-        self.over |= other.over
-        self.slots_lacking |= other.slots_lacking
-        self.connections += other.connections
-        self.client_sessions += other.client_sessions
-        self.client_session_partitions += other.client_session_partitions
-        for option, ends in other.certificates.items():
-            self.certificates[option] = min(ends, self.certificates.get(option, inf))
-        for node_id, ends in other.broker_certificates.items():  # the latest certificate is valid longest
-            self.broker_certificates[node_id] = max(ends, self.broker_certificates.get(node_id, 0.0))
 
     def trouble_with(self, node_id: NodeId) -> tuple[str, float | None]:
         """Return the problem with a broker, and for how many seconds it has lasted (None if unknown).
@@ -283,13 +253,10 @@ class WithBroker(Figures):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServingProcess:
-    """A process of the gateway that serves clients."""
+class ProcessFigures:
+    """What the process takes of its machine."""
 
-    number: int
-    """The number of the process, from 1 on. A worker that replaces another one has the same number."""
     pid: int
-    connections: int
     cpu_seconds: float
     resident_bytes: int
     open_fds: int
@@ -297,9 +264,10 @@ class ServingProcess:
 
 
 @dataclass(slots=True, kw_only=True)
-class Counts(Figures):
-    """What one process has counted since its start, and the figures of its open connections."""
+class Counts:
+    """What the process has counted since its start, and the figures of its open connections."""
 
+    process: ProcessFigures
     tallies: dict[NodeId, Tally] = field(default_factory=dict)
     """The counts of all connections, open and closed, by broker."""
     measured: dict[NodeId, Measured] = field(default_factory=dict)
@@ -324,7 +292,6 @@ class Counts(Figures):
     links: dict[NodeId, WithBroker] = field(default_factory=dict)
     paused: Counter[tuple[str, str]] = field(default_factory=Counter)
     """How many connections are not read at present, by side and reason."""
-    processes: list[ServingProcess] = field(default_factory=list)
     cooperative: Cooperative | None = None
     """The figures of cooperative groups. None if ``--cooperative`` is not set."""
     zones: Zones | None = None
@@ -343,19 +310,6 @@ class Counts(Figures):
         for measured in self.measured.values():
             total.add(measured)
         return total
-
-    def drop_current(self) -> None:
-        """Remove the figures of open connections, because the process has ended.
-
-        Keep its counts since its start.
-        """
-        self.links.clear()
-        self.paused.clear()
-        self.processes.clear()
-        if self.cooperative is not None:
-            self.cooperative.drop_current()
-        if self.zones is not None:
-            self.zones.drop_current()
 
 
 @dataclass(slots=True, kw_only=True)

@@ -71,14 +71,14 @@ class Totals:
             measured.settle()
         return self._measured
 
-    def sample(self, now: float, opened: Open, measured: Mapping[NodeId, Measured] | None = None) -> None:
+    def sample(self, now: float, opened: Open) -> None:
         """Add the present totals to the history. `now` is in seconds."""
         sums = [0] * (BROKER_FETCHES + len(FetchKind))
         for part in (self.closed_tallies.items(), opened):
             for _, tally in part:
                 _sum(sums, tally)
         self.history.note(now, sums)
-        for node_id, with_broker in (measured or self.all_measured()).items():
+        for node_id, with_broker in self.all_measured().items():
             fetch, other = with_broker.broker_fetch, with_broker.broker_other
             responses = self._responses.setdefault(node_id, History())
             responses.note(now, (fetch.count, fetch.total, other.count, other.total))

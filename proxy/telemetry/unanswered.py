@@ -97,15 +97,6 @@ class Unanswered:
         """Return the number of outstanding requests of a broker."""
         return self.debts[node_id].owed.outstanding if node_id in self.debts else 0
 
-    def add(self, other: "Unanswered") -> None:
-        """Add the late and outstanding requests that another process has found."""
-        for node_id, theirs in other.debts.items():
-            ours = self.debts.setdefault(node_id, Debt())
-            ours.owed.add(theirs.owed)
-            ours.since = _earlier(ours.since, theirs.since)
-            ours.asked_at = max(ours.asked_at, theirs.asked_at)
-            ours.settle()
-
 
 def _earlier(one: float | None, other: float | None) -> float | None:
     return min((each for each in (one, other) if each is not None), default=None)

@@ -22,7 +22,6 @@ from proxy.cooperative.ranges import FULL
 from proxy.cooperative.tally import GroupNotice
 from proxy.core.connection import Connection
 from proxy.core.eligibility import SessionLimits
-from proxy.core.events import MemberElsewhere
 from proxy.core.in_flight import AT_ONCE, MAX_IN_FLIGHT
 from proxy.protocol.primitives import Buffer
 from tests.connections import connect
@@ -1038,74 +1037,3 @@ def test_a_client_keeps_its_named_lane_as_it_was_until_it_has_left(named: Shared
     second.receive_client(fetch("x.lane-high"), 1.0)
     first.receive_client(fetch("x.lane-low"), 1.0)
     assert (refused(first), refused(second)) == (0, 0)
-
-
-# Where the gateway is several processes
-
-
-OWNER, OTHER = 1, 2
-"""The process number of the first and the second of three processes. The first one owns the group
-"billing".
-"""
-
-
-@pytest.fixture
-def elsewhere() -> Shared:
-    """Return the connections of a process that does not own the group "billing". Another process owns it."""
-    shared = Shared()
-    shared.members = Members(["billing"], number=OTHER, processes=3)
-    return shared
-
-
-@pytest.mark.parametrize("client_id", ["billing.x", "billing.kr-0-ff", "x.kr-0-ff"])
-@pytest.mark.parametrize("cut", [1, 9, 20, 10_000])
-def test_a_client_of_a_group_is_for_the_process_that_owns_it(
-    elsewhere: Shared, client_id: str, cut: int
-) -> None:
-    one = elsewhere.connection()
-    frames = fetch(client_id) + fetch(client_id)
-    for at in range(0, len(frames), cut):
-        one.receive_client(frames[at : at + cut], 1.0)
-        if events := one.drain_events():
-            assert events == [MemberElsewhere(worker=OWNER)]
-            assert one.hand_over() == frames[: at + cut]
-            break
-    else:
-        pytest.fail("nothing was said of it")
-    assert not one.drain_broker()
-    assert not one.drain_client()
-    assert one.fault is None
-
-
-def test_the_process_that_owns_a_group_keeps_its_clients(shared: Shared) -> None:
-    shared.members = Members(["billing"], number=OWNER, processes=3)
-    one = shared.connection()
-    one.receive_client(fetch("billing.x"), 1.0)
-    assert not one.drain_events()
-    assert len(sent(one)) == 1
-
-
-def test_a_client_that_becomes_one_of_a_group_elsewhere_has_to_come_again(elsewhere: Shared) -> None:
-    one = elsewhere.connection()
-    one.receive_client(fetch("plain"), 1.0)
-    assert len(sent(one)) == 1
-    one.receive_client(fetch("billing.x"), 1.0)
-    assert not sent(one)
-    assert one.fault is not None
-    assert one.fault.side == "client"
-    assert "another worker" in one.fault.reason
-
-
-def test_a_lane_commits_for_a_group_where_that_is_owned(shared: Shared) -> None:
-    """A commit with key ranges is accepted only in the process that owns the group. Of three processes, the
-    first owns "billing", and the third owns "orders".
-    """
-    shared.members = Members(["billing", "orders"], number=1, processes=3)
-    one = shared.connection()
-    request = commit(LOW, 3, group=b"orders")
-    one.receive_client(request, 1.0)
-    assert not sent(one)
-    (response,) = got(one)
-    assert [each.error_code for each in read_answered(response, read_commit(request))] == [35]
-    one.receive_client(commit(LOW, 3), 1.0)
-    assert len(sent(one)) == 1

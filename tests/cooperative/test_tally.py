@@ -3,7 +3,7 @@
 import pytest
 
 from proxy.cooperative.ranges import FULL, KeyRanges
-from proxy.cooperative.tally import Cooperative, FilterTally, GroupSeen, LaneSeen, MemberSeen
+from proxy.cooperative.tally import GroupSeen, LaneSeen, MemberSeen
 
 
 def group(*ranges: KeyRanges, name: str = "g", partition: int = 0) -> GroupSeen:
@@ -36,21 +36,3 @@ def group(*ranges: KeyRanges, name: str = "g", partition: int = 0) -> GroupSeen:
 )
 def test_gaps_between_lanes_are_counted(ranges: list[KeyRanges], gaps: int) -> None:
     assert group(*ranges).unowned() == gaps
-
-
-def test_processes_are_added_up() -> None:
-    one = Cooperative(groups=[group(FULL, name="b")])
-    one.tally.records["kept"] = 2
-    one.tally.upstream_bytes = 10
-    other = Cooperative(groups=[group(name="a")])
-    other.tally.records.update(kept=3, filtered=1)
-    other.tally.refused[44] = 1
-    total = Cooperative()
-    total.add(one)
-    total.add(other)
-    assert [each.name for each in total.groups] == ["a", "b"]
-    assert total.tally == FilterTally(
-        records=total.tally.records, upstream_bytes=10, refused=other.tally.refused
-    )
-    assert total.tally.records == {"kept": 5, "filtered": 1}
-    assert one.tally.records == {"kept": 2}

@@ -15,7 +15,9 @@ from proxy.dashboard.screen import Size
 from proxy.dashboard.snapshot import parse
 from tests.dashboard.scenes import SCENES
 
-METRICS: Final = (Path(__file__).parents[1] / "golden" / "metrics.txt").read_text(encoding="utf-8")
+METRICS: Final = (Path(__file__).parents[1] / "golden" / "metrics.txt").read_text(encoding="utf-8") + (
+    "process_cpu_seconds_total 12.5\nprocess_resident_memory_bytes 5.6e+07\n"
+)
 """The metrics of a gateway in which each figure has a number of its own."""
 COMMAND: Final = "kubectl exec -it --namespace shop {} -c fetchgate -- fetchgate top"
 
@@ -24,7 +26,7 @@ def report(scene: str, *, cpu: float = 10.0, memory: int = 54_000_000) -> Report
     """Return the report of a gateway in a scene."""
     document = SCENES[scene]()
     document["connections"] = []
-    document["workers"] = [{"cpu_seconds": cpu, "resident_bytes": memory}]
+    document["process"] = {"cpu_seconds": cpu, "resident_bytes": memory}
     return of_state(parse(document))
 
 

@@ -113,8 +113,8 @@ def test_an_empty_column_takes_no_room() -> None:
 
 @pytest.mark.parametrize("width", [60, 70, 80, 100])
 def test_cpu_and_memory_are_not_cut_off(width: int) -> None:
-    processes = [{"resident_bytes": 123_000_000, "cpu_seconds": 7.0}]
-    now, before = _after(workers=processes, connections_open=5000, inflight_bytes=123_456_789)
+    process = {"resident_bytes": 123_000_000, "cpu_seconds": 7.0}
+    now, before = _after(process=process, connections_open=5000, inflight_bytes=123_456_789)
     lines = draw(now, Selection(), width, 24, before=before).splitlines()
     (line,) = [line for line in lines if "CPU" in line]
     assert "CPU 110 %  123 MB" in line

@@ -20,7 +20,7 @@ from proxy.core.racks import Zone
 from proxy.telemetry.history import History
 from proxy.telemetry.metrics import exposition
 from proxy.telemetry.state import cooperative, overview
-from proxy.telemetry.status import Account, Counts, ServingProcess, Status, UnreachableBrokers, WithBroker
+from proxy.telemetry.status import Account, Counts, ProcessFigures, Status, UnreachableBrokers, WithBroker
 from proxy.telemetry.totals import BROKER_FETCHES
 from proxy.telemetry.unanswered import Unanswered
 from proxy.telemetry.zones import RETURNS, WHAT, ReplicaFigures, Zones
@@ -122,17 +122,12 @@ def account() -> Account:
         client_session_evictions={False: next(number), True: next(number)},
         links={None: with_broker(), 1: with_broker(), 2: with_broker()},
         paused=Counter({("client", "core"): next(number), ("broker", "budget"): next(number)}),
-        processes=[
-            ServingProcess(
-                number=worker,
-                pid=next(number),
-                connections=next(number),
-                cpu_seconds=next(number) / 8,
-                resident_bytes=next(number),
-                open_fds=next(number),
-            )
-            for worker in (1, 2)
-        ],
+        process=ProcessFigures(
+            pid=next(number),
+            cpu_seconds=next(number) / 8,
+            resident_bytes=next(number),
+            open_fds=next(number),
+        ),
         cooperative=_cooperative(number),
         zones=_zones(itertools.count(200_001)),
     )

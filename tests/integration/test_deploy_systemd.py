@@ -214,15 +214,16 @@ class Caller(threading.Thread):
         self.join()
 
 
-def has_session(client: Fetcher) -> bool:
-    """Return whether the responses come from a session of the gateway."""
+def has_session(client: Fetcher, admin: int = 9464) -> bool:
+    """Return whether the gateway's connections have sessions, after the client has fetched."""
     with client:
         client.hello().fetches()
-        with urllib.request.urlopen("http://127.0.0.1:9464/state", timeout=30) as response:
-            return all(link["session_id"] for link in json.load(response)["connections"])
+        with urllib.request.urlopen(f"http://127.0.0.1:{admin}/state", timeout=30) as response:
+            links = json.load(response)["connections"]
+            return bool(links) and all(link["session_id"] for link in links)
 
 
-INSTALL, START, TRANSPARENTLY, LEAVE = blocks("systemd")
+INSTALL, START, SEVERAL, TRANSPARENTLY, LEAVE = blocks("systemd")
 UNPACK: Final = 2
 """How many commands of the documentation run before the machine boots, because they need a package index."""
 ENVIRONMENT: Final = "/etc/fetchgate/fetchgate.env"
@@ -281,20 +282,19 @@ def test_a_reload_applies_what_was_written_into_the_file(place: Place, machine: 
 
 @pytest.mark.soak
 @pytest.mark.skipif(bool(absent()), reason=absent())
-def test_workers_do_with_the_rights_of_the_service(place: Place, machine: Machine) -> None:
-    machine.run(f"echo FETCHGATE_WORKERS=2 >> {ENVIRONMENT}")
-    caller = Caller(place.near, 19092)
-    for line in (START[-1], START[-2]):  # restart, reload
+def test_gateways_of_the_template_share_the_ports(place: Place, machine: Machine) -> None:
+    for line in SEVERAL:
         machine.run(line)
-        caller.wait()
     with place.near.inside():
-        until(lambda: has_session(Fetcher("127.0.0.1:19094", TOPIC, PARTITIONS)), "no sessions")
-    caller.end()
-    assert caller.refused == 0
-    first = machine.run("systemctl show -P MainPID fetchgate.service").stdout.strip()
-    workers = machine.run(f"cat /proc/{first}/task/{first}/children").stdout.split()
-    assert len(workers) == 2
-    machine.run(f"sed -i /WORKERS/d {ENVIRONMENT} && {START[-1]}")
+        for admin in (9461, 9462):  # the kernel chooses the gateway of each connection
+            until(
+                lambda admin=admin: has_session(Fetcher("127.0.0.1:19094", TOPIC, PARTITIONS), admin),  # type: ignore[misc]  # bound here
+                f"no sessions of the gateway with its admin endpoint at {admin}",
+            )
+    for number in (1, 2):
+        assert machine.run(f"cat /var/lib/fetchgate/brokers-{number}.json").stdout
+    machine.run("systemctl disable --now fetchgate@1.service fetchgate@2.service")
+    machine.run(START[0])
 
 
 @pytest.mark.soak

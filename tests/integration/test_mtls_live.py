@@ -1,4 +1,4 @@
-"""A gateway with mTLS for clients, TLS and a token for the admin endpoint, two workers and a real broker."""
+"""A gateway with mTLS for clients, TLS and a token for the admin endpoint, and a real broker."""
 
 import http.client
 import json
@@ -58,7 +58,7 @@ def test_clients_show_certificates_and_who_watches_a_token(
     admin, metrics = (f"127.0.0.1:{port}" for port in (free_ports(), free_ports()))
     options = ["--tls-cert", str(own.cert), "--tls-key", str(own.key), "--client-ca", str(ca.file)]
     options += ["--admin-cert", str(own.cert), "--admin-key", str(own.key), "--admin-token-file", str(token)]
-    options += ["--metrics", metrics, "--workers", "2"]
+    options += ["--metrics", metrics]
     gateway = GatewayProcess(broker.address, *options, "--admin", admin)
     gateway.admin = metrics  # what is asked there needs neither TLS nor a token
     with gateway:
@@ -113,7 +113,7 @@ def test_a_broker_s_listener_shows_a_certificate_of_its_own(
         "--tls-cert-of",
         f"1={single},9={single}",
     ]
-    with GatewayProcess(broker.address, *options, "--workers", "2") as gateway:
+    with GatewayProcess(broker.address, *options) as gateway:
         client = _client(gateway.address, ca, None)
         (listener,) = client.list_topics(timeout=60).brokers.values()
         client.describe_cluster(request_timeout=60).result()

@@ -128,15 +128,12 @@ async def _exchange(port: int, host: str = "127.0.0.1") -> bytes:
         writer.transport.abort()
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
-def test_a_silent_name_server_delays_no_client_of_another_broker(
-    place: Namespace, tmp_path: Path, workers: str
-) -> None:
+def test_a_silent_name_server_delays_no_client_of_another_broker(place: Namespace, tmp_path: Path) -> None:
     async def scene() -> None:
         async with stub_cluster() as cluster, AsyncExitStack() as stack:
             cluster.others = lambda _: b"ok"
             cluster.brokers = ((1, "one.silent.example", 9092), (2, "two.example", cluster.port))
-            server = await stack.enter_async_context(_gateway(tmp_path, cluster, "--workers", workers))
+            server = await stack.enter_async_context(_gateway(tmp_path, cluster))
             server.ips["two.example"] = "127.0.0.1"
             await _serves()
             for _ in range(CLIENTS):
@@ -152,16 +149,12 @@ def test_a_silent_name_server_delays_no_client_of_another_broker(
         run(scene())
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
-def test_a_silent_name_server_of_a_listener_delays_nobody(
-    place: Namespace, tmp_path: Path, workers: str
-) -> None:
+def test_a_silent_name_server_of_a_listener_delays_nobody(place: Namespace, tmp_path: Path) -> None:
     async def scene() -> None:
         rule = f"b-{{id}}.example:{BEHIND}"
         async with stub_cluster() as cluster, AsyncExitStack() as stack:
             cluster.others = lambda _: b"ok"
-            options = ("--workers", workers, "--broker-ports", rule)
-            server = await stack.enter_async_context(_gateway(tmp_path, cluster, *options))
+            server = await stack.enter_async_context(_gateway(tmp_path, cluster, "--broker-ports", rule))
             server.ips["b-2.example"] = "127.0.0.2"
             await _serves()
             cluster.brokers = ((1, "127.0.0.1", cluster.port), (2, "127.0.0.1", cluster.port))

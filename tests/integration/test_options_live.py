@@ -30,7 +30,7 @@ GIVEN = {
     "drain_timeout": ("500ms", "file"),
     "sessions": ("on", "file"),
     "client_sessions": ("true", "file"),
-    "workers": ("1", "default"),
+    "max_connections": ("5000", "default"),
 }
 
 

@@ -11,7 +11,7 @@ pytestmark = [
 ]
 
 SECONDS = 16
-KINDS = frozenset({"broker killed", "gateway taken over", "worker killed"})
+KINDS = frozenset({"broker killed", "gateway taken over"})
 
 
 def test_everybody_gets_what_was_produced_while_brokers_gateway_and_network_fail() -> None:

@@ -205,26 +205,6 @@ def test_a_connection_that_comes_back_is_refused_and_said_once(place: Place, mod
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_workers_know_each_others_connections_and_number_brokers_alike(place: Place, mode: str) -> None:
-    with place.sidecar(mode, "--workers", "2") as sidecar:
-        until(lambda: not sidecar.state()["reasons"], "both workers to serve")
-        with place.rules(mode, user=USER + 1), ExitStack() as stack:
-            clients = [stack.enter_context(connect(place.near, HOSTS["IPv4"], PORT)) for _ in range(5)]
-            assert [client.recv(1) for client in clients] == [b""] * 5
-            quiet(sidecar)
-            assert any("connection back to it" in reason for reason in sidecar.state()["reasons"])
-            assert sidecar.state()["connections_accepted"] == 10, "each comes back once"
-            assert sidecar.log().count("connection back to it") <= 2, "each worker says it once"
-        with place.rules(mode), ExitStack() as stack:
-            for family in (*HOSTS, *HOSTS):
-                stack.enter_context(fetching(place.near, family)).hello().fetches()
-            told = sidecar.state()
-            assert [worker["connections"] for worker in told["workers"]] == [2, 2]
-            assert [broker["sessions"] for broker in told["brokers"]] == [2, 2]
-        assert sidecar.stop() == 0
-
-
-@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
 def test_who_comes_to_the_listener_itself_is_refused_and_told_why(place: Place, mode: str, host: str) -> None:
     with place.sidecar(mode) as sidecar:

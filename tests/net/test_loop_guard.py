@@ -12,7 +12,6 @@ from proxy.net.listen import LeadsBackError, check_not_own
 from proxy.server import upstream
 from proxy.server.gateway import Gateway
 from proxy.telemetry.status import Health
-from tests.server.test_supervisor import workers
 from tests.shell import WAIT_SECONDS, client, gateway, stub_cluster, until
 from tools.kafka.ports import free_ports
 
@@ -116,16 +115,3 @@ async def test_a_broker_at_a_port_that_the_gateway_could_not_have_is_no_loop() -
         assert "can't be bound: Address already in use" in reason
         async with client(port):
             await until(lambda: cluster.open == 1 and gate.server.links)
-
-
-@pytest.mark.slow
-async def test_workers_know_the_listeners_that_they_do_not_have() -> None:
-    port = free_ports(3)
-    async with (
-        stub_cluster((1, "127.0.0.1", port + 2)) as cluster,
-        workers(cluster.address, listen=f"127.0.0.1:{port}") as gate,
-    ):
-        await _closed(port + 2)
-        status = await gate.collect_status()
-        assert status.unreachable_brokers.now() == {1: f"127.0.0.1:{port + 2}: {LEADS_BACK}"}
-        assert (await gate.collect_account()).counts.accepted == 1

@@ -10,7 +10,7 @@ import pytest
 
 from proxy.addresses import Address, BrokerPorts
 from proxy.net.listen import Binding
-from proxy.net.transparent import REDIRECT, TPROXY, OutboundPorts, is_own, listen, outbound_socket
+from proxy.net.transparent import REDIRECT, TPROXY, is_own, listen, outbound_socket
 from proxy.options import ConfigError
 from tests.shell import config
 from tools.kafka.ports import free_ports
@@ -192,22 +192,3 @@ def test_a_transparent_socket_of_systemd_needs_no_right(monkeypatch: pytest.Monk
         (sock,) = listen(Address(*ours.getsockname()), TPROXY, Binding(inherited=[ours]))
         with sock:
             assert sock.getsockname() == ours.getsockname()
-
-
-def test_ways_are_known_to_all_and_forgotten_with_their_process() -> None:
-    cells = memoryview(bytearray(4 * OutboundPorts.CELLS)).cast("I")
-    one, two = OutboundPorts(cells, 1), OutboundPorts(cells, 2)
-    way, other = (65_535, Address("10.0.0.1", 9092)), (1, Address("::1", 65_535))
-    one.add(way)
-    two.add(other)
-    assert way in two
-    assert other in one
-    assert (65_535, Address("10.0.0.1", 9093)) not in two
-    assert (65_535, Address("fe80::1", 9092)) not in two
-    one.forget(2)
-    assert other not in one
-    assert way in one
-    two.discard(way)
-    assert way in one, "it is not the other's"
-    one.discard(way)
-    assert way not in two

@@ -6,7 +6,6 @@ import pytest
 from structlog.testing import capture_logs
 
 from proxy.server import acceptor
-from proxy.telemetry.totals import NodeId
 from tests.shell import BOTH_LOOPS, client, gateway, run, stub_broker
 
 
@@ -36,21 +35,3 @@ def test_clients_wait_while_no_descriptor_is_left(plain: bool, monkeypatch: pyte
             assert gate.status().problems
 
     run(scene(), plain=plain)
-
-
-async def test_a_client_that_could_not_be_taken_is_offered_again_before_others() -> None:
-    async with stub_broker() as broker, gateway(broker.address) as gate:
-        offered: list[int] = []
-        take = gate.server.take
-
-        def late(sock: socket.socket, node_id: NodeId) -> bool:
-            offered.append(sock.fileno())
-            return len(offered) > 3 and take(sock, node_id)
-
-        gate.acceptor.begin(late, lambda error: None)
-        async with client(gate.listen.port) as (reader, writer):
-            writer.write(b"x")
-            assert await reader.readexactly(1) == b"x"
-        assert len(offered) == 4
-        assert len(set(offered)) == 1
-        assert not gate.acceptor.waiting

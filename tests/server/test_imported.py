@@ -26,7 +26,7 @@ sys.exit(main())
 NEEDED: Final = {"numpy", "structlog", "uvloop"}
 """The libraries that every gateway imports."""
 LATE: Final = {
-    # for --capture, --cooperative, --rack, --follow-leader, --workers, --check and `fetchgate top`
+    # for --capture, --cooperative, --rack, --follow-leader, --check and `fetchgate top`
     "proxy.capture.pcap",
     "proxy.capture.tap",
     "proxy.cooperative.group",
@@ -36,8 +36,6 @@ LATE: Final = {
     "proxy.server.rack_audit",
     "proxy.core.leader_retry",
     "proxy.core.siblings",
-    "proxy.server.supervisor",
-    "proxy.server.worker",
     "proxy.server.preflight",
     "proxy.dashboard",
     # of Python: 8 MB together

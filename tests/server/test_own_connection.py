@@ -6,7 +6,7 @@ from proxy.core.siblings import ClientIdentity, Siblings
 from proxy.server import own_connection
 from proxy.server.gateway import Gateway
 from proxy.server.own_connection import OwnConnections
-from proxy.server.registry import KnownBrokers
+from proxy.server.registry import BrokerRegistry
 from tests.shell import gateway, request, response, stub_cluster, until
 
 WHO = ClientIdentity("10.0.0.7", "app", b"")
@@ -14,7 +14,7 @@ ASKED = request(2, 7, 5, b"?")
 
 
 def connections(gate: Gateway) -> OwnConnections:
-    assert isinstance(gate.brokers, KnownBrokers)
+    assert isinstance(gate.brokers, BrokerRegistry)
     return OwnConnections(gate.process, gate.brokers, gate.server.upstream)
 
 

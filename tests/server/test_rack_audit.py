@@ -23,10 +23,9 @@ from proxy.server.gateway import Gateway
 from proxy.server.process import Process
 from proxy.server.rack_audit import RackAudit
 from proxy.server.registry import brokers_of
-from proxy.server.supervisor import Supervisor
 from proxy.telemetry.metrics import exposition
 from proxy.telemetry.state import document
-from proxy.telemetry.zones import WHAT, Zones
+from proxy.telemetry.zones import WHAT
 from tests.core.racks import METADATA, brokers, told
 from tests.core.replicas import Part, body
 from tests.frames import entry, fetch, fetch_response
@@ -350,7 +349,7 @@ async def test_metrics_and_state_have_the_zones() -> None:
         for node_id in RACKS:
             await ask(gate.listen.port + 1 + node_id)
         await until(lambda: not gate.server.links)
-        found = parsed(exposition(await gate.collect_account()).decode())
+        found = parsed(exposition(gate.account()).decode())
         total = gate.server.counts().total().broker
         each = (total.bytes_in + total.bytes_out) // 2
         assert found['bytes_total{what="other",zone="other"}'] == each
@@ -381,7 +380,7 @@ async def test_without_a_rack_nothing_is_different() -> None:
         async with client(gate.listen.port + 1) as (reader, writer):
             writer.write(asked_by_t(METADATA, 1, 5, b"\0\0\0\0"))
             await frame(reader)
-            account, shown = await gate.collect_account(), json.loads(await document(gate))
+            account, shown = gate.account(), json.loads(await document(gate))
         text = json.dumps(shown | {"config": {}})
         assert "zone" not in exposition(account).decode() + text
         assert "rack" not in text
@@ -438,44 +437,3 @@ def test_a_reload_of_rack_clients_applies_to_open_connections_as_well() -> None:
         assert leader() == 1
 
     played(scene)
-
-
-async def test_workers_add_up_and_the_supervisor_warns() -> None:
-    """A worker without clients knows no racks. The supervisor knows those of all workers."""
-    async with cluster() as stub:
-        asked = config(bootstrap=stub.address, workers="2", rack="R9")
-        process = Process.of(asked, asyncio.get_running_loop(), structlog.get_logger())
-        gate = Supervisor(process)
-        gate.open()
-        try:
-            await until(lambda: gate.status().bootstrap_answered and not gate.status().problems)
-            with capture_logs() as lines:
-                for _ in range(4):
-                    await ask(gate.listen.port + 1)
-                account = await gate.collect_account()
-                await until(lambda: lines)
-            assert account.counts.zones is not None
-            assert account.counts.zones.racks == {str(node_id): rack for node_id, rack in RACKS.items()}
-            total = account.counts.total().broker
-            counted = account.counts.zones.byte_counts
-            assert counted == {("other", "other"): total.bytes_in + total.bytes_out}
-            assert [line["event"] for line in lines] == ["no broker is in the gateway's rack"]
-            assert account.health.state == "ready"
-        finally:
-            gate.close()
-
-
-def test_the_racks_of_a_worker_that_has_ended_are_forgotten() -> None:
-    zones = Zones(racks={"1": "R1"})
-    zones.byte_counts["same", "records"] = 7
-    zones.drop_current()
-    total = Zones(racks={"1": "R2"})
-    total.add(zones)
-    assert (total.racks, total.byte_counts) == ({"1": "R2"}, {("same", "records"): 7})
-
-
-def test_of_two_workers_the_one_that_knows_a_rack_is_believed() -> None:
-    for first, second in (({"1": "R1"}, {"1": ""}), ({"1": ""}, {"1": "R1"})):
-        total = Zones(racks={**first})
-        total.add(Zones(racks={**second}))
-        assert total.racks == {"1": "R1"}

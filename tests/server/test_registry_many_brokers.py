@@ -7,26 +7,20 @@ import asyncio
 import json
 import struct
 from collections import Counter
-from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-from proxy.addresses import Address, Broker
+from proxy.addresses import Address
 from proxy.net.listen import Binding
 from proxy.protocol.api import ApiKey
 from proxy.server import registry, state_file
 from proxy.server.gateway import Gateway
-from proxy.server.ipc import Question
-from proxy.server.registry import AT_ONCE, MAX_BROKERS
-from proxy.server.worker import AskedBrokers
-from tests.server.test_supervisor import workers
+from proxy.server.registry import AT_ONCE, BrokerRegistry
 from tests.shell import (
     WAIT_SECONDS,
-    asks_until,
     client,
-    config,
     frame,
     gateway,
     metadata,
@@ -157,56 +151,13 @@ async def test_brokers_that_leave_make_room_for_others(monkeypatch: pytest.Monke
         assert list(gate.brokers.known) == [1, 2]
 
 
-@pytest.mark.slow
-async def test_a_response_of_a_worker_waits_for_all_listeners_that_the_supervisor_opens() -> None:
-    port = free_ports(251)
-    async with (
-        stub_cluster() as cluster,
-        workers(cluster.address, 2, listen=f"127.0.0.1:{port}") as gate,
-        client(port) as (reader, writer),
-    ):
-        cluster.others = lambda _: b"ok"
-        cluster.brokers = tuple((each, "kafka", 9092) for each in range(250))
-        told = struct.pack(">i", 5) + metadata(*((each, "127.0.0.1", port + 1 + each) for each in range(250)))
-        await asks_until(told, reader, writer)
-        assert len(gate.brokers.known) == 250
-
-
-async def test_a_worker_tells_the_supervisor_once_and_no_more_than_it_would_take(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(registry, "OPEN_SECONDS", WAIT_SECONDS)
-
-    told: list[dict[int, Address]] = []
-    listen = Address("127.0.0.1", 19092)
-    brokers = AskedBrokers(config(bootstrap="k:1"), listen, told.append, cast("Question", None))
-    for _ in range(2):
-        for each in range(2000):
-            assert brokers.resolve("127.0.0.1", each, "kafka", 9092) is None
-        await asyncio.sleep(0)
-    assert [list(each) for each in told] == [list(range(MAX_BROKERS))]
-    assert brokers.is_opening(0)
-    assert not brokers.is_opening(MAX_BROKERS)
-
-    waiting = asyncio.create_task(brokers.opened([0, 1, 2000]))
-    listener = Address("127.0.0.1", 19093)
-    brokers.replace({0: Broker(node_id=0, address=Address("kafka", 9092), listener=listener)})
-    await asyncio.sleep(0)
-    assert not waiting.done(), "the message may be older than what was told"
-    known = {each: Broker(node_id=each, address=Address("kafka", 9092)) for each in range(MAX_BROKERS)}
-    brokers.replace(known)
-    await waiting
-    assert not brokers.is_opening(1)
-
-
-@pytest.mark.parametrize("start", [partial(gateway, kind=Gateway), workers], ids=["one process", "workers"])
-async def test_a_gateway_that_drains_opens_no_listener(start: Any) -> None:
+async def test_a_gateway_that_drains_opens_no_listener() -> None:
     """A gateway that is draining opens no new listeners. With `--reuse-port`, a new listener would take
     clients away from the next gateway.
     """
     async with (
         stub_cluster((1, "", 0)) as cluster,
-        start(cluster.address) as gate,
+        gateway(cluster.address, Gateway) as gate,
         client(gate.listen.port) as (_, writer),
     ):
         writer.write(LIST_GROUPS)
@@ -215,6 +166,7 @@ async def test_a_gateway_that_drains_opens_no_listener(start: Any) -> None:
         await asyncio.sleep(0.05)
         assert not draining.done()
         address = Address("127.0.0.1", cluster.port)
+        assert isinstance(gate.brokers, BrokerRegistry)
         assert gate.brokers.learn(2, address)
         assert gate.brokers.resolve("127.0.0.1", 2, address.host, address.port)
         with pytest.raises(ConnectionRefusedError):

@@ -12,12 +12,10 @@ from proxy.server import registry
 from proxy.server.gateway import Gateway
 from proxy.telemetry.status import Health
 from tests.names import Names
-from tests.server.test_supervisor import workers
 from tests.shell import (
     BOTH_LOOPS,
     WAIT_SECONDS,
     StubCluster,
-    asks_until,
     client,
     frame,
     gateway,
@@ -158,28 +156,6 @@ async def test_a_bootstrap_whose_name_hangs_stops_no_other(fake_names: Names) ->
         fake_names.end()
         await until(lambda: gate.health().state == "ready")
         assert str(gate.monitor.reach.bootstrap[0]) == cluster.address
-
-
-@pytest.mark.slow
-async def test_a_worker_goes_on_while_the_supervisor_looks_up_a_name(fake_names: Names) -> None:
-    port = free_ports(2)
-    rule = f"b-{{id}}.silent.example:{port + 1}"
-    async with (
-        stub_cluster() as cluster,
-        workers(cluster.address, 1, listen=f"127.0.0.1:{port}", broker_ports=rule) as gate,
-        client(gate.listen.port) as (reader, writer),
-    ):
-        cluster.others = lambda _: b"ok"
-        cluster.brokers = ((1, "127.0.0.1", cluster.port),)
-        writer.write(METADATA)
-        await until(lambda: fake_names.lookups["b-1.silent.example"])
-        assert await _exchange(gate.listen.port) == struct.pack(">i", 9) + b"ok"
-        assert not fake_names.ended
-        fake_names.speak({"b-1.silent.example": "127.0.0.1"})
-        told = struct.pack(">i", 5) + metadata((1, "b-1.silent.example", port + 1))
-        if await frame(reader) != told:
-            await asks_until(told, reader, writer)
-        assert await _exchange(port + 1) == struct.pack(">i", 9) + b"ok"
 
 
 @pytest.mark.usefixtures("_patient")

@@ -89,17 +89,16 @@ async def test_what_needs_a_restart_is_told_until_it_is_taken_back(
             (told,) = re.findall(r"^fetchgate_options_need_restart (.*)$", samples, re.MULTILINE)
             return state["state"], state["reasons"], state["needs_restart"], float(told)
 
-        file.write_text("capture_files = 2\nmax_sessions = 6\nworkers = 2\n")
+        file.write_text("capture_files = 2\nmax_sessions = 6\nreuse_port = true\n")
         options.reload()
         said = capsys.readouterr().err  # a reload sets up the log anew
-        assert (
-            "[warning  ] reloaded applied=['max_sessions'] needs_restart=['workers', 'capture_files']" in said
-        )
-        reason = "a restart is needed for workers, capture_files"
-        assert await shown() == ("degraded", [reason], ["workers", "capture_files"], 2)
+        restart = "needs_restart=['reuse_port', 'capture_files']"
+        assert f"[warning  ] reloaded applied=['max_sessions'] {restart}" in said
+        reason = "a restart is needed for reuse_port, capture_files"
+        assert await shown() == ("degraded", [reason], ["reuse_port", "capture_files"], 2)
         file.write_text("capture_files = -\n")
         options.reload()
-        assert (await shown())[2] == ["workers", "capture_files"], "a mistake takes nothing back"
+        assert (await shown())[2] == ["reuse_port", "capture_files"], "a mistake takes nothing back"
         file.write_text("capture_files = 3\nmax_sessions = 6\n")
         options.reload()
         assert "[info     ] reloaded applied=[] needs_restart=[]" in capsys.readouterr().err

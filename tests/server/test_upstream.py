@@ -30,7 +30,7 @@ async def test_readyz_tells_of_a_loop_whatever_was_refused_after_it(monkeypatch:
 
     async with gateway("", transparent="redirect", listen="127.0.0.1:0") as gate:
         upstream = gate.server.upstream
-        gate.server.shared.outbound_ports.add((40_000, there))
+        upstream.outbound.add((40_000, there))
         link = Link(gate.server, None)
         link.client_address = "127.0.0.1:40000"
         assert upstream.broker_of(link, Redirected()) == LOOPED

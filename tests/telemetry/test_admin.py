@@ -258,12 +258,12 @@ async def test_the_state_says_which_options_are_in_force_also_after_a_reload() -
     ):
         config = (await get(port, "/state"))[1]["config"]
         assert config["max_sessions"] == {"value": "7", "source": "flag"}
-        assert config["workers"] == {"value": "1", "source": "default"}
-        environ = {"FETCHGATE_MAX_SESSIONS": "8", "FETCHGATE_WORKERS": "2"}
+        assert config["reuse_port"] == {"value": "off", "source": "default"}
+        environ = {"FETCHGATE_MAX_SESSIONS": "8", "FETCHGATE_REUSE_PORT": "on"}
         gate.reconfigure(load({"bootstrap": broker.address}, environ, None))
         config = (await get(port, "/state"))[1]["config"]
         assert config["max_sessions"] == {"value": "8", "source": "environment"}
-        assert config["workers"] == {"value": "1", "source": "default"}
+        assert config["reuse_port"] == {"value": "off", "source": "default"}
 
 
 async def test_cooperative_groups_are_told_where_there_are_some() -> None:

@@ -41,19 +41,3 @@ def test_a_broker_that_nobody_asks_is_forgotten() -> None:
     assert set(known.hung(LATE)) == {1, 2}
     known.forget(AT + 1)
     assert set(known.hung(LATE)) == {2}
-
-
-def test_a_response_to_any_process_counts() -> None:
-    one, two = Unanswered(), Unanswered()
-    one.look({1: Owed(outstanding=1, late_since=AT)}, AT + 1)
-    one.look({}, AT + 2)
-    two.look({1: Owed(outstanding=2, late_since=AT + 5), 2: Owed(outstanding=1, late_since=AT)}, AT + 9)
-    both = Unanswered()
-    both.add(one)
-    both.add(two)
-    assert both.hung(LATE) == {1: AT, 2: AT}
-    assert both.outstanding(1) == 2
-    two.look({1: Owed(outstanding=1, responded_at=AT + 6)}, AT + 10)
-    both.add(two)
-    assert both.hung(LATE) == {2: AT}
-    assert one.hung(LATE) == {1: AT}, "adding changes nothing of what is added"

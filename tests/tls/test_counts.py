@@ -79,11 +79,6 @@ async def test_it_is_known_when_certificates_expire(keys: Keys) -> None:
             '{broker="",certificate="broker_tls_cert"}': _ends(mine),
             '{broker="bootstrap",certificate="broker"}': _ends(shown),
         }
-        other = gate.status()
-        other.certificates, other.broker_certificates = {"tls_cert": 5.0}, {None: 5.0, 1: 6.0}
-        status.add(other)
-        assert status.certificates == {"tls_cert": 5.0, "broker_tls_cert": _ends(mine)}
-        assert status.broker_certificates == {None: _ends(shown), 1: 6.0}
 
 
 def _ends(pair: Pair) -> float:

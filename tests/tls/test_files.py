@@ -4,19 +4,15 @@ import asyncio
 from pathlib import Path
 
 import pytest
-import structlog
 from cryptography import x509
 from structlog.testing import capture_logs
 
 from proxy.server import registry, server
 from proxy.server.gateway import Gateway
-from proxy.server.process import Process
-from proxy.server.supervisor import Supervisor
 from tests.shell import (
     BOTH_LOOPS,
     WireGateway,
     client,
-    config,
     gateway,
     run,
     stub_broker,
@@ -159,25 +155,19 @@ async def test_a_new_ca_is_for_new_connections_to_brokers(keys: Keys, tmp_path: 
             assert await reader.readexactly(1) == b"x"
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
 async def test_a_new_ca_is_for_asking_the_cluster_too(
-    keys: Keys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: str
+    keys: Keys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(registry, "REFRESH_SECONDS", 0.02)
     monkeypatch.setattr(registry, "RETRY_SECONDS", (0.02, 0.05))
     trusted = tmp_path / "trusted.pem"
     trusted.write_text(keys.other.file.read_text())
-    options = keys.to_broker(broker_tls_ca=str(trusted)) | {"workers": workers}
 
-    async with stub_cluster((1, "localhost", 0), tls=serving(keys.good)) as cluster:
-        asked = config(bootstrap=f"localhost:{cluster.port}", **options)
-        make = Supervisor if workers == "2" else Gateway
-        gate = make(Process.of(asked, asyncio.get_running_loop(), structlog.get_logger()))
-        gate.open()
-        try:
-            await until(lambda: "not from a CA known here" in gate.monitor.reach.unreachable_brokers.of(None))
-            trusted.write_text(keys.ca.file.read_text())
-            gate.follow_files()
-            await until(lambda: gate.monitor.reach.answered)
-        finally:
-            gate.close()
+    async with (
+        stub_cluster((1, "localhost", 0), tls=serving(keys.good)) as cluster,
+        gateway(f"localhost:{cluster.port}", Gateway, **keys.to_broker(broker_tls_ca=str(trusted))) as gate,
+    ):
+        await until(lambda: "not from a CA known here" in gate.monitor.reach.unreachable_brokers.of(None))
+        trusted.write_text(keys.ca.file.read_text())
+        gate.follow_files()
+        await until(lambda: gate.monitor.reach.answered)

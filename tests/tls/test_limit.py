@@ -10,7 +10,6 @@ from structlog.testing import capture_logs
 
 from proxy.server import acceptor, server
 from proxy.server.server import LIMIT
-from tests.server.test_supervisor import workers
 from tests.shell import (
     BOTH_LOOPS,
     WAIT_SECONDS,
@@ -20,7 +19,6 @@ from tests.shell import (
     gateway,
     run,
     stub_broker,
-    stub_cluster,
     until,
 )
 from tests.tls.secured import Keys
@@ -58,20 +56,6 @@ def test_handshakes_count_as_connections(keys: Keys, plain: bool) -> None:
             assert gate.server.accepted == 1
 
     run(scene(), plain=plain)
-
-
-@pytest.mark.slow
-async def test_handshakes_of_workers_count_as_connections(keys: Keys) -> None:
-    async with (
-        stub_cluster() as cluster,
-        workers(cluster.address, 2, max_connections="3", **keys.to_client()) as gate,
-    ):
-        with ExitStack() as stack:
-            for _ in range(40):
-                stack.enter_context(socket.create_connection(("127.0.0.1", gate.listen.port)))
-            await until(lambda: gate.turned_away[LIMIT] == 37)
-            assert gate.status().connections == 3
-        await until(lambda: gate.status().connections == 0)
 
 
 @BOTH_LOOPS

@@ -393,7 +393,7 @@ def test_the_far_gateway_is_reached_at_each_port_that_it_names() -> None:
     environment = environment_of(gateway)
     assert_options(environment)
     config = load({}, environment, None)
-    assert config.workers == deployment["spec"]["replicas"] == 1, "the sessions are in one process"
+    assert deployment["spec"]["replicas"] == 1, "the sessions are in one process"
     assert config.advertise == service["metadata"]["name"]
     ports = {port["name"]: port["containerPort"] for port in gateway["ports"]}
     brokers = [config.broker_ports.place(number, config.listen) for number in range(3)]
@@ -516,6 +516,31 @@ def test_the_sockets_are_those_that_the_gateway_asks_for() -> None:
     assert service["ExecStart"] == ["/opt/fetchgate/bin/fetchgate proxy"]
     assert service["StateDirectory"] == ["fetchgate"]
     assert str(config.state).startswith("/var/lib/fetchgate/")
+
+
+def test_the_gateways_of_the_template_share_what_is_no_socket_of_systemd(tmp_path: Path) -> None:
+    (made,) = [line for line in commands("systemd") if line.startswith("sed ")]
+    script, source = made.split()[1:3]
+    done = subprocess.run(["sed", script, str(ROOT / source)], check=True, capture_output=True, text=True)
+    assert "socket" not in re.sub(r"^#.*|^Documentation=.*", "", done.stdout, flags=re.MULTILINE)
+    assert set((UNITS / "fetchgate.service").read_text().splitlines()) - {*done.stdout.splitlines()} == {
+        line for line in (UNITS / "fetchgate.service").read_text().splitlines() if "fetchgate.socket" in line
+    }
+    reset, start = unit("instance.conf")["ExecStart"]
+    assert (reset, start.split()[:2]) == ("", unit("fetchgate.service")["ExecStart"][0].split())
+    one, two = (_options(start.replace("%i", number)) for number in "12")
+    assert {name for name in one if one[name] != two[name]} == {"admin", "state"}
+    config = load(one, environment_file(), str(SETTINGS))
+    assert config.reuse_port
+    assert str(config.state).startswith("/var/lib/fetchgate/")
+
+
+def _options(command: str) -> dict[str, str | None]:
+    words = command.split()[2:]
+    return {
+        flag.removeprefix("--").replace("-", "_"): value
+        for flag, value in zip(words[::2], words[1::2], strict=True)
+    }
 
 
 # -- images

@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -23,7 +24,7 @@ from tools.fleet import BROKERS, PAGE, RENEW, ROOT, SERVICES, page, plans, table
 from tools.kafka.ports import free_ports
 
 TEXT: Final = PAGE.read_text(encoding="utf-8")
-CHECK, CHECK_IN_POD, TOP, TURN_OFF = re.findall(r"```sh\n([^`]+)\n```", TEXT)
+SHARE, CHECK, CHECK_IN_POD, TOP, TURN_OFF = re.findall(r"```sh\n([^`]+)\n```", TEXT)
 KUBECTL: Final = """\
 import json, pathlib, sys
 
@@ -87,6 +88,24 @@ def test_the_slots_of_the_table_pass_the_check(services: int) -> None:
             slots=slots,
         )
         assert demand.enough
+
+
+def test_gateways_at_one_port_have_an_admin_endpoint_and_a_state_of_their_own() -> None:
+    """tests/integration/test_shared_port.py runs two like them."""
+    *gateways, top = [shlex.split(line) for line in SHARE.splitlines()]
+    given = [
+        load(
+            dict(zip((flag[2:].replace("-", "_") for flag in words[2::2]), words[3::2], strict=True)),
+            {},
+            None,
+        )
+        for words in gateways
+    ]
+    one, two = given
+    assert replace(one, admin=two.admin, state=two.state, given=two.given) == two
+    assert one.admin != two.admin
+    assert one.state != two.state
+    assert top == ["fetchgate", "top", "--admin", str(one.admin), "--admin", str(two.admin)]
 
 
 def test_check_says_for_200_gateways_what_the_page_says(capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,8 +13,7 @@ Without it they are derived from seeds by a small mutator. Both feed the same ta
 - `connection`: targets `client`, `broker`, `core`, `sessions`: frames of either side, and both interleaved,
   through `proxy.core.connection.Connection`; with `sessions` clients have sessions with the gateway.
 - `captures`: targets `reassembly`, `tls`, `packets`, `pcap`, `pcapng`: the input of `fetchgate replay`.
-- `processes`: targets `channel`, `admin`: messages between the processes of a gateway, and its admin
-  endpoint.
+- `admin`: target `admin`: the admin endpoint.
 - `seeds`, `mutate`: the source of inputs. `guided` is the loop with atheris, `plain` the one without.
 - `running`: one target from its first input to its findings. Each has a process of its own.
 - `findings`: a finding is made small and becomes a file in tests/fuzz/regressions/TARGET, which

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Final
 
-from tools.fuzz import captures, connection, processes
+from tools.fuzz import admin, captures, connection
 from tools.fuzz.target import FuzzTarget
 
 TARGETS: Final[Mapping[str, FuzzTarget]] = {
-    target.name: target for target in (*connection.TARGETS, *captures.TARGETS, *processes.TARGETS)
+    target.name: target for target in (*connection.TARGETS, *captures.TARGETS, *admin.TARGETS)
 }

@@ -1,4 +1,4 @@
-"""Runs three brokers, a gateway with two workers and nine clients behind it, and makes every part fail.
+"""Runs three brokers, a gateway and nine clients behind it, and makes every part fail.
 
     python -m tools.soak --minutes 60
     python -m tools.soak --minutes 4 --seed 7

@@ -46,7 +46,7 @@ def _show(outcome: SoakOutcome) -> None:
     again = len(outcome.log.twice())
     print(f"records that are in the log more than once: {again} (their producers' own, unless told below)")
     print(f"the last gateway used {gateways.first} at its start, {outcome.last} after its clients had left")
-    print(f"the most memory of a gateway with its workers: {gateways.most / 1e6:.0f} MB")
+    print(f"the most memory of a gateway: {gateways.most / 1e6:.0f} MB")
     print(f"fetches: {gateways.fetches['client']} of clients, {gateways.fetches['broker']} to brokers")
     print(f"a new gateway was ready after at most {gateways.slowest:.1f} s")
     print(f"saved {gateways.saved / 1e6:.1f} MB of the clients' fetches")

@@ -13,7 +13,7 @@ from typing import Final
 
 from tools.kafka import Broker, Cluster
 from tools.kafka.admin import Admin
-from tools.soak.gateways import WORKERS, Gateways
+from tools.soak.gateways import Gateways
 from tools.soak.network import Network, restored
 from tools.soak.producers import CHURN_PARTITIONS, PARTITIONS, SoakTopics
 
@@ -75,7 +75,6 @@ class Disturbances:
             "gateway taken over": lambda _: self.gateways.take_over(),
             "two slots": lambda choose: self._reloaded(choose, max_sessions=2),
             "sessions off": lambda choose: self._reloaded(choose, sessions=False),
-            "worker killed": self._kill_worker,
             "network slow": lambda choose: self._network(choose, delay=choose.uniform(0.02, 0.4)),
             "network lossy": lambda choose: self._network(choose, loss=choose.uniform(0.02, 0.2)),
             "broker cut off": lambda choose: self._cut(choose, everything=False),
@@ -190,9 +189,6 @@ class Disturbances:
         self.gateways.reload(**options)
         self._wait(choose, BAD_SECONDS)
         self.gateways.reload()
-
-    def _kill_worker(self, choose: random.Random) -> None:
-        self.gateways.kill_worker(choose.randrange(WORKERS))
 
     def _network(self, choose: random.Random, **bad: float) -> None:
         with self._restoring():

@@ -3,7 +3,6 @@
 import os
 import re
 import shutil
-import signal
 import tempfile
 import time
 from collections.abc import Callable
@@ -17,10 +16,9 @@ import psutil
 from tools.gateway import GatewayProcess
 from tools.kafka import reaper
 
-WORKERS: Final = 2
 DRAIN_SECONDS: Final = 10
 MOST_BYTES: Final = 512 << 20
-"""The maximum memory of all processes of a gateway. It is the limit in the deployment files."""
+"""The maximum memory of a gateway. It is the limit in the deployment files."""
 SPARE_DESCRIPTORS: Final = 12
 """How many more descriptors than at its start a gateway may have at the end, for its admin endpoint."""
 QUIET_SECONDS: Final = 60.0
@@ -30,7 +28,7 @@ TROUBLE: Final = re.compile(r"defect|Traceback|MemoryError|never retrieved")
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """The resources that all processes of a gateway use."""
+    """The resources that a gateway uses."""
 
     memory: int
     descriptors: int
@@ -60,7 +58,7 @@ class Gateways:
         reaper.remove(self._folder)
         self.configure()
         file, state = str(self._folder / "gate.toml"), str(self._folder / "state.json")
-        options = ("--workers", str(WORKERS), "--reuse-port", "on", "--config", file, "--state", state)
+        options = ("--reuse-port", "on", "--config", file, "--state", state)
         with self.near():
             gateway = GatewayProcess(self.bootstrap, *options, "--drain-timeout", str(DRAIN_SECONDS))
             gateway.start()
@@ -139,15 +137,6 @@ class Gateways:
             who = sorted(link["client_id"] or "nobody yet" for link in left)
             self.problems.append(f"the gateway has connections although all clients have left: {who}")
 
-    def kill_worker(self, number: int) -> bool:
-        """Kill a worker with SIGKILL. Return False if its process is not known."""
-        workers = self.state().get("workers", [])
-        if number >= len(workers):
-            return False
-        with suppress(ProcessLookupError):
-            os.kill(workers[number]["pid"], signal.SIGKILL)
-        return True
-
     def state(self) -> dict[str, Any]:
         """Return /state of the running gateway. The result is empty if the gateway does not respond."""
         with self.near(), suppress(OSError):
@@ -159,10 +148,7 @@ class Gateways:
         memory = descriptors = 0
         with suppress(psutil.Error):
             process = psutil.Process(self.current.pid)
-            for each in (process, *process.children(recursive=True)):
-                with suppress(psutil.Error):
-                    memory += each.memory_info().rss
-                    descriptors += each.num_fds()
+            memory, descriptors = process.memory_info().rss, process.num_fds()
         self.most = max(self.most, memory)
         return Used(memory, descriptors)
 
