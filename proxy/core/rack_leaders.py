@@ -127,8 +127,6 @@ class RackLeaders:
         self._stages: set[Reading] = set()
         self._silent: dict[int, float] = {}
         """The brokers that were late with a request, each with the end of the pause, in seconds."""
-        self.tell: Callable[..., None] = lambda *_: None
-        """Called with the arguments for `told` of the gateway's other processes."""
 
     def __repr__(self) -> str:
         return f"<RackLeaders topics={len(self._topics)} named={self.named}>"
@@ -286,8 +284,7 @@ class RackLeaders:
         last = self._out.get(node_id, Pause())
         if now < last.until:
             return
-        self._out[node_id] = pause = last.after(now)
-        self.tell(node_id, pause.seconds, now)
+        self._out[node_id] = last.after(now)
 
     def overdue(self, node_id: int | None, now: float) -> None:
         """Note that a replica is late with a request. It is probably late with others as well."""
@@ -333,7 +330,6 @@ class RackLeaders:
         places = [ALL] if topics is None else [(self._name(key), -1) for key in topics]
         given = dict.fromkeys(places, seconds)
         self._distrust(client_id, host, given, now)
-        self.tell((client_id, host), given, now)
 
     def refused(self, client_id: str, host: str, places: Iterable[Place], reason: str, now: float) -> None:
         """Note that a follower does not serve a client. For some time the client gets true Metadata.
@@ -356,21 +352,6 @@ class RackLeaders:
         self.returns[reason] += len(seconds)
         if seconds:
             self._distrust(client_id, host, seconds, now)
-            self.tell((client_id, host), seconds, now)
-
-    def told(self, who: int | tuple[str, str], seconds: float | dict[Place, float], now: float) -> None:
-        """Note what another process of the gateway has found.
-
-        Args:
-            who: a broker that does not serve its clients, or a client that gets true Metadata.
-            seconds: how long no client is told of the broker, or for which partitions the client gets true
-                Metadata, and how long, in seconds.
-            now: the time of the other process in seconds. All processes have one clock.
-        """
-        if isinstance(who, int) and isinstance(seconds, float):
-            self._out[who] = Pause(now + seconds, seconds)
-        elif isinstance(who, tuple) and isinstance(seconds, dict):
-            self._distrust(*who, seconds, now)
 
     def _distrust(self, client_id: str, host: str, seconds: dict[Place, float], now: float) -> None:
         found = self._true.setdefault((client_id, host), {})

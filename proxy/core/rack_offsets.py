@@ -413,7 +413,7 @@ class RackOffsetsStage(Stage):
     def _may_follow(self, place: Place) -> bool:
         """Return whether the broker is in the rack, and not known to lead a partition.
 
-        With workers, the Metadata of the topic may have passed in another process.
+        The Metadata of the topic may have passed in another gateway.
         """
         return self._is_replica and not self._leaders.leads(place, self._node_id())
 

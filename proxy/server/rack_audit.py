@@ -4,7 +4,7 @@ It also has what ``--rack-clients`` needs of a process.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 from time import monotonic
 
@@ -49,15 +49,9 @@ class RackAudit:
     Args:
         process: the process. Its options name the gateway's rack.
         brokers: the known brokers.
-        tell: called with what the other processes of the gateway have to know (`RackLeaders.tell`).
     """
 
-    def __init__(
-        self,
-        process: Process,
-        brokers: BrokerRegistry | Destinations,
-        tell: Callable[..., None] = lambda *_: None,
-    ) -> None:
+    def __init__(self, process: Process, brokers: BrokerRegistry | Destinations) -> None:
         config = process.config
         self._process = process
         self._brokers = brokers
@@ -68,9 +62,6 @@ class RackAudit:
         """The functions that make stages of a new connection."""
         self._leaders = RackLeaders(self.racks, lambda: process.config.rack_clients)
         """What is known of leaders, for ``--rack-clients``."""
-        self._leaders.tell = tell
-        self.told = self._leaders.told
-        """Notes what another process of the gateway has told by `tell`."""
         self._troubles = Troubles()
         self._clients: dict[Link, RackClientsStage] = {}
         """The stage for ``--rack-clients`` of each open link."""

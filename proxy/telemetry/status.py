@@ -7,9 +7,9 @@ metrics and state are made from it.
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Self
 
-from proxy.adding import ADDS, Figures
+from proxy.adding import Figures
 from proxy.addresses import LOOPED, Address, Broker
 from proxy.config import Config
 from proxy.cooperative.tally import Cooperative
@@ -247,9 +247,15 @@ class WithBroker(Figures):
     session_partitions: int = 0
     outstanding: int = 0
     """The number of requests to which the broker has not responded."""
-    oldest_seconds: float = field(default=0.0, metadata={ADDS: max})
+    oldest_seconds: float = 0.0
     """For how many seconds the oldest response has been overdue. It is due after the longest wait that its
     request allows. 0 if no response is overdue."""
+
+    def add(self, other: Self) -> None:
+        """Add the figures of other connections. Of `oldest_seconds`, the larger one counts."""
+        oldest = max(self.oldest_seconds, other.oldest_seconds)
+        Figures.add(self, other)  # not `super()`: `slots` makes another class
+        self.oldest_seconds = oldest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,9 +2,8 @@
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
-from proxy.adding import ADDS, Figures
 from proxy.core.events import Tally, fetch_bytes
 from proxy.core.racks import RETURNS, Zone, zone_of
 
@@ -34,12 +33,8 @@ def kinds_of(tally: Tally, arriving: tuple[int, int] = (0, 0)) -> tuple[int, int
     )
 
 
-def _newer(mine: dict[Any, str], more: dict[Any, str]) -> dict[Any, str]:
-    return mine | {key: rack for key, rack in more.items() if rack or key not in mine}
-
-
 @dataclass(slots=True, kw_only=True)
-class ReplicaFigures(Figures):
+class ReplicaFigures:
     """What a process has counted of clients that read from the replica in its rack."""
 
     named: int = 0
@@ -51,23 +46,18 @@ class ReplicaFigures(Figures):
 
 
 @dataclass(slots=True, kw_only=True)
-class Zones(Figures):
+class Zones:
     """The bytes that a process has counted by zone, and the racks that it knows."""
 
     byte_counts: Counter[tuple[str, str]] = field(default_factory=Counter)
     """The bytes on the broker's side, requests and responses, by zone and by one of `WHAT`."""
-    racks: dict[str, str] = field(default_factory=dict, metadata={ADDS: _newer})
+    racks: dict[str, str] = field(default_factory=dict)
     """The rack of each broker that responses have named, "" if it has none. The key is the node id in
     decimal. In transparent mode it is the address in the response."""
-    racks_of_known: dict[int, str] = field(default_factory=dict, metadata={ADDS: _newer})
+    racks_of_known: dict[int, str] = field(default_factory=dict)
     """The rack of each broker in `Status.brokers`, by the id there."""
     reads: ReplicaFigures | None = None
     """The figures of ``--rack-clients``. None without it."""
-
-    def drop_current(self) -> None:
-        """Forget the racks, because the process has ended. Another process may know newer ones."""
-        self.racks.clear()
-        self.racks_of_known.clear()
 
     def brokers(self, rack: str) -> dict[str, int]:
         """Return the number of brokers in each zone, seen from a gateway in the rack `rack`."""

@@ -8,7 +8,7 @@ from proxy.core.connection import Connection
 from proxy.core.connection_state import ConnectionState
 from proxy.core.eligibility import BrokerVersions
 from proxy.core.events import NoConsumer
-from proxy.core.follower import AWAY_SECONDS, PAUSE_SECONDS
+from proxy.core.follower import AWAY_SECONDS
 from proxy.core.leader_retry import QUIET_SECONDS
 from proxy.core.own import TakeReply
 from proxy.core.rack_leaders import RackLeaders
@@ -176,7 +176,7 @@ def test_rule_22_later_responses_wait_for_the_leader() -> None:
 
 
 def test_rule_22_a_leader_that_is_not_known_is_asked_for() -> None:
-    """With workers, the Metadata may have passed in another process. The broker tells the true leader."""
+    """The Metadata may have passed in another gateway. The broker tells the true leader."""
     gateway = Gateway()
     here, leader = gateway.connect(HERE), gateway.connect(LEADER)
     places = [Place("new", 0, 7), Place("new", 1, 8)]
@@ -349,20 +349,6 @@ def test_rule_23_a_client_that_authenticates_begins_at_the_leaders() -> None:
     other.now = leader.now
     other.exchange(*handshake)
     assert true_until(gateway, leader.now + TRUE_SECONDS)
-
-
-def test_rule_23_other_processes_of_the_gateway_are_told() -> None:
-    """Else a client would get true Metadata only if it asks in the right one."""
-    gateway, other = Gateway(), Gateway()
-    told: list[Any] = []
-    gateway.leaders.tell = lambda *what: told.append(what)
-    other.leaders.tell = lambda *_: pytest.fail("what was told is not told again")
-    gateway.connect(HERE).exchange(asks(FOR_EPOCH, 3, PLACES[0]), tells(FOR_EPOCH, 3, REFUSED[0]))
-    gateway.leaders.failed(HERE, "closed", NOW + TRUE_SECONDS)
-    for what in told:
-        other.leaders.told(*what)
-    assert other.metadata(NOW + TRUE_SECONDS - 0.001) == TRUE
-    assert true_until(other, NOW + TRUE_SECONDS + PAUSE_SECONDS)
 
 
 @pytest.mark.parametrize("what", ["version", "question", "large question", "response", "large response"])

@@ -1,6 +1,6 @@
-"""Tests of what is known of brokers that are unreachable."""
+"""Tests of what is known of brokers that are unreachable, and of the sums over connections."""
 
-from proxy.telemetry.status import UnreachableBrokers
+from proxy.telemetry.status import UnreachableBrokers, WithBroker
 
 
 def test_the_latest_word_on_a_broker_counts() -> None:
@@ -16,3 +16,9 @@ def test_the_latest_word_on_a_broker_counts() -> None:
     assert list(found.now()) == [None, 1], "the bootstrap first"
     assert found.forget(15.0) == [1]
     assert list(found.since) == [None]
+
+
+def test_of_several_connections_the_oldest_request_counts() -> None:
+    total = WithBroker(connections=1, oldest_seconds=2.0)
+    total.add(WithBroker(connections=2, oldest_seconds=1.5))
+    assert total == WithBroker(connections=3, oldest_seconds=2.0)
