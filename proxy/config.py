@@ -287,9 +287,10 @@ class Config:
         metavar="on|off",
         parse=switch,
         default="off",
-        help="let another gateway listen at the same ports (SO_REUSEPORT), so that it can replace this one "
-        "without a gap: start the new gateway, wait until it is ready, then stop the old one; both need "
-        "this option; the new gateway opens its --admin endpoint when the old one has stopped",
+        help="let other gateways listen at the same ports (SO_REUSEPORT), to use more cores "
+        "(docs/users/fleet.md), or to replace this one without a gap: start the new gateway, wait until it "
+        "is ready, then stop the old one; all need this option; a new gateway with the same --admin opens "
+        "this endpoint when the old one has stopped",
     )
     advertise: str = option(
         metavar="HOST",

@@ -47,8 +47,8 @@ class Binding:
     """Makes the listening sockets of one gateway."""
 
     shares: bool = False
-    """Whether other processes may listen at the same address (SO_REUSEPORT). If so, a new gateway can start
-    while this one drains."""
+    """Whether other gateways may listen at the same address (SO_REUSEPORT): others that serve at the same
+    time, or a new one that starts while this one drains."""
     inherited: Sequence[socket.socket] = ()
     """Listening sockets from systemd. They stay open after the gateway stops serving on them."""
     _made: "WeakValueDictionary[Any, socket.socket]" = field(default_factory=WeakValueDictionary)

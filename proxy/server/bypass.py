@@ -48,8 +48,8 @@ class _OtherProcess:
 def passing_by(proc: Path = Path("/proc")) -> str:
     """Return a warning with the other programs that run as the gateway's user, or "" if there are none.
 
-    The warning does not list gateways and what they have started, nor the processes that have started this
-    gateway. Without a readable /proc, there is no warning.
+    The warning does not list gateways, nor the processes that have started this gateway. Without a readable
+    /proc, there is no warning.
 
     Args:
         proc: the folder /proc.
@@ -72,7 +72,7 @@ def passing_by(proc: Path = Path("/proc")) -> str:
 def _others(proc: Path, own: _OtherProcess) -> Iterator[_OtherProcess]:
     """Yield the other processes of the gateway's user.
 
-    Skip gateways, the processes that they have started, and the processes that started this gateway.
+    Skip gateways, and the processes that started this gateway.
     """
     found: dict[int, _OtherProcess] = {}
     for folder in _folders(proc):
@@ -87,7 +87,7 @@ def _others(proc: Path, own: _OtherProcess) -> Iterator[_OtherProcess]:
         if process.user != own.user or process.number in started_by:
             continue
         # A process without a command line is a kernel thread, or has ended.
-        if _program(proc, process) and all(_program(proc, each) != gateway for each in _line(process, found)):
+        if _program(proc, process) not in ([], gateway):
             yield process
 
 

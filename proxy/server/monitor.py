@@ -1,7 +1,7 @@
 """The state of one process, for its status and metrics: reachable brokers, totals, and history."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from time import monotonic
 
 from proxy.net.tls import ReloadingContext
@@ -85,7 +85,7 @@ class Monitor:
             response_seconds=self.totals.all_response_seconds(),
         )
 
-    async def keep_history(self, sample: Callable[[float], Awaitable[None]]) -> None:
+    async def keep_history(self, sample: Callable[[float], None]) -> None:
         """Call `sample` at regular intervals, and measure by how much the event loop is late.
 
         Args:
@@ -96,4 +96,4 @@ class Monitor:
             await asyncio.sleep(INTERVAL_SECONDS)
             now = monotonic()
             self.totals.loop_lag.note([max(0.0, now - before - INTERVAL_SECONDS)])
-            await sample(now)
+            sample(now)

@@ -495,7 +495,7 @@ class Server:
         self.process.tasks.cancel()
         return left
 
-    async def sample(self, now: float) -> None:
+    def sample(self, now: float) -> None:
         """Add the totals of all connections to the history. Then look for brokers that do not respond."""
         self.monitor.totals.sample(now, ((link.node_id, link.core.tally) for link in self.links))
         if self._audit is not None:

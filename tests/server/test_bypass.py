@@ -68,7 +68,6 @@ def test_other_users_networks_and_gateways_are_left_out(proc: Proc) -> None:
     proc.add(80, name="other", user=1000)
     proc.add(81, name="elsewhere", network="net:[2]")
     proc.add(82, name="python", command=GATEWAY)
-    proc.add(84, name="python", parent=82, command=b"python\0worker\0")
     proc.add(85, name="python", command=b"python\0-m\0proxy\0proxy\0--check\0")
     proc.add(86, name="python", command=b"python\0-m\0proxy\0top\0")
     proc.add(83, name="kworker", command=b"")

@@ -101,7 +101,7 @@ async def test_a_gateway_tells_of_it_everywhere() -> None:
         later = due + HUNG_SECONDS + 2.5
         gate.server._looked_at = later
         with capture_logs() as lines:
-            await gate.server.sample(later)
+            gate.server.sample(later)
         assert [line["broker"] for line in lines] == ["bootstrap"]
         account = gate.server.account()
         account.status.at = later
@@ -118,7 +118,7 @@ async def test_a_gateway_tells_of_it_everywhere() -> None:
 
         cluster.writers[-1].write(response(2, b"\0\0"))
         assert await frame(reader)
-        await gate.server.sample(later + 1)
+        gate.server.sample(later + 1)
         account = gate.server.account()
         assert account.health.reasons == []
         assert overview(account)["bootstrap"]["problem"] == ""
@@ -131,7 +131,7 @@ async def test_after_the_machine_stood_still_a_broker_gets_a_moment(monkeypatch:
         gate.process.tasks.cancel()  # nobody else looks
         now = monotonic()
         for at in (1.0, 2.0, 60.0, 61.0):
-            await gate.server.sample(now + at)
+            gate.server.sample(now + at)
         assert looks == [now + 1.0, now + 2.0, now + 61.0]
 
 

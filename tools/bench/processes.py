@@ -157,7 +157,7 @@ class BenchGateway(Proxy):
         self.node_port = port + 1 + node_id
 
     def ready(self) -> Self:
-        """Wait until the gateway is ready, with all of its processes."""
+        """Wait until the gateway is ready."""
         until = time.monotonic() + START_SECONDS
         while not self._is_ready():
             if time.monotonic() > until:
