@@ -138,7 +138,6 @@ class Joining:
             held,
             unknown,
             keeps,
-            across=True,
             refused=refused,
             slots=0 if group is None else slots_number(group.slots_topic),
             own=own,
@@ -296,8 +295,6 @@ class Joining:
         if self._several:
             if not self._has_slots:
                 return "slots"
-            if not all(offer.across for offer in offers):
-                return "instances"
             if len({offer.slots for offer in offers}) > 1:
                 return "slots"
         bindings = {(offer.gateway, offer.binding) for offer in offers}
@@ -317,9 +314,12 @@ class Joining:
         member = self._member
         try:
             read = read_given(said.assignment)
-            plain = not (said.assignment or self._sharing)
-        except ProtocolError:  # a plain assignment
-            read, plain = Given({}, {}), True
+            self._members.reads(sync.group, True)
+        except ProtocolError:  # which keys are others' is unknown, so it gets none
+            self._members.reads(sync.group, False)
+            read = Given({}, {_NOWHERE: FULL})
+        plain = read is None if said.assignment else not self._sharing
+        read = read or Given({}, {})
         lanes, planned = read.lanes, read.planned
         given = said.assignment
         if member is not None:

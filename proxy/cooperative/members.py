@@ -167,6 +167,14 @@ class Members:
             self.tell(GroupNotice.EXCLUSIVE, group.name, EXCLUSIVE[exclusive])
         group.exclusive = exclusive
 
+    def reads(self, name: bytes, readable: bool) -> None:
+        """Note whether this process can read the assignments of a group (`membership.read_given`)."""
+        group = self._groups.get(name)
+        if not readable:
+            self.noted(name, "instances")
+        elif group is not None and group.exclusive == "instances":
+            group.exclusive = ""
+
     def slot_refused(self, group: Group, error: int) -> None:
         """Note that the broker has refused slots of a group with an error code. 0: it has not."""
         if error and not group.slots_error:

@@ -22,16 +22,22 @@ from proxy.protocol.api import (
     request_header,
 )
 from proxy.protocol.messages import Struct, body, encode, fields_at, read, response, with_fields
-from proxy.protocol.primitives import Malformed
+from proxy.protocol.primitives import Malformed, ProtocolError
 
-PROTOCOL: Final = b"fetchgate.keyrange.1"
+LAYOUT: Final = b"1"
+"""The version of the layout of assignments (`Given.encoded`): the byte after their marker. More fields at the
+end leave it as it is, since gateways that do not know them do not read them. Any other change needs the next
+version, and with it a `PROTOCOL` of its own. For some releases, gateways then offer both. So a group whose
+gateways are upgraded one by one uses a layout that all of them read."""
+PROTOCOL: Final = b"fetchgate.keyrange." + LAYOUT
 CONSUMER: Final = b"consumer"
 _REJOIN: Final = {"throttle_time_ms": 0, "error_code": 27}
 """The fields of a response with the error REBALANCE_IN_PROGRESS."""
 _OWNED_SINCE: Final = 1
 """The lowest version of a consumer's subscription that lists the partitions of the client."""
 _OFFER: Final = b"fgj1"
-_LANES: Final = b"fgk1"
+MARKER: Final = b"fgk"
+"""How the user data of all assignments of gateways begins, in any layout."""
 _SLOTS_SHIFT: Final = 8
 """The lowest bit of `Offer.slots` in the flags."""
 _LANES_SCHEMA: Final = "lanes:[topic:string partition:int32 ranges:[first:uint32 last:uint32]]"
@@ -44,7 +50,7 @@ _PLACES_SCHEMA: Final = "[topic:string partitions:int32[]]"
 _SLOTS_SCHEMA: Final = (
     f"plan:int64 slots:int32 number:int32 several:bool shared:{_PLACES_SCHEMA} begins:{_PLACES_SCHEMA}"
 )
-"""What follows if members have slots, or begin without committed offsets. Earlier versions do not read it."""
+"""What follows if members have slots, or begin without committed offsets."""
 _OLD: Final = (int(ApiKey.JOIN_GROUP), 0)
 """An API key and a version in which strings have 2-byte lengths. Data inside group messages also has
 such strings, so it is read and written with this API key and version."""
@@ -279,8 +285,6 @@ class Offer:
     keeps: bool
     """Whether the client keeps its position and its unprocessed records if a partition is taken from it and
     assigned again. This field, `planned`, `held` and `unknown` have the same meaning as in `Joined`."""
-    across: bool
-    """Whether the gateway can share partitions with other gateways. Earlier versions can't."""
     refused: bool
     """Whether the broker has refused the gateway's slots (`Group.slots_error`)."""
     slots: int
@@ -308,11 +312,7 @@ class Offer:
                 for (topic, partition), start in self.planned.items()
             ],
             lanes=_listed(self.held),
-            flags=int(self.unknown)
-            + 2 * self.keeps
-            + 4 * self.across
-            + 8 * self.refused
-            + (self.slots << _SLOTS_SHIFT),
+            flags=int(self.unknown) + 2 * self.keeps + 8 * self.refused + (self.slots << _SLOTS_SHIFT),
         )
         own = _subscription(self.own)
         return b"".join(
@@ -355,7 +355,6 @@ def read_offer(data: bytes) -> Offer:
         held=_lanes(found["lanes"]),
         unknown=bool(found["flags"] & 1),
         keeps=bool(found["flags"] & 2),
-        across=bool(found["flags"] & 4),
         refused=bool(found["flags"] & 8),
         slots=found["flags"] >> _SLOTS_SHIFT,
         own=data[found.span[1] :],
@@ -465,21 +464,28 @@ class Given(NamedTuple):
                 shared=_topics(sorted(seat.places)),
                 begins=_topics(sorted(self.begins)),
             )
-        return assignment(sorted(self.lanes), _LANES + carried)
+        return assignment(sorted(self.lanes), MARKER + LAYOUT + carried)
 
 
-def read_given(data: bytes) -> Given:
-    """Read an assignment that `Given.encoded` has made.
+def read_given(data: bytes) -> Given | None:
+    """Read an assignment that `Given.encoded` has made. Return None if no gateway has made it.
 
     Raises:
-        ProtocolError: the assignment was made by another assignor, or its seat is impossible.
+        ProtocolError: a gateway has made it, but not as this one does: it has another layout, or its seat is
+            impossible. It must not be taken for one of whole partitions, as others have parts of these.
     """
     if not data:
         return Given({}, {})
-    places, user_data = read_assignment(data)
-    if not user_data.startswith(_LANES):
-        raise Malformed("an assignment without lanes")
-    found = read(_GIVEN_SCHEMA, *_OLD, user_data, len(_LANES), whole=False)
+    try:
+        places, user_data = read_assignment(data)
+    except ProtocolError:
+        return None
+    if not user_data.startswith(MARKER):
+        return None
+    begin = len(MARKER) + len(LAYOUT)
+    if user_data[len(MARKER) : begin] != LAYOUT:
+        raise Malformed("an assignment of another layout")
+    found = read(_GIVEN_SCHEMA, *_OLD, user_data, begin, whole=False)
     lanes, planned = _lanes(found["lanes"]), _lanes(found["planned"])
     if sorted(lanes) != sorted(places):
         raise Malformed("lanes of partitions that were not assigned")

@@ -17,8 +17,8 @@ COMMITS: Final = ("ok", "error")
 DETACHED: Final = ("full", "wait")
 EXCLUSIVE: Final = {
     "outsider": "a member is behind no gateway, or does not assign partitions as consumers do",
-    "instances": "its members are behind several gateways, and one of these is too old to share "
-    "partitions with others",
+    "instances": "its members are behind gateways of different versions, and those whose gateway can't read "
+    "the assignment of the leader's get nothing: run one version",
     "slots": "its members are behind several gateways, and the broker refuses slots (their logs say why), "
     "or their --cooperative-slots differ",
     "uncommitted": "its members are behind several gateways, and a partition has no committed offset yet, or "

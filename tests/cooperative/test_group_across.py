@@ -13,7 +13,7 @@ from proxy.cooperative.identity import MemberIdentity
 from proxy.cooperative.key_hash import SPACE
 from proxy.cooperative.member import Member
 from proxy.cooperative.members import Members
-from proxy.cooperative.membership import PROTOCOL, assignment, read_given, read_offer, read_sync
+from proxy.cooperative.membership import LAYOUT, MARKER, assignment, read_given, read_sync
 from proxy.cooperative.offsets import Entry, FetchedGroup, read_answered, read_commit, read_fetched_offsets
 from proxy.cooperative.positions import (
     Committed,
@@ -61,7 +61,7 @@ class Pair(World):
         if self.coordinator.state != "stable":
             return False
         given = [read_given(each) for each in self.coordinator.assigned.values()]
-        return len(given) > 1 and all(each.seat is not None and PLACE in each.lanes for each in given)
+        return len(given) > 1 and all(each and each.seat and PLACE in each.lanes for each in given)
 
     @property
     def committed(self) -> Committed:
@@ -121,7 +121,7 @@ def test_each_generation_has_a_plan_of_its_own() -> None:
     world = Pair()
     plans: list[int] = []
     for _ in range(3):
-        given = [read_given(each).seat for each in world.coordinator.assigned.values()]
+        given = [each.seat for data in world.coordinator.assigned.values() if (each := read_given(data))]
         (found,) = {seat.plan for seat in given if seat is not None}
         plans.append(found)
         world.coordinator.rebalance(world.now)
@@ -495,30 +495,41 @@ def test_a_group_behind_one_gateway_shares_without_slots_if_they_are_refused() -
     generation = world.coordinator.generation
     world.until(lambda: world.coordinator.generation > generation and world.coordinator.state == "stable")
     given = [read_given(each) for each in world.coordinator.assigned.values()]
-    assert [(each.seat, PLACE in each.lanes) for each in given] == [(None, True)] * 2
+    assert [(each.seat, PLACE in each.lanes) for each in given if each] == [(None, True)] * 2
     world.append(0, KEYS * 3)
     world.until(lambda: {(each.partition, each.offset) for each in world.processed} >= world.log.keys())
     assert not world.twice()
     assert not world.lost()
 
 
-def test_a_gateway_of_an_earlier_version_makes_the_group_exclusive(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cases 44 and 62. It would overwrite what others have committed."""
-    world = Pair(shares=False)
-    join = world.coordinator.join
+def test_a_member_whose_gateway_has_another_layout_gets_nothing_and_no_record_comes_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Cases 44 and 62. If the assignment counted as one of whole partitions, a key would have two owners."""
+    world = Pair()
+    other, here, there = world.gateways[1], MARKER + LAYOUT, MARKER + b"2"
+    sync, answer = world.coordinator.sync, Wire.answer
 
-    def joins(wire: Wire, frame: bytes, now: float) -> bytes | None:
-        said = join(wire, frame, now)
-        if wire.gateway is world.gateways[1]:
-            offered = list(world.coordinator.members.values())[-1]
-            offered[PROTOCOL] = replace(read_offer(offered[PROTOCOL]), across=False).encoded()
-        return said
+    def syncs(wire: Wire, frame: bytes, now: float) -> bytes | None:
+        return sync(wire, frame.replace(here, there) if wire.gateway is other else frame, now)
 
-    monkeypatch.setattr(world.coordinator, "join", joins)
-    world.until(lambda: "instances" in world.exclusive())
-    world.append(0, KEYS)
+    def answers(wire: Wire, frame: bytes) -> None:
+        swapped = (
+            frame.replace(here, b"").replace(there, here) if there in frame else frame.replace(here, there)
+        )
+        answer(wire, swapped if wire.gateway is other else frame)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(world.coordinator, "sync", syncs)
+        patched.setattr(Wire, "answer", answers)
+        world.coordinator.rebalance(world.now)
+        world.until(lambda: "instances" in world.exclusive())
+        for _ in range(20):
+            world.append(0, KEYS)
+            world.run(20, disturbed=False)
     world.until(world.all_processed)
-    assert not world.shared
+    assert world.shared
+    assert world.exclusive() == {""}
     assert not world.twice()
     assert not world.lost()
 

@@ -3,10 +3,19 @@
 import pytest
 from kio.schema.errors import ErrorCode
 
-from proxy.cooperative.membership import Given, Offer, read_given, read_offer, rejoin
+from proxy.cooperative.membership import (
+    LAYOUT,
+    MARKER,
+    Given,
+    Offer,
+    assignment,
+    read_given,
+    read_offer,
+    rejoin,
+)
 from proxy.cooperative.ranges import FULL
 from proxy.cooperative.slots import MAX_SLOTS, Seat
-from proxy.protocol.primitives import Malformed
+from proxy.protocol.primitives import Malformed, ProtocolError
 from tests.protocol.kio_messages import kio_decode, response_class
 
 SUBSCRIPTION = b"\0\0" + b"\0\0\0\1\0\1t" + b"\xff\xff\xff\xff"
@@ -20,7 +29,7 @@ def test_what_a_member_offers_is_read_as_it_was() -> None:
     """
     planned = {(b"t", 1): 0, (b"t", 2): 0x8000_0000, (b"u", 0): 7}
     held = {(b"t", 3): FULL}
-    offer = Offer(b"gateway", b"host", planned, held, True, False, True, False, 2**23 - 1, SUBSCRIPTION)
+    offer = Offer(b"gateway", b"host", planned, held, True, False, False, 2**23 - 1, SUBSCRIPTION)
     assert read_offer(offer.encoded()) == offer
 
 
@@ -30,6 +39,31 @@ SEAT = Seat(2**63 - 1, MAX_SLOTS, MAX_SLOTS - 1, frozenset([(b"t", 1)]))
 def test_what_the_leader_gives_is_read_as_it_was() -> None:
     given = Given({(b"t", 1): ((3, 9),)}, {(b"t", 2): FULL}, SEAT, frozenset([(b"u", 7)]))
     assert read_given(given.encoded()) == given
+
+
+def test_the_layout_of_what_the_leader_gives() -> None:
+    """If these bytes change, other than by fields at their end, `LAYOUT` and `PROTOCOL` have to, too."""
+    given = Given({(b"t", 1): ((3, 9),)}, {(b"t", 2): FULL}, SEAT, frozenset([(b"u", 7)]))
+    places = "0000 00000001 000174 00000001 00000001"
+    lanes = "00000001 000174 00000001 00000001 00000003 00000009"
+    planned = "00000001 000174 00000002 00000001 00000000 ffffffff"
+    seat = "7fffffffffffffff 00000400 000003ff 00 00000001 000174 00000001 00000001"
+    begins = "00000001 000175 00000001 00000007"
+    data = bytes.fromhex(f"66676b 31 {lanes} {planned} {seat} {begins}")
+    assert given.encoded() == bytes.fromhex(places) + len(data).to_bytes(4) + data
+    later = data + b"more"
+    assert read_given(bytes.fromhex(places) + len(later).to_bytes(4) + later) == given
+
+
+@pytest.mark.parametrize("data", [assignment([(b"t", 1)]), assignment([(b"t", 1)], b"other"), b"?"])
+def test_what_no_gateway_gives_is_a_plain_assignment(data: bytes) -> None:
+    assert read_given(data) is None
+
+
+@pytest.mark.parametrize("user_data", [MARKER, MARKER + b"2", MARKER + b"2" + bytes(40), MARKER + LAYOUT])
+def test_what_a_gateway_gives_in_another_layout_is_no_plain_assignment(user_data: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        read_given(assignment([(b"t", 1)], user_data))
 
 
 @pytest.mark.parametrize(
