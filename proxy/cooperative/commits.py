@@ -8,7 +8,7 @@ from typing import Final, TypeAlias
 from proxy.cooperative.group import Group, Read, own_offset, slot_entry, with_positions
 from proxy.cooperative.identity import MemberIdentity
 from proxy.cooperative.member import Member, State
-from proxy.cooperative.members import INVALID_RANGES, OVERLAPS, Members
+from proxy.cooperative.members import INVALID_RANGES, OVERLAPS, TOO_LARGE, Members
 from proxy.cooperative.offsets import (
     GROUPS_SINCE,
     Commit,
@@ -33,8 +33,6 @@ _SHARED: Final = 44
 _REBALANCING: Final = 27
 """REBALANCE_IN_PROGRESS: the gateway does not know the member's lanes, or the member does not have a
 partition, or has not requested its committed offset."""
-_TOO_LARGE: Final = 12
-"""OFFSET_METADATA_TOO_LARGE."""
 
 
 class Exchanges:
@@ -258,7 +256,7 @@ class CommitRequest:
                     slotless = True
                 frame = commit.without(frame, group.slots_topic)
             self._members.tally.commits["error" if any(errors.values()) else "ok"] += 1
-            if maps and _TOO_LARGE in errors.values() and not group.unknown(commit):
+            if maps and TOO_LARGE in errors.values() and not group.unknown(commit):
                 maps = False
                 continue
             self._accepted = not any(errors.values())

@@ -41,6 +41,8 @@ SLOTS: Final = b"__consumer_offsets"
 FRESH_SECONDS: Final = 1.0
 """How old the offsets that other gateways have committed may be when a member commits, in seconds. Members
 of other gateways lose nothing by it: what lags is the offset for consumers without a gateway."""
+AGAIN_SECONDS: Final = 600.0
+"""How long refused slots are not tried again, in seconds."""
 Goes: TypeAlias = Callable[[float], None]
 """Continues a commit when its turn has come. Takes the time in seconds."""
 _TEXT: Final = "utf-8"
@@ -69,6 +71,7 @@ class Group:
         "slots_error",
         "slots_topic",
         "texts",
+        "tries_at",
     )
 
     def __init__(self, name: str, slots_topic: bytes = SLOTS) -> None:
@@ -79,6 +82,9 @@ class Group:
         self.slots_error = 0
         """The error code with which the broker has refused a slot. The group then shares nothing across
         gateways. Behind one gateway it shares without slots."""
+        self.tries_at = inf
+        """When slots are tried again, in seconds. Infinite if they are in use, or nothing shows yet that they
+        are not."""
         self.texts: dict[TopicPartition, bytes | None] = {}
         """The application's own metadata of partitions whose offset was read."""
         self._read_at: dict[TopicPartition, float] = {}
@@ -169,6 +175,22 @@ class Group:
         return True
 
     # Committed offsets
+
+    def tries(self, now: float) -> bool:
+        """Return whether a member has to join again, because the group tries slots again.
+
+        What refused them may have changed since. Behind one gateway, the group does not join for it: it
+        shares without slots.
+        """
+        lacks = self.exclusive == "slots"
+        if not (lacks or self.slots_error):
+            self.tries_at = inf
+            return False
+        self.tries_at = min(self.tries_at, now + AGAIN_SECONDS)
+        if now < self.tries_at:
+            return False
+        self.slots_error, self.tries_at = 0, inf
+        return lacks
 
     def joined(self, member: Member) -> None:
         """Note that a member has requested the group's offsets, or has committed."""

@@ -447,7 +447,8 @@ class MemberStage(Stage):
         """Process a heartbeat. Before it, commit what the member's application does not."""
         joining, group = self._joining, self._members.group(member.group)
         joining.beats()
-        if member.joins_again or (group is not None and group.slots_error and member.seat is not None):
+        refused = group is not None and group.slots_error and member.seat is not None
+        if member.joins_again or refused or (group is not None and group.tries(now)):
             self._reply([rejoin(frame)])
             return
         member_id = heartbeat_member(frame)

@@ -10,7 +10,7 @@ from weakref import WeakSet
 
 from proxy.cooperative.claims import Claims, Client
 from proxy.cooperative.declared import Declared, NamedLane, declared, shown
-from proxy.cooperative.group import SLOTS, Group
+from proxy.cooperative.group import AGAIN_SECONDS, SLOTS, Group
 from proxy.cooperative.member import Member
 from proxy.cooperative.plan import Lanes
 from proxy.cooperative.positions import TopicPartition
@@ -39,6 +39,9 @@ INVALID_RANGES: Final = 42
 or a commit for key ranges has a negative offset."""
 OVERLAPS: Final = 44
 """POLICY_VIOLATION: another client has some of the key ranges, or the lane belongs to another group."""
+
+TOO_LARGE: Final = 12
+"""OFFSET_METADATA_TOO_LARGE."""
 
 
 class Joins(Protocol):
@@ -179,12 +182,11 @@ class Members:
         """Note that the broker has refused slots of a group with an error code. 0: it has not."""
         if error and not group.slots_error:
             topic = group.slots_topic.decode(errors="replace")
+            again = f"they are tried again after {AGAIN_SECONDS / 60:.0f} minutes"
             self.tell(
                 GroupNotice.SLOT,
                 group.name,
-                f"error {error} for the topic {topic}: it must exist, with as many partitions as a group has "
-                "members, and clients need READ on it; name another one with --cooperative-slots, or restart "
-                "the gateway after a change",
+                f"error {error} for the topic {topic}: {_remedy(error)}; {again}",
             )
         group.slots_error = group.slots_error or error
 
@@ -341,6 +343,18 @@ class Members:
             if oldest.declared is None:
                 oldest.freeze()  # it will be told to join again
         return member
+
+
+def _remedy(error: int) -> str:
+    """Return what to do if the broker refuses a slot with an error."""
+    if error == TOO_LARGE:
+        return (
+            "offset.metadata.max.bytes of the brokers is too small for a slot; its default, 4096, is enough"
+        )
+    return (
+        "it must exist, with as many partitions as a group has members, and clients need READ on it; or name "
+        "another one with --cooperative-slots"
+    )
 
 
 def _shown(client: Client) -> str:

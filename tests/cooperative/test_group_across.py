@@ -6,13 +6,14 @@ from dataclasses import replace
 
 import pytest
 
+from proxy.cooperative import group as group_module
 from proxy.cooperative import joining
 from proxy.cooperative.commits import CommitRequest, Steps
 from proxy.cooperative.group import SLOTS, Group, Read, with_positions
 from proxy.cooperative.identity import MemberIdentity
 from proxy.cooperative.key_hash import SPACE
 from proxy.cooperative.member import Member
-from proxy.cooperative.members import Members
+from proxy.cooperative.members import TOO_LARGE, Members
 from proxy.cooperative.membership import LAYOUT, MARKER, assignment, read_given, read_sync
 from proxy.cooperative.offsets import Entry, FetchedGroup, read_answered, read_commit, read_fetched_offsets
 from proxy.cooperative.positions import (
@@ -340,7 +341,7 @@ def test_an_error_of_the_group_is_told_where_clients_look_for_it() -> None:
     assert (group.error_code, group.entries) == (16, ())
 
 
-@pytest.mark.parametrize("error", [29, 3])
+@pytest.mark.parametrize("error", [29, 3, TOO_LARGE])
 def test_a_group_whose_slots_are_refused_shares_nothing_across_gateways(error: int) -> None:
     """Case 61. The commits themselves are accepted, so nothing is lost."""
     world = Pair(shares=False)
@@ -354,6 +355,27 @@ def test_a_group_whose_slots_are_refused_shares_nothing_across_gateways(error: i
     assert world.lost() == []
     stored = world.coordinator.stored
     assert [topic for topic, _ in stored if topic == SLOTS] == []
+
+
+def test_refused_slots_are_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Case 61. What refused them may have changed since: an ACL, the topic, the brokers' limit."""
+    monkeypatch.setattr(group_module, "AGAIN_SECONDS", 10.0)
+    world = Pair()
+    world.coordinator.refused[SLOTS] = TOO_LARGE
+    world.append(0, KEYS * 3)
+    world.until(lambda: "slots" in world.exclusive(), steps=4000)
+    world.until(lambda: world.shared)
+    world.append(0, KEYS)
+    world.until(lambda: not world.shared)  # and they are refused again
+    del world.coordinator.refused[SLOTS]
+    world.until(lambda: world.shared)
+    generation = world.coordinator.generation
+    world.append(0, KEYS)
+    world.until(world.all_processed)
+    world.run(300, disturbed=False)
+    assert world.coordinator.generation == generation
+    assert not twice_though_committed(world)
+    assert not world.lost()
 
 
 def twice_though_committed(world: World) -> list[str]:
@@ -479,19 +501,23 @@ def test_an_owner_may_go_back_although_other_gateways_have_its_higher_offset() -
     world.until(lambda: {each.offset for each in world.processed} == again)
 
 
-def test_a_group_behind_one_gateway_shares_without_slots_if_they_are_refused() -> None:
+@pytest.mark.parametrize(
+    ("error", "remedy"), [(29, "clients need READ"), (TOO_LARGE, "offset.metadata.max.bytes")]
+)
+def test_a_group_behind_one_gateway_shares_without_slots_if_they_are_refused(error: int, remedy: str) -> None:
     """Case 61. Then commits are as exact as one process can keep them."""
     world = World(seed=1, members=2, partitions=1)
     world.append(0, KEYS)
-    world.coordinator.refused[SLOTS] = 29
+    world.coordinator.refused[SLOTS] = error
     world.clients += [Consumer(world, "0"), Consumer(world, "1")]
     group = world.gateways[0].members.group(GROUP)
     assert group is not None
     told: list[tuple[GroupNotice, str]] = []
     world.gateways[0].members.tell = lambda what, _, text: told.append((what, text))
     world.until(lambda: group.slots_error)
-    texts = [text for what, text in told if what is GroupNotice.SLOT]
-    assert [text.partition(":")[0] for text in texts] == ["error 29 for the topic __consumer_offsets"]
+    (text,) = [text for what, text in told if what is GroupNotice.SLOT]
+    assert text.startswith(f"error {error} for the topic __consumer_offsets: ")
+    assert remedy in text
     generation = world.coordinator.generation
     world.until(lambda: world.coordinator.generation > generation and world.coordinator.state == "stable")
     given = [read_given(each) for each in world.coordinator.assigned.values()]
