@@ -128,11 +128,19 @@ def test_a_broker_that_knows_no_leader_is_asked_less_and_less_often() -> None:
     assert times == [0.025, 0.075]
 
 
-def test_a_broker_that_leads_again_is_followed_on_the_same_connection() -> None:
-    two = Two(epoch=4)
-    two.fails((TOPIC, 0, 40), errors=[74]).asks_leaders().leaders({0: (OLD, 6)})
-    two.old.to_broker(epochs_request((0, 6, 4))).broker(epochs_response((0, 0, 4, 40)))
-    two.old.to_broker(two.repeated((TOPIC, 0, 40), values={"current_leader_epoch": 6}))
+def test_broker_0_leads_as_any_other() -> None:
+    two = Two()
+    two.new = play(two.siblings, 0)
+    two.fails((TOPIC, 0)).asks_leaders().leaders({0: (0, 5)})
+    two.new.to_broker(two.repeated((TOPIC, 0)))
+
+
+@pytest.mark.parametrize("epoch", [4, 0])
+def test_a_broker_that_leads_again_is_followed_on_the_same_connection(epoch: int) -> None:
+    two, later = Two(epoch=epoch), epoch + 2
+    two.fails((TOPIC, 0, 40), errors=[74]).asks_leaders().leaders({0: (OLD, later)})
+    two.old.to_broker(epochs_request((0, later, epoch))).broker(epochs_response((0, 0, epoch, 40)))
+    two.old.to_broker(two.repeated((TOPIC, 0, 40), values={"current_leader_epoch": later}))
     two.old.broker(fetch_response(11, (TOPIC, [entry(0, 50)]), correlation_id=OURS))
     two.old.to_client(fetch_response(11, (TOPIC, [entry(0, 50)]), correlation_id=5))
     assert two.counted() == ({"fetch": 1}, {})
