@@ -135,6 +135,12 @@ def test_broker_0_leads_as_any_other() -> None:
     two.new.to_broker(two.repeated((TOPIC, 0)))
 
 
+def test_a_client_may_have_heard_of_the_new_leader_before_its_broker_did() -> None:
+    two = Two(epoch=5)
+    two.fails((TOPIC, 0)).asks_leaders().leaders({0: (NEW, 5)})
+    two.new.to_broker(epochs_request((0, 5, 5)))
+
+
 @pytest.mark.parametrize("epoch", [4, 0])
 def test_a_broker_that_leads_again_is_followed_on_the_same_connection(epoch: int) -> None:
     two, later = Two(epoch=epoch), epoch + 2
