@@ -20,11 +20,15 @@ KILLS ?= 1000
 # (tests/conftest.py). Four processes for two cores, since tests with brokers mostly wait.
 PYTEST := $(BIN)/pytest -q --dist loadfile --no-loadscope-reorder --durations 10
 
+# The tests of `make check`: most start no process, open no port and need no Spark.
+QUICK := $(wildcard tests/test_*.py) $(addprefix tests/,capture cooperative core dashboard fetch_manager fuzz golden model \
+	protocol session telemetry replay/inspect replay/protocol replay/report replay/source)
+
 # Else each process of a test, such as a gateway, compiles all modules that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help check quick test test-all pythons lint programs demo demo-link demo-cooperative demo-zones clients soak bench docs pictures dist clean
+.PHONY: help check quick units test test-all pythons lint programs demo demo-link demo-cooperative demo-zones clients soak bench docs pictures dist clean
 
 help:  ## show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -45,9 +49,14 @@ $(STAMP) $(DEMOS): pyproject.toml
 	@$(BIN)/python -m pip install --disable-pip-version-check $(INSTALLED)
 	@touch $@ $(if $(filter $(STAMP),$@),$(DEMOS))
 
-check: lint quick  ## format, lint, types, import rules and the quick tests: 90 seconds
+check: $(STAMP)  ## format, lint, types, import rules and the quick tests: 90 seconds
+
+	@$(MAKE) --no-print-directory -j 2 lint quick
 
 quick: $(STAMP)
+	$(PYTEST) -n 2 --hypothesis-profile check -m 'not (integration or clients or slow or nightly or soak)' $(QUICK)
+
+units: $(STAMP)
 	$(PYTEST) -n 2 --hypothesis-profile check -m 'not (integration or clients or slow or nightly or soak)'
 
 test: programs lint  ## all that protects a user, with real brokers and Python clients: 10 minutes
@@ -58,12 +67,12 @@ test-all: programs lint  ## all but `make clients` and `make soak`: 45 minutes, 
 	@$(MAKE) --no-print-directory pythons
 
 # pyenv has programs such as python3.13 on PATH that do not run. Some Pythons can't make an environment.
-pythons: $(STAMP)  ## the quick tests with each other Python from 3.11 to 3.14 that this machine has
+pythons: $(STAMP)  ## the tests without brokers with each other Python from 3.11 to 3.14 that this machine has
 	@for version in 3.11 3.12 3.13 3.14; do \
 		test ! -e $(BIN)/python$$version || continue; \
 		for python in python$$version $(HOME)/.pyenv/versions/$$version.*/bin/python; do \
 			if $$python -c 'import ensurepip' 2>/dev/null; then \
-				$(MAKE) --no-print-directory quick PYTHON=$$python || exit; \
+				$(MAKE) --no-print-directory units PYTHON=$$python || exit; \
 				break; \
 			fi; \
 		done; \

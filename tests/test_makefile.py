@@ -62,7 +62,7 @@ def test_another_python_has_an_environment_of_its_own(
     assert told == f"{environment}\n"
 
 
-def test_the_quick_tests_run_with_each_other_python_that_works(tmp_path: Path) -> None:
+def test_the_tests_without_brokers_run_with_each_other_python_that_works(tmp_path: Path) -> None:
     """Here, python3.12 on PATH does not run, as that of pyenv, and .venv has Python 3.11."""
     works, fails = "#!/bin/sh\n", "#!/bin/sh\nexit 127\n"
     programs = {

@@ -81,11 +81,11 @@ class Rates:
         """Return a connection's traffic in about the last ten seconds.
 
         The rate is since the oldest snapshot that has the connection, if that is less. If only the newest
-        snapshot has the connection, the rate is since it began.
+        snapshot has the connection, the rate is since it began, but for a second at least.
         """
         since = self._since(client)
         if since is None:
-            return _rate(client, None, client.age)
+            return _rate(client, None, max(client.age, 1.0))
         return _rate(client, since.clients[client.key], self._samples[-1].time - since.time)
 
     def saved(self, clients: Iterable[ClientConnection]) -> tuple[float, ...]:

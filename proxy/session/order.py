@@ -5,20 +5,13 @@ session, this is the order of the fetch. In a session, partitions that returned 
 list (KIP-227; fetch-semantics 2.5, 4 and trap 25a). The order only matters if not all available records fit.
 """
 
-from functools import cache
-from typing import Final
-
 import numpy as np
 
-from proxy.protocol.fetch_layout import FetchLayout, Rows
+from proxy.protocol.fetch_layout import Rows
 from proxy.protocol.fetch_request import FetchRequest
 from proxy.protocol.fetch_response import FetchResponseWalk
 from proxy.session.handler import SessionResult
 from proxy.session.partitions import PartitionTable
-
-_HIGH_WATERMARK: Final = 6
-_LAST_STABLE_OFFSET: Final = 14
-_PARTITION_MAX_BYTES: Final = 4
 
 
 def serves_in_order(
@@ -47,7 +40,8 @@ def serves_in_order(
     first = next(entry for entry in result.entries if entry.records)
     ordered = bool((places[1:] > places[:-1]).all())
     if not ordered and (
-        walk.record_bytes >= fetch.max_bytes or first.records > _partition_max_bytes(table, served[0])
+        walk.record_bytes >= fetch.max_bytes
+        or first.records > table.requests[served[0]].view(table.layout.request_fields)["max_bytes"]
     ):
         return False
     # Partitions listed behind all served ones are safe: without a session they are also read last, so their
@@ -65,30 +59,8 @@ def serves_in_order(
 
 def _has_more(table: PartitionTable, rows: Rows) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
     """Return, for each row, whether the partition has records at or after the client's fetch offset."""
-    layout = table.layout
-    end_at = _LAST_STABLE_OFFSET if table.isolation_level else _HIGH_WATERMARK
-    ends = table.cached_entries.view(_offset(layout.response_entry, end_at))["offset"].take(rows)
-    offsets = table.requests.view(_offset(layout.request_entry, _fetch_offset(layout)))["offset"].take(rows)
+    end = "last_stable_offset" if table.isolation_level else "high_watermark"
+    ends = table.cached_entries.view(table.layout.response_fields)[end].take(rows)
+    offsets = table.requests.view(table.layout.request_fields)["offset"].take(rows)
     more: np.ndarray[tuple[int], np.dtype[np.bool_]] = table.known.take(rows) & (ends > offsets)
     return more
-
-
-def _fetch_offset(layout: FetchLayout) -> int:
-    """Return where fetch_offset begins in a partition's entry of a request, in bytes.
-
-    From v9 on, the leader epoch is before it.
-    """
-    return 8 if layout.version >= 9 else 4
-
-
-def _partition_max_bytes(table: PartitionTable, row: int) -> int:
-    """Return the partition_max_bytes of a row. It is the last field of a request's entry before the tags."""
-    layout = table.layout
-    end = (row + 1) * layout.request_entry - layout.flexible
-    return int.from_bytes(table.request_bytes[end - _PARTITION_MAX_BYTES : end], signed=True)
-
-
-@cache
-def _offset(size: int, at: int) -> "np.dtype[np.void]":
-    """Return the dtype of an entry of `size` bytes that has one int64 field at the offset `at`."""
-    return np.dtype({"names": ["offset"], "formats": [">i8"], "offsets": [at], "itemsize": size})

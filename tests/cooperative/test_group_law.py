@@ -28,6 +28,7 @@ def test_nothing_is_lost_and_nothing_that_was_committed_comes_again(seed: int) -
     _holds(seed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gateways", GATEWAYS)
 @pytest.mark.parametrize("seed", [1, *NIGHTLY])
 def test_the_same_with_several_gateways_whose_clocks_differ(seed: int, gateways: int) -> None:
@@ -35,6 +36,7 @@ def test_the_same_with_several_gateways_whose_clocks_differ(seed: int, gateways:
     _holds(seed, gateways)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("seed", "gateways"), [(1, 1), (12, 8)])
 def test_the_same_with_incremental_rebalancing(seed: int, gateways: int) -> None:
     """Cases 54 to 67. Members commit for what they have to release after the rebalance."""

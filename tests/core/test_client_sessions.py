@@ -267,10 +267,22 @@ def test_v7_before_the_versions_are_known_on_this_connection() -> None:
     gateway.asks_versions = False
 
     client = Client(gateway, 7)
+    seen: list[bytes] = []
+    client.gate.before = seen.append
     made = client.fetch(*FOO, session=(0, 0)).session_id
     assert summary(client.fetch(session=(made, 1))) == (0, made, 0)
     assert summary(client.fetch(("foo", 0), session=(0, -1))) == (0, 0, 1)
     assert summary(client.fetch(session=(5, 1))) == (70, 0, 0)
+    assert {int.from_bytes(fetch[2:4]) for fetch in seen} == {6}  # each broker since 1.0 has v6
+
+
+def test_before_a_broker_without_sessions_who_floods_still_gets_them() -> None:
+    """The broker can give no session, and a client that was refused one may never ask again (franz-go)."""
+    gateway = Gateway(broker("1.0"), asks_broker=True)
+    client = Client(gateway, 7)
+
+    assert all(client.fetch(*FOO, session=(0, 0)).session_id for _ in range(6))
+    assert len(gateway.manager.cache) == 1
 
 
 def test_a_client_without_sessions_before_a_broker_without() -> None:

@@ -58,6 +58,7 @@ class Reader(Client):
                     del session.partitions[key]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", few((4, 7, 12, 16), 4, 16))
 @pytest.mark.parametrize("wants", WANTS.values(), ids=WANTS.keys())
 @pytest.mark.parametrize("isolation_level", [0, 1])
@@ -151,6 +152,7 @@ def checked_often(release: str, monkeypatch: pytest.MonkeyPatch) -> Reader:
     return client
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("release", ["1.1", "2.8", "4.3"])
 @pytest.mark.parametrize("seed", range(share(3)))
 def test_a_broker_that_keeps_its_sessions_is_never_suspected(
@@ -174,6 +176,7 @@ def test_a_broker_that_keeps_its_sessions_is_never_suspected(
     assert not tally.sessions_lost
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("release", ["1.1", "2.8", "4.3"])
 @pytest.mark.parametrize("seed", range(max(2, share(4))))
 def test_nor_is_one_whose_clients_have_more_to_read_than_there_is_room_for(
@@ -214,6 +217,7 @@ def test_a_check_waits_until_the_session_has_paid_for_it() -> None:
     assert saved_bytes(tally) > CHECK_PAID * 16 * 33
 
 
+@pytest.mark.slow
 def test_a_check_is_one_full_fetch_of_one_batch_in_five_minutes() -> None:
     """A check is one sessionless fetch of one batch, every five minutes. The client does not notice it, and
     the counts of both sides include it.
@@ -245,6 +249,7 @@ class Forgetful(ModelBroker):
         return replace(told, error_code=0) if told.error_code == FETCH_SESSION_ID_NOT_FOUND else told
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", [4, 12])
 def test_a_broker_that_keeps_no_session_starves_nobody_and_is_asked_within_bounds(version: int) -> None:
     """If a broker keeps no session, clients still get all records, and the cost stays within its limit (law

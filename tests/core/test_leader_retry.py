@@ -157,11 +157,25 @@ def test_a_broker_that_says_it_leads_and_refuses_is_asked_who_leads_again(moved:
         two.refused(NotFollowed.NO_LEADER)
 
 
-def test_a_broker_that_leads_again_is_followed_on_the_same_connection() -> None:
-    two = Two(epoch=4)
-    two.fails((TOPIC, 0, 40), errors=[74]).asks_leaders().leaders({0: (OLD, 6)})
-    two.old.to_broker(epochs_request((0, 6, 4))).broker(epochs_response((0, 0, 4, 40)))
-    two.old.to_broker(two.repeated((TOPIC, 0, 40), values={"current_leader_epoch": 6}))
+def test_broker_0_leads_as_any_other() -> None:
+    two = Two()
+    two.new = play(two.siblings, 0)
+    two.fails((TOPIC, 0)).asks_leaders().leaders({0: (0, 5)})
+    two.new.to_broker(two.repeated((TOPIC, 0)))
+
+
+def test_a_client_may_have_heard_of_the_new_leader_before_its_broker_did() -> None:
+    two = Two(epoch=5)
+    two.fails((TOPIC, 0)).asks_leaders().leaders({0: (NEW, 5)})
+    two.new.to_broker(epochs_request((0, 5, 5)))
+
+
+@pytest.mark.parametrize("epoch", [4, 0])
+def test_a_broker_that_leads_again_is_followed_on_the_same_connection(epoch: int) -> None:
+    two, later = Two(epoch=epoch), epoch + 2
+    two.fails((TOPIC, 0, 40), errors=[74]).asks_leaders().leaders({0: (OLD, later)})
+    two.old.to_broker(epochs_request((0, later, epoch))).broker(epochs_response((0, 0, epoch, 40)))
+    two.old.to_broker(two.repeated((TOPIC, 0, 40), values={"current_leader_epoch": later}))
     two.old.broker(fetch_response(11, (TOPIC, [entry(0, 50)]), correlation_id=OURS))
     two.old.to_client(fetch_response(11, (TOPIC, [entry(0, 50)]), correlation_id=5))
     assert two.counted() == ({"fetch": 1}, {})

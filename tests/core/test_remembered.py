@@ -127,6 +127,7 @@ def asks_at_once(connection: Connection) -> None:
     exchange(connection, request(HEARTBEAT, 0, 7), response(7))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "play",
     [
@@ -161,6 +162,7 @@ LISTS: dict[str, list[Want]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wants", LISTS.values(), ids=LISTS)
 @pytest.mark.parametrize("version", [4, 12])
 def test_what_fetches_list_is_remembered_within_a_budget(version: int, wants: list[Want]) -> None:

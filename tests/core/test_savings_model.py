@@ -42,6 +42,7 @@ def allowance(world: World) -> int:
 VERSIONS = (4, 6, 7, 9, 11, 12, 16)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", few(VERSIONS, 4, 12))
 def test_it_is_near_the_best_possible(version: int) -> None:
     missed = {}

@@ -65,6 +65,7 @@ class Client:
         return plain * (1 + 1 / PLAIN_PER_LOST) + CREDIT_EXCHANGES * plain / sum(tally.client.fetches)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("release", "version", "sizes"),
     [

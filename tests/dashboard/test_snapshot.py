@@ -7,7 +7,7 @@ from operator import getitem
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from proxy.dashboard.choice import Selection
@@ -181,6 +181,7 @@ def _changed(places: list[tuple[tuple[Any, ...], Any]]) -> Any:
 
 
 @given(changes=st.lists(st.tuples(A_PLACE, ODD), min_size=1, max_size=3), sort=st.sampled_from(list(SORTS)))
+@example(changes=[(("connections", 0, "age_seconds"), 5e-324)], sort="client")
 @examples(200)
 def test_what_is_not_quite_a_state_is_refused_or_drawn(
     changes: list[tuple[tuple[Any, ...], Any]], sort: str

@@ -173,6 +173,7 @@ def test_any_history_is_that_of_a_broker_with_sessions(seed: int) -> None:
     history.check()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_a_long_history(seed: int) -> None:
     history = History(chance=random.Random(seed))

@@ -74,6 +74,7 @@ def test_our_slots(case: Case, slots: int) -> None:
     assert len(ours.cache) == 0
 
 
+@pytest.mark.slow
 @EVERY_CASE
 @pytest.mark.parametrize("release", ["2.8", "4.3"])
 def test_a_models_slots(case: Case, slots: int, release: str) -> None:

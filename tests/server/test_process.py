@@ -72,7 +72,7 @@ def test_a_gateway_that_is_ready_hears_a_reload(heard: socket.socket) -> None:
 ON_GLIBC = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="not glibc")
 _PROGRAM = """
 import ctypes, sys
-from proxy.server.process import give_back, keep_freed
+from proxy.server.process import give_back, keep_freed, resident_bytes
 end_of_heap = ctypes.CDLL(None).sbrk
 end_of_heap.restype = ctypes.c_void_p
 if sys.argv[1] == "keep":
@@ -83,15 +83,16 @@ for _ in range(20):
     ends.append(end_of_heap(0))
     del pieces
     ends.append(end_of_heap(0))
+resident = resident_bytes()
 give_back()
-print(sum(before != after for before, after in zip(ends, ends[1:])), ends[-1] - end_of_heap(0))
+print(sum(before != after for before, after in zip(ends, ends[1:])), resident - resident_bytes())
 """
 
 
 def _moves(how: str, **variables: str) -> tuple[int, int]:
     """Run a program that allocates memory.
 
-    Return how often the end of its heap moved, and by how many bytes `give_back` made the heap smaller.
+    Return how often the end of its heap moved, and how many bytes of resident memory `give_back` returned.
     """
     own = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
     command = [sys.executable, "-c", _PROGRAM, how]

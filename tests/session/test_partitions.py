@@ -309,3 +309,22 @@ def test_who_is_behind_follows_requests_responses_and_rows() -> None:
     assert table.behind == {6, 7}
     table.forget_responses()
     assert table.behind == set()
+
+
+OFFSETS = st.sampled_from([-(2**63), -1, 0, 1, 2**63 - 1]) | st.integers(-(2**63), 2**63 - 1)
+
+
+@given(OFFSETS, OFFSETS)
+@examples(50)
+def test_one_row_is_weighed_as_many_are(offset: int, stable: int) -> None:
+    """Offsets may be negative: a broker that knows no last stable offset sends -1 (FetchResponse.json)."""
+    what = listing(12, ("t", 0, offset))
+    table = PartitionTable(what.layout, 1)
+    assert table.add(what, every(what))
+    table.known[0] = True
+    for _ in range(2):
+        table.describe(0, bytes(14) + stable.to_bytes(8, signed=True))
+        assert table.behind == ({0} if offset < stable else set())
+        table.alter(every(what), what.entries)
+        assert table.behind == ({0} if offset < stable else set())
+        table.alter_row(0, what.entries[0].tobytes())

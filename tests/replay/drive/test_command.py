@@ -16,6 +16,7 @@ from proxy.protocol.api import ApiKey
 from replay.cli import main
 from replay.drive import compare, target
 from replay.drive.command import add_arguments, run
+from replay.drive.security import PASSWORD_VARIABLE
 from replay.protocol.names import NAMES
 from tests.model.broker import ModelBroker
 from tests.replay.drive.serving import Served, serving
@@ -131,6 +132,17 @@ def test_a_dry_run_needs_no_target(capsys: pytest.CaptureFixture[str]) -> None:
     told = " ".join(capsys.readouterr().out.split())
     assert told.startswith("Would send 435 requests: 3 connections, captured in 10.2 s")
     assert f"Fetch 16 {FETCHES}" in told
+
+
+def test_a_password_that_can_be_read_on_the_network_is_warned_of(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(PASSWORD_VARIABLE, "secret")
+    login = ("--security-protocol", "SASL_PLAINTEXT", "--sasl-mechanism", "PLAIN", "--sasl-username", "alice")
+
+    assert drive(LIBRDKAFKA, "--dry-run", *login) == 0
+
+    assert "SASL_PLAINTEXT and PLAIN the password can be read" in capsys.readouterr().err
 
 
 def test_writes_are_played_when_they_are_named(capsys: pytest.CaptureFixture[str]) -> None:

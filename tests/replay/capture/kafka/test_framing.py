@@ -2,6 +2,9 @@
 
 import pytest
 
+from replay.capture.kafka.exchange import ConnectionEnd
+from replay.capture.kafka.pairing import Keep, Pairing
+from replay.capture.kafka.request_frames import RequestFraming
 from tests.replay.capture.talk import Talk, request, response
 
 ASKED = request(12, 1, 5, b"\0" * 8)
@@ -67,3 +70,17 @@ def test_a_frame_of_which_the_rest_is_lost_costs_itself_alone(cut: int) -> None:
     paired = [one.correlation_id for one in exchanges if one.request_bytes and one.response_bytes]
     assert [number for number in paired if number != 6] == [5, *range(7, 12)]
     assert end.gap_bytes == len(lost) - cut
+
+
+def test_bytes_that_can_not_be_decrypted_end_the_frame_before_them() -> None:
+    """What is missing after them is no part of it."""
+    end = ConnectionEnd(connection="", client="", broker="")
+    framing = RequestFraming(Pairing(end, lambda _: None, Keep()))
+    framing.begin()
+    framing.data(memoryview(ASKED + ASKED[:20]), 1, 1)
+
+    framing.unread(100, partial=False)
+    framing.gap(50, cut=False)
+    framing.finish()
+
+    assert (framing.partial_bytes, framing.unframed_bytes, framing.frame_gap_bytes) == (20, 100, 0)

@@ -1,6 +1,7 @@
 import gzip
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -97,6 +98,19 @@ def test_every_format_gives_the_same(reading: Reading, form: str, dress: str) ->
     assert found == TRUTH["librdkafka-midstream"]
     assert counts.format == ("pcapng" if "pcapng" in form else "pcap")
     assert counts.problems == []
+
+
+@pytest.mark.parametrize("claimed", [100, 1 << 31])
+def test_a_packet_ends_with_its_block_at_the_latest(reading: Reading, claimed: int) -> None:
+    """The block says that more bytes were captured than it has."""
+    whole = Talk().segment(b"a" * 100).frames[0]
+    frame = replace(whole, data=whole.data[:60])
+    fields = struct.pack("<5I", 0, *divmod(frame.time // 1000, 1 << 32), claimed, frame.length)
+
+    start = crafting.section() + crafting.interface(crafting.RAW)
+    found, _ = reading(start + crafting.block(6, fields + frame.data))
+
+    assert found == runs([frame])
 
 
 def test_a_binary_resolution_is_exact_to_its_unit(reading: Reading) -> None:
