@@ -27,9 +27,10 @@ _ALMOST = 0.9
 GONE: Final = {
     "follow_leader fetch": "use on",
     "follow_leader idempotent": "use on, which retries fetches; a producer finds the new leader itself",
-    "rack_reads": "use --rack-clients, or set client.rack in the client (docs/users/upgrade.md)",
-    "workers": "run several gateways at one port, each with --reuse-port on and its own --admin, --metrics "
-    "and --state (docs/users/fleet.md)",
+    "rack_reads": "set client.rack in the client, or use --rack-clients; --rack alone counts "
+    "(docs/users/upgrade.md)",
+    "workers": "leave it out, or run several gateways at one port and divide the limits among them "
+    "(docs/users/fleet.md)",
 }
 """What to use in place of each option that was removed, by its name. If an option has lost only one of its
 values, the key is the name and that value: ``follow_leader fetch``."""
@@ -218,7 +219,9 @@ def parse(options: Sequence[Option], given: Mapping[str, Given]) -> dict[str, An
         except UnicodeEncodeError:  # a flag or a variable with other bytes than UTF-8
             raise ConfigError(f"{found.called}: {brief(printable(found.text))} is not UTF-8") from None
         except ValueError as error:
-            removed = gone(f"{option.name} {found.text.lower()}", f"{found.called} {found.text}")
+            removed = gone(
+                f"{option.name} {found.text.lower()}", f"{found.called}: {brief(printable(found.text))}"
+            )
             raise ConfigError(removed or f"{found.called}: {brief(str(error))}") from None
     return values
 
@@ -323,8 +326,8 @@ def _toml_text(file: str, key: str, value: object, known: Sequence[Option]) -> s
     if key not in names and isinstance(value, dict):
         key = brief(printable(key))
         raise ConfigError(f"[{key}] in {file}: tables are not allowed; write options without [{key}]")
-    if key in GONE:
-        raise ConfigError(gone(key, f"{key} in {file}"))
+    if (spelt := key.replace("-", "_")) in GONE:
+        raise ConfigError(gone(spelt, f"{key} in {file}"))
     if key not in names:
         close = _closest(key.replace("-", "_"), names)
         meant = f"; did you mean {close}?" if close else ""

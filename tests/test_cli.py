@@ -203,8 +203,8 @@ def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
         (
             ["proxy", "--bootstrap", "k:1", "--rack-reads=client"],
             (
-                "fetchgate proxy: --rack-reads was removed: use --rack-clients, or set client.rack in the "
-                "client (docs/users/upgrade.md); see fetchgate proxy --help"
+                "fetchgate proxy: --rack-reads was removed: set client.rack in the client, or use "
+                "--rack-clients; --rack alone counts (docs/users/upgrade.md); see fetchgate proxy --help"
             ),
         ),
         (

@@ -444,21 +444,26 @@ def test_a_file_that_cant_be_used_says_where(tmp_path: Path, text: str, message:
 
 def test_an_option_that_was_removed_is_an_error_that_names_what_to_use(tmp_path: Path) -> None:
     (file := tmp_path / "gate.toml").write_text('rack_reads = "client"\n')
-    told = "was removed: use --rack-clients, or set client.rack in the client (docs/users/upgrade.md)"
+    told = (
+        "was removed: set client.rack in the client, or use --rack-clients; --rack alone counts "
+        "(docs/users/upgrade.md)"
+    )
 
     assert _error(NEEDED, {}, str(file)) == f"rack_reads in {file} {told}"
+    file.write_text('rack-reads = "client"\n')
+    assert _error(NEEDED, {}, str(file)) == f"rack-reads in {file} {told}"
     assert _error(NEEDED, {"FETCHGATE_RACK_READS": ""}) == f"FETCHGATE_RACK_READS {told}"
 
 
 def test_former_values_of_follow_leader_name_the_one_to_use(tmp_path: Path) -> None:
     (file := tmp_path / "gate.toml").write_text('follow_leader = "fetch"\n')
 
-    assert _error(NEEDED, {}, str(file)) == f"follow_leader in {file} fetch was removed: use on"
+    assert _error(NEEDED, {}, str(file)) == f"follow_leader in {file}: fetch was removed: use on"
     assert _error(NEEDED, {"FETCHGATE_FOLLOW_LEADER": "fetch"}) == (
-        "FETCHGATE_FOLLOW_LEADER fetch was removed: use on"
+        "FETCHGATE_FOLLOW_LEADER: fetch was removed: use on"
     )
     assert _error(NEEDED | {"follow_leader": "idempotent"}) == (
-        "--follow-leader idempotent was removed: use on, which retries fetches; "
+        "--follow-leader: idempotent was removed: use on, which retries fetches; "
         "a producer finds the new leader itself"
     )
 

@@ -19,7 +19,7 @@ from proxy.core.own import OwnResponse, own
 from proxy.protocol.api import LENGTH_BYTES, ApiKey, request_header, response_header
 from proxy.protocol.fetch_request import FetchRequest
 from proxy.protocol.fetch_response import FetchResponseWalk
-from proxy.protocol.leader_requests import BY_ID, BY_NAME, Place, metadata_request
+from proxy.protocol.leader_requests import BY_ID, BY_NAME, metadata_request
 from proxy.protocol.primitives import ProtocolError
 
 OVERDUE_SECONDS: Final = 2.0
@@ -40,10 +40,6 @@ HOLD_SECONDS: Final = 0.01
 held back for twice as long as the one before."""
 MAX_HOLD_SECONDS: Final = 0.05
 """The longest time for which an empty response is held back after its fetch, in seconds."""
-AWAY_SECONDS: Final = 3.0
-"""A client that was told to ask the leader has gone there after this time, in seconds."""
-MAX_SENT_AWAY: Final = 1000
-"""The maximum number of partitions for which a connection remembers when it was told so."""
 _LOOK_SECONDS: Final = 0.5
 """How often a late response is looked at while its bytes still arrive, in seconds."""
 _FETCH: Final = int(ApiKey.FETCH)
@@ -68,39 +64,6 @@ class Pause(NamedTuple):
         recent = now - self.until < MAX_PAUSE_SECONDS
         seconds = min(2 * self.seconds, MAX_PAUSE_SECONDS) if recent else PAUSE_SECONDS
         return Pause(now + seconds, seconds)
-
-
-class SentAway:
-    """Notices that a client comes back to a replica although it was told to ask the leader.
-
-    Its Metadata then come from another gateway at the same address, which does not know of the trouble. The
-    connection ends. Sooner or later a new one reaches that gateway, which then sees the trouble itself.
-
-    Args:
-        state: the state of the connection.
-    """
-
-    __slots__ = ("_since", "_state")
-
-    def __init__(self, state: ConnectionState) -> None:
-        self._state = state
-        self._since: dict[Place, float] = {}
-        """When the client was told so on this connection, in seconds."""
-
-    def note(self, place: Place, *, told_before: bool) -> None:
-        """Note that the replica has refused what only the leader answers.
-
-        Args:
-            place: the partition, or what stands for several.
-            told_before: whether the client gets true Metadata for it already.
-        """
-        now = self._state.now
-        if not told_before or place not in self._since:
-            if len(self._since) == MAX_SENT_AWAY:
-                self._since.clear()
-            self._since[place] = now
-        elif now - self._since[place] >= AWAY_SECONDS:
-            self._state.fail("client", "it was sent to a leader and is here again, so it has to connect anew")
 
 
 class Follower:

@@ -13,9 +13,9 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from proxy.core.connection_state import ConnectionState
-from proxy.core.follower import ASK_SECONDS, Follower, SentAway
+from proxy.core.follower import ASK_SECONDS, Follower
 from proxy.core.in_flight import Around, FetchHandler, Handler, InFlight, Kept, Over, Walked
-from proxy.core.rack_leaders import LEAVES_SECONDS, RackLeaders
+from proxy.core.rack_leaders import LEAVES_SECONDS, RackLeaders, SentAway
 from proxy.core.requests import readable
 from proxy.core.stage import Stage
 from proxy.protocol.api import LENGTH_BYTES, ApiKey, ErrorCode, request_header, response_header
@@ -281,7 +281,7 @@ class RackClientsStage(Stage):
         """The client id in the Metadata request that is being processed."""
         self.follower = Follower(state, self._failed, self._count_held, self._silent)
         """The broker, if it is in the rack."""
-        self._sent_away = SentAway(state)
+        self._sent_away = SentAway(shared, state)
         self._alarm: Callable[[float], None] = lambda _: None
         self._ask_at = 0.0
         """The time from which on the broker may be asked for Metadata, in seconds."""
@@ -308,12 +308,14 @@ class RackClientsStage(Stage):
 
     def on_request(self, data: bytes, size: int, api_key: int, _version: int) -> bytes | None:
         """Read the client id of a Metadata request. Not all clients send another request before it."""
-        if self._shared.racks.may_be_here(self._node_id()):
+        if self._shared.racks.is_here(self._node_id()):
             self.follower.asked(api_key, may_fail=self._is_named(data))
         if api_key == _METADATA:
             self._client_id = ""
             with suppress(ProtocolError):
                 self._client_id = readable(request_header(data, LENGTH_BYTES)[3])
+                if self._shared.names_for(self._client_id):
+                    self._shared.asks(self._client_id, self._state.host, self._state.now)
                 return data
             if len(data) < min(size, _MAX_HEADER):
                 self._state.from_client.need = min(size, 2 * len(data))
@@ -447,7 +449,8 @@ class RackClientsStage(Stage):
                     continue
             if code != _NOT_LEADER:
                 edits.append(not_leader(error))
-            self._sent_away.note(place, told_before=shared.is_distrusted(*client, place, state.now))
+            told_before = shared.is_distrusted(*client, place, state.now)
+            self._sent_away.note(state.client_id, place, told_before=told_before)
             refused.setdefault("out_of_range" if code == _OUT_OF_RANGE else "refused", []).append(place)
         for reason, places in refused.items():
             shared.refused(*client, places, reason, state.now)

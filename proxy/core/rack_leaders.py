@@ -12,12 +12,14 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from math import inf
 from typing import Final, Protocol
 from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
 
+from proxy.core.connection_state import ConnectionState
 from proxy.core.follower import Pause
 from proxy.core.racks import RETURNS, BrokerRack, read_racks
 from proxy.protocol.api import ApiKey
@@ -40,6 +42,8 @@ LONG_SECONDS: Final = 300.0
 LEAVES_SECONDS: Final = 10.0
 """A client that got error 6 has asked for Metadata, and has left the replica, after this time in seconds. A
 client that still reads there has got no Metadata, or was led there again."""
+AWAY_SECONDS: Final = 3.0
+"""A client that got error 6 has asked a gateway at this address for Metadata after this time, in seconds."""
 _MORE_BYTES: Final = 400
 """The memory for a known topic in bytes, in addition to its columns."""
 _PARTITION, _LEADER, _EPOCH, _IN_SYNC = 0, 1, 2, 3
@@ -122,6 +126,8 @@ class RackLeaders:
         """The number of times that something else was learned of leaders, replicas or racks."""
         self._true: OrderedDict[tuple[str, str], dict[Place, Pause]] = OrderedDict()
         """The clients that get true Metadata, by client id and host, and the partitions for which they do."""
+        self._asked: OrderedDict[tuple[str, str], float] = OrderedDict()
+        """When each client last asked for Metadata, by client id and host, in seconds."""
         self._out: dict[int, Pause] = {}
         """The brokers that have failed, by node id."""
         self._stages: set[Reading] = set()
@@ -134,6 +140,17 @@ class RackLeaders:
     def names_for(self, client_id: str) -> bool:
         """Return whether replicas are named for a client."""
         return client_id in self._clients()
+
+    def asks(self, client_id: str, host: str, now: float) -> None:
+        """Note that a client asks for Metadata."""
+        self._asked[client_id, host] = now
+        self._asked.move_to_end((client_id, host))
+        if len(self._asked) > MAX_CLIENTS:
+            self._asked.popitem(last=False)
+
+    def has_asked(self, client_id: str, host: str, since: float) -> bool:
+        """Return whether a client has asked for Metadata since a time in seconds."""
+        return self._asked.get((client_id, host), -inf) >= since
 
     # What the process knows of leaders
 
@@ -357,8 +374,10 @@ class RackLeaders:
         found = self._true.setdefault((client_id, host), {})
         self._true.move_to_end((client_id, host))
         for place, each in seconds.items():
-            new = Pause(now + each, each)
-            found[place] = max(found.get(place, new), new)
+            last = found.get(place, Pause())
+            # A pause that is made longer began with its first cause: see `is_distrusted`.
+            begun = last.until - last.seconds if now < last.until else now
+            found[place] = max(last, Pause(now + each, now + each - begun))
         if len(found) > MAX_PLACES:
             latest = max(found.values())
             found.clear()
@@ -438,6 +457,43 @@ class RackLeaders:
         rows_named, chosen = rows_named[chosen != NOBODY], chosen[chosen != NOBODY]
         self.named += len(rows_named)
         return with_leaders(body, found.at[rows_named], chosen) if len(rows_named) else body
+
+
+class SentAway:
+    """Notices that a client comes back to a replica although it was told to ask the leader.
+
+    If it has not asked this gateway for Metadata since then, another gateway at the same address has led it
+    here, and does not know of the trouble. The connection ends. Sooner or later a new one reaches that
+    gateway, which then sees the trouble itself.
+
+    Args:
+        shared: what the connections of the process share.
+        state: the state of the connection.
+    """
+
+    __slots__ = ("_shared", "_since", "_state")
+
+    def __init__(self, shared: RackLeaders, state: ConnectionState) -> None:
+        self._shared = shared
+        self._state = state
+        self._since: dict[Place, float] = {}
+        """When the client was told so on this connection, in seconds."""
+
+    def note(self, client_id: str, place: Place, *, told_before: bool) -> None:
+        """Note that the replica has refused what only the leader answers.
+
+        Args:
+            client_id: the client's id.
+            place: the partition. With the number -1, all partitions of a topic.
+            told_before: whether the client gets true Metadata for it already.
+        """
+        state, since = self._state, self._since.get(place, inf)
+        if not told_before or since == inf or self._shared.has_asked(client_id, state.host, since):
+            if len(self._since) == MAX_PLACES:
+                self._since.clear()
+            self._since[place] = state.now
+        elif state.now - since >= AWAY_SECONDS:
+            state.fail("broker", "a replica in the rack has its client again, so the client connects anew")
 
 
 def _choose(found: Replicas, rows: npt.NDArray[np.intp], nodes: list[int], client_id: str) -> NodeIds:

@@ -14,10 +14,9 @@ from typing import Final
 from proxy.core.connection_state import ConnectionState
 from proxy.core.eligibility import BrokerVersions
 from proxy.core.events import NoConsumer
-from proxy.core.follower import SentAway
 from proxy.core.in_flight import Handler, InFlight, Over
 from proxy.core.leader_retry import LeaderRetry
-from proxy.core.rack_leaders import ALL, RackLeaders
+from proxy.core.rack_leaders import ALL, RackLeaders, SentAway
 from proxy.core.repeat import MAX_BYTES
 from proxy.core.repeat_offsets import OFFSETS, OffsetsRepeat, OffsetsRequest
 from proxy.core.requests import readable
@@ -231,7 +230,7 @@ class RackOffsetsStage(Stage):
         self._versions = versions
         self._state = state
         self._retry: LeaderRetry | None = None
-        self._sent_away = SentAway(state)
+        self._sent_away = SentAway(leaders, state)
         self._client_id = ""
         """The client id in the last request that was looked at."""
         self._asked: OffsetsRequest | None = None
@@ -435,7 +434,8 @@ class RackOffsetsStage(Stage):
             if asked.api_key == ApiKey.LIST_OFFSETS:
                 seconds = self._troubles.unanswered(client_id, host, topic, now)
             place = topic, ALL[1]
-            self._sent_away.note(place, told_before=leaders.is_distrusted(client_id, host, place, now))
+            told_before = leaders.is_distrusted(client_id, host, place, now)
+            self._sent_away.note(client_id, place, told_before=told_before)
             leaders.distrust(client_id, host, (topic,), seconds, "offsets", now)
 
     def see(self, api_key: int, version: int, frame: bytes) -> None:
@@ -449,10 +449,10 @@ class RackOffsetsStage(Stage):
         for topic in found[topics] or ():
             key = topic.get("name") or topic.get("topic_id") or b""
             for each in topic[partitions] or ():
-                if each["error_code"] == _NOT_LEADER and self._may_follow((key, each[number])):
+                place = key, each[number]
+                if each["error_code"] == _NOT_LEADER and self._may_follow(place):
                     is_new = self._is_no_consumer(ApiKey(api_key).name)
-                    self._sent_away.note(ALL, told_before=not is_new)
-                    return
+                    self._sent_away.note(self._client_id, place, told_before=not is_new)
 
     def _is_no_consumer(self, api: str) -> bool:
         """Give the client true Metadata for an hour, because it sends requests that only leaders take.

@@ -145,7 +145,7 @@ class RackAudit:
             self._count(link)
         self._warning.look(self._racks.values())
         unresolved, self._unresolved = self._unresolved, []
-        self._changed(unresolved)
+        self._look_up(unresolved)
 
     def closed(self, link: Link) -> None:
         """Count the last bytes of a link."""
@@ -205,11 +205,15 @@ class RackAudit:
                     counted.records_other_zone += more
 
     def _changed(self, brokers: Iterable[BrokerRack]) -> None:
-        """Look up the host names of brokers that are new, or have a new rack or address."""
+        """Note brokers that are new, or have a new rack or address."""
+        self._look_up(brokers)
+        self._leaders.changed()
+
+    def _look_up(self, brokers: Iterable[BrokerRack]) -> None:
+        """Look up the host names of brokers."""
         for broker in brokers:
             if not is_literal(broker.host):
                 self._process.spawn(self._resolve(broker))
-        self._leaders.changed()
 
     async def _resolve(self, broker: BrokerRack) -> None:
         """Note the IPs of a broker, because transparent mode knows only the IP of a link's broker."""

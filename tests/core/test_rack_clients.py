@@ -8,9 +8,9 @@ import pytest
 from proxy.core.connection import Connection
 from proxy.core.connection_state import ConnectionState
 from proxy.core.eligibility import SessionLimits
-from proxy.core.follower import ASK_SECONDS, AWAY_SECONDS
+from proxy.core.follower import ASK_SECONDS
 from proxy.core.rack_clients import RackClientsStage
-from proxy.core.rack_leaders import LEAVES_SECONDS, LONG_SECONDS, TRUE_SECONDS
+from proxy.core.rack_leaders import AWAY_SECONDS, LEAVES_SECONDS, LONG_SECONDS, TRUE_SECONDS
 from proxy.core.racks import BrokerRacks
 from proxy.core.siblings import Siblings
 from proxy.protocol.fetch_response import MAX_ERRORS
@@ -33,7 +33,7 @@ from tests.core.replica import (
 from tests.core.replicas import Part, body
 from tests.frames import Want, entry, fetch, fetch_response
 from tests.model import wire
-from tests.playbook import SESSION_ID, Playbook, T, asks, full
+from tests.playbook import SESSION_ID, Playbook, T, asks, full, request
 
 REFUSALS: Final = (1, 3, 6, 9, 56, 78, 100, 103)
 
@@ -103,10 +103,12 @@ def test_rule_27_the_second_time_true_metadata_lasts_five_minutes() -> None:
     assert gateway.returns == Counter(out_of_range=4)
 
 
-def test_rule_27_who_is_sent_away_and_comes_back_has_to_connect_anew() -> None:
-    """Another gateway at the same address has led the client here again. Its connection may reach that one.
+@pytest.mark.parametrize("asks", [True, False])
+def test_rule_27_who_is_here_again_without_having_asked_has_to_connect_anew(asks: bool) -> None:
+    """Another gateway at the same address has led it here again. Its connection may reach that one.
 
-    Another connection of the client, which has not been sent away yet, goes on.
+    If the client has asked this gateway, the answer is only late. Another connection of the client, which has
+    not been sent away yet, goes on.
     """
     gateway = Gateway()
     play, other = gateway.connect(), gateway.connect()
@@ -115,12 +117,13 @@ def test_rule_27_who_is_sent_away_and_comes_back_has_to_connect_anew() -> None:
         fails(play, number, 1, 6)
     other.now = NOW + AWAY_SECONDS + 1.0
     fails(other, 0, 1, 6)
-    assert [core.fault for core in (*cores(play), *cores(other))] == [None] * 4
-
-    play.now = NOW + AWAY_SECONDS + 0.5
+    if asks:
+        other.client(request(3, 7, 9, b"\0\0\0\0\0", client=b"c")).takes_broker()
+    play.now = NOW + AWAY_SECONDS + 1.5
     play.client(asked := fetch(12, *T[:1], correlation=9)).to_broker(asked)
     play.broker(fetch_response(12, ("t", [entry(0, error=1)]), correlation_id=9))
-    assert all(core.fault is not None for core in cores(play))
+    assert [core.fault is None for core in cores(play)] == [asks] * 2
+    assert [core.fault for core in cores(other)] == [None] * 2
 
 
 def test_rule_27_after_its_minute_a_client_is_sent_away_once_more() -> None:

@@ -276,6 +276,13 @@ def test_a_client_with_more_partitions_than_are_remembered_gets_their_errors_aft
     assert distrusted(NOW + 60 + LEAVES_SECONDS) == distrusted(NOW + 359) == {True}
 
 
+def test_errors_that_pass_go_on_to_pass_while_true_metadata_is_made_longer() -> None:
+    shared = leaders()
+    for second in range(30):
+        shared.distrust(CLIENT, HOST, None, 60, "offsets", NOW + second)
+        assert shared.is_distrusted(CLIENT, HOST, (b"t", 0), NOW + second) == (second >= LEAVES_SECONDS)
+
+
 # One connection
 
 

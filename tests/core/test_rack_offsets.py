@@ -8,10 +8,9 @@ from proxy.core.connection import Connection
 from proxy.core.connection_state import ConnectionState
 from proxy.core.eligibility import BrokerVersions
 from proxy.core.events import NoConsumer
-from proxy.core.follower import AWAY_SECONDS
 from proxy.core.leader_retry import QUIET_SECONDS
 from proxy.core.own import TakeReply
-from proxy.core.rack_leaders import RackLeaders
+from proxy.core.rack_leaders import AWAY_SECONDS, RackLeaders
 from proxy.core.rack_offsets import LONG_SECONDS, OFTEN_SECONDS, TRUE_SECONDS, RackOffsetsStage, Troubles
 from proxy.core.raise_fetch import RaiseFetch
 from proxy.core.repeat import MAX_BYTES
@@ -420,14 +419,13 @@ def test_rule_24_a_producer_gets_true_metadata_for_an_hour() -> None:
 
 
 def test_rule_24_a_producer_that_is_here_again_has_to_connect_anew() -> None:
-    """Another gateway at the same address has led it here."""
+    """Another gateway at the same address has led it here. Another partition may have a new leader."""
     gateway = Gateway()
     here = gateway.connect(HERE)
-    for now in (NOW, NOW + AWAY_SECONDS - 0.5):
+    for now, partition in ((NOW, 0), (NOW + AWAY_SECONDS - 0.5, 0), (NOW + AWAY_SECONDS, 2)):
         here.now = now
-        here.exchange(produce(1), produced(6))
+        here.exchange(produce(1), produced(6, partition))
     assert here.connection.fault is None
-    here.now = NOW + AWAY_SECONDS
     here.client(produce(1)).to_broker(produce(1)).broker(produced(6))
     assert here.connection.fault is not None
 

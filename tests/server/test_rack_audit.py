@@ -303,6 +303,16 @@ async def test_host_names_of_brokers_are_looked_up_until_they_have_an_ip(
     assert one.audit.racks.zone_at("10.0.0.7", 9092) is Zone.OTHER
 
 
+async def test_plans_of_fetches_last_until_something_is_learned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures are read every few seconds, and each scrape reads them, too."""
+    one, changed = Played(), list[None]()
+    monkeypatch.setattr(one.audit._leaders, "changed", lambda: changed.append(None))
+    one.learn({1: "R1"})
+    for _ in range(3):
+        one.counts()
+    assert len(changed) == 1
+
+
 RACKS = {0: "R1", 1: "R2"}
 
 

@@ -529,7 +529,7 @@ def test_the_gateways_of_the_template_share_what_is_no_socket_of_systemd(tmp_pat
     reset, start = unit("instance.conf")["ExecStart"]
     assert (reset, start.split()[:2]) == ("", unit("fetchgate.service")["ExecStart"][0].split())
     one, two = (_options(start.replace("%i", number)) for number in "12")
-    assert {name for name in one if one[name] != two[name]} == {"admin", "state"}
+    assert {name for name in one if one[name] != two[name]} == {"admin", "metrics", "state"}
     config = load(one, environment_file(), str(SETTINGS))
     assert config.reuse_port
     assert str(config.state).startswith("/var/lib/fetchgate/")

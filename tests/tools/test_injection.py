@@ -385,7 +385,7 @@ WITH_KAFKA: Final = {"fetchgate/bootstrap-env": "KAFKA"}
         (
             ASKS | {"fetchgate/rack-reads": "client"},
             [],
-            "fetchgate/rack-reads was removed: use --rack-clients",
+            "fetchgate/rack-reads was removed: set client.rack in the client",
         ),
         (ASKS | {"fetchgate/max-sessions": "many"}, [], "fetchgate/max-sessions: "),
         (ASKS | {"fetchgate/max-inflight-bytes": "1x"}, [], "fetchgate/max-inflight-bytes: "),
