@@ -12,6 +12,7 @@ from proxy.cooperative.members import INVALID_RANGES, OVERLAPS, TOO_LARGE, Membe
 from proxy.cooperative.offsets import (
     GROUPS_SINCE,
     Commit,
+    Entry,
     FetchedGroup,
     OffsetFetch,
     Sender,
@@ -191,6 +192,7 @@ class CommitRequest:
             or member.is_behind(commit.generation)
             or group.strange(member, commit)
             or not member.goes_on(commit.places)
+            or not all(self._was_sent(member, group, entry) for entry in commit.entries)
         ):
             return _REBALANCING
         if not group.shares(member, commit):
@@ -198,6 +200,11 @@ class CommitRequest:
         if commit.api_key == ApiKey.TXN_OFFSET_COMMIT:
             return _SHARED
         return INVALID_RANGES if any(each.offset < 0 for each in commit.entries) else 0
+
+    @staticmethod
+    def _was_sent(member: Member, group: Group, entry: Entry) -> bool:
+        place = entry.topic, entry.partition
+        return member.may_commit(place, entry.offset, group.positions.get(place))
 
     def _refused(self, code: int) -> Reply:
         return Reply([self._commit.response([code] * len(self._commit.entries))])
@@ -364,6 +371,9 @@ class OffsetFetchRequest(Exchanges):
             self._learn(group, member, read, self._changes.get(name))
             entries = tuple(own_offset(member, entry, read) for entry in each.entries)
             if not each.error_code:
+                for entry in entries:
+                    if not entry.error_code:
+                        member.progress.told((entry.topic, entry.partition), entry.offset)
                 told = {(entry.topic, entry.partition) for entry in each.entries if not entry.error_code}
                 member.unasked = set() if name in everything else member.unasked - told
             groups.append(replace(each, entries=entries))

@@ -17,6 +17,7 @@ from proxy.cooperative.members import Members
 from proxy.cooperative.membership import (
     CONSUMER,
     PROTOCOL,
+    Beat,
     Given,
     Join,
     Offer,
@@ -35,6 +36,7 @@ from proxy.cooperative.membership import (
 )
 from proxy.cooperative.plan import Joined, Lanes, at_once, plan, sharable
 from proxy.cooperative.positions import PLAN_BYTES, TopicPartition
+from proxy.cooperative.presence import ABSENT_SECONDS
 from proxy.cooperative.ranges import FULL
 from proxy.cooperative.slots import MAX_SLOTS, seats
 from proxy.protocol.primitives import ProtocolError
@@ -58,6 +60,7 @@ class Joining:
         "_given",
         "_had_nothing",
         "_host",
+        "_is_new",
         "_join",
         "_members",
         "_offers",
@@ -91,6 +94,8 @@ class Joining:
         self._given = b""
         """The member id that the coordinator gave to a client without one. Empty after the client has
         received its lanes."""
+        self._is_new = False
+        """Whether the client has joined as a new member, so that it has no lanes anywhere."""
         self._sync_sent = -inf
         """When the last SyncGroup request was sent, in seconds."""
         self._syncs = 0
@@ -108,26 +113,32 @@ class Joining:
         named = self._members.group(join.group) is not None
         return named and join.protocol_type == CONSUMER and bool(join.protocols)
 
-    def join(self, join: Join) -> bytes:
-        """Return the JoinGroup request for the broker."""
+    def join(self, join: Join, now: float) -> bytes:
+        """Return the JoinGroup request for the broker.
+
+        Args:
+            join: the client's request.
+            now: the time in seconds.
+        """
         self._join, self._sharing = join, False
         self._offers = {}
         own = join.protocols[0][1]
         self._owned = read_owned(own)[0]
         self.member_id = join.member_id
         member = self._member
-        self._unknown = member is not None and not self._knows(member, join)
+        self._is_new = join.member_id in {b"", self._given}
+        self._unknown = member is not None and not self._knows(member)
         if member is not None and self._unknown and member.syncs != self._syncs:
             member.moves()
         doubtful = self._members.joins(self._host, self)
         if member is not None and not doubtful:  # else the broker may refuse it
-            _joins(member, join)
+            self._joins(member, join, now)
         binding = b"" if doubtful else self._host.encode() + _BETWEEN + self.client_id
         planned = {place: ranges[0][0] for place, ranges in member.planned.items()} if member else {}
-        shared = member is not None and not member.plain
+        shared = member is not None and not member.plain and not self._unknown
         held = member.lanes if member is not None and shared else dict.fromkeys(self._owned, FULL)
         keeps = member is not None and member.keeps
-        again = keeps and not shared and join.member_id not in {b"", self._given}  # its position is unknown
+        again = keeps and not shared and not self._is_new  # its position is unknown
         unknown = self._unknown or again
         group = self._members.group(join.group)
         refused = group is not None and group.slots_error != 0
@@ -144,7 +155,7 @@ class Joining:
         )
         return join.with_offer(offer.encoded())
 
-    def _knows(self, member: Member, join: Join) -> bool:
+    def _knows(self, member: Member) -> bool:
         """Return whether this process knows which partitions a joining client has.
 
         The client may not have received its last SyncGroup response: its connection may have ended, or the
@@ -154,12 +165,15 @@ class Joining:
         """
         if member.keeps_position:
             return False
-        if join.member_id in {b"", self._given}:
+        if self._is_new:
             return True
-        here = member.syncs == self._syncs and (member.heartbeats > 0 or self._had_nothing)
+        here = member.syncs == self._syncs
+        if self._owned and not (here or member.presence.is_on(self)):
+            return False  # it may have other lanes from another process, and goes on with them
+        here = here and (member.heartbeats > 0 or self._had_nothing)
         return member.syncs > 0 and (here or member.has_heard)
 
-    def joined(self, frame: bytes, _now: float) -> bytes:
+    def joined(self, frame: bytes, now: float) -> bytes:
         """Process the broker's JoinGroup response. Return the response for the client.
 
         Raises:
@@ -175,7 +189,7 @@ class Joining:
             return frame
         self.member_id = said.member_id
         if (member := self._member) is not None:
-            _joins(member, join)
+            self._joins(member, join, now)
         if said.protocol != PROTOCOL:
             self._members.noted(join.group, "outsider")
             return frame  # some member does not have this protocol: the group shares nothing
@@ -326,13 +340,23 @@ class Joining:
             if plain:
                 lanes, planned, given = self._plain(member, given)
             group = self._members.group(sync.group)
-            if group is not None and not group.enters(member, sync.generation, sync.instance, now):
+            # A member takes part in each generation. In one that this process missed, it joined elsewhere.
+            missed = not (self._is_new or self._unknown) and member.generation + 1 < sync.generation
+            known = group is None or group.enters(member, sync.generation, sync.instance, now)
+            if missed or not known:
                 lanes, planned, given = {}, planned or {_NOWHERE: FULL}, assignment(())
             member.member_id = sync.member_id
             self._had_nothing = not (self._unknown or member.plain or member.lanes)
-            whole = read_assignment(given)[0] if plain else ()
             given_lanes = None if plain else lanes
-            member.synced(given_lanes, planned, self._sync_sent, self._owned, whole, read.seat, read.begins)
+            member.synced(
+                given_lanes,
+                planned,
+                self._sync_sent,
+                self._owned,
+                read.seat,
+                read.begins,
+                unknown=self._unknown or missed,
+            )
             self._syncs, self._given = member.syncs, b""
         if not plain:
             return said.renamed(sync.protocol, assignment(sorted(lanes)) if given else b"")
@@ -356,18 +380,26 @@ class Joining:
             given = assignment([place for place in places if place not in again], user_data or None)
         return {}, dict.fromkeys(again, FULL), given
 
-    def beats(self) -> None:
+    def beats(self, beat: Beat) -> None:
         """React to a heartbeat that the client has sent."""
         member = self._member
-        if member is not None:
-            member.heartbeat()
+        if member is None:
+            return
+        member.heartbeat()
+        joined_here = member.presence.joining or self._members.has_joined(
+            (self._host, self.client_id), beat.member_id
+        )
+        if beat.member_id == member.member_id:
+            joined_here = member.presence.joining or beat.generation <= member.generation
+        if not joined_here:
+            member.joined_elsewhere()
 
-    def beat(self, member_id: bytes, version: int, sent: float, frame: bytes, _now: float) -> bytes:
+    def beat(self, beat: Beat, version: int, sent: float, frame: bytes, _now: float) -> bytes:
         """Process the coordinator's response to a heartbeat, and return it.
 
         Args:
-            member_id: the member id in the heartbeat. If another client with the same client.id has joined
-                since then, the response is not about the present member, so it is only returned.
+            beat: the heartbeat. If it is of an earlier generation, or another client with the same client.id
+                has joined since then, the response is not about the present member, so it is only returned.
             version: the version of the request.
             sent: the time at which the heartbeat was sent, in seconds.
             frame: the response.
@@ -376,13 +408,14 @@ class Joining:
             ProtocolError: the frame can't be read.
         """
         error_code, member = heartbeat_error(frame, version), self._member
-        if member is not None and member_id == member.member_id:
+        if member is not None and beat == (member.member_id, member.generation):
             if error_code in _GONE:
                 member.freeze()
             else:
                 # Errors 14, 15 and 16 count, too: a coordinator that has just loaded the group gives each
                 # member its whole session timeout.
                 member.confirm(sent, settled=error_code != _REBALANCING)
+                member.presence.beats(self)
         return frame
 
     def leave(self) -> None:
@@ -393,9 +426,18 @@ class Joining:
             member.freeze()
         self.member_id = b""
 
-    def end(self) -> None:
+    def end(self, now: float) -> None:
         """Process the end of the connection."""
+        if (member := self._member) is not None:
+            member.presence.ends(self, now)
         self._members.left(self._host, self)
+
+    def _joins(self, member: Member, join: Join, now: float) -> None:
+        rebalance = inf if join.rebalance_ms is None else join.rebalance_ms / 1e3
+        member.joins(join.group, join.session_ms / 1e3, rebalance)
+        # Another process may serve a new member by the lanes of the client before it.
+        others_seconds = ABSENT_SECONDS if self._is_new else member.session_seconds
+        member.presence.joins(self, now, others_seconds)
 
     @property
     def _member(self) -> Member | None:
@@ -405,11 +447,6 @@ class Joining:
         """
         bound = self._members.is_bound(self.client_id)
         return self._members.bound(self._host, self.client_id) if bound else None
-
-
-def _joins(member: Member, join: Join) -> None:
-    rebalance = inf if join.rebalance_ms is None else join.rebalance_ms / 1e3
-    member.joins(join.group, join.session_ms / 1e3, rebalance)
 
 
 def _assigned(sync: Sync) -> dict[bytes, list[TopicPartition]]:

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from proxy.cooperative.batches import BatchError
-from proxy.cooperative.filtered import Filtered, LaneRecords, Scan, split_records
+from proxy.cooperative.filtered import Filtered, LaneRecords, Scan, end_of, split_records
 from proxy.cooperative.member import Member
 from proxy.cooperative.members import Members
 from proxy.cooperative.positions import TopicPartition
@@ -139,13 +139,17 @@ class LaneFetch:
                 entries["partition"].tolist(), entries["offset"].tolist(), strict=True
             ):
                 offsets[partition] = offset
+        for topic, partitions in self._offsets.items():
+            for partition, offset in partitions.items():
+                if (topic, partition) in member.unasked:
+                    continue
+                if member.jumps((topic, partition), offset, now):
+                    member.unasked.add((topic, partition))
+                else:
+                    member.fetches((topic, partition), offset)
         self._goes_on = member.goes_on(self.places)
         """Whether the member has requested the committed offsets of all partitions of the fetch (see
         `Member.unasked`)."""
-        for topic, partitions in self._offsets.items():
-            for partition, offset in partitions.items():
-                if (topic, partition) not in member.unasked:
-                    member.fetches((topic, partition), offset)
         self.failed: set[TopicPartition] = set()
         """The partitions whose entry has an error, or names another broker. Their log may have changed."""
         self._asked: set[tuple[bytes, int]] = set()
@@ -262,8 +266,9 @@ class LaneFetch:
         at = fetch.body + layout.request_limits
         frame[at : at + 4] = wait.to_bytes(4, signed=True)
         self._asked.clear()
+        gets = self._gets(now)  # if not, the member must not be moved past records
         for topic, entries in _elements(fetch.topics, frame):
-            if scans := self._member.scans.get(topic):
+            if gets and (scans := self._member.scans.get(topic)):
                 for place, (partition, offset) in enumerate(
                     zip(entries["partition"].tolist(), entries["offset"].tolist(), strict=True)
                 ):
@@ -296,7 +301,7 @@ class LaneFetch:
         tally.upstream_bytes += walk.record_bytes
         self._note(walk)
         self._kept, self._refused = self._closing, False
-        edits = [*self._filtered(frame, walk, now), *self._placeholders(walk)]
+        edits = [*self._filtered(frame, walk, now), *(self._placeholders(walk) if self._gets(now) else ())]
         edits.sort(key=itemgetter(0))
         view, at = memoryview(frame), LENGTH_BYTES
         pieces: list[Buffer] = []
@@ -313,6 +318,8 @@ class LaneFetch:
         gets = self._gets(now)
         for entry in walk.entries:
             self._kept = self._kept or bool(entry.error_code) or entry.redirects
+            if entry.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+                member.progress.resets((entry.key, entry.partition))
             if not entry.records:
                 continue
             start, end = next(spans)
@@ -326,6 +333,7 @@ class LaneFetch:
             split = member.lane(place, offset)
             if split is None:
                 self._kept = True
+                member.progress.sends(place, end_of(view[start:end]))
                 continue
             try:
                 found = self._split(frame, entry, view[start:end], split, now)
@@ -363,6 +371,7 @@ class LaneFetch:
         member, lane = self._member, found.lanes[0]
         scan = member.scan(*place)
         scan.learn(offset, found, lane)
+        member.progress.sends(place, found.end)
         _count(member.tally, found, lane)
         if lane.last_kept >= 0:
             member.delivered[place] = lane.last_kept

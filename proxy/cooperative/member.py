@@ -8,7 +8,8 @@ from typing import Final
 from proxy.cooperative.filtered import Scan
 from proxy.cooperative.plan import Lanes
 from proxy.cooperative.positions import Positions, TopicPartition
-from proxy.cooperative.ranges import FULL, KeyRanges, Split, within
+from proxy.cooperative.presence import ABSENT_SECONDS, Presence, Progress
+from proxy.cooperative.ranges import FULL, KeyRanges, Split
 from proxy.cooperative.slots import Seat
 from proxy.cooperative.tally import FilterTally, LaneSeen
 from proxy.protocol.fetch_request import MAX_PARTITIONS
@@ -36,8 +37,9 @@ class State(Enum):
     """The member is joining, or its group may have continued without the member. The member gets no records
     until its next SyncGroup."""
     ASSIGNED = "assigned"
-    """The member has its assignment (from SyncGroup, or with KIP-848 from its broker), and gets its
-    records."""
+    """The member has its assignment from SyncGroup, and gets its records."""
+    BROKERS = "assigned by brokers"
+    """A broker assigns whole partitions to the member (KIP-848)."""
 
 
 class Member:
@@ -53,11 +55,12 @@ class Member:
 
     __slots__ = (
         "__weakref__",
+        "_begins_anew",
         "_gave_up_all",
-        "_given",
         "_has_shared",
         "_kept_position",
         "_splits",
+        "_waits_until",
         "begins",
         "declared",
         "delivered",
@@ -74,6 +77,8 @@ class Member:
         "member_id",
         "plain",
         "planned",
+        "presence",
+        "progress",
         "rebalance_seconds",
         "released",
         "scans",
@@ -109,6 +114,7 @@ class Member:
         """The time that the coordinator gives the member to join again in a rebalance."""
         self.settled_at = -inf
         """The last time at which the group certainly was in no rebalance, in seconds."""
+        self.presence = Presence()
         self.expires_at = 0.0
         """The time from which on the coordinator may have removed the member from its group, in seconds."""
         # What its group gave it
@@ -139,23 +145,27 @@ class Member:
         connections."""
         # Whether it begins where the group has committed
         self.unasked: set[TopicPartition] = set()
-        """The partitions in which the member gets no records until its client requests their committed
-        offsets. A client that does not request them continues from its earlier position. Then no member would
-        read the records before that position in the new key ranges. (kafka-python drops an assignment that
-        arrives just as a poll ends.)"""
-        self._given: Lanes = {}
-        """The member's last assignment. It also has the partitions that the member has as a whole."""
+        """The partitions in which the member has jumped (`Progress`). It gets no records of them until its
+        client requests their committed offsets. A client that does not request them continues from its
+        earlier position. Then no member would read the records before that position in the new key ranges.
+        (kafka-python drops an assignment that arrives just as a poll ends.)"""
         self._has_shared = False
         """Whether the group has ever assigned lanes to the member. If not, all hashes of a partition have the
         same committed offset."""
         self._kept_position = False
         """Whether the client keeps an earlier position, or possibly keeps it. Then the member has to release
         all its partitions and join again."""
+        self._waits_until = -inf
+        """The time before which the member does not join again, in seconds. If this process did not know the
+        member when it joined, another one may still serve its earlier lanes until then."""
         self._gave_up_all = False
         """Whether the member's last assignment was empty, because `_kept_position` was True. The member joins
         again after it has received this assignment. If it still requests no offsets after joining again, its
         application sets the positions."""
+        self._begins_anew = False
+        """Whether the member's assignment before the last one was empty for this reason."""
         # What it was sent
+        self.progress = Progress()
         self.scans: dict[bytes, dict[int, Scan]] = {}
         """The `Scan` of each partition, with the offsets to skip. The keys are the name of the topic and the
         partition."""
@@ -193,6 +203,11 @@ class Member:
         """
         self._kept_position = self.syncs > 0
 
+    def joined_elsewhere(self) -> None:
+        """Record that another process knows the member's lanes. To get records here, it has to join again."""
+        self.freeze()
+        self.state = State.UNKNOWN
+
     def freeze(self) -> None:
         """Give the member no records until its next SyncGroup."""
         self.state = State.FROZEN
@@ -220,13 +235,16 @@ class Member:
         """
         return self._kept_position
 
-    @property
-    def joins_again(self) -> bool:
-        """Whether the member has to join its group again."""
+    def joins_again(self, now: float) -> bool:
+        """Return whether the member has to join its group again."""
         if self.frozen:
             return self.state is State.UNKNOWN
+        if now < self._waits_until:
+            return False
         if self._gave_up_all and not self.has_heard:
             return False
+        if self._begins_anew and self._kept_position:  # again: only the application can set it so
+            return now >= self.presence.alone_from
         return self._kept_position or self.lanes.keys() != self.planned.keys()
 
     @property
@@ -240,9 +258,10 @@ class Member:
         planned: Lanes,
         now: float,
         owned: Collection[TopicPartition] = frozenset(),
-        whole: Collection[TopicPartition] = (),
         seat: Seat | None = None,
         begins: Collection[TopicPartition] = frozenset(),
+        *,
+        unknown: bool = False,
     ) -> None:
         """Give the member its lanes.
 
@@ -250,15 +269,19 @@ class Member:
             lanes: the member's new lanes. None if its group shares no partition.
             planned: the lanes that the member will have after it has joined again.
             now: when the group certainly knew the member: when it has sent its SyncGroup, in seconds.
-            owned: the partitions in which the client keeps its position, or still has to commit.
-            whole: if the group shares no partition, the partitions that belong to the member as a whole.
+            owned: the partitions in which the client keeps its position, or still has to commit. They do not
+                count if the lanes that it had there are unknown.
             seat: the member's slot, if its group shares partitions.
             begins: see `Member.begins`.
+            unknown: whether this process did not know the member's lanes when it joined.
         """
         self.seat, self.begins = seat, frozenset(begins)
         self._has_shared = self._has_shared or lanes is not None
-        self._begin(dict.fromkeys(whole, FULL) if lanes is None else lanes)
-        before, self.lanes = self.lanes, lanes or {}
+        self._begins_anew = self._gave_up_all and self.has_heard
+        self._kept_position, self._gave_up_all = False, self._kept_position
+        self.unasked.clear()
+        before, self.lanes = {} if unknown else self.lanes, lanes or {}
+        owned = () if unknown else owned
         goes_on = {*owned, *before} if self.keeps else owned
         self.plain, self.planned = lanes is None, planned
         kept = {place for place in goes_on if before.get(place, ()) == self.lanes.get(place)}
@@ -267,21 +290,12 @@ class Member:
         self.epoch += 1
         self.syncs += 1
         self.heartbeats = 0
+        self.presence.joining = False
+        self._waits_until = self.presence.since + ABSENT_SECONDS if unknown else -inf
         self._forget_but(kept)
+        began = now if self._begins_anew else -inf
+        self.progress.begin({*owned, *kept}, began, anywhere=not self._has_shared)
         self.confirm(now)
-
-    def _begin(self, given: Lanes) -> None:
-        """Update `unasked`: the partitions in which the member has to begin from the committed offsets."""
-        self.unasked = {
-            place
-            for place, ranges in given.items()
-            if place in self.unasked
-            or not (within(ranges, self._given[place]) if place in self._given else self.has_heard)
-        }
-        if not self._has_shared:
-            self.unasked.clear()
-        self._given = given
-        self._kept_position, self._gave_up_all = False, self._kept_position
 
     def _forget_but(self, kept: Collection[TopicPartition]) -> None:
         """Forget the member's fetches and the records that it got, except in the partitions `kept`.
@@ -311,8 +325,9 @@ class Member:
 
     def assigned(self, now: float) -> None:
         """Give the member whole partitions, because its broker assigns them (KIP-848)."""
-        if self.frozen or not self.plain:
+        if self.state is not State.BROKERS:
             self.synced(None, {}, now)
+            self.state = State.BROKERS
 
     def confirm(self, now: float, *, settled: bool = True) -> None:
         """Record that the group knew the member at this time, and start the session timeout anew.
@@ -335,8 +350,8 @@ class Member:
 
     def gets(self, epoch: int, now: float) -> bool:
         """Return whether the member still gets the records that it requested when its epoch was `epoch`."""
-        if self.declared is None and not self.plain and now > self.expires_at:
-            return False  # its lanes may already belong to other members
+        if self.state is State.ASSIGNED and not (now <= self.expires_at and self.presence.is_here(now)):
+            return False  # its lanes may already belong to other members, or it may have other lanes
         return not self.frozen and epoch == self.epoch
 
     def seen(
@@ -384,9 +399,34 @@ class Member:
     def is_behind(self, generation: int) -> bool:
         """Return whether the member has not got its lanes of a generation here.
 
-        A client knows the generation before it has its lanes, and the coordinator takes its commits then.
+        A client knows the generation before it has its lanes, and the coordinator takes its commits then. Or
+        another process has given the member its lanes.
         """
-        return self.declared is None and not self.plain and generation > self.generation
+        return self.has_coordinator and generation > self.generation
+
+    @property
+    def has_coordinator(self) -> bool:
+        """Whether the member's group assigns its lanes, in this process or another one."""
+        return self.state not in {State.DECLARED, State.BROKERS}
+
+    def may_commit(self, place: TopicPartition, offset: int, committed: Positions | None) -> bool:
+        """Return whether a commit is for records that this process has sent, or does not raise the offset.
+
+        Args:
+            place: the partition.
+            offset: the offset to commit.
+            committed: the committed offset of each hash, or None if it is not known.
+        """
+        if not self.has_coordinator or self.progress.reaches(place, offset):
+            return True
+        ranges = self.commits(place)
+        return committed is not None and ranges is not None and offset <= committed.lowest(ranges)
+
+    def jumps(self, place: TopicPartition, offset: int, now: float) -> bool:
+        """Return whether the member fetches past records that this process has not sent (`Progress`)."""
+        if not (self.has_coordinator and self.gets(self.epoch, now)):
+            return False
+        return self.progress.jumps(place, offset, self.presence.alone_from, now)
 
     def commits(self, place: TopicPartition) -> KeyRanges | None:
         """Return the key ranges for which the member commits a partition, or None for all keys."""

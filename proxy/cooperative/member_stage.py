@@ -28,7 +28,7 @@ from proxy.cooperative.joining import Joining
 from proxy.cooperative.lane_fetch import HELD_SECONDS, LaneFetch, refusal
 from proxy.cooperative.member import Member
 from proxy.cooperative.members import INVALID_RANGES, Members
-from proxy.cooperative.membership import Sync, heartbeat_member, read_join, read_sync, rejoin
+from proxy.cooperative.membership import Sync, read_heartbeat, read_join, read_sync, rejoin
 from proxy.cooperative.offsets import (
     Entry,
     offset_commit,
@@ -205,6 +205,7 @@ class MemberStage(Stage):
     def close(self) -> None:
         """Accept no more requests, and finish those in flight. Drop a commit that waits for its turn."""
         self._closing = True
+        self._joining.end(self._state.now)
         self._send_due()
         if self._current is not None:
             self._current.close(self._state.now)
@@ -212,7 +213,7 @@ class MemberStage(Stage):
     def end(self) -> None:
         """Note that the connection has ended, so other members do not wait for its fetches or commits."""
         self._wake = self._alarm = self._resume = _nothing
-        self._joining.end()
+        self._joining.end(self._state.now)
         if self._current is not None:
             self._current.end(self._state.now)
         self._identity.end()
@@ -409,7 +410,7 @@ class MemberStage(Stage):
                         "a client with key ranges in its client.id must assign partitions, not subscribe"
                     )
                     return
-                frame, take = joining.join(join), _edited(joining.joined)
+                frame, take = joining.join(join, now), _edited(joining.joined)
         elif request.api_key == ApiKey.SYNC_GROUP:
             self._sync(read_sync(frame))
             return
@@ -446,28 +447,28 @@ class MemberStage(Stage):
     def _beat(self, frame: bytes, version: int, member: Member, now: float) -> None:
         """Process a heartbeat. Before it, commit what the member's application does not."""
         joining, group = self._joining, self._members.group(member.group)
-        joining.beats()
+        beat = read_heartbeat(frame)
+        joining.beats(beat)
         refused = group is not None and group.slots_error and member.seat is not None
-        if member.joins_again or refused or (group is not None and group.tries(now)):
+        if member.joins_again(now) or refused or (group is not None and group.tries(now)):
             self._reply([rejoin(frame)])
             return
-        member_id = heartbeat_member(frame)
 
-        def beat(begun: bool = False) -> Reply | None:
+        def goes(begun: bool = False) -> Reply | None:
             if begun:
                 return Reply([rejoin(frame)])
-            self._send(frame, _edited(partial(joining.beat, member_id, version, now)))
+            self._send(frame, _edited(partial(joining.beat, beat, version, now)))
             return None
 
         if group is None or group.busy:
-            beat()  # the commit of another member may take seconds
+            goes()  # the commit of another member may take seconds
         elif member.begun:
             entries = [Entry(*place, member.first[place]) for place in sorted(member.begins)]
-            self._commit(frame, group, member, entries, beat, first=True)
+            self._commit(frame, group, member, entries, goes, first=True)
         elif entries := group.idle(member):
-            self._commit(frame, group, member, entries, lambda _: beat())
+            self._commit(frame, group, member, entries, lambda _: goes())
         else:
-            beat()
+            goes()
 
     def _commit(
         self,
@@ -503,6 +504,10 @@ class MemberStage(Stage):
             # franz-go and aiokafka ask again at once, hundreds of times a second (cooperative.md).
             self._fetch_wait = held = max(fetch.max_wait_ms / 1e3, HELD_SECONDS)
             self._reply([refusal(fetch, INVALID_RANGES)], now + held)
+            return
+        client = self._identity.host, self._identity.client_id
+        if self._identity.bound and (away := members.fetches(client, member, now)):
+            self._fail(away)
             return
         before = len(member.first)
         try:

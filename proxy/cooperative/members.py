@@ -5,6 +5,7 @@ A member is identified by its host and client.id, on any connection.
 
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping
+from math import inf
 from typing import Final, NamedTuple, Protocol
 from weakref import WeakSet
 
@@ -14,6 +15,7 @@ from proxy.cooperative.group import AGAIN_SECONDS, SLOTS, Group
 from proxy.cooperative.member import Member
 from proxy.cooperative.plan import Lanes
 from proxy.cooperative.positions import TopicPartition
+from proxy.cooperative.presence import SEEN_SECONDS
 from proxy.cooperative.ranges import KeyRanges, RangeError
 from proxy.cooperative.shared_fetch import SharedFetches
 from proxy.cooperative.tally import (
@@ -29,8 +31,8 @@ from proxy.cooperative.tally import (
 MAX_MEMBERS: Final = 4096
 """How many members are tracked. Above that, the least recently seen member is dropped. It has to join its
 group again. If it declares its lane, only its new connections begin anew, with no offsets to skip."""
-MAX_PLACES: Final = 1 << 20
-"""How many partitions of all members are tracked (`Member.first`). This takes 130 MB at most. Above this
+MAX_PLACES: Final = 1 << 19
+"""How many partitions of all members are tracked (`Member.first`). This takes 200 MB at most. Above this
 number, the gateway drops the partitions of the member that has the most partitions."""
 MAX_NAMED: Final = 10
 """How many lane names an error message lists if a client declares an unknown lane."""
@@ -40,6 +42,10 @@ or a commit for key ranges has a negative offset."""
 OVERLAPS: Final = 44
 """POLICY_VIOLATION: another client has some of the key ranges, or the lane belongs to another group."""
 
+AWAY: Final = (
+    "{}{} fetches here, but sends no heartbeats here: all connections of a member must reach one process, "
+    "and it must join its group"
+)
 TOO_LARGE: Final = 12
 """OFFSET_METADATA_TOO_LARGE."""
 
@@ -80,6 +86,7 @@ class Members:
         "_groups",
         "_joining",
         "_members",
+        "_warned_at",
         "claims",
         "gateway",
         "lanes",
@@ -101,6 +108,7 @@ class Members:
         self._members: OrderedDict[Client, Member] = OrderedDict()
         self._joining: dict[Client, WeakSet[Joins]] = {}
         """The open connections on which a client has joined a group, by client."""
+        self._warned_at = -inf
         self.places = 0
         """An upper bound for the number of tracked partitions: the last exact count, plus the additions since
         that count."""
@@ -134,10 +142,12 @@ class Members:
         for client, member in self._members.items():
             host, client_id = client
             named = member.group or self._named_by(client_id)
+            away = member.presence.is_away(now)
             connected = self.claims.connected(client) or client in self._joining
-            if named not in by_group or not (connected or member.lives(now)):
+            if named not in by_group or not (away or connected or member.lives(now)):
                 continue
             state, lanes = member.seen(self._groups[named].positions, ends)
+            state = "away" if away else state
             by_group[named].append(
                 MemberSeen(client_id=client_id.decode(errors="replace"), host=host, state=state, lanes=lanes)
             )
@@ -290,7 +300,9 @@ class Members:
         while self.places > MAX_PLACES:
             self.places = sum(len(member.first) for member in self._members.values())
             if self.places > MAX_PLACES:
-                max(self._members.values(), key=lambda member: len(member.first)).first.clear()
+                most = max(self._members.values(), key=lambda member: len(member.first))
+                most.first.clear()
+                most.progress.begin((), -inf, anywhere=True)
 
     def _named_by(self, own_id: bytes) -> bytes:
         """Return the group of a client: the client.id is the group's name, or begins with the name and a dot.
@@ -327,6 +339,27 @@ class Members:
         return any(
             other is not client and other.member_id and other.member_id != client.member_id for other in known
         )
+
+    def problems(self, now: float) -> list[str]:
+        """Return the problems of members, in words, for the reports."""
+        away = [client for client, member in self._members.items() if member.presence.is_away(now)]
+        return [AWAY.format(_shown(away[0]), f" and {len(away) - 1} more" * (len(away) > 1))] if away else []
+
+    def fetches(self, client: Client, member: Member, now: float) -> str:
+        """Note a fetch of a member. Return why its connection has to be closed, or "" if it has not."""
+        if not member.has_coordinator:
+            return ""
+        member.presence.fetches(now)
+        if not member.presence.closes(now):
+            return ""
+        if now >= self._warned_at + SEEN_SECONDS:
+            self._warned_at = now
+            self.tell(GroupNotice.AWAY, client[0], self.problems(now)[0])
+        return AWAY.format(_shown(client), "")
+
+    def has_joined(self, client: Client, member_id: bytes) -> bool:
+        """Return whether a client has joined with a member id, on a connection that is open."""
+        return any(each.member_id == member_id for each in self._joining.get(client, ()))
 
     def left(self, host: str, client: Joins) -> None:
         """Record that a connection has ended, on which the client may have joined a group."""

@@ -238,13 +238,21 @@ def read_synced(frame: bytes, version: int) -> Synced:
 # Heartbeat
 
 
-def heartbeat_member(frame: bytes) -> bytes:
-    """Return the member id in a Heartbeat request.
+class Beat(NamedTuple):
+    """The sender of a Heartbeat request."""
+
+    member_id: bytes
+    generation: int
+
+
+def read_heartbeat(frame: bytes) -> Beat:
+    """Read a Heartbeat request.
 
     Raises:
         ProtocolError: the frame can't be read.
     """
-    return string(read_request(frame).message, "member_id")
+    found = read_request(frame).message
+    return Beat(string(found, "member_id"), found["generation_id"])
 
 
 def heartbeat_error(frame: bytes, version: int) -> int:

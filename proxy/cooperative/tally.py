@@ -9,7 +9,7 @@ from typing import Final, TypeAlias
 from proxy.cooperative.murmur2 import SPACE
 from proxy.cooperative.ranges import KeyRanges
 
-STATES: Final = ("declared", "shares", "plain", "frozen")
+STATES: Final = ("declared", "shares", "plain", "frozen", "away")
 """The values of `MemberSeen.state`."""
 RECORDS: Final = ("kept", "filtered")
 BATCHES: Final = ("untouched", "thinned", "dropped", "placeholder")
@@ -38,6 +38,8 @@ class GroupNotice(StrEnum):
     EXCLUSIVE = "group shares no partition"
     SLOT = "slot refused"
     """A broker has refused a member's slot (`proxy.cooperative.slots`)."""
+    AWAY = "member joins elsewhere"
+    """A member fetches here, and its connection to the coordinator reaches another process."""
     REBALANCED = "group rebalanced"
 
 
@@ -98,7 +100,7 @@ class MemberSeen:
     state: str
     """``declared``: the member's client.id declares its lane. ``shares``: the group has assigned lanes to the
     member. ``plain``: the group shares no partition. ``frozen``: the member gets no records until it has
-    joined again."""
+    joined again. ``away``: it fetches here, but its connection to the coordinator is elsewhere."""
     lanes: list[LaneSeen]
 
 

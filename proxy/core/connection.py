@@ -431,8 +431,13 @@ class Connection:
         self._broker_side.brokers_opened(node_ids)
         self._settle()
 
-    def ended(self) -> None:
-        """Note that both sides have ended, and drop everything in flight."""
+    def ended(self, now: float = 0.0) -> None:
+        """Note that both sides have ended, and drop everything in flight.
+
+        Args:
+            now: the time in seconds.
+        """
+        self._state.now = max(self._state.now, now)
         for stage in self._state.stages:
             stage.end()
         self._fetches.end()

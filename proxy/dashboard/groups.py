@@ -104,7 +104,7 @@ def _why(exclusive: str) -> str:
 def _lanes(group: GroupFigures, layout: _Layout, *, plain: bool) -> Iterator[Text]:
     for member in sorted(group.members, key=lambda member: (member.client_id, member.host)):
         name, state, host = f" {member.client_id or NOTHING}", member.state, member.host
-        style = _WARNING if state == "frozen" else ""
+        style = _WARNING if state in {"frozen", "away"} else ""
         if not member.lanes:
             yield _line((layout.row(name, state, NOTHING, "", "", "", host), style))
         for lane in sorted(member.lanes, key=lambda lane: (lane.topic, lane.partition)):

@@ -787,7 +787,7 @@ class Link:
             return
         self.phase = LinkPhase.CLOSED
         self._forget_deadline()
-        self.core.ended()
+        self.core.ended(monotonic())
         self._forget_buffered()
         self._host.closed(self)
 

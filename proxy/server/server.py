@@ -199,6 +199,9 @@ class Server:
         elif what is GroupNotice.EXCLUSIVE:
             self.log.warning(what, group=who, reason=text)
             self.process.note("exclusive", f"group {who} shares no partition: {text}", warning=True)
+        elif what is GroupNotice.AWAY:
+            self.log.warning(what, client=who, reason=text)
+            self.process.note("away", text, warning=True)
         elif what is GroupNotice.SLOT:
             self.log.warning(what, group=who, reason=text)
             self.process.note("exclusive", f"slots of group {who} are refused: {text}", warning=True)
@@ -319,6 +322,8 @@ class Server:
         problems += [self.monitor.descriptors.problem] if self.monitor.descriptors.problem else []
         problems += dict.fromkeys(each.problem for each in contexts if each is not None and each.problem)
         problems += self._expired
+        if self._members is not None:
+            problems += self._members.problems(monotonic())
         if self.tap.stopped:
             problems.append(f"the capture has stopped: {self.tap.stopped}; restart to capture again")
         used, connections = self.sessions.used, self.clients

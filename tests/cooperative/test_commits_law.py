@@ -13,6 +13,7 @@ from typing import Final
 
 import pytest
 
+from proxy.cooperative import member as member_module
 from proxy.cooperative.group import SLOTS
 from proxy.cooperative.key_hash import SPACE
 from proxy.cooperative.member import Member
@@ -141,6 +142,7 @@ class World:
         self.at[client.client_id] += self.random.randrange(20)
         offset, ranges = self.at[client.client_id], self.member(client).ranges(PLACE) or FULL
         self.commits[client.client_id] = offset, ranges
+        self.member(client).progress.sends(PLACE, offset)
         client.connection.receive_client(commit(client.client_id, offset, correlation=COMMITS), 1.0)
         self.collect()
         for said in got(client.connection):
@@ -266,6 +268,11 @@ class World:
         for client in clients:
             self.commit(client)
         self.settle()
+
+
+@pytest.fixture(autouse=True)
+def no_time_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(member_module, "ABSENT_SECONDS", 0.0)
 
 
 @pytest.mark.parametrize("seed", range(15))

@@ -4,7 +4,8 @@ import os
 
 import pytest
 
-from tests.cooperative.world import Client, Incremental, World
+from proxy.cooperative import member, presence
+from tests.cooperative.world import BEAT, Client, Incremental, World
 
 STEPS = 1200
 HEAT = 2.0
@@ -53,10 +54,35 @@ def test_the_same_in_many_more_runs(first: int, gateways: int) -> None:
         _holds(seed, gateways, Incremental)
 
 
-def _holds(seed: int, gateways: int = 1, kind: type[Client] = Client) -> None:
+@pytest.fixture
+def soon_absent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scale the time after which a member is absent to the session timeout of the world's members."""
+    for module in presence, member:
+        monkeypatch.setattr(module, "ABSENT_SECONDS", BEAT)
+
+
+@pytest.mark.usefixtures("soon_absent")
+@pytest.mark.parametrize("kind", [Client, Incremental])
+@pytest.mark.parametrize("seed", [1, *NIGHTLY])
+def test_the_same_if_each_connection_reaches_any_of_two_processes(seed: int, kind: type[Client]) -> None:
+    """Case 68."""
+    _holds(seed, 2, kind, roams=True)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(900)
+@pytest.mark.usefixtures("soon_absent")
+@pytest.mark.parametrize("first", range(1000, 1000 + RUNS, 10))
+def test_the_same_in_many_more_runs_with_two_processes(first: int) -> None:
+    for seed in range(first, min(first + 10, 1000 + RUNS)):
+        _holds(seed, 2, roams=True)
+        _holds(seed, 2, Incremental, roams=True)
+
+
+def _holds(seed: int, gateways: int = 1, kind: type[Client] = Client, *, roams: bool = False) -> None:
     members = 2 + seed % 4 if gateways == 1 else max(4 + seed % 3, gateways)
     partitions = 1 + seed % 2 if kind is Client else 1 + seed % 3
-    world = World(seed, members, partitions, heat=HEAT, gateways=gateways, kind=kind)
+    world = World(seed, members, partitions, heat=HEAT, gateways=gateways, kind=kind, roams=roams)
     world.run(STEPS)
     world.settle()
     story = f"seed {seed}, {gateways} gateways: " + "; ".join(world.story)
@@ -64,5 +90,5 @@ def _holds(seed: int, gateways: int = 1, kind: type[Client] = Client) -> None:
     assert world.lost() == [], story
     assert world.twice() == [], story
     assert world.unordered() == [], story
-    if gateways > 1 and partitions == 1:  # else each gateway may have a partition of its own
+    if gateways > 1 and partitions == 1 and not roams:  # else each gateway may have a partition of its own
         assert world.across, story

@@ -464,9 +464,10 @@ def bound(world: World, name: str, lane: KeyRange) -> tuple[Client, Member]:
     client = Client(world, lane, client_id=f"billing.{name}")
     member = world.members.bound("h", client.client_id.encode())
     member.joins(b"billing", SESSION)
+    member.presence.joins(client, world.now, SESSION)
     given: Lanes = {(TOPIC.encode(), 0): (lane,)}
     member.synced(given, given, world.now)
-    member.unasked.clear()
+    member.progress.told((TOPIC.encode(), 0), 0)
     return client, member
 
 
@@ -508,7 +509,7 @@ def test_what_is_put_aside_is_not_for_another_lane(world: World) -> None:
     assert settled(one, two) == [1, 0]
     given: Lanes = {(TOPIC.encode(), 0): (QUARTERS[3],)}
     member.synced(given, given, world.now)
-    member.unasked.clear()
+    member.progress.told((TOPIC.encode(), 0), 0)
     two.lane, two.offsets[0], two.got[0] = QUARTERS[3], 0, {}
     two.ask(0)
     assert two.respond()
@@ -528,7 +529,7 @@ def test_who_waits_gets_nothing_of_a_lane_that_it_was_given_meanwhile(world: Wor
     two.ask(0)
     given: Lanes = {(TOPIC.encode(), 0): (QUARTERS[3],)}
     member.synced(given, given, world.now)
-    member.unasked.clear()
+    member.progress.told((TOPIC.encode(), 0), 0)
     world.produce(0, KEYS, codec=0)
     assert one.respond()
     assert other.respond()

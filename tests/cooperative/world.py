@@ -2,8 +2,10 @@
 order.
 
 Clients join, process, commit and leave. They are killed, or paused for some time. Gateways are killed too. If
-there are several, they are also cut off from the broker for some time, and their clocks differ. Requests on
-their way to the broker arrive even if their sender has ended. Sans-IO: the same seed gives the same run.
+there are several, they are also cut off from the broker for some time, and their clocks differ. Gateways may
+have one address (`roams`): then connections are lost, some half-open, and the next one reaches any gateway.
+Requests on their way to the broker arrive even if their sender has ended. Sans-IO: the same seed gives the
+same run.
 """
 
 import random
@@ -125,8 +127,10 @@ class Wire:
 
     def pump(self) -> None:
         """Move the gateway's frames for the broker to `upstream`."""
+        if (fault := self.connection.fault) is not None and "must reach one process" in fault.reason:
+            self.close()
         if self.open:
-            assert self.connection.fault is None, self.connection.fault
+            assert fault is None, fault
             self.upstream += sent(self.connection)
 
     def tick(self) -> None:
@@ -157,7 +161,7 @@ class Wire:
         """
         if self.open:
             self.open = False
-            self.connection.ended()
+            self.connection.ended(self.now)
 
 
 @dataclass
@@ -383,6 +387,8 @@ class Client:
         self.commits: list[tuple[int, int, int, int]] = []
         """Acknowledged commits: assignment, partition, offset, and the step of the world."""
         self.crashes: list[int] = []
+        self.astray: set[int] = set()
+        """The assignments for which another process has told the client where to begin."""
         self.leads: list[bytes] = []
         """The member ids of all members, if the client is the leader."""
         self.beat_at = self.commit_at = 0.0
@@ -395,6 +401,8 @@ class Client:
         world = self.world
         if not self.alive or world.now < self.sleeps_until:
             return
+        for where in [where for where, wire in self.wires.items() if not wire.open]:
+            self.lose(where)  # the gateway has closed it
         self._read()
         if self.state != "ended" and "c" not in self.asked:
             self._coordinate()
@@ -487,18 +495,19 @@ class Client:
 
     def cut_off(self) -> None:
         """Lose all connections. Requests in flight get no response."""
-        for wire in self.wires.values():
-            wire.close()
-        self.wires.clear()
-        if "f" in self.asked:
-            del self.asked["f"]
-        if "c" in self.asked:
-            key = int.from_bytes(self.asked.pop("c")[4:6])
+        for where in list(self.wires):
+            self.lose(where).close()
+
+    def lose(self, where: str) -> Wire:
+        """Lose a connection, and return it. A request in flight gets no response."""
+        asked = self.asked.pop(where, b"")
+        if where == "c" and asked:
             self.state = {
                 JOIN_GROUP: "unjoined",
                 SYNC_GROUP: "joined",
                 OFFSET_FETCH: "asks",
-            }.get(key, self.state)
+            }.get(int.from_bytes(asked[4:6]), self.state)
+        return self.wires.pop(where)
 
     # Requests
 
@@ -518,7 +527,7 @@ class Client:
     def _put(self, where: str, frame: bytes) -> None:
         wire = self.wires.get(where)
         if wire is None:
-            wire = self.wires[where] = self.world.wire(self.gateway)
+            wire = self.wires[where] = self.world.wire(self.world.reached(self))
         self.asked[where] = frame
         wire.ask(frame)
 
@@ -852,8 +861,9 @@ class World:
         heat: float = 1.0,
         gateways: int = 1,
         kind: type[Client] = Client,
+        roams: bool = False,
     ) -> None:
-        self.kind = kind
+        self.kind, self.roams = kind, roams
         self.chance, self.heat = random.Random(seed), heat
         self.partitions = partitions
         self.now, self.step = 1.0, 0
@@ -867,7 +877,11 @@ class World:
         self.coordinator = Coordinator()
         self.broker = ModelBroker(release="4.3.0", slots=100, seed=1)
         self.broker.create_topic(TOPIC, partitions)
+        if roams:  # without a committed offset, any first fetch is right
+            self.coordinator.stored = {(TOPIC.encode(), number): (0, b"") for number in range(partitions)}
         self.wires: list[Wire] = []
+        self.half_open: list[tuple[float, Wire]] = []
+        """Connections that clients have lost, while their gateway sees them until a time."""
         self.slots = [f"{number}" for number in range(members)]
         self.clients: list[Client] = []
         self.log: dict[tuple[int, int], bytes] = {}
@@ -879,6 +893,10 @@ class World:
     def _process(self) -> Members:
         self.processes += 1
         return Members(["billing"], gateway=b"%d" % self.processes)
+
+    def reached(self, client: Client) -> Gateway:
+        """Return the gateway that a new connection of a client reaches: any, if they have one address."""
+        return self.chance.choice(self.gateways) if self.roams else client.gateway
 
     def wire(self, gateway: Gateway) -> Wire:
         wire = Wire(self, gateway)
@@ -910,13 +928,17 @@ class World:
                 if self.chance.random() < 0.7:
                     client.step()
             for client in self.clients:
-                if client.alive and self.now < client.gateway.cut_until:
+                reached = self.gateways if self.roams else [client.gateway]
+                if client.alive and any(self.now < each.cut_until for each in reached):
                     client.crashes.append(self.step)
             for wire in self.chance.sample(self.wires, len(self.wires)):
                 wire.deliver()
                 if self.chance.random() < 0.7:
                     self._serve(wire)
                 wire.tick()
+            for until, wire in self.half_open:
+                if self.now >= until:
+                    wire.close()
             self.wires = [each for each in self.wires if each.open or each.upstream]
             self.coordinator.expire(self.now)
 
@@ -959,6 +981,8 @@ class World:
             self.told(f"{slot} cut off")
             client.crashes.append(self.step)
             client.cut_off()
+        elif self.roams and self.chance.random() < 0.01 * self.heat:
+            self._move(client)
         elif self.chance.random() < 0.002 * self.heat * len(self.gateways):
             self._restart(self.gateways[0] if len(self.gateways) == 1 else self.chance.choice(self.gateways))
         elif len(self.gateways) > 1 and self.chance.random() < 0.002 * self.heat * len(self.gateways):
@@ -968,13 +992,32 @@ class World:
             gateway.cut_until = self.now + seconds
             self.told(f"gateway {self.gateways.index(gateway)} cut off for {seconds:.1f} s")
 
+    def _move(self, client: Client) -> None:
+        """Let a client lose one of its connections. Its gateway may see that much later."""
+        where = self.chance.choice("cf")
+        if where not in client.wires:
+            return
+        if client.state == "asks":
+            # A process that does not know the member's lanes tells it the lowest offset of all members.
+            client.astray.add(client.assignment)
+        if where == "c":
+            client.crashes.append(self.step)  # of a commit in flight, the client gets no response
+        wire = client.lose(where)
+        if half_open := self.chance.random() < 0.3:
+            self.half_open.append((self.now + self.chance.uniform(0, 3 * SESSION), wire))
+        else:
+            wire.close()
+        self.told(f"{client.name} loses {where}{' half-open' * half_open}")
+
     def _restart(self, gateway: Gateway) -> None:
         """Kill a gateway, and start a new one."""
         self.told(f"gateway {self.gateways.index(gateway)}")
-        for client in self.clients:
-            if client.alive and client.gateway is gateway:
+        for client in (each for each in self.clients if each.alive):
+            lost = [where for where, wire in client.wires.items() if wire.gateway is gateway]
+            if lost or client.gateway is gateway:
                 client.crashes.append(self.step)
-                client.cut_off()
+            for where in lost:
+                client.lose(where).close()
         for wire in self.wires:
             if wire.gateway is gateway:
                 wire.close()
@@ -1007,6 +1050,8 @@ class World:
         """Start missing members, connect all gateways, and let all records be processed."""
         for gateway in self.gateways:
             gateway.cut_until = 0.0
+        if self.roams:
+            self._come_together()
         for slot in self.slots:
             if self.living(slot) is None:
                 self.clients.append(self.kind(self, slot))
@@ -1014,6 +1059,15 @@ class World:
             self.run(40, disturbed=False)
             if {(each.partition, each.offset) for each in self.processed} >= self.log.keys():
                 return
+
+    def _come_together(self) -> None:
+        """Let all connections reach one gateway from now on."""
+        self.roams = False
+        for client in self.clients:
+            client.gateway = self.gateways[0]
+            if client.alive:
+                client.crashes.append(self.step)
+                client.cut_off()
 
     # What must hold
 
@@ -1054,7 +1108,7 @@ class World:
                 if offset > each.offset and before.at <= at < each.at
             ]
             crashed = [at for at in before.client.crashes if before.at <= at <= each.at]
-            if committed or not crashed:
+            if (committed or not crashed) and each.assignment not in each.client.astray:
                 place = f"partition {each.partition} offset {each.offset} key {each.key!r}"
                 who = f"{before.client.name} at {before.at}, {each.client.name} at {each.at}"
                 yield f"{place}: {who}; committed at {committed}"
