@@ -137,3 +137,4 @@ dist: $(STAMP)  ## wheel, sdist, SBOM and one file that runs, of the last commit
 
 clean:  ## remove what the other targets made
 	rm -rf .venv .venv-* .cache build dist *.egg-info
+	find . -name __pycache__ -prune -exec rm -r {} +
