@@ -11,11 +11,12 @@ from collections import deque
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from math import inf
-from typing import Final, NamedTuple
+from typing import Final
 
 from proxy.core.connection_state import ConnectionState, Phase
 from proxy.core.in_flight import Claim, FetchHandler
 from proxy.core.own import OwnResponse, own
+from proxy.core.rack_leaders import RackLeaders
 from proxy.protocol.api import LENGTH_BYTES, ApiKey, request_header, response_header
 from proxy.protocol.fetch_request import FetchRequest
 from proxy.protocol.fetch_response import FetchResponseWalk
@@ -27,11 +28,6 @@ OVERDUE_SECONDS: Final = 2.0
 ASK_SECONDS: Final = 10.0
 """If for this time no response has described the topics that a client reads from a follower, the gateway asks
 for them, in seconds."""
-PAUSE_SECONDS: Final = 30.0
-"""How long nobody is led to a follower after it has failed, in seconds. The leader may not know yet that it
-has failed."""
-MAX_PAUSE_SECONDS: Final = 300.0
-"""The longest such pause. Each failure soon after the last pause doubles the pause."""
 SILENT_SECONDS: Final = 0.5
 """How long a follower that was late with a fetch may take for a request that brokers answer at once, in
 seconds. Clients that connect to it again would wait for their own time limits: 10 s and more."""
@@ -51,43 +47,24 @@ _AT_ONCE: Final = frozenset(
 """The requests that brokers answer at once."""
 
 
-class Pause(NamedTuple):
-    """A time in which nobody is led to a follower that has failed, or a client to no follower."""
-
-    until: float = -inf
-    """When it ends, in seconds."""
-    seconds: float = PAUSE_SECONDS
-    """How long it is, in seconds."""
-
-    def after(self, now: float) -> "Pause":
-        """Return the pause that begins now, because a follower has failed again."""
-        recent = now - self.until < MAX_PAUSE_SECONDS
-        seconds = min(2 * self.seconds, MAX_PAUSE_SECONDS) if recent else PAUSE_SECONDS
-        return Pause(now + seconds, seconds)
-
-
 class Follower:
     """The broker of a connection on which a client reads from a follower.
 
     Args:
+        shared: what the connections of the process share.
+        node_id: returns the node id of the broker, or None while it is unknown.
         state: the state of the connection.
-        failed: called if the follower does not serve its client: ``closed`` or ``overdue``, and the time in
-            seconds.
-        held: called if a response is held back.
-        silent: returns whether the broker was late with a fetch of any client a short time ago. Its argument
-            is the time in seconds.
     """
 
     __slots__ = (
         "_alarm",
         "_bytes_in",
         "_due",
-        "_failed",
-        "_held",
         "_holds",
         "_may_fail",
         "_muted_until",
-        "_silent",
+        "_node_id",
+        "_shared",
         "_state",
         "_waits",
         "early",
@@ -95,16 +72,11 @@ class Follower:
     )
 
     def __init__(
-        self,
-        state: ConnectionState,
-        failed: Callable[[str, float], None],
-        held: Callable[[], None],
-        silent: Callable[[float], bool],
+        self, shared: RackLeaders, node_id: Callable[[], int | None], state: ConnectionState
     ) -> None:
+        self._shared = shared
+        self._node_id = node_id
         self._state = state
-        self._failed = failed
-        self._held = held
-        self._silent = silent
         self._may_fail = False
         """Whether the follower has failed if it is late with a request that brokers answer at once."""
         self.watched = False
@@ -159,7 +131,7 @@ class Follower:
         request = queue.expected[0]
         due = request.sent_at + min(HOLD_SECONDS * 2 ** (self.early - 1), MAX_HOLD_SECONDS)
         self._holds.append((due, queue.claim(request)))
-        self._held()
+        self._shared.held += 1
         self._state.plans.forget_fetch()
         self._alarm(due)
 
@@ -226,7 +198,7 @@ class Follower:
         now = self._state.now
         if api_key not in _AT_ONCE:
             return
-        if self._silent(now):
+        if self._shared.silent(self._node_id(), now):
             self._look_at(now + SILENT_SECONDS)
         elif may_fail and not self.watched:
             self._may_fail = True
@@ -234,7 +206,7 @@ class Follower:
 
     def hurry(self, now: float) -> None:
         """Look at the broker now: a broker was late with a fetch of another client."""
-        if self._silent(now):
+        if self._shared.silent(self._node_id(), now):
             self._look_at(now)
 
     def _look_at(self, due: float) -> None:
@@ -247,7 +219,7 @@ class Follower:
         If it does not, end the connection. The client then asks the leader.
         """
         self._respond(now)
-        state, silent = self._state, self._silent(now)
+        state, silent = self._state, self._shared.silent(self._node_id(), now)
         if not (self.watched or silent or self._may_fail) or now < self._due:
             return
         if state.fault is not None or state.phase is Phase.CLOSING:
@@ -266,7 +238,7 @@ class Follower:
             bytes_in = state.plans.count().broker.bytes_in
             if now >= due and bytes_in == self._bytes_in:
                 if now >= late:
-                    self._failed("overdue", now)
+                    self._shared.failed(self._node_id(), "overdue", now)
                 self.fail("does not respond")
                 return
             self._bytes_in = bytes_in
@@ -287,7 +259,7 @@ class Follower:
     def lose(self) -> None:
         """Note that the broker has closed the connection: it may be about to stop."""
         if self.watched and self._state.phase is not Phase.CLOSING and self._state.fault is None:
-            self._failed("closed", self._state.now)
+            self._shared.failed(self._node_id(), "closed", self._state.now)
 
     def end(self) -> None:
         """Forget the responses that are held back, because the connection has ended."""

@@ -279,7 +279,7 @@ class RackClientsStage(Stage):
         self._state = state
         self._client_id = ""
         """The client id in the Metadata request that is being processed."""
-        self.follower = Follower(state, self._failed, self._count_held, self._silent)
+        self.follower = Follower(shared, node_id, state)
         """The broker, if it is in the rack."""
         self._sent_away = SentAway(shared, state)
         self._alarm: Callable[[float], None] = lambda _: None
@@ -493,20 +493,9 @@ class RackClientsStage(Stage):
 
     # The connection
 
-    def _failed(self, how: str, now: float) -> None:
-        self._shared.failed(self._node_id(), how, now)
-        if how == "overdue":
-            self._shared.overdue(self._node_id(), now)
-
     def hurry(self, now: float) -> None:
         """See `Follower.hurry`."""
         self.follower.hurry(now)
-
-    def _silent(self, now: float) -> bool:
-        return self._shared.silent(self._node_id(), now)
-
-    def _count_held(self) -> None:
-        self._shared.held += 1
 
     def attach(self, _wake: Callable[[], None], alarm: Callable[[float], None]) -> None:
         """Attach the I/O shell."""

@@ -13,14 +13,13 @@ from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
 
 from proxy.core.connection_state import ConnectionState
-from proxy.core.follower import Pause
 from proxy.core.racks import RETURNS, BrokerRack, read_racks
 from proxy.protocol.api import ApiKey
 from proxy.protocol.leader_requests import Place
@@ -44,6 +43,11 @@ LEAVES_SECONDS: Final = 10.0
 client that still reads there has got no Metadata, or was led there again."""
 AWAY_SECONDS: Final = 3.0
 """A client that got error 6 has asked a gateway at this address for Metadata after this time, in seconds."""
+PAUSE_SECONDS: Final = 30.0
+"""How long nobody is led to a follower after it has failed, in seconds. The leader may not know yet that it
+has failed."""
+MAX_PAUSE_SECONDS: Final = 300.0
+"""The longest such pause. Each failure soon after the last pause doubles the pause."""
 _MORE_BYTES: Final = 400
 """The memory for a known topic in bytes, in addition to its columns."""
 _PARTITION, _LEADER, _EPOCH, _IN_SYNC = 0, 1, 2, 3
@@ -65,6 +69,21 @@ class Racks(Protocol):
 
 ALL: Final = b"", -1
 """Stands for all partitions of all topics. A topic with the number -1 stands for all its partitions."""
+
+
+class Pause(NamedTuple):
+    """A time in which nobody is led to a follower that has failed, or a client to no follower."""
+
+    until: float = -inf
+    """When it ends, in seconds."""
+    seconds: float = PAUSE_SECONDS
+    """How long it is, in seconds."""
+
+    def after(self, now: float) -> "Pause":
+        """Return the pause that begins now, because a follower has failed again."""
+        recent = now - self.until < MAX_PAUSE_SECONDS
+        seconds = min(2 * self.seconds, MAX_PAUSE_SECONDS) if recent else PAUSE_SECONDS
+        return Pause(now + seconds, seconds)
 
 
 class Reading(Protocol):
@@ -290,6 +309,8 @@ class RackLeaders:
     def failed(self, node_id: int | None, how: str, now: float) -> None:
         """Note that a replica does not serve its clients. For some time no client is told of it.
 
+        If it is late with a request, it is probably late with others as well.
+
         Args:
             node_id: the broker, or None if it is unknown.
             how: ``closed``, ``overdue`` or ``unreachable``.
@@ -299,16 +320,12 @@ class RackLeaders:
         if node_id is None:
             return
         last = self._out.get(node_id, Pause())
-        if now < last.until:
-            return
-        self._out[node_id] = last.after(now)
-
-    def overdue(self, node_id: int | None, now: float) -> None:
-        """Note that a replica is late with a request. It is probably late with others as well."""
-        if node_id is not None:
+        if now >= last.until:
+            self._out[node_id] = last.after(now)
+        if how == "overdue":
             self._silent[node_id] = self._out[node_id].until
-        for stage in tuple(self._stages):
-            stage.hurry(now)
+            for stage in tuple(self._stages):
+                stage.hurry(now)
 
     def silent(self, node_id: int | None, now: float) -> bool:
         """Return whether a replica was late with a request, less than a pause ago."""

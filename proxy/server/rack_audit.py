@@ -70,7 +70,8 @@ class RackAudit:
         self._counted: dict[Link, _Counted] = {}
         self._unresolved: list[BrokerRack] = []
         """Brokers whose host names could not be looked up. `look` tries again."""
-        self._warning = RackWarning(process)
+        self._warned = False
+        """Whether the log has said that no broker is in the gateway's rack."""
 
     def first_stages(self, link: Link, versions: BrokerVersions) -> tuple[MakeStage, ...]:
         """Return the functions that make the stages of a new connection that come before all others.
@@ -143,7 +144,7 @@ class RackAudit:
         """
         for link in links:
             self._count(link)
-        self._warning.look(self._racks.values())
+        self._warn()
         unresolved, self._unresolved = self._unresolved, []
         self._look_up(unresolved)
 
@@ -227,21 +228,9 @@ class RackAudit:
             for ip in ips:
                 self.racks.found_at(ip, broker)
 
-
-class RackWarning:
-    """Warns once if brokers have racks, but none of them has the gateway's rack.
-
-    Args:
-        process: the process that logs the warning.
-    """
-
-    def __init__(self, process: Process) -> None:
-        self._process = process
-        self._warned = False
-
-    def look(self, racks: Iterable[str]) -> None:
-        """Look at the known racks of brokers, "" for a broker without a rack."""
-        rack, known = self._process.config.rack, sorted({each for each in racks if each})
+    def _warn(self) -> None:
+        """Warn once if brokers have racks, but none of them has the gateway's rack."""
+        rack, known = self._process.config.rack, sorted({each for each in self._racks.values() if each})
         if self._warned or not known or rack in known:
             return
         self._warned = True

@@ -6,7 +6,8 @@ import pytest
 
 from proxy.core.connection import Connection
 from proxy.core.eligibility import SessionLimits
-from proxy.core.follower import ASK_SECONDS, MAX_HOLD_SECONDS, OVERDUE_SECONDS, PAUSE_SECONDS, SILENT_SECONDS
+from proxy.core.follower import ASK_SECONDS, MAX_HOLD_SECONDS, OVERDUE_SECONDS, SILENT_SECONDS
+from proxy.core.rack_leaders import PAUSE_SECONDS
 from tests.core.replica import (
     LEADER,
     NOW,
