@@ -229,7 +229,7 @@ class Wire:
     def broker_ended(self) -> None:
         """Do nothing, because this core holds no bytes back."""
 
-    def ended(self) -> None:
+    def ended(self, now: float) -> None:
         self.has_ended = True
 
     def drain_client(self) -> list[bytes | memoryview]:
