@@ -263,10 +263,10 @@ def test_a_filter_keeps_connections_by_host_and_port(reading: Reading, keep: Fil
 
 
 def test_counts_of_parts_add_up() -> None:
-    one = FileCounts(file="a", packets=2, link_types={1: 2}, first_time=5, last_time=9, problems=["x"])
-    two = FileCounts(
-        file="a", packets=3, link_types={1: 1, 101: 2}, first_time=3, last_time=7, problems=["x", "y"]
-    )
+    one = FileCounts(file="a", packets=2, link_types={1: 2}, problems=["x"])
+    one.add_times(5, 9)
+    two = FileCounts(file="a", packets=3, link_types={1: 1, 101: 2}, problems=["x", "y"])
+    two.add_times(3, 7)
     two = FileCounts.from_json(two.to_json())
 
     one.add(two)
