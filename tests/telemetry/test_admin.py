@@ -178,11 +178,11 @@ async def test_a_peer_is_not_closed_because_the_gateway_stands_still(monkeypatch
         gateway(broker.address) as gate,
         admin_of(gate) as (port, end),
     ):
-        monkeypatch.setattr(admin, "REQUEST_SECONDS", 1.0)
+        monkeypatch.setattr(admin, "REQUEST_SECONDS", 3.0)
         async with client(port) as (reader, writer):
             await until(lambda: end._open)
             writer.write(b"GET /livez HTTP/1.1\r\n\r\n")
-            time.sleep(1.5)  # noqa: ASYNC251 - the gateway of this test runs in this thread
+            time.sleep(3.5)  # noqa: ASYNC251 - the gateway of this test runs in this thread
             assert (await reader.read()).startswith(b"HTTP/1.1 200 ")
 
 
