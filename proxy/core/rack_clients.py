@@ -440,8 +440,8 @@ class RackClientsStage(Stage):
         refused: dict[str, list[Place]] = {}
         for error in errors:
             place, code = (error.key, error.partition), error.error_code
-            leads = shared.leads(place, node_id)
-            if leads or (leads is None and shared.is_distrusted(*client, place, state.now)):
+            leads, told_before = shared.leads(place, node_id), shared.is_distrusted(*client, place, state.now)
+            if leads or (leads is None and told_before):
                 continue
             if code == _UNKNOWN_EPOCH:
                 times = self._unknown_epochs[place] = self._unknown_epochs.get(place, 0) + 1
@@ -449,7 +449,6 @@ class RackClientsStage(Stage):
                     continue
             if code != _NOT_LEADER:
                 edits.append(not_leader(error))
-            told_before = shared.is_distrusted(*client, place, state.now)
             self._sent_away.note(state.client_id, place, told_before=told_before)
             refused.setdefault("out_of_range" if code == _OUT_OF_RANGE else "refused", []).append(place)
         for reason, places in refused.items():

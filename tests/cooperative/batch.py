@@ -98,3 +98,7 @@ def at_most_allocated(size: int) -> Iterator[None]:
         assert tracemalloc.get_traced_memory()[1] < size + 100_000
     finally:
         tracemalloc.stop()
+
+
+RECORDS = [Record(at, b"%d" % at) for at in range(40)]
+"""The records of most tests of members."""

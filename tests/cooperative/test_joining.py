@@ -15,7 +15,7 @@ from proxy.cooperative.presence import ABSENT_SECONDS
 from proxy.cooperative.ranges import FULL, KeyRanges
 from proxy.cooperative.slots import read_slot
 from proxy.cooperative.tally import GroupNotice
-from tests.cooperative.batch import Record, batch, read
+from tests.cooperative.batch import RECORDS, read
 from tests.cooperative.coordinator import (
     GROUP,
     HEARTBEAT,
@@ -40,26 +40,12 @@ from tests.model.wire import decode_response
 PLACE = (b"orders", 0)
 LOW: KeyRanges = ((0, SPACE // 2 - 1),)
 HIGH: KeyRanges = ((SPACE // 2, SPACE - 1),)
-RECORDS = [Record(at, b"%d" % at) for at in range(40)]
 REBALANCING = 27
 
 
 @pytest.fixture
 def shared() -> Shared:
     return Shared()
-
-
-@pytest.fixture
-def coordinator() -> Coordinator:
-    return Coordinator()
-
-
-@pytest.fixture
-def broker() -> ModelBroker:
-    broker = ModelBroker(release="4.3.0", slots=100, seed=1)
-    broker.create_topic("orders", 1)
-    broker.topics["orders"].partitions[0].append(batch(RECORDS), count=len(RECORDS))
-    return broker
 
 
 def client(shared: Shared, name: str = "a") -> Client:

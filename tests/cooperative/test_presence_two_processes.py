@@ -7,9 +7,9 @@ import pytest
 
 from proxy.cooperative.presence import ABSENT_SECONDS
 from proxy.cooperative.tally import GroupNotice
-from tests.cooperative.batch import Record, batch, read
+from tests.cooperative.batch import RECORDS, Record, batch, read
 from tests.cooperative.coordinator import Client, Coordinator, got, sent
-from tests.cooperative.test_joining import HIGH, LOW, PLACE, REBALANCING, RECORDS, client, of
+from tests.cooperative.test_joining import HIGH, LOW, PLACE, REBALANCING, client, of
 from tests.cooperative.test_member_stage import Shared, commit, fetch
 from tests.model.broker import ModelBroker
 from tests.model.gate import Gate
@@ -27,19 +27,6 @@ def here() -> Shared:
 @pytest.fixture
 def there() -> Shared:
     return Shared()
-
-
-@pytest.fixture
-def coordinator() -> Coordinator:
-    return Coordinator()
-
-
-@pytest.fixture
-def broker() -> ModelBroker:
-    broker = ModelBroker(release="4.3.0", slots=100, seed=1)
-    broker.create_topic("orders", 1)
-    broker.topics["orders"].partitions[0].append(batch(RECORDS), count=len(RECORDS))
-    return broker
 
 
 def fetched(

@@ -22,7 +22,7 @@ from tests.core.replica import (
 )
 from tests.frames import Want, entry, fetch, fetch_response, framed
 from tests.model import wire
-from tests.playbook import T, full, request, response
+from tests.playbook import Playbook, T, full, request, response
 
 
 def test_rule_28_a_replica_that_does_not_respond_is_named_to_nobody() -> None:
@@ -194,6 +194,16 @@ def test_rule_28_a_replica_that_responds_again_is_not_late() -> None:
     assert [core.fault for core in again.connection.cores] == [None, None]
 
 
+def held_back(play: Playbook, asked: bytes, told: bytes) -> None:
+    """Play a fetch and its response, which comes at once and waits."""
+    play.client(asked).to_broker(asked)
+    play.now += 0.001
+    play.broker(told).nothing()
+    play.now += MAX_HOLD_SECONDS
+    play.connection.tick(play.now)
+    play.to_client(told)
+
+
 def test_rule_30_empty_responses_at_once_are_held_back() -> None:
     """A client that comes from the leader stands above the follower's high watermark."""
     gateway = Gateway()
@@ -202,12 +212,7 @@ def test_rule_30_empty_responses_at_once_are_held_back() -> None:
         parks(play, fetch(12, *T[:1], correlation=number), full(12, T[:1], correlation_id=number))
     for number in range(10, 15):
         asked, told = fetch(12, ("t", 0, 6), correlation=number), full(12, T[:1], correlation_id=number)
-        play.client(asked).to_broker(asked)
-        play.now += 0.001
-        play.broker(told).nothing()
-        play.now += MAX_HOLD_SECONDS
-        play.connection.tick(play.now)
-        play.to_client(told)
+        held_back(play, asked, told)
     assert [shared.held for shared in gateway.shared] == [5, 5]
 
 
@@ -243,12 +248,7 @@ def test_rule_30_an_early_response_does_not_take_the_fast_path() -> None:
     assert play.connection.passed > 5
     for number in range(20, 30):
         asked, told = fetch(12, *T[:1], correlation=number), full(12, T[:1], correlation_id=number)
-        play.client(asked).to_broker(asked)
-        play.now += 0.001
-        play.broker(told).nothing()
-        play.now += MAX_HOLD_SECONDS
-        play.connection.tick(play.now)
-        play.to_client(told)
+        held_back(play, asked, told)
     assert [shared.held for shared in gateway.shared] == [10, 10]
 
 
