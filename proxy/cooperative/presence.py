@@ -114,10 +114,10 @@ class Presence:
 class Progress:
     """How far this process has sent the records of a member's partitions, since the member's last assignment.
 
-    It begins with the committed offset that the client is told. A *jump* is a fetch from a higher offset, or
-    one without having been told. Another process may have sent the records before it, by other lanes. It is
-    none if the position was known to be right at a time at which no other process served the member any more:
-    then the application has set it.
+    It begins with the committed offset that the client is told. A *jump* is a fetch from a higher offset, a
+    first fetch from a lower one, or one without having been told. Another process may have told the client
+    where to begin, or sent it the records before, by other lanes. It is none if the position was known to be
+    right at a time at which no other process served the member any more: then the application has set it.
     """
 
     __slots__ = ("_began", "_known_at", "_sent", "_untold")
@@ -159,7 +159,8 @@ class Progress:
             now: the time in seconds.
         """
         sent = self._sent.get(place, self._untold)
-        if sent < offset and self._known_at.get(place, self._began) < alone_from:
+        begins_lower = place not in self._known_at and offset < sent < _ANY
+        if (sent < offset or begins_lower) and self._known_at.get(place, self._began) < alone_from:
             return True
         if sent == _ANY or sent < offset:
             self._sent[place] = offset

@@ -21,6 +21,12 @@ CUT_OFF_BEFORE_THE_SYNC = (13, 198)
 """Seeds of runs in which the leader was disconnected between JoinGroup and SyncGroup. Before the fix, the
 group read records again.
 """
+TOLD_ELSEWHERE = 1122
+"""The seed of a run in which a client gets its committed offset from the process that does not know its lanes.
+Before the fix, the other process sent it records again."""
+TAKEN_LATE = 9
+"""The seed of a run in which the broker takes a commit after a later one of the same client, from a new
+connection. It puts that one back, without a gateway as well."""
 GATEWAYS = (2, 3, 8)
 
 
@@ -38,7 +44,7 @@ def test_the_same_with_several_gateways_whose_clocks_differ(seed: int, gateways:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("seed", "gateways"), [(1, 1), (12, 8)])
+@pytest.mark.parametrize(("seed", "gateways"), [(1, 1), (TAKEN_LATE, 1), (12, 8)])
 def test_the_same_with_incremental_rebalancing(seed: int, gateways: int) -> None:
     """Cases 54 to 67. Members commit for what they have to release after the rebalance."""
     _holds(seed, gateways, Incremental)
@@ -63,7 +69,7 @@ def soon_absent(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("soon_absent")
 @pytest.mark.parametrize("kind", [Client, Incremental])
-@pytest.mark.parametrize("seed", [1, *NIGHTLY])
+@pytest.mark.parametrize("seed", [1, *NIGHTLY, TOLD_ELSEWHERE])
 def test_the_same_if_each_connection_reaches_any_of_two_processes(seed: int, kind: type[Client]) -> None:
     """Case 68."""
     _holds(seed, 2, kind, roams=True)

@@ -80,8 +80,16 @@ def test_a_fetch_past_what_was_sent_is_a_jump() -> None:
     assert progress.jumps(PLACE, 11, ALONE, LATER)
     assert not progress.reaches(PLACE, 11)
     assert not progress.jumps(PLACE, 10, ALONE, EARLIER)
-    assert not progress.jumps(PLACE, 5, ALONE, EARLIER)
     assert progress.jumps(PLACE, 11, ALONE, LATER)
+
+
+def test_a_first_fetch_from_before_the_committed_offset_is_a_jump() -> None:
+    progress = begun()
+    assert progress.jumps(PLACE, 5, ALONE, LATER)
+    assert not progress.jumps(PLACE, 10, ALONE, EARLIER)
+    assert not progress.jumps(PLACE, 5, ALONE, EARLIER)
+    progress = begun(at=LATER)
+    assert not progress.jumps(PLACE, 5, ALONE, LATER)
 
 
 def test_an_application_that_seeks_while_no_other_process_serves_it_does_not_jump() -> None:

@@ -110,6 +110,8 @@ class Wire:
         """Whether the broker holds back its response to the first request in `upstream`."""
         self.downstream = deque[bytes]()
         """Responses that can't reach the gateway, because it is cut off."""
+        self.overtakes: Callable[[], None] | None = None
+        """Tells the client that the broker has taken its commit, if the client has lost the connection."""
         self.open = True
 
     @property
@@ -337,6 +339,8 @@ class Coordinator:
             for each in commit.entries:
                 if each.topic not in self.refused:
                     self.stored[each.topic, each.partition] = each.offset, each.metadata or b""
+            if wire.overtakes is not None:
+                wire.overtakes()
         return commit.response([error or self.refused.get(each.topic, 0) for each in commit.entries])
 
     def offsets(self, wire: Wire, frame: bytes, now: float) -> bytes:
@@ -386,9 +390,9 @@ class Client:
         self.assignment = 0
         self.commits: list[tuple[int, int, int, int]] = []
         """Acknowledged commits: assignment, partition, offset, and the step of the world."""
+        self.overtaken = b""
+        """A commit that no longer counts, because the broker has taken an earlier one after it."""
         self.crashes: list[int] = []
-        self.astray: set[int] = set()
-        """The assignments for which another process has told the client where to begin."""
         self.leads: list[bytes] = []
         """The member ids of all members, if the client is the leader."""
         self.beat_at = self.commit_at = 0.0
@@ -501,6 +505,8 @@ class Client:
     def lose(self, where: str) -> Wire:
         """Lose a connection, and return it. A request in flight gets no response."""
         asked = self.asked.pop(where, b"")
+        if int.from_bytes(asked[4:6]) == OFFSET_COMMIT:
+            self.wires[where].overtakes = partial(self.commits_late, read_commit(asked).entries)
         if where == "c" and asked:
             self.state = {
                 JOIN_GROUP: "unjoined",
@@ -508,6 +514,13 @@ class Client:
                 OFFSET_FETCH: "asks",
             }.get(int.from_bytes(asked[4:6]), self.state)
         return self.wires.pop(where)
+
+    def commits_late(self, entries: Iterable[Entry]) -> None:
+        """Note that the broker takes a commit of a lost connection. It may put back those sent since then."""
+        for each in entries:
+            self.commits = [one for one in self.commits if one[1] != each.partition or one[2] <= each.offset]
+        self.crashes.append(self.world.step)
+        self.overtaken = self.asked.get("c", b"")
 
     # Requests
 
@@ -707,7 +720,10 @@ class Client:
                 self._again(error)
             return
         for each in commit.entries:
-            self.commits.append((self.since(each.partition), each.partition, each.offset, self.world.step))
+            if asked is not self.overtaken:
+                self.commits.append(
+                    (self.since(each.partition), each.partition, each.offset, self.world.step)
+                )
             if self.done.get(each.partition) == each.offset:
                 del self.done[each.partition]
 
@@ -997,9 +1013,6 @@ class World:
         where = self.chance.choice("cf")
         if where not in client.wires:
             return
-        if client.state == "asks":
-            # A process that does not know the member's lanes tells it the lowest offset of all members.
-            client.astray.add(client.assignment)
         if where == "c":
             client.crashes.append(self.step)  # of a commit in flight, the client gets no response
         wire = client.lose(where)
@@ -1091,7 +1104,8 @@ class World:
     def twice(self) -> list[str]:
         """Return descriptions of records that were processed twice without a good reason.
 
-        A good reason is a crash before the record's offset was committed.
+        A good reason is a crash before the record's offset was committed, or a commit that the broker takes
+        late, from a connection that the client has lost.
         """
         return list(self._twice())
 
@@ -1108,7 +1122,7 @@ class World:
                 if offset > each.offset and before.at <= at < each.at
             ]
             crashed = [at for at in before.client.crashes if before.at <= at <= each.at]
-            if (committed or not crashed) and each.assignment not in each.client.astray:
+            if committed or not crashed:
                 place = f"partition {each.partition} offset {each.offset} key {each.key!r}"
                 who = f"{before.client.name} at {before.at}, {each.client.name} at {each.at}"
                 yield f"{place}: {who}; committed at {committed}"
