@@ -22,8 +22,8 @@ CUT_OFF_BEFORE_THE_SYNC = (13, 198)
 group read records again.
 """
 TOLD_ELSEWHERE = 1122
-"""The seed of a run in which a client gets its committed offset from the process that does not know its lanes.
-Before the fix, the other process sent it records again."""
+"""The seed of a run in which a client gets its committed offset from the process that does not know its
+lanes. Before the fix, the other process sent it records again."""
 TAKEN_LATE = 9
 """The seed of a run in which the broker takes a commit after a later one of the same client, from a new
 connection. It puts that one back, without a gateway as well."""
