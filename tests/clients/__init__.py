@@ -17,6 +17,8 @@ A line is one JSON object with a ``kind``:
   or ``LENGTH:SHA256``), ``headers`` (name and hex or null, in order).
 - ``eof``: ``topic``, ``partition``, ``offset``: the client has read up to the end of the partition.
 - ``assigned``, ``revoked``: ``partitions`` as ``[topic, partition]``.
+- ``acknowledged``: ``topic``, ``partition``, ``offset``: the group has accepted a commit (only librdkafka,
+  kafka-python and Java report this).
 - ``watermarks``, ``position``, ``committed``: the responses to commands, see below.
 - ``throttled``: ``broker``, ``seconds``: a quota was reached (only librdkafka reports this).
 - ``error``: ``code`` and ``text`` that the client reported to its application.

@@ -143,6 +143,8 @@ class Run:
         self.program = program
         self._bootstrap = bootstrap
         self.lines: list[Line] = []
+        self.heard_at: list[int] = []
+        """When each of `lines` was read, in nanoseconds of the machine's monotonic clock."""
         self._heard = threading.Condition()
         self._stderr: list[str] = []
         self._process = subprocess.Popen(
@@ -183,6 +185,7 @@ class Run:
         for text in self._process.stdout or ():
             with self._heard:
                 self.lines.append(json.loads(text))
+                self.heard_at.append(time.monotonic_ns())
                 self._heard.notify_all()
         with self._heard:
             self._heard.notify_all()
@@ -194,7 +197,7 @@ class Run:
     def take(self) -> list[Line]:
         """Return the output lines since the last call, and drop them from memory. Used in long runs."""
         with self._heard:
-            lines, self.lines = self.lines, []
+            lines, self.lines, self.heard_at = self.lines, [], []
             return lines
 
     @property

@@ -1,32 +1,75 @@
 """Two gateway processes serve one address, as during a restart with `--reuse-port`. The system gives each new
 connection to any of them.
+
+`TWO_PROCESS_RUNS` sets how often each test runs (`make soak`).
 """
 
+import os
+import random
 import shutil
 import subprocess
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
+from typing import Final, NamedTuple
 
 import pytest
 
-from tests.clients.runner import CONFLUENT, KAFKA_PYTHON, Program
+from tests.clients.programs import program_of
 from tests.integration.test_cooperative_groups import RECORDS, Members, produce
 from tools.gateway import GatewayProcess
 from tools.kafka import Broker
 from tools.kafka.admin import Admin
+from tools.soak.groups.history import Did, MemberLife
+from tools.soak.groups.judge import TWICE_COMMITTED, GroupsVerdict, judge
 
 pytestmark = [
-    pytest.mark.integration,
+    pytest.mark.timeout(400),
     pytest.mark.skipif(shutil.which("ss") is None, reason="ss (iproute2) ends connections"),
+    pytest.mark.parametrize("run", range(int(os.environ.get("TWO_PROCESS_RUNS", "1")))),
+    pytest.mark.parametrize(
+        "name", ["confluent-kafka", "kafka-python", pytest.param("java", marks=pytest.mark.clients)]
+    ),
 ]
+
+STEPS: Final = 24
+BATCH: Final = 500
+KINDS: Final = {"assigned": "assigned", "revoked": "revoked", "acknowledged": "committed", "record": "record"}
+"""What each line of a program is called in `tools.soak.groups.history`."""
+
+
+class Two(NamedTuple):
+    """Two gateways at one address, and the members of a group. `new` does not run yet."""
+
+    old: GatewayProcess
+    new: GatewayProcess
+    members: Members
 
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Broker]:
     with Broker() as broker:
         yield broker
+
+
+@contextmanager
+def two_processes(broker: Broker, name: str, topic: str) -> Iterator[Two]:
+    program = program_of(name)
+    place, group = f".{topic}", f"{program.client_id}.{topic}"
+    with Admin(broker.address) as admin:
+        admin.create_topic(topic, partitions=1)
+    options = ("--cooperative", group, "--reuse-port", "on")
+    with ExitStack() as stack:
+        old = stack.enter_context(GatewayProcess(broker.address, *options))
+        new = old.successor()
+        stack.callback(new.close)
+        yield Two(old, new, stack.enter_context(Members(program, topic, group, place)))
+
+
+def cut(port: str) -> None:
+    """End a client's connection, by its port."""
+    subprocess.run(["ss", "-K", "-t", f"dport = :{port}"], check=True, capture_output=True)
 
 
 def apart(gateway: GatewayProcess, client_id: str) -> list[str]:
@@ -44,38 +87,75 @@ def move(client_id: str, old: GatewayProcess, new: GatewayProcess) -> None:
     while not apart(new, client_id) or apart(old, client_id):
         assert time.monotonic() < deadline
         for port in apart(old, client_id):
-            subprocess.run(["ss", "-K", "-t", f"dport = :{port}"], check=True, capture_output=True)
+            cut(port)
         time.sleep(0.2)
 
 
-@pytest.mark.nightly
-@pytest.mark.timeout(400)
-@pytest.mark.parametrize("program", [CONFLUENT, KAFKA_PYTHON], ids=lambda program: program.name)
+def check(members: Members, records: int) -> None:
+    """Check that each record was processed, and none again after its member's commit was accepted."""
+    lives: list[MemberLife] = []
+    for run in members.runs:
+        did = [
+            Did(
+                at,
+                KINDS[line["kind"]],
+                line.get("partition", -1),
+                line.get("offset", -1),
+                line.get("key", ""),
+            )
+            for at, line in zip(run.heard_at, run.lines, strict=False)
+            if line["kind"] in KINDS
+        ]
+        lives.append(MemberLife(f"member {len(lives)}", did))
+    assert any(each.kind == "committed" for life in lives for each in life.did)
+    log = {(0, offset): (b"key-%d" % (offset % 101)).hex() for offset in range(records)}
+    verdict = GroupsVerdict()
+    judge(log, lives, {}, verdict)
+    assert set(members.seen()) == set(range(records))
+    assert verdict.counts[TWICE_COMMITTED] == 0, "\n".join(verdict.problems)
+
+
 def test_nothing_is_lost_if_a_member_joins_at_the_new_process_and_fetches_at_the_old_one(
-    broker: Broker, program: Program
+    broker: Broker, name: str, run: int
 ) -> None:
     """Case 68. Another member leaves, so that its keys belong to those that are left."""
-    topic = f"two-processes-{program.name}"
-    place, group = f".{topic}", f"{program.client_id}.{topic}"
-    with Admin(broker.address) as admin:
-        admin.create_topic(topic, partitions=1)
-    with ExitStack() as stack:
-        options = ("--cooperative", group, "--reuse-port", "on")
-        old = stack.enter_context(GatewayProcess(broker.address, *options))
-        members = stack.enter_context(Members(program, topic, group, place))
+    with two_processes(broker, name, f"restart-{name}-{run}") as (old, new, members):
         runs = [members.join(old.address) for _ in range(3)]
         members.settle(*runs)
-        produce(broker, topic, 0, RECORDS)
+        produce(broker, members.topic, 0, RECORDS)
         members.wait(RECORDS)
-        new = stack.enter_context(old.successor())
+        new.start()
         with ThreadPoolExecutor(1) as pool:
             leaving = pool.submit(runs[2].stop)
             for number in range(2):
-                move(f"{group}.{number}", old, new)
+                move(f"{members.group}.{number}", old, new)
             leaving.result()
         for number in range(1, 6):
-            produce(broker, topic, number * RECORDS, RECORDS)
+            produce(broker, members.topic, number * RECORDS, RECORDS)
             time.sleep(3)
         old.stop()
         members.wait(6 * RECORDS)
-        assert set(members.seen()) == set(range(6 * RECORDS))
+        check(members, 6 * RECORDS)
+
+
+def test_nothing_is_lost_if_each_connection_reaches_any_of_two_gateways(
+    broker: Broker, name: str, run: int
+) -> None:
+    """Case 68. Members join and leave, and connections end, until one of the gateways ends."""
+    chance = random.Random(run)
+    with two_processes(broker, name, f"any-{name}-{run}") as (one, other, members):
+        other.start()
+        runs = [members.join(one.address) for _ in range(3)]
+        members.settle(*runs)
+        for step in range(STEPS):
+            produce(broker, members.topic, step * BATCH, BATCH)
+            if step % 8 == 3:
+                runs.append(members.join(one.address))
+            elif step % 8 == 7:
+                runs.pop(chance.randrange(len(runs))).stop()
+            connections = [each for gateway in (one, other) for each in gateway.state()["connections"]]
+            cut(chance.choice(connections)["client_address"].rpartition(":")[2])
+            time.sleep(chance.uniform(0.5, 2))
+        other.stop()
+        members.wait(STEPS * BATCH)
+        check(members, STEPS * BATCH)

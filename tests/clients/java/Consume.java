@@ -2,14 +2,19 @@ import java.io.InputStream;
 import java.security.MessageDigest;
 import java.time.Duration;
 import java.util.ArrayList;
+import java.util.Collection;
 import java.util.HashMap;
 import java.util.HexFormat;
 import java.util.List;
 import java.util.Map;
 import java.util.Properties;
 import java.util.StringJoiner;
+import org.apache.kafka.clients.consumer.ConsumerInterceptor;
+import org.apache.kafka.clients.consumer.ConsumerRebalanceListener;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
+import org.apache.kafka.clients.consumer.ConsumerRecords;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
+import org.apache.kafka.clients.consumer.OffsetAndMetadata;
 import org.apache.kafka.common.KafkaException;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.header.Header;
@@ -34,7 +39,7 @@ public final class Consume {
         System.out.printf("{\"kind\": \"start\", \"client\": \"Java\", \"version\": \"%s\"}%n", version());
         try (KafkaConsumer<byte[], byte[]> consumer = new KafkaConsumer<>(settings(given))) {
             if (given.containsKey("subscribe")) {
-                consumer.subscribe(List.of(given.get("subscribe").split(",")));
+                consumer.subscribe(List.of(given.get("subscribe").split(",")), new Rebalances());
             } else {
                 List<TopicPartition> partitions = partitions(given.get("assign"));
                 consumer.assign(partitions);
@@ -62,6 +67,7 @@ public final class Consume {
             settings.put("group.id", given.get("group"));
             settings.put("auto.offset.reset", "earliest");
             settings.put("auto.commit.interval.ms", COMMIT_INTERVAL_MS);
+            settings.put("interceptor.classes", Acknowledged.class.getName());
         }
         if (given.containsKey("strategy")) {
             settings.put("partition.assignment.strategy", "org.apache.kafka.clients.consumer.RangeAssignor");
@@ -97,6 +103,50 @@ public final class Consume {
             } catch (KafkaException error) {
                 System.out.printf("{\"kind\": \"error\", \"code\": \"%s\", \"text\": \"\"}%n", error.getClass().getSimpleName());
             }
+        }
+    }
+
+    /** Prints the partitions which the group assigns and revokes. */
+    private static final class Rebalances implements ConsumerRebalanceListener {
+        @Override
+        public void onPartitionsAssigned(Collection<TopicPartition> partitions) {
+            print("assigned", partitions);
+        }
+
+        @Override
+        public void onPartitionsRevoked(Collection<TopicPartition> partitions) {
+            print("revoked", partitions);
+        }
+
+        private static void print(String kind, Collection<TopicPartition> partitions) {
+            StringJoiner places = new StringJoiner(", ", "[", "]");
+            for (TopicPartition each : partitions) {
+                places.add("[\"" + each.topic() + "\", " + each.partition() + "]");
+            }
+            System.out.printf("{\"kind\": \"%s\", \"partitions\": %s}%n", kind, places);
+        }
+    }
+
+    /** Prints each commit that the group has accepted, also those that the client makes by itself. */
+    public static final class Acknowledged implements ConsumerInterceptor<byte[], byte[]> {
+        @Override
+        public ConsumerRecords<byte[], byte[]> onConsume(ConsumerRecords<byte[], byte[]> records) {
+            return records;
+        }
+
+        @Override
+        public void onCommit(Map<TopicPartition, OffsetAndMetadata> offsets) {
+            offsets.forEach((place, each) -> System.out.printf(
+                "{\"kind\": \"acknowledged\", \"topic\": \"%s\", \"partition\": %d, \"offset\": %d}%n",
+                place.topic(), place.partition(), each.offset()));
+        }
+
+        @Override
+        public void close() {
+        }
+
+        @Override
+        public void configure(Map<String, ?> settings) {
         }
     }
 

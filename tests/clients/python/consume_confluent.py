@@ -13,6 +13,7 @@ from tests.clients.python.program import (
     POLL_SECONDS,
     Options,
     emit,
+    emit_acknowledged,
     emit_record,
     options,
     serve,
@@ -43,6 +44,7 @@ class Librdkafka:
                 "topic.metadata.refresh.interval.ms": METADATA_MAX_AGE_MS,
                 "allow.auto.create.topics": False,
                 "error_cb": _tell_error,
+                "on_commit": _tell_acknowledged,
                 "throttle_cb": _tell_throttled,
             }
             | _tls()
@@ -137,6 +139,12 @@ def _tell_error(error: KafkaError) -> None:
 def _tell_throttled(event: Any) -> None:
     if event.throttle_time:
         emit("throttled", broker=event.broker_id, seconds=event.throttle_time)
+
+
+def _tell_acknowledged(error: KafkaError | None, partitions: list[TopicPartition]) -> None:
+    for each in partitions:
+        if error is None and each.error is None and each.offset >= 0:
+            emit_acknowledged(each.topic, each.partition, each.offset)
 
 
 def _tell_assigned(_: Consumer, partitions: list[TopicPartition]) -> None:

@@ -13,6 +13,7 @@ from tests.clients.python.program import (
     EndsReached,
     Options,
     emit,
+    emit_acknowledged,
     emit_record,
     options,
     serve,
@@ -82,6 +83,7 @@ class KafkaPython:
             group_id=given.group,
             enable_auto_commit=given.group is not None,
             auto_commit_interval_ms=COMMIT_INTERVAL_MS,
+            default_offset_commit_callback=_tell_committed,
             auto_offset_reset="earliest",
             fetch_max_wait_ms=FETCH_MAX_WAIT_MS,
             metadata_max_age_ms=METADATA_MAX_AGE_MS,
@@ -152,6 +154,13 @@ class KafkaPython:
 
     def close(self) -> None:
         self._consumer.close()
+
+
+def _tell_committed(offsets: dict[TopicPartition, Any], result: Any) -> None:
+    """Print what an automatic commit has committed. Its result is an exception if it failed."""
+    if not isinstance(result, Exception):
+        for place, each in offsets.items():
+            emit_acknowledged(place.topic, place.partition, each.offset)
 
 
 if __name__ == "__main__":

@@ -143,6 +143,11 @@ def emit_record(
     )
 
 
+def emit_acknowledged(topic: str, partition: int, offset: int) -> None:
+    """Print that the group has accepted a commit."""
+    emit("acknowledged", topic=topic, partition=partition, offset=offset)
+
+
 class EndsReached:
     """Prints an end-of-partition line each time a consumer reaches an end.
 
