@@ -192,9 +192,9 @@ def test_a_member_that_fetches_where_it_does_not_join_is_reported_and_sent_away_
         connection.receive_client(fetch(each.client_id), now)
         return connection.fault is not None
 
-    closed = [is_closed(one, at) for at in (1.0, 10.0, 11.0, 11.1, 70.0, 71.0)]
+    closed = [is_closed(one, at) for at in (1.0, 6.9, 7.0, 7.1, 66.9, 67.0)]
     assert closed == [False, False, True, False, False, True]
-    assert [is_closed(two, at) for at in (71.0, 81.0)] == [False, True]
+    assert [is_closed(two, at) for at in (67.0, 81.0)] == [False, True]
     assert [(what, who) for what, who, _ in there.groups] == [(GroupNotice.AWAY, "h")] * 2  # one a minute
     (problem,) = there.members.problems(81.0)
     assert "billing.a at h and 1 more fetches here" in problem
