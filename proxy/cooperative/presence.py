@@ -26,8 +26,9 @@ ABSENT_SECONDS: Final = 3.0
 """How long a member is served after its connection to the coordinator has ended, in seconds. Clients connect
 anew and send a heartbeat within this time, so that an error of the coordinator costs no pause."""
 AWAY_SECONDS: Final = 6.0
-"""How long a member fetches here without its connection to the coordinator, before it is reported, in seconds.
-So it is reported within ten seconds of the end of this connection (`ABSENT_SECONDS`)."""
+"""How long a member fetches here without its connection to the coordinator, before it is reported.
+
+In seconds. So it is reported within ten seconds of the end of this connection (`ABSENT_SECONDS`)."""
 SEEN_SECONDS: Final = 60.0
 """How long a member is reported after its last fetch, and how often its connection is closed."""
 _ANY: Final = (1 << 63) - 1
