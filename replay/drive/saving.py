@@ -1,13 +1,12 @@
 """The measured saving: compares a gateway's counters with the bytes of the same requests sent directly."""
 
 import asyncio
+import re
 import urllib.request
 from dataclasses import dataclass, fields
 from http.client import HTTPException
 from typing import Final, Self
 from urllib.error import HTTPError
-
-from prometheus_client.parser import text_string_to_metric_families
 
 from proxy.addresses import Address
 from proxy.protocol.api import ApiKey
@@ -24,6 +23,8 @@ _REQUESTS: Final = "fetchgate_fetch_request_bytes_total"
 _RESPONSES: Final = "fetchgate_fetch_response_bytes_total"
 _RECORDS: Final = "fetchgate_fetch_record_bytes_total"
 _PROBES: Final = "fetchgate_probe_bytes_total"
+_SAMPLE: Final = re.compile(r'^(fetchgate_\w+)(?:\{side="(\w+)"\})? ([\d.e+]+)$', re.MULTILINE)
+"""A sample that has no label, or only the label `side`: its name, its side and its value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,13 +84,7 @@ def read_counters(exposition: str) -> GatewayCounters:
     Raises:
         ValueError: the text is not from a gateway.
     """
-    found: dict[tuple[str, str], int] = {}
-    try:
-        for family in text_string_to_metric_families(exposition):
-            for sample in family.samples:
-                found[sample.name, sample.labels.get("side", "")] = int(sample.value)
-    except (ValueError, IndexError):
-        raise ValueError("its metrics can't be parsed") from None
+    found = {(name, side): int(float(value)) for name, side, value in _SAMPLE.findall(exposition)}
     try:
         return GatewayCounters(
             client_request=found[_REQUESTS, "client"],

@@ -1,6 +1,7 @@
 """What each extra installs is enough for its commands, and no more than that."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from typing import Final
 
 import pytest
 
+from tests.examples import few
 from tests.extras import distributions, with_extras
 
 ROOT: Final = Path(__file__).parents[2]
@@ -74,3 +76,52 @@ def test_what_an_extra_does_not_install_is_missing(tmp_path: Path) -> None:
             [sys.executable, "-c", f"import {module}"], env=environment, capture_output=True, check=False
         )
         assert (done.returncode == 0) == found, module
+
+
+COMMANDS: Final = {
+    "inspect": [str(CAPTURE), "--json"],
+    "measure": [str(CAPTURE), "--json", "--in-process"],
+    "drive": [str(CAPTURE), "--dry-run", "--json"],
+}
+EXTRAS: Final = ("", "measure", "measure,tls", "replay", "replay,tls", "cooperative")
+
+
+def runs(python: str, environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [python, "-m", "proxy", *arguments]
+    return subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=300
+    )
+
+
+def assert_all_commands_start(python: str, environment: dict[str, str], extras: str) -> None:
+    """Run each command with --help, and once. Without an extra that reads captures, each names its remedy."""
+    shown = ["proxy", "--show-config", "--bootstrap", "kafka:9092"]
+    for arguments in (["proxy", "--help"], ["top", "--help"], shown, ["replay", "--help"]):
+        done = runs(python, environment, *arguments)
+        assert (done.returncode, done.stderr) == (0, ""), arguments
+    for name, given in COMMANDS.items():
+        for arguments in (["--help"], given):
+            done = runs(python, environment, "replay", name, *arguments)
+            if done.returncode == 0:
+                assert arguments == ["--help"] or json.loads(done.stdout)
+            else:
+                assert "measure" not in extras
+                assert "replay" not in extras
+                assert re.fullmatch(r"fetchgate replay: \w+ is not installed; .* install .*\n", done.stderr)
+
+
+@pytest.mark.parametrize("extras", few(EXTRAS, "measure"))
+def test_each_command_starts_with_what_an_extra_installs(tmp_path: Path, extras: str) -> None:
+    environment = with_extras(tmp_path, *filter(None, extras.split(",")))
+    assert_all_commands_start(sys.executable, environment, extras)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("extras", EXTRAS)
+def test_each_command_starts_in_a_fresh_virtual_environment(tmp_path: Path, extras: str) -> None:
+    subprocess.run([sys.executable, "-m", "venv", tmp_path], check=True)
+    python = str(tmp_path / "bin" / "python")
+    source = f"{ROOT}[{extras}]" if extras else str(ROOT)
+    subprocess.run([python, "-m", "pip", "install", "--quiet", source], check=True)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    assert_all_commands_start(python, environment, extras)

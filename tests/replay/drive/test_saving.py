@@ -71,7 +71,10 @@ def test_nothing_saves_nothing() -> None:
             b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nup 1\n",
             "no fetchgate_fetch_request_bytes_total in its metrics",
         ),
-        (b'HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{"a": 1}\n', "its metrics can't be parsed"),
+        (
+            b'HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{"a": 1}\n',
+            "no fetchgate_fetch_request_bytes_total in its metrics",
+        ),
         (b"\0\0\0\4\0\0\0\0", "does not respond as an admin endpoint does"),
     ],
 )
