@@ -20,14 +20,17 @@ _OLD_PACKET = dpkt.pcapng.PCAPNG_BT_PB
 _SIMPLE_PACKET = dpkt.pcapng.PCAPNG_BT_SPB
 _LEAST = {_PACKET: 32, _OLD_PACKET: 32, _SIMPLE_PACKET: 16}
 """The length of each kind of packet block if its packet is empty, in bytes. Shorter blocks are invalid."""
-_PACKETS = frozenset(_LEAST)
 _SECRETS = 10
-_KNOWN = _PACKETS | {_SECTION, _INTERFACE, _SECRETS, 4, 5}
+_KNOWN = {*_LEAST, _SECTION, _INTERFACE, _SECRETS, 4, 5}
 """The known block types. Blocks of types 4 and 5 contain host names and statistics."""
 _KEY_LOG = 0x544C534B
 """The type of secrets for a TLS key log."""
 _MAX_BLOCK = 8 << 20
 """The longest valid block, in bytes."""
+_FIRST_SEARCH, _SEARCH = 256, 1 << 16
+"""How many bytes are searched at once for the next block, first and at most. It is often near."""
+_MOST_INTERFACES = 1 << 16
+"""The interfaces of a section that are known. A file can describe one in each 20 bytes."""
 _MOST_UNITS = 1 << 62
 _MOST_OFFSET = 1 << 33
 """The largest time offset that is used, in seconds (272 years). With a larger offset, times in ns would not
@@ -45,6 +48,18 @@ class _Interface:
 
 
 _UNKNOWN_INTERFACE = _Interface(link=NO_LINK, snaplen=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Part:
+    """Packet blocks in a row, between which nothing was described."""
+
+    packets: int
+    order: str
+    begin: int
+    """The place of the section's first interface in the list of interfaces."""
+    end: int
+    """The end of the interfaces that were described before these packets."""
 
 
 class PcapngRecords:
@@ -65,44 +80,53 @@ class PcapngRecords:
         self._secrets = secrets
         self._described = {_SECTION, _INTERFACE} | ({_SECRETS} if secrets is not None else set())
         self._seeking = False
+        self._interfaces: list[_Interface] = []
+        """Those of this section, and of earlier sections that began in the same window."""
         self._begin_section("<")
 
     def _begin_section(self, order: str) -> None:
         self._order = order
         self._head = struct.Struct(f"{order}II").unpack_from
         self._tail = struct.Struct(f"{order}I").unpack_from
-        self._interfaces: list[_Interface] = []
-        columns = [(name, f"{order}u4") for name in ("interface", "high", "low", "captured", "length")]
-        self._packet = np.dtype(columns)
-        self._old_packet = np.dtype([("interface", f"{order}u2"), ("drops", f"{order}u2"), *columns[1:]])
+        self._first_interface = len(self._interfaces)
 
     def read(self, window: FileWindow, *, final: bool) -> Records | None:
-        """Return consecutive packets of one kind.
+        """Return the packets in the window.
 
-        The result may have no packets. It is None if more bytes are needed, or none are left.
+        None if there are none: more bytes are needed, or none are left.
 
         Args:
             window: its `begin` moves past the packets that were read.
             final: the window reaches to the end of the file.
         """
-        if self._seeking and not self._found(window, final=final):
-            return None
-        before = window.begin
-        places, kind = self._follow(window)
-        moved = window.begin > before
-        if not moved:
-            moved = self._step(window, final=final)
-        return self._columns(window, kind, np.array(places, np.int64)) if moved else None
+        # One result for the whole window: what is done with a result costs as much as a thousand packets, and
+        # a file may have a broken block, or describe an interface, before each packet.
+        places: list[int] = []
+        parts: list[_Part] = []
+        while not self._seeking or self._found(window, final=final):
+            before = len(places)
+            self._follow(window, places)
+            if found := len(places) - before:
+                parts.append(
+                    _Part(
+                        packets=found,
+                        order=self._order,
+                        begin=self._first_interface,
+                        end=len(self._interfaces),
+                    )
+                )
+            if not self._step(window, final=final):
+                break
+        records = self._columns(window, np.array(places, np.int64), parts) if places else None
+        del self._interfaces[: self._first_interface]
+        self._first_interface = 0
+        return records
 
-    def _follow(self, window: FileWindow) -> tuple[list[int], int]:
-        """Move past packet blocks of one kind, and past unneeded blocks between them.
-
-        Return the places of the packet blocks, and their kind.
-        """
+    def _follow(self, window: FileWindow, places: list[int]) -> None:
+        """Move past packet blocks, whose places are added, and past unneeded blocks between them."""
         head, tail, data, end = self._head, self._tail, window.data, window.end
         described = self._described
-        places: list[int] = []
-        position, packets = window.begin, 0
+        position = window.begin
         while position + 12 <= end:
             kind, length = head(data, position)
             behind = position + length
@@ -110,14 +134,12 @@ class PcapngRecords:
                 break
             if tail(data, behind - 4)[0] != length:
                 break
-            if kind in _PACKETS:
-                if (kind != packets and places) or length < _LEAST[kind]:
+            if kind in _LEAST:
+                if length < _LEAST[kind]:
                     break
-                packets = kind
                 places.append(position)
             position = behind
         self._move_to(window, position)
-        return places, packets
 
     def _step(self, window: FileWindow, *, final: bool) -> bool:
         """Read the block at which `_follow` stopped.
@@ -163,26 +185,16 @@ class PcapngRecords:
         if self._head(block, 0)[0] == _SECRETS:
             self._add_secrets(block)
             return
-        reader = dpkt.pcapng.InterfaceDescriptionBlockLE
-        if self._order == ">":
-            reader = dpkt.pcapng.InterfaceDescriptionBlock
-        try:
-            found = reader(block)
-            options = {option.code: bytes(option.data) for option in found.opts}
-        except (dpkt.Error, UnicodeDecodeError):
+        number = len(self._interfaces) - self._first_interface
+        if number == _MOST_INTERFACES:
             self._counts.add_problem(
-                f"interface {len(self._interfaces)} has a description that can't be read"
+                f"describes more than {number} interfaces; those after them are left out"
             )
-            self._interfaces.append(_UNKNOWN_INTERFACE)
             return
-        self._interfaces.append(
-            _Interface(
-                link=found.linktype,
-                snaplen=found.snaplen,
-                units=_units(options.get(dpkt.pcapng.PCAPNG_OPT_IF_TSRESOL, b"\x06")),
-                offset=_offset(options.get(dpkt.pcapng.PCAPNG_OPT_IF_TSOFFSET, b""), self._order),
-            )
-        )
+        interface = _interface(block, self._order)
+        if interface is None:
+            self._counts.add_problem(f"interface {number} has a description that can't be read")
+        self._interfaces.append(interface or _UNKNOWN_INTERFACE)
 
     def _add_secrets(self, block: bytes) -> None:
         """Read a Decryption Secrets Block: type and length of the secrets, then the secrets."""
@@ -191,49 +203,51 @@ class PcapngRecords:
             if kind == _KEY_LOG:
                 self._secrets.append(block[16 : min(16 + size, len(block) - 4)])
 
-    def _columns(self, window: FileWindow, kind: int, places: Column) -> Records:
-        if kind == _SIMPLE_PACKET:
-            return self._simple(window, places)
-        header = window.blocks(places + 8, self._old_packet if kind == _OLD_PACKET else self._packet)
-        room = window.blocks(places + 4, f"{self._order}u4").astype(np.int64) - 32
-        interface = header["interface"].astype(np.int64)
-        stamp = header["high"].astype(np.uint64) << 32 | header["low"].astype(np.uint64)
-        time = np.zeros(len(places), np.int64)
-        link = np.zeros(len(places), np.int64)
-        for number in np.unique(interface).tolist():
-            rows = interface == number
-            described = self._interface(number)
-            time[rows] = _nanoseconds(stamp[rows], described)
-            link[rows] = described.link
+    def _columns(self, window: FileWindow, places: Column, parts: list[_Part]) -> Records:
+        packets = [part.packets for part in parts]
+        big = np.repeat([part.order == ">" for part in parts], packets)
+        begin = np.repeat([part.begin for part in parts], packets)
+        end = np.repeat([part.end for part in parts], packets)
+        if big.all() or not big.any():
+            fields = _fields(window, places, parts[0].order)
+        else:
+            fields = np.where(big, _fields(window, places, ">"), _fields(window, places, "<"))
+        head, number, stamp, captured, length, room = fields
+        # The last of these is that of packets whose interface is not described.
+        interfaces = [*self._interfaces, _UNKNOWN_INTERFACE]
+        interface = np.where(number < end - begin, begin + number, len(interfaces) - 1)
+        simple = head == _SIMPLE_HEAD
+        snaplen = np.array([one.snaplen or _MAX_BLOCK for one in interfaces], np.int64)[interface]
+        time = self._times(stamp, interfaces, interface, simple)
         return Records(
-            at=places + 28,
-            captured=np.clip(header["captured"].astype(np.int64), 0, np.maximum(room, 0)),
-            length=header["length"].astype(np.int64),
+            at=places + head,
+            captured=np.clip(captured, 0, np.where(simple, np.minimum(room, snaplen), room)),
+            length=length,
             time=time,
             offset=places + window.offset(0),
-            link=link,
+            link=np.array([one.link for one in interfaces], np.int64)[interface],
         )
 
-    def _simple(self, window: FileWindow, places: Column) -> Records:
-        """Read simple packet blocks. Their packets always belong to the first interface.
+    def _times(
+        self, stamp: Column, interfaces: list[_Interface], interface: Column, simple: Column
+    ) -> Column:
+        """Return the time of each packet in ns since 1970.
 
         A simple packet has no time of its own, so it gets the latest time so far.
         """
-        room = window.blocks(places + 4, f"{self._order}u4").astype(np.int64) - 16
-        length = window.blocks(places + 8, f"{self._order}u4").astype(np.int64)
-        described = self._interface(0)
-        most = described.snaplen or _MAX_BLOCK
-        return Records(
-            at=places + 12,
-            captured=np.clip(length, 0, np.minimum(np.maximum(room, 0), most)),
-            length=length,
-            time=np.full(len(places), self._counts.last_time),
-            offset=places + window.offset(0),
-            link=np.full(len(places), described.link, np.int64),
-        )
-
-    def _interface(self, number: int) -> _Interface:
-        return self._interfaces[number] if number < len(self._interfaces) else _UNKNOWN_INTERFACE
+        units = np.array([one.units for one in interfaces], np.int64)
+        offset = np.array([one.offset for one in interfaces], np.int64)[interface]
+        time = np.zeros(len(stamp), np.int64)
+        # There may be thousands of interfaces, but not of units.
+        used = units[interface]
+        for each in np.unique(used).tolist():
+            rows = used == each
+            time[rows] = _nanoseconds(stamp[rows].view(np.uint64), each, offset[rows])
+        if simple.any():
+            time[simple] = 0
+            latest = np.maximum.accumulate(np.maximum(time, self._counts.last_time))
+            time[simple] = latest[simple]
+        return time
 
     def _move_to(self, window: FileWindow, place: int) -> None:
         self._counts.file_bytes += place - window.begin
@@ -256,31 +270,86 @@ class PcapngRecords:
         The block's kind must be known, its two length fields must agree, and another block must follow it, if
         the window has more bytes.
         """
-        word = np.ndarray(len(window.data) - 3, f"{self._order}u4", window.data, 0, (1,))
         last = max(window.end - 11, window.begin)
-        likely = np.isin(word[window.begin : last], sorted(_KNOWN))
-        likely &= word[window.begin + 4 : last + 4] <= _MAX_BLOCK
-        place = next(
-            (
-                place
-                for place in (np.flatnonzero(likely) + window.begin).tolist()
-                if self._fits(window, place)
-            ),
-            window.end if final else last,
-        )
-        self._counts.skipped_bytes += place - window.begin
-        self._move_to(window, place)
-        self._seeking = place >= last
+        place, size = window.begin, _FIRST_SEARCH
+        found = None
+        while found is None and place < last:
+            end = min(place + size, last)
+            found = next((one for one in self._likely(window, place, end) if self._fits(window, one)), None)
+            place, size = end, min(4 * size, _SEARCH)
+        if found is None:
+            found = window.end if final else last
+        self._counts.skipped_bytes += found - window.begin
+        self._move_to(window, found)
+        self._seeking = found >= last
         return not self._seeking
+
+    def _likely(self, window: FileWindow, begin: int, end: int) -> list[int]:
+        """Return the places between `begin` and `end` at which a block could begin."""
+        word = np.ndarray(end - begin + 4, f"{self._order}u4", window.data, begin, (1,))
+        kind, size = word[:-4], word[4:]
+        likely = (kind <= _SECRETS) | (kind == _SECTION)
+        likely &= (size >= 12) & (size <= _MAX_BLOCK)
+        return (np.flatnonzero(likely) + begin).tolist()
 
     def _fits(self, window: FileWindow, place: int) -> bool:
         kind, size = self._head(window.data, place)
         behind = place + size
-        if size < _LEAST.get(kind, 12) or size & 3 or behind > window.end:
+        if kind not in _KNOWN or size < _LEAST.get(kind, 12) or size & 3 or behind > window.end:
             return False
         if self._tail(window.data, behind - 4)[0] != size:
             return False
         return behind + 4 > window.end or self._tail(window.data, behind)[0] in _KNOWN
+
+
+_SIMPLE_HEAD = 12
+"""The bytes of a simple packet block before its packet. It has neither interface nor time."""
+
+
+def _fields(window: FileWindow, places: Column, order: str) -> Column:
+    """Read the heads of packet blocks.
+
+    The result has a row for each field: the bytes before the packet, the number of the interface, the time,
+    the bytes that were captured as the head says, the bytes on the wire, and the bytes that the block has
+    room for.
+    """
+    kind, size, first, high, low, captured, length = (
+        window.blocks(places + at, f"{order}u4").astype(np.int64) for at in range(0, 28, 4)
+    )
+    simple = kind == _SIMPLE_PACKET
+    old = window.blocks(places + 8, f"{order}u2").astype(np.int64)
+    return np.stack(
+        [
+            np.where(simple, _SIMPLE_HEAD, 28),
+            np.where(simple, 0, np.where(kind == _OLD_PACKET, old, first)),
+            high << 32 | low,
+            np.where(simple, first, captured),
+            np.where(simple, first, length),
+            size - np.where(simple, 16, 32),
+        ]
+    )
+
+
+def _interface(block: bytes, order: str) -> _Interface | None:
+    """Read an interface description block. Return None if it can't be read."""
+    if len(block) < 20:
+        return None
+    link, _, snaplen = struct.unpack_from(f"{order}HHI", block, 8)
+    options: dict[int, bytes] = {}
+    at, end = 16, len(block) - 4
+    head = struct.Struct(f"{order}HH").unpack_from
+    while at + 4 <= end:
+        code, size = head(block, at)
+        if code == dpkt.pcapng.PCAPNG_OPT_ENDOFOPT:
+            break
+        options[code] = block[at + 4 : min(at + 4 + size, end)]
+        at += 4 + size + -size % 4
+    return _Interface(
+        link=link,
+        snaplen=snaplen,
+        units=_units(options.get(dpkt.pcapng.PCAPNG_OPT_IF_TSRESOL, b"\x06")),
+        offset=_offset(options.get(dpkt.pcapng.PCAPNG_OPT_IF_TSOFFSET, b""), order),
+    )
 
 
 def _units(option: bytes) -> int:
@@ -294,17 +363,20 @@ def _offset(option: bytes, order: str) -> int:
     return offset if abs(offset) < _MOST_OFFSET else 0
 
 
-def _nanoseconds(stamp: Column, interface: _Interface) -> Column:
+def _nanoseconds(stamp: Column, units: int, offset: Column) -> Column:
+    """Return times in ns. `stamp` counts units, `units` are in a second, `offset` is in seconds."""
     second = 1_000_000_000
-    units = interface.units
+    found: Column
     if second % units == 0:
-        return stamp.astype(np.int64) * (second // units) + interface.offset * second
+        found = stamp.astype(np.int64) * (second // units) + offset * second
+        return found
     if units % second == 0:
-        return (stamp // (units // second)).astype(np.int64) + interface.offset * second
+        found = (stamp // (units // second)).astype(np.int64) + offset * second
+        return found
     whole, part = (stamp // units).astype(np.int64), (stamp % units).astype(np.int64)
     # With more than 2 ** 33 units a second the product would overflow. The bits dropped are less than 1 ns.
     shift = max(units.bit_length() - 34, 0)
-    found: Column = (whole + interface.offset) * second + (part >> shift) * second // (units >> shift)
+    found = (whole + offset) * second + (part >> shift) * second // (units >> shift)
     return found
 
 
