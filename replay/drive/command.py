@@ -221,7 +221,14 @@ def _add_what(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="API[,...]",
-        help="also send requests of these Kafka APIs, as captured: Produce, OffsetCommit ...",
+        help="also send requests of these Kafka APIs: Produce, OffsetCommit ...; "
+        "docs/reference/drive-writes.md says what they do to the target",
+    )
+    parser.add_argument(
+        "--keep-ids",
+        action="store_true",
+        help="with --include: change the captured groups and transactional ids, in place of own ones "
+        "(NAME-replay); this disturbs live groups, and fences live producers",
     )
     parser.add_argument(
         "--topic-id",

@@ -2,7 +2,8 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
@@ -10,15 +11,16 @@ from typing import Final
 
 from proxy.addresses import Address
 from proxy.protocol.api import ApiKey
+from replay.drive.identities import Identities
 from replay.drive.pacing import Pace
 from replay.drive.script import LeftOut, PlayedConnection, Step
 from replay.drive.sessions import Session, SideSessions
 from replay.drive.side import EARLIER, TargetSide
 from replay.drive.target import Destination
-from replay.drive.wire import SilentError, TargetConnection, TargetError
-from replay.protocol.errors import read_errors
+from replay.drive.wire import OnResponse, SilentError, TargetConnection, TargetError
+from replay.protocol.errors import Errors, read_errors
 from replay.protocol.fetches import read_fetch
-from replay.protocol.naming import own_client, own_ids
+from replay.protocol.naming import own_client
 
 Route = Mapping[str, Sequence[Destination]]
 """For each captured connection (by its name), the brokers to connect to: one for each side."""
@@ -26,6 +28,31 @@ OnSent = Callable[[PlayedConnection, Destination, Step, bytes], Callable[[bytes]
 """Called with each request that gets a response: its connection, its broker, its step, and its frame as sent.
 The result is called with the frame of the response."""
 
+COORDINATED: Final = frozenset(
+    {
+        ApiKey.FIND_COORDINATOR,
+        ApiKey.OFFSET_FETCH,
+        ApiKey.OFFSET_COMMIT,
+        ApiKey.JOIN_GROUP,
+        ApiKey.SYNC_GROUP,
+        ApiKey.HEARTBEAT,
+        ApiKey.CONSUMER_GROUP_HEARTBEAT,
+        ApiKey.INIT_PRODUCER_ID,
+        ApiKey.ADD_PARTITIONS_TO_TXN,
+        ApiKey.ADD_OFFSETS_TO_TXN,
+        ApiKey.TXN_OFFSET_COMMIT,
+        ApiKey.END_TXN,
+    }
+)
+"""APIs whose requests a coordinator may refuse until it is ready. A broker takes no other request of the
+connection before it has responded, so nothing is lost by waiting for the response."""
+_PASSING: Final = frozenset({14, 15, 51})
+"""COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, CONCURRENT_TRANSACTIONS."""
+_NOT_COORDINATOR: Final = 16
+"""The only broker of a cluster responds with it until it has loaded the group."""
+_LOOK_SECONDS: Final = 0.1
+"""How long a request that waits for writes may not notice a stop."""
+_RETRY_SECONDS: Final = 0.05
 _MAX_RECONNECTS: Final = 3
 """How many consecutive reconnects are allowed without a response between them."""
 
@@ -36,6 +63,8 @@ class _Copy:
 
     sessions: list[dict[str, SideSessions]]
     """The sessions at the targets: for each side, by captured broker."""
+    identities: list[Identities]
+    """The ids at each side."""
     ended: set[int] = field(default_factory=set)
     """The places of the connections that have ended in this round: played to their end, or given up."""
     first_open: int = 0
@@ -43,7 +72,26 @@ class _Copy:
     started: int = 0
     """How many connections were started in this round."""
     suffix: bytes = b""
-    """A suffix for the client ids, group ids and transactional ids of this copy. Empty for the first copy."""
+    """A suffix for the client ids of this copy. Empty for the first copy."""
+
+    written: set[int] = field(default_factory=set)
+    """The places of the writes that are done in this round: they got a response, or never will."""
+    first_unwritten: int = 0
+    progress: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when a write is done."""
+
+    def begin(self, absent: Iterable[int]) -> None:
+        """Begin a round. `absent` are the writes that are not played."""
+        self.ended, self.first_open, self.started = set(), 0, 0
+        self.written, self.first_unwritten = set(absent), 0
+        self.wrote()
+
+    def wrote(self, *places: int) -> None:
+        """Record that writes are done."""
+        self.written.update(places)
+        while self.first_unwritten in self.written:
+            self.first_unwritten += 1
+        self.progress.set()
 
     def end(self, place: int) -> None:
         """Record that a connection has ended: it was played to its end, or given up."""
@@ -60,8 +108,10 @@ class _LiveConnection:
     places: Sequence[Destination]
     sessions: list[SideSessions]
     live: list[TargetConnection | None]
-    suffix: bytes
+    copy: _Copy
     failures: int = 0
+    sent: list[int] = field(default_factory=list)
+    """The writes that were sent."""
 
 
 class Player:
@@ -74,6 +124,7 @@ class Player:
         pace: when requests are sent.
         copies: how many times each connection is played at the same time.
         rounds: how many times everything is played, one after another.
+        own: suffixes for the group ids and for the transactional ids of all copies.
         on_sent: called with each request that gets a response.
     """
 
@@ -86,6 +137,7 @@ class Player:
         *,
         copies: int = 1,
         rounds: int = 1,
+        own: tuple[bytes, bytes] = (b"", b""),
         on_sent: OnSent | None = None,
     ) -> None:
         self._on_sent = on_sent
@@ -94,11 +146,15 @@ class Player:
         self._routes = routes
         self._pace = pace
         self._by_after = sorted(connections, key=lambda connection: connection.after)
-        self._copies = [
-            _Copy([{} for _ in sides], suffix=b"-%d" % number if number > 1 else b"")
-            for number in range(1, copies + 1)
-        ]
+        self._copies = []
+        for number in range(1, copies + 1):
+            suffix = b"-%d" % number if number > 1 else b""
+            identities = [Identities(own[0] + suffix, own[1] + suffix) for _ in sides]
+            self._copies.append(_Copy([{} for _ in sides], identities, suffix=suffix))
         self._rounds = rounds
+        steps = [step for connection in connections for step in connection.steps]
+        writes = range(max((step.after_writes for step in steps), default=0))
+        self._absent = set(writes).difference(step.write for step in steps)
         self.total = sum(len(connection.steps) for connection in connections) * copies * rounds
         self.sent = 0
         """The number of steps that were sent to every side."""
@@ -120,7 +176,7 @@ class Player:
             self._pace.start()
             async with asyncio.TaskGroup() as lines:
                 for copy in self._copies:
-                    copy.ended, copy.first_open, copy.started = set(), 0, 0
+                    copy.begin(self._absent)
                     self._start(copy, lines)
         self.seconds = perf_counter() - began
 
@@ -138,7 +194,7 @@ class Player:
     async def _line(self, captured: PlayedConnection, copy: _Copy, lines: asyncio.TaskGroup) -> None:
         sessions = [by_broker.setdefault(captured.broker, SideSessions()) for by_broker in copy.sessions]
         line = _LiveConnection(
-            captured, self._routes[captured.name], sessions, [None] * len(self._sides), copy.suffix
+            captured, self._routes[captured.name], sessions, [None] * len(self._sides), copy
         )
         try:
             await self._steps(line)
@@ -149,6 +205,7 @@ class Player:
             for live in line.live:
                 if live is not None:
                     await live.finish()
+            copy.wrote(*(step.write for step in captured.steps))
         copy.end(captured.place)
         self._start(copy, lines)
 
@@ -156,11 +213,21 @@ class Player:
         for number, step in enumerate(line.captured.steps):
             await self._pace.until(step.at)
             await self._settle(line, step.in_flight)
+            await self._written(line, step)
             await self._pace.admit(step.at)
             if self._pace.stopped:
                 break
             await self._send(line, step, reverse=bool(number % 2))
         await self._settle(line, 0)
+
+    async def _written(self, line: _LiveConnection, step: Step) -> None:
+        """Wait until the writes before a step are done. A stop ends the wait."""
+        while line.copy.first_unwritten < step.after_writes and not self._pace.stopped:
+            line.copy.progress.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_SECONDS):
+                    await line.copy.progress.wait()
+            await self._settle(line, step.in_flight)
 
     async def _settle(self, line: _LiveConnection, most: int) -> None:
         """Wait until no side has more than `most` requests in flight. Drop failed and expired connections."""
@@ -178,6 +245,7 @@ class Player:
                 line.live[number] = None
             elif live.closed:
                 self._sides[number].lost += live.outstanding
+                line.copy.wrote(*line.sent)
                 line.live[number] = None
                 if live.silent:
                     raise SilentError(f"{live.address}: gave up {line.captured.name}")
@@ -201,16 +269,30 @@ class Player:
         for number in reversed(order) if reverse else order:
             live, built = line.live[number], frames[number]
             if live is not None and built is not None:
-                frame, session = built
-                if line.suffix:
-                    frame = own_client(
-                        own_ids(step.api_key, step.version, frame, step.body, line.suffix), line.suffix
-                    )
+                frame = own_client(line.copy.identities[number].frame(step, built[0]), line.copy.suffix)
                 watch = None
                 if self._on_sent is not None and step.has_response:
                     watch = self._on_sent(line.captured, line.places[number], step, frame)
-                self._send_at(self._sides[number], live, step, frame, session, watch)
+                receive = partial(
+                    _receive,
+                    self._sides[number],
+                    live.address,
+                    step,
+                    built[1],
+                    line.copy if number == 0 else None,
+                    line.copy.identities[number],
+                    watch,
+                )
+                self._sides[number].tally.sent(step.api_key, len(frame))
+                if step.api_key in COORDINATED and step.has_response:
+                    await self._coordinated(self._sides[number], live, step, frame, receive)
+                else:
+                    live.send(frame, receive if step.has_response else None)
         self.sent += 1
+        if step.write >= 0:
+            line.sent.append(step.write)
+            if not step.has_response:
+                line.copy.wrote(step.write)
 
     async def _connect(self, side: int, place: Destination) -> TargetConnection:
         live = await self._sides[side].target.access.connect(place.address)
@@ -226,18 +308,35 @@ class Player:
         if side.heard.get(address, 0.0) <= sent_at:
             self._pace.stop()
 
-    @staticmethod
-    def _send_at(
-        side: TargetSide,
-        live: TargetConnection,
-        step: Step,
-        frame: bytes,
-        session: Session | None,
-        watch: Callable[[bytes], None] | None,
+    async def _coordinated(
+        self, side: TargetSide, live: TargetConnection, step: Step, frame: bytes, receive: OnResponse
     ) -> None:
-        side.tally.sent(step.api_key, len(frame))
-        receive = partial(_receive, side, live.address, step, session, watch)
-        live.send(frame, receive if step.has_response else None)
+        """Send a request to a coordinator, again and again while it is not ready, as a client does.
+
+        A coordinator loads its groups and transactions after a start, and a new cluster has none until its
+        first client asks. A transaction ends some time after the response to EndTxn. Only the last response
+        counts.
+        """
+        while True:
+            got: list[tuple[bytes, float]] = []
+            live.send(frame, lambda response, seconds: got.append((response, seconds)))  # noqa: B023 - awaited
+            with suppress(TargetError):  # `_settle` reports a lost connection
+                await live.until(0)
+            if not got or not side.patience or self._pace.stopped or not _passes(side, step, got[0][0]):
+                break
+            side.patience -= 1
+            await asyncio.sleep(_RETRY_SECONDS)
+        for response in got:
+            receive(*response)
+
+
+def _passes(side: TargetSide, step: Step, response: bytes) -> bool:
+    """Return whether a response has only an error that passes by itself, and that was not captured."""
+    errors = read_errors(step.api_key, step.version, (response,))
+    captured = step.original.errors or Errors()
+    now = set() if errors is None else {*errors.whole, *errors.entries}
+    passing = _PASSING if len(side.target.brokers) > 1 else _PASSING | {_NOT_COORDINATOR}
+    return bool(now & passing and not now & {*captured.whole, *captured.entries})
 
 
 def _receive(
@@ -245,11 +344,16 @@ def _receive(
     address: Address,
     step: Step,
     session: Session | None,
+    copy: _Copy | None,
+    identities: Identities,
     watch: Callable[[bytes], None] | None,
     frame: bytes,
     seconds: float,
 ) -> None:
-    """Count a response and its errors. Update the session of its fetch."""
+    """Count a response and its errors. Update the session of its fetch, and the ids."""
+    identities.learn(step, frame)
+    if copy is not None and step.write >= 0:
+        copy.wrote(step.write)
     if watch is not None:
         watch(frame)
     side.heard[address] = perf_counter()

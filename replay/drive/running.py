@@ -27,14 +27,18 @@ from replay.drive.report import (
     saving_figures,
 )
 from replay.drive.saving import measured, scrape, settled
-from replay.drive.script import Script, captured
+from replay.drive.script import READS, PlayedConnection, Script, captured
 from replay.drive.side import TargetSide, playable
 from replay.drive.target import Destination, look
 from replay.drive.wire import TargetError
+from replay.protocol.naming import SCHEMAS
 
 VERSION: Final = version("kafka-fetchgate")
 TARGET: Final = "target"
 AGAINST: Final = "against"
+OWN: Final = b"-replay"
+"""What the ids of groups and transactions end with, if requests change them."""
+_NAMES: Final = ("group:", "transaction:")
 PROGRESS_SECONDS: Final = 0.25
 
 Progress = Callable[[int, int], None]
@@ -70,6 +74,8 @@ class PlayOptions:
     """How connections to `target` are opened."""
     against_access: Access = field(default_factory=Access)
     """How to open connections to `against`."""
+    keep_ids: bool = False
+    """Whether requests that write have the captured group ids and transactional ids."""
     create_topics: bool = False
     """Whether to create topics that are missing at a target."""
 
@@ -149,6 +155,7 @@ async def drive(
         pace,
         copies=options.connections,
         rounds=options.loop,
+        own=(b"", b"") if options.keep_ids else _own(connections),
         on_sent=None if comparison is None else comparison.sent,
     )
     fetches = any(step.api_key == ApiKey.FETCH for each in connections for step in each.steps)
@@ -202,6 +209,16 @@ async def _sides(script: Script, options: PlayOptions) -> list[TargetSide]:
             )
         )
     return found
+
+
+def _own(connections: Iterable[PlayedConnection]) -> tuple[bytes, bytes]:
+    """Return the suffixes for group ids and for transactional ids, each only if such are written.
+
+    With the captured ids, the requests would disturb live groups, and fence live producers.
+    """
+    writes = {step.api_key for each in connections for step in each.steps} - READS
+    groups, transactions = (any(name in SCHEMAS.get(key, "") for key in writes) for name in _NAMES)
+    return OWN if groups else b"", OWN if transactions else b""
 
 
 def _routes(script: Script, sides: Sequence[TargetSide]) -> dict[str, list[Destination]]:

@@ -1,10 +1,11 @@
 """Makes a script from captured exchanges: connections with steps, in order and with their times. Sans-IO."""
 
+from bisect import bisect_left
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from struct import Struct
-from typing import Final
+from typing import Any, Final, TypeAlias
 
 from proxy.protocol.api import ApiKey, request_header, response_header
 from proxy.protocol.fetch_layout import MAX_VERSION, MIN_VERSION, SESSION_VERSION
@@ -13,9 +14,10 @@ from proxy.protocol.primitives import ProtocolError
 from replay.capture.kafka.both_sides import GatewaySides
 from replay.capture.kafka.exchange import ConnectionEnd, Exchange
 from replay.drive.tally import DriveTotals
+from replay.drive.transactions import WRITES, Part, left_out
 from replay.protocol.errors import Errors, read_errors
 from replay.protocol.fetches import FetchSummary, read_fetch
-from replay.protocol.naming import metadata_partitions
+from replay.protocol.naming import given, metadata_partitions, transaction_of
 
 READS: Final = frozenset(
     {
@@ -98,6 +100,12 @@ class Step:
     """The session id in the captured response. 0 if the response has none, or was not captured."""
     isolation_level: int = 0
     """The isolation level of a fetch. A broker writes an unchanged entry differently for each level."""
+    write: int = -1
+    """The place of a write among the script's writes, by the times of their responses. -1 for a read."""
+    after_writes: int = 0
+    """How many writes must have a response before this request is sent."""
+    identities: Mapping[str, Any] | None = None
+    """The ids that the captured response gave, as `naming.given` reads them."""
     kept: object = None
     """The result of `ScriptMaker`'s `keep`."""
 
@@ -174,6 +182,12 @@ class _Draft:
     time: int
     response_time: int
     """The time of the response. 0 if the capture has no response."""
+    transaction: bytes
+    """The transactional id of a write. Empty if it has none."""
+
+
+_Ordered: TypeAlias = tuple[int, int, str, _Draft]
+"""The time of a request, its number on its connection, the connection's name, and the request."""
 
 
 class ScriptMaker:
@@ -193,6 +207,8 @@ class ScriptMaker:
         keep: Callable[[Exchange, Step], object] | None = None,
     ) -> None:
         self._keep = keep
+        self._see = frozenset({ApiKey.FETCH, ApiKey.PRODUCE}) if keep is not None else frozenset()
+        """The APIs whose requests wait for the writes that the captured response shows."""
         self._played = READS | frozenset(include)
         self._wanted = frozenset(clients)
         self._clients: set[str] = set()
@@ -201,6 +217,8 @@ class ScriptMaker:
         self._who: dict[str, tuple[str, str]] = {}
         self._frames: dict[bytes, bytes] = {}
         self._left_out: Counter[LeftOut] = Counter()
+        self._unwanted: dict[bytes, set[int]] = {}
+        """Transactional id -> the APIs of its writes that are not played."""
         self._topics: dict[bytes, str] = {}
         self._partitions: dict[str, int] = {}
 
@@ -222,6 +240,8 @@ class ScriptMaker:
             self._leave(item, "its request was not captured whole")
         elif item.api_key not in self._played:
             self._leave(item, "a write; --include plays it")
+            if transaction := _transaction(item):
+                self._unwanted.setdefault(transaction, set()).add(item.api_key)
         else:
             try:
                 draft = self._step(item)
@@ -248,12 +268,14 @@ class ScriptMaker:
             ),
             key=lambda item: item[:3],
         )[:limit]
+        order = self._whole_transactions(order)
         found: dict[str, list[_Draft]] = {}
         for at, (_, _, name, draft) in zip(
             _times([item[0] for item in order], longest_wait), order, strict=True
         ):
             draft.step = replace(draft.step, at=at)
             found.setdefault(name, []).append(draft)
+        self._order_writes([draft for *_, draft in order])
         connections = self._connections(found)
         return Script(
             connections=connections,
@@ -263,6 +285,40 @@ class ScriptMaker:
             clients=self._clients,
             sides=self._sides,
         )
+
+    def _order_writes(self, drafts: list[_Draft]) -> None:
+        """Have requests wait for the writes that were done before them in the capture.
+
+        Clients of a group, and producers and consumers, depend on each other. If responses are compared, a
+        fetch also waits for the writes that were done before its response, and records are written in the
+        captured order.
+        """
+        writes = [draft for draft in drafts if draft.step.api_key not in READS]
+        writes.sort(key=lambda draft: draft.response_time or draft.time)
+        done = [draft.response_time or draft.time for draft in writes]
+        places = {id(draft): place for place, draft in enumerate(writes)}
+        for draft in drafts:
+            late = draft.response_time if draft.step.api_key in self._see else 0
+            draft.step = replace(
+                draft.step,
+                write=places.get(id(draft), -1),
+                after_writes=bisect_left(done, late or draft.time),
+            )
+
+    def _whole_transactions(self, order: list[_Ordered]) -> list[_Ordered]:
+        parts = [
+            Part(
+                draft.transaction,
+                draft.step.api_key,
+                (draft.step.identities or {}).get("producer_id", -1) >= 0,
+            )
+            for *_, draft in order
+        ]
+        reasons = left_out(parts, self._unwanted)
+        self._left_out.update(
+            LeftOut(part.api_key, reason) for part, reason in zip(parts, reasons, strict=True) if reason
+        )
+        return [item for item, reason in zip(order, reasons, strict=True) if not reason]
 
     def _connections(self, found: dict[str, list[_Draft]]) -> list[PlayedConnection]:
         ends = {
@@ -314,10 +370,11 @@ class ScriptMaker:
             session_epoch=fetch.session_epoch if fetch else -1,
             given=_session_given(item, version) if fetch else 0,
             isolation_level=fetch.isolation_level if fetch else 0,
+            identities=_identities(item),
         )
         if self._keep is not None:
             step = replace(step, kept=self._keep(item, step))
-        return _Draft(step, item.request_time, item.response_time)
+        return _Draft(step, item.request_time, item.response_time, _transaction(item))
 
 
 def _session_given(item: Exchange, version: int) -> int:
@@ -330,6 +387,23 @@ def _session_given(item: Exchange, version: int) -> int:
         return 0
     found: int = _SESSION_ID.unpack_from(head, at + _SESSION_ID_AT)[0]
     return found
+
+
+def _transaction(item: Exchange) -> bytes:
+    """Return the transactional id of a write. Empty if it has none."""
+    if item.api_key not in WRITES:
+        return b""
+    try:
+        body = request_header(item.request, 4)[-1]
+    except ProtocolError:
+        return b""
+    return transaction_of(item.api_key, item.api_version, item.request, body)
+
+
+def _identities(item: Exchange) -> Mapping[str, Any] | None:
+    if not item.response or item.response_missing:
+        return None
+    return given(item.api_key, item.api_version, b"".join(bytes(piece) for piece in item.response))
 
 
 def _original(item: Exchange, fetch: FetchRequest | None) -> Original:

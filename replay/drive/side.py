@@ -23,6 +23,7 @@ from replay.drive.sessions import FIRST, Session, SideSessions
 from replay.drive.tally import DriveTotals
 from replay.drive.target import Destination, Target
 
+RETRIES: Final = 600
 UNSPOKEN: Final = "the target does not speak version {}"
 ABSENT: Final = "this broker of the target leads none of its partitions"
 NAMELESS: Final = "the capture has no names for its topic ids; give them with --topic-id"
@@ -58,6 +59,8 @@ class TargetSide:
         self.tally = DriveTotals()
         self.lost = 0
         """How many requests have got no response although they should have one."""
+        self.patience = RETRIES
+        """How many more requests may be sent again because a coordinator is not ready."""
         self.heard: dict[Address, float] = {}
         """When each broker last responded (perf_counter)."""
         found = {

@@ -22,7 +22,13 @@ from typing import Final, NoReturn, TypeAlias, cast
 from proxy.addresses import Address
 from proxy.protocol.api import LENGTH_BYTES, ApiKey, is_flexible, request_header, response_header
 from proxy.protocol.framing import Framer
-from proxy.protocol.primitives import ProtocolError, encode_string, read_int32
+from proxy.protocol.primitives import (
+    ProtocolError,
+    encode_string,
+    read_compact_string,
+    read_int32,
+    read_string,
+)
 from replay.protocol.names import name_of
 
 TIMEOUT_SECONDS: Final = 30.0
@@ -249,12 +255,18 @@ class TargetConnection(asyncio.Protocol):
 
 
 def _longest_wait(frame: bytes) -> float:
-    """Return how long a broker may delay its response, in seconds. For a fetch, this is its max_wait_ms."""
+    """Return how long a broker may delay its response, in seconds.
+
+    This is max_wait_ms of a fetch, and rebalance_timeout_ms of a member that waits for others of its group.
+    """
     api_key, version = _KEY.unpack_from(frame, 4)
-    if api_key != ApiKey.FETCH:
+    if api_key not in {ApiKey.FETCH, ApiKey.JOIN_GROUP}:
         return 0.0
     try:
         body = request_header(frame, 4)[-1]
+        if api_key == ApiKey.JOIN_GROUP:
+            _, at = (read_compact_string if version >= 6 else read_string)(frame, body)
+            return read_int32(frame, at + (4 if version >= 1 else 0))[0] / 1000  # after session_timeout_ms
         # FetchRequest.json: replica_id stands before it up to v14.
         return read_int32(frame, body + (4 if version < 15 else 0))[0] / 1000
     except ProtocolError:

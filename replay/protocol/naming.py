@@ -1,6 +1,6 @@
-"""The names in requests: clients, groups, transactional ids, topics and their partitions. Sans-IO."""
+"""What requests name: clients, groups, topics, and ids that their cluster has given. Sans-IO."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from proxy.protocol.api import REQUEST_START_BYTES, ApiKey, response_header
@@ -9,37 +9,43 @@ from proxy.protocol.primitives import ProtocolError
 from proxy.protocol.schemas import METADATA
 
 SCHEMAS: Final[dict[int, str]] = {
-    ApiKey.PRODUCE: "transaction:string@3+ int16 int32 [topic:string@0-12 uuid@13+ [partition:int32 bytes]]",
-    ApiKey.LIST_OFFSETS: "int32 int8@2+ [topic:string [partition:int32 int32@4+ int64 int32@0]]",
+    ApiKey.PRODUCE: (
+        "transaction:string@3+ int16 int32 [topic:string@0-12 uuid@13+ [partition:int32 records:bytes]]"
+    ),
+    ApiKey.LIST_OFFSETS: "int32 int8@2+ [topic:string [partition:int32 leader_epoch:int32@4+ int64 int32@0]]",
     ApiKey.OFFSET_COMMIT: (
-        "group:string int32@1+ string@1+ string@7+ int64@2-4 [topic:string@0-9 uuid@10+ [partition:int32 "
-        "int64 int32@6+ int64@1 string]]"
+        "group:string generation:int32@1+ member:string@1+ instance:string@7+ int64@2-4 "
+        "[topic:string@0-9 uuid@10+ [partition:int32 int64 leader_epoch:int32@6+ int64@1 string]]"
     ),
     ApiKey.OFFSET_FETCH: (
-        "group:string@0-7 [topic:string partition:int32[]]@0-7 [group:string string@9+ int32@9+ "
-        "[topic:string@8-9 uuid@10+ partition:int32[]]]@8+"
+        "group:string@0-7 [topic:string partition:int32[]]@0-7 [group:string member:string@9+ "
+        "generation:int32@9+ [topic:string@8-9 uuid@10+ partition:int32[]]]@8+"
     ),
-    ApiKey.FIND_COORDINATOR: "group:string@0-3 int8@1+ group:string[]@4+",
-    ApiKey.JOIN_GROUP: "group:string",
-    ApiKey.HEARTBEAT: "group:string",
-    ApiKey.LEAVE_GROUP: "group:string",
-    ApiKey.SYNC_GROUP: "group:string",
+    ApiKey.FIND_COORDINATOR: "group:string@0-3 key_type:int8@1+ group:string[]@4+",
+    ApiKey.JOIN_GROUP: "group:string int32 int32@1+ member:string",
+    ApiKey.HEARTBEAT: "group:string generation:int32 member:string",
+    ApiKey.LEAVE_GROUP: "group:string member:string@0-2 [member:string string string@5+]@3+",
+    ApiKey.SYNC_GROUP: (
+        "group:string generation:int32 member:string string@3+ string@5+ string@5+ [member:string bytes]"
+    ),
     ApiKey.DESCRIBE_GROUPS: "group:string[]",
-    ApiKey.INIT_PRODUCER_ID: "transaction:string",
-    ApiKey.OFFSET_FOR_LEADER_EPOCH: "int32@3+ [topic:string [partition:int32 int32@2+ int32]]",
+    ApiKey.INIT_PRODUCER_ID: "transaction:string int32 producer_id:int64@3+ producer_epoch:int16@3+",
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: "int32@3+ [topic:string [partition:int32 leader_epoch:int32@2+ int32]]",
     ApiKey.ADD_PARTITIONS_TO_TXN: (
-        "[transaction:string int64 int16 bool [string int32[]]]@4+ transaction:string@0-3"
+        "[transaction:string producer_id:int64 producer_epoch:int16 bool [string int32[]]]@4+ "
+        "transaction:string@0-3 producer_id:int64@0-3 producer_epoch:int16@0-3"
     ),
-    ApiKey.ADD_OFFSETS_TO_TXN: "transaction:string int64 int16 group:string",
-    ApiKey.END_TXN: "transaction:string",
+    ApiKey.ADD_OFFSETS_TO_TXN: "transaction:string producer_id:int64 producer_epoch:int16 group:string",
+    ApiKey.END_TXN: "transaction:string producer_id:int64 producer_epoch:int16",
     ApiKey.TXN_OFFSET_COMMIT: (
-        "transaction:string group:string int64 int16 int32@3+ string@3+ string@3+ [topic:string "
-        "[partition:int32 int64 int32@2+ string]]"
+        "transaction:string group:string producer_id:int64 producer_epoch:int16 generation:int32@3+ "
+        "member:string@3+ instance:string@3+ [topic:string [partition:int32 int64 leader_epoch:int32@2+ "
+        "string]]"
     ),
     ApiKey.DELETE_GROUPS: "group:string[]",
     ApiKey.OFFSET_DELETE: "group:string",
     ApiKey.DESCRIBE_TRANSACTIONS: "transaction:string[]",
-    ApiKey.CONSUMER_GROUP_HEARTBEAT: "group:string",
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: "group:string member:string generation:int32",
     ApiKey.CONSUMER_GROUP_DESCRIBE: "group:string[]",
     ApiKey.SHARE_GROUP_HEARTBEAT: "group:string",
     ApiKey.SHARE_GROUP_DESCRIBE: "group:string[]",
@@ -52,8 +58,20 @@ SCHEMAS: Final[dict[int, str]] = {
     ApiKey.DELETE_SHARE_GROUP_OFFSETS: "group:string",
 }
 """For each API key, the schema of its request (see `proxy.protocol.messages`). The schemas follow the
-*Request.json of Kafka 3.9 and 4.3, and end with the last field that is needed. The key of FindCoordinator
-counts as a group, whatever its key_type."""
+*Request.json of Kafka 3.9 and 4.3, and end with the last field that is needed.
+
+`leader_epoch` is an epoch that the broker compares with its own, or keeps. `generation` is also the epoch of
+a member (KIP-848). A key of FindCoordinator is named as a group, whatever its key_type."""
+
+GIVEN: Final[dict[int, str]] = {
+    ApiKey.JOIN_GROUP: "int32@2+ int16 generation:int32 string@7+ string string bool@9+ member:string",
+    ApiKey.INIT_PRODUCER_ID: "int32 int16 producer_id:int64 producer_epoch:int16",
+    ApiKey.END_TXN: "int32 int16 producer_id:int64@5+ producer_epoch:int16@5+",
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: "int32 int16 string member:string generation:int32",
+}
+"""For each API whose responses give ids to clients: the schema of the response, up to the last id."""
+_TRANSACTION: Final = 1
+"""The key_type of FindCoordinator for transactional ids."""
 
 _METADATA: Final = frozenset({"topics.name", "topics.partitions.partition_index"})
 
@@ -78,6 +96,16 @@ def named_partitions(api_key: int, version: int, frame: bytes, body: int) -> Ite
         if topic and (partition := struct.get("partition")) is not None:
             for number in partition if isinstance(partition, list) else [partition]:
                 yield topic, number
+
+
+def transaction_of(api_key: int, version: int, frame: bytes, body: int) -> bytes:
+    """Return the transactional id that a request names. Empty if it names none, or can't be read."""
+    found = _read(SCHEMAS.get(api_key, ""), api_key, version, frame, body)
+    return (
+        next((struct["transaction"] for struct, _ in structs(found) if struct.get("transaction")), b"")
+        if found
+        else b""
+    )
 
 
 def count_partitions(api_key: int, version: int, frame: bytes, body: int) -> int | None:
@@ -116,38 +144,49 @@ def metadata_partitions(version: int, frame: bytes) -> Iterator[tuple[str, int]]
             yield _text(topic["name"]), partition["partition_index"]
 
 
-def own_ids(api_key: int, version: int, frame: bytes, body: int, suffix: bytes) -> bytes:
-    """Return a request with a suffix added to each group id and transactional id.
+def given(api_key: int, version: int, frame: bytes) -> Struct | None:
+    """Read the ids that a response gives. Return None if its API gives none, or if it can't be read."""
+    if api_key not in GIVEN:
+        return None
+    try:
+        _, body = response_header(frame, 4, api_key, version)
+        return read(GIVEN[api_key], api_key, version, frame, body, whole=False)
+    except ProtocolError:
+        return None
+
+
+def changed(
+    api_key: int, version: int, frame: bytes, body: int, edits: Callable[[Struct], Iterator[Edit]]
+) -> bytes:
+    """Return a request with changes to what `SCHEMAS` names. A request that can't be read stays unchanged.
 
     Args:
         api_key: the API key of the request.
         version: the version of the request.
         frame: the whole frame.
         body: the offset of the body in the frame.
-        suffix: added to each id that is not empty.
+        edits: returns the edits of each struct.
     """
-    if api_key not in SCHEMAS:
-        return frame
-    found = _read(SCHEMAS[api_key], api_key, version, frame, body)
-    edits = [edit for struct, _ in structs(found) for edit in _own(struct, suffix)] if found else []
-    return edited(frame, edits)
+    found = _read(SCHEMAS.get(api_key, ""), api_key, version, frame, body)
+    made = [edit for struct, _ in structs(found) for edit in edits(struct)] if found else []
+    return edited(frame, made) if made else frame
 
 
-def _own(struct: Struct, suffix: bytes) -> Iterator[Edit]:
-    """Yield the replacements that add a suffix to the group ids and transactional ids in a struct.
-
-    Empty ids are not changed.
-    """
-    for name in ("group", "transaction"):
+def own(struct: Struct, groups: bytes, transactions: bytes) -> Iterator[Edit]:
+    """Yield the edits that add suffixes to group ids and transactional ids. Empty ids are not changed."""
+    of_keys = transactions if struct.get("key_type") == _TRANSACTION else groups
+    for name, suffix in (("group", of_keys), ("transaction", transactions)):
         value = struct.get(name)
-        if isinstance(value, list):
+        if suffix and isinstance(value, list):
             yield from struct.edits(**{name: [one and one + suffix for one in value]})
-        elif value:
+        elif suffix and value:
             yield from struct.edits(**{name: value + suffix})
 
 
 def own_client(frame: bytes, suffix: bytes) -> bytes:
     """Return a request with a suffix added to its client id. A request without a client id is not changed."""
+    if not suffix:
+        return frame
     at = REQUEST_START_BYTES
     size = int.from_bytes(frame[at : at + 2], signed=True)
     if size < 0:

@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from proxy.protocol.api import ApiKey
 from replay.drive.command import add_arguments, run
 from tests.integration.bystander import until
 from tools.gateway import GatewayProcess
-from tools.kafka import Broker
+from tools.kafka import Broker, raw
 from tools.kafka.admin import Admin
+from tools.kafka.raw import RawConnection
 
 pytestmark = pytest.mark.integration
 
@@ -67,6 +69,12 @@ def consume(address: str) -> None:
     consumer.close()
 
 
+def latest(topic: str, *, leader_epoch: int) -> bytes:
+    """Return the body of a ListOffsets request (v4) for the end of a topic's first partition."""
+    place = bytes(4) + leader_epoch.to_bytes(4) + (-1).to_bytes(8, signed=True)
+    return (-1).to_bytes(4, signed=True) + b"\0" + raw.array([raw.string(topic) + raw.array([place])])
+
+
 @pytest.fixture(scope="module")
 def capture(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a capture of a client that reads the topics through a gateway."""
@@ -91,11 +99,11 @@ def other(broker: Broker) -> Iterator[Broker]:
 def compare(capture: Path, capsys: pytest.CaptureFixture[str]) -> Compare:
     """Return a function that compares a target with the capture. It returns exit code and comparison."""
 
-    def comparing(target: str) -> tuple[int, dict[str, Any]]:
+    def comparing(target: str, captured: Path = capture) -> tuple[int, dict[str, Any]]:
         parser = argparse.ArgumentParser()
         add_arguments(parser)
         options = ("--target", target, "--compare", "--speed", "max", "--max-wait", "0", "--json")
-        code = run(parser.parse_args([str(capture), *options]))
+        code = run(parser.parse_args([str(captured), *options]))
         found: dict[str, Any] = json.loads(capsys.readouterr().out)["compare"]
         return code, found
 
@@ -111,6 +119,27 @@ def test_nothing_differs_at_the_captured_broker(compare: Compare, broker: Broker
     assert apis["Fetch"]["compared"] > 0
     assert apis["Fetch"]["same"] == apis["Fetch"]["compared"]
     assert {"Metadata", "ApiVersions", "FindCoordinator"} <= apis.keys()
+
+
+@pytest.mark.nightly
+def test_nothing_differs_after_a_restart_of_the_captured_broker(tmp_path: Path, compare: Compare) -> None:
+    """A restart elects all leaders again: the captured leader epochs are then refused with error 74."""
+    folder = tmp_path / "own"
+    with Broker() as broker:
+        fill(broker.address)
+        with GatewayProcess(broker.address, "--capture", str(folder), "--capture-records", "yes") as gateway:
+            consume(gateway.address)
+            with RawConnection(gateway.host, gateway.port) as asking:
+                asking.call(ApiKey.LIST_OFFSETS, 4, latest(TOPICS[0], leader_epoch=0))
+            until(lambda: not gateway.state()["connections_open"], "all connections to be closed")
+            assert gateway.stop() == 0
+        broker.restart()
+
+        code, found = compare(broker.address, folder)
+
+    assert (code, [row for row in found["differences"] if not row["allowed"]]) == (0, [])
+    (asked,) = [row for row in found["apis"] if row["api"] == "ListOffsets"]
+    assert asked["same"] == asked["compared"] > 0
 
 
 def test_nothing_differs_with_a_gateway_in_front(compare: Compare, gateway: GatewayProcess) -> None:

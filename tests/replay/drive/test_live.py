@@ -128,15 +128,16 @@ def test_missing_topics_are_created(drive: Drive, broker: Broker, tmp_path: Path
 
 
 @pytest.mark.nightly
-def test_errors_of_groups_are_told(drive: Drive, broker: Broker) -> None:
-    """The report shows the errors of group requests if the target does not know the group member."""
+def test_members_of_a_group_are_members_at_the_target(drive: Drive, broker: Broker) -> None:
+    """They have the ids and generations that the target gives."""
     groups = "JoinGroup,SyncGroup,Heartbeat,LeaveGroup,OffsetCommit"
     report = drive("librdkafka-rebalance", "--target", broker.address, "--create-topics", "--include", groups)
 
     rows = {row["api"]: row for row in report["figures"] if row["side"] == "target"}
-    for api in ("Heartbeat", "LeaveGroup", "OffsetCommit"):
-        assert rows[api]["failed"] == rows[api]["answered"] > 0, api
-    assert rows["Heartbeat"]["errors"].keys() == {"25"}  # UNKNOWN_MEMBER_ID
+    for api in ("OffsetCommit", "LeaveGroup"):
+        assert rows[api]["answered"] > 0
+        assert (rows[api]["errors"], rows[api]["partition_errors"]) == ({}, {}), api
+    assert rows["Heartbeat"]["errors"].keys() <= {"27"}  # REBALANCE_IN_PROGRESS, as captured
     assert not any(row["unreadable"] for row in report["figures"])
 
 

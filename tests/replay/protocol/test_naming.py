@@ -9,13 +9,14 @@ from kio.serial import entity_reader, entity_writer
 
 from proxy.protocol.api import ApiKey, is_flexible, request_header
 from replay.drive.asked import asked, needed
-from replay.protocol.naming import SCHEMAS, named_partitions, own_ids
+from replay.protocol.naming import GIVEN, SCHEMAS, changed, given, named_partitions, own
 from tests.frames import fetch
 from tests.model.broker import ModelBroker
 from tests.replay.drive.captured import Capture, request, script
 from tests.replay.protocol.kio_entities import classes, made
 from tools.kafka import raw
 
+RESPONSES = {each: cls for each, cls in classes("response").items() if each[0] in GIVEN}
 REQUESTS = {each: cls for each, cls in classes("request").items() if each[0] in SCHEMAS}
 
 
@@ -28,16 +29,20 @@ def _frame(key: int, version: int, message: Any) -> tuple[bytes, int]:
     return frame, request_header(frame, 4)[-1]
 
 
+def with_suffix(key: int, version: int, frame: bytes, body: int) -> bytes:
+    return changed(key, version, frame, body, lambda struct: own(struct, b"-2", b"-2"))
+
+
 @pytest.mark.parametrize(("key", "version"), sorted(REQUESTS), ids=str)
 def test_groups_and_transactional_ids_get_a_suffix_and_nothing_else_changes(key: int, version: int) -> None:
     cls = REQUESTS[key, version]
     message = made(cls, itertools.count(1))
     frame, body = _frame(key, version, message)
 
-    changed = own_ids(key, version, frame, body, b"-2")
+    suffixed = with_suffix(key, version, frame, body)
 
-    decoded, size = entity_reader(cls)(changed[body:], 0)
-    assert size == len(changed) - body
+    decoded, size = entity_reader(cls)(suffixed[body:], 0)
+    assert size == len(suffixed) - body
     before, after = repr(message), repr(decoded)
     key_ = ("key",) if key == ApiKey.FIND_COORDINATOR else ()
     for name in ("group_id", "transactional_id", "v3_and_below_transactional_id", *key_):
@@ -46,7 +51,6 @@ def test_groups_and_transactional_ids_get_a_suffix_and_nothing_else_changes(key:
         before = before.replace(f"{name}=('s', 's')", f"{name}=('s-2', 's-2')")
     assert after == before
     assert after != repr(message) or key in {ApiKey.LIST_OFFSETS, ApiKey.OFFSET_FOR_LEADER_EPOCH}
-    assert own_ids(key, version, frame, body, b"") == frame
 
 
 @pytest.mark.parametrize(
@@ -66,11 +70,29 @@ def test_partitions_of_topics_are_found(key: int, version: int) -> None:
     assert set(named_partitions(key, version, frame, body)) == {("s", 1)}
 
 
+@pytest.mark.parametrize(("key", "version"), sorted(RESPONSES), ids=str)
+def test_the_ids_that_a_response_gives_are_read(key: int, version: int) -> None:
+    out = io.BytesIO()
+    message = made(RESPONSES[key, version], itertools.count(1))
+    entity_writer(type(message))(out, message)
+    tags = b"\0" if is_flexible(key, version) else b""
+
+    found = given(key, version, raw.frame(bytes(4) + tags + out.getvalue()))
+
+    assert found is not None
+    names = {"member": "member_id", "generation": "generation_id", "producer_id": "producer_id"}
+    if key == ApiKey.CONSUMER_GROUP_HEARTBEAT:
+        names["generation"] = "member_epoch"
+    values = {name: getattr(message, names.get(name, name)) for name in found}
+    assert {**found, "member": (found.get("member") or b"").decode()} == {"member": "", **values}
+    assert found or (key, version < 5) == (ApiKey.END_TXN, True)
+
+
 def test_a_request_that_is_not_understood_stays_as_it_is() -> None:
     frame = request(ApiKey.HEARTBEAT, 0, b"\0\x09short")
     body = request_header(frame, 4)[-1]
 
-    assert own_ids(ApiKey.HEARTBEAT, 0, frame, body, b"-2") == frame
+    assert with_suffix(ApiKey.HEARTBEAT, 0, frame, body) == frame
     assert [*named_partitions(ApiKey.HEARTBEAT, 0, frame, body)] == []
 
 
