@@ -22,7 +22,7 @@ from replay.capture.files.outputs import why_not
 from replay.capture.files.sources import InputError
 from replay.drive import security, values
 from replay.drive.asked import nameless
-from replay.drive.compare import Keeper, differs
+from replay.drive.compare import MOST_UNCOMPARED, Keeper, differs
 from replay.drive.loading import Wanted, load
 from replay.drive.mapping import OffsetPolicy
 from replay.drive.report import (
@@ -40,7 +40,7 @@ from replay.drive.script import Script
 from replay.drive.wire import TIMEOUT_SECONDS, SilentError, TargetError
 from replay.exits import EXIT_DIFFERS, EXIT_FAILED, EXIT_PARTLY, EXIT_SILENT, EXIT_USAGE
 from replay.protocol.names import name_of
-from replay.report.wording import both_sides, shown
+from replay.report.wording import both_sides, percent, shown
 
 new_event_loop: Callable[[], asyncio.AbstractEventLoop]
 try:
@@ -111,6 +111,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="compare each response with the captured one: errors, versions, partitions, record bytes, "
         "offsets; exit with 5 if there is a difference that is not allowed (docs/reference/drive.md has the "
         "list)",
+    )
+    parser.add_argument(
+        "--allow",
+        type=values.differences,
+        action="append",
+        default=[],
+        metavar="KIND[,...]",
+        help="with --compare: accept differences of these kinds, named as in the report: another error, "
+        "fewer versions, missing ...",
     )
     parser.add_argument(
         "--admin",
@@ -268,6 +277,7 @@ def run(args: argparse.Namespace) -> int:
         return _complain(f"--csv {args.csv}: {why}", EXIT_USAGE)
     if args.offsets is None:
         args.offsets = OffsetPolicy.KEEP if args.compare else OffsetPolicy.LATEST
+    args.allow = frozenset(kind for kinds in args.allow for kind in kinds)
     keeper = Keeper() if args.compare else None
     wanted = Wanted(
         include=frozenset(key for keys in args.include for key in keys),
@@ -401,6 +411,11 @@ def _exit_code(report: DriveReport, args: argparse.Namespace) -> int:
         return _complain("nothing was played; the report lists what was left out", EXIT_PARTLY)
     if compared is not None and not compared["apis"]:
         return _complain("nothing was compared; the report lists why", EXIT_PARTLY)
+    if compared is not None and compared["uncompared_ratio"] > MOST_UNCOMPARED:
+        share = percent(compared["uncompared_ratio"])
+        return _complain(
+            f"{share} of the captured responses could not be compared; the report lists why", EXIT_PARTLY
+        )
     return EXIT_PARTLY if report["problems"] else 0
 
 

@@ -7,7 +7,7 @@ differ.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from typing import Final, TypeAlias, TypedDict
@@ -29,10 +29,12 @@ from replay.drive.summaries import NO_VALUES, UNKNOWN, WHOLE, Summaries, Summary
 from replay.drive.target import Destination
 from replay.protocol.errors import error_name
 from replay.protocol.names import name_of
-from replay.report.wording import number, plural, shown
+from replay.report.wording import number, percent, plural, shown
 
-EXAMPLES: Final = 3
-"""How many examples of each difference are kept."""
+SHOWN: Final = 5
+"""For how many places (topic, client, broker) a difference is shown on a terminal."""
+MOST_UNCOMPARED: Final = 0.05
+"""If a larger share of the captured responses was not compared, the run is no success."""
 
 
 class Difference(StrEnum):
@@ -40,12 +42,14 @@ class Difference(StrEnum):
 
     ERROR = "another error"
     """An error that the captured response does not have."""
+    DENIED = "missing ACL"
+    """The target refuses an API or a topic to the user, unlike the captured cluster."""
     MISSING = "missing"
     """A topic, partition or API that the captured response has."""
     VERSION = "version not supported"
     """The target does not support the version of a captured request, so the request is not sent."""
     NARROWER = "fewer versions"
-    """ApiVersions offers fewer versions of an API."""
+    """ApiVersions does not offer a version that a captured request has."""
     FEWER = "fewer record bytes"
     FIRST = "another first offset"
     """The first batch of a fetched partition has another base offset."""
@@ -53,6 +57,8 @@ class Difference(StrEnum):
     """The response does not parse, unlike the captured one."""
     RECOVERED = "no error any more"
     ADDED = "added"
+    UNUSED = "fewer versions, not used"
+    """ApiVersions offers fewer versions of an API, but all that captured requests have."""
     WIDER = "more versions"
     MORE = "more record bytes"
     FULL = "fewer record bytes, response full"
@@ -63,15 +69,11 @@ class Difference(StrEnum):
     """High watermarks (Fetch), offsets of appended records (Produce), offsets in ListOffsets."""
     SIZE = "another size"
 
-    @property
-    def allowed(self) -> bool:
-        """Whether a response is allowed to have this difference."""
-        return self not in _NOT_ALLOWED
 
-
-_NOT_ALLOWED: Final = frozenset(
+NOT_ALLOWED: Final = frozenset(
     {
         Difference.ERROR,
+        Difference.DENIED,
         Difference.MISSING,
         Difference.VERSION,
         Difference.NARROWER,
@@ -110,6 +112,10 @@ _TOPIC_IDS_FROM: Final = {int(ApiKey.FETCH): 13, int(ApiKey.PRODUCE): 13}
 """The versions from which on topics are named by ids."""
 
 _NOT_COORDINATOR: Final = 16
+_DENIED: Final = frozenset({29, 30, 31, 53})
+"""TOPIC_, GROUP_, CLUSTER_ and TRANSACTIONAL_ID_AUTHORIZATION_FAILED."""
+_EVERY: Final = -1
+"""Stands in place of an API key: a missing ACL is one difference, whatever APIs notice it."""
 
 NO_RESPONSE: Final = "its response was not captured"
 CUT_RESPONSE: Final = "its response was not captured whole"
@@ -124,6 +130,8 @@ UNCAPTURED: Final = "partitions whose first batch was not captured: its offset i
 REDIRECTED: Final = "partitions for which the target names another replica"
 
 OnFrame: TypeAlias = Callable[[bytes], None]
+Entry: TypeAlias = tuple[str, int]
+"""A topic and a partition, or `WHOLE`; or "" and an API key."""
 Entries: TypeAlias = dict[tuple[str, int], tuple[int, tuple[int, ...]]]
 """Topic and number -> error code and values."""
 Listed: TypeAlias = dict[str, npt.NDArray[np.int32]]
@@ -137,21 +145,40 @@ class ComparedExample(TypedDict):
     correlation_id: int
     """As captured."""
     version: int
+    client: str
+    """The client id."""
+    broker: str
+    """The captured broker."""
+    api: str
+    topic: str
     entry: str
     """A topic, a partition (topic-number) or an API; "" for the whole response."""
     captured: str
     now: str
 
 
+class PlaceRow(TypedDict):
+    """Where a kind of difference is."""
+
+    topic: str
+    client: str
+    broker: str
+    count: int
+
+
 class DifferenceRow(TypedDict):
     """A kind of difference in the responses of one API."""
 
     api: str
+    """The API's name, or "all"."""
     difference: str
     allowed: bool
     count: int
     """How many entries, or whole responses, differ like this."""
+    places: list[PlaceRow]
+    """The count by topic, client and broker."""
     examples: list[ComparedExample]
+    """All of them, by topic, client and broker."""
 
 
 class ComparedRow(TypedDict):
@@ -179,6 +206,8 @@ class CompareFigures(TypedDict):
     apis: list[ComparedRow]
     differences: list[DifferenceRow]
     not_compared: list[NotComparedRow]
+    uncompared_ratio: float
+    """The share of captured responses, or of those to fetches if it is higher, that was not compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +246,7 @@ class Keeper:
 class _Sent:
     """A request that was sent, or that could not be."""
 
-    connection: str
+    connection: PlayedConnection
     correlation_id: int
     step: Step
     captured: Summary
@@ -226,12 +255,6 @@ class _Sent:
     """Whether the response has all partitions: it is not of an incremental fetch."""
     max_bytes: int = 0
     """The limit for the records in the response to a fetch."""
-
-
-@dataclass(slots=True)
-class _Found:
-    count: int = 0
-    examples: list[ComparedExample] = field(default_factory=list)
 
 
 class Comparison:
@@ -243,6 +266,7 @@ class Comparison:
         routes: the brokers of each connection, by its name. The first one is that of `side`.
         played: the connections of the script, with the steps that can be sent.
         policy: how offsets are replaced.
+        allow: the differences that are allowed, in addition to those that always are.
     """
 
     def __init__(
@@ -252,7 +276,10 @@ class Comparison:
         routes: Mapping[str, Sequence[Destination]],
         played: Sequence[PlayedConnection],
         policy: OffsetPolicy,
+        allow: Iterable[Difference] = (),
     ) -> None:
+        self._allowed = frozenset(allow) | (frozenset(Difference) - NOT_ALLOWED)
+        self._used = script.versions
         self._summaries = Summaries()
         self._target = side.target
         self._captured_names = script.topics
@@ -260,13 +287,18 @@ class Comparison:
         self._names = dict(script.topics) | here
         self._shifted = {} if policy is OffsetPolicy.KEEP else _shifted(script, side, policy)
         self._rows: dict[int, Counter[str]] = {}
-        self._found: dict[tuple[int, Difference], _Found] = {}
+        self._found: dict[tuple[int, Difference], list[ComparedExample]] = {}
         self._not_compared: Counter[tuple[int, str]] = Counter()
         self._waiting: Counter[int] = Counter()
+        self._expected = Counter({each.api_key: n for each, n in script.left_out.items() if not each.wanted})
+        """API key -> how many responses a whole comparison compares."""
         self._differences: set[Difference] = set()
         for connection, kept in zip(script.connections, played, strict=True):
             sent = {id(step) for step in kept.steps}
             for step in connection.steps:
+                self._expected[step.api_key] += (
+                    isinstance(step.kept, Kept) and step.kept.reason != NO_RESPONSE
+                )
                 if id(step) not in sent:
                     place = routes[connection.name][0]
                     self._left_out(connection, step, place, side.why_not(step, place))
@@ -289,8 +321,8 @@ class Comparison:
         self._waiting[step.api_key] += 1
         return partial(self._responded, one)
 
-    def figures(self) -> CompareFigures:
-        """Return the comparison so far."""
+    def figures(self, times: int = 1) -> CompareFigures:
+        """Return the comparison so far. `times` is how often each request is played."""
         lost = Counter({(key, LOST): count for key, count in self._waiting.items() if count})
         return {
             "apis": [
@@ -305,21 +337,38 @@ class Comparison:
             ],
             "differences": [
                 {
-                    "api": name_of(key),
+                    "api": "all" if key == _EVERY else name_of(key),
                     "difference": difference.value,
-                    "allowed": difference.allowed,
-                    "count": found.count,
-                    "examples": found.examples,
+                    "allowed": difference in self._allowed,
+                    "count": len(found),
+                    "places": _places(found),
+                    "examples": sorted(found, key=_order),
                 }
-                for (key, difference), found in sorted(
-                    self._found.items(), key=lambda item: (item[0][1].allowed, item[0][0], -item[1].count)
-                )
+                for (key, difference), found in sorted(self._found.items(), key=self._importance)
             ],
             "not_compared": [
                 {"api": name_of(key), "reason": reason, "count": count}
                 for (key, reason), count in sorted((self._not_compared + lost).items())
             ],
+            "uncompared_ratio": round(self._uncompared(times), 4),
         }
+
+    def _importance(
+        self, item: tuple[tuple[int, Difference], list[ComparedExample]]
+    ) -> tuple[bool, int, int, str]:
+        (key, difference), found = item
+        return difference in self._allowed, key, -len(found), difference
+
+    def _uncompared(self, times: int) -> float:
+        """Return which share of all responses was not compared, or of those to fetches if that is larger."""
+        missing = Counter({key: count * times for key, count in self._expected.items()})
+        for key, row in self._rows.items():
+            missing[key] -= row.total()
+        for (key, reason), count in self._not_compared.items():
+            missing[key] -= count if reason == COORDINATED else 0  # the target is as good as any other
+        expected = self._expected.total() * times, self._expected[ApiKey.FETCH] * times
+        shares = zip((missing.total(), missing[ApiKey.FETCH]), expected, strict=True)
+        return max(max(gone, 0) / whole if whole else 0.0 for gone, whole in shares)
 
     def _left_out(self, connection: PlayedConnection, step: Step, place: Destination, reason: str) -> None:
         """Note the differences that arise because a request can't be sent.
@@ -333,7 +382,7 @@ class Comparison:
         if reason == UNSPOKEN.format(step.version):
             span = self._target.versions.get(step.api_key)
             now = "none" if span is None else f"v{span[0]} to v{span[1]}"
-            self._note(one, Difference.VERSION, "", f"v{step.version}", now)
+            self._note(one, Difference.VERSION, None, f"v{step.version}", now)
         elif reason == ABSENT and not one.captured.errors:
             self._entries(one, Summary())
         if self._differences:
@@ -345,7 +394,7 @@ class Comparison:
         now = self._summaries.read(step.api_key, step.version, step.isolation_level, (response,))
         if now is None:
             self._differences.clear()
-            self._note(one, Difference.UNREADABLE, "", "parses", "does not parse")
+            self._note(one, Difference.UNREADABLE, None, "parses", "does not parse")
             self._count(step.api_key)
         else:
             self._compare(one, now)
@@ -365,7 +414,7 @@ class Comparison:
         if not captured.errors and not now.errors:
             self._errors(one, captured.entry_errors, now.entry_errors)
             if captured.size != now.size:
-                self._note(one, Difference.SIZE, "", f"{captured.size} bytes", f"{now.size} bytes")
+                self._note(one, Difference.SIZE, None, f"{captured.size} bytes", f"{now.size} bytes")
             self._entries(one, now)
         self._count(key)
 
@@ -374,11 +423,9 @@ class Comparison:
         before, after = Counter(captured), Counter(now)
         gone, new = [*(before - after).elements()], [*(after - before).elements()]
         for place, code in enumerate(new):
-            self._note(
-                one, Difference.ERROR, "", _error(gone[place] if place < len(gone) else 0), _error(code)
-            )
+            self._note_error(one, None, gone[place] if place < len(gone) else 0, code)
         for code in gone[len(new) :]:
-            self._note(one, Difference.RECOVERED, "", _error(code), _error(0))
+            self._note_error(one, None, code, 0)
 
     def _entries(self, one: _Sent, now: Summary) -> None:
         before, was = self._resolved(one.step, one.captured, self._captured_names)
@@ -413,7 +460,7 @@ class Comparison:
             return None
         if one.full or self._lacks(entry):
             if not error:
-                self._note(one, Difference.MISSING, _named(entry), "there", "missing")
+                self._note(one, Difference.MISSING, entry, "there", "missing")
             return None
         return 0, NO_VALUES
 
@@ -429,9 +476,9 @@ class Comparison:
         if now[0] and now[0] != captured[0]:
             moved = now[0] == ErrorCode.NOT_LEADER_OR_FOLLOWER and self._is_elsewhere(one, entry)
             if not moved:
-                self._note(one, Difference.ERROR, _named(entry), _error(captured[0]), _error(now[0]))
+                self._note_error(one, entry, captured[0], now[0])
         elif captured[0] and not now[0]:
-            self._note(one, Difference.RECOVERED, _named(entry), _error(captured[0]), _error(0))
+            self._note_error(one, entry, captured[0], 0)
         if captured[0] or now[0]:
             return
         if key == ApiKey.FETCH:
@@ -455,7 +502,7 @@ class Comparison:
             self._not_compared[key, UNCAPTURED] += 1
         if 0 <= now[0] < captured[0] and total - now[0] + captured[0] > one.max_bytes:
             texts = (f"{rules[0].name} {each}" for each in (captured[0], now[0]))
-            self._note(one, Difference.FULL, _named(entry), *texts)
+            self._note(one, Difference.FULL, entry, *texts)
             captured = (UNKNOWN, *captured[1:])
         self._values(one, entry, rules, captured, now)
 
@@ -470,8 +517,14 @@ class Comparison:
         for rule, old, new in zip(rules, captured, now, strict=False):
             if old != new and UNKNOWN not in {old, new}:
                 difference = rule.lower if new < old else rule.higher
-                name = _named(entry) if entry[0] else name_of(entry[1])
-                self._note(one, difference, name, f"{rule.name} {old}", f"{rule.name} {new}")
+                if difference is Difference.NARROWER and not self._uses(entry[1], old, new):
+                    difference = Difference.UNUSED
+                self._note(one, difference, entry, f"{rule.name} {old}", f"{rule.name} {new}")
+
+    def _uses(self, api_key: int, old: int, new: int) -> bool:
+        """Return whether a captured request has one of the versions between an old and a new bound."""
+        gone = range(old, new) if old < new else range(new + 1, old + 1)
+        return not self._used.get(api_key, frozenset()).isdisjoint(gone)
 
     def _listings(self, one: _Sent, before: Listed, after: Listed, was: Entries, has: Entries) -> None:
         """Compare which entries two full responses have."""
@@ -483,7 +536,7 @@ class Comparison:
             if not np.array_equal(old, new):
                 self._lost(one, name, _first_if_whole(np.setdiff1d(old, new)), was)
                 for entry in _first_if_whole(np.setdiff1d(new, old)):
-                    self._note(one, Difference.ADDED, _entry_name(name, entry), "not there", "there")
+                    self._note(one, Difference.ADDED, (name, entry), "not there", "there")
 
     def _lost(self, one: _Sent, name: str, missing: Iterable[int], was: Entries) -> None:
         for entry in missing:
@@ -491,7 +544,9 @@ class Comparison:
                 continue  # the captured broker did not have it, either
             if one.step.api_key == ApiKey.FETCH and self._is_elsewhere(one, (name, entry)):
                 continue
-            self._note(one, Difference.MISSING, _entry_name(name, entry), "there", "missing")
+            unused = one.step.api_key == ApiKey.API_VERSIONS and entry not in self._used
+            difference = Difference.UNUSED if unused else Difference.MISSING
+            self._note(one, difference, (name, entry), "there", "missing")
 
     def _lacks(self, entry: tuple[str, int]) -> bool:
         """Return whether the target does not have a partition."""
@@ -519,28 +574,41 @@ class Comparison:
         listed = {name(key): numbers(packed) for key, packed in summary.listing}
         return listed, {(name(key), each): (error, values) for key, each, error, values in summary.rows()}
 
-    def _note(self, one: _Sent, difference: Difference, entry: str, captured: str, now: str) -> None:
-        """Count a difference of the response that is being compared."""
+    def _note_error(self, one: _Sent, entry: Entry | None, captured: int, now: int) -> None:
+        """Count an error that is another one than captured, or that is gone."""
+        difference = Difference.ERROR if now else Difference.RECOVERED
+        self._note(
+            one, Difference.DENIED if now in _DENIED else difference, entry, _error(captured), _error(now)
+        )
+
+    def _note(self, one: _Sent, difference: Difference, entry: Entry | None, captured: str, now: str) -> None:
+        """Count a difference of the response that is being compared, as a whole if `entry` is None."""
+        topic, place = entry or ("", WHOLE)
+        if topic in self._target.denied and difference in {Difference.ERROR, Difference.MISSING}:
+            difference = Difference.DENIED
         self._differences.add(difference)
-        found = self._found.setdefault((one.step.api_key, difference), _Found())
-        found.count += 1
-        if len(found.examples) < EXAMPLES:
-            found.examples.append(
-                {
-                    "connection": one.connection,
-                    "correlation_id": one.correlation_id,
-                    "version": one.step.version,
-                    "entry": entry,
-                    "captured": captured,
-                    "now": now,
-                }
-            )
+        name = f"{topic}-{place}" if topic and place != WHOLE else topic
+        key = _EVERY if difference is Difference.DENIED else one.step.api_key
+        self._found.setdefault((key, difference), []).append(
+            {
+                "connection": one.connection.name,
+                "correlation_id": one.correlation_id,
+                "version": one.step.version,
+                "client": one.connection.client_id,
+                "broker": one.connection.broker,
+                "api": name_of(one.step.api_key),
+                "topic": topic,
+                "entry": name_of(place) if entry and not topic else name,
+                "captured": captured,
+                "now": now,
+            }
+        )
 
     def _count(self, api_key: int) -> None:
         """Count the response that has been compared."""
         worst = "same"
         if self._differences:
-            worst = "allowed" if all(each.allowed for each in self._differences) else "not_allowed"
+            worst = "allowed" if self._differences <= self._allowed else "not_allowed"
         self._rows.setdefault(api_key, Counter())[worst] += 1
 
 
@@ -552,7 +620,7 @@ def _sent(
     if not isinstance(kept, Kept) or kept.summary is None:
         return None
     return _Sent(
-        connection=connection.name,
+        connection=connection,
         correlation_id=kept.correlation_id,
         step=step,
         captured=kept.summary,
@@ -616,14 +684,22 @@ def _error(code: int) -> str:
     return f"error {error_name(code)}" if code else "no error"
 
 
-def _named(entry: tuple[str, int]) -> str:
-    topic, place = entry
-    return topic if place == WHOLE else f"{topic}-{place}"
+def _place(example: ComparedExample) -> tuple[str, str, str]:
+    return example["topic"], example["client"], example["broker"]
 
 
-def _entry_name(topic: str, place: int) -> str:
-    """Return the name of an entry of a listing. An API has no topic."""
-    return _named((topic, place)) if topic else name_of(place)
+def _order(example: ComparedExample) -> tuple[object, ...]:
+    """Return a key to sort by, which does not depend on the order in which responses came."""
+    partition = int(example["entry"].removeprefix(example["topic"])[1:] or WHOLE) if example["topic"] else 0
+    return *_place(example), partition, example["connection"], example["correlation_id"], example["now"]
+
+
+def _places(examples: Iterable[ComparedExample]) -> list[PlaceRow]:
+    counts = Counter(map(_place, examples))
+    return [
+        {"topic": topic, "client": client, "broker": broker, "count": count}
+        for (topic, client, broker), count in sorted(counts.items())
+    ]
 
 
 def differs(figures: CompareFigures) -> bool:
@@ -636,8 +712,11 @@ def render_comparison(figures: CompareFigures) -> RenderableType:
     kinds = sum(not row["allowed"] for row in figures["differences"])
     responses = plural(sum(row["compared"] for row in figures["apis"]), "response")
     verdict = f"{plural(kinds, 'kind')} of difference not allowed" if kinds else "no difference that matters"
+    if uncompared := figures["uncompared_ratio"]:
+        verdict += f", but {percent(uncompared)} of the captured responses could not be compared"
+    bad = kinds or uncompared > MOST_UNCOMPARED
     lines: list[RenderableType] = [
-        Text(f"\nCompared with the capture, {responses}: {verdict}", style="bold red" if kinds else "bold")
+        Text(f"\nCompared with the capture, {responses}: {verdict}", style="bold red" if bad else "bold")
     ]
     if figures["apis"]:
         lines.append(_by_api(figures))
@@ -672,8 +751,16 @@ def _differences(rows: Iterable[DifferenceRow]) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_edge=False, show_header=False)
     for row in rows:
         table.add_row(f"  {row['api']}", f"{row['difference']}: {number(row['count'])}")
-        for each in row["examples"]:
+        first = {_place(each): each for each in reversed(row["examples"])}
+        for place in row["places"][:SHOWN]:
+            each = first[place["topic"], place["client"], place["broker"]]
             entry = f"{shown(each['entry'])}: " if each["entry"] else ""
-            where = f"{each['connection']}, correlation id {each['correlation_id']}, v{each['version']}"
-            table.add_row("", Text(f"{entry}{each['captured']} -> {each['now']}  ({where})", style="dim"))
+            api = f"{each['api']} " if row["api"] == "all" else ""
+            where = f"{api}{each['connection']}, correlation id {each['correlation_id']}, v{each['version']}"
+            times = f"{shown(place['client'])} {number(place['count'])} x, such as "
+            table.add_row(
+                "", Text(f"{times}{entry}{each['captured']} -> {each['now']}  ({where})", style="dim")
+            )
+        if (more := len(row["places"]) - SHOWN) > 0:
+            table.add_row("", Text(f"and {number(more)} more of topic, client and broker (--json has all)"))
     return table

@@ -13,7 +13,7 @@ from proxy.addresses import Address
 from proxy.protocol.api import ApiKey
 from replay.drive.access import Access
 from replay.drive.asked import asked, fetched, needed
-from replay.drive.compare import Comparison, Keeper
+from replay.drive.compare import Comparison, Difference, Keeper
 from replay.drive.mapping import OffsetPolicy, Overrides
 from replay.drive.pacing import Ceiling, Pace
 from replay.drive.player import Player
@@ -76,6 +76,8 @@ class PlayOptions:
     """How to open connections to `against`."""
     keep_ids: bool = False
     """Whether requests that write have the captured group ids and transactional ids."""
+    allow: frozenset[Difference] = frozenset()
+    """The differences that `--compare` accepts."""
     create_topics: bool = False
     """Whether to create topics that are missing at a target."""
 
@@ -146,7 +148,7 @@ async def drive(
     connections, unplayed = playable(script.connections, sides, routes)
     comparison = None
     if keeper is not None:
-        comparison = Comparison(script, sides[0], routes, connections, options.offsets)
+        comparison = Comparison(script, sides[0], routes, connections, options.offsets, options.allow)
     pace = Pace(options.speed, None if options.rate is None else Ceiling(options.rate))
     player = Player(
         connections,
@@ -175,7 +177,7 @@ async def drive(
         "interrupted": interrupted,
         "left_out": left_out_rows(script.left_out + unplayed + player.left_out),
         "saving": None if saving is None else saving_figures(saving),
-        "compare": None if comparison is None else comparison.figures(),
+        "compare": None if comparison is None else comparison.figures(options.connections * options.loop),
     }
 
 

@@ -14,7 +14,7 @@ from proxy.protocol.primitives import ProtocolError
 from replay.capture.kafka.both_sides import GatewaySides
 from replay.capture.kafka.exchange import ConnectionEnd, Exchange
 from replay.drive.tally import DriveTotals
-from replay.drive.transactions import WRITES, Part, left_out
+from replay.drive.transactions import UNWANTED, WRITES, Part, left_out
 from replay.protocol.errors import Errors, read_errors
 from replay.protocol.fetches import FetchSummary, read_fetch
 from replay.protocol.naming import given, metadata_partitions, transaction_of
@@ -52,6 +52,7 @@ READS: Final = frozenset(
 """The APIs that only read from a broker. All other APIs (records, groups, share sessions, authentication) are
 left out unless --include lists them."""
 
+WRITE: Final = "a write; --include plays it"
 _CORRELATION: Final = slice(8, 12)
 _NO_CORRELATION: Final = bytes(4)
 _SESSION_ID: Final = Struct(">i")
@@ -132,6 +133,11 @@ class LeftOut:
     api_key: int
     reason: str
 
+    @property
+    def wanted(self) -> bool:
+        """Whether the user has chosen so."""
+        return self.reason == WRITE or self.reason.startswith(UNWANTED.format(""))
+
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Script:
@@ -143,6 +149,8 @@ class Script:
     """Topic id -> topic name, from the Metadata responses in the capture, and from --topic-id."""
     partitions: dict[str, int] = field(default_factory=dict)
     """Topic name -> number of partitions, from the Metadata responses in the capture."""
+    versions: dict[int, set[int]] = field(default_factory=dict)
+    """API key -> the versions of all captured requests, also of those that are not played."""
     clients: set[str] = field(default_factory=set)
     """All client ids in the capture, also of clients that are not played."""
     sides: GatewaySides = field(default_factory=GatewaySides)
@@ -212,6 +220,7 @@ class ScriptMaker:
         self._played = READS | frozenset(include)
         self._wanted = frozenset(clients)
         self._clients: set[str] = set()
+        self._versions: dict[int, set[int]] = {}
         self._sides = GatewaySides()
         self._drafts: dict[str, list[tuple[int, _Draft]]] = {}
         self._who: dict[str, tuple[str, str]] = {}
@@ -234,12 +243,14 @@ class ScriptMaker:
         if self._wanted and item.client_id not in self._wanted:
             return
         self._sides.add(item)
+        if item.api_key >= 0:
+            self._versions.setdefault(item.api_key, set()).add(item.api_version)
         if item.api_key < 0:
             self._leave(item, "responses whose requests were not captured")
         elif not item.request or item.request_missing:
             self._leave(item, "its request was not captured whole")
         elif item.api_key not in self._played:
-            self._leave(item, "a write; --include plays it")
+            self._leave(item, WRITE)
             if transaction := _transaction(item):
                 self._unwanted.setdefault(transaction, set()).add(item.api_key)
         else:
@@ -282,6 +293,7 @@ class ScriptMaker:
             left_out=self._left_out,
             topics=self._topics,
             partitions=self._partitions,
+            versions=self._versions,
             clients=self._clients,
             sides=self._sides,
         )

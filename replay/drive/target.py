@@ -32,6 +32,7 @@ _MAX_PARTITIONS: Final = 1_000_000
 _CREATE_TOPICS_VERSIONS: Final = (2, 4)
 """The lowest and the highest version of CreateTopics requests. Each broker from 1.0 to 4.3 supports at least
 one of these versions. The versions allow different values in fields."""
+_TOPIC_DENIED: Final = 29
 TOPIC_ALREADY_EXISTS: Final = 36
 _CREATE_TOPICS_REQUEST: Final = (
     "topics:[name:string num_partitions:int32 replication_factor:int16 "
@@ -69,6 +70,8 @@ class Target:
     brokers: dict[int, Address] = field(default_factory=dict)
     topics: dict[str, Topic] = field(default_factory=dict)
     """The requested topics that exist on the target, by name."""
+    denied: set[str] = field(default_factory=set)
+    """The requested topics that the user may not see."""
     controller: int = -1
     """The node id of the broker that creates topics. -1 if it is unknown."""
     created: dict[str, int] = field(default_factory=dict)
@@ -161,7 +164,7 @@ async def _describe(connection: TargetConnection, target: Target, names: list[st
         raise TargetError(
             f"{error} when asked for Metadata (does it require SASL? see --security-protocol)"
         ) from None
-    target.brokers, target.controller, target.topics = read_metadata(response, version)
+    target.brokers, target.controller, target.topics, target.denied = read_metadata(response, version)
 
 
 def metadata_request(version: int, names: list[str]) -> bytes:
@@ -177,11 +180,14 @@ def metadata_request(version: int, names: list[str]) -> bytes:
     )
 
 
-def read_metadata(response: bytes, version: int) -> tuple[dict[int, Address], int, dict[str, Topic]]:
+def read_metadata(
+    response: bytes, version: int
+) -> tuple[dict[int, Address], int, dict[str, Topic], set[str]]:
     """Read a Metadata response (v4 to v12).
 
     Returns:
-        Brokers by node id, the controller's node id, and topics without an error by name.
+        Brokers by node id, the controller's node id, topics without an error by name, and the names of topics
+        that the user may not see.
 
     Raises:
         ProtocolError: the response does not parse.
@@ -193,7 +199,8 @@ def read_metadata(response: bytes, version: int) -> tuple[dict[int, Address], in
     topics = {
         _text(topic["name"]): _topic(topic) for topic in found["topics"] or () if not topic["error_code"]
     }
-    return brokers, found["controller_id"], topics
+    denied = {_text(topic["name"]) for topic in found["topics"] or () if topic["error_code"] == _TOPIC_DENIED}
+    return brokers, found["controller_id"], topics, denied
 
 
 def _topic(described: Struct) -> Topic:

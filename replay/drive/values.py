@@ -14,6 +14,7 @@ from proxy.printable import brief
 from proxy.protocol.primitives import UUID_BYTES
 from proxy.units import milliseconds, seconds
 from proxy.units import size as bytes_of
+from replay.drive.compare import NOT_ALLOWED, Difference
 from replay.drive.mapping import OffsetPolicy
 from replay.drive.script import READS
 from replay.protocol.names import NAMES
@@ -118,6 +119,16 @@ def apis(text: str) -> list[int]:
             raise argparse.ArgumentTypeError(f"{name!r} is not one of {writes}")
         found.append(known[name.lower()])
     return found
+
+
+def differences(text: str) -> list[Difference]:
+    """Read names of differences that are not allowed."""
+    known = {kind.value for kind in NOT_ALLOWED}
+    found = [part.strip() for part in text.split(",") if part.strip()]
+    for name in found:
+        if name not in known:
+            raise argparse.ArgumentTypeError(f"{name!r} is not one of {', '.join(sorted(known))}")
+    return [Difference(name) for name in found]
 
 
 def named_id(text: str) -> tuple[bytes, str]:

@@ -494,11 +494,16 @@ def test_a_comparison_ends_with_5_if_something_differs_that_may_not(
     assert fetches == {"api": "Fetch", "compared": 38, "same": 0, "allowed": 0, "not_allowed": 38}
     (error,) = [row for row in report["compare"]["differences"] if row["api"] == "Fetch"]
     assert (error["difference"], error["allowed"], error["count"]) == ("another error", False, 3_701)
+    assert len(error["examples"]) == error["count"]
     assert error["examples"][0] == {
         "connection": "127.0.0.1:44080 > 127.0.0.1:33192 #0",
-        "correlation_id": 107,
+        "correlation_id": 108,
         "version": 16,
-        "entry": "events-99",
+        "client": "rdk",
+        "broker": "127.0.0.1:33192",
+        "api": "Fetch",
+        "topic": "events",
+        "entry": "events-0",
         "captured": "no error",
         "now": "error 1 OFFSET_OUT_OF_RANGE",
     }

@@ -78,6 +78,9 @@ class Played:
     brokers: int = 1
     """How many brokers the target has."""
     versions: dict[int, tuple[int, int]] = field(default_factory=lambda: dict(VERSIONS))
+    denied: set[str] = field(default_factory=set)
+    """The topics that the user of the target may not see."""
+    allow: frozenset[Difference] = frozenset()
 
     def __post_init__(self) -> None:
         capture, maker = (
@@ -99,6 +102,7 @@ class Played:
                 address=HERE,
                 versions=self.versions,
                 topics=self.topics,
+                denied=self.denied,
                 brokers=dict.fromkeys(range(self.brokers), HERE),
             ),
             names=self.script.topics,
@@ -109,7 +113,7 @@ class Played:
         self.place = Destination(HERE, self.node_id)
         routes = {each.name: [self.place] for each in self.script.connections}
         self.played, _ = playable(self.script.connections, [side], routes)
-        self.comparison = Comparison(self.script, side, routes, self.played, self.policy)
+        self.comparison = Comparison(self.script, side, routes, self.played, self.policy, self.allow)
 
     def now(self, *responses: bytes, sent: Iterable[bytes] = ()) -> CompareFigures:
         """Send the requests, and return the figures after these responses.
@@ -165,6 +169,7 @@ def test_equal_responses_are_the_same() -> None:
         "apis": [{"api": "Fetch", "compared": 1, "same": 1, "allowed": 0, "not_allowed": 0}],
         "differences": [],
         "not_compared": [],
+        "uncompared_ratio": 0.0,
     }
     assert not differs(figures)
 
@@ -284,15 +289,84 @@ def test_records_may_be_missing_if_others_fill_the_response() -> None:
     assert [row["difference"] for row in with_room["differences"]] == [Difference.FEWER, Difference.MORE]
 
 
-def test_three_examples_of_each_difference_are_kept() -> None:
-    played = Played([(FETCH, fetched())] * 5)
+def test_all_differences_are_listed_by_topic_client_and_broker() -> None:
+    played = Played([(FETCH, fetched())] * 3)
 
-    figures = played.now(*[fetched(entry(1, error=3))] * 5)
+    figures = played.now(*[fetched(entry(1, error=3), u=[entry(2, error=3)])] * 3)
 
     (row,) = figures["differences"]
-    assert row["count"] == 5
-    assert [each["correlation_id"] for each in row["examples"]] == [100, 101, 102]
-    assert figures["apis"][0]["not_allowed"] == 5
+    assert row["count"] == 6
+    assert [(each["entry"], each["correlation_id"]) for each in row["examples"]] == [
+        *(("t-1", number) for number in (100, 101, 102)),
+        *(("u-2", number) for number in (100, 101, 102)),
+    ]
+    broker = CONNECTION.split(" > ")[1].split(" #")[0]
+    assert row["places"] == [
+        {"topic": name, "client": "c", "broker": broker, "count": 3} for name in ("t", "u")
+    ]
+    assert figures["apis"][0]["not_allowed"] == 3
+
+
+def test_the_order_of_differences_does_not_depend_on_that_of_responses() -> None:
+    found = []
+    for order in ((0, 1, 2), (2, 0, 1)):
+        played = Played([(FETCH, fetched())] * 3)
+        steps = played.played[0].steps
+        waiting = [played.comparison.sent(played.played[0], played.place, step, step.frame) for step in steps]
+        for number in order:
+            waiting[number](fetched(entry(1, error=3), u=[]))
+        found.append(played.comparison.figures())
+    assert found[0] == found[1]
+
+
+def test_a_missing_acl_is_one_difference_whatever_apis_show_it() -> None:
+    offsets = request(ApiKey.LIST_OFFSETS, 1)
+    before = framed(bytes(4) + raw.array([raw.string("t") + raw.array([bytes(4) + bytes(2) + bytes(16)])]))
+    after = framed(bytes(4) + raw.array([raw.string("t") + raw.array([bytes(4) + b"\0\x1d" + bytes(16)])]))
+    played = Played([(FETCH, fetched()), (offsets, before)])
+
+    figures = played.now(fetched(entry(0, error=29), entry(1, error=29)), after)
+
+    (row,) = figures["differences"]
+    assert (row["api"], row["difference"], row["allowed"]) == ("all", "missing ACL", False)
+    assert {(each["api"], each["entry"]) for each in row["examples"]} == {
+        ("Fetch", "t-0"),
+        ("Fetch", "t-1"),
+        ("ListOffsets", "t-0"),
+    }
+    assert [(row["topic"], row["count"]) for row in row["places"]] == [("t", 3)]
+
+
+def test_a_topic_that_the_user_may_not_see_is_a_missing_acl() -> None:
+    """The target tells no partitions of it, so no fetch of it is sent."""
+    played = Played([(FETCH, fetched())], topics={}, denied={"t"})
+
+    kinds = {row["difference"]: row["places"] for row in played.comparison.figures()["differences"]}
+    assert {name: {place["topic"] for place in places} for name, places in kinds.items()} == {
+        "missing ACL": {"t"},
+        "missing": {"u"},
+    }
+
+
+def test_a_kind_of_difference_can_be_allowed() -> None:
+    played = Played([(FETCH, fetched())], allow=frozenset({Difference.ERROR}))
+
+    figures = played.now(fetched(entry(1, error=3)))
+
+    assert not differs(figures)
+    assert figures["apis"][0]["allowed"] == 1
+
+
+def test_the_share_that_was_not_compared_is_told() -> None:
+    metadata = (request(ApiKey.API_VERSIONS, 0), versions_of((0, 3, 9)))
+    played = Played([(FETCH, fetched())] * 4 + [metadata] * 12)
+    steps = played.played[0].steps
+    for step in steps[1:]:
+        response = fetched() if step.api_key == ApiKey.FETCH else metadata[1]
+        played.comparison.sent(played.played[0], played.place, step, step.frame)(response)
+
+    assert played.comparison.figures()["uncompared_ratio"] == 0.25  # of the fetches
+    assert played.comparison.figures(times=2)["uncompared_ratio"] == 0.625
 
 
 def test_topic_ids_are_compared_by_their_names() -> None:
@@ -498,11 +572,18 @@ def test_offered_versions_differ(
     now: tuple[tuple[int, int, int], ...], difference: str, entry: str, before: str, after: str
 ) -> None:
     frame = request(ApiKey.API_VERSIONS, 0)
+    pair = frame, versions_of((0, 3, 9), (1, 4, 17))
+    used = [(fetch(17, ("t", 0)), b""), (request(ApiKey.PRODUCE, 3), b"")]
 
-    figures = compared(frame, versions_of((0, 3, 9), (1, 4, 17)), versions_of(*now))
+    names = {b"t".ljust(16, b"\0"): "t"}
+    figures = Played([pair, *used], names=names).now(versions_of(*now), b"", b"")
 
     assert told(figures) == [("ApiVersions", difference, 1, entry, before, after)]
     assert differs(figures) is (difference in {"fewer versions", "missing"})
+    if differs(figures):
+        unused = Played([pair]).now(versions_of(*now))
+        assert told(unused) == [("ApiVersions", "fewer versions, not used", 1, entry, before, after)]
+        assert not differs(unused)
 
 
 NO_LEADER = "error 5 LEADER_NOT_AVAILABLE"
@@ -631,7 +712,7 @@ def test_it_is_shown_as_tables() -> None:
 
     console.print(render_comparison(figures))
 
-    lines = [line.rstrip().replace(CONNECTION, "CONNECTION") for line in console.export_text().splitlines()]
+    lines = [line.rstrip().replace(CONNECTION, "WHERE") for line in console.export_text().splitlines()]
     assert lines == SHOWN.splitlines()
 
 
@@ -641,10 +722,10 @@ Compared with the capture, 2 responses: 1 kind of difference not allowed
   Fetch         2     0        1            1
 Differences that are not allowed:
   Fetch  another error: 1
-         t-1: no error -> error 3 UNKNOWN_TOPIC_OR_PARTITION  (CONNECTION, correlation id 100, v11)
+         c 1 x, such as t-1: no error -> error 3 UNKNOWN_TOPIC_OR_PARTITION  (WHERE, correlation id 100, v11)
 Allowed differences:
   Fetch  other offsets: 1
-         t-0: high watermark 9 -> high watermark 12  (CONNECTION, correlation id 101, v11)
+         c 1 x, such as t-0: high watermark 9 -> high watermark 12  (WHERE, correlation id 101, v11)
 Not compared:
   1 Fetch: its response was not captured
 """

@@ -246,7 +246,7 @@ async def test_each_copy_has_client_and_group_ids_of_its_own() -> None:
     assert sorted(str(each.client_id) for each in fetches(served)) == ["c", "c-2", "c-3"]
     beats = sorted(served.of(ApiKey.HEARTBEAT))
     groups = [read_compact_string(frame, request_header(frame, 0)[-1])[0] for frame in beats]
-    assert sorted(filter(None, groups)) == [b"billing", b"billing-2", b"billing-3"]
+    assert sorted(filter(None, groups)) == [b"billing-replay", b"billing-replay-2", b"billing-replay-3"]
     figures = all_of(report)
     assert figures["request_bytes"] == sum(4 + len(frame) for frame in fetches_and(served, beats))
     assert (figures["answered"], figures["unreadable"], figures["failed"]) == (6, 0, 0)
