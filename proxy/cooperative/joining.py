@@ -41,7 +41,8 @@ from proxy.cooperative.ranges import FULL
 from proxy.cooperative.slots import MAX_SLOTS, seats
 from proxy.protocol.primitives import ProtocolError
 
-_GONE: Final = frozenset({22, 25, 82})
+_UNKNOWN_MEMBER_ID: Final = 25
+_GONE: Final = frozenset({22, _UNKNOWN_MEMBER_ID, 82})
 """The errors ILLEGAL_GENERATION (the member has missed a generation), UNKNOWN_MEMBER_ID and
 FENCED_INSTANCE_ID (it is no longer in the group). The member's assignment is not valid any more."""
 _BETWEEN: Final = b"\0"
@@ -186,6 +187,8 @@ class Joining:
         if not join.member_id:
             self._given = said.member_id  # also with an error (KIP-394)
         if said.error_code:
+            if said.error_code == _UNKNOWN_MEMBER_ID and self._member is not None:
+                self._member.removed()
             return frame
         self.member_id = said.member_id
         if (member := self._member) is not None:

@@ -203,6 +203,13 @@ class Member:
         """
         self._kept_position = self.syncs > 0
 
+    def removed(self) -> None:
+        """Record that the coordinator has refused the member id with which the client joins.
+
+        It joins as a new member next. kafka-python keeps its position and unprocessed records all the same.
+        """
+        self._kept_position = self._kept_position or self.keeps
+
     def joined_elsewhere(self) -> None:
         """Record that another process knows the member's lanes. To get records here, it has to join again."""
         self.freeze()

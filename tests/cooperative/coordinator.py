@@ -122,18 +122,8 @@ class Coordinator:
         self.generation += 1
         offers: list[tuple[bytes, dict[bytes, bytes]]] = []
         for each in clients:
-            body = Writer(JOIN_GROUP, 5)
-            body.string(GROUP)
-            body.number(each.session_ms)
-            body.number(60_000)
-            body.string(each.member_id if each.joined else b"")
+            (frame,) = each.ask(JOIN_GROUP, 5, self.join_body(each), now)
             each.joined = True
-            body.string(each.instance)
-            body.string(b"consumer")
-            body.count(1)
-            body.string(OWN)
-            body.data(subscription(each.topic, each.owned))
-            (frame,) = each.ask(JOIN_GROUP, 5, body.content, now)
             offers.append((each.member_id, dict(read_join(frame).protocols)))
         protocol = OWN if outsider or not all(PROTOCOL in offer for _, offer in offers) else PROTOCOL
         for each in clients:
@@ -150,6 +140,29 @@ class Coordinator:
                 said.data(offer[protocol])
             joined = read_joined(each.answered(framed(bytes(said.content)), now), 5)
             each.protocol, each.leads = joined.protocol, [metadata for _, _, metadata in joined.members]
+
+    @staticmethod
+    def join_body(client: Client) -> bytearray:
+        """Build a JoinGroup request."""
+        body = Writer(JOIN_GROUP, 5)
+        body.string(GROUP)
+        body.number(client.session_ms)
+        body.number(60_000)
+        body.string(client.member_id if client.joined else b"")
+        body.string(client.instance)
+        body.string(b"consumer")
+        body.count(1)
+        body.string(OWN)
+        body.data(subscription(client.topic, client.owned))
+        return body.content
+
+    @staticmethod
+    def removed(client: Client, now: float = 1.0) -> None:
+        """Refuse a client's JoinGroup request with UNKNOWN_MEMBER_ID. It joins as a new member next."""
+        client.ask(JOIN_GROUP, 5, Coordinator.join_body(client), now)
+        said = (7).to_bytes(4) + bytes(4) + (25).to_bytes(2) + (-1).to_bytes(4, signed=True) + bytes(10)
+        client.answered(framed(said), now)
+        client.joined = False
 
     def sync(
         self, clients: Sequence[Client], dealt: dict[bytes, list[TopicPartition]], now: float = 1.0

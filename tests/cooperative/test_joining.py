@@ -304,6 +304,31 @@ def test_a_client_that_keeps_what_it_has_in_hand_gives_up_a_partition_before_it_
     assert one.places == two.places == [PLACE]  # nothing changes, and it goes on
 
 
+@pytest.mark.parametrize("keeps", [True, False])
+def test_a_client_that_learns_from_joining_that_it_was_removed_gives_up_what_it_keeps(
+    shared: Shared, coordinator: Coordinator, keeps: bool
+) -> None:
+    """The gateway was away for a session timeout, and tells its members to join again.
+
+    kafka-python 3 forgets its partitions if a heartbeat says that it was removed, not if JoinGroup does. It
+    processed fetched records again that another member had committed.
+    """
+    one = client(shared)
+    shared.members.bound("h", one.client_id.encode()).keeps = keeps
+    one.joined = True
+    assert coordinator.beat(one) == REBALANCING
+    coordinator.removed(one)
+    coordinator.rebalance([one])
+    assert one.places == ([] if keeps else [PLACE])
+    assert coordinator.beat(one) == 0
+    later = 1.1 + ABSENT_SECONDS
+    if keeps:
+        assert coordinator.beat(one, now=later) == REBALANCING
+        coordinator.rebalance([one], now=later)
+        assert one.places == [PLACE]
+    assert coordinator.beat(one, now=later) == 0
+
+
 def test_what_others_have_done_does_not_come_to_a_client_that_keeps_its_position(
     shared: Shared, coordinator: Coordinator, broker: ModelBroker
 ) -> None:
