@@ -36,14 +36,24 @@ class Asked:
     requested."""
     highest: Offsets = field(default_factory=lambda: np.empty(0, np.int64))
     """The highest requested offset of each partition. It is -1 for a partition that no fetch requested."""
+    ends: Offsets = field(default_factory=lambda: np.empty(0, np.int64))
+    """The end of each partition: the highest offset that a fetch requested, or the high watermark if that was
+    higher in a response with records."""
 
     def add(self, partitions: npt.NDArray[np.intp], offsets: Offsets) -> None:
         """Add the partitions and offsets of a fetch."""
         if missing := max(int(partitions.max(initial=-1)) + 1 - len(self.lowest), 0):
             self.lowest = np.concatenate((self.lowest, np.full(missing, HIGHEST, np.int64)))
-            self.highest = np.concatenate((self.highest, np.full(missing, _UNKNOWN_OFFSET, np.int64)))
+            unknown = np.full(missing, _UNKNOWN_OFFSET, np.int64)
+            self.highest, self.ends = (np.concatenate((each, unknown)) for each in (self.highest, self.ends))
         np.minimum.at(self.lowest, partitions, offsets)
         np.maximum.at(self.highest, partitions, offsets)
+        np.maximum.at(self.ends, partitions, offsets)
+
+    def end(self, partition: int, high_watermark: int) -> None:
+        """Note the high watermark of a partition."""
+        if partition < len(self.ends):
+            self.ends[partition] = max(int(self.ends[partition]), high_watermark)
 
 
 _SAMPLED: Final = 20
@@ -80,6 +90,12 @@ def asked(script: Script, names: Mapping[bytes, str]) -> dict[str, Asked]:
             entries = entries[entries["partition"] < MAX_PARTITION]
             topic = found.setdefault(topic_name(request.layout, key, names), Asked())
             topic.add(entries["partition"].astype(np.intp), entries["offset"].astype(np.int64))
+    for step in (step for line in script.connections for step in line.steps):
+        response = step.original.response
+        for key, partition, size, high_watermark in response.reads if response is not None else ():
+            topic = found.get(topic_name(LAYOUTS[step.version], key, names), Asked())
+            if size > 0:
+                topic.end(partition, high_watermark)
     return found
 
 

@@ -35,7 +35,7 @@ from replay.drive.report import (
     render_plan,
     to_csv,
 )
-from replay.drive.running import PlayOptions, drive, plan
+from replay.drive.running import TO_CAPTURED, TO_END, PlayOptions, drive, plan
 from replay.drive.script import Script
 from replay.drive.wire import TIMEOUT_SECONDS, SilentError, TargetError
 from replay.exits import EXIT_DIFFERS, EXIT_FAILED, EXIT_PARTLY, EXIT_SILENT, EXIT_USAGE
@@ -213,10 +213,18 @@ def _add_what(parser: argparse.ArgumentParser) -> None:
         "--offsets",
         type=values.offsets,
         metavar="HOW",
-        help="how offsets are replaced in each partition; latest (default, without --compare): the highest "
-        "captured offset becomes the target's latest, so an idle partition stays idle; earliest: the "
+        help="how offsets are replaced in each partition; latest (default, without --compare): the captured "
+        "end becomes the target's latest, so that the distance from the end stays; earliest: the "
         "lowest captured offset becomes the target's earliest; clamp: as captured, but at least the "
         "target's earliest and at most its latest; keep (default, with --compare): as captured",
+    )
+    parser.add_argument(
+        "--read-to",
+        choices=(TO_CAPTURED, TO_END),
+        default=TO_CAPTURED,
+        help="where reads end; captured (default): where the captured response ended, so that a partition "
+        "with more records is not read again and again; end: where the captured limits and the target's "
+        "records end",
     )
     parser.add_argument(
         "--create-topics",

@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from proxy.protocol.fetch_layout import SESSION_VERSION, FetchLayout
+from proxy.protocol.fetch_layout import LAYOUTS, SESSION_VERSION, FetchLayout
 from proxy.protocol.fetch_request import FetchRequest, parse_fetch_request
 from proxy.protocol.primitives import (
     UUID_BYTES,
@@ -26,7 +26,9 @@ from proxy.protocol.primitives import (
     skip_tags,
 )
 from replay.drive.asked import HIGHEST, Asked, Offsets, topic_name
+from replay.drive.reads import Place, Reads
 from replay.drive.script import Step
+from replay.drive.topics import Topic
 
 _NO_EPOCH: Final = -1
 
@@ -41,28 +43,7 @@ class OffsetPolicy(StrEnum):
     EARLIEST = "earliest"
     """Shift each partition so that its lowest captured offset becomes the target's earliest."""
     LATEST = "latest"
-    """Shift each partition so that its highest captured offset becomes the target's latest."""
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class Topic:
-    """A topic of the target. Arrays have an item for each partition, from 0 on."""
-
-    topic_id: bytes = bytes(UUID_BYTES)
-    """The topic id at the target. Zeros if the target gives no ids (below Metadata v10)."""
-    leaders: npt.NDArray[np.int32]
-    """Node ids of the leaders. -1 for no leader."""
-    leader_epochs: npt.NDArray[np.int32]
-    """The leader epoch of each partition. -1 if the target does not give it."""
-    earliest: Offsets
-    """The earliest offset of each partition. -1 if unknown."""
-    latest: Offsets
-    """-1 if unknown."""
-
-    @property
-    def partitions(self) -> int:
-        """The number of partitions."""
-        return len(self.leaders)
+    """Shift each partition so that its captured end becomes the target's latest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +61,8 @@ class Overrides:
 
     max_wait_ms: int | None = None
     min_bytes: int | None = None
+    read_to_captured: bool = False
+    """Whether reads end where the captured ones ended."""
 
 
 @dataclass(slots=True, eq=False)
@@ -111,17 +94,23 @@ class MappedFetch:
         return self._entries
 
     def frame(
-        self, session_id: int, session_epoch: int, listed: Iterable[tuple[bytes, bytes]] | None = None
+        self,
+        session_id: int,
+        session_epoch: int,
+        listed: Iterable[tuple[bytes, bytes]] | None = None,
+        *,
+        forgets: bool = True,
     ) -> bytes:
         """Build the whole frame.
 
         Args:
             session_id: ignored below v7.
             session_epoch: ignored below v7.
-            listed: entries to send in place of this fetch's own. The frame then has no forgotten partitions.
+            listed: elements to send in place of this fetch's own.
+            forgets: whether the frame has the forgotten partitions.
         """
         layout = self.layout
-        forgotten = self.forgotten if listed is None else []
+        forgotten = self.forgotten if forgets else []
         elements = [*_elements(layout, self.topics if listed is None else listed, layout.request_entry)]
         parts = [self.head]
         if layout.version >= SESSION_VERSION:
@@ -148,6 +137,7 @@ class FetchMapping:
         topics: the target's topics by name.
         bounds: how offsets change, by topic name. Other topics keep their offsets.
         overrides: values that replace the captured ones in fetches.
+        growing: topic -> the partitions to which the run writes.
     """
 
     def __init__(
@@ -156,7 +146,11 @@ class FetchMapping:
         topics: Mapping[str, Topic],
         bounds: Mapping[str, Bounds],
         overrides: Overrides,
+        growing: Mapping[str, frozenset[int]] | None = None,
     ) -> None:
+        keys = [(key, name) for name, each in topics.items() for key in (name.encode(), each.topic_id)]
+        self._by_key = {key: topics[name] for key, name in keys}
+        self._growing = {key: (growing or {}).get(name, frozenset()) for key, name in keys}
         self._names = names
         self._topics = topics
         self._bounds = bounds
@@ -185,6 +179,17 @@ class FetchMapping:
         if key not in self._mapped:
             self._mapped[key] = self._map(step, node_id)
         return self._mapped[key]
+
+    def reads(self, step: Step) -> Reads | None:
+        """Return what the captured response to a fetch had. None if that is not known, or not to be kept."""
+        response = step.original.response
+        if not self._overrides.read_to_captured or response is None or response.error_code:
+            return None
+        found: dict[Place, int] = {}
+        for key, partition, size, _ in response.reads:
+            topic = self._topics.get(self._names.get(key, "")) if LAYOUTS[step.version].topic_ids else None
+            found[topic.topic_id if topic is not None else key, partition.to_bytes(4)] = size
+        return Reads(step.version, found, self._by_key, self._growing)
 
     def nameless(self, step: Step) -> bool:
         """Return whether a fetch lists only topic ids for which the capture has no name."""
@@ -263,22 +268,37 @@ class FetchMapping:
         return bytes(head[4:])
 
 
-def bounds_of(policy: OffsetPolicy, topic: Topic, captured: Asked) -> Bounds | None:
+def bounds_of(
+    policy: OffsetPolicy, topic: Topic, captured: Asked, written: Mapping[int, int] | None = None
+) -> Bounds | None:
     """Return how a topic's offsets change, or None if they do not change.
 
     If the target did not give the offsets of a partition, the captured offsets of this partition are kept.
+
+    Args:
+        policy: how offsets are replaced.
+        topic: the topic at the target.
+        captured: the offsets that the capture's fetches requested.
+        written: for each partition to which the run writes, the captured offset of the first record. The
+            target appends this record at its latest offset.
     """
     if policy is OffsetPolicy.KEEP:
         return None
     known = (topic.earliest >= 0) & (topic.latest >= 0)
     shift = np.zeros(topic.partitions, np.int64)
+    high = topic.latest.copy()
     fetched = min(len(captured.lowest), topic.partitions)
     if policy is OffsetPolicy.EARLIEST:
         shift[:fetched] = topic.earliest[:fetched] - captured.lowest[:fetched]
     elif policy is OffsetPolicy.LATEST:
-        shift[:fetched] = topic.latest[:fetched] - captured.highest[:fetched]
+        shift[:fetched] = topic.latest[:fetched] - captured.ends[:fetched]
+    for partition, offset in (written or {}).items():
+        if partition < topic.partitions:
+            high[partition] = HIGHEST
+            if policy is OffsetPolicy.LATEST:
+                shift[partition] = topic.latest[partition] - offset
     return Bounds(
-        np.where(known, shift, 0), np.where(known, topic.earliest, 0), np.where(known, topic.latest, HIGHEST)
+        np.where(known, shift, 0), np.where(known, topic.earliest, 0), np.where(known, high, HIGHEST)
     )
 
 

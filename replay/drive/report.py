@@ -89,6 +89,7 @@ class Settings(TypedDict):
     connections: int
     loop: int
     offsets: str
+    read_to: str
     max_wait_ms: int | None
     min_bytes: int | None
 
@@ -339,8 +340,26 @@ def _saving(saving: SavingFigures) -> Text:
     return text
 
 
+def _more_records(report: DriveReport) -> list[str]:
+    """Return a line for each side that has sent more record bytes than the captured brokers."""
+    settings = report["settings"]
+    times = settings["connections"] * settings["loop"]
+    captured = sum(row["record_bytes"] for row in report["figures"] if _is_of(row, CAPTURE)) * times
+    return [
+        f"{row['side']} sent {row['record_bytes'] / captured:,.1f} times the captured record bytes: "
+        f"{size(row['record_bytes'])} instead of {size(captured)}"
+        for row in report["figures"]
+        if captured and row["record_bytes"] > captured and _is_of(row, row["side"])
+    ]
+
+
+def _is_of(row: ApiFigures, side: str) -> bool:
+    return (row["side"], row["api"]) == (side, FETCH)
+
+
 def _notes(report: DriveReport) -> list[RenderableType]:
     lines = ["Interrupted."] if report["interrupted"] else []
+    lines += _more_records(report)
     if report["settings"]["against"] and report["planned"] and report["saving"] is None:
         lines.append("No fetch was played, so there is no saving to report.")
     if report["left_out"]:

@@ -36,6 +36,8 @@ from replay.protocol.naming import SCHEMAS
 VERSION: Final = version("kafka-fetchgate")
 TARGET: Final = "target"
 AGAINST: Final = "against"
+TO_CAPTURED: Final = "captured"
+TO_END: Final = "end"
 OWN: Final = b"-replay"
 """What the ids of groups and transactions end with, if requests change them."""
 _NAMES: Final = ("group:", "transaction:")
@@ -70,6 +72,8 @@ class PlayOptions:
     offsets: OffsetPolicy = OffsetPolicy.LATEST
     max_wait: int | None = None
     min_bytes: int | None = None
+    read_to: str = TO_CAPTURED
+    """Where reads end: "captured" or "end"."""
     access: Access = field(default_factory=Access)
     """How connections to `target` are opened."""
     against_access: Access = field(default_factory=Access)
@@ -91,6 +95,7 @@ class PlayOptions:
             "connections": self.connections,
             "loop": self.loop,
             "offsets": self.offsets.value,
+            "read_to": self.read_to,
             "max_wait_ms": self.max_wait,
             "min_bytes": self.min_bytes,
         }
@@ -194,7 +199,7 @@ async def _sides(script: Script, options: PlayOptions) -> list[TargetSide]:
             target = await look(
                 address,
                 topics,
-                offsets=options.offsets is not OffsetPolicy.KEEP,
+                offsets=options.offsets is not OffsetPolicy.KEEP or options.read_to == TO_CAPTURED,
                 create=needed(script, topics) if options.create_topics else None,
                 access=access,
             )
@@ -207,7 +212,8 @@ async def _sides(script: Script, options: PlayOptions) -> list[TargetSide]:
                 names=script.topics,
                 asked=topics,
                 policy=options.offsets,
-                overrides=Overrides(options.max_wait, options.min_bytes),
+                overrides=Overrides(options.max_wait, options.min_bytes, options.read_to == TO_CAPTURED),
+                written=script.written,
             )
         )
     return found

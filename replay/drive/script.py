@@ -13,6 +13,7 @@ from proxy.protocol.fetch_request import FetchRequest, parse_fetch_request
 from proxy.protocol.primitives import ProtocolError
 from replay.capture.kafka.both_sides import GatewaySides
 from replay.capture.kafka.exchange import ConnectionEnd, Exchange
+from replay.drive.summaries import Summaries
 from replay.drive.tally import DriveTotals
 from replay.drive.transactions import UNWANTED, WRITES, Part, left_out
 from replay.protocol.errors import Errors, read_errors
@@ -149,6 +150,8 @@ class Script:
     """Topic id -> topic name, from the Metadata responses in the capture, and from --topic-id."""
     partitions: dict[str, int] = field(default_factory=dict)
     """Topic name -> number of partitions, from the Metadata responses in the capture."""
+    written: dict[str, dict[int, int]] = field(default_factory=dict)
+    """Topic name -> partition -> the offset of the first record that a played Produce has written."""
     versions: dict[int, set[int]] = field(default_factory=dict)
     """API key -> the versions of all captured requests, also of those that are not played."""
     clients: set[str] = field(default_factory=set)
@@ -192,6 +195,8 @@ class _Draft:
     """The time of the response. 0 if the capture has no response."""
     transaction: bytes
     """The transactional id of a write. Empty if it has none."""
+    written: tuple[tuple[bytes, int, int], ...] = ()
+    """Topic key, partition and offset of the first record that a Produce has written there."""
 
 
 _Ordered: TypeAlias = tuple[int, int, str, _Draft]
@@ -293,10 +298,19 @@ class ScriptMaker:
             left_out=self._left_out,
             topics=self._topics,
             partitions=self._partitions,
+            written=self._written([draft for *_, draft in order]),
             versions=self._versions,
             clients=self._clients,
             sides=self._sides,
         )
+
+    def _written(self, drafts: Iterable[_Draft]) -> dict[str, dict[int, int]]:
+        found: dict[str, dict[int, int]] = {}
+        for draft in drafts:
+            for key, partition, offset in draft.written:
+                topic = found.setdefault(self._topics.get(key) or key.decode(errors="replace"), {})
+                topic[partition] = min(offset, topic.get(partition, offset))
+        return found
 
     def _order_writes(self, drafts: list[_Draft]) -> None:
         """Have requests wait for the writes that were done before them in the capture.
@@ -386,7 +400,7 @@ class ScriptMaker:
         )
         if self._keep is not None:
             step = replace(step, kept=self._keep(item, step))
-        return _Draft(step, item.request_time, item.response_time, _transaction(item))
+        return _Draft(step, item.request_time, item.response_time, _transaction(item), _written(item))
 
 
 def _session_given(item: Exchange, version: int) -> int:
@@ -410,6 +424,14 @@ def _transaction(item: Exchange) -> bytes:
     except ProtocolError:
         return b""
     return transaction_of(item.api_key, item.api_version, item.request, body)
+
+
+def _written(item: Exchange) -> tuple[tuple[bytes, int, int], ...]:
+    if item.api_key != ApiKey.PRODUCE or not item.response or item.response_missing:
+        return ()
+    found = Summaries().read(item.api_key, item.api_version, 0, item.response)
+    rows = () if found is None else found.rows()
+    return tuple((key, partition, values[0]) for key, partition, error, values in rows if not error)
 
 
 def _identities(item: Exchange) -> Mapping[str, Any] | None:

@@ -5,12 +5,13 @@ id, and its epochs start again. If the target loses a session, a new session is 
 the lost one, as a real client does.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Final
 
 from replay.drive.mapping import MappedFetch
+from replay.drive.reads import Place, Reads
 from replay.drive.script import Step
 
 SESSIONLESS: Final = -1
@@ -25,8 +26,12 @@ class Session:
     session_id: int = 0
     """The session id that the target gave. 0 if the target gave no session, or lost it."""
     next_epoch: int = 1
-    listed: dict[tuple[bytes, bytes], bytes] = field(default_factory=dict)
-    """For each partition, the last entry that was sent. A key is (topic key, partition as on the wire)."""
+    listed: dict[Place, bytes] = field(default_factory=dict)
+    """For each partition, the last entry of the captured session, for the target."""
+    sent: dict[Place, bytes] = field(default_factory=dict)
+    """For each partition, the entry that the target has."""
+    limited: set[Place] = field(default_factory=set)
+    """The partitions whose entries at the target have a limit of their own, for one read."""
 
     def apply(self, fetch: MappedFetch) -> None:
         """Add the partitions that a fetch lists, and remove the ones that it forgets."""
@@ -34,15 +39,49 @@ class Session:
         for key, partitions in fetch.forgotten:
             for at in range(0, len(partitions), 4):
                 self.listed.pop((key, partitions[at : at + 4]), None)
+                self.sent.pop((key, partitions[at : at + 4]), None)
+
+    def changes(self, fetch: MappedFetch, reads: Reads | None) -> Iterable[tuple[bytes, bytes]]:
+        """Return the elements of an incremental fetch: its own, and those whose limits change."""
+        own = {place for place, _ in fetch.entries}
+        read = set() if reads is None else set(reads.found)
+        changed = {}
+        for place in dict.fromkeys((*(place for place, _ in fetch.entries), *sorted(self.limited | read))):
+            if place in self.listed:
+                entry = _limited(place, self.listed[place], reads)
+                if place in own or entry != self.sent.get(place):
+                    changed[place] = entry
+        self.sent.update(changed)
+        self.limited = read
+        return _elements(changed)
+
+    def whole(self, reads: Reads | None) -> Iterable[tuple[bytes, bytes]]:
+        """Return all partitions of the session as elements of a full fetch."""
+        self.sent = {place: _limited(place, entry, reads) for place, entry in self.listed.items()}
+        self.limited = set() if reads is None else set(reads.found)
+        return _elements(self.sent)
 
     def responded(self, error_code: int, session_id: int) -> None:
         """Apply the target's response to a fetch that creates or continues the session."""
         self.session_id = 0 if error_code else session_id
 
-    def elements(self) -> Iterable[tuple[bytes, bytes]]:
-        """Return all partitions of the session as elements of a request."""
-        for key, items in groupby(self.listed.items(), lambda item: item[0][0]):
-            yield key, b"".join(entry for _, entry in items)
+
+def _limited(place: Place, entry: bytes, reads: Reads | None) -> bytes:
+    return entry if reads is None else reads.limited(place, entry)
+
+
+def _elements(entries: Mapping[Place, bytes]) -> Iterator[tuple[bytes, bytes]]:
+    for key, items in groupby(entries.items(), lambda item: item[0][0]):
+        yield key, b"".join(entry for _, entry in items)
+
+
+def _own(fetch: MappedFetch, reads: Reads | None) -> Iterable[tuple[bytes, bytes]] | None:
+    """Return the elements of a fetch without a session. None for those that it has anyway."""
+    return (
+        None
+        if reads is None
+        else _elements({place: reads.limited(place, entry) for place, entry in fetch.entries})
+    )
 
 
 class SideSessions:
@@ -56,32 +95,34 @@ class SideSessions:
         self._nameless: Session | None = None
         """The last session whose captured id is unknown: its response was not captured, or gave none."""
 
-    def frame(self, step: Step, fetch: MappedFetch) -> tuple[bytes, Session | None] | None:
-        """Build the frame of a fetch.
+    def frame(
+        self, step: Step, fetch: MappedFetch, reads: Reads | None = None
+    ) -> tuple[bytes, Session | None] | None:
+        """Build the frame of a fetch, which reads what the captured response had if `reads` is given.
 
         Returns:
             The frame, and the session that it creates or continues. None if the session began before the
             capture: its partitions are unknown.
         """
         if step.session_epoch == FIRST:
-            return self._first(step, fetch)
+            return self._first(step, fetch, reads)
         if step.session_id == 0:
-            return fetch.frame(0, SESSIONLESS), None
+            return fetch.frame(0, SESSIONLESS, _own(fetch, reads)), None
         session = self._find(step)
         if session is None:
             return None
         if step.session_epoch == SESSIONLESS:
             del self._by_captured[step.session_id]
-            return fetch.frame(session.session_id, SESSIONLESS), None
+            return fetch.frame(session.session_id, SESSIONLESS, _own(fetch, reads)), None
         session.apply(fetch)
         if not session.session_id:
             session.next_epoch = 1
-            return fetch.frame(0, FIRST, session.elements()), session
+            return fetch.frame(0, FIRST, session.whole(reads), forgets=False), session
         epoch = session.next_epoch
         session.next_epoch = epoch + 1 if epoch < _LAST_EPOCH else 1
-        return fetch.frame(session.session_id, epoch), session
+        return fetch.frame(session.session_id, epoch, session.changes(fetch, reads)), session
 
-    def _first(self, step: Step, fetch: MappedFetch) -> tuple[bytes, Session]:
+    def _first(self, step: Step, fetch: MappedFetch, reads: Reads | None) -> tuple[bytes, Session]:
         """Create a session.
 
         The same request closes an earlier session: the one that the client gives up, or one with the same
@@ -94,7 +135,7 @@ class SideSessions:
             self._by_captured[step.given] = session
         else:
             self._nameless = session
-        return fetch.frame(before.session_id if before else 0, FIRST), session
+        return fetch.frame(before.session_id if before else 0, FIRST, session.whole(reads)), session
 
     def _find(self, step: Step) -> Session | None:
         session = self._by_captured.get(step.session_id)

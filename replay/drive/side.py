@@ -42,6 +42,8 @@ class TargetSide:
         asked: the offsets that the capture's fetches requested, by topic.
         policy: from which offsets the played fetches read.
         overrides: values that replace the captured ones in fetches.
+        written: for each topic, the partitions to which the run writes, with the captured offset of their
+            first written record.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class TargetSide:
         asked: Mapping[str, Asked],
         policy: OffsetPolicy,
         overrides: Overrides,
+        written: Mapping[str, Mapping[int, int]] | None = None,
     ) -> None:
         self.name = name
         self.target = target
@@ -64,17 +67,18 @@ class TargetSide:
         self.heard: dict[Address, float] = {}
         """When each broker last responded (perf_counter)."""
         found = {
-            topic: bounds_of(policy, target.topics[topic], asked[topic])
+            topic: bounds_of(policy, target.topics[topic], asked[topic], (written or {}).get(topic))
             for topic in asked.keys() & target.topics.keys()
         }
         bounds = {topic: each for topic, each in found.items() if each is not None}
-        self.fetches = FetchMapping(names, target.topics, bounds, overrides)
+        growing = {topic: frozenset(found) for topic, found in (written or {}).items()}
+        self.fetches = FetchMapping(names, target.topics, bounds, overrides, growing)
         self._ids = {
             captured: target.topics[topic].topic_id
             for captured, topic in names.items()
             if topic in target.topics
         }
-        self._plain: dict[tuple[bytes, int | None], bytes] = {}
+        self._plain: dict[tuple[bytes, int | None, bool], bytes] = {}
 
     def why_not(self, step: Step, place: Destination) -> str:
         """Return the reason why a step can't be played here; "" if none is known before the run."""
@@ -102,22 +106,24 @@ class TargetSide:
         if step.api_key != ApiKey.FETCH:
             return self._other(step), None
         plain = step.session_id == 0 and step.session_epoch < 0
-        key = step.frame, place.node_id
+        reads = self.fetches.reads(step)
+        plain = plain and (reads is None or not reads.found)
+        key = step.frame, place.node_id, reads is None
         if plain and key in self._plain:
             return self._plain[key], None
         fetch = self.fetches.map(step, place.node_id)
-        built = None if fetch is None else sessions.frame(step, fetch)
+        built = None if fetch is None else sessions.frame(step, fetch, reads)
         if plain and built is not None:
             self._plain[key] = built[0]
         return built
 
     def _other(self, step: Step) -> bytes:
-        frame = self._plain.get((step.frame, None))
+        frame = self._plain.get((step.frame, None, True))
         if frame is None:
             frame = step.frame
             if step.api_key == ApiKey.METADATA:
                 frame = without_creation(step, self.target.topics) or frame
-            frame = self._plain[step.frame, None] = with_ids(frame, self._ids)
+            frame = self._plain[step.frame, None, True] = with_ids(frame, self._ids)
         return frame
 
 

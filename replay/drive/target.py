@@ -14,7 +14,7 @@ from proxy.protocol.metadata import NO_TOPIC_ID
 from proxy.protocol.primitives import ProtocolError
 from proxy.protocol.schemas import METADATA, METADATA_REQUEST
 from replay.drive.access import Access, Versions, ask_versions
-from replay.drive.mapping import Topic
+from replay.drive.topics import Topic
 from replay.drive.wire import SilentError, TargetConnection, TargetError
 from replay.protocol.errors import error_name
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from proxy.protocol.fetch_layout import LAYOUTS
+from proxy.protocol.fetch_layout import HIGH_WATERMARK, LAYOUTS
 from proxy.protocol.fetch_response import FetchResponseWalk
 from proxy.protocol.primitives import Buffer, ProtocolError
 
@@ -18,6 +18,9 @@ class FetchSummary:
     partitions: int
     partition_errors: tuple[int, ...]
     """The error codes of entries with an error."""
+    reads: tuple[tuple[bytes, int, int, int], ...] = ()
+    """Topic key, partition, record bytes and high watermark of the entries with records. The bytes are -1 if
+    an entry has an error, or sends the client elsewhere."""
 
 
 def read_fetch(version: int, isolation_level: int, pieces: Iterable[Buffer]) -> FetchSummary | None:
@@ -37,4 +40,14 @@ def read_fetch(version: int, isolation_level: int, pieces: Iterable[Buffer]) -> 
     if not walk.done:
         return None
     errors = tuple(entry.error_code for entry in walk.entries if entry.error_code)
-    return FetchSummary(walk.error_code, walk.session_id, walk.record_bytes, walk.partitions, errors)
+    reads = tuple(
+        (
+            entry.key,
+            entry.partition,
+            -1 if entry.error_code or entry.redirects else entry.records,
+            int.from_bytes(entry.fixed[HIGH_WATERMARK], signed=True),
+        )
+        for entry in walk.entries
+        if entry.records or entry.error_code or entry.redirects
+    )
+    return FetchSummary(walk.error_code, walk.session_id, walk.record_bytes, walk.partitions, errors, reads)

@@ -33,12 +33,13 @@ from replay.drive.compare import (
     differs,
     render_comparison,
 )
-from replay.drive.mapping import OffsetPolicy, Overrides, Topic
+from replay.drive.mapping import OffsetPolicy, Overrides
 from replay.drive.report import DriveReport
 from replay.drive.running import PlayOptions, drive
 from replay.drive.script import ScriptMaker
 from replay.drive.side import TargetSide, playable
 from replay.drive.target import Destination, Target
+from replay.drive.topics import Topic
 from tests.frames import entry, fetch, fetch_response, framed
 from tests.model.broker import ModelBroker
 from tests.replay.drive.captured import CONNECTION, Capture, batch, request

@@ -11,13 +11,13 @@ from replay.drive.mapping import (
     MappedFetch,
     OffsetPolicy,
     Overrides,
-    Topic,
     bounds_of,
     most_leading,
     with_ids,
     without_creation,
 )
 from replay.drive.script import ScriptMaker, Step
+from replay.drive.topics import Topic
 from tests.frames import EVERY_VERSION, VERSIONS, LiveExchange, fetch, live, topic_id
 from tests.model import wire
 from tests.replay.drive.captured import Capture, one, request, script

@@ -52,6 +52,7 @@ def report() -> DriveReport:
             "connections": 1,
             "loop": 1,
             "offsets": OffsetPolicy.CLAMP.value,
+            "read_to": "captured",
             "max_wait_ms": 0,
             "min_bytes": None,
         },

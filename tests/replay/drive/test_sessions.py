@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replay.drive.mapping import FetchMapping, Overrides, Topic
+from replay.drive.mapping import FetchMapping, Overrides
 from replay.drive.script import Step
 from replay.drive.sessions import Session, SideSessions
+from replay.drive.topics import Topic
 from tests.frames import fetch
 from tests.model import wire
 from tests.model.broker import ModelBroker

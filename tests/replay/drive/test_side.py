@@ -11,10 +11,11 @@ import pytest
 from proxy.addresses import Address
 from proxy.protocol.api import ApiKey
 from replay.drive.asked import asked
-from replay.drive.mapping import OffsetPolicy, Overrides, Topic
+from replay.drive.mapping import OffsetPolicy, Overrides
 from replay.drive.script import LeftOut, Script
 from replay.drive.side import ABSENT, CREATES, EARLIER, NAMELESS, NO_FETCH, UNSPOKEN, TargetSide, playable
 from replay.drive.target import Destination, Target
+from replay.drive.topics import Topic
 from tests.frames import fetch
 from tests.model.broker import ModelBroker
 from tests.replay.drive.captured import Capture, request, script

@@ -21,7 +21,9 @@ def test_a_fetch_response_tells_records_partitions_and_errors(version: int) -> N
     response = read_fetch(version, 0, [frame])
     tally.fetched(response)
 
-    assert response == FetchSummary(0, head.get("session_id", 0), 5, 4, (3, 3))
+    key = b"t".ljust(16, b"\0") if version >= 13 else b"t"
+    reads = ((key, 0, 5, 5), (key, 1, -1, -1), (key, 2, -1, -1))
+    assert response == FetchSummary(0, head.get("session_id", 0), 5, 4, (3, 3), reads)
     counts = tally.of(1)
     assert (counts.record_bytes, counts.partitions_answered) == (5, 4)
     assert (counts.errors, counts.partition_errors) == ({}, {3: 2})
