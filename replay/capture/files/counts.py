@@ -5,10 +5,13 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Self
 
 MOST_PROBLEMS = 10
 """How many problems of one file are kept."""
+MOST_STRETCHES = 1000
+"""How many captured intervals of one file are kept."""
 MOST_PORTS = 64
 """The maximum number of excluded ports whose packets are counted."""
 _MORE = "and more of this kind"
@@ -49,7 +52,8 @@ class FileCounts:
     last_time: int = 0
     stretches: list[list[int]] = field(default_factory=list)
     """The captured intervals of time, in order. Each has the time of its first and of its last packet. The
-    pauses between intervals are longer than `PAUSE`."""
+    pauses between intervals are longer than `PAUSE`. Above `MOST_STRETCHES`, only the longest pauses are
+    kept."""
     not_ip: int = 0
     not_tcp: int = 0
     tunnelled: int = 0
@@ -86,8 +90,7 @@ class FileCounts:
         for link, packets in other.link_types.items():
             self.link_types[link] = self.link_types.get(link, 0) + packets
         self.add_other_ports(other.other_ports)
-        for first, last in other.stretches:
-            self.add_times(first, last)
+        self.add_stretches(other.stretches)
         self.format = self.format or other.format
         lines = sorted({*self.problems, *other.problems} - {_MORE}, key=_in_words_and_numbers)
         more = len(lines) > MOST_PROBLEMS or _MORE in self.problems + other.problems
@@ -108,16 +111,16 @@ class FileCounts:
         counted.update(packets)
         self.other_ports = dict(counted.most_common(MOST_PORTS))
 
-    def add_times(self, first: int, last: int) -> None:
-        """Add the time from `first` to `last` to the captured time, as one interval.
+    def add_stretches(self, stretches: Iterable[list[int]]) -> None:
+        """Add intervals to the captured time.
 
-        Args:
-            first: the time of the first packet in ns.
-            last: the time of the last packet in ns. No pause between the packets is longer than `PAUSE`.
+        Each has the times of its first and last packet in ns, and no pause in it that is longer than `PAUSE`.
         """
-        self.first_time = min(self.first_time or first, first)
-        self.last_time = max(self.last_time, last)
-        self.stretches = joined_stretches([*self.stretches, [first, last]], PAUSE)
+        added = sorted(stretches)
+        for first, last in added:
+            self.first_time = min(self.first_time or first, first)
+            self.last_time = max(self.last_time, last)
+        self.stretches = _fewer(joined_stretches([*self.stretches, *added], PAUSE))
 
     def to_json(self) -> str:
         """Return the counts as one JSON object."""
@@ -141,6 +144,16 @@ def joined_stretches(stretches: Iterable[list[int]], pause: int) -> list[list[in
         else:
             joined.append([first, last])
     return joined
+
+
+def _fewer(stretches: list[list[int]]) -> list[list[int]]:
+    """Join the intervals with the shortest pauses between them, so that at most `MOST_STRETCHES` are left."""
+    if len(stretches) <= MOST_STRETCHES:
+        return stretches
+    pauses = [after[0] - before[1] for before, after in pairwise(stretches)]
+    longest = sorted(range(len(pauses)), key=pauses.__getitem__)[1 - MOST_STRETCHES :]
+    edges = [0, *(place + 1 for place in sorted(longest)), len(stretches)]
+    return [[stretches[begin][0], stretches[end - 1][1]] for begin, end in pairwise(edges)]
 
 
 def _in_words_and_numbers(line: str) -> list[tuple[int, str]]:

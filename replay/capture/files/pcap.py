@@ -97,7 +97,8 @@ class PcapRecords:
 
         In a pcap file, this is the only Python loop that runs once for each packet.
         """
-        unpack, data, header = self._captured.unpack_from, window.data, self._form.record_header
+        unpack, data = self._captured.unpack_from, window.data
+        header, longest = self._form.record_header, self._form.max_record
         last = window.end - header + 1
         if self._stop is not None:
             last = min(last, self._stop - window.offset(0))
@@ -106,7 +107,11 @@ class PcapRecords:
         length_at, last_length_at = window.begin + _CAPTURED, last + _CAPTURED
         while length_at < last_length_at:
             append(length_at)
-            length_at += unpack(data, length_at)[0] + header
+            (captured,) = unpack(data, length_at)
+            length_at += captured + header
+            # Behind a broken record, what looks like records may go on to the end of the window.
+            if captured > longest:
+                break
         places = np.array(found, np.int64) - _CAPTURED
         return self._checked(window, places, length_at - _CAPTURED)
 
@@ -207,6 +212,11 @@ class RecordSearch:
         """
         self._form = form
         self._unpack = struct.Struct(f"{form.order}4I").unpack_from
+        self._dead = bytearray()
+        """For each place in the window: whether a chain of records goes from there to something else, and no
+        later chain through it can be long enough."""
+        self._dead_of = -1
+        """The offset of the window of `_dead`."""
         self._seconds = (1, 1 << 32)
         second = first_time // 1_000_000_000
         # The clock of some machines starts in 1970 and jumps when the time is set.
@@ -225,8 +235,12 @@ class RecordSearch:
                 record begins before this offset.
         """
         last = window.end - self._form.record_header + 1
+        if self._dead_of != window.offset(0):
+            self._dead, self._dead_of = bytearray(len(window.data)), window.offset(0)
         for begin in range(window.begin, last, _SCAN):
             for place in self._plausible(window, begin, min(begin + _SCAN, last)).tolist():
+                if self._dead[place]:
+                    continue
                 confirmed = self._confirm(window, place, final=final)
                 if confirmed is not False:
                     return place, confirmed is True
@@ -264,21 +278,34 @@ class RecordSearch:
         """Return whether consecutive records begin at `place`, or None if the window is too short to tell."""
         header, longest = self._form.record_header, self._form.max_record
         earliest, latest = self._seconds
-        position, seen, before = place, 0, 0
-        while seen < _CONFIRM_RECORDS or position - place <= longest:
+        position, before = place, 0
+        passed: list[int] = []
+        while len(passed) < _CONFIRM_RECORDS or position - place <= longest:
             if position + header > window.end:
-                return (position == window.end or seen > 1) if final else None
+                return (position == window.end or len(passed) > 1) if final else None
             second, fraction, captured, length = self._unpack(window.data, position)
             if (
-                captured > min(longest, length)
+                self._dead[position]
+                or captured > min(longest, length)
                 or length > _MAX_WIRE_LENGTH
                 or fraction >= self._form.fraction
+                # Bytes of a payload that look like a record, and end where a real one begins, have another
+                # time.
+                or not earliest <= second <= latest
+                or abs(second - (before or second)) > _DAY
             ):
-                return False
-            # Bytes of a payload that look like a record, and end where a real one begins, have another time.
-            if not earliest <= second <= latest or abs(second - (before or second)) > _DAY:
+                self._bury(passed, position)
                 return False
             before = second
+            passed.append(position)
             position += header + captured
-            seen += 1
         return True
+
+    def _bury(self, passed: list[int], end: int) -> None:
+        """Note a chain that ended at `end`, so that no later chain follows it again.
+
+        Later chains begin later. So if this one was too short, they are even shorter.
+        """
+        if passed and end - passed[0] <= self._form.max_record:
+            for position in passed:
+                self._dead[position] = 1

@@ -101,8 +101,7 @@ def _count(records: Records, counts: FileCounts) -> None:
         times = np.sort(records.time)
         breaks = np.flatnonzero(np.diff(times) > PAUSE)
         begins, ends = times[np.append(0, breaks + 1)], times[np.append(breaks, -1)]
-        for first, last in zip(begins.tolist(), ends.tolist(), strict=True):
-            counts.add_times(first, last)
+        counts.add_stretches(np.stack([begins, ends], axis=1).tolist())
 
 
 def _sane(window: FileWindow, rows: Column, found: TcpHeaders, counts: FileCounts) -> Column:

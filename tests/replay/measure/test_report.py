@@ -77,8 +77,8 @@ def test_parts_of_a_file_are_one_file_and_its_problems_are_named() -> None:
         FileCounts(file="f", number=1, packets=2, file_bytes=10),
         FileCounts(file="f", number=1, packets=3, file_bytes=20, problems=["torn"]),
     ]
-    parts[0].add_times(5_000_000_000, 6_500_000_000)
-    parts[1].add_times(4_000_000_000, 4_000_000_000)
+    parts[0].add_stretches([[5_000_000_000, 6_500_000_000]])
+    parts[1].add_stretches([[4_000_000_000, 4_000_000_000]])
     made = report([group(row="file", details=parts)], ABOUT)
 
     assert (made["input"]["files"], made["input"]["packets"], made["input"]["bytes"]) == (1, 5, 30)
@@ -91,7 +91,7 @@ def minutes(file: str, *pairs: tuple[float, float]) -> Group:
     """Return the counts of a file that was captured in these intervals, which are given in minutes."""
     counts = FileCounts(file=file, number=sum(file.encode()))
     for first, last in pairs:
-        counts.add_times(int(first * 60e9), int(last * 60e9))
+        counts.add_stretches([[int(first * 60e9), int(last * 60e9)]])
     return group(row="file", details=[counts])
 
 
@@ -227,7 +227,7 @@ def test_a_client_has_the_time_of_its_own_connections() -> None:
 
 def test_money_and_headers_are_modelled_from_what_was_counted() -> None:
     file = FileCounts(file="f")
-    file.add_times(1_000_000_000, 11_000_000_000)
+    file.add_stretches([[1_000_000_000, 11_000_000_000]])
     taken = fetches(
         eligible=True,
         count=10,

@@ -373,7 +373,7 @@ def test_records_a_second_are_the_growth_of_logs() -> None:
         other.fetch(2, end=end)
         other.fetch(0, end=310)  # from a replica that is not the leader
     file = FileCounts(file="f")
-    file.add_times(1_000_000_000, 11_000_000_000)
+    file.add_stretches([[1_000_000_000, 11_000_000_000]])
     leaders = zones_of(told(one, other, named=CLIENTS, files=[file]))["leaders"]
 
     assert [(row["leader"], row["rack"], row["records_per_second"]) for row in leaders] == [

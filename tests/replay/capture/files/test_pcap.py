@@ -1,11 +1,17 @@
+import io
 import random
 import struct
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from replay.capture.files.counts import FileCounts
 from replay.capture.files.formats import NotACaptureError, identify
+from replay.capture.files.pcap import PcapRecords, RecordSearch
 from replay.capture.files.sources import FilePiece, TaskInput, expand, plan
+from replay.capture.files.window import Column, FileWindow
 from replay.capture.packets.segments import read
 from tests.replay.capture.crafting import NAMES, RAW, Talk, capture, pcap, pcapng
 from tests.replay.capture.slow import told
@@ -75,6 +81,51 @@ def test_a_split_within_a_record_is_said(tmp_path: Path) -> None:
     assert counts.packets == 3
     line = f"split at byte {third + 5}, where no record begins; the next one is at {fourth}"
     assert counts.problems == [line]
+
+
+@pytest.mark.parametrize(
+    "unit", [struct.pack("<4I", 1, 1, 1, 1) + b"\xff", b"\4\0\0\0"], ids=["tiny", "dense"]
+)
+def test_a_search_looks_at_each_record_of_broken_chains_once(
+    unit: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = (unit * (100_000 // len(unit)) + b"\xff" * 300_000) * 2
+    window = FileWindow(0)
+    window.fill(io.BytesIO(data))
+    search = RecordSearch(identify(pcap([])), 0)
+    unpack, looked = search._unpack, Counter[int]()
+
+    def counted(data: memoryview, place: int) -> tuple[Any, ...]:
+        looked[place] += 1
+        return unpack(data, place)
+
+    monkeypatch.setattr(search, "_unpack", counted)
+
+    assert search.next(window, final=True) == (len(data), False)
+    # Once as a record, and once more as the end of each chain that another one passes.
+    assert looked.total() < 2 * len(data)
+
+
+def test_a_broken_record_ends_the_chain_that_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    record = struct.pack("<4I", 1_700_000_000, 1, 0, 0)
+    broken = struct.pack("<4I", 1_700_000_000, 1, 300_000, 0)
+    data = pcap([]) + record * 5 + broken + record * 100_000
+    window = FileWindow(0)
+    window.fill(io.BytesIO(data))
+    records = PcapRecords(identify(data[:24]), FileCounts(file="x"), first_time=1_700_000_000_000_000_000)
+    followed: list[int] = []
+    checked = PcapRecords._checked
+
+    def counted(self: PcapRecords, window: FileWindow, places: Column, position: int) -> object:
+        followed.append(len(places))
+        return checked(self, window, places, position)
+
+    monkeypatch.setattr(PcapRecords, "_checked", counted)
+    found = records.read(window, final=True)
+
+    assert found is not None
+    assert len(found.at) == 5
+    assert followed == [6]
 
 
 @pytest.mark.parametrize("order", ["<", ">"])

@@ -264,9 +264,9 @@ def test_a_filter_keeps_connections_by_host_and_port(reading: Reading, keep: Fil
 
 def test_counts_of_parts_add_up() -> None:
     one = FileCounts(file="a", packets=2, link_types={1: 2}, problems=["x"])
-    one.add_times(5, 9)
+    one.add_stretches([[5, 9]])
     two = FileCounts(file="a", packets=3, link_types={1: 1, 101: 2}, problems=["x", "y"])
-    two.add_times(3, 7)
+    two.add_stretches([[3, 7]])
     two = FileCounts.from_json(two.to_json())
 
     one.add(two)
