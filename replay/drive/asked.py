@@ -80,7 +80,7 @@ def fetched(connection: PlayedConnection, names: Mapping[bytes, str]) -> dict[st
 def asked(script: Script, names: Mapping[bytes, str]) -> dict[str, Asked]:
     """Return the offsets of all fetches of a script, by topic."""
     found: dict[str, Asked] = {}
-    frames = {step.frame: step for line in script.connections for step in line.steps}
+    frames = {step.frame: step for step in script.steps()}
     for step in frames.values():
         if step.api_key != ApiKey.FETCH:
             continue
@@ -90,7 +90,7 @@ def asked(script: Script, names: Mapping[bytes, str]) -> dict[str, Asked]:
             entries = entries[entries["partition"] < MAX_PARTITION]
             topic = found.setdefault(topic_name(request.layout, key, names), Asked())
             topic.add(entries["partition"].astype(np.intp), entries["offset"].astype(np.int64))
-    for step in (step for line in script.connections for step in line.steps):
+    for step in script.steps():
         response = step.original.response
         for key, partition, size, high_watermark in response.reads if response is not None else ():
             topic = found.get(topic_name(LAYOUTS[step.version], key, names), Asked())
@@ -112,7 +112,7 @@ def needed(script: Script, fetched_topics: Mapping[str, Asked]) -> dict[str, int
     found = {name: len(topic.lowest) for name, topic in fetched_topics.items()}
     for id_ in nameless(script):
         found.pop(id_.hex(), None)
-    frames = {step.frame: step for line in script.connections for step in line.steps}
+    frames = {step.frame: step for step in script.steps()}
     for step in frames.values():
         for name, partition in named_partitions(step.api_key, step.version, step.frame, step.body):
             if 0 <= partition < MAX_PARTITION:
@@ -122,7 +122,7 @@ def needed(script: Script, fetched_topics: Mapping[str, Asked]) -> dict[str, int
 
 def nameless(script: Script) -> list[bytes]:
     """Return the topic ids in a script's fetches for which the script has no topic name, in order."""
-    frames = {step.frame: step for connection in script.connections for step in connection.steps}
+    frames = {step.frame: step for step in script.steps()}
     found: set[bytes] = set()
     for step in frames.values():
         if step.api_key == ApiKey.FETCH and LAYOUTS[step.version].topic_ids:

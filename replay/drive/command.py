@@ -38,7 +38,15 @@ from replay.drive.report import (
 from replay.drive.running import TO_CAPTURED, TO_END, PlayOptions, drive, plan
 from replay.drive.script import Script
 from replay.drive.wire import TIMEOUT_SECONDS, SilentError, TargetError
-from replay.exits import EXIT_DIFFERS, EXIT_FAILED, EXIT_PARTLY, EXIT_SILENT, EXIT_USAGE
+from replay.exits import (
+    EXIT_DIFFERS,
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    EXIT_PARTLY,
+    EXIT_SILENT,
+    EXIT_TERMINATED,
+    EXIT_USAGE,
+)
 from replay.protocol.names import name_of
 from replay.report.wording import both_sides, percent, shown
 
@@ -80,7 +88,8 @@ examples:
 
 exit codes: 0 done; 1 the target could not be reached, or a request got no response; 2 wrong usage; 3 nothing
 could be played, every response had an error, or parts of the input could not be read; 4 a broker did not
-respond within --timeout; 5 with --compare: there is a difference that is not allowed
+respond within --timeout; 5 with --compare: there is a difference that is not allowed; 130 or 143 stopped by
+Ctrl-C or SIGTERM
 """
 
 
@@ -178,6 +187,15 @@ def _add_when(parser: argparse.ArgumentParser) -> None:
         type=values.duration,
         metavar="TIME",
         help="stop sending after this time: seconds, or with a unit (500ms, 30s, 5m, 1h)",
+    )
+    parser.add_argument(
+        "--from",
+        dest="start",
+        type=values.duration,
+        default=0.0,
+        metavar="TIME",
+        help="begin this time after the first request of the capture: where a stopped run goes on, as its "
+        "report says",
     )
     parser.add_argument(
         "--longest-wait",
@@ -292,6 +310,7 @@ def run(args: argparse.Namespace) -> int:
         clients=frozenset(args.client),
         ports=frozenset(args.port),
         keylogs=tuple(args.keylog),
+        start=args.start,
         longest_wait=args.longest_wait,
         limit=args.limit,
     )
@@ -405,7 +424,9 @@ def _exit_code(report: DriveReport, args: argparse.Namespace) -> int:
         return _complain(f"nothing to play: {why}", EXIT_DIFFERS if differing else EXIT_PARTLY)
     if report["timed_out"]:
         return EXIT_SILENT
-    if report["interrupted"] or report["connection_errors"] or any(report["lost"].values()):
+    if report["interrupted"]:
+        return EXIT_TERMINATED if report["stopped_by"] == "SIGTERM" else EXIT_INTERRUPTED
+    if report["connection_errors"] or any(report["lost"].values()):
         return EXIT_FAILED
     if differing:
         return EXIT_DIFFERS

@@ -20,6 +20,7 @@ from rich.text import Text
 
 from proxy.protocol.api import ApiKey, ErrorCode, request_header
 from proxy.protocol.fetch_layout import LAYOUTS, SESSION, SESSION_VERSION
+from proxy.protocol.fetch_response import NO_ABORTED
 from replay.capture.kafka.exchange import Exchange
 from replay.drive.asked import asked
 from replay.drive.mapping import OffsetPolicy, bounds_of
@@ -53,6 +54,8 @@ class Difference(StrEnum):
     FEWER = "fewer record bytes"
     FIRST = "another first offset"
     """The first batch of a fetched partition has another base offset."""
+    ABORTED = "other aborted transactions"
+    """Fetch responses have them only for read_committed, so this may be another isolation level."""
     UNREADABLE = "unreadable"
     """The response does not parse, unlike the captured one."""
     RECOVERED = "no error any more"
@@ -79,6 +82,7 @@ NOT_ALLOWED: Final = frozenset(
         Difference.NARROWER,
         Difference.FEWER,
         Difference.FIRST,
+        Difference.ABORTED,
         Difference.UNREADABLE,
     }
 )
@@ -99,6 +103,7 @@ _RULES: Final[dict[int, tuple[_Rule, ...]]] = {
         _Rule("first offset", Difference.FIRST, Difference.FIRST),
         _Rule("CRC", Difference.CONTENTS, Difference.CONTENTS),
         _Rule("high watermark", Difference.OFFSETS, Difference.OFFSETS),
+        _Rule("aborted transactions", Difference.ABORTED, Difference.ABORTED),
     ),
     ApiKey.PRODUCE: (_Rule("base offset", Difference.OFFSETS, Difference.OFFSETS),),
     ApiKey.LIST_OFFSETS: (_Rule("offset", Difference.OFFSETS, Difference.OFFSETS),),
@@ -500,6 +505,9 @@ class Comparison:
             return
         if captured[0] > 0 and captured[1] == UNKNOWN:
             self._not_compared[key, UNCAPTURED] += 1
+        if now[-1] > captured[-1] >= NO_ABORTED:
+            # Brokers also list later ones, up to the next entry of their offset index.
+            now = (*now[:-1], captured[-1])
         if 0 <= now[0] < captured[0] and total - now[0] + captured[0] > one.max_bytes:
             texts = (f"{rules[0].name} {each}" for each in (captured[0], now[0]))
             self._note(one, Difference.FULL, entry, *texts)

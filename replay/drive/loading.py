@@ -32,6 +32,8 @@ class Wanted:
     bytes."""
     keylogs: tuple[str, ...] = ()
     """Files with the secrets of TLS connections (key logs)."""
+    start: float = 0.0
+    """Play from this time on, in seconds after the first request."""
     longest_wait: float | None = None
     limit: int | None = None
 
@@ -57,7 +59,7 @@ def load(
     problems: list[str] = []
     for item in _items(inputs, wanted, problems):
         maker.add(item)
-    return maker.finish(longest_wait=wanted.longest_wait, limit=wanted.limit), problems
+    return maker.finish(longest_wait=wanted.longest_wait, limit=wanted.limit, start=wanted.start), problems
 
 
 def _items(inputs: Iterable[str], wanted: Wanted, problems: list[str]) -> Iterator[Exchange | ConnectionEnd]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from math import inf
 from time import perf_counter
 from typing import Final
 
@@ -124,6 +125,7 @@ class Player:
         pace: when requests are sent.
         copies: how many times each connection is played at the same time.
         rounds: how many times everything is played, one after another.
+        earlier: the fetches from which sessions are built, each with its captured broker.
         own: suffixes for the group ids and for the transactional ids of all copies.
         on_sent: called with each request that gets a response.
     """
@@ -137,6 +139,7 @@ class Player:
         *,
         copies: int = 1,
         rounds: int = 1,
+        earlier: Iterable[tuple[str, Step]] = (),
         own: tuple[bytes, bytes] = (b"", b""),
         on_sent: OnSent | None = None,
     ) -> None:
@@ -152,6 +155,7 @@ class Player:
             identities = [Identities(own[0] + suffix, own[1] + suffix) for _ in sides]
             self._copies.append(_Copy([{} for _ in sides], identities, suffix=suffix))
         self._rounds = rounds
+        self._earlier = list(earlier)
         steps = [step for connection in connections for step in connection.steps]
         writes = range(max((step.after_writes for step in steps), default=0))
         self._absent = set(writes).difference(step.write for step in steps)
@@ -164,6 +168,8 @@ class Player:
         """The error lines of failed connections, each with the number of times that it occurred."""
         self.timed_out = False
         """Whether a broker did not respond in time."""
+        self.stopped_at: float | None = None
+        """The time of the first step that was not sent because the run was stopped."""
         self.seconds = 0.0
         """The seconds from the first connection to the last response."""
 
@@ -177,8 +183,20 @@ class Player:
             async with asyncio.TaskGroup() as lines:
                 for copy in self._copies:
                     copy.begin(self._absent)
+                    self._build_sessions(copy)
                     self._start(copy, lines)
+            for copy in self._copies:  # a stop lets no more connections start
+                for connection in self._by_after[copy.started :]:
+                    self._stop_at(connection.steps[0].at if connection.steps else inf)
         self.seconds = perf_counter() - began
+
+    def _build_sessions(self, copy: _Copy) -> None:
+        """Build the sessions that the fetches continue. The targets get them with the next fetch."""
+        places = {connection.broker: self._routes[connection.name] for connection in self.connections}
+        for broker, step in self._earlier:
+            for number, place in enumerate(places.get(broker, ())):
+                sessions = copy.sessions[number].setdefault(broker, SideSessions())
+                self._sides[number].frame(step, place, sessions)
 
     def _start(self, copy: _Copy, lines: asyncio.TaskGroup) -> None:
         """Start all connections that may start now.
@@ -216,9 +234,13 @@ class Player:
             await self._written(line, step)
             await self._pace.admit(step.at)
             if self._pace.stopped:
+                self._stop_at(step.at)
                 break
             await self._send(line, step, reverse=bool(number % 2))
         await self._settle(line, 0)
+
+    def _stop_at(self, at: float) -> None:
+        self.stopped_at = min(at, inf if self.stopped_at is None else self.stopped_at)
 
     async def _written(self, line: _LiveConnection, step: Step) -> None:
         """Wait until the writes before a step are done. A stop ends the wait."""

@@ -112,6 +112,11 @@ class DriveReport(TypedDict):
     lost: dict[str, int]
     """The number of requests without a response, by side."""
     interrupted: bool
+    stopped_by: str
+    """The signal that has ended the run, or ""."""
+    stopped_at: float | None
+    """The time in the capture, in seconds, of the first request that was not sent because the run was
+    stopped; --from goes on there. None if the run was not stopped."""
     behind_seconds: float
     """The longest delay of a request after the time at which it was due, in seconds."""
     left_out: list[LeftOutRow]
@@ -359,6 +364,9 @@ def _is_of(row: ApiFigures, side: str) -> bool:
 
 def _notes(report: DriveReport) -> list[RenderableType]:
     lines = ["Interrupted."] if report["interrupted"] else []
+    if report["stopped_at"] is not None:
+        at = report["stopped_at"]
+        lines.append(f"Stopped {duration(at)} into the capture: --from {at:g} goes on")
     lines += _more_records(report)
     if report["settings"]["against"] and report["planned"] and report["saving"] is None:
         lines.append("No fetch was played, so there is no saving to report.")

@@ -41,6 +41,7 @@ TO_END: Final = "end"
 OWN: Final = b"-replay"
 """What the ids of groups and transactions end with, if requests change them."""
 _NAMES: Final = ("group:", "transaction:")
+_STOPS: Final = (signal.SIGINT, signal.SIGTERM)
 PROGRESS_SECONDS: Final = 0.25
 
 Progress = Callable[[int, int], None]
@@ -118,6 +119,8 @@ def plan(script: Script, options: PlayOptions, problems: Sequence[str]) -> Drive
         "missing_topics": {},
         "led_elsewhere": {},
         "interrupted": False,
+        "stopped_by": "",
+        "stopped_at": None,
         "timed_out": False,
         "connection_errors": {},
         "figures": figures(CAPTURE, captured(script.connections)),
@@ -150,7 +153,7 @@ async def drive(
     """
     sides = await _sides(script, options)
     routes = _routes(script, sides)
-    connections, unplayed = playable(script.connections, sides, routes)
+    connections, unplayed = playable(script.connections, sides, routes, script.earlier)
     comparison = None
     if keeper is not None:
         comparison = Comparison(script, sides[0], routes, connections, options.offsets, options.allow)
@@ -162,13 +165,14 @@ async def drive(
         pace,
         copies=options.connections,
         rounds=options.loop,
+        earlier=script.earlier,
         own=(b"", b"") if options.keep_ids else _own(connections),
         on_sent=None if comparison is None else comparison.sent,
     )
     fetches = any(step.api_key == ApiKey.FETCH for each in connections for step in each.steps)
     admin = options.admin if options.against is not None and fetches else None
     before = None if admin is None else await scrape(admin)
-    interrupted = await _play(player, pace, options, progress)
+    stopped_by = await _play(player, pace, options, progress)
     saving = None
     if admin is not None and before is not None:
         counted = await settled(admin) - before
@@ -179,7 +183,9 @@ async def drive(
         **plan(script, options, problems),
         **played,
         "figures": figures(CAPTURE, captured(player.connections)) + played["figures"],
-        "interrupted": interrupted,
+        "interrupted": bool(stopped_by),
+        "stopped_by": stopped_by,
+        "stopped_at": None if player.stopped_at is None else round(script.start + player.stopped_at, 3),
         "left_out": left_out_rows(script.left_out + unplayed + player.left_out),
         "saving": None if saving is None else saving_figures(saving),
         "compare": None if comparison is None else comparison.figures(options.connections * options.loop),
@@ -242,20 +248,21 @@ def _routes(script: Script, sides: Sequence[TargetSide]) -> dict[str, list[Desti
     return {each.name: [side.place(by_broker[each.broker]) for side in sides] for each in script.connections}
 
 
-async def _play(player: Player, pace: Pace, options: PlayOptions, progress: Progress) -> bool:
-    """Play all requests and report the progress. Stop at the time limit, or if the user interrupts.
+async def _play(player: Player, pace: Pace, options: PlayOptions, progress: Progress) -> str:
+    """Play all requests and report the progress. Stop at the time limit, or at a signal.
 
-    Return whether there was an interrupt.
+    Return the name of the first signal, or "".
     """
     loop = asyncio.get_running_loop()
-    interrupts: list[None] = []
+    received: list[str] = []
 
-    def interrupt() -> None:
-        interrupts.append(None)
+    def stop(number: signal.Signals) -> None:
+        received.append(number.name)
         pace.stop()
 
-    with suppress(NotImplementedError):
-        loop.add_signal_handler(signal.SIGINT, interrupt)
+    for number in _STOPS:
+        with suppress(NotImplementedError):
+            loop.add_signal_handler(number, stop, number)
     if options.duration is not None:
         loop.call_later(options.duration, pace.stop)
     reporting = loop.create_task(_report_progress(player, progress))
@@ -263,10 +270,11 @@ async def _play(player: Player, pace: Pace, options: PlayOptions, progress: Prog
         await player.play()
     finally:
         reporting.cancel()
-        with suppress(NotImplementedError):
-            loop.remove_signal_handler(signal.SIGINT)
+        for number in _STOPS:
+            with suppress(NotImplementedError):
+                loop.remove_signal_handler(number)
     progress(player.sent, player.total)
-    return bool(interrupts)
+    return received[0] if received else ""
 
 
 async def _report_progress(player: Player, progress: Progress) -> None:

@@ -2,7 +2,7 @@
 
 from bisect import bisect_left
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from struct import Struct
 from typing import Any, Final, TypeAlias
@@ -146,6 +146,10 @@ class Script:
 
     connections: list[PlayedConnection]
     left_out: Counter[LeftOut]
+    start: float = 0.0
+    """The time of the capture at which playing begins, in seconds after the first request."""
+    earlier: list[tuple[str, Step]] = field(default_factory=list)
+    """The fetches of sessions before `start`, each with its captured broker, in the order of their times."""
     topics: dict[bytes, str]
     """Topic id -> topic name, from the Metadata responses in the capture, and from --topic-id."""
     partitions: dict[str, int] = field(default_factory=dict)
@@ -157,6 +161,12 @@ class Script:
     clients: set[str] = field(default_factory=set)
     """All client ids in the capture, also of clients that are not played."""
     sides: GatewaySides = field(default_factory=GatewaySides)
+
+    def steps(self) -> Iterator[Step]:
+        """Yield the steps to play, and the fetches from which their sessions are built."""
+        yield from (step for _, step in self.earlier)
+        for connection in self.connections:
+            yield from connection.steps
 
     @property
     def requests(self) -> int:
@@ -268,13 +278,17 @@ class ScriptMaker:
                     self._drafts.setdefault(item.connection, []).append((item.number, draft))
                     self._who[item.connection] = (item.broker, item.client_id)
 
-    def finish(self, *, longest_wait: float | None = None, limit: int | None = None) -> Script:
+    def finish(
+        self, *, longest_wait: float | None = None, limit: int | None = None, start: float = 0.0
+    ) -> Script:
         """Make the script.
 
         Args:
             longest_wait: the longest time without any request, in seconds. Longer times are shortened to
                 this.
             limit: the maximum number of requests to play. Later requests are left out.
+            start: how many seconds after the first request playing begins. Of the requests before, only
+                fetches of sessions are kept, from which the sessions are built.
         """
         order = sorted(
             (
@@ -283,18 +297,26 @@ class ScriptMaker:
                 for number, draft in all_
             ),
             key=lambda item: item[:3],
-        )[:limit]
-        order = self._whole_transactions(order)
+        )
+        times = _times([item[0] for item in order], longest_wait)
+        for at, (*_, draft) in zip(times, order, strict=True):
+            draft.step = replace(draft.step, at=at - start)
+        first = bisect_left(times, start)
+        earlier = [
+            (self._who[name][0], draft.step)
+            for *_, name, draft in order[:first]
+            if draft.step.session_id or draft.step.session_epoch >= 0
+        ]
+        order = self._whole_transactions(order[first:][:limit])
         found: dict[str, list[_Draft]] = {}
-        for at, (_, _, name, draft) in zip(
-            _times([item[0] for item in order], longest_wait), order, strict=True
-        ):
-            draft.step = replace(draft.step, at=at)
+        for *_, name, draft in order:
             found.setdefault(name, []).append(draft)
         self._order_writes([draft for *_, draft in order])
         connections = self._connections(found)
         return Script(
             connections=connections,
+            start=start,
+            earlier=earlier,
             left_out=self._left_out,
             topics=self._topics,
             partitions=self._partitions,

@@ -131,35 +131,43 @@ def playable(
     connections: Iterable[PlayedConnection],
     sides: Sequence[TargetSide],
     routes: Mapping[str, Sequence[Destination]],
+    earlier: Iterable[tuple[str, Step]] = (),
 ) -> tuple[list[PlayedConnection], Counter[LeftOut]]:
     """Leave out steps that can't be played at every side, so that all sides get the same steps.
 
     If fetches are left out and only other requests that read (such as Metadata) remain, these are left out,
     too. Without fetches, they would look like a successful run.
 
+    Args:
+        connections: the captured connections. Those to the same broker have the same destinations.
+        sides: the targets.
+        routes: the destinations of each connection, by its name.
+        earlier: the fetches from which sessions are built, each with its captured broker.
+
     Returns:
         The connections with the remaining steps, and the steps that were left out.
     """
     connections = list(connections)
+    places = {connection.broker: routes[connection.name] for connection in connections}
     left_out: Counter[LeftOut] = Counter()
     kept: list[PlayedConnection] = []
 
-    def why_not(connection: PlayedConnection, step: Step) -> str:
-        both = zip(sides, routes[connection.name], strict=True)
+    def why_not(broker: str, step: Step) -> str:
+        both = zip(sides, places[broker], strict=True)
         return next(filter(None, (side.why_not(step, place) for side, place in both)), "")
 
     made: dict[tuple[str, int], str] = {}
     """For each captured broker and session id: why the session can't be created, or "". The id is 0 if it is
     unknown."""
-    for connection in connections:
-        for step in connection.steps:
-            if step.api_key == ApiKey.FETCH and step.session_epoch == FIRST:
-                key, reason = (connection.broker, step.given), why_not(connection, step)
-                made[key] = made.get(key, reason) and reason
+    played = [(each.broker, step) for each in connections for step in each.steps]
+    for broker, step in (*(item for item in earlier if item[0] in places), *played):
+        if step.api_key == ApiKey.FETCH and step.session_epoch == FIRST:
+            key, reason = (broker, step.given), why_not(broker, step)
+            made[key] = made.get(key, reason) and reason
     for connection in connections:
         steps = []
         for step in connection.steps:
-            reason = why_not(connection, step)
+            reason = why_not(connection.broker, step)
             if not reason and step.session_id and step.session_epoch != FIRST:
                 unknown = made.get((connection.broker, 0), EARLIER)
                 reason = made.get((connection.broker, step.session_id), unknown)

@@ -1,6 +1,6 @@
 """Reduces responses to the few values that are compared (`replay drive --compare`). Sans-IO.
 
-A summary has no payload. The memory that it needs depends on the response: for a fetch, 42 bytes for each
+A summary has no payload. The memory that it needs depends on the response: for a fetch, 50 bytes for each
 partition that has records or an error. All other partitions are only listed, and equal lists are one object
 (`Summaries`).
 """
@@ -25,7 +25,7 @@ from replay.protocol import errors
 
 UNKNOWN: Final = -(1 << 63)
 """A value that the response does not have, or that was not captured."""
-NO_VALUES: Final = (0, UNKNOWN, UNKNOWN, UNKNOWN)
+NO_VALUES: Final = (0, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN)
 """The values of a listed entry that has no row: 0 bytes of records, and the others are unknown."""
 WHOLE: Final = -1
 """The number of an entry that is a whole topic."""
@@ -34,10 +34,10 @@ Listing: TypeAlias = tuple[tuple[bytes, bytes], ...]
 """Topic key, and the ascending numbers of its entries as int32. The key is a topic's name or id as on the
 wire. ApiVersions has one key, which is empty; its numbers are API keys."""
 Row: TypeAlias = tuple[bytes, int, int, tuple[int, ...]]
-"""Topic key, number, error code, and four values, see `Summary.rows`."""
+"""Topic key, number, error code, and five values, see `Summary.rows`."""
 
 _T = TypeVar("_T")
-_ROW: Final = Struct(">iih4q")
+_ROW: Final = Struct(">iih5q")
 _NUMBERS: Final = np.dtype("<i4")
 _BATCH: Final = Struct(">qiibI")  # baseOffset, batchLength, partitionLeaderEpoch, magic, crc
 _MAGIC: Final = 2
@@ -81,7 +81,8 @@ class Summary:
     def rows(self) -> Iterator[Row]:
         """Yield the entries that have a row.
 
-        The four values are: record bytes, base offset and CRC of the first batch, high watermark (Fetch);
+        The five values are: record bytes, base offset and CRC of the first batch, high watermark, and the
+        number of aborted transactions plus 1, or 0 without a list of them (Fetch);
         base offset (Produce); offset (ListOffsets); lowest and highest version (ApiVersions). Others are
         `UNKNOWN`.
         """
@@ -192,7 +193,8 @@ def _fetched(entry: PartitionResponse, first_offset: int, crc: int) -> tuple[int
     Its record bytes are unknown if it only names another replica, or a newer leader.
     """
     record_bytes = entry.records or (UNKNOWN if entry.redirects else 0)
-    return record_bytes, first_offset, crc, int.from_bytes(entry.fixed[HIGH_WATERMARK], signed=True)
+    high_watermark = int.from_bytes(entry.fixed[HIGH_WATERMARK], signed=True)
+    return record_bytes, first_offset, crc, high_watermark, entry.aborted
 
 
 class _Batches:
@@ -228,7 +230,7 @@ def _codes(*codes: int) -> tuple[int, ...]:
 
 
 def _values(*values: int) -> tuple[int, ...]:
-    return (*values, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN)[:4]
+    return (*values, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN)[:5]
 
 
 _Read: TypeAlias = tuple[tuple[int, ...], list[Row], dict[bytes, list[int]]]

@@ -66,13 +66,14 @@ def script(
     include: frozenset[int] = frozenset(),
     longest_wait: float | None = None,
     limit: int | None = None,
+    start: float = 0.0,
 ) -> Script:
     maker = ScriptMaker(include)
     for capture in captures:
         for exchange in capture.exchanges:
             maker.add(exchange)
         maker.add(capture.end())
-    return maker.finish(longest_wait=longest_wait, limit=limit)
+    return maker.finish(longest_wait=longest_wait, limit=limit, start=start)
 
 
 def one(*frames: bytes) -> Script:

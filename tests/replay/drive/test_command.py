@@ -4,6 +4,8 @@ import argparse
 import asyncio
 import csv
 import json
+import os
+import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -475,6 +477,25 @@ def test_a_wrong_value_is_named(arguments: list[str], error: str, capsys: pytest
 
     assert left.value.code == 2
     assert error in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_it_with_its_code_and_the_report(
+    capsys: pytest.CaptureFixture[str], number: signal.Signals, code: int
+) -> None:
+    with served() as target:
+
+        def stop(frame: bytes) -> bool:
+            if len(target.of(ApiKey.FETCH)) == 3:
+                os.kill(os.getpid(), number)
+            return False
+
+        target.hang_up = stop
+        assert play(target, "--rate", "50") == code
+
+    lines = capsys.readouterr().out.splitlines()
+    assert "Interrupted." in lines
+    assert any(line.startswith("Stopped ") and " --from " in line for line in lines)
 
 
 def test_a_comparison_ends_with_5_if_something_differs_that_may_not(

@@ -479,14 +479,42 @@ async def test_after_its_time_nothing_is_sent_any_more() -> None:
     assert report["connection_errors"] == {}
 
 
-async def test_an_interrupt_ends_it_with_what_was_played() -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_a_signal_ends_it_with_what_was_played(number: signal.Signals) -> None:
     capture = polling(0, 3_600_000)
     async with serving(model()) as served:
         loop = asyncio.get_running_loop()
-        loop.call_later(0.2, os.kill, os.getpid(), signal.SIGINT)
+        loop.call_later(0.2, os.kill, os.getpid(), number)
         report = await play(served, script(capture), speed=1.0)
 
-    assert (report["sent"], report["interrupted"]) == (1, True)
+    assert (report["sent"], report["interrupted"], report["stopped_by"]) == (1, True, number.name)
+    assert report["stopped_at"] == 3_600.0
+
+
+async def test_a_run_goes_on_where_another_was_stopped() -> None:
+    """The sessions are those that the client had then."""
+    here, there = model(), model(seed=5)
+    capture = Capture(here)
+    capture.say(fetch(12, ("t", 0), ("t", 1), session=(0, 0)), 0)
+    (captured,) = here.cache.sessions
+    capture.say(fetch(12, ("t", 2), session=(captured, 1)), 1_000)
+    for epoch in (2, 3):
+        capture.say(fetch(12, session=(captured, epoch)), epoch * 1_000)
+    async with serving(there) as served:
+        report = await play(served, script(capture, start=1.5))
+
+    asked = [(each.session_epoch, sum(len(t.partitions) for t in each.topics)) for each in fetches(served)]
+    assert asked == [(0, 3), (1, 0)]
+    assert (report["planned"], report["sent"], report["captured_seconds"]) == (2, 2, 1.5)
+    assert (report["left_out"], report["stopped_at"]) == ([], None)
+
+
+async def test_a_run_that_goes_on_is_stopped_at_a_time_of_the_whole_capture() -> None:
+    capture = polling(0, 1_000, 2_000, 3_600_000)
+    async with serving(model()) as served:
+        report = await play(served, script(capture, start=1.5), speed=100.0, duration=0.3)
+
+    assert (report["sent"], report["stopped_at"]) == (1, 3_600.0)
 
 
 async def test_a_target_that_is_not_there_is_reported_in_one_line() -> None:

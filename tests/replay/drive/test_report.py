@@ -68,6 +68,8 @@ def report() -> DriveReport:
         "missing_topics": {"gone": 7},
         "led_elsewhere": {"other": 9},
         "interrupted": False,
+        "stopped_by": "",
+        "stopped_at": None,
         "timed_out": False,
         "connection_errors": {"gate:19092: closed by the peer": 1},
         "figures": [

@@ -102,9 +102,9 @@ def test_a_fetch_has_its_partitions_and_a_row_where_there_is_something(version: 
     t, u = (name.ljust(16, b"\0") if version >= 13 else name for name in (b"t", b"u"))
     assert listed(summary) == {t: [1, 2, 3, *range(11, 21)], u: [0]}
     assert [*summary.rows()] == [
-        (t, 3, 0, (70, 5, 77, 9)),
-        (t, 1, 6, (0, UNKNOWN, UNKNOWN, -1)),
-        (u, 0, 0, (140, 2, 7, 4)),
+        (t, 3, 0, (70, 5, 77, 9, 0)),
+        (t, 1, 6, (0, UNKNOWN, UNKNOWN, -1, 0)),
+        (u, 0, 0, (140, 2, 7, 4, 0)),
     ]
 
 
@@ -113,7 +113,7 @@ def test_a_batch_of_an_earlier_format_has_an_offset_and_no_crc() -> None:
 
     ((_, _, _, values),) = read(ApiKey.FETCH, 11, frame).rows()
 
-    assert values == (70, 5, UNKNOWN, 9)
+    assert values == (70, 5, UNKNOWN, 9, 0)
 
 
 @pytest.mark.parametrize(("start", "stop"), [(0, 70), (0, 1), (8, 9), (20, 40), (20, 21)])
@@ -124,7 +124,7 @@ def test_the_first_batch_is_unknown_if_its_header_is_cut(start: int, stop: int) 
 
     rows = [values for _, _, _, values in read(ApiKey.FETCH, 11, *pieces).rows()]
 
-    assert rows == [(70, UNKNOWN, UNKNOWN, 9), (70, 6, 7, 9)]
+    assert rows == [(70, UNKNOWN, UNKNOWN, 9, 0), (70, 6, 7, 9, 0)]
 
 
 def test_contents_behind_the_header_are_not_needed() -> None:
@@ -133,7 +133,7 @@ def test_contents_behind_the_header_are_not_needed() -> None:
 
     ((_, _, _, values),) = read(ApiKey.FETCH, 11, frame[:at], CUT[:49], frame[at + 49 :]).rows()
 
-    assert values == (70, 5, 7, 9)
+    assert values == (70, 5, 7, 9, 0)
 
 
 def test_a_partition_that_names_another_replica_has_unknown_records() -> None:
