@@ -31,6 +31,8 @@ SLOTS = 64
 """The broker's number of session slots. In 3.8 and later they are in eight shards with eight slots each."""
 CLIENTS = 1000
 IN_SESSION = 64
+AT_LEISURE = ("--handshake-timeout", "0")
+"""On a busy machine, a thousand connections take over a minute until the first one sends something."""
 DRAIN_SECONDS = 20
 CONNECTIONS, SESSIONS = 2000, 16
 ROUNDS = 7
@@ -111,7 +113,7 @@ def test_a_thousand_fetches_in_flight_are_answered_once_and_all_sessions_end(bro
     """
     assert free_slots(broker) == SLOTS
     starts = offsets(broker)
-    gateway = GatewayProcess(broker.address, "--drain-timeout", str(DRAIN_SECONDS))
+    gateway = GatewayProcess(broker.address, *AT_LEISURE, "--drain-timeout", str(DRAIN_SECONDS))
     with gateway, ExitStack() as stack, closing(Producer(broker.host, broker.port)) as producer:
         clients = [
             stack.enter_context(Fetcher(gateway.address, TOPIC, PARTITIONS, client_id=f"c-{number}"))
@@ -216,7 +218,7 @@ def test_connections_leave_nothing_behind(broker: Broker) -> None:
 
     Each round opens and closes 2,000 connections, each with its own connection to the broker.
     """
-    with GatewayProcess(broker.address) as gateway:
+    with GatewayProcess(broker.address, *AT_LEISURE) as gateway:
         process = psutil.Process(gateway.pid)
 
         def descriptors() -> int:
