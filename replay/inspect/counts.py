@@ -106,6 +106,16 @@ class ConnectionCounts:
         }
 
 
+@dataclass(slots=True)
+class OtherConnections:
+    """Counts of the connections that were not read as Kafka for one reason."""
+
+    connections: int = 0
+    bytes: int = 0
+    ports: Counter[str] = field(default_factory=Counter)
+    """The bytes by the port that the brokers would have."""
+
+
 class Inspection:
     """All counts: those of files, and those of the exchanges and connections that `Connections` returns.
 
@@ -117,6 +127,10 @@ class Inspection:
         self._ports = ports
         self.files: dict[str, FileCounts] = {}
         self.connections: list[ConnectionCounts] = []
+        """The connections that speak Kafka."""
+        self.others: dict[str, OtherConnections] = {}
+        """The connections that were not read as Kafka, by the reason."""
+        self._decrypted = 0
         self._open: dict[str, ConnectionCounts] = {}
         self.sides = GatewaySides()
 
@@ -124,9 +138,14 @@ class Inspection:
         """Add an exchange, or the end of a connection, to the counts."""
         counts = self._open.get(event.connection)
         if isinstance(event, ConnectionEnd):
-            counts = self._open.pop(event.connection, None) or ConnectionCounts(event)
-            counts.end = event
-            self.connections.append(counts)
+            self._decrypted += event.tls_bytes > 0
+            counts = self._open.pop(event.connection, None)
+            if counts is None:
+                port = event.broker.rpartition(":")[2]
+                self.add_others(event.reason, 1, event.client_bytes + event.broker_bytes, port)
+            else:
+                counts.end = event
+                self.connections.append(counts)
             return
         if counts is None:
             end = ConnectionEnd(connection=event.connection, client=event.client, broker=event.broker)
@@ -139,6 +158,21 @@ class Inspection:
         if event.api_key == ApiKey.FETCH:
             counts.fetch.add(event)
 
+    def add_others(self, reason: str, connections: int, size: int = 0, port: str = "") -> None:
+        """Add connections that were not read as Kafka.
+
+        Args:
+            reason: see `ConnectionEnd.reason`.
+            connections: their number.
+            size: the bytes of their payload.
+            port: the port of the broker, if there is payload.
+        """
+        others = self.others.setdefault(reason or "no whole frame", OtherConnections())
+        others.connections += connections
+        if size:
+            others.bytes += size
+            others.ports[port] += size
+
     def add_file(self, counts: FileCounts) -> None:
         """Add the counts of a file or of a part of it."""
         if counts.file in self.files:
@@ -148,16 +182,7 @@ class Inspection:
 
     def kafka(self) -> list[ConnectionCounts]:
         """Return the connections that speak Kafka, the largest first."""
-        found = [counts for counts in self.connections if counts.keys]
-        return sorted(found, key=lambda counts: -counts.end.client_bytes - counts.end.broker_bytes)
-
-    def others(self) -> dict[str, list[ConnectionEnd]]:
-        """Return the ends of the connections that were not read as Kafka, grouped by the reason."""
-        found: dict[str, list[ConnectionEnd]] = {}
-        for counts in self.connections:
-            if not counts.keys:
-                found.setdefault(counts.end.reason or "no whole frame", []).append(counts.end)
-        return found
+        return sorted(self.connections, key=lambda counts: -counts.end.client_bytes - counts.end.broker_bytes)
 
     def verdict(self) -> str:
         """Return one line: whether the captures have Kafka, and how many connections fetch."""
@@ -195,8 +220,7 @@ class Inspection:
         """Return advice if there are no fetches in the captures; "" otherwise."""
         if self.fetches():
             return ""
-        others = self.others()
-        payload = {reason: sum(map(_payload, ends)) for reason, ends in others.items()}
+        payload = {reason: others.bytes for reason, others in self.others.items()}
         other_ports: Counter[int] = Counter()
         for file in self.files.values():
             other_ports.update(file.other_ports)
@@ -215,8 +239,10 @@ class Inspection:
 
         Return "" without a key log.
         """
-        others = {reason: len(ends) for reason, ends in self.others().items() if reason in reasons.ALL}
-        return encrypted(sum(counts.end.tls_bytes > 0 for counts in self.connections), others)
+        others = {
+            reason: others.connections for reason, others in self.others.items() if reason in reasons.ALL
+        }
+        return encrypted(self._decrypted, others)
 
     def problems(self) -> Iterator[tuple[str, str]]:
         """Yield each part that could not be read: the name of its file, and the problem."""
@@ -238,11 +264,8 @@ class Inspection:
             "ports": dict(Counter(int(broker.rpartition(":")[2]) for broker in brokers.elements())),
             "connections": [counts.as_json() for counts in kafka],
             "others": {
-                reason: {
-                    "connections": len(ends),
-                    "bytes": sum(map(_payload, ends)),
-                }
-                for reason, ends in self.others().items()
+                reason: {"connections": others.connections, "bytes": others.bytes}
+                for reason, others in self.others.items()
             },
             "next_step": self.next_step(),
             "problems": [{"file": name, "problem": problem} for name, problem in self.problems()],
@@ -252,10 +275,6 @@ class Inspection:
 def name_of(api_key: int) -> str:
     """Return the name that Kafka gives an API key."""
     return UNSEEN_REQUEST if api_key == UNSEEN else NAMES.get(api_key, f"key {api_key}")
-
-
-def _payload(end: ConnectionEnd) -> int:
-    return end.client_bytes + end.broker_bytes
 
 
 def _plain(counts: ApiCounts | FetchCounts) -> dict[str, Any]:

@@ -25,11 +25,13 @@ _PROGRESS_AFTER: Final = 1.0
 def inspect(sources: list[Source], ports: frozenset[int], secrets: Secrets | None = None) -> Inspection:
     """Read captures and count their contents."""
     inspection = Inspection(ports)
-    connections = Connections(ports=ports, responses=frozenset(), secrets=secrets)
+    connections = Connections(ports=ports, responses=frozenset(), secrets=secrets, hold=True)
     with _Progress(sum(max(source.size, 0) for source in sources)) as progress:
         for share in plan(sources, _WHOLE):
             for event in _events(share, connections, Filter(ports=ports), inspection, progress):
                 inspection.add(event)
+    for reason, silent in connections.end_silent().items():
+        inspection.add_others(reason, silent)
     for event in connections.end():
         inspection.add(event)
     return inspection

@@ -12,7 +12,6 @@ from rich.text import Text
 from proxy.printable import printable
 from proxy.protocol.api import ApiKey
 from replay.capture.kafka.connection import NOT_KAFKA
-from replay.capture.kafka.exchange import ConnectionEnd
 from replay.inspect.counts import ApiCounts, ConnectionCounts, Inspection, name_of
 from replay.report.wording import NAME_HOSTS, both_sides, plural, shown, size
 
@@ -185,8 +184,9 @@ def _lines(inspection: Inspection) -> list[str]:
         lines.append(
             f"{plural(other['connections'], 'connection')} not read, {reason}: {other['bytes']:,} bytes"
         )
-    if ends := inspection.others().get(NOT_KAFKA):
-        lines.append(f"If brokers listen on one of these ports, name it: {_ports(ends)}")
+    if others := inspection.others.get(NOT_KAFKA):
+        ports = ", ".join(f"--port {port}" for port, _ in others.ports.most_common(_PORTS))
+        lines.append(f"If brokers listen on one of these ports, name it: {ports}")
     if tls := inspection.encrypted():
         lines.append(tls)
     for counts in inspection.files.values():
@@ -210,17 +210,6 @@ def _lines(inspection: Inspection) -> list[str]:
         same_port=NAME_HOSTS,
     )
     return lines
-
-
-def _ports(ends: list[ConnectionEnd]) -> str:
-    """Return --port options for the connections that were not recognised as Kafka.
-
-    They have the ports with the most bytes.
-    """
-    ports: Counter[str] = Counter()
-    for end in ends:
-        ports[end.broker.rpartition(":")[2]] += end.client_bytes + end.broker_bytes
-    return ", ".join(f"--port {port}" for port, _ in ports.most_common(_PORTS))
 
 
 def _table(title: str, *columns: str, broad: bool) -> Table:

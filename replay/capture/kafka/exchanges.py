@@ -1,5 +1,7 @@
 """Turns SEGMENTS rows into exchanges, for one connection or for all connections of a capture."""
 
+import struct
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from itertools import chain, islice, pairwise
@@ -9,12 +11,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from replay.capture.kafka.connection import CapturedConnection
+from replay.capture.kafka.connection import NO_REQUESTS, CapturedConnection
 from replay.capture.kafka.exchange import READ, ConnectionEnd, Exchange
 from replay.capture.kafka.pairing import Keep
 from replay.capture.kafka.pairs import LEAST, WORTH, Pairs, Stretches
 from replay.capture.kafka.whole import WholeConnections
-from replay.capture.packets.segments import bytes_of, endpoints
+from replay.capture.packets.segments import bytes_of, endpoints, ports_of
+from replay.capture.packets.tcp import SYN
 from replay.capture.tls.keylog import Secrets
 
 __all__ = [
@@ -35,6 +38,13 @@ BEFORE: Final = -1
 """The `order` of a row that has the number of earlier connections between the same ports. This row comes
 before all other rows of the connection."""
 _COLUMNS: Final = ("from_low", "time", "end_time", "sequence", "ack", "flags", "missing", "packets")
+
+_ROWS: Final = 10_000
+_HELD: Final = struct.Struct("<?qqIqBIII")
+"""The values of `_COLUMNS` of a row, and the size of its payload, which follows."""
+_MOST_HELD: Final = 512
+"""A connection that is held is read when its rows have more bytes than this. Its objects take 8 KB, and most
+connections of a port scan have one row."""
 
 
 def read_exchanges(
@@ -190,6 +200,8 @@ class Connections:
         groups: see `read_exchanges`.
         uses: see `read_exchanges`.
         secrets: see `read_exchanges`.
+        hold: whether to read connections with few bytes at the end, one after the other. They take little
+            memory until then.
     """
 
     def __init__(
@@ -201,19 +213,28 @@ class Connections:
         groups: bool = False,
         uses: int = 0,
         secrets: Secrets | None = None,
+        hold: bool = False,
     ) -> None:
         self._secrets = secrets
         self._ports = ports
         self._keep = Keep(requests=keep_requests, responses=responses, groups=groups)
         self._open: dict[bytes, CapturedConnection] = {}
+        self._hold = hold
+        self._held: dict[bytes, bytearray] = {}
+        """The rows so far of connections that are not open yet, see `_HELD`."""
         self._uses: dict[bytes, int] = {}
         self._before = uses
 
     def feed(self, batch: pa.RecordBatch) -> Iterator[Event]:
         """Read the next rows of connections, and yield their events. Rows with FileCounts are skipped."""
-        for key, payload, *row in BatchRows(batch).between(0, batch.num_rows):
-            if key:
-                yield from self._add(key, payload, row)
+        # In parts, for a row takes ten times as much memory in lists.
+        for begin in range(0, batch.num_rows, _ROWS):
+            part = batch.slice(begin, _ROWS)
+            for key, payload, *row in BatchRows(part).between(0, part.num_rows):
+                if self._hold and key and key not in self._open:
+                    yield from self._add_held(key, payload, row)
+                elif key:
+                    yield from self._add(key, payload, row)
 
     def feed_rows(self, own: "BatchRows", begin: int, end: int) -> Iterator[BulkEvent]:
         """Like `feed`, for some rows of a batch. Exchanges that were found in columns are `Pairs`."""
@@ -242,8 +263,34 @@ class Connections:
         connection.row(payload, *row)
         return [*ended, *connection.drain()]
 
+    def _add_held(self, key: bytes, payload: memoryview, row: list[Any]) -> list[Event]:
+        held = self._held.setdefault(key, bytearray())
+        held += _HELD.pack(*row, len(payload))
+        held += payload
+        if len(held) <= _MOST_HELD:
+            return []
+        del self._held[key]
+        return self._read_held(key, held)
+
+    def _read_held(self, key: bytes, held: bytearray) -> list[Event]:
+        return [event for row, payload in _held_rows(held) for event in self._add(key, payload, row)]
+
+    def end_silent(self) -> Counter[str]:
+        """End the held connections without payload. Return their numbers by `ConnectionEnd.reason`."""
+        silent: Counter[str] = Counter()
+        for key, held in [*self._held.items()]:
+            if found := _silent_connections(held):
+                one, other = ports_of(key)
+                silent["" if (one in self._ports) != (other in self._ports) else NO_REQUESTS] += found
+                del self._held[key]
+        return silent
+
     def end(self) -> Iterator[Event]:
         """End all connections."""
+        while self._held:
+            key, held = self._held.popitem()
+            yield from self._read_held(key, held)
+            yield from self._finish(self._open.pop(key))
         for connection in self._open.values():
             yield from self._finish(connection)
         self._open.clear()
@@ -262,6 +309,32 @@ class Connections:
     def _finish(connection: CapturedConnection) -> list[Event]:
         exchanges, end = connection.finish()
         return [*exchanges, end]
+
+
+def _held_rows(held: bytearray) -> Iterator[tuple[list[Any], memoryview]]:
+    view, at = memoryview(bytes(held)), 0
+    while at < len(view):
+        *row, size = _HELD.unpack_from(view, at)
+        at += _HELD.size
+        yield row, view[at : at + size]
+        at += size
+
+
+def _silent_connections(held: bytearray) -> int:
+    """Return how many connections there are in rows without payload; 0 if a row has some.
+
+    A SYN with another sequence number begins another connection, see `Reassembly.syn`.
+    """
+    found, begun = 1, dict[bool, int]()
+    for (from_low, _, _, sequence, _, flags, missing, _), payload in _held_rows(held):
+        if payload or missing:
+            return 0
+        if flags & SYN:
+            if begun.get(from_low, sequence) != sequence:
+                found += 1
+                begun.clear()
+            begun[from_low] = sequence
+    return found
 
 
 def payloads(batch: pa.RecordBatch) -> Iterator[memoryview]:

@@ -12,6 +12,7 @@ from rich.console import Console
 
 import replay
 from replay.capture.files.sources import expand
+from replay.capture.kafka import exchanges
 from replay.cli import main
 from replay.inspect import render
 from replay.inspect.counts import name_of
@@ -98,6 +99,23 @@ def test_only_the_port_that_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["connections"] == []
     _, found = _inspect(capsys, "--port", "33192", str(CAPTURES / "java-100p.pcap"))
     assert len(found["connections"]) == 3
+
+
+def test_connections_without_payload_are_one_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    frames = [
+        frame for port in range(1, 301) for frame in crafting.Talk(broker=("10.0.0.2", port)).open().frames
+    ]
+    file = tmp_path / "scan.pcap"
+    file.write_bytes(crafting.pcap(frames, crafting.RAW))
+    # Objects of a connection take 8 KB.
+    monkeypatch.setattr(exchanges, "CapturedConnection", None)
+
+    code, found = _inspect(capsys, str(file))
+
+    assert (code, found["connections"]) == (3, [])
+    assert found["others"] == {"no requests seen": {"connections": 300, "bytes": 0}}
 
 
 @pytest.mark.parametrize("port", ["0", "70000"])

@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 from replay.capture.files.sources import expand, plan
 from replay.capture.kafka.exchange import UNSEEN, ConnectionEnd, Exchange, is_cut
 from replay.capture.kafka.exchanges import Connections, Event
+from replay.capture.packets.segments import connection_key
 from replay.capture.packets.segments import read as read_segments
+from replay.capture.packets.tcp import FIN, RST, SYN
 from tests.examples import examples, few
-from tests.replay.capture.packets_of import CAPTURES, NAMES, Row, packets, read, resized
+from tests.replay.capture.packets_of import CAPTURES, NAMES, Row, batch, packets, read, resized
 from tests.replay.truths import truth
 
 SEGMENT = 1448
@@ -35,9 +37,55 @@ def _events_of_file(name: str) -> list[Event]:
     connections = Connections()
     events: list[Event] = []
     for share in plan(expand([str(CAPTURES / f"{name}.pcap")]), 1 << 30):
-        for batch in read_segments(share):
-            events += connections.feed(batch)
+        for rows in read_segments(share):
+            events += connections.feed(rows)
     return events + list(connections.end())
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("lost", [0.0, 0.9])
+def test_a_connection_that_is_held_is_read_alike(name: str, lost: float) -> None:
+    chance = Random(name)
+    rows = [packet for packet in packets(name) if chance.random() >= lost]
+    found: list[dict[str, list[Event]]] = []
+    for hold in (False, True):
+        connections = Connections(hold=hold)
+        events = [*connections.feed(batch(rows)), *connections.end()]
+        found.append({})
+        for event in events:
+            found[-1].setdefault(event.connection, []).append(event)
+
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("ports", [frozenset[int](), frozenset({9092})])
+def test_connections_without_payload_are_counted_as_if_they_were_read(ports: frozenset[int]) -> None:
+    # 1,000 ports of 3 hosts: SYN, answered, sent again, used again, with a FIN, and a SYN from both ends.
+    ways = [
+        [(1, 5, SYN)],
+        [(1, 5, SYN), (0, 9, SYN), (1, 6, FIN), (0, 10, RST)],
+        [(1, 5, SYN), (1, 5, SYN)],
+        [(1, 5, SYN), (0, 9, RST), (1, 77, SYN), (0, 8, SYN), (0, 9, SYN)],
+        [(1, 5, RST)],
+    ]
+    rows = [
+        Row(
+            connection=connection_key(f"10.0.0.{host}:9092", f"10.0.1.1:{port}"),
+            from_low=bool(low),
+            time=10 + place,
+            sequence=number,
+            flags=flags,
+        )
+        for host in range(3)
+        for port in range(1, 1001)
+        for place, (low, number, flags) in enumerate(ways[port % len(ways)])
+    ]
+    read, held = Connections(ports=ports), Connections(ports=ports, hold=True)
+    ends = [*read.feed(batch(rows)), *read.end()]
+
+    assert [*held.feed(batch(rows))] == []
+    assert held.end_silent() == Counter(end.reason for end in ends if isinstance(end, ConnectionEnd))
+    assert [*held.end()] == []
 
 
 def _by_key(exchanges: list[Exchange]) -> dict[str, dict[str, Any]]:
