@@ -28,6 +28,7 @@ from replay.drive.mapping import OffsetPolicy
 from replay.drive.report import (
     ALL,
     FETCH,
+    MOST_LEFT_OUT,
     DriveReport,
     LeftOutRow,
     left_out_rows,
@@ -271,8 +272,8 @@ def _add_what(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="ID=NAME",
-        help="the name of a topic id; needed if the capture began after the client connected, and has no "
-        "Metadata response with that id",
+        help="the name of a topic id; needed if the capture began after the client connected, so that it has "
+        "no Metadata response with that id, and the target does not have the id, either",
     )
     parser.add_argument(
         "--client",
@@ -323,7 +324,6 @@ def run(args: argparse.Namespace) -> int:
     _report_absent_clients(script, wanted.clients)
     if not script.connections:
         return _nothing(script, problems, args.port)
-    _report_nameless(script)
     for line in both_sides(
         script.sides.found(),
         script.sides.fetched,
@@ -342,6 +342,7 @@ def run(args: argparse.Namespace) -> int:
         return _complain(str(error), EXIT_USAGE)
     except TargetError as error:
         return _complain(str(error), EXIT_SILENT if isinstance(error, SilentError) else EXIT_FAILED)
+    _report_nameless(script)
     _print(report, script, args)
     return _exit_code(report, args)
 
@@ -438,6 +439,9 @@ def _exit_code(report: DriveReport, args: argparse.Namespace) -> int:
         return _complain("every response has an error; the report lists them", EXIT_PARTLY)
     if not args.dry_run and not report["sent"]:
         return _complain("nothing was played; the report lists what was left out", EXIT_PARTLY)
+    if report["left_out_ratio"] > MOST_LEFT_OUT:
+        share = percent(report["left_out_ratio"])
+        return _complain(f"{share} of the captured requests were left out; the report lists why", EXIT_PARTLY)
     if compared is not None and not compared["apis"]:
         return _complain("nothing was compared; the report lists why", EXIT_PARTLY)
     if compared is not None and compared["uncompared_ratio"] > MOST_UNCOMPARED:
@@ -492,7 +496,7 @@ def _report_nameless(script: Script) -> None:
     if ids:
         names = ", ".join(base64.urlsafe_b64encode(each).decode().rstrip("=") for each in ids)
         _say(
-            f"topic ids without a name in the capture, left out: {names}; "
+            f"topic ids without a name in the capture or at the target, left out: {names}; "
             "give their names with --topic-id ID=NAME"
         )
 

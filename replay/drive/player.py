@@ -173,6 +173,12 @@ class Player:
         self.seconds = 0.0
         """The seconds from the first connection to the last response."""
 
+    @property
+    def missed(self) -> Counter[LeftOut]:
+        """The steps that could not be played, of one of the copies and rounds."""
+        times = self._rounds * len(self._copies)
+        return Counter({each: -(-count // times) for each, count in self.left_out.items()})
+
     async def play(self) -> None:
         """Play all rounds of the script, or until the pace is stopped."""
         began = perf_counter()

@@ -1,6 +1,7 @@
 """The report of a run: one object, and its forms for a terminal and as a table to compare runs."""
 
 import csv
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from io import StringIO
 from typing import Final, TypeAlias, TypedDict
@@ -9,9 +10,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from proxy.protocol.api import ApiKey
 from replay.drive.compare import CompareFigures, render_comparison
 from replay.drive.saving import DriveSaving
-from replay.drive.script import LeftOut
+from replay.drive.script import LeftOut, Script
 from replay.drive.tally import PERCENTILES, DriveTotals, RequestCounts, percentile
 from replay.protocol.errors import error_name
 from replay.protocol.names import name_of
@@ -120,6 +122,9 @@ class DriveReport(TypedDict):
     behind_seconds: float
     """The longest delay of a request after the time at which it was due, in seconds."""
     left_out: list[LeftOutRow]
+    left_out_ratio: float
+    """The share of the captured requests, or of the fetches if it is higher, that could not be played. Writes
+    that the user has not included do not count."""
     created_topics: dict[str, int]
     """The topics that were created, and how many partitions they got."""
     missing_topics: dict[str, int]
@@ -171,6 +176,25 @@ def _figures(side: str, api: str, counts: RequestCounts) -> ApiFigures:
 
 def _by_code(errors: Mapping[int, int]) -> dict[str, int]:
     return {str(code): count for code, count in sorted(errors.items())}
+
+
+def left_out_ratio(script: Script, left_out: Mapping[LeftOut, int]) -> float:
+    """Return the share of requests that could not be played, or of fetches if that is higher.
+
+    Args:
+        script: the requests to play, and those that can't be.
+        left_out: those that can't be, with those that only the targets rule out.
+    """
+    gone: Counter[int] = Counter()
+    whole = Counter(step.api_key for connection in script.connections for step in connection.steps)
+    for each, count in left_out.items():
+        if not each.wanted:
+            gone[each.api_key] += count
+    for each, number_of in script.left_out.items():
+        if not each.wanted:
+            whole[each.api_key] += number_of
+    shares = (gone.total(), whole.total()), (gone[ApiKey.FETCH], whole[ApiKey.FETCH])
+    return round(max(part / all_ if all_ else 0.0 for part, all_ in shares), 4)
 
 
 def left_out_rows(left_out: Mapping[LeftOut, int]) -> list[LeftOutRow]:
@@ -371,7 +395,8 @@ def _notes(report: DriveReport) -> list[RenderableType]:
     if report["settings"]["against"] and report["planned"] and report["saving"] is None:
         lines.append("No fetch was played, so there is no saving to report.")
     if report["left_out"]:
-        lines.append("Left out:")
+        share = report["left_out_ratio"]
+        lines.append(f"Left out ({percent(share)} of what could be played):" if share else "Left out:")
     lines += [_left_out(row) for row in report["left_out"]]
     if created := report["created_topics"]:
         names = ", ".join(f"{shown(name)} ({plural(count, 'partition')})" for name, count in created.items())
@@ -397,6 +422,8 @@ def _notes(report: DriveReport) -> list[RenderableType]:
     return [Text(f"\n{lines[0]}"), *(Text(line) for line in lines[1:])] if lines else []
 
 
+MOST_LEFT_OUT: Final = 0.05
+"""A run that left out a larger share of the captured requests is no success."""
 LATE_SECONDS: Final = 0.1
 """The output for the terminal does not mention delays below this many seconds."""
 

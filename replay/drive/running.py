@@ -12,7 +12,7 @@ from typing import Final, TypedDict
 from proxy.addresses import Address
 from proxy.protocol.api import ApiKey
 from replay.drive.access import Access
-from replay.drive.asked import asked, fetched, needed
+from replay.drive.asked import asked, fetched, nameless, needed
 from replay.drive.compare import Comparison, Difference, Keeper
 from replay.drive.mapping import OffsetPolicy, Overrides
 from replay.drive.pacing import Ceiling, Pace
@@ -23,13 +23,14 @@ from replay.drive.report import (
     DriveReport,
     Settings,
     figures,
+    left_out_ratio,
     left_out_rows,
     saving_figures,
 )
 from replay.drive.saving import measured, scrape, settled
 from replay.drive.script import READS, PlayedConnection, Script, captured
 from replay.drive.side import TargetSide, playable
-from replay.drive.target import Destination, look
+from replay.drive.target import Destination, look, names_of
 from replay.drive.wire import TargetError
 from replay.protocol.naming import SCHEMAS
 
@@ -115,6 +116,7 @@ def plan(script: Script, options: PlayOptions, problems: Sequence[str]) -> Drive
         "lost": {},
         "behind_seconds": 0.0,
         "left_out": left_out_rows(script.left_out),
+        "left_out_ratio": left_out_ratio(script, script.left_out),
         "created_topics": {},
         "missing_topics": {},
         "led_elsewhere": {},
@@ -187,12 +189,14 @@ async def drive(
         "stopped_by": stopped_by,
         "stopped_at": None if player.stopped_at is None else round(script.start + player.stopped_at, 3),
         "left_out": left_out_rows(script.left_out + unplayed + player.left_out),
+        "left_out_ratio": left_out_ratio(script, script.left_out + unplayed + player.missed),
         "saving": None if saving is None else saving_figures(saving),
         "compare": None if comparison is None else comparison.figures(options.connections * options.loop),
     }
 
 
 async def _sides(script: Script, options: PlayOptions) -> list[TargetSide]:
+    await _learn_names(script, options)
     topics = asked(script, script.topics)
     found = []
     for name, flag, address, access in (
@@ -223,6 +227,19 @@ async def _sides(script: Script, options: PlayOptions) -> list[TargetSide]:
             )
         )
     return found
+
+
+async def _learn_names(script: Script, options: PlayOptions) -> None:
+    """Ask the target for the names of topic ids that are not in the capture.
+
+    It has the captured ids if it is the captured cluster, or has a copy of its metadata.
+    """
+    if options.target is None or not (ids := nameless(script)):
+        return
+    try:
+        script.topics |= await names_of(options.target, ids, options.access)
+    except TargetError as error:
+        raise type(error)(f"--target {error}") from None
 
 
 def _own(connections: Iterable[PlayedConnection]) -> tuple[bytes, bytes]:

@@ -26,7 +26,7 @@ from replay.drive.target import Destination, Target
 RETRIES: Final = 600
 UNSPOKEN: Final = "the target does not speak version {}"
 ABSENT: Final = "this broker of the target leads none of its partitions"
-NAMELESS: Final = "the capture has no names for its topic ids; give them with --topic-id"
+NAMELESS: Final = "neither capture nor target have names for its topic ids; give them with --topic-id"
 EARLIER: Final = "its session began before the capture"
 CREATES: Final = "it could create topics that the target does not have"
 NO_FETCH: Final = "not needed: no fetch can be sent"

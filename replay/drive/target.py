@@ -1,7 +1,7 @@
 """What a target contains: versions, brokers, topics, and the first and last offsets of partitions."""
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -23,6 +23,8 @@ _FIRST_SECONDS: Final = 5.0
 _METADATA_VERSIONS: Final = (4, 12)
 """The lowest and the highest version of Metadata requests. From v4 on, a request can forbid the creation of
 topics. Each broker from 1.0 to 4.3 supports at least one of these versions."""
+_BY_ID_VERSION: Final = 12
+"""From this version of Metadata on, topics can be asked for by id."""
 _LIST_OFFSETS_VERSION: Final = 1
 """The version of ListOffsets requests. Brokers from 1.0 to 4.3 support it."""
 _LATEST, _EARLIEST = -1, -2
@@ -133,6 +135,28 @@ async def look(
     return target
 
 
+async def names_of(address: Address, ids: Collection[bytes], access: Access) -> dict[bytes, str]:
+    """Ask a target for the names of topics with these ids. Ids that it does not have are left out.
+
+    Raises:
+        SilentError: the target does not respond in time.
+        TargetError: the target can't be reached, or does not respond as a Kafka broker does.
+    """
+    connection = await access.connect(address)
+    try:
+        lowest, highest = (await _first_versions(connection, access)).get(ApiKey.METADATA, (0, -1))
+        if not lowest <= _BY_ID_VERSION <= highest:
+            return {}
+        request = metadata_request(_BY_ID_VERSION, [], ids)
+        response = await connection.ask(ApiKey.METADATA, _BY_ID_VERSION, request)
+        found = read_metadata(response, _BY_ID_VERSION)[2]
+    except ProtocolError as error:
+        raise TargetError(f"{address}: does not respond as Kafka does: {error}") from None
+    finally:
+        await connection.finish()
+    return {topic.topic_id: name for name, topic in found.items() if topic.topic_id in ids}
+
+
 async def _first_versions(connection: TargetConnection, access: Access) -> Versions:
     """Ask for the versions of every API, as the first request to a server.
 
@@ -167,13 +191,16 @@ async def _describe(connection: TargetConnection, target: Target, names: list[st
     target.brokers, target.controller, target.topics, target.denied = read_metadata(response, version)
 
 
-def metadata_request(version: int, names: list[str]) -> bytes:
-    """Return a Metadata request (v4 to v12), without its header, that creates no topic."""
+def metadata_request(version: int, names: list[str], ids: Iterable[bytes] = ()) -> bytes:
+    """Return a Metadata request (v4 to v12), without its header, that creates no topic. v12 has ids."""
     return body(
         METADATA_REQUEST,
         ApiKey.METADATA,
         version,
-        topics=[{"topic_id": NO_TOPIC_ID, "name": name.encode()} for name in names],
+        topics=[
+            *({"topic_id": NO_TOPIC_ID, "name": name.encode()} for name in names),
+            *({"topic_id": each, "name": None} for each in ids),
+        ],
         allow_auto_topic_creation=False,
         include_cluster_authorized_operations=False,
         include_topic_authorized_operations=False,

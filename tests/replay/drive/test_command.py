@@ -16,7 +16,7 @@ import pytest
 
 from proxy.protocol.api import ApiKey
 from replay.cli import main
-from replay.drive import compare, target
+from replay.drive import compare, running, target
 from replay.drive.command import add_arguments, run
 from replay.drive.security import PASSWORD_VARIABLE
 from replay.protocol.names import NAMES
@@ -496,6 +496,16 @@ def test_a_signal_ends_it_with_its_code_and_the_report(
     lines = capsys.readouterr().out.splitlines()
     assert "Interrupted." in lines
     assert any(line.startswith("Stopped ") and " --from " in line for line in lines)
+
+
+def test_a_run_that_left_out_much_is_no_success(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running, "left_out_ratio", lambda *_: 0.051)
+    with served() as target:
+        assert play(target, "--limit", "20") == 3
+
+    assert "5.1 % of the captured requests were left out" in capsys.readouterr().err
 
 
 def test_a_comparison_ends_with_5_if_something_differs_that_may_not(

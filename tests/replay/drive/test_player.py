@@ -16,7 +16,8 @@ from replay.drive.access import Access
 from replay.drive.mapping import OffsetPolicy
 from replay.drive.report import ApiFigures, DriveReport
 from replay.drive.running import PlayOptions, drive
-from replay.drive.script import Script
+from replay.drive.script import WRITE, Script
+from replay.drive.side import EARLIER
 from replay.drive.wire import TargetError
 from tests.frames import fetch
 from tests.model.broker import ModelBroker
@@ -82,6 +83,19 @@ async def test_a_capture_is_played_in_order_with_ids_of_the_target() -> None:
     assert report["left_out"] == []
 
 
+async def test_topic_ids_without_a_name_in_the_capture_are_asked_of_the_target() -> None:
+    here, there = model(), model()
+    capture = Capture(here)
+    capture.say(ids(here, fetch(16, ("t", 0))), 0)
+    captured = script(capture)
+    captured.topics.clear()
+    async with serving(there) as served:
+        report = await play(served, captured)
+
+    assert (report["sent"], report["left_out"]) == (1, [])
+    assert [each.topics[0].topic_id for each in fetches(served)] == [there.topics["t"].topic_id]
+
+
 async def test_sessions_are_the_targets_own() -> None:
     here, there = model(), model(seed=5)
     capture = Capture(here)
@@ -101,6 +115,27 @@ async def test_sessions_are_the_targets_own() -> None:
         (given, 3),
     ]
     assert all_of(report)["errors"] == {}
+
+
+@pytest.mark.parametrize(("connections", "loop"), [(1, 1), (2, 3)])
+async def test_the_share_of_fetches_that_are_left_out_is_told(connections: int, loop: int) -> None:
+    """The capture begins in the middle of a session. The share of fetches is the higher one."""
+    capture = Capture(model())
+    capture.say(fetch(12, ("t", 0), ("t", 1), session=(0, 0)), 0)
+    (captured,) = capture.broker.cache.sessions
+    capture.say(fetch(12, session=(captured, 1)), 1)
+    capture.exchanges.pop(0)
+    for at in range(2, 5):
+        capture.say(fetch(12, ("t", 0)), at)
+    capture.say(request(ApiKey.HEARTBEAT, 0), 5, answered=False)
+    capture.say(request(ApiKey.DESCRIBE_QUORUM, 0), 6, answered=False)
+    async with serving(model()) as served:
+        served.versions[ApiKey.DESCRIBE_QUORUM] = (0, 0)
+        served.canned[ApiKey.DESCRIBE_QUORUM] = b"\0" + bytes(2) + b"\0"
+        report = await play(served, script(capture), connections=connections, loop=loop, duration=5.0)
+
+    assert {row["reason"]: row["requests"] for row in report["left_out"]} == {WRITE: 1, EARLIER: 1}
+    assert report["left_out_ratio"] == 0.25
 
 
 async def test_a_session_that_the_target_loses_is_made_again() -> None:

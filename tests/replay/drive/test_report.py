@@ -69,6 +69,7 @@ def report() -> DriveReport:
         "led_elsewhere": {"other": 9},
         "interrupted": False,
         "stopped_by": "",
+        "left_out_ratio": 0.0,
         "stopped_at": None,
         "timed_out": False,
         "connection_errors": {"gate:19092: closed by the peer": 1},
