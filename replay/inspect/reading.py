@@ -1,8 +1,8 @@
 """Reads captures and counts their contents."""
 
 import sys
-import time
 from collections.abc import Iterator
+from threading import Timer
 from typing import TYPE_CHECKING, Final, Self
 
 from replay.capture.files.counts import FileCounts
@@ -30,10 +30,10 @@ def inspect(sources: list[Source], ports: frozenset[int], secrets: Secrets | Non
         for share in plan(sources, _WHOLE):
             for event in _events(share, connections, Filter(ports=ports), inspection, progress):
                 inspection.add(event)
-    for reason, silent in connections.end_silent().items():
-        inspection.add_others(reason, silent)
-    for event in connections.end():
-        inspection.add(event)
+        for reason, silent in connections.end_silent().items():
+            inspection.add_others(reason, silent)
+        for event in connections.end():
+            inspection.add(event)
     return inspection
 
 
@@ -51,18 +51,25 @@ def _events(
 
 
 class _Progress:
-    """A progress bar on stderr, shown only if reading takes long."""
+    """A progress bar on stderr, shown only in a terminal, and if reading takes long."""
 
     def __init__(self, total: int) -> None:
         self._total = total
-        self._start = time.monotonic()
         self._done = 0
         self._bar: Progress | None = None
+        # A timer, for a part of a file may take long as well.
+        self._timer = Timer(_PROGRESS_AFTER, self._show)
 
     def __enter__(self) -> Self:
+        if sys.stderr.isatty():
+            self._timer.daemon = True
+            self._timer.start()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._timer.cancel()
+        if self._timer.is_alive():
+            self._timer.join()
         if self._bar is not None:
             self._bar.stop()
 
@@ -71,10 +78,13 @@ class _Progress:
         self._done += size
         if self._bar is not None:
             self._bar.update(self._bar.task_ids[0], completed=min(self._done, self._total))
-        elif time.monotonic() - self._start > _PROGRESS_AFTER and sys.stderr.isatty():
-            from rich.console import Console  # noqa: PLC0415 - slow to import, and most runs do not need it
-            from rich.progress import Progress  # noqa: PLC0415 - as above
 
-            self._bar = Progress(console=Console(stderr=True), transient=True)
-            self._bar.add_task("reading", total=self._total, completed=self._done)
-            self._bar.start()
+    def _show(self) -> None:
+        from rich.console import Console  # noqa: PLC0415 - slow to import, and most runs do not need it
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415 - as above
+
+        columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
+        bar = Progress(*columns, console=Console(stderr=True), transient=True)
+        bar.add_task("reading", total=self._total, completed=self._done)
+        bar.start()
+        self._bar = bar

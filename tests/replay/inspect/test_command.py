@@ -14,7 +14,7 @@ import replay
 from replay.capture.files.sources import expand
 from replay.capture.kafka import exchanges
 from replay.cli import main
-from replay.inspect import render
+from replay.inspect import reading, render
 from replay.inspect.counts import name_of
 from replay.inspect.reading import inspect
 from tests.replay.capture import crafting
@@ -116,6 +116,17 @@ def test_connections_without_payload_are_one_count(
 
     assert (code, found["connections"]) == (3, [])
     assert found["others"] == {"no requests seen": {"connections": 300, "bytes": 0}}
+
+
+def test_progress_is_shown_while_nothing_was_read_yet(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(reading, "_PROGRESS_AFTER", 0.0)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    with reading._Progress(1000) as progress:
+        progress._timer.join()
+        progress.advance(10)
+    assert "reading" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("port", ["0", "70000"])
