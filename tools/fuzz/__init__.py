@@ -9,10 +9,12 @@ With atheris (`pip install -e '.[fuzz]'`, Linux) new inputs are derived from tho
 Without it they are derived from seeds by a small mutator. Both feed the same targets.
 
 - `target`: a target, and the findings: an exception that is not documented, more than 20 ms of CPU time for
-  one input (a script of requests: 0.1 ms more for each byte), more memory than the target's bound.
+  one input (a script of requests: 0.1 ms more for each byte, a repeated capture: 2 µs more), more memory
+  than the target's bound.
 - `connection`: targets `client`, `broker`, `core`, `sessions`: frames of either side, and both interleaved,
   through `proxy.core.connection.Connection`; with `sessions` clients have sessions with the gateway.
-- `captures`: targets `reassembly`, `tls`, `packets`, `pcap`, `pcapng`: the input of `fetchgate replay`.
+- `captures`: targets `reassembly`, `tls`, `packets`, `pcap`, `pcapng`: the input of `fetchgate replay`;
+  `repeated`: captures of 128 KB, of few parts that are repeated, for CPU time that grows faster than a file.
 - `admin`: target `admin`: the admin endpoint.
 - `seeds`, `mutate`: the source of inputs. `guided` is the loop with atheris, `plain` the one without.
 - `running`: one target from its first input to its findings. Each has a process of its own.

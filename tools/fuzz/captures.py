@@ -1,4 +1,8 @@
-"""Fuzz targets `reassembly`, `tls`, `packets`, `pcap`, `pcapng`: `fetchgate replay` reads broken files."""
+"""Fuzz targets for captures: `fetchgate replay` reads broken files.
+
+`reassembly`, `tls`, `packets`, `pcap` and `pcapng` look for crashes, `repeated` for work that grows faster
+than a file.
+"""
 
 import hmac
 import io
@@ -302,6 +306,66 @@ def _pcapng_seeds() -> list[bytes]:
     return found
 
 
+# repeated
+
+_MOST: Final = 128 << 10
+
+
+def _repeated(data: bytes) -> None:
+    """Read a file of repeated parts as `inspect` does, see `_expanded`."""
+    counts = FileCounts(file="fuzz")
+    connections = Connections(hold=True)
+    stream = io.BytesIO(_expanded(data))
+    try:
+        for window, records in _read_stream(FilePiece(source=Source(name="fuzz")), stream, counts):
+            for batch in split(runs(window, decode(window, records, EVERYTHING, counts), 0)):
+                for event in connections.feed(batch):
+                    repr(event)
+    except NotACaptureError:
+        return
+    connections.end_silent()
+    for event in connections.end():
+        repr(event)
+
+
+def _expanded(data: bytes) -> bytes:
+    """Decode parts: a number of doublings, the size of some bytes, these bytes."""
+    made, at = bytearray(), 0
+    while at + 2 <= len(data) and len(made) < _MOST:
+        part = data[at + 2 : at + 2 + data[at + 1]]
+        made += part * min(1 << (data[at] & 15), (_MOST - len(made)) // max(len(part), 1))
+        at += 2 + data[at + 1]
+    return bytes(made)
+
+
+def _repeated_seeds() -> list[bytes]:
+    section = _block(0x0A0D0D0A, bytes.fromhex("4d3c2b1a01000000") + b"\xff" * 8)
+    interface = _block(1, bytes.fromhex("6500000000000400"))
+    packet, simple = _block(6, bytes(20)), _block(3, bytes(4))
+    head = capture_head("java-100p.pcap", 24)
+    return [
+        _part(0, section) + _part(0, interface) + _part(12, packet) + _part(0, simple),
+        _part(0, section) + _part(15, _block(5, b"") * 2 + b"\xff"),
+        _part(0, section) + _part(12, packet + simple),
+        _part(0, section) + _part(12, interface + packet),
+        _part(12, section + packet),
+        _part(0, head) + _part(0, b"\xff" * 32) + _part(15, b"\4\0\0\0") + _part(8, b"\xff" * 200),
+        _part(0, head)
+        + _part(12, _record(1, b""))
+        + _part(0, _record(4000, b""))
+        + _part(12, _record(9, b"")),
+    ]
+
+
+def _record(second: int, packet: bytes) -> bytes:
+    words = second, 1, len(packet), len(packet)
+    return b"".join(word.to_bytes(4, "little") for word in words) + packet
+
+
+def _part(doublings: int, part: bytes) -> bytes:
+    return bytes([doublings, len(part)]) + part
+
+
 _PCAP_HEAD: Final = bytes.fromhex("d4c3b2a1")
 _PCAPNG_HEAD: Final = bytes.fromhex("0a0d0d0a")
 _FILES: Final = ("replay.capture.files",)
@@ -329,6 +393,17 @@ TARGETS: Final = (
     ),
     FuzzTarget(
         name="pcapng", run=partial(_file, _PCAPNG_HEAD), seeds=_pcapng_seeds, modules=_FILES, memory=48 << 20
+    ),
+    FuzzTarget(
+        name="repeated",
+        run=_repeated,
+        seeds=_repeated_seeds,
+        modules=("replay.capture",),
+        memory=64 << 20,
+        memory_per_byte=1024,
+        # 20 s for 10 MB.
+        cpu_per_byte=2e-6,
+        size=lambda data: len(_expanded(data)),
     ),
 )
 """The fuzz targets for captures. A file is read through a window of 16 MB, whatever its size."""

@@ -31,10 +31,12 @@ class FuzzTarget:
     memory_per_byte: int = 256
     cpu_per_byte: float = 0.0
     """In addition to `CPU_SECONDS`, since a few bytes of a script send a whole request."""
+    size: Callable[[bytes], int] = len
+    """How many bytes an input stands for."""
 
     def cpu_limit(self, data: bytes) -> float:
         """Return the limit of CPU time for an input, in seconds."""
-        return CPU_SECONDS + self.cpu_per_byte * len(data)
+        return CPU_SECONDS + self.cpu_per_byte * self.size(data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +103,8 @@ def _greedy(target: FuzzTarget, data: bytes) -> Finding | None:
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    bound = target.memory + target.memory_per_byte * len(data)
+    size = target.size(data)
+    bound = target.memory + target.memory_per_byte * size
     if found is None and peak > bound:
-        return Finding("growth", f"{peak} bytes at a time, {bound} are allowed for {len(data)} of input")
+        return Finding("growth", f"{peak} bytes at a time, {bound} are allowed for {size} of input")
     return found
