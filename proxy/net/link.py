@@ -9,7 +9,7 @@ Back-pressure: a side is not read while it has a reason in `HOLDS`. If a peer do
 becomes full, and the other side is not read. If a client has too many requests in flight, the client is not
 read. If a side has sent more than the core processes at once, the side is not read, and the core continues in
 the event loop's next turns. If too many bytes of incomplete responses are in memory, `proxy.core.budget`
-stops reading some brokers.
+stops reading some brokers. If the event loop is busy, links have turns (`proxy.net.turns`).
 """
 
 import asyncio
@@ -31,6 +31,7 @@ from proxy.error_text import reason_of
 from proxy.logger import Logger
 from proxy.net.endpoint import Endpoint, has_ended, is_gone, set_options_of, unacknowledged, unread
 from proxy.net.tls import server_name_of, subject_of
+from proxy.net.turns import SHARE_SECONDS, Turns
 
 CLOSE_SECONDS: Final = 10.0
 """The time limit for closing a session at the broker, in seconds. If bytes are still to be written then, both
@@ -41,11 +42,10 @@ that its requests allow.
 
 The gateway can't detect whether such a client has left. Without this limit, a hung broker would leak two
 sockets for each client. The same limit applies if the gateway does not read a client and the client's end was
-received. It also applies to a client that is not read because it has too many requests in flight. Such a
-client may wait up to twice as long, because its end may come after bytes that the system could not buffer.
+received. It also applies to a client that is not read because it has too many requests in flight, or because
+its broker does not read. Such a client may wait up to twice as long, because its end may come after bytes
+that the system could not buffer. A broker that throttles a client for its quota reads on within seconds.
 """
-STEP_SECONDS: Final = 0.001
-"""The time in seconds for which a link processes received bytes before other links have their turn."""
 LATE_SECONDS: Final = 0.002
 """The delay of a timer, in seconds, from which the event loop counts as busy."""
 READ_SECONDS: Final = 0.001
@@ -68,6 +68,8 @@ OWN_FULL: Final = 32
 """Reason not to read the client: the client itself does not read the bytes sent to it."""
 CLOSING: Final = 16
 """Reason not to read the client: the link is closing, so no more requests are read."""
+TURN: Final = 64
+"""Reason not to read either side: the event loop is busy, and it is the turn of other links."""
 HOLDS: Final = {
     CONNECTING: "connecting",
     CORE: "core",
@@ -75,6 +77,7 @@ HOLDS: Final = {
     BUDGET: "budget",
     OWN_FULL: "own_full",
     CLOSING: "closing",
+    TURN: "turn",
 }
 
 
@@ -120,6 +123,7 @@ class Host(Protocol):
     loop: asyncio.AbstractEventLoop
     log: Logger
     budget: Budget
+    turns: Turns
     sessions: SessionLimits
 
     def admits(self) -> bool:
@@ -160,7 +164,6 @@ class Link:
         "_acknowledged",
         "_buffered",
         "_client_ended",
-        "_continues",
         "_core_holds",
         "_deadline",
         "_fast_path",
@@ -168,12 +171,15 @@ class Link:
         "_kept",
         "_left",
         "_untested",
+        "_waits",
         "active_at",
         "broker",
         "broker_address",
         "buffered_changed_at",
+        "busy_period",
         "client",
         "client_address",
+        "client_host",
         "client_subject",
         "core",
         "last_error",
@@ -185,6 +191,8 @@ class Link:
         "phase",
         "reached_at",
         "server_name",
+        "spent",
+        "used",
     )
 
     def __init__(self, host: Host, node_id: int | None) -> None:
@@ -193,8 +201,8 @@ class Link:
         self.broker = Endpoint()
         self._client_ended = False
         self._core_holds = False
-        self._continues = False
-        """Whether `_go_on` is scheduled for the event loop's next turn."""
+        self._waits = False
+        """Whether the link waits for its turn (`Turns.add`)."""
         self._deadline: asyncio.TimerHandle | None = None
         self._buffered = (0, False)
         """The last report to the memory budget: the number of buffered bytes, and whether the budget may make
@@ -219,7 +227,7 @@ class Link:
         destination. Negative numbers are explained in `proxy.addresses`."""
         self.outbound: tuple[int, Address] | None = None
         """In transparent mode, two values of the broker connection: its local port, and its destination."""
-        self.client_address = ""
+        self.client_address = self.client_host = ""
         self.client_subject = ""
         """The subject of the client's certificate. "" if it has none, or without ``--client-ca``."""
         self.broker_address: Address | None = None
@@ -232,6 +240,8 @@ class Link:
         """`opened_at` is the time at which the client connected. `active_at` is the last time at which a byte
         was received from either side, or the client was seen to have acknowledged more bytes."""
         self.phase = LinkPhase.OPEN
+        self.spent = self.used = 0.0
+        self.busy_period = 0
 
     def __repr__(self) -> str:
         broker = self.broker_address or "connecting"
@@ -252,7 +262,8 @@ class Link:
         # uvloop starts to read after this callback even if it is paused here; the core keeps what comes
         # before the pause takes effect.
         self._host.loop.call_soon(self._pause_until_connected)
-        self.client_address = _name(transport.get_extra_info("peername"))
+        peer = transport.get_extra_info("peername")
+        self.client_address, self.client_host = _name(peer), _host_of(peer)
         self.server_name = server_name_of(transport)
         self.client_subject = subject_of(transport)
         self.reached_at = _host_of(transport.get_extra_info("sockname"))
@@ -278,7 +289,9 @@ class Link:
                 self.pump()
         except Exception as error:  # noqa: BLE001 - a defect of the gateway costs this connection, never the others
             self._fail(error)
-        self.measured.requests.append(monotonic() - now)
+        seconds = monotonic() - now
+        self.measured.requests.append(seconds)
+        self._host.turns.spend(self, seconds)
 
     def client_ended(self) -> None:
         """Process the end of the client's stream. The client may still receive responses."""
@@ -376,7 +389,9 @@ class Link:
                 self.pump()
         except Exception as error:  # noqa: BLE001 - as for the client
             self._fail(error)
-        self.measured.responses.append(monotonic() - now)
+        seconds = monotonic() - now
+        self.measured.responses.append(seconds)
+        self._host.turns.spend(self, seconds)
 
     def broker_lost(self, error: Exception | None) -> None:
         """React to the closing of the broker's socket.
@@ -441,27 +456,43 @@ class Link:
             self.finish()
 
     def _continue(self) -> None:
-        """In the next event-loop turn, let the core process more received bytes, unless reading is held."""
-        if not self._continues and self._goes_on:
-            self._continues = True
-            self._host.loop.call_soon(self._go_on)
+        """Let the core process more received bytes when it is this link's turn, unless reading is held."""
+        if self._goes_on:
+            self._wait_for_turn()
+
+    def _wait_for_turn(self) -> None:
+        if not self._waits:
+            self._waits = True
+            self._host.turns.add(self)
 
     @property
     def _goes_on(self) -> bool:
+        if self.core.responses_wait:
+            return not self.broker.holds & PEER_FULL
         # What came before the client's end is processed after it, too.
-        return self.core.responses_wait or (self.client.holds & ~CLOSING == CORE and self.core.goes_on)
+        return self.client.holds & ~(CLOSING | TURN) == CORE and self.core.goes_on
 
-    def _go_on(self) -> None:
-        """Let the core process more of the bytes that were already received."""
-        self._continues = False
-        self._run_core(self._step)
+    def wait(self) -> None:
+        """Read neither side until it is this link's turn."""
+        if self.phase < LinkPhase.FINISHED:
+            self.client.hold(TURN)
+            self.broker.hold(TURN)
+            self._wait_for_turn()
+
+    def take_turn(self) -> None:
+        """Let the core process more of the bytes that were already received, and read both sides again."""
+        self._waits = False
+        self.client.release(TURN)
+        self.broker.release(TURN)
+        if self._goes_on:
+            self._run_core(self._step)
 
     def _step(self) -> None:
-        core, now = self.core, monotonic()
-        while self._goes_on:
-            core.go_on(now)
-            if monotonic() - now >= STEP_SECONDS:
-                break
+        began = monotonic()
+        while self._goes_on and self.spent < SHARE_SECONDS:
+            self.core.go_on(began)
+            self.spent = monotonic() - began
+        self.used += self.spent
 
     def brokers_opened(self, node_ids: frozenset[int]) -> None:
         """Send the responses that waited until the listeners of these brokers were open.
@@ -536,7 +567,7 @@ class Link:
         if client is None:
             return
         self.core.shrink()
-        if client.get_write_buffer_size() or self.core.status().queued:
+        if client.get_write_buffer_size() or self.core.status().queued or self.client.holds & PEER_FULL:
             self.report_buffered()
         unread = self.phase is LinkPhase.OPEN and self.client.holds & ~CONNECTING and not self.core.wire
         self._left = bool(unread) and has_ended(client)
@@ -614,8 +645,8 @@ class Link:
         """Return the reason to close the client, or "" if there is none.
 
         A client is not idle while it waits for a response, or while it reads its bytes, even slowly. It is
-        also not idle while the gateway does not read it, except if it has too many requests in flight. Call
-        this method every few seconds, because it measures the client's progress.
+        also not idle while the gateway does not read it, except if it has too many requests in flight, or if
+        its broker does not read. Call this every few seconds, because it measures the client's progress.
 
         Args:
             now: the time in seconds.
@@ -627,9 +658,10 @@ class Link:
         self._note_progress(now)
         status, silent = self.core.status(), idle > 0 and now - self.active_at >= idle
         full = self.client.holds & CORE and status.full
-        if self._half_closed or self._left or full:
+        held = full or (self.client.holds & PEER_FULL and not self.core.wire)
+        if self._half_closed or self._left or held:
             wait = status.longest_wait
-            if full:
+            if held:
                 wait = min(wait, HALF_CLOSED_SECONDS)
             waited = now - self.active_at >= wait + HALF_CLOSED_SECONDS
             return IDLE if silent or waited else ""
@@ -736,17 +768,21 @@ class Link:
             self._host.sessions.crowded = self._host.budget.over
 
     def _unread_bytes(self, now: float) -> int:
-        """Return the number of bytes that are buffered for the client, because the client does not read them.
+        """Return the number of bytes that are buffered because client or broker do not read them.
 
         Bytes in the process and in the system count.
         """
         client, broker = self.client.transport, self.broker.transport
-        if client is None or not (size := client.get_write_buffer_size()):
+        if client is None:
             return 0
-        size += unacknowledged(client)
-        # A broker sends until the system's buffer is full, also while it is not read.
-        if broker is not None and now - self.buffered_changed_at >= SILENT_SECONDS:
-            size += unread(broker)
+        silent = now - self.buffered_changed_at >= SILENT_SECONDS
+        # A peer sends until the system's buffer is full, also while it is not read.
+        if size := client.get_write_buffer_size():
+            size += unacknowledged(client)
+            if broker is not None and silent:
+                size += unread(broker)
+        if self.client.holds & PEER_FULL and silent:
+            size += unread(client)
         return size
 
     def _forget_buffered(self) -> None:

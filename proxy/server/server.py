@@ -33,6 +33,7 @@ from proxy.fetch_manager.manager import FetchManager
 from proxy.net.link import BUDGET, IDLE, NO_REQUEST, NOT_READING, PEER_FULL, ClientProtocol, Link
 from proxy.net.tls import ClientTls
 from proxy.net.transparent import Destinations
+from proxy.net.turns import Turns
 from proxy.server.conditions import Repeated
 from proxy.server.monitor import Monitor
 from proxy.server.process import Process, give_back, open_fds, resident_bytes, two_descriptors_free
@@ -85,6 +86,7 @@ class Server:
         self._transparent = config.is_transparent
         self.sessions = SessionLimits(max_sessions=0, chance=random.random)
         self.budget = Budget(0)
+        self.turns = Turns(self.loop.call_soon)
         self.request_budget = RequestBudget(0)
         self.manager = _manager(config)
         """Gives fetch sessions to clients. These sessions survive a reconnect, but not a restart of this

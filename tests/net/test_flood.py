@@ -7,8 +7,9 @@ import socket
 import ssl
 import struct
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import pairwise
+from math import inf
 from pathlib import Path
 from typing import Final
 
@@ -18,7 +19,9 @@ from proxy.addresses import Address
 from proxy.core.connection_status import ConnectionStatus
 from proxy.core.in_flight import AT_ONCE, MAX_IN_FLIGHT, REQUEST_BYTES
 from proxy.net import link as transports
-from proxy.net.link import CORE, IDLE, PEER_FULL, Link
+from proxy.net import turns
+from proxy.net.endpoint import unread
+from proxy.net.link import CORE, IDLE, PEER_FULL, TURN, Link
 from proxy.protocol.api import ApiKey
 from proxy.server import server
 from proxy.server.gateway import Gateway
@@ -74,7 +77,8 @@ def test_what_the_gateway_answers_itself_leaves_turns_to_others(
     Before the fix, one client with 1.7 MB/s of such requests raised the heartbeat latency of another client
     from 0.3 to 220 ms.
     """
-    monkeypatch.setattr(transports, "STEP_SECONDS", 0.0)
+    monkeypatch.setattr(transports, "SHARE_SECONDS", 1e-9)
+    monkeypatch.setattr(turns, "TURN_SECONDS", 1e-9)
 
     async def scene() -> None:
         async with _route() as (_, _gate, reader, writer, link):
@@ -97,6 +101,37 @@ def test_what_the_gateway_answers_itself_leaves_turns_to_others(
             assert 0 < most <= 2 * AT_ONCE * each
             assert len(answered) > MANY * size / (1 << 18)
             await until(lambda: link.client.holds == 0)
+
+    run(scene(), plain=plain)
+
+
+@BOTH_LOOPS
+def test_busy_connections_wait_for_their_turns_and_all_is_answered(
+    plain: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns, "SHARE_SECONDS", 1e-9)
+    monkeypatch.setattr(turns, "TURN_SECONDS", 1e-9)
+
+    async def scene() -> None:
+        async with AsyncExitStack() as stack:
+            _, gate, *_ = await stack.enter_async_context(_route())
+            peers = [await stack.enter_async_context(client(gate.listen.port)) for _ in range(5)]
+            waited = set[str]()
+
+            def look() -> None:
+                for link in gate.server.links:
+                    if link.client.holds & link.broker.holds & TURN:
+                        waited.add(link.client_address)
+                asyncio.get_running_loop().call_soon(look)
+
+            look()
+            for _, writer in peers:
+                writer.write(_requests(ApiKey.HEARTBEAT, 0))
+            for reader, _ in peers:
+                for number in range(MANY):
+                    assert await frame(reader) == response(number, ERROR)[4:]
+            assert len(waited) >= len(peers)
+            await until(lambda: not any(link.client.holds | link.broker.holds for link in gate.server.links))
 
     run(scene(), plain=plain)
 
@@ -263,21 +298,21 @@ async def test_one_with_a_long_wait_and_too_much_in_flight_waits_for_twice_as_lo
 
 
 @BOTH_LOOPS
-def test_one_whose_broker_does_not_read_waits_until_it_sends_no_more(
-    plain: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A client whose broker does not read is closed only after the client has sent its end.
+def test_one_whose_broker_does_not_read_waits_as_long(plain: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker does not read a client that exceeds its quota, but not for so long.
 
-    A broker does not read a client that exceeds its quota, so the waiting client must not be closed earlier.
+    Before the fix, such a client had no limit, and what it had sent counted nowhere.
     """
 
     async def scene() -> None:
         async with _held(monkeypatch, reads=False) as (gate, cluster, _writer, link):
             at = link.active_at
-            assert link.overdue(at + 3600, idle=1, handshake=0) == ""
-            monkeypatch.setattr(transports, "has_ended", lambda _: True)
-            await until(lambda: link.overdue(at + 31, idle=0, handshake=0))
             assert link.overdue(at + 29, idle=0, handshake=0) == ""
+            assert link.overdue(at + 31, idle=0, handshake=0) == IDLE
+            assert link.client.transport is not None
+            link.buffered_changed_at = -inf
+            link.look_after()
+            assert gate.server.budget.total >= unread(link.client.transport) > 0
             monkeypatch.setattr(transports, "HALF_CLOSED_SECONDS", 0.0)
             await until(lambda: not gate.server.links)
             socket_of(cluster.writers[-1]).resume_reading()

@@ -5,6 +5,8 @@ KIND is the behaviour of each of COUNT connections:
 - ``answered``: ApiVersions of a version that no broker has. A gateway answers these requests by itself, so
   the clients are limited only by the gateway's speed. All connections together send `RATE` bytes a second,
   and read the responses.
+- ``busy``: small Metadata requests without a pause. The responses are read.
+- ``unread``: `UNREAD_BYTES` of small Metadata requests in one go. No response is read.
 - ``queued``: one fetch that the broker delays by `WAIT_MS`, and after it, in one go, `READ_BYTES` of the
   smallest requests. None of these requests is answered before the fetch.
 - ``remembered``: requests of some kinds, each with a header of 200 kB. Then the connection is idle. All
@@ -44,7 +46,9 @@ UNKNOWN: Final = 99
 PIECE: Final = 17_000
 TAG_BYTES: Final = 200_000
 """The size of one tagged field in a request header, in bytes. The protocol has no limit for this size."""
+UNREAD_BYTES: Final = 42_000_000
 ANSWERED, QUEUED, REMEMBERED, MOVED = "answered", "queued", "remembered", "moved"
+BUSY, UNREAD = "busy", "unread"
 MOVED_WAIT_MS: Final = 500
 BACK_OFF_SECONDS: Final = 0.1
 
@@ -52,17 +56,24 @@ BACK_OFF_SECONDS: Final = 0.1
 class FloodConnection(asyncio.Protocol):
     """One connection, which discards its input."""
 
-    transport: asyncio.WriteTransport
+    transport: asyncio.Transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the transport."""
-        self.transport = cast("asyncio.WriteTransport", transport)
+        self.transport = cast("asyncio.Transport", transport)
 
 
 def unknown_versions() -> bytes:
     """Build ApiVersions requests of a version that no broker has."""
     head = ApiKey.API_VERSIONS.to_bytes(2) + UNKNOWN.to_bytes(2) + bytes(4) + string("flood")
     one = frame(head)
+    return one * (PIECE // len(one))
+
+
+def metadata() -> bytes:
+    """Build Metadata requests (v4) for no topics."""
+    head = ApiKey.METADATA.to_bytes(2) + (4).to_bytes(2) + bytes(4) + string("flood")
+    one = frame(head + bytes(4) + b"\0")
     return one * (PIECE // len(one))
 
 
@@ -151,13 +162,17 @@ async def run(where: tuple[str, int], kind: str, count: int, topic: bytes) -> in
             for client in clients:
                 client.transport.write(queued(topic))
                 sent += READ_BYTES
+        if kind == UNREAD:
+            for client in clients:
+                client.transport.pause_reading()
+                client.transport.write(metadata() * (UNREAD_BYTES // PIECE))
         if kind == REMEMBERED:
             for client in clients:
                 client.transport.write(asked_once)
                 sent += len(asked_once)
-        piece = unknown_versions()
+        piece = metadata() if kind == BUSY else unknown_versions()
         while not ends.done():
-            if kind == ANSWERED and sent - before < RATE * (loop.time() - began):
+            if kind == BUSY or (kind == ANSWERED and sent - before < RATE * (loop.time() - began)):
                 for client in clients:
                     if not client.transport.get_write_buffer_size():
                         client.transport.write(piece)

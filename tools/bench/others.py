@@ -14,7 +14,7 @@ from typing import Final
 
 from proxy.server.server import TICK_SECONDS, TRIM_SECONDS
 from tools.bench.figures import GATEWAY, FigureRow, FigureTable
-from tools.bench.flood import ANSWERED, MOVED, QUEUED, REMEMBERED
+from tools.bench.flood import ANSWERED, BUSY, MOVED, QUEUED, REMEMBERED, UNREAD
 from tools.bench.processes import HOST, BenchGateway, Load
 from tools.bench.stage import BenchStage
 from tools.kafka import LATEST, Cluster
@@ -28,6 +28,8 @@ IDLE_SECONDS: Final = TRIM_SECONDS + 2 * TICK_SECONDS
 """The time until all idle clients count as idle and the gateway has returned free memory, in seconds."""
 P99_LIMIT: Final = 5.0
 """The limit for the rise of the bystander's p99 latency while a nuisance runs, in milliseconds."""
+BUSY_LIMIT: Final = 20.0
+"""The same, while more work comes than the gateway can do."""
 CLIENTS: Final = 30
 LEAVE_LIMIT: Final = 80.0
 """Until the connections of clients that left are closed: twice 30 s, and the time to notice it."""
@@ -36,7 +38,13 @@ KEPT_LIMIT: Final = 1.1
 IDLE_LIMIT: Final = 0.1
 """The limit of memory for an idle connection, in MB: 32 KB and a share of the heap's free memory."""
 MOVED_CLIENTS: Final = 100
+BUSY_CLIENTS: Final = 140
+BUSY_SECONDS: Final = 5.0
+"""Until each of them has had its first turn, in seconds."""
+UNREAD_CLIENTS: Final = 60
 OTHER_ID: Final = "another"
+DIRECT: Final = "direct"
+_APART: Final = {OTHER_ID: "one of another name, p99", DIRECT: "one directly at the broker, p99"}
 NODES: Final = 2
 QUIET: Final = "quiet"
 
@@ -53,9 +61,9 @@ class Nuisance:
     most: float
     """The limit of memory for each of these connections in the gateway, in MB."""
     settles: float = SETTLE_SECONDS
-    named: bool = False
-    """Whether they have the bystander's client id. Then a second one with another id runs beside it, and the
-    added latency is the difference between the two."""
+    apart: str = ""
+    """Where a second bystander is, or "": directly at the broker (`DIRECT`), or behind the gateway with a
+    client id of its own (`OTHER_ID`). The added latency is then the difference between the two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +93,21 @@ NUISANCES: Final[Sequence[Nuisance]] = (
         IDLE_LIMIT,
         settles=IDLE_SECONDS,
     ),
+    Nuisance(
+        f"{BUSY_CLIENTS} busy ones",
+        BUSY_CLIENTS,
+        _flood(BUSY, BUSY_CLIENTS),
+        KEPT_LIMIT,
+        settles=BUSY_SECONDS,
+        apart=DIRECT,
+    ),
+    Nuisance(
+        f"{UNREAD_CLIENTS} that send 42 MB and read nothing",
+        UNREAD_CLIENTS,
+        _flood(UNREAD, UNREAD_CLIENTS),
+        KEPT_LIMIT,
+        apart=DIRECT,
+    ),
 )
 
 
@@ -93,7 +116,7 @@ PILE_UP: Final = Nuisance(
     MOVED_CLIENTS,
     _flood(MOVED, MOVED_CLIENTS),
     KEPT_LIMIT,
-    named=True,
+    apart=OTHER_ID,
 )
 
 
@@ -129,14 +152,15 @@ def _measured(
     stage: BenchStage, gateway: BenchGateway, nuisance: Nuisance, topic: str, rounds: int, address: str = ""
 ) -> tuple[list[BystanderWindow], list[BystanderWindow], float]:
     """Measure without and with the nuisance. Return the windows, and the seconds until it was gone."""
-    clients = 2 if nuisance.named else 1
+    clients = 2 if nuisance.apart == OTHER_ID else 1
     alone, beside = [], []
     address = address or gateway.address
     with ExitStack() as stack:
         bystander = stack.enter_context(Load("tools.bench.bystander", address)).ready()
         apart = None
-        if nuisance.named:
-            apart = stack.enter_context(Load("tools.bench.bystander", address, OTHER_ID)).ready()
+        if nuisance.apart:
+            where = stage.broker.address if nuisance.apart == DIRECT else address
+            apart = stack.enter_context(Load("tools.bench.bystander", where, OTHER_ID)).ready()
         load = stack.enter_context(nuisance.start(address, topic)).ready()
         for number in range(rounds):
             stage.report(f"others: {nuisance.name}, round {number + 1} of {rounds} ...")
@@ -182,8 +206,8 @@ def _table(
         _row("bystander alone, p99", "ms", median(window.p99 for window in alone)),
         _row("beside it, p50", "ms", median(window.p50 for window in beside)),
         _row("beside it, p99", "ms", median(window.p99 for window in beside)),
-        *(_row("one of another name, p99", "ms", each) for each in _apart(beside)),
-        _row("added to p99", "ms", median(added), P99_LIMIT),
+        *(_row(_APART[nuisance.apart], "ms", each) for each in _apart(beside)),
+        _row("added to p99", "ms", median(added), BUSY_LIMIT if nuisance.apart == DIRECT else P99_LIMIT),
         _row("resident before", "MB", before),
         _row("resident beside it", "MB", beside[0].resident),
         _row("more for each of its clients", "MB", grown / nuisance.clients, nuisance.most),
