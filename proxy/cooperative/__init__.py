@@ -23,6 +23,4 @@ Records and messages:
 - `key_hash`, `murmur2`, `ranges`: hashes, key ranges, and how a partition is split into lanes.
 - `batches`, `codecs`, `filtered`: split batches and responses by lane.
 - `membership`, `offsets`, `wire`: read and write messages of groups, and committed offsets.
-
-`client_ids` is for applications.
 """

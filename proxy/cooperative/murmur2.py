@@ -1,4 +1,4 @@
-"""murmur2 of one key. Applications import this (`client_ids`), so it needs only the standard library."""
+"""murmur2 of one key. What imports only this needs no numpy."""
 
 from struct import unpack_from
 from typing import Final

@@ -10,6 +10,8 @@ from aiokafka.record.default_records import (  # type: ignore[import-untyped]  #
 )
 from aiokafka.record.memory_records import MemoryRecords  # type: ignore[import-untyped]  # it has no types
 
+from proxy.cooperative.key_hash import SPACE, murmur2
+
 Headers = Sequence[tuple[str, bytes | None]]
 
 
@@ -21,6 +23,11 @@ class Record(NamedTuple):
     value: bytes | None = b"v"
     headers: Headers = ()
     timestamp: int = 1_700_000_000_000
+
+
+def member_of(key: bytes, members: int) -> int:
+    """Return the number of the member that gets a key, if all have equal parts of the hashes."""
+    return ((murmur2(key) + 1) * members - 1) // SPACE
 
 
 def batch(
