@@ -117,6 +117,7 @@ _TOPIC_IDS_FROM: Final = {int(ApiKey.FETCH): 13, int(ApiKey.PRODUCE): 13}
 """The versions from which on topics are named by ids."""
 
 _NOT_COORDINATOR: Final = 16
+_INTERNAL: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 _DENIED: Final = frozenset({29, 30, 31, 53})
 """TOPIC_, GROUP_, CLUSTER_ and TRANSACTIONAL_ID_AUTHORIZATION_FAILED."""
 _EVERY: Final = -1
@@ -132,6 +133,7 @@ SHIFTED: Final = "partitions whose offsets --offsets changes: only errors are co
 ELSEWHERE: Final = "partitions that another broker of the target leads"
 COORDINATED: Final = "another broker of the target coordinates its group"
 UNCAPTURED: Final = "partitions whose first batch was not captured: its offset is not compared"
+INTERNAL: Final = "internal topics, which a cluster creates when it first needs them"
 REDIRECTED: Final = "partitions for which the target names another replica"
 
 OnFrame: TypeAlias = Callable[[bytes], None]
@@ -540,6 +542,9 @@ class Comparison:
         for name in dict.fromkeys((*before, *after)):
             if (name, WHOLE) in was or (name, WHOLE) in has:
                 continue  # a topic with an error has no partitions
+            if name in _INTERNAL and (name in before) != (name in after):
+                self._not_compared[one.step.api_key, INTERNAL] += 1
+                continue
             old, new = before.get(name, nobody), after.get(name, nobody)
             if not np.array_equal(old, new):
                 self._lost(one, name, _first_if_whole(np.setdiff1d(old, new)), was)

@@ -4,6 +4,7 @@ from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from struct import Struct
 from typing import Any, Final, TypeAlias
 
@@ -330,7 +331,7 @@ class ScriptMaker:
         found: dict[str, dict[int, int]] = {}
         for draft in drafts:
             for key, partition, offset in draft.written:
-                topic = found.setdefault(self._topics.get(key) or key.decode(errors="replace"), {})
+                topic = found.setdefault(self._name(key), {})
                 topic[partition] = min(offset, topic.get(partition, offset))
         return found
 
@@ -342,16 +343,48 @@ class ScriptMaker:
         captured order.
         """
         writes = [draft for draft in drafts if draft.step.api_key not in READS]
-        writes.sort(key=lambda draft: draft.response_time or draft.time)
-        done = [draft.response_time or draft.time for draft in writes]
+        times = {id(draft): draft.response_time or draft.time for draft in writes}
+        if self._see:
+            self._look_into_logs(drafts, times)
+        writes.sort(key=lambda draft: times[id(draft)])
+        done = sorted(times.values())
         places = {id(draft): place for place, draft in enumerate(writes)}
         for draft in drafts:
-            late = draft.response_time if draft.step.api_key in self._see else 0
+            late = times.get(id(draft), draft.response_time) if draft.step.api_key in self._see else 0
             draft.step = replace(
                 draft.step,
                 write=places.get(id(draft), -1),
                 after_writes=bisect_left(done, late or draft.time),
             )
+
+    def _look_into_logs(self, drafts: Iterable[_Draft], times: dict[int, int]) -> None:
+        """Correct the times at which writes were done.
+
+        Another client may get records before their producer gets its response. A transaction ends at its
+        request.
+        """
+        logs: dict[tuple[str, int], list[tuple[int, int]]] = {}
+        for draft in drafts:
+            if draft.step.api_key == ApiKey.END_TXN:
+                times[id(draft)] = draft.time
+            for key, partition, offset in draft.written:
+                logs.setdefault((self._name(key), partition), []).append((offset, id(draft)))
+        for log in logs.values():
+            log.sort()
+        for draft in drafts:
+            response = draft.step.original.response
+            for key, partition, _, high_watermark in response.reads if response is not None else ():
+                log = logs.get((self._name(key), partition), [])
+                if seen := bisect_left(log, (high_watermark, 0)):
+                    last = log[seen - 1][1]
+                    times[last] = min(times[last], draft.response_time - 1)
+        for log in logs.values():
+            for (_, earlier), (_, later) in reversed([*pairwise(log)]):
+                if earlier != later:
+                    times[earlier] = min(times[earlier], times[later] - 1)
+
+    def _name(self, key: bytes) -> str:
+        return self._topics.get(key) or key.decode(errors="replace")
 
     def _whole_transactions(self, order: list[_Ordered]) -> list[_Ordered]:
         parts = [

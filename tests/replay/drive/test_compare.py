@@ -18,6 +18,7 @@ from replay.drive.compare import (
     COORDINATED,
     CUT_RESPONSE,
     ELSEWHERE,
+    INTERNAL,
     LOST,
     NO_RESPONSE,
     NOT_PARSED,
@@ -347,6 +348,15 @@ def test_a_topic_that_the_user_may_not_see_is_a_missing_acl() -> None:
         "missing ACL": {"t"},
         "missing": {"u"},
     }
+
+
+def test_an_internal_topic_that_is_not_there_yet_is_no_difference() -> None:
+    named = metadata(("t", 0, [(0, 0)]), ("__transaction_state", 0, [(0, 0)]))
+
+    figures = compared(request(ApiKey.METADATA, 1, raw.array([])), named, metadata(("t", 0, [(0, 0)])))
+
+    assert figures["differences"] == []
+    assert figures["not_compared"] == [{"api": "Metadata", "reason": INTERNAL, "count": 1}]
 
 
 def test_a_kind_of_difference_can_be_allowed() -> None:
