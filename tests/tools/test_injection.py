@@ -2,14 +2,20 @@
 
 import base64
 import json
+import re
+from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, suppress
 from copy import deepcopy
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
 from tests.tools.injector import Injector, injector
+from tests.tools.test_deploy import DEPLOY
 from tools.certificates import Authority
 from tools.deploy.webhook.injection import FIXED, review
 from tools.deploy.webhook.refusals import AGAIN_SECONDS, MAX_REFUSALS, Refusals
@@ -535,13 +541,70 @@ def test_long_names_and_bytes_that_are_no_text_leave_short_lines_in_the_log(serv
 
 
 def test_a_review_without_end_is_not_read_to_its_end(server: Injector) -> None:
-    status, text = server.ask("/inject", json.dumps(asked(pod({"note": "x" * (4 << 20)}))))
+    status, text = server.ask("/inject", json.dumps(asked(pod({"note": "x" * (2 << 20)}))))
     assert (status, text) == (
         400,
-        "this is no AdmissionReview of a pod: ValueError('more than 4194304 bytes')",
+        "this is no AdmissionReview of a pod: ValueError('more than 2097152 bytes')",
     )
     assert server.ask("/inject", "[" * 1_000_000)[0] == 400
     assert server.runs()
+
+
+def test_a_hundred_peers_with_long_or_endless_reviews_leave_it_within_its_memory(server: Injector) -> None:
+    """Objects of 2 MiB of empty ones take most. Others of the peers never send their last byte."""
+    (limit,) = re.findall(
+        r"memory: (\d+)Mi\n +securityContext", (DEPLOY / "kubernetes/injector/injector.yaml").read_text()
+    )
+    long = b"[" + b"{}," * 699_000 + b"1]"
+
+    def told(number: int) -> int:
+        with closing(server.connect()) as connection:
+            connection.putrequest("POST", "/inject")
+            connection.putheader("Content-Length", str(len(long) + number % 2))
+            connection.endheaders()
+            with suppress(OSError):  # the server closes the connection of a peer that is too slow
+                connection.send(long)
+            return connection.getresponse().status
+
+    with ThreadPoolExecutor(100) as peers:
+        found = [peers.submit(told, number) for number in range(100)]
+        while not all(one.done() for one in found):
+            assert server.ask("/inject", json.dumps(asked(pod(ASKS))))[0] == 200
+    status = Path(f"/proc/{server.process.pid}/status").read_text()
+    (peak,) = re.findall(r"VmHWM:\s+(\d+) kB", status)
+    assert int(peak) < int(limit) * 1024
+    ended = Counter(_status(one) for one in found)
+    assert ended.keys() <= {400, 408, None}
+    assert ended[408] >= 1 <= ended[400]
+
+
+def _status(of: Future[int]) -> int | None:
+    return None if of.exception() else of.result()
+
+
+def test_a_connection_without_a_request_is_closed(server: Injector) -> None:
+    with closing(server.connect()) as connection:
+        connection.connect()
+        assert connection.sock.recv(1) == b""
+
+
+async def test_only_so_many_reviews_are_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    requests = pytest.importorskip("starlette.requests", reason="no starlette here")
+    bodies = pytest.importorskip("tools.deploy.webhook.bodies")
+
+    async def short() -> dict[str, object]:
+        return {"type": "http.request", "body": b"{}", "more_body": False}
+
+    monkeypatch.setattr(bodies, "MOST_REVIEWS", 2)
+    reading = bodies.Bodies()
+    request = partial(requests.Request, {"type": "http", "method": "POST"}, short)
+    async with reading.of(request()) as body, reading.of(request()):
+        assert body == b"{}"
+        with pytest.raises(bodies.BusyError):
+            async with reading.of(request()):
+                pass
+    async with reading.of(request()) as body:
+        assert body == b"{}"
 
 
 def test_a_review_that_ends_halfway_is_one_line_in_the_log(server: Injector) -> None:

@@ -6,6 +6,7 @@ import re
 from typing import Any, Final
 
 import pytest
+import yaml
 
 from tests.tools.test_deploy import KUBERNETES, assert_options, environment_of, kustomized, pod_of, rendered
 from tests.tools.test_helm import EVERYTHING, documents, needs_helm, ran
@@ -14,6 +15,7 @@ from tools.deploy.webhook.injection import INJECTED, PREFIX, Json, review
 
 INJECTOR: Final = KUBERNETES / "injector"
 SECRET: Final = ("injector.tls.secret=given", "injector.tls.caBundle=Y2E=")
+API_SERVERS: Final = "networkPolicy.injectorFrom[0].ipBlock.cidr=10.0.0.0/28"
 RELEASE: Final = ("fetchgate", "--namespace=fetchgate")
 """The name and the namespace of the release with which the chart makes the same names as kustomize."""
 KINDS: Final = {
@@ -153,6 +155,20 @@ def test_the_webhook_is_called_for_pods_that_ask_in_labelled_namespaces_alone() 
 
 
 @needs_helm
+def test_only_api_servers_reach_the_injector_with_a_network_policy() -> None:
+    chart = charted("networkPolicy.enabled=true", API_SERVERS)
+    plain: Json = yaml.safe_load((INJECTOR / "networkpolicy.yaml").read_text())
+    assert without_labels(chart["NetworkPolicy"], "") == without_labels(plain, "")
+    labels = chart["Deployment"]["spec"]["template"]["metadata"]["labels"]
+    assert chart["NetworkPolicy"]["spec"]["podSelector"]["matchLabels"] == labels
+    labels = of_kustomize()["Deployment"]["spec"]["template"]["metadata"]["labels"]
+    assert plain["spec"]["podSelector"]["matchLabels"] == labels
+    (rule,) = plain["spec"]["ingress"]
+    (container,) = chart["Deployment"]["spec"]["template"]["spec"]["containers"]
+    assert [port["port"] for port in rule["ports"]] == [port["containerPort"] for port in container["ports"]]
+
+
+@needs_helm
 def test_a_given_secret_takes_the_place_of_cert_manager() -> None:
     made = charted(*SECRET)
     assert made.keys() == KINDS - {"Issuer", "Certificate"}
@@ -181,8 +197,9 @@ def test_values_for_the_gateway_are_in_the_container() -> None:
 
 @needs_helm
 def test_a_pod_monitor_finds_the_pods_by_the_injector_s_label() -> None:
-    made = charted(*(value for value in EVERYTHING if not value.startswith("config=")))
-    assert made.keys() == KINDS | {"PodMonitor"}, "nothing is made for a client that is not there"
+    values = [value for value in EVERYTHING if not value.startswith("config=")]
+    made = charted(*values, API_SERVERS)
+    assert made.keys() == KINDS | {"PodMonitor", "NetworkPolicy"}, "nothing for a client that is not there"
     assert made["PodMonitor"]["spec"]["selector"] == {"matchLabels": {INJECTED: "true"}}
     assert made["PodMonitor"]["spec"]["namespaceSelector"] == {"any": True}
 
@@ -197,6 +214,7 @@ def test_a_pod_monitor_finds_the_pods_by_the_injector_s_label() -> None:
         ([SECRET[0]], "injector.tls.caBundle is not set"),
         (["injector.failurepolicy=Fail"], "failurepolicy"),
         (["injector.replicas=0"], "replicas"),
+        (["networkPolicy.enabled=true"], "networkPolicy.injectorFrom is not set"),
     ],
 )
 def test_values_that_do_not_fit_the_injector_are_refused(values: list[str], said: str) -> None:

@@ -11,62 +11,62 @@ import argparse
 import json
 import logging
 import ssl
+from asyncio.sslproto import SSLProtocol
 from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import Final
+from typing import Any, Final
 
 import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from proxy.printable import brief, printable
 
+from .bodies import BODY_SECONDS, MOST_REVIEWS, Bodies, BusyError
 from .injection import Json, review
 from .refusals import Refusals, owner_of
 
 DRAIN_SECONDS: Final = 5
 """How long reviews may take that are being answered when the server is to end."""
-MAX_BODY_BYTES: Final = 4 << 20
-"""The longest AdmissionReview: no pod is as long, and anyone in the cluster may connect."""
+REQUEST_SECONDS: Final = 5
+"""How long a new connection may take until its first request begins."""
+_READ_BYTES: Final = 16 << 10
+_CLOSED: Final = {"Connection": "close"}
+"""A header of responses to requests that were not read to their end."""
 log: Final = logging.getLogger("fetchgate.injector")
 
 
-async def inject(request: Request, sidecar: Path, refusals: Refusals) -> Response:
+async def inject(request: Request, sidecar: Path, refusals: Refusals, bodies: Bodies) -> Response:
     """Answer an AdmissionReview, and log what became of the pod. A repeated refusal is logged once."""
     container = _read(sidecar)
     try:
-        asked = json.loads(await _body(request))
-        answer = review(asked, container)
-        called, told = _called(asked["request"]), _told(answer["response"])
-        owner = owner_of(asked["request"]["object"]) or called
-        response = JSONResponse(answer)
+        async with bodies.of(request) as body:
+            asked = json.loads(body)
+            answer = review(asked, container)
+            called, told = _called(asked["request"]), _told(answer["response"])
+            owner = owner_of(asked["request"]["object"]) or called
+            response = JSONResponse(answer)
     except ClientDisconnect:
         log.warning("a review has ended halfway")
         return Response()  # nobody reads it
+    except BusyError:
+        log.warning("a review is refused: %d are being read", MOST_REVIEWS)
+        return PlainTextResponse("too many reviews at once", status_code=503, headers=_CLOSED)
+    except TimeoutError:
+        log.warning("a review did not end within %d seconds", BODY_SECONDS)
+        return PlainTextResponse("the review did not end in time", status_code=408, headers=_CLOSED)
     except (KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
         problem = brief(repr(error))  # a UnicodeDecodeError shows the whole body
         log.warning("a review can't be answered: %s", problem)
-        return PlainTextResponse(f"this is no AdmissionReview of a pod: {problem}", status_code=400)
+        text = f"this is no AdmissionReview of a pod: {problem}"
+        return PlainTextResponse(text, status_code=400, headers=_CLOSED)
     if answer["response"]["allowed"] or refusals.is_new(owner, told, monotonic()):
         log.info("%s: %s", called, told)
     return response
-
-
-async def _body(request: Request) -> bytes:
-    """Return the body of a request.
-
-    Raises:
-        ValueError: it is longer than `MAX_BODY_BYTES`.
-    """
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > MAX_BODY_BYTES:
-            raise ValueError(f"more than {MAX_BODY_BYTES} bytes")
-    return bytes(body)
 
 
 async def livez(_: Request) -> Response:
@@ -80,8 +80,23 @@ def application(sidecar: Path) -> Starlette:
     Args:
         sidecar: the file of the gateway's container, in JSON.
     """
-    answer = partial(inject, sidecar=sidecar, refusals=Refusals())
+    answer = partial(inject, sidecar=sidecar, refusals=Refusals(), bodies=Bodies())
     return Starlette(routes=[Route("/inject", answer, methods=["POST"]), Route("/livez", livez)])
+
+
+class Protocol(H11Protocol):
+    """A connection that keeps few bytes, and is closed if its first request does not begin in time."""
+
+    def connection_made(self, transport: Any) -> None:  # noqa: D102  # as in H11Protocol
+        super().connection_made(transport)
+        # While nothing is read here, TLS would read 256 KiB on.
+        transport.set_read_buffer_limits(_READ_BYTES)
+        self.loop.call_later(REQUEST_SECONDS, self._close_unused)
+
+    def _close_unused(self) -> None:
+        used: object = self.cycle
+        if used is None:
+            self.transport.close()
 
 
 class Certificate:
@@ -153,10 +168,14 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     host, _, port = given.listen.rpartition(":")
     certificate = Certificate(given.cert, given.key)
+    # By default each connection reads 256 KiB at once, which is kept in three buffers.
+    SSLProtocol.max_size = _READ_BYTES
     uvicorn.run(
         application(given.sidecar),
         host=host,
         port=int(port),
+        http=Protocol,
+        loop="asyncio",
         ssl_context_factory=lambda _config, _default: certificate.context(),
         log_config=None,
         access_log=False,
