@@ -354,8 +354,8 @@ class Config:
         metavar="FILE",
         parse=_path,
         default="",
-        help="require a certificate from clients (mTLS), signed by a CA in this file (PEM); the log and "
-        "/state show its subject; brokers do not see it",
+        help="require a certificate from clients (mTLS), signed by a CA in this file (PEM) and on no CRL in "
+        "it; the log and /state show its subject; brokers do not see it",
         needs="tls_cert",
     )
     """The CAs of client certificates. None if clients need no certificate."""

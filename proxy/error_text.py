@@ -15,6 +15,9 @@ _NOT_ASCII: Final = "CALLBACK_FAILED"
 client."""
 _NO_CERTIFICATE: Final = "PEER_DID_NOT_RETURN_A_CERTIFICATE"
 _ALERT: Final = "ALERT"
+_REVOKED: Final = 23
+_NO_CURRENT_CRL: Final = frozenset({3, 11, 12})
+"""OpenSSL's codes (x509_vfy.h) of a CRL that is missing, not valid yet, or expired."""
 _EXPIRED: Final = "certificate expired"
 """The text that `_alert` returns for the TLS alert of an expired certificate."""
 
@@ -63,6 +66,10 @@ def of_client(error: ssl.SSLError) -> str:
         return "the client does not speak TLS: with --tls-cert its security.protocol must be SSL or SASL_SSL"
     if isinstance(error, ssl.SSLCertVerificationError):
         shown = f"the certificate that the client shows is not accepted ({error.verify_message})"
+        if error.verify_code == _REVOKED:
+            return f"{shown}: a CRL in the file of --client-ca has it"
+        if error.verify_code in _NO_CURRENT_CRL:
+            return f"{shown}: if the file of --client-ca has a CRL, it needs a current one of each CA"
         return f"{shown}: it must be valid now, and --client-ca must have its CA"
     if reason == _NO_CERTIFICATE:
         return "the client shows no certificate: with --client-ca it needs one (ssl.keystore.location)"
@@ -100,6 +107,10 @@ def _refused(error: ssl.SSLCertVerificationError) -> str:
             return "its certificate is not valid yet: replace it at the broker, or set this machine's clock"
         case 10:
             return "its certificate has expired: renew it at the broker, or set this machine's clock"
+        case _ if error.verify_code == _REVOKED:
+            return "its CA has revoked its certificate: a CRL in the file of --broker-tls-ca has it"
+        case _ if error.verify_code in _NO_CURRENT_CRL:
+            return f"if the file of --broker-tls-ca has a CRL, it needs a current one of each CA ({message})"
         case 62 | 64:
             name = message.partition("valid for ")[2] or "the requested name"
             return f"its certificate is not for {name}: set --broker-tls-server-name to one in it"

@@ -90,6 +90,21 @@ class Authority:
         pair.key.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, hidden))
         return pair
 
+    def revoke(self, *pairs: Pair, days: tuple[float, float] = (-1, 1)) -> str:
+        """Return a CRL in PEM that revokes certificates, and is valid for `days` from now."""
+        now = datetime.now(UTC)
+        builder = (
+            x509.CertificateRevocationListBuilder()
+            .issuer_name(self._name)
+            .last_update(now + days[0] * _DAY)
+            .next_update(now + days[1] * _DAY)
+        )
+        for pair in pairs:
+            number = x509.load_pem_x509_certificate(pair.cert.read_bytes()).serial_number
+            revoked = x509.RevokedCertificateBuilder().serial_number(number).revocation_date(now)
+            builder = builder.add_revoked_certificate(revoked.build())
+        return builder.sign(self._key, hashes.SHA256()).public_bytes(Encoding.PEM).decode()
+
 
 def _named(name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])

@@ -264,6 +264,9 @@ def _trust(context: ssl.SSLContext, option: str, ca: Path) -> None:
         context.load_verify_locations(cafile=ca)
     except (OSError, ValueError) as error:
         raise TlsError(_unusable(option, ca, error)) from None
+    if context.cert_store_stats()["crl"]:
+        # OpenSSL loads lists of revoked certificates (RFC 5280, 5) with the CAs, but does not look at them.
+        context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
 
 
 class _NamedObject(ssl.SSLObject):

@@ -158,6 +158,54 @@ async def test_other_cas_apply_also_to_who_resumes_a_session(
             await asks(None, alice.asks, gate.listen.port)
 
 
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+async def test_whose_certificate_is_revoked_in_the_file_is_locked_out(
+    keys: Keys, version: ssl.TLSVersion, tmp_path: Path
+) -> None:
+    ca = tmp_path / "clients.pem"
+    ca.write_text(keys.ca.file.read_text())
+    pair = keys.ca.sign("alice")
+    alice, bob = _Client(keys, pair, version), _Client(keys, keys.ca.sign("bob"), version)
+
+    asks: Any = asyncio.get_running_loop().run_in_executor
+    with capture_logs() as lines:
+        async with (
+            stub_broker() as broker,
+            gateway(broker.address, WireGateway, **_wanting(keys, ca)) as gate,
+        ):
+            await asks(None, alice.asks, gate.listen.port)
+            ca.write_text(keys.ca.file.read_text() + keys.ca.revoke(pair))
+            gate.follow_files()
+            with pytest.raises((OSError, EOFError)):
+                await asks(None, alice.asks, gate.listen.port)
+            await asks(None, bob.asks, gate.listen.port)
+            # Nobody can be told from a revoked one by a list that is over.
+            ca.write_text(keys.ca.file.read_text() + keys.ca.revoke(pair, days=(-1, -0.5)))
+            gate.follow_files()
+            with pytest.raises((OSError, EOFError)):
+                await asks(None, bob.asks, gate.listen.port)
+    revoked, ended = [line["reason"] for line in lines if line["event"] == "TLS handshake of a client failed"]
+    assert revoked.endswith("(certificate revoked): a CRL in the file of --client-ca has it")
+    assert ended.endswith(
+        "(CRL has expired): if the file of --client-ca has a CRL, it needs a current one of each CA"
+    )
+
+
+async def test_a_ca_without_a_crl_beside_one_with_a_crl_is_told(keys: Keys, tmp_path: Path) -> None:
+    ca = tmp_path / "clients.pem"
+    ca.write_text(keys.ca.file.read_text() + keys.other.file.read_text() + keys.other.revoke())
+    with capture_logs() as lines:
+        async with (
+            stub_broker() as broker,
+            gateway(broker.address, WireGateway, **_wanting(keys, ca)) as gate,
+        ):
+            with pytest.raises((OSError, EOFError)):
+                await _hello(gate.listen.port, _showing(keys, keys.ca.sign("alice")))
+            await until(lambda: gate.server.faults["client"])
+    (line,) = [line for line in lines if line["event"] == "TLS handshake of a client failed"]
+    assert "it needs a current one of each CA" in line["reason"]
+
+
 def test_a_file_without_certificates_is_told(keys: Keys) -> None:
     with pytest.raises(ConfigError, match=r"--client-ca .*good\.key: the file has no certificate in PEM"):
         ClientTls(config(bootstrap="k:1", **_wanting(keys, keys.good.key)))
