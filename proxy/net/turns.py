@@ -45,7 +45,8 @@ class _Order(Generic[_Item]):
         self._heap: list[tuple[float, int, _Item]] = []
         self._number = count()
         self.used = 0.0
-        """What the item that was taken last had used."""
+        """The most that an item had used when it was taken. An item may have used a little less: what is
+        measured by this must not go back, or all others would wait until that item has used as much."""
         self._turn, self._limit = 0, 0.0
         """What an item may have used at most to be taken in a turn."""
 
@@ -68,7 +69,7 @@ class _Order(Generic[_Item]):
             self._turn, self._limit = turn, used + SHARE_SECONDS
         if used > self._limit:
             return None
-        self.used = used
+        self.used = max(self.used, used)
         return heappop(self._heap)[2]
 
 
@@ -111,7 +112,7 @@ class Turns:
             self._schedule()
         links = self._joined(flow)
         flow.spent += seconds
-        flow.used = max(flow.used, links.used - TURN_SECONDS) + seconds
+        flow.used += seconds
         if flow.used >= links.used + SHARE_SECONDS:
             flow.wait()
 
@@ -124,12 +125,16 @@ class Turns:
         self._schedule()
 
     def _joined(self, flow: Flow) -> _Order[Flow]:
-        """Return the links of the host of a link, which takes part in this busy period."""
+        """Return the links of the host of a link, which takes part in this busy period.
+
+        What it has not used while it needed nothing is lost, except for a turn.
+        """
         if flow.busy_period != self._busy_period:
             flow.busy_period, flow.spent, flow.used = self._busy_period, 0.0, 0.0
         links = self._links.get(flow.client_host)
         if links is None:
             links = self._links[flow.client_host] = _Order()
+        flow.used = max(flow.used, links.used - TURN_SECONDS)
         return links
 
     def _schedule(self) -> None:

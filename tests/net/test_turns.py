@@ -101,6 +101,24 @@ def test_a_long_piece_of_work_is_paid_for_before_the_next_one() -> None:
     assert 0.8 <= long.work / short.work <= 1.25
 
 
+def test_one_that_has_needed_nothing_for_long_does_not_stop_others() -> None:
+    loop = Loop()
+    busy = [Flow(loop, "one", 1e-3) for _ in range(5)]
+    light = Flow(loop, "one", 2e-5, every=0.01)
+    late = Flow(loop, "one", 5e-4)
+    run(loop, 0.05)
+    late.due_at = 1e9
+    run(loop, 5.0)
+    assert late.reads
+    late.due_at, late.reads = 0.0, False
+    loop.turns.add(late)  # its peer reads again, so what waited can be processed (`Link._continue`)
+    light.late, before = 0.0, [each.work for each in (*busy, late)]
+    run(loop, 1.0)
+    had = [each.work - work for each, work in zip((*busy, late), before, strict=True)]
+    assert max(had) <= min(had) + 3e-3
+    assert light.late <= 4e-3
+
+
 def test_nobody_waits_while_the_loop_has_time() -> None:
     loop = Loop()
     flows = [Flow(loop, "one", TURN_SECONDS / 20, every=0.01) for _ in range(10)]
