@@ -42,9 +42,8 @@ that its requests allow.
 
 The gateway can't detect whether such a client has left. Without this limit, a hung broker would leak two
 sockets for each client. The same limit applies if the gateway does not read a client and the client's end was
-received. It also applies to a client that is not read because it has too many requests in flight, or because
-its broker does not read. Such a client may wait up to twice as long, because its end may come after bytes
-that the system could not buffer. A broker that throttles a client for its quota reads on within seconds.
+received. It also applies to a client that is not read because it has too many requests in flight. Such a
+client may wait up to twice as long, because its end may come after bytes that the system could not buffer.
 """
 LATE_SECONDS: Final = 0.002
 """The delay of a timer, in seconds, from which the event loop counts as busy."""
@@ -325,6 +324,8 @@ class Link:
         """React to the closing of the client's socket."""
         self.client.transport = None
         self.broker.release(PEER_FULL)
+        if self.phase is LinkPhase.CLOSING:
+            self._continue()
         self.close_session("client closed")
         self._finish_closed()
 
@@ -646,7 +647,8 @@ class Link:
 
         A client is not idle while it waits for a response, or while it reads its bytes, even slowly. It is
         also not idle while the gateway does not read it, except if it has too many requests in flight, or if
-        its broker does not read. Call this every few seconds, because it measures the client's progress.
+        its broker does not read: that one may do so for minutes, if the client is over its quota. Call this
+        every few seconds, because it measures the client's progress.
 
         Args:
             now: the time in seconds.
@@ -658,15 +660,16 @@ class Link:
         self._note_progress(now)
         status, silent = self.core.status(), idle > 0 and now - self.active_at >= idle
         full = self.client.holds & CORE and status.full
-        held = full or (self.client.holds & PEER_FULL and not self.core.wire)
-        if self._half_closed or self._left or held:
+        if self._half_closed or self._left or full:
             wait = status.longest_wait
-            if held:
+            if full:
                 wait = min(wait, HALF_CLOSED_SECONDS)
             waited = now - self.active_at >= wait + HALF_CLOSED_SECONDS
             return IDLE if silent or waited else ""
         if self.client.holds & OWN_FULL and not self.core.wire:
             return NOT_READING if silent else ""
+        if self.client.holds & PEER_FULL and not self.core.wire:
+            return IDLE if silent else ""
         if self.client.holds:
             return ""
         if not status.begun:
@@ -775,14 +778,13 @@ class Link:
         client, broker = self.client.transport, self.broker.transport
         if client is None:
             return 0
-        silent = now - self.buffered_changed_at >= SILENT_SECONDS
         # A peer sends until the system's buffer is full, also while it is not read.
         if size := client.get_write_buffer_size():
             size += unacknowledged(client)
-            if broker is not None and silent:
+            if broker is not None and now - self.buffered_changed_at >= SILENT_SECONDS:
                 size += unread(broker)
-        if self.client.holds & PEER_FULL and silent:
-            size += unread(client)
+        if self.client.holds & PEER_FULL and now - self.active_at >= SILENT_SECONDS:
+            size += unread(client) + (0 if broker is None else broker.get_write_buffer_size())
         return size
 
     def _forget_buffered(self) -> None:
