@@ -9,7 +9,7 @@ Exit codes:
 - 4: a broker did not respond in time (`drive`)
 - 5: responses differ from the captured ones in what may not differ (`drive --compare`)
 - 130: ended by Ctrl-C
-- 143: ended by SIGTERM (`measure`)
+- 143: ended by SIGTERM (`measure`, `drive`)
 
 Imports take seconds. So only the module of the given command is imported, and `inspect` starts at once.
 """

@@ -63,11 +63,15 @@ MAX_PARTITION: Final = 1_000_000
 
 
 def fetched(connection: PlayedConnection, names: Mapping[bytes, str]) -> dict[str, set[int]]:
-    """Return the partitions in a connection's first fetches, by topic.
+    """Return the partitions in a connection's first fetches and Produce requests, by topic.
 
-    Only `_SAMPLED` different fetches are read.
+    Only `_SAMPLED` different requests of each kind are read.
     """
     found: dict[str, set[int]] = {}
+    written = {step.frame: step for step in connection.steps if step.api_key == ApiKey.PRODUCE}
+    for step in islice(written.values(), _SAMPLED):
+        for name, partition in named_partitions(step.api_key, step.version, step.frame, step.body, names):
+            found.setdefault(name, set()).add(partition)
     frames = {step.frame: step for step in connection.steps if step.api_key == ApiKey.FETCH}
     for step in islice(frames.values(), _SAMPLED):
         request = parse_fetch_request(step.frame, step.version, step.body)
@@ -114,7 +118,8 @@ def needed(script: Script, fetched_topics: Mapping[str, Asked]) -> dict[str, int
         found.pop(id_.hex(), None)
     frames = {step.frame: step for step in script.steps()}
     for step in frames.values():
-        for name, partition in named_partitions(step.api_key, step.version, step.frame, step.body):
+        named = named_partitions(step.api_key, step.version, step.frame, step.body, script.topics)
+        for name, partition in named:
             if 0 <= partition < MAX_PARTITION:
                 found[name] = max(found.get(name, 0), partition + 1)
     return {name: max(count, script.partitions.get(name, 0)) for name, count in found.items()}

@@ -198,6 +198,7 @@ async def drive(
 async def _sides(script: Script, options: PlayOptions) -> list[TargetSide]:
     await _learn_names(script, options)
     topics = asked(script, script.topics)
+    named = needed(script, topics)
     found = []
     for name, flag, address, access in (
         (TARGET, "--target", options.target, options.access),
@@ -208,9 +209,9 @@ async def _sides(script: Script, options: PlayOptions) -> list[TargetSide]:
         try:
             target = await look(
                 address,
-                topics,
+                {*topics, *named},
                 offsets=options.offsets is not OffsetPolicy.KEEP or options.read_to == TO_CAPTURED,
-                create=needed(script, topics) if options.create_topics else None,
+                create=named if options.create_topics else None,
                 access=access,
             )
         except TargetError as error:

@@ -1,6 +1,6 @@
 """What requests name: clients, groups, topics, and ids that their cluster has given. Sans-IO."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from proxy.protocol.api import REQUEST_START_BYTES, ApiKey, response_header
@@ -10,16 +10,17 @@ from proxy.protocol.schemas import METADATA
 
 SCHEMAS: Final[dict[int, str]] = {
     ApiKey.PRODUCE: (
-        "transaction:string@3+ int16 int32 [topic:string@0-12 uuid@13+ [partition:int32 records:bytes]]"
+        "transaction:string@3+ int16 int32 [topic:string@0-12 topic_id:uuid@13+ [partition:int32 "
+        "records:bytes]]"
     ),
     ApiKey.LIST_OFFSETS: "int32 int8@2+ [topic:string [partition:int32 leader_epoch:int32@4+ int64 int32@0]]",
     ApiKey.OFFSET_COMMIT: (
         "group:string generation:int32@1+ member:string@1+ instance:string@7+ int64@2-4 "
-        "[topic:string@0-9 uuid@10+ [partition:int32 int64 leader_epoch:int32@6+ int64@1 string]]"
+        "[topic:string@0-9 topic_id:uuid@10+ [partition:int32 int64 leader_epoch:int32@6+ int64@1 string]]"
     ),
     ApiKey.OFFSET_FETCH: (
         "group:string@0-7 [topic:string partition:int32[]]@0-7 [group:string member:string@9+ "
-        "generation:int32@9+ [topic:string@8-9 uuid@10+ partition:int32[]]]@8+"
+        "generation:int32@9+ [topic:string@8-9 topic_id:uuid@10+ partition:int32[]]]@8+"
     ),
     ApiKey.FIND_COORDINATOR: "group:string@0-3 key_type:int8@1+ group:string[]@4+",
     ApiKey.JOIN_GROUP: "group:string int32 int32@1+ member:string",
@@ -76,10 +77,12 @@ _TRANSACTION: Final = 1
 _METADATA: Final = frozenset({"topics.name", "topics.partitions.partition_index"})
 
 
-def named_partitions(api_key: int, version: int, frame: bytes, body: int) -> Iterator[tuple[str, int]]:
+def named_partitions(
+    api_key: int, version: int, frame: bytes, body: int, names: Mapping[bytes, str]
+) -> Iterator[tuple[str, int]]:
     """Yield the topic and the number of each partition that a request names.
 
-    Topics that have only an id are left out. Nothing is yielded for a request that can't be read, or if
+    Topics whose id has no known name are left out. Nothing is yielded for a request that can't be read, or if
     `SCHEMAS` has no partitions for its API (Fetch has none).
 
     Args:
@@ -87,12 +90,15 @@ def named_partitions(api_key: int, version: int, frame: bytes, body: int) -> Ite
         version: the version of the request.
         frame: the whole frame.
         body: the offset of the body in the frame.
+        names: topic id -> name.
     """
     found = _read(SCHEMAS.get(api_key, ""), api_key, version, frame, body)
     topic = ""
     for struct, _ in structs(found) if found else ():
         if "topic" in struct:
             topic = _text(struct["topic"])
+        elif "topic_id" in struct:
+            topic = names.get(struct["topic_id"], "")
         if topic and (partition := struct.get("partition")) is not None:
             for number in partition if isinstance(partition, list) else [partition]:
                 yield topic, number

@@ -5,9 +5,11 @@ Each partition has its lowest and its highest offset.
 
 import pytest
 
+from proxy.protocol.api import ApiKey
 from replay.drive.asked import HIGHEST, MAX_PARTITION, Asked, asked, fetched, nameless
 from tests.frames import VERSIONS, fetch, topic_id
-from tests.replay.drive.captured import one, request
+from tests.replay.drive.captured import Capture, one, request, script
+from tools.kafka import raw
 
 
 def seen(found: Asked) -> list[tuple[int, int]]:
@@ -50,6 +52,18 @@ def test_a_connection_tells_what_it_fetches_by_topic() -> None:
     (connection,) = one(fetch(11, ("t", 0), ("t", 2)), fetch(13, ("u", 1)), fetch(13, ("x", 3))).connections
 
     assert fetched(connection, {topic_id("u"): "u"}) == {"t": {0, 2}, "u": {1}, topic_id("x").hex(): {3}}
+
+
+def test_a_connection_is_led_by_the_partitions_that_it_writes_to() -> None:
+    place = raw.compact_array([(3).to_bytes(4) + b"\0\0"])
+    entry = topic_id("u") + place + b"\0"
+    body = raw.compact_string(None) + bytes(6) + raw.compact_array([entry]) + b"\0"
+    frame = request(ApiKey.PRODUCE, 13, body)
+    capture = Capture()
+    capture.say(frame, 0, answered=False)
+    (connection,) = script(capture, include=frozenset({ApiKey.PRODUCE})).connections
+
+    assert fetched(connection, {topic_id("u"): "u"}) == {"u": {3}}
 
 
 def test_a_topic_id_without_a_name_is_reported() -> None:

@@ -117,6 +117,19 @@ def test_an_error_is_told_as_often_as_it_came(count: int, words: str) -> None:
     assert words in printed(render(made))
 
 
+@pytest.mark.parametrize(("connections", "line"), [(1, "target sent 2.5 times the captured"), (3, "")])
+def test_more_record_bytes_than_captured_are_told_in_one_line(connections: int, line: str) -> None:
+    made = report()
+    made["settings"]["connections"] = connections
+    made["settings"]["loop"] = 1
+    for row in made["figures"]:
+        if row["side"] == "target":
+            row["record_bytes"] = row["record_bytes"] * 5 // 2
+
+    assert line in printed(render(made))
+    assert ("the captured record bytes" in printed(render(made))) is bool(line)
+
+
 def test_the_report_is_json() -> None:
     assert json.loads(json.dumps(report())) == report()
 

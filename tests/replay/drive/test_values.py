@@ -8,6 +8,7 @@ import pytest
 from proxy.addresses import Address
 from proxy.protocol.api import ApiKey
 from replay.drive import values
+from replay.drive.compare import Difference
 from replay.drive.mapping import OffsetPolicy
 
 
@@ -30,6 +31,7 @@ from replay.drive.mapping import OffsetPolicy
         (values.offsets, "clamp", OffsetPolicy.CLAMP),
         (values.apis, "produce, OFFSETCOMMIT,", [ApiKey.PRODUCE, ApiKey.OFFSET_COMMIT]),
         (values.apis, "", []),
+        (values.differences, "missing, fewer versions", [Difference.MISSING, Difference.NARROWER]),
     ],
 )
 def test_a_value_is_read(read: Callable[[str], object], text: str, value: object) -> None:
@@ -55,6 +57,11 @@ def test_a_value_is_read(read: Callable[[str], object], text: str, value: object
         (values.port, "0", "'0' must be an integer from 1 to 65535"),
         (values.offsets, "", "'' is not one of keep, clamp, earliest, latest"),
         (values.apis, "Produce,Fetch it", "'Fetch it' is not one of AddOffsetsToTxn, "),
+        (
+            values.differences,
+            "other",
+            "'other' is not one of another error, another first offset",
+        ),
         (values.named_id, "=orders", "'=orders' is not ID=NAME, as in BsAPo2xmQ2aMgzxXyzGHmA=orders"),
         (values.named_id, "AAAA=orders", "'AAAA=orders' is not ID=NAME"),
         (values.named_id, "BsAPo2xmQ2aMgzxXyzGHmA", "'BsAPo2xmQ2aMgzxXyzGHmA' is not ID=NAME"),

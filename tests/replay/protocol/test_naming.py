@@ -56,7 +56,7 @@ def test_groups_and_transactional_ids_get_a_suffix_and_nothing_else_changes(key:
 @pytest.mark.parametrize(
     ("key", "version"),
     [
-        *((ApiKey.PRODUCE, version) for version in (3, 9, 12)),
+        *((ApiKey.PRODUCE, version) for version in (3, 9, 12, 13)),
         *((ApiKey.LIST_OFFSETS, version) for version in (1, 7)),
         *((ApiKey.OFFSET_COMMIT, version) for version in (2, 6, 9)),
         *((ApiKey.OFFSET_FETCH, version) for version in (1, 7, 8)),
@@ -67,7 +67,7 @@ def test_groups_and_transactional_ids_get_a_suffix_and_nothing_else_changes(key:
 def test_partitions_of_topics_are_found(key: int, version: int) -> None:
     frame, body = _frame(key, version, made(REQUESTS[key, version], itertools.count(1)))
 
-    assert set(named_partitions(key, version, frame, body)) == {("s", 1)}
+    assert set(named_partitions(key, version, frame, body, {bytes(16): "s"})) == {("s", 1)}
 
 
 @pytest.mark.parametrize(("key", "version"), sorted(RESPONSES), ids=str)
@@ -93,7 +93,7 @@ def test_a_request_that_is_not_understood_stays_as_it_is() -> None:
     body = request_header(frame, 4)[-1]
 
     assert with_suffix(ApiKey.HEARTBEAT, 0, frame, body) == frame
-    assert [*named_partitions(ApiKey.HEARTBEAT, 0, frame, body)] == []
+    assert [*named_partitions(ApiKey.HEARTBEAT, 0, frame, body, {})] == []
 
 
 def test_topics_have_as_many_partitions_as_anything_in_the_capture_names() -> None:
