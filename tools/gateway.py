@@ -11,12 +11,15 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
+from collections import deque
 from collections.abc import Mapping
+from math import inf
 from pathlib import Path
 from typing import Any, Self
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from proxy.telemetry.admin import METRICS_AT_ONCE, METRICS_SECONDS
 from tools.kafka import reaper
 from tools.kafka.ports import free_ports
 
@@ -47,6 +50,8 @@ class GatewayProcess:
         self._command += ["--listen", self.address, "--admin", self.admin, *options]
         self._ready = ready
         self._files: list[int] = []
+        self._read = deque([-inf] * METRICS_AT_ONCE, maxlen=METRICS_AT_ONCE)
+        """The times of the last reads of /metrics."""
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
@@ -156,7 +161,11 @@ class GatewayProcess:
     def metrics(self) -> dict[str, float]:
         """Return /metrics by name and sorted labels: `fetchgate_fetches_total{kind="full",side="broker"}`."""
         found = {}
-        for family in text_string_to_metric_families(self._get("/metrics")):
+        # Beyond this rate, the gateway would respond with an earlier text.
+        time.sleep(max(self._read[0] + METRICS_SECONDS - time.monotonic(), 0))
+        text = self._get("/metrics")
+        self._read.append(time.monotonic())
+        for family in text_string_to_metric_families(text):
             for sample in family.samples:
                 found[_key(sample.name, sample.labels)] = sample.value
         return found

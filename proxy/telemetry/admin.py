@@ -15,9 +15,11 @@ the gateway, or an IP address. For IP addresses there is no rebinding.
 import asyncio
 import json
 import ssl
+from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 from http import HTTPStatus
 from ipaddress import ip_address
+from math import inf
 from socket import socket
 from typing import Final, TypeVar
 from urllib.parse import parse_qsl
@@ -37,6 +39,10 @@ REQUEST_SECONDS: Final = 5.0
 """The time limit for a peer to send a request, in seconds."""
 RESPONSE_SECONDS: Final = 30.0
 """The time limit for a peer to receive the response, in seconds. A large /state may go over a slow link."""
+METRICS_SECONDS: Final = 1.0
+METRICS_AT_ONCE: Final = 4
+"""In each second (`METRICS_SECONDS`), the text of /metrics is written so many times. Further peers get the
+last one: the text takes several milliseconds, in which no client is served."""
 _STEPS: Final = 5
 """In how many steps a time limit passes. If the gateway stands still for longer than a step, one step passes:
 on a busy machine, what the peer has sent meanwhile is then read before the next step is over."""
@@ -83,6 +89,10 @@ class AdminEndpoint:
         self._names = frozenset(map(str.lower, names)) | {_LOCAL}
         self._token = token
         self._tls = tls
+        self._text = b""
+        """The last text of /metrics."""
+        self._written = deque([-inf] * METRICS_AT_ONCE, maxlen=METRICS_AT_ONCE)
+        """The times at which the last texts of /metrics were written."""
         self._failed = ""
         """The error of the last TLS handshake that failed."""
         self._accepting: list[asyncio.Task[None]] = []
@@ -225,7 +235,11 @@ class AdminEndpoint:
         return _json(status, {"state": health.state, "reasons": health.reasons})
 
     async def _metrics(self, _query: str) -> Response:
-        return HTTPStatus.OK, CONTENT_TYPE, exposition(self._gateway.account())
+        now = asyncio.get_running_loop().time()
+        if now - self._written[0] >= METRICS_SECONDS:
+            self._text = exposition(self._gateway.account())
+            self._written.append(now)
+        return HTTPStatus.OK, CONTENT_TYPE, self._text
 
     async def _state(self, query: str) -> Response:
         """Respond with the state as JSON. The query ``connections=N`` lists at most N connections."""

@@ -15,7 +15,9 @@ from proxy.config import load
 from proxy.net.listen import Binding
 from proxy.server.gateway import Gateway
 from proxy.telemetry import admin
-from proxy.telemetry.admin import MAX_CONNECTIONS, MAX_HEAD_BYTES, AdminEndpoint
+from proxy.telemetry.admin import MAX_CONNECTIONS, MAX_HEAD_BYTES, METRICS_AT_ONCE, AdminEndpoint
+from proxy.telemetry.metrics import exposition
+from proxy.telemetry.status import Account
 from tests.shell import client, gateway, stub_broker, stub_cluster, until
 
 
@@ -80,6 +82,31 @@ async def test_metrics_are_in_prometheus_text_format() -> None:
         assert status == 200
         assert headers["Content-Type"].startswith("text/plain; version=")
         assert b'\nfetchgate_fetch_request_bytes_total{side="client"} 0.0\n' in body
+
+
+async def test_the_text_of_metrics_is_kept_for_peers_that_read_it_often(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    written = 0
+
+    def counted(account: Account) -> bytes:
+        nonlocal written
+        written += 1
+        return exposition(account)
+
+    monkeypatch.setattr(admin, "exposition", counted)
+    monkeypatch.setattr(admin, "METRICS_SECONDS", 600.0)
+    async with (
+        stub_broker() as broker,
+        gateway(broker.address, Gateway) as gate,
+        admin_of(gate) as (port, _),
+    ):
+        texts = [(await get(port, "/metrics"))[1] for _ in range(20)]
+        assert written == METRICS_AT_ONCE
+        assert {*texts[METRICS_AT_ONCE:]} == {texts[METRICS_AT_ONCE - 1]}
+        monkeypatch.setattr(admin, "METRICS_SECONDS", 0.0)
+        await get(port, "/metrics")
+        assert written == METRICS_AT_ONCE + 1
 
 
 @pytest.mark.parametrize(
