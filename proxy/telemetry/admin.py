@@ -139,6 +139,9 @@ class AdminEndpoint:
             task = loop.create_task(self._serve(peer))
             self._open[task] = None
             task.add_done_callback(lambda done: self._open.pop(done, None))
+            # Those that wait are accepted without a turn of the loop: among many, a probe would be the oldest
+            # before its request is read.
+            await asyncio.sleep(0)
 
     async def _serve(self, peer: socket) -> None:
         loop = asyncio.get_running_loop()

@@ -3,8 +3,9 @@ import json
 import re
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, suppress
 from http import HTTPStatus
+from socket import create_connection
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from proxy.telemetry import admin
 from proxy.telemetry.admin import MAX_CONNECTIONS, MAX_HEAD_BYTES, METRICS_AT_ONCE, AdminEndpoint
 from proxy.telemetry.metrics import exposition
 from proxy.telemetry.status import Account
-from tests.shell import client, gateway, stub_broker, stub_cluster, until
+from tests.shell import BOTH_LOOPS, client, gateway, run, stub_broker, stub_cluster, until
 
 
 @asynccontextmanager
@@ -254,6 +255,29 @@ async def test_peers_that_send_nothing_do_not_keep_out_a_probe() -> None:
         for _, writer in streams:
             writer.close()
         await until(lambda: not end._open)
+
+
+@BOTH_LOOPS
+def test_a_probe_is_answered_amid_more_connections_than_are_kept(plain: bool) -> None:
+    async def scene() -> None:
+        async with (
+            stub_broker() as broker,
+            gateway(broker.address, Gateway) as gate,
+            admin_of(gate) as (port, _),
+        ):
+            with ExitStack() as opened:
+                # The loop does not run meanwhile, so that all of them wait to be accepted.
+                peers = [
+                    opened.enter_context(create_connection(("127.0.0.1", port)))
+                    for _ in range(3 * MAX_CONNECTIONS)
+                ]
+                probe = peers[MAX_CONNECTIONS]
+                probe.sendall(b"GET /livez HTTP/1.1\r\n\r\n")
+                probe.setblocking(False)
+                answer = await asyncio.get_running_loop().sock_recv(probe, 100)
+                assert answer.startswith(b"HTTP/1.1 200 OK")
+
+    run(scene(), plain=plain)
 
 
 def test_it_binds_loopback_unless_told_otherwise() -> None:
