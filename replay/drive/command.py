@@ -240,10 +240,9 @@ def _add_what(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--read-to",
         choices=(TO_CAPTURED, TO_END),
-        default=TO_CAPTURED,
-        help="where reads end; captured (default): where the captured response ended, so that a partition "
-        "with more records is not read again and again; end: where the captured limits and the target's "
-        "records end",
+        help="where reads end; captured (default, without --against): where the captured response ended, so "
+        "that a partition with more records is not read again and again; end (default, with --against): "
+        "where the captured limits and the target's records end",
     )
     parser.add_argument(
         "--create-topics",
@@ -302,6 +301,9 @@ def run(args: argparse.Namespace) -> int:
         return _complain(_alone("--dry-run" if args.dry_run else "--against"), EXIT_USAGE)
     if args.csv is not None and (why := why_not(args.csv)):
         return _complain(f"--csv {args.csv}: {why}", EXIT_USAGE)
+    if args.read_to is None:
+        # Limits that change with each fetch would be changes in a gateway's sessions.
+        args.read_to = TO_CAPTURED if args.against is None else TO_END
     if args.offsets is None:
         args.offsets = OffsetPolicy.KEEP if args.compare else OffsetPolicy.LATEST
     args.allow = frozenset(kind for kinds in args.allow for kind in kinds)

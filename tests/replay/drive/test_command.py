@@ -386,6 +386,17 @@ def test_fetches_without_a_response_have_no_saving(capsys: pytest.CaptureFixture
     assert "No fetch was played, so there is no saving to report." in out
 
 
+@pytest.mark.parametrize(("against", "read_to"), [(True, "end"), (False, "captured")])
+def test_beside_a_gateway_reads_end_where_the_target_has_no_more(
+    capsys: pytest.CaptureFixture[str], against: bool, read_to: str
+) -> None:
+    """Limits that change with each fetch would be changes in the gateway's sessions, and cost it savings."""
+    with served() as target, served() as gate, admin_endpoint() as admin:
+        options = ("--against", str(target.address), "--admin", admin) if against else ()
+        play(gate, "--json", *options)
+    assert json.loads(capsys.readouterr().out)["settings"]["read_to"] == read_to
+
+
 def test_against_without_the_gateways_admin_endpoint_is_one_line_with_the_remedy(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
