@@ -477,7 +477,10 @@ class Link:
         """Read neither side until it is this link's turn."""
         if self.phase < LinkPhase.FINISHED:
             self.client.hold(TURN)
-            self.broker.hold(TURN)
+            # A broker that connects while it is held would be read all the same, also with later reasons not
+            # to read. And if a TLS alert comes first, uvloop tells of it only while it reads.
+            if self.has_broker and self._untested is None:
+                self.broker.hold(TURN)
             self._wait_for_turn()
 
     def take_turn(self) -> None:

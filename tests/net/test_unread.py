@@ -13,6 +13,7 @@ from typing import cast
 import pytest
 
 from proxy.core import budget
+from proxy.net import turns
 from proxy.net.endpoint import RECEIVE_BYTES, UNSENT_BYTES, WRITE_HIGH_WATER, unread
 from proxy.net.link import PEER_FULL, Link
 from proxy.protocol.api import ApiKey
@@ -72,12 +73,18 @@ async def _not_reading(gate: Gateway, count: int) -> AsyncIterator[list[socket.s
             sock.close()
 
 
-async def test_clients_that_never_read_take_little_each_and_are_counted() -> None:
+@pytest.mark.parametrize("turn_seconds", [turns.TURN_SECONDS, 1e-9], ids=["", "busy loop"])
+async def test_clients_that_never_read_take_little_each_and_are_counted(
+    turn_seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Clients that never read take limited memory, which is counted.
 
     Before the fix, 90 such clients took 112 MB in the process and 350 MB in the system, and the counted
-    number of bytes was 0.
+    number of bytes was 0. If a client waited for its turn while its broker connected, it took all that the
+    broker sent: 5 MB.
     """
+    monkeypatch.setattr(turns, "TURN_SECONDS", turn_seconds)
+    monkeypatch.setattr(turns, "SHARE_SECONDS", turn_seconds / 4)
     async with (
         stub_broker(lambda _: bytes(FLOOD)) as broker,
         gateway(broker.address) as gate,

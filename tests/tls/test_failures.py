@@ -16,6 +16,7 @@ from structlog.testing import capture_logs
 
 from proxy.addresses import Address
 from proxy.cli import main
+from proxy.net import turns
 from proxy.net.bootstrap import BootstrapError, ask
 from proxy.net.endpoint import is_gone, unacknowledged, unread
 from proxy.net.resolve import Resolver
@@ -202,7 +203,12 @@ def _wants_certificates(keys: Keys) -> Iterator[int]:
         listener.shutdown(socket.SHUT_RDWR)
 
 
-def test_a_broker_that_wants_a_client_certificate_says_so(keys: Keys) -> None:
+@pytest.mark.parametrize("turn_seconds", [turns.TURN_SECONDS, 1e-9], ids=["", "busy loop"])
+def test_a_broker_that_wants_a_client_certificate_says_so(
+    keys: Keys, turn_seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns, "TURN_SECONDS", turn_seconds)
+    monkeypatch.setattr(turns, "SHARE_SECONDS", turn_seconds / 4)
     line = (
         "it refuses the gateway in the TLS handshake (certificate required): "
         "does it require a client certificate? "
