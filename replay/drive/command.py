@@ -299,6 +299,8 @@ def run(args: argparse.Namespace) -> int:
         )
     if args.compare and (args.against is not None or args.dry_run):
         return _complain(_alone("--dry-run" if args.dry_run else "--against"), EXIT_USAGE)
+    if args.allow and not args.compare:
+        return _complain("--allow needs --compare, which finds differences", EXIT_USAGE)
     if args.csv is not None and (why := why_not(args.csv)):
         return _complain(f"--csv {args.csv}: {why}", EXIT_USAGE)
     if args.read_to is None:
@@ -458,6 +460,9 @@ def _nothing(script: Script, problems: list[str], ports: Sequence[int]) -> int:
     """Report why there is nothing to play, from the chosen ports."""
     for problem in problems:
         _say(problem)
+    if script.start and script.clients:
+        why = f"no request comes after --from {script.start:g} that can be played"
+        return _complain(f"nothing to play: {why}", EXIT_PARTLY)
     left_out = script.left_out.total()
     if left_out:
         why = f"all {left_out} requests are left out; see --include"

@@ -390,7 +390,7 @@ def _notes(report: DriveReport) -> list[RenderableType]:
     lines = ["Interrupted."] if report["interrupted"] else []
     if report["stopped_at"] is not None:
         at = report["stopped_at"]
-        lines.append(f"Stopped {duration(at)} into the capture: --from {at:g} goes on")
+        lines.append(f"Stopped {duration(at)} into the capture: --from {at:.6f} goes on")
     lines += _more_records(report)
     if report["settings"]["against"] and report["planned"] and report["saving"] is None:
         lines.append("No fetch was played, so there is no saving to report.")

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.metadata import version
+from math import floor
 from typing import Final, TypedDict
 
 from proxy.addresses import Address
@@ -187,7 +188,9 @@ async def drive(
         "figures": figures(CAPTURE, captured(player.connections)) + played["figures"],
         "interrupted": bool(stopped_by),
         "stopped_by": stopped_by,
-        "stopped_at": None if player.stopped_at is None else round(script.start + player.stopped_at, 3),
+        "stopped_at": None
+        if player.stopped_at is None
+        else _whole_microseconds(script.start + player.stopped_at),
         "left_out": left_out_rows(script.left_out + unplayed + player.left_out),
         "left_out_ratio": left_out_ratio(script, script.left_out + unplayed + player.missed),
         "saving": None if saving is None else saving_figures(saving),
@@ -293,6 +296,11 @@ async def _play(player: Player, pace: Pace, options: PlayOptions, progress: Prog
                 loop.remove_signal_handler(number)
     progress(player.sent, player.total)
     return received[0] if received else ""
+
+
+def _whole_microseconds(at: float) -> float:
+    """Round a time down. After the request at this time, a run that goes on would leave it out."""
+    return floor(at * 1e6) / 1e6
 
 
 async def _report_progress(player: Player, progress: Progress) -> None:

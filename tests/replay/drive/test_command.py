@@ -587,6 +587,20 @@ def test_a_comparison_of_nothing_is_no_success(
     assert "nothing was compared; the report lists why" in capsys.readouterr().err
 
 
+def test_differences_are_allowed_only_in_a_comparison(capsys: pytest.CaptureFixture[str]) -> None:
+    code = drive(LIBRDKAFKA, "--target", "127.0.0.1:1", "--allow", "missing")
+
+    assert code == 2
+    assert "--allow needs --compare" in capsys.readouterr().err
+
+
+def test_after_the_end_of_the_capture_nothing_can_be_played(capsys: pytest.CaptureFixture[str]) -> None:
+    code = drive(LIBRDKAFKA, "--dry-run", "--from", "1h")
+
+    assert code == 3
+    assert "nothing to play: no request comes after --from 3600 that can be played" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("other", [("--against", "127.0.0.1:1"), ("--dry-run",)])
 def test_a_comparison_needs_the_responses_of_one_target(
     other: tuple[str, ...], capsys: pytest.CaptureFixture[str]

@@ -41,7 +41,7 @@ def ids(broker: ModelBroker, frame: bytes) -> bytes:
     return frame
 
 
-def polling(*times: int) -> Capture:
+def polling(*times: float) -> Capture:
     """Return the capture of a client that fetches t-0 at these times, in milliseconds."""
     capture = Capture(model())
     for at in times:
@@ -542,6 +542,16 @@ async def test_a_run_goes_on_where_another_was_stopped() -> None:
     assert asked == [(0, 3), (1, 0)]
     assert (report["planned"], report["sent"], report["captured_seconds"]) == (2, 2, 1.5)
     assert (report["left_out"], report["stopped_at"]) == ([], None)
+
+
+async def test_a_run_that_goes_on_leaves_out_no_request() -> None:
+    """The told time is not after the first request that was not sent: it is rounded down."""
+    capture = polling(0, 3_600_000.7086)
+    async with serving(model()) as served:
+        report = await play(served, script(capture), speed=1.0, duration=0.05)
+
+    assert report["stopped_at"] == 3_600.000708
+    assert script(capture, start=report["stopped_at"]).requests == 1
 
 
 async def test_a_run_that_goes_on_is_stopped_at_a_time_of_the_whole_capture() -> None:

@@ -117,6 +117,13 @@ def test_an_error_is_told_as_often_as_it_came(count: int, words: str) -> None:
     assert words in printed(render(made))
 
 
+def test_the_time_at_which_a_stopped_run_goes_on_is_told_exactly() -> None:
+    made = report()
+    made["stopped_at"] = 360_000.000708
+
+    assert "Stopped 4 d 4 h into the capture: --from 360000.000708 goes on" in printed(render(made))
+
+
 @pytest.mark.parametrize(("connections", "line"), [(1, "target sent 2.5 times the captured"), (3, "")])
 def test_more_record_bytes_than_captured_are_told_in_one_line(connections: int, line: str) -> None:
     made = report()
