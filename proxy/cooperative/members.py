@@ -211,7 +211,7 @@ class Members:
         owners = Counter(place for each in lanes.values() for place in each)
         shared = sum(number > 1 for number in owners.values())
         counted = f"{shared} of {len(owners)} partitions shared"
-        text = f"{len(lanes)} members, {counted}, generation {generation}"
+        text = f"{len(lanes)} member{'s' * (len(lanes) != 1)}, {counted}, generation {generation}"
         self.tell(GroupNotice.REBALANCED, name.decode(errors="replace"), text)
 
     def group(self, name: bytes) -> Group | None:

@@ -815,6 +815,8 @@ def test_how_a_group_shares_its_partitions_is_told(shared: Shared, coordinator: 
     (what, group, text) = shared.groups[-1]
     assert (what, group) == (GroupNotice.REBALANCED, "billing")
     assert text.startswith("2 members, 1 of 1 partitions shared, generation ")
+    coordinator.rebalance([client(shared)])
+    assert shared.groups[-1][2].startswith("1 member, 0 of 1 partitions shared, generation ")
 
 
 @pytest.mark.parametrize("key", [JOIN_GROUP, SYNC_GROUP, HEARTBEAT, LEAVE_GROUP])
