@@ -17,7 +17,7 @@ import ssl
 from collections.abc import Callable
 from enum import IntEnum
 from functools import partial
-from time import monotonic
+from time import monotonic, thread_time
 from typing import Any, Final, Protocol, cast
 
 from proxy.addresses import Address
@@ -278,7 +278,8 @@ class Link:
         """Process bytes from the client. When the link is closing, drop them."""
         if self.phase is not _OPEN:
             return
-        now = self.active_at = monotonic()
+        now, began = monotonic(), thread_time()
+        self.active_at = now
         try:
             done, out = self._fast_path.request(data, now)
             if done and self.broker.transport is not None:
@@ -288,9 +289,8 @@ class Link:
                 self.pump()
         except Exception as error:  # noqa: BLE001 - a defect of the gateway costs this connection, never the others
             self._fail(error)
-        seconds = monotonic() - now
-        self.measured.requests.append(seconds)
-        self._host.turns.spend(self, seconds)
+        self.measured.requests.append(monotonic() - now)
+        self._host.turns.spend(self, thread_time() - began)
 
     def client_ended(self) -> None:
         """Process the end of the client's stream. The client may still receive responses."""
@@ -374,7 +374,8 @@ class Link:
 
     def broker_received(self, data: bytes) -> None:
         """Process bytes from the broker."""
-        now = self.active_at = monotonic()
+        now, began = monotonic(), thread_time()
+        self.active_at = now
         if self._untested is not None:
             self._host.connected(self.node_id, self._untested)
             self._untested = None
@@ -390,9 +391,8 @@ class Link:
                 self.pump()
         except Exception as error:  # noqa: BLE001 - as for the client
             self._fail(error)
-        seconds = monotonic() - now
-        self.measured.responses.append(seconds)
-        self._host.turns.spend(self, seconds)
+        self.measured.responses.append(monotonic() - now)
+        self._host.turns.spend(self, thread_time() - began)
 
     def broker_lost(self, error: Exception | None) -> None:
         """React to the closing of the broker's socket.
@@ -492,10 +492,10 @@ class Link:
             self._run_core(self._step)
 
     def _step(self) -> None:
-        began = monotonic()
+        now, began = monotonic(), thread_time()
         while self._goes_on and self.spent < SHARE_SECONDS:
-            self.core.go_on(began)
-            self.spent = monotonic() - began
+            self.core.go_on(now)
+            self.spent = thread_time() - began
         self.used += self.spent
 
     def brokers_opened(self, node_ids: frozenset[int]) -> None:

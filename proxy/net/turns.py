@@ -9,7 +9,7 @@ order of what they have used (start-time fair queueing). A link that uses little
 from collections.abc import Callable
 from heapq import heappop, heappush
 from itertools import count
-from time import monotonic
+from time import thread_time
 from typing import Final, Generic, Protocol, TypeVar
 
 TURN_SECONDS: Final = 0.001
@@ -78,11 +78,11 @@ class Turns:
 
     Args:
         call_soon: calls a function in the event loop's next turn.
-        clock: returns the time in seconds.
+        clock: returns the CPU time of the thread in seconds. What other processes take is nobody's work.
     """
 
     def __init__(
-        self, call_soon: Callable[[Callable[[], None]], object], clock: Callable[[], float] = monotonic
+        self, call_soon: Callable[[Callable[[], None]], object], clock: Callable[[], float] = thread_time
     ) -> None:
         self._call_soon, self._clock = call_soon, clock
         self._work = 0.0
