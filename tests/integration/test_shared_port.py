@@ -10,7 +10,7 @@ from tools.gateway import GatewayProcess
 from tools.kafka import Broker
 from tools.kafka.admin import Admin
 
-CLIENTS = 4
+CLIENTS = 8
 
 
 def test_two_gateways_at_one_port_share_the_clients(broker: Broker, tmp_path: Path) -> None:
