@@ -84,8 +84,7 @@ def fetched(connection: PlayedConnection, names: Mapping[bytes, str]) -> dict[st
 def asked(script: Script, names: Mapping[bytes, str]) -> dict[str, Asked]:
     """Return the offsets of all fetches of a script, by topic."""
     found: dict[str, Asked] = {}
-    frames = {step.frame: step for step in script.steps()}
-    for step in frames.values():
+    for step in script.different():
         if step.api_key != ApiKey.FETCH:
             continue
         request = parse_fetch_request(step.frame, step.version, step.body)
@@ -116,8 +115,7 @@ def needed(script: Script, fetched_topics: Mapping[str, Asked]) -> dict[str, int
     found = {name: len(topic.lowest) for name, topic in fetched_topics.items()}
     for id_ in nameless(script):
         found.pop(id_.hex(), None)
-    frames = {step.frame: step for step in script.steps()}
-    for step in frames.values():
+    for step in script.different():
         named = named_partitions(step.api_key, step.version, step.frame, step.body, script.topics)
         for name, partition in named:
             if 0 <= partition < MAX_PARTITION:
@@ -127,9 +125,8 @@ def needed(script: Script, fetched_topics: Mapping[str, Asked]) -> dict[str, int
 
 def nameless(script: Script) -> list[bytes]:
     """Return the topic ids in a script's fetches for which the script has no topic name, in order."""
-    frames = {step.frame: step for step in script.steps()}
     found: set[bytes] = set()
-    for step in frames.values():
+    for step in script.different():
         if step.api_key == ApiKey.FETCH and LAYOUTS[step.version].topic_ids:
             request = parse_fetch_request(step.frame, step.version, step.body)
             found.update(request.listing.keys if request.listing is not None else ())

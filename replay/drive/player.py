@@ -159,7 +159,7 @@ class Player:
         steps = [step for connection in connections for step in connection.steps]
         writes = range(max((step.after_writes for step in steps), default=0))
         self._absent = set(writes).difference(step.write for step in steps)
-        self.total = sum(len(connection.steps) for connection in connections) * copies * rounds
+        self.total = len(steps) * copies * rounds
         self.sent = 0
         """The number of steps that were sent to every side."""
         self.left_out: Counter[LeftOut] = Counter()

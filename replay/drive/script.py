@@ -169,6 +169,10 @@ class Script:
         for connection in self.connections:
             yield from connection.steps
 
+    def different(self) -> Iterable[Step]:
+        """Return one of `steps` for each different request."""
+        return {step.frame: step for step in self.steps()}.values()
+
     @property
     def requests(self) -> int:
         """The number of steps."""

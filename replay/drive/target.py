@@ -34,7 +34,6 @@ _MAX_PARTITIONS: Final = 1_000_000
 _CREATE_TOPICS_VERSIONS: Final = (2, 4)
 """The lowest and the highest version of CreateTopics requests. Each broker from 1.0 to 4.3 supports at least
 one of these versions. The versions allow different values in fields."""
-_TOPIC_DENIED: Final = 29
 TOPIC_ALREADY_EXISTS: Final = 36
 _CREATE_TOPICS_REQUEST: Final = (
     "topics:[name:string num_partitions:int32 replication_factor:int16 "
@@ -226,7 +225,8 @@ def read_metadata(
     topics = {
         _text(topic["name"]): _topic(topic) for topic in found["topics"] or () if not topic["error_code"]
     }
-    denied = {_text(topic["name"]) for topic in found["topics"] or () if topic["error_code"] == _TOPIC_DENIED}
+    denial = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    denied = {_text(topic["name"]) for topic in found["topics"] or () if topic["error_code"] == denial}
     return brokers, found["controller_id"], topics, denied
 
 
