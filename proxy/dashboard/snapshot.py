@@ -112,6 +112,8 @@ class ClientConnection:
     """How many bytes of responses are buffered until they are complete, or until it is their turn."""
     last_event: str
     last_error: str
+    late: float = 0.0
+    """The seconds since the oldest missing response was due, see `BrokerFigures.late`."""
     zone: str = ""
     """The zone of the broker: ``same``, ``other`` or ``unknown``. Empty without ``--rack``."""
     records: int = 0
@@ -373,6 +375,7 @@ def _client(document: Mapping[str, Any]) -> ClientConnection:
         held=_count(document.get("held_bytes", 0)),
         last_event=_in_words(shown(document.get("last_event", ""))),
         last_error=shown(document.get("last_error", "")),
+        late=number(document.get("oldest_request_seconds", 0)),
         zone=shown(document.get("zone", "")),
         records=_count(document["broker"].get("fetch_record_bytes", 0)),
         records_other_zone=_count(document.get("record_bytes_other_zone", 0)),

@@ -25,7 +25,9 @@ _MAX_BARS: Final = 31
 """The largest number of bars. The data in `Rates` are enough for this number, and no more."""
 _SHORTEST: Final = {"software": 16, "error": 10, "lately": 10}
 """The lowest width of each column that may shrink."""
-_NAME: Final = 26
+_ADDRESS: Final = 17
+"""The lowest width of brokers' addresses."""
+_NAME: Final = 25
 """The lowest width of client names."""
 _NAME_FROM_100: Final = 32
 """The lowest width of client names on screens with 100 columns or more."""
@@ -51,10 +53,9 @@ _CLIENT_WIDTHS: Final = {
     "why not": 14,
     "error": 20,
 }
-_NARROW: Final = ("conns", "parts", "fetch/s", "bytes/s", "saved/s", "why not")
-_NARROW_ZONES: Final = ("fetch/s", "bytes/s", "other zone", "saved/s", "why not")
-"""These columns with ``--rack``. The others of `_NARROW` are added if there is room."""
-_MORE: Final = ("saved", "software", "to broker", "incr", "v")
+_NARROW: Final = ("fetch/s", "saved/s", "why not")
+"""The columns that every screen has. With ``--rack``, "other zone" is one of them."""
+_MORE: Final = ("bytes/s", "conns", "parts", "saved", "software", "to broker", "incr", "v")
 """The columns that are added if there is room, the most important first."""
 _LEFT: Final = frozenset({"software", "lately", "why not", "error", "address"})
 _BROKER_NAME: Final = 9
@@ -70,7 +71,9 @@ _BROKER_WIDTHS: Final = {
     "saved": 8,
     "lately": _BARS,
 }
-_NARROW_BROKER: Final = ("conns", "due", "sessions", "refused", "evicted", "fetch", "other")
+_NARROW_BROKER: Final = ("conns", "due", "fetch", "sessions", "refused", "evicted", "other")
+_WIDE_BROKER: Final = ("parts", "saved", "lately")
+"""The columns that are added if there is room, the most important first."""
 
 
 def client_columns(width: int, *, bars: bool, errors: bool, zones: bool = False) -> dict[str, int]:
@@ -85,11 +88,11 @@ def client_columns(width: int, *, bars: bool, errors: bool, zones: bool = False)
         zones: whether the gateway has a rack.
     """
     minimum = max(_NAME_FROM_100 if width >= 100 else _NAME, width // _OF_NAME)
-    narrow = _NARROW_ZONES if zones else _NARROW
+    narrow = (*_NARROW, "other zone") if zones else _NARROW
     chosen = {name: _CLIENT_WIDTHS[name] for name in narrow}
     room = _rest(width, chosen) - minimum
     for name, size in [
-        *((name, _CLIENT_WIDTHS[name]) for name in (*_NARROW, *_MORE) if name not in narrow),
+        *((name, _CLIENT_WIDTHS[name]) for name in _MORE),
         *([("error", _CLIENT_WIDTHS["error"])] if errors else []),
         *([("lately", _BARS)] if bars else []),
     ]:
@@ -163,7 +166,7 @@ def _client_cell(row: ClientFigures, name: str, width: int, rates: Rates, *, pla
         "bytes/s": volume(rate.client),
         "to broker": volume(rate.broker),
         "other zone": _other_zone(rate),
-        "why not": row.why,
+        "why not": row.why if len(row.why) <= width else row.why.replace("waits for broker", "waits for"),
     }
     return text[name], ""
 
@@ -201,9 +204,14 @@ def broker_columns(width: int, found: Iterable[BrokerFigures], *, bars: bool) ->
 
     If possible, the column of addresses is as wide as the longest address. The bars get the remaining width.
     """
-    names = _BROKER_WIDTHS if width >= WIDE else _NARROW_BROKER
-    others = {name: _BROKER_WIDTHS[name] for name in names if bars or name != "lately"}
-    room = _rest(width - _BROKER_NAME - 1, others)
+    after_name = width - _BROKER_NAME - 1
+    chosen: dict[str, int] = {}
+    for name in (*_NARROW_BROKER, *(_WIDE_BROKER if width >= WIDE else ())):
+        more = chosen | {name: _BROKER_WIDTHS[name]}
+        if _rest(after_name, more) >= _ADDRESS and (bars or name != "lately"):
+            chosen = more
+    others = {name: size for name, size in _BROKER_WIDTHS.items() if name in chosen}
+    room = _rest(after_name, others)
     address = min(room, max([len("address"), *(cell_len(broker.address) for broker in found)]))
     if "lately" in others:
         others["lately"] = min(_MAX_BARS, others["lately"] + room - address)

@@ -6,6 +6,7 @@ The screen uses the sixteen colours of the terminal, which suit light and dark b
 also be understood without colours.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -37,13 +38,13 @@ from proxy.dashboard.tables import WIDE, broker_key, per_second
 
 _MAX_REASONS: Final = 2
 _MAX_EVENTS: Final = 10
-_HEAD_LINES: Final = 5
-"""The number of lines for the title, the table of bytes and the fetches."""
+_HEAD_LINES: Final = 4
+"""The number of lines for the title and the table of bytes."""
 _TABLE_LINES: Final = 4
 """The number of lines for the titles and column names of both tables."""
-_MIN_ROWS: Final = 3
-"""If fewer rows than this are left for both tables, the connections and the other figures get one line
-each."""
+_MIN_ROWS: Final = 4
+"""If fewer rows than this are left for both tables, the connections and the other figures get one line each.
+If this is not enough, they are left out."""
 _MIN_DETAILS: Final = 8
 """Details of the marked row are shown only if this many lines are free."""
 _SPARKLINE_WIDTH: Final = 60
@@ -146,13 +147,10 @@ def _screen(
 ) -> list[RenderableType]:
     reasons = _reasons(snapshot, whole=room is None)
     found = _rows(snapshot, choice, rates)
-    uses = _connections(snapshot, rates), _besides(snapshot)
-    connections, besides = (packed(parts, size.width) for parts in uses)
-    fixed = _HEAD_LINES + len(reasons) + _TABLE_LINES
-    if room is not None and room - fixed - len(connections) - len(besides) < _MIN_ROWS:
-        connections, besides = (packed(parts, None) for parts in uses)
-    fixed += len(connections) + len(besides)
-    fit = _share_out(None if room is None else room - fixed, snapshot, len(found))
+    if room is not None:
+        room -= _HEAD_LINES + len(reasons) + _TABLE_LINES
+    more = _figures(snapshot, rates, size, None if room is None else room - _MIN_ROWS)
+    fit = _share_out(None if room is None else room - len(more), snapshot, len(found))
     sick = sorted(
         snapshot.brokers, key=lambda broker: not broker.problem and fit.brokers < len(snapshot.brokers)
     )
@@ -170,9 +168,7 @@ def _screen(
         _title(snapshot, choice),
         *reasons,
         _bytes(snapshot, size),
-        _fetches(snapshot.recent),
-        *connections,
-        *besides,
+        *more,
         _clients_title(snapshot, choice, found, len(clients), size),
         tables.clients_head(columns, size.width, choice.sort),
         *tables.clients(clients, columns, mark, rates, size.width, plain=size.plain),
@@ -231,13 +227,14 @@ class _LineBudget:
 def _share_out(room: int | None, snapshot: Snapshot, clients: int) -> _LineBudget:
     """Divide the lines of the screen.
 
-    Brokers get up to a third of the lines. One line is for events. Clients get the rest. If lines remain,
-    first brokers get more, then events, then the details of the marked row.
+    Brokers get up to a third of the lines, but two if possible. One line is for events, unless there are few
+    lines. Clients get the rest. If lines remain, first brokers get more, then events, then the details of the
+    marked row.
     """
     if room is None:
         return _LineBudget(clients=clients, brokers=len(snapshot.brokers), events=_MAX_EVENTS, details=0)
-    events = int(bool(snapshot.events) and room > 0)
-    brokers = min(len(snapshot.brokers), max(room - events, 0) // 3)
+    events = int(bool(snapshot.events) and room > _MIN_ROWS)
+    brokers = min(len(snapshot.brokers), max((room - events) // 3, min(room // 2, 2)))
     rows = min(clients, max(room - events - brokers, 0))
     left = max(room - events - brokers - rows, 0)
     more = min(left, len(snapshot.brokers) - brokers)
@@ -319,6 +316,16 @@ def _kinds(recent: Recent) -> str:
     return " ".join(f"{per_second(rate)} {_SHORT.get(kind, kind)}" for rate, kind in rates if rate)
 
 
+def _figures(snapshot: Snapshot, rates: Rates, size: Size, room: int | None) -> list[Text]:
+    """Draw the other figures of the head, in at most `room` lines."""
+    parts = _connections(snapshot, rates), _besides(snapshot)
+    for width in (size.width, None):
+        lines = [_fetches(snapshot.recent), *(line for each in parts for line in packed(each, width))]
+        if room is None or len(lines) <= room:
+            return lines
+    return []
+
+
 def _connections(snapshot: Snapshot, rates: Rates) -> list[Text]:
     """Draw how much of each limit is used, and the gateway's own figures, in parts for `packed`."""
     cpu, memory = rates.cpu(), snapshot.memory
@@ -381,11 +388,15 @@ def _clients_title(
     arrow = ("v" if choice.descending else "^") if size.plain else ("▼" if choice.descending else "▲")
     clients = sum(not row.single for row in found)
     some = f"{shown} of {len(found)} rows" if shown < len(found) else f"{clients}"
+    why = Counter(row.why for row in found if row.why and not row.single)
+    counts = ", ".join(f"{reason}: {count}" for reason, count in why.most_common())
     parts: list[str | tuple[str, str]] = [f"{some}, by {choice.sort} {arrow}"]
     if choice.filter or choice.typing:
         parts.append((f"  filter: {choice.filter}{'_' if choice.typing else ''}", LABEL))
     if (unlisted := snapshot.connections - len(snapshot.clients)) > 0:
         parts.append(f"  {unlisted} connections with the fewest bytes are not listed")
+    if counts:
+        parts.append(f"  {counts}")
     return section(" Clients ", *parts)
 
 
@@ -452,7 +463,7 @@ _HELP: Final = (
     ("bytes/s", "fetch bytes on the client's side; to broker: on the brokers' side"),
     ("other zone", "record bytes a second from other zones, and their share (--rack)"),
     ("saved", "bytes on the client's side minus those on the brokers' side"),
-    ("why not", "why it saves nothing now: the most frequent reason"),
+    ("why not", "what it waits for, or why it saves nothing (most frequent reason)"),
     ("incr", "share of its fetches that brokers got as incremental ones"),
     ("Brokers", ""),
     ("due", "requests without a response; red: the oldest one is late"),

@@ -304,13 +304,15 @@ def _names(holds: int) -> Iterable[str]:
 
 
 def _connection(link: Link) -> dict[str, Any]:
-    core, status = link.core, link.core.status()
+    core, status, now = link.core, link.core.status(), monotonic()
+    late_since = link.late_since(now)
     return {
         "client_address": link.client_address,
         "client_subject": link.client_subject,
         "broker_address": str(link.broker_address) if link.broker_address else None,
         "broker_id": link.node_id,
-        "age_seconds": round(monotonic() - link.opened_at, 3),
+        "age_seconds": round(now - link.opened_at, 3),
+        "oldest_request_seconds": 0.0 if late_since is None else round(now - late_since, 3),
         "phase": link.phase.name.lower(),
         "client_id": status.client_id,
         "software_name": status.software_name,

@@ -23,6 +23,7 @@ NAMED: Final = {
         f"cooperative-groups-{w}x{h}": ("cooperative", "groups", w, h)
         for w, h in ((80, 24), (80, 10), (200, 60))
     },
+    **{f"{name}-60x15": (name, "", 60, 15) for name in ("busy", "hung", "crowded")},
     "hung-broker-1-80x24": ("hung", "broker-1", 80, 24),
     **{f"busy-{choice}-80x24": ("busy", choice, 80, 24) for choice in CHOICES if choice != "broker-1"},
 }

@@ -66,6 +66,8 @@ def _hung() -> Any:
     told = {"problem": "no response for 13 s", "problem_seconds": 3.2}
     document["brokers"][0] |= told | {"outstanding_requests": 194, "oldest_request_seconds": 12.6}
     document["brokers"][1] |= {"outstanding_requests": 3, "oldest_request_seconds": 0}
+    for one in document["connections"][:2]:  # those of billing and orders-1 with broker 1
+        one["oldest_request_seconds"] = 12.6
     document["bootstrap"] |= {"problem": "kafka:9092: Connection refused", "problem_seconds": 93.0}
     document |= {"state": "degraded", "reasons": ["broker 1: no response for 13 s"]}
     document["capture_stopped"] = True

@@ -107,6 +107,9 @@ def test_the_filter_looks_at_id_software_address_and_broker(wanted: str) -> None
         ),
         ({"fetches": 5, "reasons": {"one partition": 2, "no slot left": 3}}, "no slot"),
         ({"fetches": 5, "reasons": {"something new": 2}}, "something new"),
+        ({"late": 1.5}, "waits for broker 1"),
+        ({"late": 1.5, "broker": "bootstrap"}, "waits for bootstrap"),
+        ({"late": 0.5, "fetches": 5, "client_bytes": 100, "broker_bytes": 10}, ""),
     ],
 )
 def test_why_nothing_is_saved(more: dict[str, object], why: str) -> None:

@@ -111,6 +111,7 @@ def test_1_a_hung_broker(own: Broker, start_gateway: Start) -> None:
                 top="no response for 1",
                 log="broker does not respond",
             )
+            tells(gateway, top=f"waits for broker {node}: 1")
         finally:
             os.kill(own.pid, signal.SIGCONT)
         tells(gateway, log="broker responds again")

@@ -87,6 +87,7 @@ async def test_it_describes_brokers_and_connections() -> None:
             "client_subject": "",
             "broker_address": broker.address,
             "broker_id": None,
+            "oldest_request_seconds": 0.0,
             "phase": "open",
             "client_id": "t",
             "software_name": "librdkafka",
