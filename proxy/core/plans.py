@@ -28,7 +28,7 @@ from proxy.protocol.api import (
     ApiKey,
     response_header,
 )
-from proxy.protocol.fetch_layout import HIGH_WATERMARK, RACK_VERSION, FetchLayout
+from proxy.protocol.fetch_layout import HIGH_WATERMARK, PARTITION_BYTES, RACK_VERSION, FetchLayout
 from proxy.protocol.fetch_request import MAX_AROUND, FetchRequest
 from proxy.protocol.fetch_response import FetchResponseWalk
 from proxy.protocol.primitives import ProtocolError, Span, read_uvarint
@@ -303,7 +303,8 @@ class Plan(Handler):
 class FetchPlan(Handler):
     """A plan for fetches that are forwarded.
 
-    Fetches match if they differ only in the correlation id and in the fields of their entries.
+    Fetches match if they differ only in the correlation id, and in the offsets and epochs of their entries.
+    Stages may use the other fields, as `FetchFloorsStage` does.
 
     Args:
         plans: the plans of the connection.
@@ -356,8 +357,8 @@ class FetchPlan(Handler):
         self._reason = reason
         frame, layout = request.frame, request.layout
         start, count = request.topics.blocks[0]
-        item, tags = layout.request_entry, int(layout.flexible)
-        entries = [(at, at + item - tags) for at in range(start, start + count * item, item)]
+        item, offset, rest = layout.request_entry, PARTITION_BYTES, layout.request_rest
+        entries = [(at + offset, at + rest) for at in range(start, start + count * item, item)]
         correlation_id = REQUEST_CORRELATION_ID.start, REQUEST_CORRELATION_ID.stop
         self._template = Template(frame, [correlation_id, *entries])
         self._asked = self._received = self._partitions = self._record_bytes = 0
@@ -505,7 +506,6 @@ class SessionPlan(FetchPlan):
         "_row",
         "_sent",
         "_session",
-        "_tagged",
         "_to_broker",
         "_to_client",
         "until",
@@ -527,8 +527,6 @@ class SessionPlan(FetchPlan):
         self.until = until
         """The time in seconds from which on the core processes a fetch itself. It may have to check the
         session then."""
-        self._tagged = sent.layout.flexible
-        """Whether the entries of a fetch end with tags."""
         self._session = session
         self._rotation = rotation
         self._empty = plans.repeatable
@@ -575,8 +573,7 @@ class SessionPlan(FetchPlan):
             frame = template.as_sent(frame)
         first = rotation.first(frame)
         altered = rotation.altered(frame, first) if first >= 0 else None
-        # The table's entries have no tags, so equal entries have none.
-        if altered is None or (altered and self._tagged and any(entry[-1] for _, entry in altered)):
+        if altered is None:
             return None
         delta = rotation.delta(frame, altered, (session.session_id, session.epoch))
         session.ask_rotated(altered)

@@ -90,8 +90,9 @@ class Stage:
         1 MiB, or for which there is no memory.
 
         A stage must not change the entries or their offset. The fast path makes the same change to later
-        fetches that differ only in their entries. If a change depends on more than the fetch and the client
-        id, the stage must return False from `repeats`.
+        fetches that differ only in the offsets and epochs of their entries, and in the entries' order. If a
+        change depends on these, or on more than the fetch and the client id, the stage must return False from
+        `repeats`.
         """
         return fetch
 

@@ -87,6 +87,8 @@ class FetchLayout:
     """The number of bytes of a request's body before ``topics``."""
     request_offset: int
     """Offset of fetch_offset in a request's entry."""
+    request_rest: int
+    """Offset of the fields after fetch_offset and the epochs: log_start_offset, partition_max_bytes, tags."""
     request_entry: int
     """Size of a request's entry that has no tags."""
     response_head: int
@@ -187,6 +189,7 @@ def _layout(version: int) -> FetchLayout:
         request_session=session,
         request_head=session + (SESSION.size if version >= SESSION_VERSION else 0),
         request_offset=8 if version >= 9 else 4,
+        request_rest=request_item.itemsize - (8 if version >= 5 else 0) - 4 - flexible,
         request_entry=request_item.itemsize,
         response_head=10 if version >= SESSION_VERSION else 4,
         response_entry=response_entry,

@@ -101,13 +101,14 @@ class Rotation:
         """Return the changed entries of a fetch, each with its row and its bytes, in the order of the fetch.
 
         Return None if the fetch is not a rotation, or if an entry has changed that is not in the rows given
-        to `suspect`.
+        to `suspect`, or in another field than its offset and epochs.
 
         Args:
             frame: the fetch.
             first: the row of the fetch's first entry.
         """
-        requested, item = self.table.request_bytes, self.table.layout.request_entry
+        requested, layout = self.table.request_bytes, self.table.layout
+        item, rest = layout.request_entry, layout.request_rest
         found: list[tuple[int, bytes]] = []
         at, suspects = self._at, self._suspects
         if not suspects:
@@ -122,9 +123,12 @@ class Rotation:
                 at += (suspect - row) * item
                 row = suspect
                 if row < end:
-                    if not frame.startswith(requested[row * item : row * item + item], at):
-                        if not frame.startswith(requested[row * item : row * item + PARTITION_BYTES], at):
+                    known = requested[row * item : row * item + item]
+                    if not frame.startswith(known, at):
+                        if not frame.startswith(known[:PARTITION_BYTES], at):
                             return None  # another partition
+                        if not frame.startswith(known[rest:], at + rest):
+                            return None  # another limit: a stage may change the fetch by it
                         found.append((row, frame[at : at + item]))
                     at += item
                     row += 1

@@ -24,7 +24,7 @@ from proxy.fetch_manager.manager import FetchManager
 from proxy.protocol.api import request_header
 from proxy.protocol.fetch_request import parse_fetch_request
 from tests.examples import examples
-from tests.frames import VERSIONS, Want, fetch, fetch_response, framed
+from tests.frames import VERSIONS, Want, entry, fetch, fetch_response, framed
 from tests.playbook import SESSION_ID, Playbook, T, api_versions, asks, full, request, response
 
 ASKED: dict[str, Any] = {"max_wait_ms": 500, "min_bytes": 1}
@@ -33,6 +33,8 @@ FLOORS = FetchFloors({"": 65_536}, {"": 2000})
 WANTS: list[Want] = [("t", at) for at in range(8)]
 JOIN_GROUP = 11
 HEARTBEAT = 12
+USUAL = (1 << 20).to_bytes(4)
+"""partition_max_bytes of an entry, if a test names no other."""
 
 
 def named(play: Playbook, software: str) -> Playbook:
@@ -360,6 +362,46 @@ def test_a_session_waits_less_from_the_join_on() -> None:
         play.broker(told).to_client(full(12, WANTS, correlation_id=number))
         if number == 14:
             play.broker(response(7, bytes(30))).takes_client()
+
+
+@pytest.mark.parametrize("version", [7, 12, 18])
+def test_a_smaller_partition_limit_lowers_the_next_fetch(version: int) -> None:
+    """The fast path does not take a fetch with another limit, neither forwarded nor in a session."""
+    play = connected()
+    limits = [*[1_000_000] * 4, 5_000, 5_000]
+    for number, limit in enumerate(limits):
+        values = {"partition_max_bytes": limit}
+        play.client(fetch(version, *T[:1], correlation=number, values=values, **ASKED))
+        due = RAISED | {"min_bytes": min(limit, RAISED["min_bytes"])}
+        play.to_broker(fetch(version, *T[:1], correlation=number, values=values, **due))
+        told = full(version, T[:1], correlation_id=number)
+        play.broker(told).to_client(told)
+
+
+@pytest.mark.parametrize("version", [7, 12, 18])
+def test_a_smaller_limit_of_one_partition_lowers_the_fetches_of_a_session(version: int) -> None:
+    """Records came from this partition, so the fast path expects another offset of it."""
+    play, wants = connected(), WANTS
+    asked = fetch(version, *wants, correlation=3, **ASKED)
+    while play.client(asked).takes_broker() == fetch(version, *wants, correlation=3, **RAISED):
+        play.broker(full(version, wants, correlation_id=3)).takes_client()
+    play.broker(full(version, wants, correlation_id=3, session_id=SESSION_ID)).takes_client()
+    least = []
+    for number in range(10, 20):
+        rotated = (number - 9) % len(WANTS)
+        wants = [*WANTS[rotated:], *WANTS[:rotated]]
+        place = wants.index(("t", 7))
+        wants[place] = ("t", 7, number)
+        pieces = fetch(version, *wants, correlation=number, **ASKED).split(USUAL)
+        limit = USUAL if number < 18 else (5_000).to_bytes(4)
+        asked = USUAL.join(pieces[: place + 1]) + limit + USUAL.join(pieces[place + 1 :])
+        sent = play.client(asked).takes_broker()
+        least.append(parse_fetch_request(sent, version, request_header(sent, 4)[4]).min_bytes)
+        told = ("t", [entry(7, number + 1, records=b"r")])
+        play.broker(fetch_response(version, told, session_id=SESSION_ID, correlation_id=number))
+        play.takes_client()
+    assert least == [65_536] * 8 + [5_000] * 2
+    assert play.connection.passed > 5
 
 
 # --- the rule -------------------------------------------------------------------------------------
