@@ -2,10 +2,10 @@
 
     python -m tools.zone_captures --into captures
 
-Both have the same records. In `librdkafka-zones` the consumer reads from the leaders. In
+Two have the same records. In `librdkafka-zones` the consumer reads from the leaders. In
 `librdkafka-zones-rack` its rack is R2, and it reads from the replicas there that the leaders name (KIP-392).
-So the second shows whether `replay measure` predicts the right thing from the first. They need tcpdump, and
-the right to capture.
+So the second shows whether `replay measure` predicts the right thing from the first. `followers` has what the
+brokers fetched from each other while these records were written. They need tcpdump, and the right to capture.
 """
 
 import argparse
@@ -32,6 +32,7 @@ from tools.kafka.admin import Admin
 from tools.zones.brokers import RACKS
 
 NAME: Final = "librdkafka-zones"
+FOLLOWERS: Final = "followers"
 CLIENT_RACK: Final = "R2"
 REPLICAS: Final[dict[str, dict[int, list[int]]]] = {
     "events": {0: [1, 2, 3], 1: [2, 3, 1], 2: [3, 1, 2], 3: [1, 2, 3], 4: [2, 3, 1], 5: [3, 1, 2]},
@@ -41,14 +42,18 @@ REPLICAS: Final[dict[str, dict[int, list[int]]]] = {
 RECORDS: Final = 40
 RECORD_BYTES: Final = 150
 _LISTENER: Final = "CLIENTS"
-"""The listener of clients. Brokers fetch from each other at another one, which is not captured."""
+"""The listener of clients. Brokers fetch from each other at another one."""
+_WRITES: Final = (
+    f"producer writer writes {RECORDS} records to each of {sum(map(len, REPLICAS.values()))} partitions"
+)
 _IDLE: Final = 2.0
 _REPLICATED: Final = 2.0
 
 
 def capture(cluster: Cluster, folder: Path) -> dict[str, tuple[Path, dict[str, Any]]]:
-    """Make both captures. Return the file and the manifest of each."""
+    """Make the captures. Return the file and the manifest of each."""
     ports = [broker.port_of(_LISTENER) for broker in cluster.brokers]
+    between = [port for broker in cluster.brokers for port in (broker.port, broker.controller_port)]
     bootstrap = ",".join(f"{broker.host}:{port}" for broker, port in zip(cluster.brokers, ports, strict=True))
     with Admin(cluster.brokers[0].address) as admin:
         for topic, replicas in REPLICAS.items():
@@ -58,8 +63,11 @@ def capture(cluster: Cluster, folder: Path) -> dict[str, tuple[Path, dict[str, A
         file = folder / f"{name}.pcap"
         with tcpdump(file, ports) as command:
             if not rack:
-                write(bootstrap)
-                time.sleep(_REPLICATED)
+                followers = folder / f"{FOLLOWERS}.pcap"
+                with tcpdump(followers, between) as command_between:
+                    write(bootstrap)
+                    time.sleep(_REPLICATED)
+                found[FOLLOWERS] = followers, of_followers(command_between, between)
             read = consume(bootstrap, rack)
         found[name] = file, manifest(command, rack, ports, read)
     return found
@@ -102,27 +110,40 @@ def partitions() -> list[tuple[str, int]]:
 
 
 def manifest(command: str, rack: str, ports: Sequence[int], read: int) -> dict[str, Any]:
-    """Return the manifest of a capture."""
+    """Return the manifest of a capture of clients."""
     reads = f"from the replicas in its rack {rack}" if rack else "from the leaders"
     story = [f"consumer reader reads all of it {reads}, waits for more, and leaves"]
-    if not rack:
-        story.insert(0, f"producer writer writes {RECORDS} records to each of {len(partitions())} partitions")
     return {
         "what": f"{LIBRDKAFKA}: three brokers in three racks",
+        **_made(command, story if rack else [_WRITES, *story], {"client": LIBRDKAFKA}),
+        "client_rack": CLIENT_RACK,
+        "ports": {"client_side": list(ports), "broker_side": []},
+        "expected": {"records_read": read},
+    }
+
+
+def of_followers(command: str, ports: Sequence[int]) -> dict[str, Any]:
+    """Return the manifest of the capture between the brokers."""
+    return {
+        "what": "three brokers and controllers in three racks fetch from each other",
+        **_made(command, [_WRITES], {}),
+        "ports": {"client_side": [], "broker_side": list(ports)},
+    }
+
+
+def _made(command: str, story: list[str], versions: Mapping[str, str]) -> dict[str, Any]:
+    return {
         "origin": "a run of this project on loopback; it holds nobody's data",
         "made_by": "python -m tools.zone_captures",
         "taken_by": command,
         "story": story,
         "versions": {
             "broker": f"Apache Kafka {LATEST}, three nodes, KRaft, with RackAwareReplicaSelector",
-            "client": LIBRDKAFKA,
+            **versions,
             "python": platform.python_version(),
         },
         "racks": {str(node_id): name for node_id, name in RACKS.items()},
-        "client_rack": CLIENT_RACK,
         "replicas": REPLICAS,
-        "ports": {"client_side": list(ports), "broker_side": []},
-        "expected": {"records_read": read},
     }
 
 
@@ -132,7 +153,7 @@ def in_racks(racks: Mapping[int, str]) -> Cluster:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Make both captures. The exit code is 0 for success, 1 for a failure, 2 for wrong usage."""
+    """Make the captures. The exit code is 0 for success, 1 for a failure, 2 for wrong usage."""
     parser = argparse.ArgumentParser(
         prog="python -m tools.zone_captures", description="Make the captures of captures/ that cross zones."
     )

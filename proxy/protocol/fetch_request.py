@@ -3,7 +3,7 @@
 In this module a frame includes its 4-byte length field. Offsets count from the start of the frame.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from struct import Struct
 from typing import Final
@@ -24,6 +24,7 @@ from proxy.protocol.primitives import (
     UUID_BYTES,
     Malformed,
     Span,
+    TagSpan,
     TooMany,
     Truncated,
     read_compact_count,
@@ -47,7 +48,10 @@ _MIN_BYTES_AT: Final = 4
 _MAX_BYTES_AT: Final = 8
 """Offset of max_bytes in the limits."""
 _REPLICA_ID = Struct(">i")
-_CONSUMER: Final = -1
+CONSUMER: Final = -1
+"""The replica id of a consumer."""
+_REPLICA_STATE: Final = 1
+"""The tag of a request's body that has the replica id, from v15 on."""
 _NO_ELEMENTS: Final = b"\x01"
 _NO_RACK_NO_TAGS: Final = b"\x01\x00"
 MAX_TOPICS: Final = 2048
@@ -281,7 +285,6 @@ def parse_fetch_request(frame: bytes, version: int, body: int) -> FetchRequest:
     if head_end > len(frame):
         raise Truncated("fetch request", body)
     limits = layout.request_limits
-    replica_id = _REPLICA_ID.unpack_from(frame, body)[0] if limits else _CONSUMER
     max_wait_ms, _, _, isolation = _LIMITS.unpack_from(frame, body + limits)
     # Brokers use these values below v7 (fetch-semantics 1.3).
     session_id, epoch = (0, SESSIONLESS_EPOCH)
@@ -290,14 +293,15 @@ def parse_fetch_request(frame: bytes, version: int, body: int) -> FetchRequest:
     walk = _TopicsWalk(frame, layout)
     topics_end = walk.walk_topics(head_end)
     forgotten, tail = _forgotten(frame, layout, topics_end)
-    tagged = _tail(frame, layout, tail)
+    tags = _tail(frame, layout, tail)
+    replica_id = _REPLICA_ID.unpack_from(frame, body)[0] if limits else _replica_in(frame, tags)
     # These strings are values of `Reason` (proxy/session/decision.py), which this lower layer can't import.
     unsupported_reason = ""
     # Followers are privileged and drive the ISR (fetch-semantics, traps 1 and 2; case 90).
-    if replica_id != _CONSUMER:
+    if replica_id != CONSUMER:
         unsupported_reason = "not a consumer"
-    elif tagged or walk.topics.tagged:
-        # No consumer has tags: replica_state, cluster_id and others are KRaft's (fetch-semantics 1.3).
+    elif tags or walk.topics.tagged:
+        # No known consumer has tags (fetch-semantics 1.3).
         unsupported_reason = "tags"
     elif forgotten and session_id == 0 and epoch <= 0:
         # A broker ignores forgotten topics in a full fetch (fetch-semantics 2.3); no known client sends any.
@@ -320,11 +324,11 @@ def parse_fetch_request(frame: bytes, version: int, body: int) -> FetchRequest:
     )
 
 
-def _tail(frame: bytes, layout: FetchLayout, at: int) -> bool:
-    """Skip rack and tags, the last bytes of the frame. Return whether there are tags."""
-    tagged = False
+def _tail(frame: bytes, layout: FetchLayout, at: int) -> Sequence[TagSpan]:
+    """Skip rack and tags, the last bytes of the frame. Return the tags."""
+    tags: Sequence[TagSpan] = ()
     if layout.flexible and frame[at:] == _NO_RACK_NO_TAGS:
-        return False
+        return tags
     if layout.version >= RACK_VERSION:
         rack, at = (read_compact_string if layout.flexible else read_string)(frame, at)
         if rack is None:
@@ -332,11 +336,19 @@ def _tail(frame: bytes, layout: FetchLayout, at: int) -> bool:
             raise Malformed("rack_id is null")
     if layout.flexible:
         tags, at = read_tags(frame, at)
-        tagged = bool(tags)
     if at != len(frame):
         # A broker ignores them (fetch-semantics 1.3). Their meaning is unknown, so the fetch is forwarded.
         raise Malformed(f"{len(frame) - at} bytes after a fetch request")
-    return tagged
+    return tags
+
+
+def _replica_in(frame: bytes, tags: Sequence[TagSpan]) -> int:
+    """Return the replica id in the tag replica_state (KIP-903: v15 and later), else that of a consumer."""
+    for tag, start, end in tags:
+        if tag == _REPLICA_STATE and end - start >= _REPLICA_ID.size:
+            replica_id: int = _REPLICA_ID.unpack_from(frame, start)[0]
+            return replica_id
+    return CONSUMER
 
 
 class _TopicsWalk:

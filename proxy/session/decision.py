@@ -31,7 +31,7 @@ class Reason(StrEnum):
     NOT_A_CONSUMER = "not a consumer"
     """The fetch has a replica id, so it is from a broker or a controller, not from a consumer.
 
-    From v15 on, these have a tag instead of the replica id, so the reason is `TAGS`.
+    In a session, the reason is `NATIVE`.
     """
     TAGS = "tags"
     """The fetch has tags, or a response of the session has had tags in its header or in a topic element."""

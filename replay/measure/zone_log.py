@@ -17,6 +17,7 @@ import numpy.typing as npt
 from proxy.protocol.api import ApiKey
 from proxy.protocol.fetch_layout import HIGH_WATERMARK
 from proxy.protocol.fetch_request import FetchRequest
+from proxy.session.decision import Reason
 from replay.capture.kafka.exchange import ConnectionEnd, Exchange
 from replay.measure.racks import Racks, host_of
 from replay.protocol.cluster import TELLS, Node, read_cluster
@@ -29,8 +30,6 @@ _RACKED: Final = 11
 _MOST_PARTITIONS: Final = 1 << 17
 """The growth of partitions with a number from this on is not noted: it would take memory for all below."""
 _UNSEEN: Final = np.iinfo(np.int64).max
-_NO_CONSUMERS: Final = frozenset({"not a consumer", "tags"})
-"""The reasons of `FetchRequest.unsupported_reason` for fetches of brokers. Theirs have tags from v15 on."""
 
 
 class FetchClass(IntEnum):
@@ -238,7 +237,7 @@ class _LogEnds:
 
 def _class_of(request: FetchRequest) -> FetchClass:
     version = request.layout.version
-    if request.unsupported_reason in _NO_CONSUMERS:
+    if request.unsupported_reason == Reason.NOT_A_CONSUMER:
         return FetchClass.NO_CONSUMER
     if version < _RACKED:
         return FetchClass.V10 if version == _RACKED - 1 else FetchClass.BELOW_V10

@@ -66,7 +66,10 @@ _UPGRADES: Final[dict[str, _Advice]] = {
 _OTHERS: Final[dict[str, _Advice]] = {
     "native session": ("own sessions", "It has sessions of its own: it needs no gateway."),
     "one partition": ("one partition", "It lists a single partition: a session has nothing to leave out."),
-    "not a consumer": ("leave", "Leave it: it is a broker that fetches from another broker."),
+    "not a consumer": (
+        "leave",
+        "Leave it: it is a broker or a controller. Producers with acks=all wait for its fetches.",
+    ),
     "unpaired": ("capture again", "Capture it again, with both directions: responses are missing."),
     "bytes missing": (
         "capture again",
@@ -326,6 +329,8 @@ def _advice(client: ClientRow) -> _Advice:
     fetch, reason = client["fetch"], main_reason(client["passed"])
     whole = actual_bytes(fetch)
     records = fetch["actual"]["record_bytes"]
+    if reason == "not a consumer":
+        return _OTHERS[reason]
     if records >= _RECORDS * whole and whole:
         return "leave", f"Leave it: {percent(records / whole)} of its fetch bytes are records."
     if reason.startswith("fetch v"):

@@ -12,14 +12,16 @@ from proxy.core.plans import FetchTemplate
 from proxy.protocol.api import request_header
 from proxy.protocol.fetch_layout import MAX_VERSION, MIN_VERSION, FetchLayout
 from proxy.protocol.fetch_request import (
+    CONSUMER,
     SESSIONLESS_EPOCH,
     FetchRequest,
     Listing,
     parse_fetch_request,
 )
 from proxy.protocol.fetch_response import response_head
-from proxy.protocol.primitives import ProtocolError
+from proxy.protocol.primitives import ProtocolError, read_int32
 from proxy.protocol.versions import raise_listing
+from proxy.session.decision import Reason
 from replay.capture.kafka.exchange import Exchange
 from replay.simulate.captured_broker import Element
 from replay.simulate.captured_response import CapturedResponse
@@ -188,6 +190,11 @@ class CapturedFetch:
         self.repeats = False
 
     @property
+    def of_replica(self) -> bool:
+        """Whether a broker or a controller sent the fetch, in a session or not."""
+        return self.request.unsupported_reason == Reason.NOT_A_CONSUMER
+
+    @property
     def listing(self) -> Listing:
         """The partitions of the fetch. If the fetch is older than v7, they are in the format of v7."""
         listing = self.request.listing
@@ -214,10 +221,10 @@ def read_fetch(
     if not exchange.request or exchange.request_missing or exchange.response_missing:
         outcome.reason = CUT if exchange.request else UNPAIRED
         return None, template
-    if not MIN_VERSION <= version <= MAX_VERSION:
-        outcome.reason = f"fetch v{version}"
-        return None, template
     try:
+        if not MIN_VERSION <= version <= MAX_VERSION:
+            outcome.reason = _why_not_read(exchange.request, version)
+            return None, template
         request = template.read(exchange.request) if template is not None else None
         if request is None:
             body = request_header(exchange.request, 4)[4]
@@ -234,6 +241,15 @@ def read_fetch(
         outcome.reason = NOT_UNDERSTOOD
         return None, template
     return CapturedFetch(outcome, request, elements, response), template
+
+
+def _why_not_read(frame: bytes, version: int) -> str:
+    """Return why a fetch of an unsupported version is not eligible."""
+    if version < MIN_VERSION:  # the body begins with the replica id
+        replica_id, _ = read_int32(frame, request_header(frame, 4)[4])
+        if replica_id != CONSUMER:
+            return Reason.NOT_A_CONSUMER.value
+    return f"fetch v{version}"
 
 
 def _note_request(outcome: Outcome, request: FetchRequest, elements: list[ListedTopic]) -> None:

@@ -231,6 +231,8 @@ class GatewayPolicy:
             connection.receive_client(exchange.request, time)
         # After a fault the core accepts no fetch.
         reason = connection.decided if connection.fault is None else None
+        if fetch.of_replica:  # for the core, a session of the client's own comes first
+            reason = Reason.NOT_A_CONSUMER
         outcome.reason = reason.value if reason is not None else ""
         outcome.eligible = fetch.listed and reason is not Reason.NATIVE
         self._forward(outcome, passed)
@@ -436,6 +438,8 @@ class AlwaysPolicy:
         outcome, response = fetch.outcome, fetch.response
         if response is None:
             outcome.reason = UNPAIRED
+        elif fetch.of_replica:
+            outcome.reason = Reason.NOT_A_CONSUMER.value
         elif not fetch.listed or response.walk.session_id:
             outcome.reason = Reason.NATIVE.value
         elif response.walk.error_code:

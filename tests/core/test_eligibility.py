@@ -95,9 +95,11 @@ def test_each_way_not_to_be_a_plain_fetch_is_a_reason() -> None:
     views = [
         parsed(fetch(11, ("t", 0), replica_id=1)),
         parsed(fetch(16, ("t", 0), tags=((1, bytes(13)),))),
+        parsed(fetch(16, ("t", 0), tags=((77, b""),))),
         parsed(fetch(16, ("t", 0), forget=[("u", 1)])),
     ]
     assert [Reason(view.unsupported_reason) for view in views] == [
+        Reason.NOT_A_CONSUMER,
         Reason.NOT_A_CONSUMER,
         Reason.TAGS,
         Reason.FORGETS,
@@ -106,7 +108,8 @@ def test_each_way_not_to_be_a_plain_fetch_is_a_reason() -> None:
 
 def test_more_than_a_consumers_fetch() -> None:
     assert against(record(), plain(11, replica_id=1)) is Reason.NOT_A_CONSUMER
-    assert against(record(), plain(16, tags=((1, bytes(13)),))) is Reason.TAGS
+    assert against(record(), plain(16, tags=((1, bytes(13)),))) is Reason.NOT_A_CONSUMER
+    assert against(record(), plain(16, tags=((77, b""),))) is Reason.TAGS
 
 
 def test_one_partition_only_beside_a_session() -> None:
@@ -177,7 +180,7 @@ NOT_PLAIN: Final = "partitions listed twice or too sparse"
         *(("1.0", version, T, {}, "broker without sessions") for version in (4, 5, 6)),
         ("4.3", 11, T, {"replica_id": 1}, "not a consumer"),
         ("4.3", 12, T, {"replica_id": -2}, "not a consumer"),
-        ("4.3", 16, T, {"tags": ((1, bytes(13)),)}, "tags"),
+        ("4.3", 16, T, {"tags": ((1, bytes(13)),)}, "not a consumer"),
         ("4.3", 12, T, {"tags": ((0, b"\x02c"),)}, "tags"),
         ("4.3", 16, T, {"tags": ((77, b""),)}, "tags"),
         ("4.3", 16, TWICE, {}, NOT_PLAIN),

@@ -410,6 +410,16 @@ def test_one_tag_among_uniform_topics(version: int, tagged: int) -> None:
 
 # --- who is not a consumer ------------------------------------------------------------------------
 
+REPLICA_STATE = (1, bytes.fromhex("00000003 0000000000000007 00"))
+CLUSTER_ID = (0, b"\x02k")
+MARKS = (
+    (REPLICA_STATE,),
+    (CLUSTER_ID, REPLICA_STATE),  # a controller's (KRaft)
+    (CLUSTER_ID,),
+    ((1, b"\xff" * 12 + b"\0"),),
+    ((1, b"\0\0"),),
+)
+
 
 @pytest.mark.parametrize("version", range(4, 15))
 @pytest.mark.parametrize("replica_id", [0, 1, -2])
@@ -420,10 +430,12 @@ def test_replicas_are_not_taken(version: int, replica_id: int) -> None:
 
 
 @pytest.mark.parametrize("version", range(15, 19))
-def test_replica_state_is_a_tag(version: int) -> None:
-    """Trap 2: from v15 on, a follower's fetch is recognised by a tag, and is forwarded."""
-    view = parsed(fetch(version, ("a", 0), tags=((1, bytes(13)),)))
-    assert (view.listing, view.unsupported_reason) == (None, "tags")
+@pytest.mark.parametrize("session", [(0, -1), (0, 0), (77, 3)])
+def test_from_v15_on_the_replica_id_is_in_a_tag(version: int, session: tuple[int, int]) -> None:
+    """Trap 2: a follower's fetch is forwarded. So is one with another tag, or a consumer's tag."""
+    views = [parsed(fetch(version, ("a", 0), session=session, tags=tags)) for tags in MARKS]
+    assert [view.listing for view in views] == [None] * len(MARKS)
+    assert [view.unsupported_reason for view in views] == [*["not a consumer"] * 2, *["tags"] * 3]
 
 
 def test_null_is_no_rack_no_topic_no_partitions() -> None:

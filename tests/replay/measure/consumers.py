@@ -43,14 +43,12 @@ class Consumer:
         self._talk.segment(framed(self._correlation.to_bytes(4) + bytes(6)), broker=True)
         return self
 
-    def fetch(
-        self, records: Mapping[int, bytes], topic: str = "orders", *, replica_id: int = -1
-    ) -> "Consumer":
+    def fetch(self, records: Mapping[int, bytes], topic: str = "orders", **fields: Any) -> "Consumer":
         """Fetch partitions of a topic. `records` has the records that each partition returns."""
         self._correlation += 1
         wants = [(topic, partition) for partition in records]
         named: dict[str, Any] = {"correlation": self._correlation, "client": self.client_id}
-        self._say(fetch(self.version, *wants, **named, replica_id=replica_id), broker=False)
+        self._say(fetch(self.version, *wants, **named, **fields), broker=False)
         entries = [entry(partition, 1 << 40, records=own) for partition, own in records.items()]
         response = fetch_response(self.version, (topic, entries), correlation_id=self._correlation)
         self._say(response, broker=True)
