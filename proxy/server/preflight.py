@@ -50,7 +50,7 @@ async def check(config: Config, say: Say, gateways: int = 0) -> bool:
         have enough session slots.
 
     Raises:
-        BootstrapError: no bootstrap address responds.
+        BootstrapError: no bootstrap address can be used.
         ConfigError: a certificate or token can't be used, or the process lacks the privilege for ``tproxy``.
     """
     say(_options_read(config))
@@ -69,7 +69,7 @@ async def check(config: Config, say: Say, gateways: int = 0) -> bool:
     with ExitStack() as opened:
         bound = await _Listeners(process, say, opened).bind_all((cluster and cluster.brokers) or {})
     if config.bootstrap and cluster is None:
-        raise BootstrapError("no bootstrap address responds; is --bootstrap right, and are the brokers up?")
+        raise BootstrapError("no bootstrap address can be used: a line above says why")
     if config.is_transparent:
         say(
             f"Transparent mode ({config.transparent}): no broker was asked, since each client is connected "

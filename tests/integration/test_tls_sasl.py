@@ -31,6 +31,7 @@ from confluent_kafka.admin._scram import (
     UserScramCredentialUpsertion,
 )
 
+from proxy.cli import main
 from tests.integration.bystander import PARTITIONS as BYSTANDER_PARTITIONS
 from tests.integration.bystander import Bystander, until
 from tests.integration.fetching import Fetcher, contents, same_content
@@ -574,13 +575,22 @@ def _reason(gateway: GatewayProcess) -> str:
     ids=["expired", "wrong host", "unknown CA", "wrong name", "no TLS"],
 )
 def test_a_broker_that_cant_be_trusted_is_one_clear_line(
-    secured: Secured, listener: str, options: Callable[[Secured], tuple[str, ...]], said: str
+    secured: Secured,
+    listener: str,
+    options: Callable[[Secured], tuple[str, ...]],
+    said: str,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     with GatewayProcess(secured.to(listener), *options(secured), ready=False) as gateway:
         reason = _reason(gateway)
         assert said in reason
         assert gateway.log().count(reason) == 1
         assert len(gateway.log().splitlines()) == 2, gateway.log()  # the other one says where it listens
+    tried = ("--bootstrap", secured.to(listener), "--listen", "127.0.0.1:0", "--admin", "off")
+    assert main(["proxy", "--check", *tried, *options(secured)]) == 1
+    checked, complaint = capsys.readouterr()
+    assert checked.count(reason) == 1
+    assert complaint == "fetchgate proxy: no bootstrap address can be used: a line above says why\n"
 
 
 def test_tls_at_a_plaintext_port_is_one_clear_line(secured: Secured) -> None:
