@@ -24,6 +24,7 @@ from proxy.core.requests import (
     decisive,
     describe_length,
     read_client_names,
+    read_mechanism,
     read_wait,
     readable,
 )
@@ -235,7 +236,9 @@ class ClientSide:
                 return True
             if body - REQUEST_START_BYTES <= MAX_PREFIX:
                 self._header, self._header_version = frame[REQUEST_START_BYTES:body], version
-            state.client_id = state.client_id or readable(client_id)
+            if not state.client_id:
+                state.client_id = readable(client_id)
+                self._report_names()
         else:
             body = REQUEST_START_BYTES + len(self._header)
         for stage in state.stages:
@@ -300,6 +303,10 @@ class ClientSide:
                 return False
             if not self._takes_versions(data, version):
                 return True
+        elif api_key == ApiKey.SASL_HANDSHAKE:
+            state.mechanism = ""
+            with suppress(ProtocolError):  # it may be incomplete
+                state.mechanism = read_mechanism(data)
         request = self._in_flight(data, size, api_key, version)
         if answered:
             self._expect(request)
@@ -409,6 +416,9 @@ class ClientSide:
         self._state.plans.forget_fetch()  # sessions may be off for a client of this name
         if software is not None:
             self.software_name, self.software_version = software.name, software.version
+        self._report_names()
+
+    def _report_names(self) -> None:
         self._state.events.append(
             ClientNamed(
                 client_id=self._state.client_id,

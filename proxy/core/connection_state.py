@@ -119,6 +119,7 @@ class ConnectionState:
         "grouped",
         "has_lane",
         "host",
+        "mechanism",
         "meter",
         "now",
         "phase",
@@ -171,6 +172,8 @@ class ConnectionState:
         A later fetch with another client id does not change it. With ``--follow-leader``, the first request
         of any kind counts like the first fetch.
         """
+        self.mechanism = ""
+        """The SASL mechanism that the client has asked for last. "" if it is unknown."""
         self.now = 0.0
         """The time at which the current bytes were read, in seconds."""
         self.phase = Phase.NEW

@@ -154,7 +154,7 @@ def fetch_bytes(side: SideTally) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientNamed:
-    """The client named itself and its software in ApiVersions (KIP-511)."""
+    """The client named itself: in ApiVersions, with its software (KIP-511), or in its first fetch."""
 
     client_id: str
     software_name: str
@@ -231,6 +231,8 @@ class LoginRefused:
 
     error_code: int
     """Kafka's error code: 58 for the credentials, 33 for the mechanism."""
+    mechanism: str
+    """The SASL mechanism of the client. "" if it is unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

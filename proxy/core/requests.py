@@ -99,6 +99,16 @@ def read_client_names(frame: bytes, version: int) -> tuple[str, ClientSoftware |
     return readable(client_id), ClientSoftware(name=name, version=of_version)
 
 
+def read_mechanism(frame: bytes) -> str:
+    """Return the mechanism of a SaslHandshake request, without control characters.
+
+    Raises:
+        ProtocolError: the request is incomplete.
+    """
+    _, _, _, _, body = request_header(frame, LENGTH_BYTES)
+    return readable(read_string(frame, body)[0])
+
+
 def readable(name: bytes | None) -> str:
     """Return a client's name without control characters. A terminal could interpret such characters."""
     text = (name or b"")[:_MAX_NAME].decode(errors="replace")

@@ -189,7 +189,9 @@ class Login(Forward):
                 _, at = response_header(chunk, LENGTH_BYTES, self._api_key, self._version)
                 error_code, _ = read_int16(chunk, at)
                 if error_code:
-                    self._state.events.append(LoginRefused(error_code=error_code))
+                    self._state.events.append(
+                        LoginRefused(error_code=error_code, mechanism=self._state.mechanism)
+                    )
         return [chunk]
 
 

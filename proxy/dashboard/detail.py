@@ -44,7 +44,10 @@ def broker(
 ) -> list[Text]:
     """Draw the page of a broker, with those of `clients` that use it and the recent events that name it."""
     lines = [
-        _line((f" broker {figures.name} ", "bold reverse"), f"  {figures.address}"),
+        _line(
+            (f" broker {figures.name} ", "bold reverse"),
+            f"  {figures.address}" if figures.address != figures.name else "",
+        ),
         *_pairs(
             ("problem", problem_of(figures) or "none"),
             *((("rack", figures.rack),) if figures.rack else ()),
@@ -84,7 +87,7 @@ def _zones(row: ClientFigures) -> Iterator[tuple[str, str]]:
 
 
 def _late(figures: BrokerFigures) -> str:
-    return f"the oldest {span(figures.late)} late" if figures.late else "none of them late"
+    return f"the oldest {span(figures.late)} late" if figures.is_late else "none of them late"
 
 
 def _connection(one: ClientConnection, rates: Rates) -> Iterator[Text]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from proxy.dashboard.rates import Rates, TrafficRate
-from proxy.dashboard.snapshot import BOOTSTRAP, ClientConnection
+from proxy.dashboard.snapshot import BOOTSTRAP, LATE_SECONDS, ClientConnection
 
 _SHORT: Final = {
     "no slot left": "no slot",
@@ -30,8 +30,6 @@ OF_CLIENT: Final = "client "
 """The start of the key of a client's row. The key of a connection's row begins in another way."""
 NO_FETCHES: Final = "no fetches"
 IDLE: Final = "idle"
-_LATE_SECONDS: Final = 1.0
-"""If a response is later than this, its client is said to wait for the broker."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,7 +163,7 @@ def _row(name: str, members: Sequence[ClientConnection], rates: Rates, *, single
 def _why(clients: Sequence[ClientConnection], rate: TrafficRate) -> str:
     """Return what a client waits for, or why nothing is saved now (`ClientFigures.why`)."""
     latest = max(clients, key=lambda client: client.late)
-    if latest.late > _LATE_SECONDS:
+    if latest.late >= LATE_SECONDS:
         return f"waits for {'' if latest.broker == BOOTSTRAP else 'broker '}{latest.broker}"
     if not any(client.fetches for client in clients):
         return NO_FETCHES

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from proxy.addresses import LOOPED, OTHERS
 from proxy.cooperative.murmur2 import SPACE
 from proxy.session.decision import Reason
 
@@ -16,6 +17,8 @@ KINDS: Final = ("full", "incremental", "sessionless", "close")
 NOW_SECONDS: Final = 10.0
 """The "now" rates are means over this many seconds."""
 BOOTSTRAP: Final = "bootstrap"
+LATE_SECONDS: Final = 1.0
+"""A response is shown as late from this many seconds on. Most requests are late for a moment."""
 _NAME: Final = re.compile(r"(?:[A-Z][a-z]+)+")
 _WORDS: Final = re.compile(r"[A-Z][a-z]+")
 _LARGEST: Final = 1 << 63
@@ -148,6 +151,11 @@ class BrokerFigures:
     rack: str = ""
     """The rack of the broker. Empty if it is unknown, and without ``--rack``."""
 
+    @property
+    def is_late(self) -> bool:
+        """Whether the oldest missing response is late by `LATE_SECONDS` or more."""
+        return self.late >= LATE_SECONDS
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaneFigures:
@@ -275,6 +283,7 @@ def _snapshot(document: Mapping[str, Any]) -> Snapshot:
     totals, sessions, kept = document["totals"], document["sessions"], document.get("client_sessions", {})
     added, shared = document.get("added", {}), document.get("cooperative", {})
     records, process = shared.get("records", {}), document.get("process", {})
+    names = _addresses(document)
     return Snapshot(
         version=shown(document["version"]),
         time=number(document.get("time", 0)),
@@ -305,8 +314,8 @@ def _snapshot(document: Mapping[str, Any]) -> Snapshot:
         cpu_seconds=number(process.get("cpu_seconds", 0)),
         memory=_count(process.get("resident_bytes", 0)),
         accepted=_count(document["connections_accepted"]),
-        clients=tuple(_client(one) for one in _list(document["connections"])),
-        brokers=_brokers(document),
+        clients=tuple(_client(one, names) for one in _list(document["connections"])),
+        brokers=_brokers(document, names),
         events=tuple(
             _event(one, number(document.get("time", 0))) for one in _list(document.get("events", []))
         ),
@@ -349,17 +358,30 @@ def _recent(document: Mapping[str, Any]) -> Recent:
     )
 
 
-def _client(document: Mapping[str, Any]) -> ClientConnection:
+def _addresses(document: Mapping[str, Any]) -> Mapping[str, str]:
+    """Return in transparent mode the address of each broker by its number, which only the gateway knows.
+
+    Otherwise return nothing: the number is the broker's id.
+    """
+    bootstrap = document.get("bootstrap")
+    if bootstrap is None or bootstrap["addresses"]:
+        return {}
+    brokers = {shown(one["id"]): shown(one["address"]) for one in _list(document["brokers"])}
+    return {str(LOOPED): "nowhere", str(OTHERS): "other"} | brokers
+
+
+def _client(document: Mapping[str, Any], names: Mapping[str, str]) -> ClientConnection:
     client, broker = _side(document["client"]), _side(document["broker"])
     software = f"{document['software_name']} {document['software_version']}"
     address, broker_address = shown(document["client_address"]), shown(document.get("broker_address"))
+    node_id = shown(document["broker_id"])
     return ClientConnection(
         key=f"{address} {broker_address}",
         age=number(document.get("age_seconds", 0)),
         client_id=shown(document["client_id"]),
         software=shown(software).strip(),
         address=address,
-        broker=BOOTSTRAP if document["broker_id"] is None else shown(document["broker_id"]),
+        broker=BOOTSTRAP if document["broker_id"] is None else names.get(node_id, node_id),
         version=_count(document["fetch_version"]),
         partitions=_count(document["session_partitions"]),
         epoch=_count(document["session_epoch"]),
@@ -382,8 +404,11 @@ def _client(document: Mapping[str, Any]) -> ClientConnection:
     )
 
 
-def _brokers(document: Mapping[str, Any]) -> tuple[BrokerFigures, ...]:
-    brokers = [_broker(shown(one["id"]), shown(one["address"]), one) for one in _list(document["brokers"])]
+def _brokers(document: Mapping[str, Any], names: Mapping[str, str]) -> tuple[BrokerFigures, ...]:
+    brokers = [
+        _broker(names.get(node_id := shown(one["id"]), node_id), shown(one["address"]), one)
+        for one in _list(document["brokers"])
+    ]
     bootstrap = document.get("bootstrap")
     if bootstrap is not None and bootstrap["addresses"]:  # transparent mode has no bootstrap
         brokers.append(_broker(BOOTSTRAP, ", ".join(map(shown, _list(bootstrap["addresses"]))), bootstrap))

@@ -236,7 +236,8 @@ def brokers(
     for broker in found:
         is_marked = broker_key(broker) == marked
         line = Text(">" if is_marked else " ", no_wrap=True, overflow="ellipsis")
-        line.append(set_cell_size(broker.name, _BROKER_NAME))
+        name = NOTHING if broker.name == broker.address else broker.name  # in transparent mode
+        line.append(set_cell_size(name, _BROKER_NAME))
         line.append(" " + set_cell_size(shortened(broker.address, room), room))
         if broker.problem:
             line.append(f" {problem_of(broker)}", style="bold red")
@@ -263,7 +264,7 @@ def _broker_cell(
     if name == "lately":
         return sparkline(rates.saved_by_broker(broker.name), width, plain=plain), "green"
     if name == "due":
-        return fitting(broker.outstanding, width), (_BAD if broker.late else "")
+        return fitting(broker.outstanding, width), (_BAD if broker.is_late else "")
     counts = {"refused": broker.refusals, "evicted": broker.evictions}
     if name in counts:
         return fitting(counts[name], width), (_BAD if counts[name] else "")

@@ -353,8 +353,8 @@ def _besides(snapshot: Snapshot) -> list[Text]:
     The list is empty if the gateway has none of these figures.
     """
     parts: list[Text] = []
-    if late := max((broker.late for broker in snapshot.brokers), default=0.0):
-        parts.append(line((f"oldest request {span(late)} late", WARNING)))
+    if late := [broker.late for broker in snapshot.brokers if broker.is_late]:
+        parts.append(line((f"oldest request {span(max(late))} late", WARNING)))
     if snapshot.capture_stopped:
         parts.append(line(("capture stopped", WARNING)))
     held, slots = snapshot.client_sessions, snapshot.client_session_slots

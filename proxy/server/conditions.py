@@ -29,8 +29,11 @@ NOT_ASKED: Final = "the bootstrap has not been asked yet"
 AGAIN_SECONDS: Final = 300.0
 """How long the same problem of a client is not logged again, in seconds. A client may retry each second for
 days."""
+LOGIN_AGAIN_SECONDS: Final = 60.0
+"""How long the same refused authentication of a client is not logged again, in seconds."""
 MAX_CLIENTS: Final = 1000
-"""How many problems of clients are remembered. Above that, the oldest is forgotten."""
+"""How many problems of clients are remembered. Above that, the oldest is forgotten. Of so many new clients
+there is a line in the log."""
 MAX_WORDS: Final = 1000
 """How many characters of a client's name and of a reason are kept. Both texts can be long, because clients
 choose parts of them."""
@@ -116,16 +119,18 @@ class Descriptors:
 
 
 class Repeated:
-    """Logs the same problem of a client at most once in `AGAIN_SECONDS`.
+    """Logs the same problem of a client at most once in some minutes.
 
     Args:
         log: the log for the warnings.
         event: the message of each line.
+        again_seconds: how long the same problem of a client is not logged again, in seconds.
     """
 
-    def __init__(self, log: Logger, event: str) -> None:
+    def __init__(self, log: Logger, event: str, again_seconds: float = AGAIN_SECONDS) -> None:
         self._log = log
         self._event = event
+        self._again = again_seconds
         self._told: dict[tuple[str, str], tuple[float, int]] = {}
         """When each problem was logged, and how often it has happened since. By client and reason, the oldest
         first."""
@@ -133,7 +138,15 @@ class Repeated:
         self._lines = self._suppressed = 0
         """How many lines were logged in this window, and how many were suppressed since the last line."""
 
-    def happens(self, client: str, reason: str, now: float, *, shown: str = "") -> bool:
+    def happens(
+        self,
+        client: str,
+        reason: str,
+        now: float,
+        *,
+        shown: str = "",
+        fields: Mapping[str, object] | None = None,
+    ) -> bool:
         """Record a problem. Return whether it was logged.
 
         Args:
@@ -141,10 +154,11 @@ class Repeated:
             reason: the problem, in words.
             now: the time in seconds.
             shown: the client's name in the log, if `client` is not a name.
+            fields: further fields of the line.
         """
         key = client[:MAX_WORDS], reason[:MAX_WORDS]
-        at, more = self._told.get(key, (-AGAIN_SECONDS, 0))
-        if now - at < AGAIN_SECONDS:
+        at, more = self._told.get(key, (-self._again, 0))
+        if now - at < self._again:
             self._told[key] = at, more + 1
             return False
         if now - self._window >= WINDOW:
@@ -160,8 +174,41 @@ class Repeated:
         since = {"more_since_the_last_line": more, "suppressed": self._suppressed}
         self._suppressed = 0
         told = {name: number for name, number in since.items() if number}
-        self._log.warning(self._event, client=shown or key[0], reason=key[1], **told)
+        who = {"client": shown or key[0], **(fields or {}), "reason": key[1]}
+        self._log.warning(self._event, **who, **told)
         return True
+
+
+class NewClients:
+    """Logs each client once, with its first connection.
+
+    A client is new if its id, its software or its host is.
+
+    Args:
+        log: the log.
+    """
+
+    def __init__(self, log: Logger) -> None:
+        self._log = log
+        self._known: set[tuple[str, str, str]] = set()
+        self._window = -WINDOW
+        self._lines = 0
+        """How many lines were logged in this window."""
+
+    def named(self, client_id: str, software: str, host: str, now: float) -> None:
+        """Note that a client has named itself on a connection. `now` is in seconds."""
+        client = client_id, software, host
+        if client in self._known or len(self._known) >= MAX_CLIENTS:
+            return
+        if now - self._window >= WINDOW:
+            self._window, self._lines = now, 0
+        if self._lines >= LINES:
+            return  # its next connection is logged
+        self._lines += 1
+        self._known.add(client)
+        self._log.info("new client", client_id=client_id, software=software, host=host)
+        if len(self._known) == MAX_CLIENTS:
+            self._log.info("further new clients are not logged", logged=MAX_CLIENTS)
 
 
 class Reachability:
@@ -206,7 +253,9 @@ class Reachability:
         if node_id is None and not self.answered:
             return  # the gateway is not ready before the bootstrap has answered its question for the brokers
         if self.unreachable_brokers.reached(node_id, monotonic()):
-            self._log.info("broker reachable again", broker=_name(node_id), address=str(address))
+            self._log.info(
+                "broker reachable again", broker=_name(node_id, self._called), address=str(address)
+            )
             self._note("reachable again", f"{self._called(node_id)} is reachable again at {address}")
 
     def unreachable(self, node_id: NodeId, reason: str) -> None:
@@ -221,7 +270,9 @@ class Reachability:
             self._note("unreachable", f"the bootstrap is unreachable: {reason}", warning=True)
         else:
             self._log.warning(
-                "broker unreachable, connections of its clients are closed", broker=node_id, reason=reason
+                "broker unreachable, connections of its clients are closed",
+                broker=_name(node_id, self._called),
+                reason=reason,
             )
             self._note("unreachable", f"{self._called(node_id)} is unreachable: {reason}", warning=True)
 
@@ -231,7 +282,10 @@ class Reachability:
         `now` is in seconds.
         """
         for node_id in self.unreachable_brokers.forget(now - UNTRIED_SECONDS):
-            self._log.info("unreachable broker forgotten, no client tries to reach it", broker=node_id)
+            self._log.info(
+                "unreachable broker forgotten, no client tries to reach it",
+                broker=_name(node_id, self._called),
+            )
 
     def bootstrap_responded(self, address: Address) -> bool:
         """Note that a bootstrap address has answered the question for its brokers.
@@ -280,7 +334,7 @@ class HungBrokers:
         outstanding = self.unanswered.outstanding(node_id)
         self._log.warning(
             "broker does not respond, its clients wait",
-            broker=_name(node_id),
+            broker=_name(node_id, self._called),
             seconds=int(seconds),
             outstanding=outstanding,
         )
@@ -288,7 +342,9 @@ class HungBrokers:
         self._note("no response", f"{text} (outstanding requests: {outstanding})", warning=True)
 
     def _responds(self, node_id: NodeId, seconds: float) -> None:
-        self._log.info("broker responds again", broker=_name(node_id), after_seconds=int(seconds))
+        self._log.info(
+            "broker responds again", broker=_name(node_id, self._called), after_seconds=int(seconds)
+        )
         self._note("responds again", f"{self._called(node_id)} responds again, after {int(seconds)} s")
 
     def forget(self, now: float) -> None:
@@ -296,8 +352,12 @@ class HungBrokers:
         self.unanswered.forget(now - UNTRIED_SECONDS)
         for node_id in self._told.keys() - self.unanswered.hung(now).keys():
             del self._told[node_id]
-            self._log.info("hung broker forgotten, no client asks it", broker=_name(node_id))
+            self._log.info("hung broker forgotten, no client asks it", broker=_name(node_id, self._called))
 
 
-def _name(node_id: NodeId) -> int | str:
-    return "bootstrap" if node_id is None else node_id
+def _name(node_id: NodeId, called: Callable[[NodeId], str]) -> int | str:
+    """Return the name of a broker in log lines: its id, or its address in transparent mode."""
+    if node_id is None:
+        return "bootstrap"
+    name = called(node_id)
+    return node_id if name == f"broker {node_id}" else name

@@ -24,7 +24,7 @@ from proxy.cooperative.tally import GroupNotice, Tell
 from proxy.core.budget import REQUESTS_PART, Budget, RequestBudget
 from proxy.core.connection import BrokerInfo, Common, Connection, MakeStage
 from proxy.core.eligibility import BrokerVersions, SessionLimits
-from proxy.core.events import BrokersAwaited, Event, Fault, LoginRefused, Tally
+from proxy.core.events import BrokersAwaited, ClientNamed, Event, Fault, LoginRefused, Tally
 from proxy.core.fetch_floors import FetchFloors, FetchFloorsStage
 from proxy.core.leaders import Leaders
 from proxy.error_text import is_client_refused, of_client
@@ -34,12 +34,12 @@ from proxy.net.link import BUDGET, IDLE, NO_REQUEST, NOT_READING, PEER_FULL, Cli
 from proxy.net.tls import ClientTls
 from proxy.net.transparent import Destinations
 from proxy.net.turns import Turns
-from proxy.server.conditions import Repeated
+from proxy.server.conditions import LOGIN_AGAIN_SECONDS, NewClients, Repeated
 from proxy.server.monitor import Monitor
 from proxy.server.process import Process, give_back, open_fds, resident_bytes, two_descriptors_free
 from proxy.server.registry import BrokerRegistry
 from proxy.server.upstream import Upstream, host_and_port
-from proxy.telemetry.history import INTERVAL_SECONDS, describe, write_event
+from proxy.telemetry.history import INTERVAL_SECONDS, describe, refusal, write_event
 from proxy.telemetry.status import Account, Counts, ProcessFigures, Status, WithBroker
 from proxy.telemetry.totals import NodeId
 from proxy.telemetry.unanswered import Owed
@@ -122,6 +122,8 @@ class Server:
             self.upstream.failed = self._audit.unreachable
         self._failed_handshakes = Repeated(self.log, "TLS handshake of a client failed")
         self._refused_clients = Repeated(self.log, "client refused")
+        self._refused_logins = Repeated(self.log, "authentication refused by the broker", LOGIN_AGAIN_SECONDS)
+        self._new_clients = NewClients(self.log)
         self._all_closed = asyncio.Event()
         self.client_tls = ClientTls(config)
         for node_id, each in self.client_tls.reloading.items():
@@ -228,13 +230,25 @@ class Server:
             self.faults[event.side] += 1
         elif isinstance(event, LoginRefused):
             self.authentication_failures += 1
-        if isinstance(event, BrokersAwaited):
+            self._login_refused(event, link)
+        elif isinstance(event, ClientNamed):
+            software = f"{event.software_name} {event.software_version}".strip()
+            host, _ = host_and_port(link.client_address)
+            self._new_clients.named(event.client_id, software, host, monotonic())
+        elif isinstance(event, BrokersAwaited):
             self.spawn(self._open_brokers(link, event.node_ids))
         write_event(self.log, event, **link.log_fields)
         client = link.core.status().client_id or link.client_address
         if (described := describe(event, client, self.monitor.called(link.node_id))) is not None:
             kind, text, warning = described
             self.process.note(kind, text, warning=warning)
+
+    def _login_refused(self, event: LoginRefused, link: Link) -> None:
+        """Log a refused authentication, once a minute for each client: clients try again all the time."""
+        fields = link.log_fields | {"code": event.error_code, "mechanism": event.mechanism}
+        host, _ = host_and_port(link.client_address)
+        who = f"{host} {fields['client_id']}"
+        self._refused_logins.happens(who, refusal(event), monotonic(), fields=fields)
 
     async def _open_brokers(self, link: Link, node_ids: frozenset[int]) -> None:
         """Wait until the listeners of brokers are open. Then let the link send responses that name them."""
@@ -255,8 +269,12 @@ class Server:
         self.handshakes.discard(link)
         self.links.add(link)
         self.accepted += 1
-        self.spawn(self.upstream.connect(link))
         addresses = self.upstream.addresses_for(link)
+        if addresses:
+            link.tries(
+                addresses[0]
+            )  # the client's first bytes may come, and be logged, before `connect` begins
+        self.spawn(self.upstream.connect(link))
         broker = ",".join(map(str, addresses))
         return self.make_core(link, reached_at, self._versions_at(addresses), broker)
 

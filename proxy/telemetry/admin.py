@@ -58,6 +58,7 @@ METRICS: Final = PROBES | {"/metrics"}
 _ACCEPT_AGAIN_SECONDS: Final = 1.0
 """The time to wait in seconds after an accept has failed, for example because no file descriptor is free."""
 _REALM: Final = 'Bearer realm="fetchgate"'
+_NO_GROUPS: Final = b"no group is cooperative: --cooperative names none\n"
 _TOKEN_MISSING: Final = b"send the token of --admin-token-file as Authorization: Bearer TOKEN\n"
 
 T = TypeVar("T")
@@ -105,6 +106,8 @@ class AdminEndpoint:
             "/cooperative": self._cooperative,
         }
         self._routes = {path: route for path, route in routes.items() if not only or path in only}
+        paths = ", ".join(self._routes)
+        self._elsewhere = f"nothing is at this path; fetchgate answers at {paths}\n".encode()
 
     def start(self, sockets: list[socket]) -> None:
         """Serve HTTP on the listening sockets until `close` is called, then close the sockets."""
@@ -219,7 +222,7 @@ class AdminEndpoint:
             return HTTPStatus.UNAUTHORIZED, "text/plain", _TOKEN_MISSING
         route = self._routes.get(path)
         if route is None:
-            return _text(HTTPStatus.NOT_FOUND)
+            return HTTPStatus.NOT_FOUND, "text/plain", self._elsewhere
         try:
             return await route(query)
         except Exception as error:  # noqa: BLE001 - a defect of the gateway costs one response
@@ -256,7 +259,7 @@ class AdminEndpoint:
         """Respond with the cooperative groups, or 404 if ``--cooperative`` names none."""
         found = self._gateway.account().counts.cooperative
         if found is None:
-            return _text(HTTPStatus.NOT_FOUND)
+            return HTTPStatus.NOT_FOUND, "text/plain", _NO_GROUPS
         return _json(HTTPStatus.OK, cooperative(found))
 
 

@@ -153,7 +153,7 @@ def _words(event: Event, client: str, broker: str) -> str:
             sends = f"{client} of --rack-clients sends {event.request}"
             words = f"{sends}; for an hour it gets the brokers' own Metadata"
         case LoginRefused():
-            words = f"{broker} refused the authentication of {client}: error {event.error_code}"
+            words = f"{broker} refused the authentication of {client}: {refusal(event)}"
         case Fault():
             closed = f"the connection of {client} to {broker} was closed"
             words = f"{closed}, fault of the {event.side}: {event.reason}"
@@ -171,6 +171,13 @@ def _lost(event: SessionLost, client: str, broker: str) -> str:
     else:
         reason = event.reason
     return f"{client} lost its session at {broker}: {reason}; the fetch was resent"
+
+
+def refusal(event: LoginRefused) -> str:
+    """Return the error of a refused authentication, and the mechanism, for messages."""
+    code = event.error_code
+    error = f"{code} {ErrorCode(code).name}" if code in set(ErrorCode) else f"error {code}"
+    return f"{error}, mechanism {event.mechanism or 'unknown'}"
 
 
 def write_event(log: Logger, event: Event, **who: object) -> None:
@@ -206,7 +213,7 @@ def write_event(log: Logger, event: Event, **who: object) -> None:
                 remedy="it gets the brokers' own Metadata for an hour; remove its id from --rack-clients",
             )
         case LoginRefused():
-            log.warning("authentication refused by the broker", **who, code=event.error_code)
+            pass  # logged once a minute for each client: see `Server.report`
         case Fault():
             log.warning("connection fault", **who, side=event.side, reason=event.reason)
         case _:

@@ -175,7 +175,18 @@ def test_what_the_broker_refuses_is_told_each_time(api_key: int, version: int, h
         play.client(asked := request(api_key, version, correlation, head + b"token")).to_broker(asked)
         told = response(correlation, head + code.to_bytes(2) + b"why")
         play.broker(told, chunk=len(told) - 2).to_client(told)
-        assert play.events(LoginRefused) == [LoginRefused(error_code=code)] * (code > 0)
+        assert play.events(LoginRefused) == [LoginRefused(error_code=code, mechanism="")] * (code > 0)
+
+
+@pytest.mark.parametrize(("chunk", "mechanism"), [(1000, "SCRAM-SHA-256"), (14, "")])
+def test_the_mechanism_is_that_of_the_last_handshake(chunk: int, mechanism: str) -> None:
+    """If the handshake comes in pieces, the mechanism is not known."""
+    play = Playbook()
+    named = b"\0\x0dSCRAM-SHA-256"
+    for key, said, code in ((ApiKey.SASL_HANDSHAKE, named, 0), (ApiKey.SASL_AUTHENTICATE, b"", 58)):
+        play.client(asked := request(key, 1, key, said), chunk=chunk).to_broker(asked)
+        play.broker(told := response(key, code.to_bytes(2) + b"why")).to_client(told)
+    assert play.events(LoginRefused) == [LoginRefused(error_code=58, mechanism=mechanism)]
 
 
 def test_too_little_of_a_response_is_not_told() -> None:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from proxy.addresses import LOOPED, OTHERS
 from proxy.dashboard.choice import Selection
 from proxy.dashboard.rows import SORTS
 from proxy.dashboard.snapshot import BOOTSTRAP, NotAGatewayError, Recent, parse
@@ -152,7 +153,22 @@ def test_what_is_not_printable_is_not_printed() -> None:
 
 def test_in_transparent_mode_there_is_no_bootstrap_to_show() -> None:
     document = _first_release() | {"bootstrap": {"addresses": [], "listener": "0.0.0.0:9", "problem": ""}}
-    assert [broker.name for broker in parse(document).brokers] == ["1"]
+    assert BOOTSTRAP not in [broker.name for broker in parse(document).brokers]
+
+
+@pytest.mark.parametrize(
+    ("broker_id", "name"), [(1, "10.0.0.5:9092"), (LOOPED, "nowhere"), (OTHERS, "other"), (7, "7")]
+)
+def test_in_transparent_mode_a_broker_is_called_by_its_address(broker_id: int, name: str) -> None:
+    document = live() | {"bootstrap": {"addresses": [], "listener": "0.0.0.0:9", "problem": ""}}
+    document["brokers"] = [document["brokers"][0] | {"id": 1, "address": "10.0.0.5:9092", "problem": ""}]
+    document["connections"] = [document["connections"][0] | {"broker_id": broker_id}]
+    shown = parse(document)
+    assert [broker.name for broker in shown.brokers] == ["10.0.0.5:9092"]
+    assert shown.clients[0].broker == name
+    assert "\n -         10.0.0.5:9092 " in draw(shown, Selection(), 120, 40)
+    opened = draw(shown, Selection(opened="broker 10.0.0.5:9092"), 120, 40).splitlines()
+    assert " broker 10.0.0.5:9092" in [line.rstrip() for line in opened]
 
 
 def _places(document: Any, way: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:

@@ -104,6 +104,16 @@ def test_client_ids_have_room_however_many_columns_there_are(width: int, error: 
     assert addresses.index("conns") <= len(" bootstrap ") + longest + 1, "no more room than they need"
 
 
+@pytest.mark.parametrize(("late", "said"), [(0.9, ""), (1.0, "oldest request 1 s late")])
+def test_a_request_is_late_from_a_second_on(late: float, said: str) -> None:
+    now = parse(SCENES["hung"]())
+    now = replace(now, brokers=tuple(replace(broker, late=late, problem="") for broker in now.brokers))
+    screen = draw(now, Selection(), 120, 40)
+    assert (said or "oldest request") in screen if said else "oldest request" not in screen
+    opened = draw(now, Selection(opened="broker 1"), 120, 40)
+    assert ("none of them late" in opened) is not bool(said)
+
+
 def test_an_empty_column_takes_no_room() -> None:
     now, before = _after()
     assert "lately" not in draw(now, Selection(), 160, 50)

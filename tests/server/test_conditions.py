@@ -11,7 +11,7 @@ import pytest
 import structlog
 from structlog.testing import capture_logs
 
-from proxy.addresses import LOOPED, OTHERS, Address
+from proxy.addresses import LOOPED, OTHERS, Address, Broker
 from proxy.protocol.api import ApiKey
 from proxy.server import conditions, server
 from proxy.server.conditions import (
@@ -26,13 +26,14 @@ from proxy.server.conditions import (
     ConnectionLimit,
     Descriptors,
     HungBrokers,
+    NewClients,
     Reachability,
     Repeated,
 )
 from proxy.server.gateway import Gateway
-from proxy.telemetry.logs import Throttle, configure, logger
+from proxy.telemetry.logs import WINDOW, Throttle, configure, logger
 from proxy.telemetry.state import overview
-from proxy.telemetry.status import Health
+from proxy.telemetry.status import Health, called
 from proxy.telemetry.totals import NodeId
 from proxy.telemetry.unanswered import HUNG_SECONDS, Owed
 from tests.shell import client, frame, gateway, link_of, request, response, stub_cluster, until
@@ -41,8 +42,12 @@ AT = 100.0
 LATE = AT + HUNG_SECONDS + 1
 
 
+def _called(node_id: NodeId) -> str:
+    return called(node_id, {}, transparent=False)
+
+
 def _hung_brokers() -> HungBrokers:
-    return HungBrokers(structlog.get_logger(), lambda *_, **__: None, str)
+    return HungBrokers(structlog.get_logger(), lambda *_, **__: None, _called)
 
 
 def test_a_trouble_is_told_once_and_so_is_its_end() -> None:
@@ -247,11 +252,63 @@ def test_a_client_whose_line_was_not_written_is_named_later() -> None:
     assert lines[LINES]["suppressed"] == 10 * 40
 
 
+def test_each_client_is_logged_once_when_it_is_new() -> None:
+    with capture_logs() as lines:
+        named = NewClients(structlog.get_logger()).named
+        for _ in range(2):
+            named("orders", "librdkafka 2.5.0", "10.0.0.1", 1.0)
+            named("orders", "librdkafka 2.6.0", "10.0.0.1", 2.0)
+            named("orders", "librdkafka 2.5.0", "10.0.0.2", 3.0)
+    assert lines[0] == {
+        "event": "new client",
+        "log_level": "info",
+        "client_id": "orders",
+        "software": "librdkafka 2.5.0",
+        "host": "10.0.0.1",
+    }
+    assert [(line["software"], line["host"]) for line in lines[1:]] == [
+        ("librdkafka 2.6.0", "10.0.0.1"),
+        ("librdkafka 2.5.0", "10.0.0.2"),
+    ]
+
+
+def test_new_clients_fill_neither_log_nor_memory() -> None:
+    with capture_logs() as lines:
+        clients = NewClients(structlog.get_logger())
+        for again in range(2):
+            for number in range(2 * LINES):
+                clients.named(f"client-{number}", "", "10.0.0.1", again * WINDOW)
+        assert [line["client_id"] for line in lines] == [f"client-{number}" for number in range(2 * LINES)]
+        for number in range(2 * MAX_CLIENTS):
+            clients.named(f"client-{number}", "", "10.0.0.1", number * WINDOW)
+    assert len(lines) == MAX_CLIENTS + 1
+    assert lines[-1]["event"] == "further new clients are not logged"
+    assert len(clients._known) == MAX_CLIENTS
+
+
 THERE = Address("10.99.0.1", 9092)
 
 
+def test_in_transparent_mode_a_broker_is_called_by_its_address() -> None:
+    known = {0: Broker(node_id=0, address=THERE)}
+
+    def address(node_id: NodeId) -> str:
+        return called(node_id, known, transparent=True)
+
+    with capture_logs() as lines:
+        reach = Reachability((), structlog.get_logger(), lambda *_, **__: None, address)
+        reach.unreachable(0, "refused")
+        reach.forget(monotonic() + UNTRIED_SECONDS + 1)
+        reach.unreachable(OTHERS, "refused")
+        reach.connected(OTHERS, THERE)
+        hung = HungBrokers(structlog.get_logger(), lambda *_, **__: None, address)
+        hung.look({0: Owed(outstanding=2, late_since=AT)}, LATE)
+        hung.look({0: Owed(outstanding=1, responded_at=LATE)}, LATE + 1)
+    assert [line["broker"] for line in lines] == [str(THERE)] * 2 + ["other"] * 2 + [str(THERE)] * 2
+
+
 def _reach(*bootstrap: Address) -> Reachability:
-    return Reachability(bootstrap, structlog.get_logger(), lambda *_, **__: None, str)
+    return Reachability(bootstrap, structlog.get_logger(), lambda *_, **__: None, _called)
 
 
 def test_a_destination_that_nobody_tries_again_is_forgotten() -> None:

@@ -19,6 +19,7 @@ from proxy.addresses import Address
 from proxy.cooperative.tally import GroupNotice
 from proxy.net import link
 from proxy.net.listen import Binding
+from proxy.protocol.api import ApiKey
 from proxy.server import main, server
 from proxy.server.gateway import Gateway
 from proxy.telemetry.admin import AdminEndpoint
@@ -489,3 +490,36 @@ async def test_a_group_that_shares_nothing_stays_in_the_recent_events_beside_its
             ("group billing shares no partition: members differ", True),
             ("group billing: 2 members", False),
         ]
+
+
+# What the log says of clients
+
+
+async def test_a_new_client_is_logged_and_its_broker_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client's bytes may come before the connection to the broker has begun."""
+
+    async with stub_cluster() as cluster, gateway(cluster.address, Gateway) as gate:
+        with capture_logs() as lines:
+            for _ in range(2):
+                async with client(gate.listen.port) as (reader, writer):
+                    writer.write(request(ApiKey.API_VERSIONS, 0, 1))
+                    await frame(reader)
+            begun: list[link.Link] = []
+            connect = gate.server.upstream.connect
+
+            async def late(new: link.Link) -> None:
+                begun.append(new)
+                assert new.log_fields["broker"] == cluster.address
+                await connect(new)
+
+            monkeypatch.setattr(gate.server.upstream, "connect", late)
+            async with client(gate.listen.port) as (reader, writer):
+                writer.write(request(ApiKey.API_VERSIONS, 0, 1))
+                await frame(reader)
+            assert begun
+    new = [line for line in lines if line["event"] == "new client"]
+    assert new == [
+        {"event": "new client", "log_level": "info", "client_id": "t", "software": "", "host": "127.0.0.1"}
+    ]
+    named = [line for line in lines if line["event"] == "client sent its name"]
+    assert [line["broker"] for line in named] == [cluster.address] * 3

@@ -128,6 +128,13 @@ async def test_what_is_no_request_for_it_is_refused(request_: bytes, status: int
         assert headers.get("Allow") == ("GET, HEAD" if status == 405 else None)
 
 
+@pytest.mark.parametrize("path", ["/", "/healthz", "/metrics/"])
+async def test_at_another_path_it_says_which_paths_there_are(path: str) -> None:
+    told = "nothing is at this path; fetchgate answers at /livez, /readyz, /metrics, /state, /cooperative\n"
+    async with stub_broker() as broker, gateway(broker.address) as gate, admin_of(gate) as (port, _):
+        assert await get(port, path) == (404, told)
+
+
 @pytest.mark.parametrize(
     ("host", "status"),
     [
@@ -319,7 +326,8 @@ async def test_the_state_says_which_options_are_in_force_also_after_a_reload() -
 
 async def test_cooperative_groups_are_told_where_there_are_some() -> None:
     async with stub_broker() as broker, gateway(broker.address) as gate, admin_of(gate) as (port, _):
-        assert await get(port, "/cooperative") == (404, "Not Found\n")
+        none = "no group is cooperative: --cooperative names none\n"
+        assert await get(port, "/cooperative") == (404, none)
         assert "cooperative" not in (await get(port, "/state"))[1]
         assert "fetchgate_coop" not in (await get(port, "/metrics"))[1]
     async with (

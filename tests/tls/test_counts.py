@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 from cryptography import x509
+from structlog.testing import capture_logs
 
 from proxy.core.events import LoginRefused
 from proxy.error_text import is_tls
@@ -93,7 +94,25 @@ async def test_a_client_whose_credentials_are_refused_is_named() -> None:
     ):
         writer.write(b"hello")
         await reader.readexactly(5)
-        gate.server.report(LoginRefused(error_code=58), link_of(gate))
-        assert gate.server.counts().authentication_failures == {"client": 1, "broker": 0}
+        with capture_logs() as lines:
+            for code in (58, 58, 58, 7, 33):
+                gate.server.report(LoginRefused(error_code=code, mechanism="PLAIN"), link_of(gate))
+        assert gate.server.counts().authentication_failures == {"client": 5, "broker": 0}
         told = [event.text for event in gate.process.events if event.kind == "login refused"]
-        assert told == ["the bootstrap refused the authentication of t: error 58"]
+        refused = "the bootstrap refused the authentication of t: "
+        assert told == [f"{refused}33 UNSUPPORTED_SASL_MECHANISM, mechanism PLAIN"]
+        assert [line["reason"] for line in lines] == [
+            "58 SASL_AUTHENTICATION_FAILED, mechanism PLAIN",
+            "error 7, mechanism PLAIN",
+            "33 UNSUPPORTED_SASL_MECHANISM, mechanism PLAIN",
+        ], "the same one is logged once a minute"
+        assert dict(lines[0]) | {"client": "", "broker": ""} == {
+            "event": "authentication refused by the broker",
+            "log_level": "warning",
+            "client": "",
+            "client_id": "t",
+            "broker": "",
+            "code": 58,
+            "mechanism": "PLAIN",
+            "reason": "58 SASL_AUTHENTICATION_FAILED, mechanism PLAIN",
+        }
