@@ -281,7 +281,7 @@ class Config:
         parse=_listened,
         default="127.0.0.1:19092",
         help="the address that clients use as bootstrap.servers; broker N is at this port + 1 + N (see "
-        "--broker-ports)",
+        "--broker-ports); at 0.0.0.0 it listens at all addresses of IPv4, at [::] at those of IPv4 and IPv6",
     )
     reuse_port: bool = option(
         metavar="on|off",

@@ -63,7 +63,10 @@ def of_client(error: ssl.SSLError) -> str:
     if reason == _HTTP:
         return "the client sends HTTP: this is a port of Kafka, with TLS"
     if reason in _NO_TLS:
-        return "the client does not speak TLS: with --tls-cert its security.protocol must be SSL or SASL_SSL"
+        return (
+            "the client does not speak TLS: with --tls-cert its security.protocol must be SSL or SASL_SSL "
+            "(or a load balancer sends the PROXY protocol, which fetchgate does not read)"
+        )
     if isinstance(error, ssl.SSLCertVerificationError):
         shown = f"the certificate that the client shows is not accepted ({error.verify_message})"
         if error.verify_code == _REVOKED:

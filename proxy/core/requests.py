@@ -10,6 +10,8 @@ from proxy.protocol.primitives import read_compact_string, read_int32, read_stri
 TLS_HANDSHAKE: Final = b"\x16\x03"
 _HTTP: Final = (b"GET ", b"HEAD", b"POST", b"PUT ", b"DELE", b"OPTI", b"PATC", b"CONN", b"TRAC", b"PRI ")
 """The first four bytes of HTTP requests: of the method (RFC 9110), or of HTTP/2's preface (RFC 9113)."""
+_PROXY: Final = {b"PROX": "v1", b"\r\n\r\n": "v2"}
+"""The first four bytes of the PROXY protocol, which load balancers send before the client's own bytes."""
 _HTTP_BYTES: Final = 8
 """The number of bytes of an HTTP request that are shown in the log. Later bytes may contain a secret."""
 _MAX_NAME: Final = 256
@@ -77,6 +79,10 @@ def describe_length(data: bytes, length: int, most: int) -> str:
         return "TLS on a plaintext listener"
     if data.startswith(_HTTP):
         return f'HTTP on a port of Kafka ("{readable(data[:_HTTP_BYTES])}")'
+    if version := _PROXY.get(data[:4]):
+        return (
+            f"the PROXY protocol {version}, which fetchgate does not read: turn it off at the load balancer"
+        )
     if length > most:
         return f"a request of {length} bytes; max_request_bytes is {most}"
     return f"a request of {length} bytes"

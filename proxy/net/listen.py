@@ -25,6 +25,7 @@ _FIRST_INHERITED: Final = 3
 """The first file descriptor that systemd passes: SD_LISTEN_FDS_START of sd_listen_fds(3)."""
 _MOST_INHERITED: Final = 65_535
 """The most sockets that are taken from systemd. A larger number is a mistake: no system has so many ports."""
+_ALL_IPV6, _ALL_IPV4 = "::", "0.0.0.0"  # noqa: S104 - the operator's word
 UNUSABLE: Final = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
 """The errors for an IP, or an IP version, that this machine does not have. Another IP of the same host name
 may work."""
@@ -61,6 +62,8 @@ class Binding:
     ) -> list[socket.socket]:
         """Listen at every IP of an address, as far as this machine has the IP.
 
+        ``::`` stands for all addresses of both IP versions, as in most servers; 0.0.0.0 only for IPv4.
+
         Args:
             address: the address.
             ips: the IPs of the address's host. Without them, the host name is looked up, which blocks.
@@ -72,9 +75,21 @@ class Binding:
                 or this machine has none of the IPs.
             OwnListenerError: this gateway itself listens at the address.
         """
+        bound = self._bind_each(_socket_addresses(ips or look_up(address.host), address.port), prepare)
+        port = bound[0].getsockname()[1]
+        if address.host == _ALL_IPV6 and not self._takes_ipv4(port):
+            try:
+                bound += self._bind_each(_socket_addresses([_ALL_IPV4], port), prepare)
+            except OSError as error:
+                if error.errno not in UNUSABLE:  # clients of IPv4 would reach another program
+                    _close(bound)
+                    raise
+        return bound
+
+    def _bind_each(self, addresses: list[tuple[int, Any]], prepare: Prepare | None) -> list[socket.socket]:
         bound: list[socket.socket] = []
         failure: OSError | None = None
-        for family, at in _socket_addresses(ips or look_up(address.host), address.port):
+        for family, at in addresses:
             try:
                 self._check_not_own(family, at)
                 bound.append(self._inherited(family, at, prepare) or self._bound(family, at, prepare))
@@ -83,12 +98,25 @@ class Binding:
                 if error.errno not in UNUSABLE:
                     break
         if failure is not None and (not bound or failure.errno not in UNUSABLE):
-            for sock in bound:
-                sock.close()
+            _close(bound)
             raise failure
         for sock in bound:
             self._made[sock.family, *sock.getsockname()[:2]] = sock
         return bound
+
+    def _takes_ipv4(self, port: int) -> bool:
+        """Return whether a socket already takes the clients of IPv4 at all addresses.
+
+        Either this gateway listens at 0.0.0.0 for something else, or systemd's socket for ``::`` takes both
+        IP versions.
+        """
+        own = self._made.get((socket.AF_INET, _ALL_IPV4, port))
+        return (own is not None and own.fileno() >= 0) or any(
+            sock.family == socket.AF_INET6
+            and sock.getsockname()[:2] == (_ALL_IPV6, port)
+            and not sock.getsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY)
+            for sock in self.inherited
+        )
 
     def _check_not_own(self, family: int, at: Any) -> None:
         sock = self._made.get((family, *at[:2]))
@@ -201,6 +229,11 @@ def _listening(numbers: range) -> Iterator[socket.socket]:
                 yield sock
             else:
                 sock.detach()
+
+
+def _close(sockets: Iterable[socket.socket]) -> None:
+    for sock in sockets:
+        sock.close()
 
 
 def _socket_addresses(ips: Sequence[str], port: int) -> list[tuple[int, Any]]:

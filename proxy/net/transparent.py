@@ -22,9 +22,10 @@ MAX_DESTINATIONS: Final = 1024
 """The maximum number of destinations with their own number. Connections to further destinations are also
 served, but all these destinations share one number."""
 
-_COUNTERPARTS: Final = {"127.0.0.1": "::1", "::1": "127.0.0.1", "0.0.0.0": "::", "::": "0.0.0.0"}  # noqa: S104 - the operator's word
-"""For each address, the address of the same kind in the other IP version. REDIRECT sends a connection to
-loopback, or to the network device's address, in the connection's IP version."""
+_COUNTERPARTS: Final = {"127.0.0.1": "::1", "::1": "127.0.0.1", "0.0.0.0": "::"}  # noqa: S104 - the operator's word
+"""For each address, the address of the same kind in the other IP version. `Binding` does the same for ``::``.
+REDIRECT sends a connection to loopback, or to the network device's address, in the connection's IP
+version."""
 _SO_ORIGINAL_DST: Final = 80
 """The socket option, from linux/netfilter_ipv4.h. IP6T_SO_ORIGINAL_DST has the same number."""
 _ANY_PORT: Final = 9

@@ -8,6 +8,8 @@ from proxy.protocol.api_versions import ClientSoftware
 from proxy.protocol.primitives import ProtocolError
 from tests.playbook import join_group, request
 
+PROXY = ", which fetchgate does not read: turn it off at the load balancer"
+
 
 @pytest.mark.parametrize(
     ("data", "length", "reason"),
@@ -16,6 +18,8 @@ from tests.playbook import join_group, request
         (b"GET / HTTP/1.1\r\n", 0x47455420, 'HTTP on a port of Kafka ("GET / HT")'),
         (b"PRI * HTTP/2.0\r\n", 0x50524920, 'HTTP on a port of Kafka ("PRI * HT")'),
         (b"POST", 0x504F5354, 'HTTP on a port of Kafka ("POST")'),
+        (b"PROXY TCP4 10.0.0.1 ", 0x50524F58, f"the PROXY protocol v1{PROXY}"),
+        (b"\r\n\r\n\0\r\nQUIT\n", 0x0D0A0D0A, f"the PROXY protocol v2{PROXY}"),
         (b"\x00\x00\x03\xe9", 1001, "a request of 1001 bytes; max_request_bytes is 1000"),
         (b"\xff\xff\xff\xff", -1, "a request of -1 bytes"),
     ],

@@ -66,6 +66,11 @@ GARBAGE = {
         "a request of 2147483647 bytes; max_request_bytes is 104857600",
     ),
     "TLS hello": (bytes.fromhex("1603010200010001fc0303") + b"\x55" * 60, "TLS on a plaintext listener"),
+    "PROXY protocol v1": (b"PROXY TCP4 10.0.0.1 10.0.0.2 4000 9092\r\n", "the PROXY protocol v1, which"),
+    "PROXY protocol v2": (
+        bytes.fromhex("0d0a0d0a000d0a515549540a 2111000c 0a000001 0a000002 0fa0 2384"),
+        "the PROXY protocol v2, which",
+    ),
     "HTTP": (b"GET / HTTP/1.1\r\nHost: broker\r\n\r\n", 'HTTP on a port of Kafka ("GET / HT")'),
 }
 

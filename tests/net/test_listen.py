@@ -52,6 +52,41 @@ def test_every_address_of_a_name_is_bound(base: int) -> None:
             sock.close()
 
 
+def _versions(sockets: list[socket.socket]) -> set[tuple[str, int]]:
+    return {sock.getsockname()[:2] for sock in sockets}
+
+
+@pytest.mark.parametrize("port", [0, None], ids=["any port", "a port"])
+def test_all_addresses_of_ipv6_are_those_of_ipv4_as_well(
+    base: int, kept: ExitStack, port: int | None
+) -> None:
+    sockets = _bind(kept, Binding(), Address("::", base if port is None else port))
+    at = sockets[0].getsockname()[1]
+    assert _versions(sockets) == {("::", at), ("0.0.0.0", at)}
+    for host in ("127.0.0.1", "::1"):
+        kept.enter_context(closing(socket.create_connection((host, at))))
+
+
+def test_all_addresses_of_ipv4_are_no_others(base: int, kept: ExitStack) -> None:
+    assert _versions(_bind(kept, Binding(), Address("0.0.0.0", base))) == {("0.0.0.0", base)}
+
+
+def test_where_somebody_else_has_ipv4_nothing_is_bound(base: int, kept: ExitStack) -> None:
+    _listening(kept, base)
+    with pytest.raises(OSError, match="Address already in use"):
+        Binding().bind(Address("::", base))
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("::1", base))
+
+
+@pytest.mark.parametrize("both", [True, False])
+def test_a_socket_of_systemd_may_take_both_ip_versions(base: int, kept: ExitStack, *, both: bool) -> None:
+    ours = socket.create_server(("::", base), family=socket.AF_INET6, dualstack_ipv6=both)
+    binding = Binding(inherited=[kept.enter_context(closing(ours))])
+    versions = _versions(_bind(kept, binding, Address("::", base)))
+    assert versions == ({("::", base)} if both else {("::", base), ("0.0.0.0", base)})
+
+
 def test_an_address_of_another_machine_is_refused(base: int) -> None:
     with pytest.raises(OSError, match="Cannot assign requested address"):
         Binding().bind(Address("192.0.2.1", base))

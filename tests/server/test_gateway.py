@@ -149,6 +149,21 @@ async def test_behind_a_wildcard_a_client_is_told_where_it_found_the_gateway(
         writer.close()
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+async def test_at_all_ipv6_addresses_clients_of_ipv4_are_served_as_well(host: str) -> None:
+    port = free_ports(3)
+    async with (
+        stub_cluster((1, "", 0)) as cluster,
+        gateway(cluster.address, Gateway, listen=f"[::]:{port}"),
+    ):
+        reader, writer = await asyncio.open_connection(host, port)
+        writer.write(request(ApiKey.METADATA, 1, 5, struct.pack(">i", 0)))
+        assert await frame(reader) == struct.pack(">i", 5) + metadata((1, host, port + 2))
+        writer.close()
+        _, writer = await asyncio.open_connection(host, port + 2)
+        writer.close()
+
+
 async def test_after_a_restart_listeners_are_open_before_the_cluster_responses(tmp_path: Path) -> None:
     port, state = free_ports(3), str(tmp_path / "state.json")
     async with (

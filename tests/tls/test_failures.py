@@ -302,7 +302,8 @@ async def test_a_client_in_plain_text_is_reported_and_costs_no_other(keys: Keys)
                 "TLS handshake of a client failed",
                 (
                     "the client does not speak TLS: "
-                    "with --tls-cert its security.protocol must be SSL or SASL_SSL"
+                    "with --tls-cert its security.protocol must be SSL or SASL_SSL "
+                    "(or a load balancer sends the PROXY protocol, which fetchgate does not read)"
                 ),
             )
         ]
