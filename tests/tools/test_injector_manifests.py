@@ -18,6 +18,8 @@ SECRET: Final = ("injector.tls.secret=given", "injector.tls.caBundle=Y2E=")
 API_SERVERS: Final = "networkPolicy.injectorFrom[0].ipBlock.cidr=10.0.0.0/28"
 RELEASE: Final = ("fetchgate", "--namespace=fetchgate")
 """The name and the namespace of the release with which the chart makes the same names as kustomize."""
+ADMIN: Final = "127.0.0.1:19091"
+"""The admin endpoint of injected gateways. 9464 may be the application's: OpenTelemetry's default."""
 KINDS: Final = {
     *("Issuer", "Certificate", "ConfigMap", "Service", "PodDisruptionBudget", "Deployment"),
     "MutatingWebhookConfiguration",
@@ -73,6 +75,8 @@ def test_the_container_is_that_of_the_overlay_for_any_pod() -> None:
     container = overlay["initContainers"][0]
     container["env"] = [entry for entry in container["env"] if entry["name"] != "FETCHGATE_BOOTSTRAP"]
     container["securityContext"] |= overlay["securityContext"]
+    container["env"].insert(1, {"name": "FETCHGATE_ADMIN", "value": ADMIN})
+    container["lifecycle"]["preStop"]["exec"]["command"][1] = ADMIN
     assert sidecar_of(of_kustomize()) == container
 
 

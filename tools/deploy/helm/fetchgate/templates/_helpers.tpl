@@ -47,6 +47,14 @@ of --max-inflight-bytes, and 32 KiB for each of --max-connections.
 {{- mul 32 (div (add $worst 33554431) 33554432) }}
 {{- end }}
 
+{{/*
+The admin endpoint. 9464 is the default port of OpenTelemetry's exporter for Prometheus too: nobody looks which ports the
+containers of a pod use before a gateway is injected.
+*/}}
+{{- define "fetchgate.admin" -}}
+127.0.0.1:{{ ternary 19091 9464 .Values.injector.enabled }}
+{{- end }}
+
 {{/* The gateway's container: a native sidecar, first among the init containers. */}}
 {{- define "fetchgate.sidecar" -}}
 - name: fetchgate
@@ -78,7 +86,11 @@ of --max-inflight-bytes, and 32 KiB for each of --max-connections.
     {{- end }}
     - name: FETCHGATE_LISTEN
       value: 127.0.0.1:19092
-    # For the kubelet and Prometheus, from outside the pod. The admin endpoint stays at 127.0.0.1:9464.
+    {{- if .Values.injector.enabled }}
+    - name: FETCHGATE_ADMIN
+      value: {{ include "fetchgate.admin" . }}
+    {{- end }}
+    # For the kubelet and Prometheus, from outside the pod. The admin endpoint stays at loopback.
     - name: FETCHGATE_METRICS
       value: 0.0.0.0:9465
     - name: FETCHGATE_DRAIN_TIMEOUT
@@ -122,7 +134,7 @@ of --max-inflight-bytes, and 32 KiB for each of --max-connections.
   lifecycle:
     preStop:
       exec:
-        command: [fetchgate-wait-idle, "127.0.0.1:9464", "30"]
+        command: [fetchgate-wait-idle, "{{ include "fetchgate.admin" . }}", "30"]
   resources:
     {{- if .Values.resources }}
     {{- toYaml .Values.resources | nindent 4 }}
