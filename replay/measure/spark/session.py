@@ -5,6 +5,7 @@ A new session prints nothing, uses only loopback unless a cluster is named, and 
 
 import logging
 import os
+import pwd
 import re
 import shutil
 import signal
@@ -23,7 +24,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from py4j.protocol import Py4JError
-from pyspark import SparkConf, SparkContext
+from pyspark import SparkConf, SparkContext, __version__
 from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
@@ -167,8 +168,10 @@ def _start(master: str | None, chosen: Mapping[str, str], scratch: Path) -> Spar
         with output.open("wb") as stderr, _signals_later():
             gateway = _gateway(master, chosen, scratch, stderr)
         try:
-            conf = SparkConf(_jvm=gateway.jvm)
-            return SparkContext(conf=_completed(conf, master, chosen), gateway=gateway)
+            conf = _completed(SparkConf(_jvm=gateway.jvm), master, chosen)
+            if is_local(conf.get("spark.master")):
+                os.environ["PYSPARK_PYTHON"] = sys.executable  # that of the shell may not have fetchgate
+            return SparkContext(conf=conf, gateway=gateway)
         except BaseException:
             with _signals_later():
                 _stop_java(gateway)
@@ -184,6 +187,7 @@ def _gateway(master: str | None, chosen: Mapping[str, str], scratch: Path, stder
     """Return the connection to Java. spark-submit has prepared it, or a new Java process is started."""
     if SUBMITTED in os.environ:
         return launch_gateway()  # type: ignore[no-untyped-call]  # PySpark's own
+    _prepare_environment(master)
     os.environ["JAVA_HOME"] = str(java_home(scratch))
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     (scratch / "log4j2.properties").write_text(_LOG4J, encoding="utf-8")
@@ -193,6 +197,39 @@ def _gateway(master: str | None, chosen: Mapping[str, str], scratch: Path, stder
     if master:
         conf.setMaster(master)
     return launch_gateway(conf, {"stdout": stderr, "stderr": stderr})  # type: ignore[no-untyped-call]  # PySpark's own
+
+
+def _prepare_environment(master: str | None) -> None:
+    """Remove what the shell has set for other programs of Spark, and refuse what Spark's Java can't run with.
+
+    Raises:
+        SparkFailedError: SPARK_HOME is another release, or the user has no name.
+    """
+    os.environ.pop("PYSPARK_SUBMIT_ARGS", None)  # the command has its own --master and --conf
+    if (home := os.environ.get("SPARK_HOME")) and (found := _release(Path(home))) != __version__:
+        if master and not is_local(master):
+            raise SparkFailedError(
+                f"SPARK_HOME is {home}, which has Spark {found or 'of no known release'}, and the package "
+                f"pyspark is {__version__}: unset SPARK_HOME, or install the pyspark of your cluster"
+            )
+        del os.environ["SPARK_HOME"]
+    try:
+        pwd.getpwuid(os.getuid())
+    except KeyError:
+        raise SparkFailedError(
+            f"the user id {os.getuid()} has no entry in /etc/passwd, and Spark's Java needs one: add it, or "
+            "measure with --in-process"
+        ) from None
+    try:
+        socket.gethostbyname(socket.gethostname())
+    except OSError:
+        os.environ |= {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_LOCAL_HOSTNAME": "localhost"}
+
+
+def _release(home: Path) -> str:
+    """Return the release of Spark in a folder, or "" if it is not known."""
+    jars = (re.search(r"-(\d+(?:\.\d+)+)\.jar$", path.name) for path in home.glob("jars/spark-core_*.jar"))
+    return next((found[1] for found in jars if found), "")
 
 
 @contextmanager
@@ -245,9 +282,9 @@ _LOOPBACK: Final = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress"
 
 def _of_java(scratch: Path, options: str) -> dict[str, str]:
     """Return the settings for a new Java process."""
-    ours = (
-        f"-Dlog4j2.configurationFile=file:{scratch}/log4j2.properties -Djava.io.tmpdir={scratch} "
-        "-XX:+UseParallelGC -XX:TieredStopAtLevel=1 -Xshare:auto"
+    ours = (  # quoted, because the name of a temporary folder may have spaces
+        f'"-Dlog4j2.configurationFile={(scratch / "log4j2.properties").as_uri()}" '
+        f'"-Djava.io.tmpdir={scratch}" -XX:+UseParallelGC -XX:TieredStopAtLevel=1 -Xshare:auto'
     )
     return {
         "spark.ui.enabled": "false",

@@ -135,6 +135,34 @@ def earlier(table: DataFrame) -> Earlier:
     return Earlier(runs=runs, files=files, captures=captures)
 
 
+def check_new(table: DataFrame, added: DataFrame, path: str) -> None:
+    """Check that an existing table has none of the requests that would be added.
+
+    `Earlier.check` does not recognise a capture that was merged from others, or cut.
+
+    Raises:
+        InputError: the table already has some of the requests.
+    """
+    ends = ["client", "broker"]
+    times = [f.col(f"summary.end.{name}").alias(name) for name in ("first_time", "last_time")]
+    old, new = (one.where("row = 'connection'").select(*ends, *times) for one in (table, added))
+    meet = (old.first_time <= new.last_time) & (new.first_time <= old.last_time)
+    found = old.join(new, ends).where(meet).select(*ends).distinct()
+    # Few connections are in both, so this reads few rows, and none if there is no such connection.
+    old, new = (
+        one.where("request_time > 0").join(f.broadcast(found), ends, "left_semi") for one in (table, added)
+    )
+    twice = new.join(old, [*ends, "correlation_id", "request_time"], "left_semi").agg(
+        f.count("*"), f.min("connection")
+    )
+    requests, connection = twice.collect()[0]
+    if requests:
+        raise InputError(
+            f"--parquet {path}: the table has {requests} of these requests already, for example in "
+            f"{connection}; leave out the captures with the same traffic, or name a new directory"
+        )
+
+
 def write_stored(spark: SparkSession, table: DataFrame, path: str, run: int) -> DataFrame:
     """Write a new table, or add rows to an existing one.
 

@@ -1,6 +1,7 @@
 """The table for questions in SQL has the right rows for real captures, and for each part of a capture."""
 
-from collections import Counter
+import json
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from replay.capture.files.sources import expand, plan
 from replay.capture.kafka.exchange import Exchange
 from replay.capture.packets.tcp import EVERYTHING, Filter
+from replay.cli import main
 from replay.source.columns import COLUMNS, EXCHANGES, batches
 from replay.source.kafka_pcap import _events
 from tests.replay.truths import CAPTURES, truth
@@ -35,6 +37,28 @@ def test_a_capture_has_the_rows_that_its_truth_tells(name: str) -> None:
     assert sum(row["partitions"] for row in fetches) == true["fetch"]["partitions_requested"]
     assert all(row["seconds"] >= 0 for row in paired)
     assert all((row["error"] is None) == (not row["error_code"]) for row in found)
+
+
+@pytest.mark.parametrize("name", ["many-clients-any", "librdkafka-midstream"])
+def test_the_sums_by_connection_and_api_are_those_of_inspect(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["inspect", str(CAPTURES / f"{name}.pcap"), "--json"]) == 0
+    told = {
+        (connection["connection"], api.removeprefix("response to an unseen request")): tuple(
+            of_api[figure] for figure in ("requests", "request_bytes", "responses", "response_bytes")
+        )
+        for connection in json.loads(capsys.readouterr().out)["connections"]
+        for api, of_api in connection["apis"].items()
+    }
+    sums: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0, 0, 0])
+    for row in rows(CAPTURES / f"{name}.pcap"):
+        figures = sums[row["connection"], row["api"] or ""]
+        for place, column in ((0, "request_bytes"), (2, "response_bytes")):
+            figures[place] += row[column] is not None
+            figures[place + 1] += row[column] or 0
+
+    assert {key: tuple(figures) for key, figures in sums.items()} == told
 
 
 def test_errors_have_kafkas_names_in_every_api() -> None:

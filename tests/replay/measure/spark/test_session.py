@@ -1,5 +1,6 @@
 """Tests of the start of Spark: its Java, the files that remain, and the same report on any master."""
 
+import argparse
 import json
 import logging
 import os
@@ -126,6 +127,66 @@ def test_any_master_gives_the_same_and_nothing_is_left(tmp_path: Path) -> None:
     assert [dict(json.loads(one.stdout), version="0") for one in ran] == [expected] * 2
     assert all(re.fullmatch(STAGES, one.stderr) for one in ran)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.integration
+@pytest.mark.nightly
+def test_what_the_shell_has_set_for_other_programs_of_spark_does_no_harm(tmp_path: Path) -> None:
+    scratch = tmp_path / "with a space"
+    scratch.mkdir()
+    ran = measure(
+        "local[1]",
+        TMPDIR=str(scratch),
+        SPARK_HOME=str(spark_home(tmp_path, "3.5.1")),
+        PYSPARK_PYTHON="/bin/false",
+        PYSPARK_SUBMIT_ARGS="--master spark://nowhere:7077",
+    )
+
+    assert ran.returncode == 0, ran.stderr
+    assert dict(json.loads(ran.stdout), version="0") == here(work(CAPTURE))
+    assert list(scratch.iterdir()) == []
+
+
+def spark_home(folder: Path, version: str) -> Path:
+    """Make a SPARK_HOME folder of this release, which can't run."""
+    core = folder / "spark" / "jars" / f"spark-core_2.13-{version}.jar"
+    core.parent.mkdir(parents=True)
+    core.touch()
+    return folder / "spark"
+
+
+def test_a_spark_home_of_another_release_is_named_for_a_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = spark_home(tmp_path, "3.5.1")
+    monkeypatch.setenv("SPARK_HOME", str(home))
+    with pytest.raises(
+        SparkFailedError, match=rf"^SPARK_HOME is {home}, which has Spark 3\.5\.1, and the package"
+    ):
+        session._prepare_environment("spark://host:7077")
+    (home / "jars" / f"spark-core_2.13-{pyspark.__version__}.jar").touch()
+    (home / "jars" / "spark-core_2.13-3.5.1.jar").unlink()
+    session._prepare_environment("spark://host:7077")
+    assert os.environ["SPARK_HOME"] == str(home)
+
+
+def test_a_user_without_a_name_is_told_before_java_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "getuid", lambda: 3_999_999_999)
+    with pytest.raises(
+        SparkFailedError, match=r"^the user id 3999999999 has no entry in /etc/passwd, .*--in-process"
+    ):
+        session._prepare_environment(None)
+
+
+def test_a_machine_whose_name_has_no_address_is_localhost(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(_: str) -> str:
+        raise socket.gaierror(-2, "Name or service not known")
+
+    for name in ("SPARK_LOCAL_IP", "SPARK_LOCAL_HOSTNAME"):
+        monkeypatch.setenv(name, "")
+    monkeypatch.setattr(socket, "gethostbyname", unknown)
+    session._prepare_environment(None)
+    assert (os.environ["SPARK_LOCAL_IP"], os.environ["SPARK_LOCAL_HOSTNAME"]) == ("127.0.0.1", "localhost")
 
 
 @pytest.mark.integration
@@ -352,6 +413,19 @@ def test_a_full_scratch_disk_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         SparkFailedError, match=r"^Spark failed: No space left on device: .* are in /scratch \("
     ):
         failing(Py4JError(FULL))
+
+
+def test_a_scratch_folder_where_nothing_runs_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: "/scratch")
+    text = (
+        "java.lang.UnsatisfiedLinkError: /scratch/libsnappyjava.so: failed to map segment from shared object"
+    )
+    assert run._cause(text).startswith("/scratch lets no library run (noexec)")
+    monkeypatch.setattr(os, "statvfs", lambda _: argparse.Namespace(f_flag=os.ST_NOEXEC))
+    with pytest.raises(NoJavaError, match=f"^{tmp_path.parent} lets no program run"):
+        java.shimmed(Path("java"), tmp_path)
 
 
 def test_a_failure_of_java_is_its_last_cause() -> None:

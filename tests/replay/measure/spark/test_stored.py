@@ -76,6 +76,18 @@ def test_a_capture_that_the_table_has_is_refused_under_any_name(
     assert sorted(table.rglob("*")) == before
 
 
+def test_traffic_that_the_table_has_is_refused_in_another_capture(
+    spark: SparkSession, table: Path, tmp_path: Path
+) -> None:
+    before = sorted(table.rglob("*"))
+    half = tmp_path / "half.pcap"
+    half.write_bytes([*split(FIRST.read_bytes(), 2)][1])
+    with pytest.raises(InputError, match=rf"^--parquet {table}: the table has \d+ of these requests already"):
+        measured(spark, work(SECOND, half, parquet=str(table)))
+
+    assert sorted(table.rglob("*")) == before
+
+
 @pytest.mark.nightly
 def test_a_connection_over_two_runs_is_two_of_other_names(spark: SparkSession, tmp_path: Path) -> None:
     table = str(tmp_path / "table")
