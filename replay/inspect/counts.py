@@ -232,7 +232,17 @@ class Inspection:
             other=payload.get(reasons.NO_SECRETS, 0),
             ports=self._ports,
             other_ports=other_ports,
+            unread=self.unread(),
+            packets=self.packets(),
         )
+
+    def unread(self) -> Counter[str]:
+        """Return how many packets are not read although they may carry TCP, by protocol."""
+        return sum((Counter(counts.unread_packets()) for counts in self.files.values()), Counter())
+
+    def packets(self) -> int:
+        """Return the number of packets in all files."""
+        return sum(counts.packets for counts in self.files.values())
 
     def encrypted(self) -> str:
         """Return how many TLS connections were decrypted, and the reasons why the rest was not.
@@ -257,7 +267,7 @@ class Inspection:
         files = list(self.files.values())
         return {
             "files": [dataclasses.asdict(counts) for counts in files],
-            "packets": sum(counts.packets for counts in files),
+            "packets": self.packets(),
             "first_time": min((counts.first_time for counts in files if counts.first_time), default=0),
             "last_time": max((counts.last_time for counts in files), default=0),
             "brokers": dict(brokers.most_common()),

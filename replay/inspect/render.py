@@ -12,8 +12,9 @@ from rich.text import Text
 from proxy.printable import printable
 from proxy.protocol.api import ApiKey
 from replay.capture.kafka.connection import NOT_KAFKA
+from replay.capture.packets.links import LINK_TYPES
 from replay.inspect.counts import ApiCounts, ConnectionCounts, Inspection, name_of
-from replay.report.wording import NAME_HOSTS, both_sides, plural, shown, size
+from replay.report.wording import NAME_HOSTS, both_sides, plural, shown, size, unread_packets
 
 _WIDTH: Final = 160
 """The line length if the output is not a terminal."""
@@ -23,10 +24,6 @@ _SHOWN: Final = 40
 """The maximum number of connections in the table. The JSON has all connections."""
 _PORTS: Final = 5
 """The maximum number of ports in the advice for --port."""
-_LINK_TYPES: Final = {
-    0: "null", 1: "Ethernet", 12: "raw IP", 14: "raw IP", 101: "raw IP", 108: "loopback",
-    113: "Linux SLL", 228: "IPv4", 229: "IPv6", 276: "Linux SLL2",
-}  # fmt: skip
 
 
 def show(inspection: Inspection, console: Console | None = None, *, measure: str = "") -> None:
@@ -75,7 +72,7 @@ def _files(inspection: Inspection, *, broad: bool) -> Table:
             Text(printable(name)),
             f"{counts.packets:,}",
             f"{counts.file_bytes:,}" if broad else size(counts.file_bytes),
-            ", ".join(_LINK_TYPES.get(link, str(link)) for link in counts.link_types),
+            ", ".join(LINK_TYPES.get(link, str(link)) for link in counts.link_types),
             _moment(counts.first_time),
             f"{seconds:,.3f}",
         )
@@ -184,7 +181,8 @@ def _lines(inspection: Inspection) -> list[str]:
         lines.append(
             f"{plural(other['connections'], 'connection')} not read, {reason}: {other['bytes']:,} bytes"
         )
-    if others := inspection.others.get(NOT_KAFKA):
+    others = inspection.others.get(NOT_KAFKA)
+    if others and not unread_packets(inspection.unread(), inspection.packets()):
         ports = ", ".join(f"--port {port}" for port, _ in others.ports.most_common(_PORTS))
         lines.append(f"If brokers listen on one of these ports, name it: {ports}")
     if tls := inspection.encrypted():
@@ -194,13 +192,16 @@ def _lines(inspection: Inspection) -> list[str]:
             "packets shorter than on the wire (snap length, or --capture-records no)": counts.cut_packets,
             "packets without IP": counts.not_ip,
             "packets without TCP": counts.not_tcp,
-            "packets in tunnels (VXLAN, Geneve, GRE), opened": counts.tunnelled,
+            "packets in tunnels, opened": counts.tunnelled,
             "IP fragments, not reassembled": counts.fragments,
             "malformed packets": counts.malformed,
-            "packets of link types that are not supported": counts.unknown_link,
             "bytes skipped to find the next packet": counts.skipped_bytes,
         }
         lines += [f"{counts.file}: {number:,} {what}" for what, number in numbers.items() if number]
+        lines += [
+            f"{counts.file}: {plural(number, 'packet')} of {name}, which is not read"
+            for name, number in sorted(counts.unread.items())
+        ]
     lines += [f"{name}: {problem}" for name, problem in inspection.problems()]
     lines += both_sides(
         inspection.sides.found(),

@@ -182,6 +182,8 @@ def _next_step(found: Collected, about: About) -> str:
             )
             if given
         ],
+        unread=_unread(found),
+        packets=sum(counts.packets for counts in found.files.values()),
         more=" `fetchgate replay inspect` shows what was found.",
     )
 
@@ -205,9 +207,14 @@ def _input(found: Collected) -> Input:
         encrypted_connections={
             reason: count for reason, count in sorted(found.reasons.items()) if reason in reasons.ALL
         },
+        unread_packets=dict(_unread(found)),
         clocks_apart_seconds=found.clocks_apart / _SECOND if found.clocks_apart >= _APART else 0.0,
         problems=problems,
     )
+
+
+def _unread(found: Collected) -> Counter[str]:
+    return sum((Counter(counts.unread_packets()) for counts in found.files.values()), Counter())
 
 
 def _both_sides(found: Collected) -> list[BothSides]:

@@ -26,6 +26,7 @@ from replay.report.wording import (
     PRODUCT,
     SAVED,
     amount,
+    by_protocol,
     captured,
     clocks,
     counted_twice,
@@ -271,6 +272,7 @@ def _reading_words(report: Report) -> list[str]:
         left_out(report),
         clocks(report),
         encrypted(read["decrypted_connections"], read["encrypted_connections"]),
+        f"Packets not read: {by_protocol(read['unread_packets'])}" if read["unread_packets"] else "",
     )
     return [
         f"Of {size(whole)} in the captured TCP streams. All other figures leave out unreadable bytes."

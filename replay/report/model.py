@@ -111,6 +111,9 @@ class Input(TypedDict):
     contents."""
     encrypted_connections: dict[str, int]
     """The number of TLS connections that could not be decrypted, or only in part, by reason."""
+    unread_packets: dict[str, int]
+    """The number of packets that are not read although they may carry TCP, by protocol. IP fragments are
+    among them."""
     clocks_apart_seconds: float
     """The smallest distance of two clocks, one for each direction of a connection, that explains the captured
     times. The largest value of all connections is given; 0 if it is below 1 ms, which queues may explain."""

@@ -24,6 +24,7 @@ from replay.report.wording import (
     POLICY,
     SAVED,
     amount,
+    by_protocol,
     captured,
     clocks,
     counted_twice,
@@ -217,6 +218,8 @@ def _reading(report: Report) -> Text:
     read = report["input"]
     if tls := encrypted(read["decrypted_connections"], read["encrypted_connections"]):
         text.append(f". {tls}")
+    if not_read := read["unread_packets"]:
+        text.append(f". Packets not read: {by_protocol(not_read)}")
     for problem in problems[:PROBLEMS]:
         where = f"{shown(problem['file'])}: " if problem["file"] else ""
         text.append(f"\n{where}{shown(problem['problem'])}", style="yellow")

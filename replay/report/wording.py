@@ -239,6 +239,8 @@ def untold(report: Report) -> str:
         return ""
     requests = report["fetch"]["actual"]["requests"]
     of = f"{number(report['passed'][reason]['exchanges'])} of {number(requests)} fetches"
+    if step := unread_packets(report["input"]["unread_packets"], report["input"]["packets"]):
+        return f"The saving can't be computed: {of} are incomplete; {step}"
     if reason == "unpaired":
         return f"The saving can't be computed: {of} have no response; capture both directions."
     if report["readable"]["by_reason"].get(CUT):
@@ -393,6 +395,8 @@ def next_step(
     ports: Collection[int] = (),
     other_ports: Mapping[int, int] | None = None,
     filters: Sequence[str] = (),
+    unread: Mapping[str, int] | None = None,
+    packets: int = 0,
     more: str = "",
 ) -> str:
     """Return advice for a capture without fetches.
@@ -406,6 +410,8 @@ def next_step(
         ports: the ports of --port.
         other_ports: packets that --port excludes, by port.
         filters: the given options that can leave out fetches of a Kafka connection, such as --client.
+        unread: packets of protocols that are not read, by protocol.
+        packets: the number of all packets.
         more: a sentence that says where to look if nothing looks like Kafka.
     """
     used = " or ".join(str(port) for port in sorted(ports))
@@ -415,12 +421,15 @@ def next_step(
             f"Next: name another port: no connection uses port {used}; most packets are on port {busiest}: "
             f"--port {busiest}. Without --port Kafka is recognised by its bytes, on any port."
         )
+    in_tls = bool(tls) and 2 * tls >= payload
+    if not in_tls and (step := unread_packets(unread or {}, packets)):
+        return f"Next: {step}"
     if not payload and not kafka:
         return (
             "Next: capture again: there is no TCP payload. Capture all interfaces (tcpdump -i any) and whole "
             "packets (-s 0), and check the port of the filter, --port and --host."
         )
-    if tls and 2 * tls >= payload:
+    if in_tls:
         if 2 * late >= tls:
             return (
                 "Next: capture again, and begin before the clients connect: a key log opens only connections "
@@ -454,6 +463,29 @@ def next_step(
         "Next: name the port on which the brokers listen: --port N. Without it Kafka is recognised by its "
         "bytes, and no connection looks like Kafka." + more
     )
+
+
+def unread_packets(unread: Mapping[str, int], packets: int) -> str:
+    """Return advice if at least half of the packets are of protocols that are not read; "" otherwise.
+
+    Args:
+        unread: the packets that are not read, by protocol.
+        packets: the number of all packets.
+    """
+    count = sum(unread.values())
+    if not count or 2 * count < packets:
+        return ""
+    return (
+        "capture on a client's or a broker's host, on all interfaces (tcpdump -i any): "
+        f"{number(count)} of {plural(packets, 'packet')} are not read ({by_protocol(unread)}). At the "
+        "interface that Kafka itself uses, packets are whole and in no tunnel."
+    )
+
+
+def by_protocol(unread: Mapping[str, int]) -> str:
+    """List packets that are not read, by protocol, the most frequent first."""
+    order = sorted(unread.items(), key=lambda item: (-item[1], item[0]))
+    return ", ".join(f"{shown(protocol)} {number(count)}" for protocol, count in order)
 
 
 def captured(report: Report) -> str:

@@ -57,8 +57,10 @@ class FileCounts:
     not_ip: int = 0
     not_tcp: int = 0
     tunnelled: int = 0
-    """The number of tunnels (VXLAN, Geneve, GRE) that were removed to read the inner packet. A packet in two
-    nested tunnels counts twice."""
+    """The number of tunnels that were removed to read the inner packet. A packet in two nested tunnels counts
+    twice."""
+    unread: dict[str, int] = field(default_factory=dict)
+    """The number of packets of each protocol that may carry TCP, but is not read, by the protocol's name."""
     fragments: int = 0
     """The number of fragments of IP packets. They are not reassembled, so their contents are missing."""
     cut_packets: int = 0
@@ -89,6 +91,8 @@ class FileCounts:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for link, packets in other.link_types.items():
             self.link_types[link] = self.link_types.get(link, 0) + packets
+        for name, packets in other.unread.items():
+            self.add_unread(name, packets)
         self.add_other_ports(other.other_ports)
         self.add_stretches(other.stretches)
         self.format = self.format or other.format
@@ -104,6 +108,15 @@ class FileCounts:
         line = problem if len(self.problems) < MOST_PROBLEMS else _MORE
         if line not in self.problems:
             self.problems.append(line)
+
+    def add_unread(self, protocol: str, packets: int) -> None:
+        """Add packets of a protocol that is not read."""
+        if packets:
+            self.unread[protocol] = self.unread.get(protocol, 0) + packets
+
+    def unread_packets(self) -> dict[str, int]:
+        """Return how many packets that may carry TCP are not read, by protocol, with IP fragments."""
+        return self.unread | ({"IP fragments": self.fragments} if self.fragments else {})
 
     def add_other_ports(self, packets: Mapping[int, int]) -> None:
         """Add numbers of packets by port. Keep only the `MOST_PORTS` ports with the most packets."""

@@ -1,6 +1,6 @@
 """IP headers in columns: where TCP begins, where it ended on the wire, and its two addresses.
 
-If a packet is in a tunnel (VXLAN, Geneve, GRE), the inner packet is read instead of the outer one.
+If a packet is in a tunnel, the inner packet is read instead of the outer one.
 """
 
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ import numpy as np
 from replay.capture.files.counts import FileCounts
 from replay.capture.files.window import Column, FileWindow, Records
 from replay.capture.packets.links import IPV4, IPV6, NEITHER, network
-from replay.capture.packets.tunnels import opened
+from replay.capture.packets.tunnels import count_unread, opened
 
 _TCP = 6
 _IPV4 = np.dtype(
@@ -30,12 +30,16 @@ _IPV6 = np.dtype(
     }
 )
 _EXTENSION = np.dtype([("next", "u1"), ("length", "u1"), ("fragment", ">u2")])
+_ROUTING = 43
 _FRAGMENT = 44
 _AUTHENTICATION = 51
-_EXTENSIONS = (0, 43, _FRAGMENT, _AUTHENTICATION, 60, 135, 139, 140)
+_EXTENSIONS = (0, _ROUTING, _FRAGMENT, _AUTHENTICATION, 60, 135, 139, 140)
 """IPv6 headers that may precede TCP: hop-by-hop, routing, fragment, AH, destination, mobility, HIP, shim6."""
 _MOST_EXTENSIONS = 8
-_MOST_TUNNELS = 2
+_TO_ADDRESS = (2, 4)
+"""Types of routing headers that begin with the last address of the packet's way: mobility (RFC 6275 6.4.1),
+segments (RFC 8754 2)."""
+_MOST_TUNNELS = 4
 """How many nested tunnels are opened."""
 
 
@@ -115,11 +119,16 @@ def _inside(window: FileWindow, packets: _IpPackets, others: list[_Others], coun
     begin, version = packets.begin.copy(), np.full(len(packets.begin), NEITHER, np.int64)
     wire_end = packets.wire_end.copy()
     for one in others:
-        begin[one.rows], version[one.rows] = opened(window, one.begin, one.protocol, packets.end[one.rows])
+        if not len(one.rows):
+            continue
+        end = packets.end[one.rows]
+        begin[one.rows], version[one.rows] = opened(window, one.begin, one.protocol, end)
         wire_end[one.rows] = one.stop
-        tunnels = int(np.count_nonzero(version[one.rows]))
-        counts.tunnelled += tunnels
-        counts.not_tcp += len(one.rows) - tunnels
+        closed = version[one.rows] == NEITHER
+        counts.tunnelled += int(np.count_nonzero(~closed))
+        if closed.any():
+            counts.not_tcp += int(np.count_nonzero(closed))
+            count_unread(window, one.begin[closed], one.protocol[closed], end[closed], counts)
     return _IpPackets(begin, version, packets.end, wire_end)
 
 
@@ -165,19 +174,24 @@ def _read_ipv6(
     payload = header["payload"].astype(np.int64)
     # 0 means a jumbogram (RFC 2675), or a segment too long for the field, as in IPv4.
     stop = np.where(payload > 0, begin + 40 + payload, packets.wire_end[rows])
-    place, protocol, fragment = _extensions(window, begin + 40, packets.end[rows], header["next"])
+    destination = header["destination"]
+    place, protocol, fragment = _extensions(
+        window, begin + 40, packets.end[rows], header["next"], destination
+    )
     sane = (header["head"] >> 4 == IPV6) & (place <= stop)
     good, others = _whole(counts, sane, fragment, protocol)
     found.put(rows[good], IPV6, place[good], stop[good])
     found.source[:, rows[good]] = header["source"][good].T
-    found.destination[:, rows[good]] = header["destination"][good].T
+    found.destination[:, rows[good]] = destination[good].T
     return _Others(rows[others], place[others], protocol[others], stop[others])
 
 
 def _extensions(
-    window: FileWindow, place: Column, end: Column, protocol: Column
+    window: FileWindow, place: Column, end: Column, protocol: Column, destination: Column
 ) -> tuple[Column, Column, Column]:
     """Skip IPv6 extension headers.
+
+    If a packet is still on a way over several addresses, its last one is written to `destination`.
 
     Returns:
         Where the payload begins, its protocol, and whether the packet is a fragment. An atomic fragment (RFC
@@ -191,6 +205,10 @@ def _extensions(
         header = window.blocks(place[left], _EXTENSION)
         kind, length = protocol[left], header["length"].astype(np.int64)
         fragment[left] = (kind == _FRAGMENT) & (header["fragment"] & 0xFFF9 != 0)
+        # RFC 8200 4.4: a routing header has its type and the number of addresses that are left here.
+        way, addresses = header["fragment"] >> 8, header["fragment"] & 0xFF
+        routed = left[(kind == _ROUTING) & np.isin(way, _TO_ADDRESS) & (addresses > 0)]
+        destination[routed] = window.blocks(place[routed] + 8, (">u8", 2))
         step = np.where(kind == _AUTHENTICATION, length * 4 + 8, length * 8 + 8)
         place[left] += np.where(kind == _FRAGMENT, 8, step)
         protocol[left] = header["next"]

@@ -1,6 +1,7 @@
 """Link layers: where the IP header of a packet begins, and its IP version."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Final
 
 import numpy as np
 
@@ -9,40 +10,42 @@ from replay.capture.files.window import NO_LINK, Column, FileWindow, Records
 
 NEITHER, IPV4, IPV6 = 0, 4, 6
 
-ETHERTYPES = {0x0800: IPV4, 0x86DD: IPV6}
-_VLAN_TAGS = (0x8100, 0x88A8, 0x9100)
-_MOST_TAGS = 2
-_FAMILIES = {2: IPV4, 10: IPV6, 24: IPV6, 28: IPV6, 30: IPV6}
+ETHERTYPE_IPV4: Final = 0x0800
+ETHERTYPE_IPV6: Final = 0x86DD
+ETHERTYPE_MPLS: Final = 0x8847
+ETHERTYPE_FRAME: Final = 0x6558
+"""The EtherType of an Ethernet frame in GRE and Geneve (RFC 1701)."""
+_MPLS_MULTICAST: Final = 0x8848
+_PPPOE: Final = 0x8864
+_VLAN_TAGS: Final = (0x8100, 0x88A8, 0x9100)
+_MOST_HEADERS: Final = 16
+"""How many VLAN tags, MPLS labels and other headers before IP are skipped."""
+_UNREAD: Final = {0x88E5: "MACsec", 0x894F: "NSH"}
+"""EtherTypes that may carry TCP, and are not read."""
+_FAMILIES: Final = dict.fromkeys((10, 24, 28, 30), ETHERTYPE_IPV6) | {2: ETHERTYPE_IPV4}
 """Address families: AF_INET, then AF_INET6 of Linux, of NetBSD and OpenBSD, of FreeBSD, of macOS."""
+_VERSIONS: Final = {ETHERTYPE_IPV4: IPV4, ETHERTYPE_IPV6: IPV6}
+_OF_VERSION: Final = {4: ETHERTYPE_IPV4, 6: ETHERTYPE_IPV6}
+_OF_PPP: Final = {0x21: ETHERTYPE_IPV4, 0x57: ETHERTYPE_IPV6, 0x281: ETHERTYPE_MPLS}
 
-_Layer = Callable[[FileWindow, Column], tuple[Column, Column]]
-"""A function for one link layer. It gets the window and the positions at which the packets begin. It returns
-the positions at which IP begins, and for each packet IPV4, IPV6 or NEITHER."""
+_Header = Callable[[FileWindow, Column], tuple[Column, Column]]
+"""A function for one kind of header. It gets the window and the positions at which the headers begin. It
+returns the positions at which they end, and the EtherTypes of what follows: NEITHER if it has none."""
 
 
-def _versions(kinds: Column, names: dict[int, int]) -> Column:
+def renamed(kinds: Column, names: Mapping[int, int]) -> Column:
+    """Replace numbers by those that `names` has for them. All other numbers become NEITHER."""
     found = np.full(len(kinds), NEITHER, np.int64)
-    for kind, version in names.items():
-        found[kinds == kind] = version
+    for kind, name in names.items():
+        found[kinds == kind] = name
     return found
 
 
-def _with_ethertype(header: int, ethertype: int) -> _Layer:
-    """Return a reader of a link layer with an EtherType, which VLAN tags may follow.
-
-    `header` is the size of the link layer's header, and `ethertype` is the offset of the EtherType in it.
-    """
+def _with_ethertype(header: int, ethertype: int) -> _Header:
+    """Return a reader of a header of `header` bytes that has an EtherType at the offset `ethertype`."""
 
     def layer(window: FileWindow, at: Column) -> tuple[Column, Column]:
-        begin = at + header
-        kinds = window.blocks(at + ethertype, ">u2").astype(np.int64)
-        for _ in range(_MOST_TAGS):
-            tagged = np.flatnonzero(np.isin(kinds, _VLAN_TAGS))
-            if not len(tagged):
-                break
-            kinds[tagged] = window.blocks(begin[tagged] + 2, ">u2")
-            begin[tagged] += 4
-        return begin, _versions(kinds, ETHERTYPES)
+        return at + header, window.blocks(at + ethertype, ">u2").astype(np.int64)
 
     return layer
 
@@ -51,17 +54,43 @@ def _loopback(window: FileWindow, at: Column) -> tuple[Column, Column]:
     """Read BSD loopback: an address family in the byte order of the capturing machine."""
     family = window.blocks(at, ">u4").astype(np.int64)
     swapped = window.blocks(at, "<u4").astype(np.int64)
-    return at + 4, _versions(np.minimum(family, swapped), _FAMILIES)
+    return at + 4, renamed(np.minimum(family, swapped), _FAMILIES)
 
 
 def _raw(window: FileWindow, at: Column) -> tuple[Column, Column]:
-    return at, _versions(window.blocks(at, "u1") >> 4, {4: IPV4, 6: IPV6})
+    return at, renamed(window.blocks(at, "u1") >> 4, _OF_VERSION)
 
 
-ethernet = _with_ethertype(14, 12)
-_LAYERS: dict[int, _Layer] = {
+def _pppoe(window: FileWindow, at: Column) -> tuple[Column, Column]:
+    # RFC 2516 4: version 1, type 1, code 0; the session; the length; then the protocol of PPP.
+    kinds = renamed(window.blocks(at + 6, ">u2"), _OF_PPP)
+    kinds[window.blocks(at, ">u2") != 0x1100] = NEITHER
+    return at + 8, kinds
+
+
+def _mpls(window: FileWindow, at: Column) -> tuple[Column, Column]:
+    # RFC 3032 2.1: the last label has the bit S. Nothing says what follows it. IP begins with its version.
+    last = window.blocks(at + 2, "u1") & 1 == 1
+    first = window.blocks(at + 4, "u1") >> 4
+    kinds = renamed(first, _OF_VERSION)
+    # RFC 4448 4.6: a control word of 4 bytes, whose first bits are 0, may precede an Ethernet frame.
+    kinds[kinds == NEITHER] = ETHERTYPE_FRAME
+    kinds[~last] = ETHERTYPE_MPLS
+    return at + np.where(last & (first == 0), 8, 4), kinds
+
+
+_ethernet = _with_ethertype(14, 12)
+_HEADERS: Final[dict[int, _Header]] = {
+    **dict.fromkeys(_VLAN_TAGS, _with_ethertype(4, 2)),
+    ETHERTYPE_FRAME: _ethernet,
+    ETHERTYPE_MPLS: _mpls,
+    _MPLS_MULTICAST: _mpls,
+    _PPPOE: _pppoe,
+}
+"""The headers that may precede IP, by their EtherType."""
+_LAYERS: Final[dict[int, _Header]] = {
     0: _loopback,
-    1: ethernet,
+    1: _ethernet,
     12: _raw,
     14: _raw,
     101: _raw,
@@ -73,24 +102,92 @@ _LAYERS: dict[int, _Layer] = {
 }
 """The function for each link type: null, Ethernet, raw IP, OpenBSD loopback, Linux cooked, raw IPv4 and IPv6,
 cooked v2."""
+_PKTAP: Final = 258
+"""The link type of `tcpdump -i any` and of several interfaces on macOS. The link type of the interface is in
+the header of each packet."""
+LINK_TYPES: Final = {
+    0: "null", 1: "Ethernet", 9: "PPP", 12: "raw IP", 14: "raw IP", 50: "PPP", 51: "PPPoE", 101: "raw IP",
+    104: "Cisco HDLC", 105: "Wi-Fi", 108: "loopback", 113: "Linux SLL", 127: "Wi-Fi", 149: "PKTAP",
+    228: "IPv4", 229: "IPv6", 239: "NFLOG", 258: "PKTAP", 276: "Linux SLL2",
+}  # fmt: skip
+"""The names of link types, by tcpdump's numbers."""
 
 
 def network(window: FileWindow, records: Records, counts: FileCounts) -> tuple[Column, Column]:
     """Return for each record the place of its IP header, and its IP version; NEITHER if it is not IP."""
-    begin, version = records.at.copy(), np.full(len(records.at), NEITHER, np.int64)
     for link, packets in zip(
         *(found.tolist() for found in np.unique(records.link, return_counts=True)), strict=True
     ):
         counts.link_types[link] = counts.link_types.get(link, 0) + packets
+    end = records.at + records.captured
+    begin, links = _interfaces(window, records, end)
+    kinds, unknown = np.full(len(begin), NEITHER, np.int64), 0
+    for link, rows in _by_link(links):
         layer = _LAYERS.get(link)
         if layer is None:
-            counts.unknown_link += packets
-            line = f"packets of link type {link}, which is not supported"
-            if link == NO_LINK:
-                line = "packets of an interface that the file does not describe"
-            counts.add_problem(line)
-            continue
-        rows = np.flatnonzero(records.link == link)
-        begin[rows], version[rows] = layer(window, records.at[rows])
-        counts.not_ip += int(np.count_nonzero(version[rows] == NEITHER))
+            unknown += len(begin[rows])
+            _count_unknown(link, len(begin[rows]), counts)
+        else:
+            begin[rows], kinds[rows] = layer(window, begin[rows])
+    version = ip_within(window, begin, kinds, end)
+    counts.not_ip += len(version) - int(np.count_nonzero(version)) - unknown
+    others = kinds[version == NEITHER]
+    for kind, name in _UNREAD.items():
+        counts.add_unread(name, int(np.count_nonzero(others == kind)))
     return begin, version
+
+
+def _by_link(links: Column) -> list[tuple[int, Column | slice]]:
+    """Return the link types, each with its packets."""
+    if len(links) and (links == links[0]).all():
+        return [(int(links[0]), slice(None))]
+    return [(link, np.flatnonzero(links == link)) for link in np.unique(links).tolist()]
+
+
+def _interfaces(window: FileWindow, records: Records, end: Column) -> tuple[Column, Column]:
+    """Return where the link layer of each packet begins, and its link type, behind a header of PKTAP."""
+    begin, links = records.at.copy(), records.link
+    rows = np.flatnonzero(links == _PKTAP)
+    if len(rows):
+        # struct pktap_header of XNU: its length, the type of what follows, and the link type.
+        length, _, link = (window.blocks(begin[rows] + at, "<u4").astype(np.int64) for at in (0, 4, 8))
+        links = links.astype(np.int64)
+        links[rows] = link
+        begin[rows] = np.minimum(begin[rows] + length, end[rows])
+    return begin, links
+
+
+def _count_unknown(link: int, packets: int, counts: FileCounts) -> None:
+    """Count packets of a link type that is not read."""
+    counts.unknown_link += packets
+    if link == NO_LINK:
+        counts.add_unread("an interface that the file does not describe", packets)
+        counts.add_problem("packets of an interface that the file does not describe")
+        return
+    name = f"{LINK_TYPES[link]} (link type {link})" if link in LINK_TYPES else f"link type {link}"
+    counts.add_unread(name, packets)
+    counts.add_problem(f"packets of {name}, which is not read")
+
+
+def ip_within(window: FileWindow, begin: Column, kinds: Column, end: Column) -> Column:
+    """Skip VLAN tags, MPLS labels and other headers before IP. Return the IP version of each packet.
+
+    Args:
+        window: the part of the file that has the packets.
+        begin: where each packet begins. It is moved to the IP header.
+        kinds: the EtherType of each packet. It is changed to that of what `begin` moves to.
+        end: where the captured bytes of each packet end.
+    """
+    version = renamed(kinds, _VERSIONS)
+    rows = np.flatnonzero(version == NEITHER)
+    if not len(rows):
+        return version
+    for _ in range(_MOST_HEADERS):
+        rows = rows[np.isin(kinds[rows], list(_HEADERS)) & (begin[rows] + 4 <= end[rows])]
+        if not len(rows):
+            break
+        before = kinds[rows]
+        for kind in np.unique(before).tolist():
+            chosen = rows[before == kind]
+            begin[chosen], kinds[chosen] = _HEADERS[kind](window, begin[chosen])
+    return renamed(kinds, _VERSIONS)

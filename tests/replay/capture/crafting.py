@@ -15,7 +15,7 @@ from scapy.layers.inet import IP, TCP
 from scapy.layers.inet6 import IPv6
 from scapy.packet import Raw
 
-ETHERNET, RAW, NULL, LOOP, SLL, SLL2 = 1, 101, 0, 108, 113, 276
+ETHERNET, RAW, NULL, LOOP, SLL, PKTAP, SLL2 = 1, 101, 0, 108, 113, 258, 276
 CAPTURES = Path(__file__).parents[3] / "captures"
 NAMES = ("librdkafka-100p", "java-100p", "librdkafka-midstream", "many-clients-any")
 _SECOND = 1_000_000_000
@@ -144,6 +144,21 @@ def _ethernet(frame: Frame, *tags: int) -> bytes:
     return bytes(range(12)) + vlan + struct.pack(">H", _family(frame))
 
 
+def _pppoe(frame: Frame) -> bytes:
+    protocol = 0x57 if _family(frame) == 0x86DD else 0x21
+    return bytes(range(12)) + struct.pack(">HBBHHH", 0x8864, 0x11, 0, 7, len(frame.data) + 2, protocol)
+
+
+def _mpls(_frame: Frame, behind: bytes = b"") -> bytes:
+    labels = struct.pack(">II", 16 << 12 | 64, 17 << 12 | 1 << 8 | 64)
+    return bytes(range(12)) + struct.pack(">H", 0x8847) + labels + behind
+
+
+def _pktap(link: int, inside: bytes) -> bytes:
+    """Write the header that macOS puts before a packet: its length, 1 for a packet, and the link type."""
+    return struct.pack("<III24s", 108, 1, link, b"en0").ljust(108, b"\0") + inside
+
+
 def _null(frame: Frame, order: str) -> bytes:
     return struct.pack(f"{order}I", 30 if _family(frame) == 0x86DD else 2)
 
@@ -152,6 +167,13 @@ DRESSES: dict[str, tuple[int, Callable[[Frame], bytes]]] = {
     "ethernet": (ETHERNET, _ethernet),
     "vlan": (ETHERNET, lambda frame: _ethernet(frame, 0x8100)),
     "qinq": (ETHERNET, lambda frame: _ethernet(frame, 0x88A8, 0x8100)),
+    "vlan-3": (ETHERNET, lambda frame: _ethernet(frame, 0x88A8, 0x8100, 0x8100)),
+    "pppoe": (ETHERNET, _pppoe),
+    "mpls": (ETHERNET, _mpls),
+    "mpls-ethernet": (ETHERNET, lambda frame: _mpls(frame, bytes(4) + _ethernet(frame))),
+    "pktap": (PKTAP, lambda frame: _pktap(ETHERNET, _ethernet(frame))),
+    "pktap-loopback": (PKTAP, lambda frame: _pktap(NULL, _null(frame, "<"))),
+    "pktap-raw": (PKTAP, lambda _frame: _pktap(12, b"")),
     "sll": (SLL, lambda frame: struct.pack(">HHH8sH", 0, 1, 6, bytes(8), _family(frame))),
     "sll2": (SLL2, lambda frame: struct.pack(">HHIHBB8s", _family(frame), 0, 3, 1, 0, 6, bytes(8))),
     "null-little": (NULL, lambda frame: _null(frame, "<")),

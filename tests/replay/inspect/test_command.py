@@ -1,3 +1,4 @@
+import dataclasses
 import gzip
 import io
 import json
@@ -20,6 +21,7 @@ from replay.inspect.reading import inspect
 from tests.replay.capture import crafting
 from tests.replay.capture.encrypting import begun, encrypted, ends, frames
 from tests.replay.capture.files.test_secrets import secrets_block
+from tests.replay.capture.packets.test_tunnels import TUNNELS, carried
 from tests.replay.capture.packets_of import packets
 from tests.replay.truths import truth
 
@@ -77,14 +79,20 @@ def test_tables_name_the_clients(capsys: pytest.CaptureFixture[str]) -> None:
         assert text in out
 
 
+def talked(exchanges: int, client_id: bytes = b"client") -> crafting.Talk:
+    """Return a conversation of Metadata requests and responses."""
+    talk = crafting.Talk().open()
+    for place in range(1, exchanges + 1):
+        asked = struct.pack(">hhih", 3, 1, place, len(client_id)) + client_id + bytes(4)
+        talk.segment(len(asked).to_bytes(4) + asked)
+        talk.segment(struct.pack(">ii", 10, place) + bytes(6), broker=True)
+    return talk
+
+
 def test_names_from_captures_do_not_act_on_the_terminal(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    talk = crafting.Talk().open()
-    for place in (1, 2):
-        asked = struct.pack(">hhih", 3, 1, place, 6) + b"\x1b[2J\r\n" + bytes(4)
-        talk.segment(len(asked).to_bytes(4) + asked)
-        talk.segment(struct.pack(">ii", 10, place) + bytes(6), broker=True)
+    talk = talked(2, b"\x1b[2J\r\n")
     file = tmp_path / "\x1b[31m.pcap"
     file.write_bytes(crafting.pcap(talk.frames, crafting.RAW) + b"torn")
     assert main(["inspect", "--port", "9092", str(file)]) == 3
@@ -388,6 +396,45 @@ def test_a_port_is_hinted_at_where_nothing_looks_like_kafka(
     assert "name it: --port 8080" in out
     assert "Next: name the port on which the brokers listen" in out
     assert "replay inspect" not in out, "it does not send readers to itself"
+
+
+@pytest.mark.parametrize("name", sorted({*TUNNELS, *crafting.DRESSES}))
+def test_requests_in_other_headers_are_found(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    frames = talked(20).frames
+    made, link = (
+        crafting.relink(frames, name) if name in crafting.DRESSES else (carried(frames, TUNNELS[name]), 1)
+    )
+    file = tmp_path / "x.pcap"
+    file.write_bytes(crafting.pcap(made, link))
+
+    code, found = _inspect(capsys, str(file))
+
+    assert (code, len(found["connections"])) == (0, 1)
+    assert found["connections"][0]["apis"]["Metadata"]["responses"] == 20
+
+
+@pytest.mark.parametrize("command", ["inspect", "measure"])
+def test_packets_that_are_not_read_are_named(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    frames = talked(2).frames
+    packed = [dataclasses.replace(one, data=bytes(12) + b"\x88\xe5" + one.data) for one in frames]
+    split = [dataclasses.replace(one, data=one.data[:6] + b"\x20" + one.data[7:]) for one in frames]
+    file = tmp_path / "x.pcap"
+    file.write_bytes(crafting.pcap([*packed, *crafting.relink(split, "ethernet")[0]]))
+
+    assert main([command, str(file)]) == 3
+    out = " ".join(capsys.readouterr().out.split())
+    each = len(frames)
+    assert (
+        "Next: capture on a client's or a broker's host, on all interfaces (tcpdump -i any): "
+        f"{2 * each} of {2 * each} packets are not read (IP fragments {each}, MACsec {each})."
+    ) in out
+    assert "--port" not in out
+    if command == "inspect":
+        assert f"{each} packets of MACsec, which is not read" in out
 
 
 def test_help_has_the_exit_codes_and_needs_nothing_of_the_extra(

@@ -74,8 +74,8 @@ def ended(**more: Any) -> Group:
 
 def test_parts_of_a_file_are_one_file_and_its_problems_are_named() -> None:
     parts = [
-        FileCounts(file="f", number=1, packets=2, file_bytes=10),
-        FileCounts(file="f", number=1, packets=3, file_bytes=20, problems=["torn"]),
+        FileCounts(file="f", number=1, packets=2, file_bytes=10, unread={"MACsec": 1}, fragments=1),
+        FileCounts(file="f", number=1, packets=3, file_bytes=20, unread={"MACsec": 2}, problems=["torn"]),
     ]
     parts[0].add_stretches([[5_000_000_000, 6_500_000_000]])
     parts[1].add_stretches([[4_000_000_000, 4_000_000_000]])
@@ -83,6 +83,8 @@ def test_parts_of_a_file_are_one_file_and_its_problems_are_named() -> None:
 
     assert (made["input"]["files"], made["input"]["packets"], made["input"]["bytes"]) == (1, 5, 30)
     assert made["input"]["problems"] == [{"file": "f", "problem": "torn"}]
+    assert made["input"]["unread_packets"] == {"MACsec": 3, "IP fragments": 1}
+    assert "4 of 5 packets are not read (MACsec 3, IP fragments 1)" in made["decision"]["next_step"]
     stretch = {"first": "1970-01-01T00:00:04.000000Z", "last": "1970-01-01T00:00:06.500000Z"}
     assert made["time"] == {**stretch, "captured_seconds": 2.5, "stretches": [stretch]}
 

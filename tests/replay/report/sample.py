@@ -122,6 +122,7 @@ def report() -> Report:
             "unpaired_responses": 1,
             "decrypted_connections": 0,
             "encrypted_connections": {},
+            "unread_packets": {},
             "clocks_apart_seconds": 0.0,
             "problems": [
                 {

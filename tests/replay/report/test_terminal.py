@@ -4,13 +4,14 @@ Hostile names have no effect on the terminal.
 """
 
 import io
+from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
 from rich.console import Console
 
 from replay.report import html, terminal
-from replay.report.model import BothSides, Decision, FloorsReport, Report
+from replay.report.model import BothSides, Decision, FloorsReport, Input, Report
 from replay.report.wording import POLICY
 from tests.replay.report import hostile, sample
 
@@ -200,6 +201,32 @@ def test_the_first_lines_tell_that_a_file_is_damaged() -> None:
     assert f"Not all of the input could be read: {first['file']}: {first['problem']}" in head
     none: Report = {**plain, "input": {**plain["input"], "problems": []}}
     assert "Not all of the input" not in printed(none)
+
+
+@pytest.mark.parametrize("render", [printed, html.render])
+def test_packets_that_are_not_read_are_listed_by_protocol(render: Callable[[Report], str]) -> None:
+    plain = sample.report()
+    assert "Packets not read" not in render(plain)
+    read: Input = {**plain["input"], "unread_packets": {"IP fragments": 7, "MACsec": 1234}}
+    told = " ".join(render({**plain, "input": read}).split())
+    assert "Packets not read: MACsec 1,234, IP fragments 7" in told
+
+
+def test_fetches_in_packets_that_are_not_read_are_not_said_to_lack_a_direction() -> None:
+    plain = sample.report()
+    read: Input = {**plain["input"], "packets": 10, "unread_packets": {"IP fragments": 7}}
+    told = " ".join(
+        printed(
+            {
+                **plain,
+                "input": read,
+                "decision": {**plain["decision"], "reason": "unpaired"},
+                "passed": {"unpaired": {"exchanges": 5, "bytes": 0}},
+            }
+        ).split()
+    )
+    assert "fetches are incomplete; capture on a client's or a broker's host" in told
+    assert "capture both directions" not in told
 
 
 def test_many_problems_are_counted() -> None:

@@ -206,6 +206,23 @@ def test_a_port_without_kafka_is_not_answered_with_the_option_that_was_given() -
     assert "--port N" not in told
 
 
+@pytest.mark.parametrize(
+    ("kafka", "payload", "ports"), [(0, 0, []), (0, 100, []), (0, 100, [80]), (2, 100, [])]
+)
+def test_packets_that_are_not_read_are_the_next_step(kafka: int, payload: int, ports: list[int]) -> None:
+    unread = {"MACsec": 3, "IP fragments": 1200}
+    told = wording.next_step(kafka=kafka, payload=payload, tls=0, ports=ports, unread=unread, packets=2406)
+
+    assert told.startswith("Next: capture on a client's or a broker's host, on all interfaces")
+    assert "1,203 of 2,406 packets are not read (IP fragments 1,200, MACsec 3)" in told
+
+
+def test_packets_that_are_not_read_matter_less_than_others() -> None:
+    unread = {"MACsec": 3}
+    assert "name the port" in wording.next_step(kafka=0, payload=100, tls=0, unread=unread, packets=7)
+    assert "key log" in wording.next_step(kafka=0, payload=100, tls=50, unread=unread, packets=6)
+
+
 def test_filters_that_leave_out_all_fetches_are_named() -> None:
     told = wording.next_step(kafka=2, payload=100, tls=0, filters=["--client", "--host"])
 

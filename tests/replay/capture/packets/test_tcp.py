@@ -223,11 +223,22 @@ def test_ethernet_without_ip(reading: Reading, ethertype: int) -> None:
     assert (rows, counts.not_ip) == ([], 1)
 
 
-def test_a_link_type_that_is_not_read_is_said_once(reading: Reading) -> None:
-    rows, counts = reading(pcap([ONE] * 3, 105))
+@pytest.mark.parametrize(("link", "name"), [(239, "NFLOG (link type 239)"), (147, "link type 147")])
+def test_a_link_type_that_is_not_read_is_named_once(reading: Reading, link: int, name: str) -> None:
+    rows, counts = reading(pcap([ONE] * 3, link))
 
-    assert (rows, counts.unknown_link, counts.link_types) == ([], 3, {105: 3})
-    assert counts.problems == ["packets of link type 105, which is not supported"]
+    assert (rows, counts.unknown_link, counts.link_types) == ([], 3, {link: 3})
+    assert (counts.unread, counts.problems) == ({name: 3}, [f"packets of {name}, which is not read"])
+
+
+def test_an_interface_within_pktap_may_be_one_that_is_not_read(reading: Reading) -> None:
+    frames, link = relink([ONE] * 2, "pktap")
+    frames[1] = patched(frames[1], 8, "<I", 105)
+
+    rows, counts = reading(pcap(frames, link))
+
+    assert ([row.payload for row in rows], counts.link_types) == ([b"payload"], {258: 2})
+    assert (counts.unread, counts.not_ip) == ({"Wi-Fi (link type 105)": 1}, 0)
 
 
 def test_pcapng_of_several_interfaces_sections_and_orders(reading: Reading) -> None:

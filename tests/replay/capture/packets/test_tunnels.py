@@ -6,9 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from scapy.contrib.erspan import ERSPAN_I, ERSPAN_II, ERSPAN_III, ERSPAN_PlatformSpecific
 from scapy.contrib.geneve import GENEVE, GeneveOptions
+from scapy.contrib.mpls import MPLS
 from scapy.layers.inet import IP, UDP
-from scapy.layers.inet6 import IPv6
+from scapy.layers.inet6 import IPv6, IPv6ExtHdrSegmentRouting
 from scapy.layers.l2 import GRE, Dot1Q, Ether
 from scapy.layers.vxlan import VXLAN
 from scapy.packet import Packet, Raw
@@ -23,8 +25,12 @@ from tests.replay.capture.slow import Run, runs, told
 Around = Callable[[bytes], Packet]
 
 
-def outer(*, six: bool = False) -> Packet:
-    network = IPv6(src="fd00::a", dst="fd00::b") if six else IP(src="192.168.7.1", dst="192.168.7.2")
+def outer(*, six: bool = False, protocol: int = 0) -> Packet:
+    network: Packet = IP(src="192.168.7.1", dst="192.168.7.2")
+    if six:
+        network = IPv6(src="fd00::a", dst="fd00::b")
+    if protocol:
+        network.proto = protocol
     return Ether(src="02:00:00:00:00:01", dst="02:00:00:00:00:02") / network
 
 
@@ -36,6 +42,19 @@ def frame(packet: bytes) -> Packet:
     return Ether(src="02:00:00:00:00:03", dst="02:00:00:00:00:04") / inner(packet)
 
 
+def gpe(following: int) -> Packet:
+    """Return the header of VXLAN-GPE that names what follows it."""
+    return VXLAN(flags="Instance+NextProtocol", vni=7, NextProtocol=following)
+
+
+def segments(following: int = 0) -> Packet:
+    """Return the IPv6 routing header of a packet whose last segment is fd00::b, after the present one."""
+    header = IPv6ExtHdrSegmentRouting(addresses=["fd00::b", "fd00::2"], segleft=1, lastentry=1)
+    if following:
+        header.nh = following
+    return header
+
+
 TUNNELS: dict[str, Around] = {
     "vxlan": lambda packet: (
         outer() / UDP(sport=51000, dport=4789) / VXLAN(flags="Instance", vni=7) / frame(packet)
@@ -44,6 +63,12 @@ TUNNELS: dict[str, Around] = {
         outer() / UDP(sport=51000, dport=8472) / VXLAN(flags="Instance", vni=7) / frame(packet)
     ),
     "vxlan-gpe": lambda packet: outer() / UDP(sport=51000, dport=4789) / VXLAN(vni=7) / frame(packet),
+    "vxlan-gpe-ip": lambda packet: (
+        outer() / UDP(sport=51000, dport=4790) / gpe(1 if packet[0] >> 4 == 4 else 2) / Raw(packet)
+    ),
+    "vxlan-gpe-mpls": lambda packet: (
+        outer() / UDP(sport=51000, dport=4790) / gpe(5) / MPLS(label=16, s=1) / inner(packet)
+    ),
     "vxlan-ipv6": lambda packet: (
         outer(six=True) / UDP(sport=51000, dport=4789) / VXLAN(flags="Instance", vni=7) / frame(packet)
     ),
@@ -74,12 +99,33 @@ TUNNELS: dict[str, Around] = {
     "gre-options": lambda packet: (
         outer() / GRE(chksum_present=1, key_present=1, seqnum_present=1, key=9) / inner(packet)
     ),
+    "gre-mpls": lambda packet: outer() / GRE(proto=0x8847) / MPLS(label=16, s=1) / inner(packet),
+    "erspan-1": lambda packet: outer() / GRE(proto=0x88BE) / ERSPAN_I() / frame(packet),
+    "erspan-2": lambda packet: (
+        outer() / GRE(proto=0x88BE, seqnum_present=1) / ERSPAN_II(session_id=3) / frame(packet)
+    ),
+    "erspan-3": lambda packet: (
+        outer() / GRE(proto=0x22EB, seqnum_present=1) / ERSPAN_III(session_id=3) / frame(packet)
+    ),
+    "erspan-3-platform": lambda packet: (
+        outer()
+        / GRE(proto=0x22EB, seqnum_present=1)
+        / ERSPAN_III(session_id=3, o=1)
+        / ERSPAN_PlatformSpecific()
+        / frame(packet)
+    ),
+    "ip-in-ip": lambda packet: outer() / IP(src="172.16.0.1", dst="172.16.0.2") / inner(packet),
+    "ip-in-ipv4": lambda packet: outer() / inner(packet),
+    "ip-in-ipv6": lambda packet: outer(six=True) / inner(packet),
+    "mpls-in-ip": lambda packet: outer(protocol=137) / MPLS(label=16, s=1) / inner(packet),
+    "srv6": lambda packet: outer(six=True) / segments() / inner(packet),
+    "srv6-ethernet": lambda packet: outer(six=True) / segments(143) / Raw(bytes(frame(packet))),
     "two": lambda packet: (
         outer() / GRE() / IP() / UDP(dport=4789) / VXLAN(flags="Instance", vni=7) / frame(packet)
     ),
 }
 """Ways to encapsulate an IP packet."""
-LAYERS = {"two": 2}
+LAYERS = {"ip-in-ip": 2, "two": 2}
 
 Reading = Callable[..., tuple[dict[tuple[str, str], list[Run]], FileCounts]]
 
@@ -154,7 +200,7 @@ def test_filters_are_about_what_is_inside(reading: Reading) -> None:
         / Ether(type=0x0806)
         / Raw(bytes(28)),  # ARP
         outer() / GRE(version=1, proto=0x880B) / Raw(bytes(60)),  # PPTP
-        outer() / IP(proto=50) / Raw(bytes(60)),
+        outer(protocol=50) / Raw(bytes(60)),
         outer() / UDP(dport=4789),
         outer() / GRE(proto=0x88BE) / Raw(bytes(60)),
     ],
@@ -181,10 +227,65 @@ def test_a_packet_cut_anywhere_is_counted_once(reading: Reading, name: str) -> N
 
 def test_tunnels_without_end_are_not_followed(reading: Reading) -> None:
     packet = Talk().segment(b"x").frames[0].data
-    for _ in range(5):
+    for _ in range(7):
         packet = bytes(IP() / GRE() / inner(packet))
     data = bytes(Ether())[:12] + struct.pack(">H", 0x0800) + packet
 
     found, counts = reading([Frame(1_700_000_000_000_000_000, data, len(data))])
 
-    assert (found, counts.not_tcp, counts.tunnelled) == ({}, 1, 2)
+    assert (found, counts.not_tcp, counts.tunnelled) == ({}, 1, 4)
+
+
+def test_a_packet_on_its_way_over_segments_belongs_to_its_last_address(reading: Reading) -> None:
+    talk = Talk(client=("fd00::1", 40000), broker=("fd00::b", 9092)).open()
+    plain = talk.segment(b"asked").segment(b"answered", broker=True).frames
+    frames = []
+    for one in plain:
+        packet = IPv6(one.data)
+        if packet.dst == "fd00::b":  # the way back has no segments
+            packet = IPv6(src="fd00::1", dst="fd00::2") / segments() / packet.payload
+        data = bytes(Ether(dst="02:00:00:00:00:02") / packet)
+        frames.append(replace(one, data=data, length=len(data)))
+
+    found, counts = reading(frames)
+
+    assert found == runs(plain)
+    assert (counts.malformed, counts.not_tcp) == (0, 0)
+
+
+UNREAD = {
+    "ESP (IPsec)": outer(protocol=50) / Raw(bytes(60)),
+    "AH (IPsec)": outer(protocol=51) / Raw(bytes(60)),
+    "ESP (IPsec) in UDP": outer() / UDP(sport=4500, dport=4500) / Raw(bytes(60)),
+    "GRE of another kind": outer() / GRE(version=1, proto=0x880B) / Raw(bytes(60)),
+    "GTP-U": outer() / UDP(sport=40000, dport=2152) / Raw(bytes(60)),
+    "L2TP": outer() / UDP(sport=1701, dport=40000) / Raw(bytes(60)),
+    "MACsec": Ether(dst="02:00:00:00:00:02", type=0x88E5) / Raw(bytes(60)),
+    "NSH": Ether(dst="02:00:00:00:00:02", type=0x894F) / Raw(bytes(60)),
+    "VXLAN-GPE": outer() / UDP(dport=4790) / gpe(4) / Raw(bytes(60)),
+    "WireGuard": outer() / UDP(sport=40000, dport=51820) / Raw(b"\4\0\0\0" + bytes(60)),
+}
+"""Packets that may carry TCP, and are not read."""
+
+
+@pytest.mark.parametrize("name", UNREAD)
+def test_a_protocol_that_is_not_read_is_named(reading: Reading, name: str) -> None:
+    data = bytes(UNREAD[name])
+    frames = [Frame(1_700_000_000_000_000_000, data, len(data))] * 3
+
+    found, counts = reading([*frames, *carried(Talk().open().frames, frame)])
+
+    assert len(found) == 1
+    assert (counts.unread, counts.not_tcp + counts.not_ip) == ({name: 3}, 3)
+
+
+def test_other_protocols_are_not_named(reading: Reading) -> None:
+    packets = [
+        outer() / UDP(sport=51820, dport=53) / Raw(bytes(60)),
+        outer(protocol=1) / Raw(bytes(60)),
+        Ether(dst="02:00:00:00:00:02", type=0x806) / Raw(bytes(60)),
+    ]
+
+    _, counts = reading([Frame(1_700_000_000_000_000_000, bytes(one), len(one)) for one in packets])
+
+    assert (counts.unread, counts.not_tcp, counts.not_ip) == ({}, 2, 1)
