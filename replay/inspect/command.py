@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.epilog = _EXAMPLES
     parser.add_argument(
-        "inputs", nargs="+", metavar="FILE|GLOB|DIR|-", help="pcap or pcapng, also .gz and .zst"
+        "inputs", nargs="+", metavar="FILE|GLOB|DIR|-", help="pcap or pcapng, also .gz, .zst and .lz4"
     )
     parser.add_argument(
         "--port",

@@ -130,7 +130,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "inputs",
         nargs="+",
         metavar="FILE|GLOB|DIR|-",
-        help="captures (pcap, pcapng, .gz, .zst), or a table of --parquet",
+        help="captures (pcap, pcapng, .gz, .zst, .lz4), or a table of --parquet",
     )
     add(
         "--port",

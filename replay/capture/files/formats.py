@@ -15,13 +15,17 @@ _MAX_SNAPLEN = 8 << 20
 _LINK = (1 << 26) - 1
 """Mask for the link type. The bits above it hold the length of a frame check sequence."""
 _NANOSECONDS = frozenset({dpkt.pcap.TCPDUMP_MAGIC_NANO})
-_PACKED: Final = (
-    (0, b"\xfd7zXZ\0", "compressed with xz", "xz -dk FILE"),
-    (0, b"BZh", "compressed with bzip2", "bzip2 -dk FILE"),
-    (0, b"PK\3\4", "a zip archive", "unzip FILE"),
-    (257, b"ustar", "a tar archive", "tar -xf FILE"),
+_CONVERT: Final = "convert it first: editcap -F pcap FILE NEW.pcap"
+_OTHERS: Final = (
+    (0, b"\xfd7zXZ\0", "compressed with xz", "unpack it first: xz -dk FILE"),
+    (0, b"BZh", "compressed with bzip2", "unpack it first: bzip2 -dk FILE"),
+    (0, b"PK\3\4", "a zip archive", "unpack it first: unzip FILE"),
+    (257, b"ustar", "a tar archive", "unpack it first: tar -xf FILE"),
+    (0, b"snoop\0\0\0", "a snoop file", _CONVERT),
+    (0, b"RTSS", "a file of Microsoft Network Monitor", _CONVERT),
+    (0, b"GMBU", "a file of Microsoft Network Monitor", _CONVERT),
 )
-"""Packed files that are not read: bytes at an offset, what the file is, and the command that unpacks it."""
+"""Files that are not read: bytes at an offset, what the file is, and what to do about it."""
 
 
 class NotACaptureError(ValueError):
@@ -59,9 +63,9 @@ def identify(head: bytes) -> Format:
         return _section(head)
     magic = int.from_bytes(head[:4], "big")
     if magic not in dpkt.pcap.MAGIC_TO_PKT_HDR:
-        for offset, magic_bytes, what, remedy in _PACKED:
+        for offset, magic_bytes, what, remedy in _OTHERS:
             if head.startswith(magic_bytes, offset):
-                raise NotACaptureError(f"{what}, which is not read; unpack it first: {remedy}")
+                raise NotACaptureError(f"{what}, which is not read; {remedy}")
         raise NotACaptureError("neither pcap nor pcapng")
     return _pcap(head)
 

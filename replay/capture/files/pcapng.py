@@ -129,8 +129,8 @@ class PcapngRecords:
         position = window.begin
         while position + 12 <= end:
             kind, length = head(data, position)
-            behind = position + length
-            if kind in described or length < 12 or length & 3 or behind > end:
+            behind = position + (length + 3 & -4)  # some writers do not count the padding
+            if kind in described or length < 12 or behind > end:
                 break
             if tail(data, behind - 4)[0] != length:
                 break
@@ -162,7 +162,7 @@ class PcapngRecords:
         return True
 
     def _size(self, window: FileWindow) -> int:
-        """Return the length of the block at `begin`; 0 if there is no block."""
+        """Return the length of the block at `begin`, with its padding; 0 if there is no block."""
         begin, data = window.begin, window.data
         kind, size = self._head(data, begin)
         if kind == _SECTION:
@@ -171,8 +171,9 @@ class PcapngRecords:
             except NotACaptureError:
                 return 0
             (size,) = struct.unpack_from(f"{order}I", data, begin + 4)
-        if size < _LEAST.get(kind, 12) or size & 3 or size > _MAX_BLOCK:
+        if size < _LEAST.get(kind, 12) or size > _MAX_BLOCK:
             return 0
+        size = size + 3 & -4
         tail = data[begin + size - 4 : begin + size]
         whole = begin + size <= window.end
         return 0 if whole and tail != data[begin + 4 : begin + 8] else size

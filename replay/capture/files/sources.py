@@ -19,7 +19,7 @@ from typing import TypeVar
 from pyarrow import fs
 
 from replay.capture.files import pcap, pcapng
-from replay.capture.files.formats import Format, NotACaptureError, identify
+from replay.capture.files.formats import HEADER, Format, NotACaptureError, identify
 from replay.capture.files.pcap import RecordSearch
 from replay.capture.files.streams import (
     STDIN,
@@ -33,7 +33,7 @@ from replay.capture.files.streams import (
 from replay.capture.files.window import SIZE, FileWindow
 
 _GLOB = re.compile(r"[*?\[]")
-_NAMES = re.compile(r"\.(pcap|pcapng|cap|dmp|ntar)\d*(\.(gz|zst|xz|bz2|zip))?$", re.IGNORECASE)
+_NAMES = re.compile(r"\.(pcap|pcapng|cap|dmp|ntar)\d*(\.(gz|zst|lz4|xz|bz2|zip))?$", re.IGNORECASE)
 """Names of captures. tcpdump -C adds a number at the end. Those in xz, bzip2 and zip are not read: a
 report says so."""
 _HEAD = 64 << 10
@@ -68,7 +68,7 @@ class Source:
     form: Format | None = None
     """The file format. None if it is unknown (a pipe), or if there is a `problem`."""
     compression: str = ""
-    """`gzip`, `zstd` or ""."""
+    """`gzip`, `zstd`, `lz4` or ""."""
     first_time: int = 0
     """Nanoseconds since 1970 of the first packet; 0 if unknown."""
     fingerprint: str = ""
@@ -290,7 +290,7 @@ def _directory(text: str, names: Iterable[str]) -> list[str]:
             f"fetchgate replay measure {text}"
         )
     if not found:
-        raise InputError(f"{text}: no capture in this directory (pcap or pcapng, also .gz and .zst)")
+        raise InputError(f"{text}: no capture in this directory (pcap or pcapng, also .gz, .zst and .lz4)")
     return found
 
 
@@ -320,8 +320,13 @@ def _inspected(name: str) -> Source:
         info = system.get_file_info(path)
         size = info.size or 0
         modified = info.mtime_ns if located and info.is_file else 0
-        window, kind = _head(name, _HEAD)
-        form = identify(bytes(window.data[: window.end]))
+        window, kind, damage = _head(name, _HEAD)
+        try:
+            form = identify(bytes(window.data[: window.end]))
+        except NotACaptureError:
+            if damage is not None and window.end < HEADER:
+                raise damage from None
+            raise
     except NotACaptureError as error:
         return Source(name=name, located=located, size=size, problem=str(error))
     except OSError as error:
@@ -348,13 +353,21 @@ def _inspected(name: str) -> Source:
     )
 
 
-def _head(name: str, size: int) -> tuple[FileWindow, str]:
-    """Read the first bytes of a file. Return the bytes and the kind of compression."""
+def _head(name: str, size: int) -> tuple[FileWindow, str, OSError | None]:
+    """Read the first bytes of a file.
+
+    Return the bytes, the kind of compression, and the error if the file is damaged within its compression.
+    """
     window = FileWindow(0, size)
     stream, kind = open_stream(name)
     with stream:
-        window.fill(stream)
-    return window, kind
+        try:
+            window.fill(stream)
+        except OSError as error:
+            if error.errno is not None:
+                raise
+            return window, kind, error
+    return window, kind, None
 
 
 def _side_by_side(function: Callable[[_One], _Result], given: list[_One]) -> list[_Result]:

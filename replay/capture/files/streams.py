@@ -3,6 +3,7 @@
 import io
 import re
 import sys
+import zlib
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -12,10 +13,14 @@ from pyarrow import fs
 
 STDIN = "-"
 _REMOTE = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
-_MAGICS = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
+_GZIP_BITS = 16 + zlib.MAX_WBITS
+"""Tells zlib to read gzip, with the largest window."""
+_GZIP = b"\x1f\x8b"
+_MAGICS = {_GZIP: "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"\x04\x22\x4d\x18": "lz4"}
 _STEP = 64 << 10
-"""How many bytes are decompressed at a time. At the end of an incomplete file, at most this many bytes are
-lost."""
+"""How many bytes are decompressed at a time. At the end of an incomplete file of zstd or lz4, at most this
+many bytes are lost, and the last block."""
+_CUT = "cut within its compression; what precedes the cut was read"
 
 
 def is_remote(name: str) -> bool:
@@ -83,11 +88,71 @@ class _SmallSteps(io.RawIOBase):
     def readinto(self, buffer: memoryview, /) -> int:  # type: ignore[override]  # the type of Readable
         try:
             return int(self._stream.readinto(buffer[:_STEP]))
-        except pa.ArrowException as error:
-            raise OSError(first_line(error)) from error
+        except (pa.ArrowException, OSError) as error:
+            text = first_line(error)
+            raise OSError(_CUT if text.startswith("Truncated") else text) from error
 
     def close(self) -> None:
         self._stream.close()
+        self._compressed.close()
+        super().close()
+
+
+class _Gzip(io.RawIOBase):
+    """A stream that decompresses gzip.
+
+    Arrow's stream would lose what precedes the end of an incomplete file, and takes zeros behind the contents
+    for damage. Files that were copied block by block have such zeros.
+    """
+
+    def __init__(self, compressed: io.RawIOBase | pa.NativeFile) -> None:
+        self._compressed = compressed
+        self._read = b""
+        """Compressed bytes that were read, and not decompressed yet."""
+        self._member = zlib.decompressobj(_GZIP_BITS)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview, /) -> int:  # type: ignore[override]  # the type of Readable
+        most = min(len(buffer), _STEP)
+        while True:
+            try:
+                found = self._member.decompress(self._read, most)
+            except zlib.error as error:
+                raise OSError(f"damaged within its compression ({error})") from error
+            if found:
+                self._read = self._member.unconsumed_tail
+                buffer[: len(found)] = found
+                return len(found)
+            if self._member.eof:
+                if not self._begin_member(self._member.unused_data):
+                    return 0
+            elif not self._fill():
+                raise OSError(_CUT)
+
+    def _fill(self) -> bool:
+        self._read = self._compressed.read(_STEP) or b""
+        return bool(self._read)
+
+    def _begin_member(self, behind: bytes) -> bool:
+        """Go to the next member of the file. Return False if there is none.
+
+        `behind` is what was read behind the last member.
+        """
+        self._read = behind.lstrip(b"\0")
+        while len(self._read) < len(_GZIP):
+            begun = self._read
+            if not self._fill():
+                self._read = begun
+                break
+            self._read = (begun + self._read).lstrip(b"\0")
+        if self._read and not self._read.startswith(_GZIP):
+            raise OSError("has bytes behind its compressed contents, which are left out")
+        self._member = zlib.decompressobj(_GZIP_BITS)
+        return bool(self._read)
+
+    def close(self) -> None:
         self._compressed.close()
         super().close()
 
@@ -117,7 +182,7 @@ class _WithHead(io.RawIOBase):
 
 
 def compression(head: bytes) -> str:
-    """Return how a file is compressed, by its first four bytes: `gzip`, `zstd` or ""."""
+    """Return how a file is compressed, by its first four bytes: `gzip`, `zstd`, `lz4` or ""."""
     return next((name for magic, name in _MAGICS.items() if head.startswith(magic)), "")
 
 
@@ -141,6 +206,8 @@ def open_stream(name: str, start: int = 0) -> tuple[io.RawIOBase, str]:
         head = plain.read(4)
         plain.seek(start)
     kind = compression(head) if not start else ""
+    if kind == "gzip":
+        return _Gzip(plain), kind
     if kind:
         return _SmallSteps(plain, kind), kind
     return plain, kind

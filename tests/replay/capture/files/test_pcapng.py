@@ -56,6 +56,27 @@ def test_packets_have_the_interface_that_is_described_before_them(tmp_path: Path
     assert [records.link.tolist() for records in found] == [[-1, ETHERNET, -1, -1]]
 
 
+@pytest.mark.parametrize("order", ["<", ">"])
+@pytest.mark.parametrize("comment", [b"caf\xe9", b"caf\xe9s", b"\xff\xfe\0\xd8 \0", b"caf\xc3\xa9"])
+def test_options_may_have_any_bytes_and_any_length(tmp_path: Path, order: str, comment: bytes) -> None:
+    """As in Wireshark, a block whose length does not count its padding is read to the end of its padding."""
+    option = struct.pack(f"{order}HH", 1, len(comment)) + comment
+    blocks = []
+    for kind, body in (
+        (0x0A0D0D0A, struct.pack(f"{order}IHHq", 0x1A2B3C4D, 1, 0, -1)),
+        (1, struct.pack(f"{order}HHI", RAW, 0, 0)),
+        (6, struct.pack(f"{order}5I", 0, *divmod(_TIME // 1000, 1 << 32), 4, 4) + b"abcd"),
+    ):
+        size = struct.pack(f"{order}I", 12 + len(body) + len(option))
+        padding = bytes(-len(option) % 4)
+        blocks.append(struct.pack(f"{order}I", kind) + size + body + option + padding + size)
+
+    found, counts = _read(tmp_path / "x", blocks[0] + blocks[1] + blocks[2] * 3)
+
+    assert ([one.link.tolist() for one in found], counts.problems) == ([[RAW] * 3], [])
+    assert (found[0].captured.tolist(), found[0].time.tolist()) == ([4] * 3, [_TIME] * 3)
+
+
 def test_interfaces_after_the_most_that_are_known_are_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

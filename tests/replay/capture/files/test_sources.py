@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import zstandard
 from pyarrow.fs import LocalFileSystem
@@ -28,6 +29,17 @@ from tests.replay.capture.slow import runs, told
 Dress = Callable[[bytes], bytes]
 TALK = Talk().open().segment(b"question").segment(b"answer", broker=True).close()
 FRAMES = TALK.frames
+
+
+CONVERT = "convert it first: editcap -F pcap FILE NEW.pcap"
+CUT = "cut within its compression; what precedes the cut was read"
+
+
+def lz4(data: bytes) -> bytes:
+    """Compress as the program lz4 does."""
+    with pa.CompressedOutputStream(packed := pa.BufferOutputStream(), "lz4") as writer:
+        writer.write(data)
+    return bytes(packed.getvalue())
 
 
 def counted(shares: list[TaskInput]) -> list[FileCounts]:
@@ -231,7 +243,7 @@ class Stdin:
         self.buffer = io.BytesIO(data)
 
 
-@pytest.mark.parametrize("dress", [bytes, gzip.compress, zstandard.compress])
+@pytest.mark.parametrize("dress", [bytes, gzip.compress, zstandard.compress, lz4])
 @pytest.mark.parametrize("form", [pcap, pcapng])
 def test_standard_input_is_read_once(
     monkeypatch: pytest.MonkeyPatch, dress: Dress, form: Callable[..., bytes]
@@ -288,7 +300,7 @@ def test_shares_join_small_files_and_split_large_ones(folder: Path) -> None:
     assert pickle.loads(pickle.dumps(split)) == split
 
 
-@pytest.mark.parametrize("dress", [gzip.compress, zstandard.compress])
+@pytest.mark.parametrize("dress", [gzip.compress, zstandard.compress, lz4])
 def test_what_is_compressed_is_not_split(tmp_path: Path, dress: Dress) -> None:
     path = tmp_path / "x.pcap"
     path.write_bytes(dress(capture("librdkafka-midstream")))
@@ -358,8 +370,29 @@ HOSTILE = {
         f"at byte {len(section())} a block claims 4294967292 bytes; reading continued at the next one found",
     ),
     "cut gzip": (gzip.compress(os.urandom(70_000), 0)[:66_000], 0, "neither pcap nor pcapng"),
-    "broken gzip": (gzip.compress(WHOLE)[:30], 0, "Truncated compressed stream"),
-    "broken zstd": (zstandard.compress(WHOLE)[:30], 0, "Truncated compressed stream"),
+    "broken gzip": (gzip.compress(WHOLE)[:12], 0, CUT),
+    "broken zstd": (zstandard.compress(WHOLE)[:30], 0, CUT),
+    "broken lz4": (lz4(WHOLE)[:30], 0, CUT),
+    "more behind gzip": (
+        gzip.compress(WHOLE) + b"more",
+        len(FRAMES),
+        "has bytes behind its compressed contents, which are left out",
+    ),
+    "snoop": (
+        b"snoop\0\0\0\0\0\0\2",
+        0,
+        f"a snoop file, which is not read; {CONVERT}",
+    ),
+    "Network Monitor 1": (
+        b"RTSS\1\1\1\0",
+        0,
+        f"a file of Microsoft Network Monitor, which is not read; {CONVERT}",
+    ),
+    "Network Monitor 2": (
+        b"GMBU\0\2\1\0",
+        0,
+        f"a file of Microsoft Network Monitor, which is not read; {CONVERT}",
+    ),
 }
 
 
@@ -385,9 +418,33 @@ def test_a_capture_cut_within_its_compression_gives_what_precedes(tmp_path: Path
 
     (counts,) = counted(plan(expand([str(path)]), 1 << 30))
 
-    assert counts.problems[0] == "Truncated compressed stream"
+    assert counts.problems[0] == CUT
     assert counts.problems[1].startswith("ends within a record")
     assert len(data) - 250_000 < counts.file_bytes < len(data)
+
+
+@pytest.mark.parametrize("lost", [1, 8, 9, 40])
+def test_a_small_capture_cut_within_its_compression_gives_what_precedes(tmp_path: Path, lost: int) -> None:
+    path = tmp_path / "x.pcap.gz"
+    path.write_bytes(gzip.compress(WHOLE)[:-lost])
+
+    (counts,) = counted(plan(expand([str(path)]), 1 << 30))
+
+    assert CUT in counts.problems
+    assert counts.packets >= (len(FRAMES) if lost < 9 else len(FRAMES) // 2)
+
+
+@pytest.mark.parametrize("behind", [b"\0", bytes(512), bytes(200_000)])
+@pytest.mark.parametrize("members", [1, 3])
+def test_zeros_behind_gzip_do_no_harm(tmp_path: Path, behind: bytes, members: int) -> None:
+    path = tmp_path / "x.pcap.gz"
+    size = -(-len(WHOLE) // members)
+    parts = [gzip.compress(WHOLE[at : at + size]) for at in range(0, len(WHOLE), size)]
+    path.write_bytes(behind.join(parts) + behind)
+
+    (counts,) = counted(plan(expand([str(path)]), 1 << 30))
+
+    assert (counts.packets, counts.problems) == (len(FRAMES), [])
 
 
 def test_a_file_that_is_gone_or_closed_to_us_is_a_problem_of_its_own(tmp_path: Path) -> None:
