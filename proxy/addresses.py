@@ -5,6 +5,8 @@ same address as before.
 """
 
 import re
+from collections import deque
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 MAX_PORT = 65535
@@ -157,6 +159,64 @@ class BrokerPorts:
             return Address(self.template.replace(_PLACEHOLDER, str(node_id)), self.template_port)
         port = (listen.port + 1 if self.base is None else self.base) + node_id
         return Address(listen.host, port) if 1 <= port <= MAX_PORT else None
+
+
+@dataclass(frozen=True, slots=True)
+class PortRange:
+    """The ports from `first` to `last`, of ``--listen-ports``."""
+
+    first: int
+    last: int
+
+    @classmethod
+    def parse(cls, text: str) -> "PortRange":
+        """Read ``FIRST-LAST``.
+
+        Raises:
+            ValueError: the text is not a range of ports. The message is for the operator.
+        """
+        first, dash, last = text.partition("-")
+        if not dash:
+            raise ValueError(f"{text.strip()!r} is not a range of ports; write FIRST-LAST, as in 19093-19192")
+        found = cls(_port(first), _port(last))
+        if found.last < found.first:
+            raise ValueError(f"{text.strip()!r} has its last port before its first")
+        return found
+
+    def __contains__(self, port: int) -> bool:
+        return self.first <= port <= self.last
+
+
+class FreePorts:
+    """The ports of a range that no broker has.
+
+    A port that was used is given again as late as possible: clients may still know it as that of its last
+    broker.
+
+    Args:
+        ports: the range.
+        without: ports that are given to nobody.
+    """
+
+    def __init__(self, ports: PortRange, without: Collection[int]) -> None:
+        self._ports = ports
+        self._free = deque(port for port in range(ports.first, ports.last + 1) if port not in without)
+
+    def take(self, wanted: int | None = None) -> int | None:
+        """Return a port, and give it to nobody else. None if no port is free.
+
+        Args:
+            wanted: the port to return if it is free.
+        """
+        if wanted is not None and wanted in self._free:
+            self._free.remove(wanted)
+            return wanted
+        return self._free.popleft() if self._free else None
+
+    def give_back(self, port: int) -> None:
+        """Note that a port has no broker any more. A port that is not in the range is ignored."""
+        if port in self._ports:
+            self._free.append(port)
 
 
 def can_be_reached(node_id: int, host: str, port: int) -> bool:

@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from proxy.addresses import MAX_INT32, MAX_NODE_ID, Address, BrokerPorts, whole_number
+from proxy.addresses import MAX_INT32, MAX_NODE_ID, Address, BrokerPorts, PortRange, whole_number
 from proxy.error_text import reason_of
 from proxy.options import ConfigError, Given, Option, find, misspelt, option, parse, refuse_gone
 from proxy.units import milliseconds, seconds, size, switch, word
@@ -94,6 +94,10 @@ def _by_broker(text: str) -> dict[int, Path]:
             raise ValueError(f"{item!r}: broker {node_id} has a file already")
         found[node_id] = Path(file)
     return found
+
+
+def _ports(text: str) -> PortRange | None:
+    return PortRange.parse(text) if text else None
 
 
 def _list(text: str) -> list[str]:
@@ -311,6 +315,17 @@ class Config:
         "machine; with --tls-cert all these hosts share one port at the host of --listen, and the server "
         "name in the client's TLS handshake selects the broker; not with --transparent",
     )
+    listen_ports: PortRange | None = option(
+        metavar="FIRST-LAST",
+        parse=_ports,
+        parse_transparent=_left_out(None, "no broker has a listener of its own"),
+        default="",
+        help="give each broker a port from this range, in the order in which brokers become known, instead "
+        "of a port by its id: for clusters with large ids (Redpanda Cloud, WarpStream); with --state brokers "
+        "keep their ports after a restart; single brokers of --broker-ports (3=29103) have those ports; not "
+        "with --reuse-port or --transparent, and not where clients reach several gateways at one address",
+    )
+    """The ports of the brokers' listeners. None: the ports are by the ids of the brokers."""
     state: Path | None = option(
         metavar="FILE",
         parse=_path,
@@ -799,6 +814,7 @@ def load(flags: Mapping[str, str | None], environ: Mapping[str, str], file: str 
             f"{rack.called}: it is empty; give a rack's name as in the brokers' broker.rack, or leave it out"
         )
     _check_apart(config)
+    _check_listen_ports(config)
     if config.cooperative and (missing := [name for name in _READ_RECORDS if find_spec(name) is None]):
         # It is needed for this message alone.
         from proxy.environment import environment  # noqa: PLC0415
@@ -831,6 +847,28 @@ def _check_apart(config: Config) -> None:
     ):
         if address is not None and address.port and (other := flags.setdefault(address, flag)) != flag:
             raise ConfigError(f"{flag} and {other} are both {address}; give one of them another port")
+
+
+def _check_listen_ports(config: Config) -> None:
+    """Check that no other option stands against ``--listen-ports``.
+
+    Raises:
+        ConfigError: one does.
+    """
+    if (ports := config.listen_ports) is None:
+        return
+    if config.broker_ports.base is not None or config.broker_ports.template:
+        raise ConfigError(
+            "--listen-ports and --broker-ports both say where all brokers are; with --listen-ports, "
+            "--broker-ports may only have single brokers, as in 3=29103"
+        )
+    if config.reuse_port:
+        raise ConfigError(
+            "--listen-ports can't be used with --reuse-port: the other gateway may give a broker another port"
+        )
+    for flag, address in (("--admin", config.admin), ("--metrics", config.metrics)):
+        if address is not None and address.port in ports:
+            raise ConfigError(f"--listen-ports has the port of {flag}, {address.port}; give {flag} another")
 
 
 def _check_needs(config: Config) -> None:

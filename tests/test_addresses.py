@@ -1,6 +1,6 @@
 import pytest
 
-from proxy.addresses import Address, BrokerPorts, advertised
+from proxy.addresses import Address, BrokerPorts, FreePorts, PortRange, advertised
 
 LISTEN = Address("127.0.0.1", 19092)
 LONG = "9" * 5_000
@@ -103,3 +103,27 @@ def test_a_rule_that_is_none_says_why(rule: str, message: str) -> None:
 )
 def test_what_clients_are_told(listener: Address, listen: Address, advertise: str, told: Address) -> None:
     assert advertised(listener, listen=listen, advertise=advertise, reached_at="10.1.1.1") == told
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("19093", "'19093' is not a range of ports; write FIRST-LAST, as in 19093-19192"),
+        ("19093-", "'' is not a port; ports are 1 to 65535"),
+        ("0-9", "'0' is not a port; ports are 1 to 65535"),
+        ("9-65536", "'65536' is not a port; ports are 1 to 65535"),
+        ("10-9", "'10-9' has its last port before its first"),
+    ],
+)
+def test_a_range_that_is_none_says_why(text: str, message: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        PortRange.parse(text)
+    assert str(caught.value) == message
+
+
+def test_a_port_that_was_used_is_given_again_last() -> None:
+    free = FreePorts(PortRange.parse(" 10 - 14 "), {12, 99})
+    assert [free.take(), free.take(), free.take(14)] == [10, 11, 14]
+    free.give_back(10)
+    free.give_back(99)
+    assert [free.take(14), free.take(), free.take()] == [13, 10, None]

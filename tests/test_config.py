@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from proxy.addresses import Address, BrokerPorts
+from proxy.addresses import Address, BrokerPorts, PortRange
 from proxy.config import OPTIONS, TOP_OPTIONS, Config, changes, load, misspelt_variables, with_live
 from proxy.options import ConfigError, OptionsFile
 
@@ -29,6 +29,7 @@ def test_the_defaults_are_those_of_the_design() -> None:
         reuse_port=False,
         advertise="",
         broker_ports=BrokerPorts(),
+        listen_ports=None,
         tls_cert=None,
         tls_key=None,
         tls_cert_of={},
@@ -403,6 +404,25 @@ def test_two_listeners_at_one_address_are_seen_at_once() -> None:
         "--metrics and --admin are both 127.0.0.1:9464; give one of them another port"
     )
     assert load(NEEDED | {"admin": ":0", "metrics": ":0"}, {}, None).metrics == Address("127.0.0.1", 0)
+
+
+def test_ports_by_order_leave_no_room_for_ports_by_id() -> None:
+    both = (
+        "--listen-ports and --broker-ports both say where all brokers are; with --listen-ports, "
+        "--broker-ports may only have single brokers, as in 3=29103"
+    )
+    ports = NEEDED | {"listen_ports": "19093-19192"}
+    assert _error(ports | {"broker_ports": "29100"}) == both
+    assert _error(ports | {"broker_ports": "b-{id}.gate:9092"}) == both
+    assert _error(ports | {"reuse_port": "on"}) == (
+        "--listen-ports can't be used with --reuse-port: the other gateway may give a broker another port"
+    )
+    for name in ("admin", "metrics"):
+        assert _error(ports | {name: ":19100"}) == (
+            f"--listen-ports has the port of --{name}, 19100; give --{name} another"
+        )
+    config = load(ports | {"broker_ports": "3=29103"}, {}, None)
+    assert config.listen_ports == PortRange(19093, 19192)
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from proxy.server.acceptor import Acceptor
 from proxy.server.process import Process
 from proxy.server.registry import BrokerRegistry, brokers_of
 from proxy.server.slots_check import DEFAULT_SLOTS, Demand, ask_slots, judged
+from proxy.server.state_file import StateFile
 from proxy.telemetry import logs
 from proxy.telemetry.access import admin_tls, admin_token
 
@@ -287,8 +288,9 @@ class _Listeners:
             self._say_bound(flag, address)
 
     async def _bind_brokers(self, brokers: BrokerRegistry, known: dict[int, Address]) -> list[bool]:
-        for node_id, address in sorted(known.items()):
-            brokers.learn(node_id, address)
+        kept = {each.node_id: each.port for each in StateFile(self._process, list).load()}
+        for node_id, address in sorted(known.items(), key=lambda each: (kept.get(each[0]) is None, each)):
+            brokers.learn(node_id, address, port=kept.get(node_id))
         await self._finished()
         learned = list(brokers.known.values())
         for broker in learned:

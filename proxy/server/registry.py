@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable
 from time import monotonic
 from typing import Final
 
-from proxy.addresses import BY_NAME, Address, Broker, advertised, can_be_reached
+from proxy.addresses import BY_NAME, Address, Broker, FreePorts, advertised, can_be_reached
 from proxy.error_text import reason_of
 from proxy.net.bootstrap import BootstrapError, BootstrapResponse, ask_any
 from proxy.net.tls import BrokerTls
@@ -24,7 +24,7 @@ from proxy.net.transparent import Destinations
 from proxy.server.acceptor import Acceptor
 from proxy.server.conditions import Reachability
 from proxy.server.process import Process
-from proxy.server.state_file import StateFile
+from proxy.server.state_file import KeptBroker, StateFile
 
 _OF_THE_PORT: Final = frozenset({errno.EADDRINUSE, errno.EACCES})
 """If a bind fails with one of these errors, it may succeed with another port."""
@@ -43,6 +43,8 @@ OPEN_SECONDS: Final = 2.0
 MAX_BROKERS: Final = 1000
 """The maximum of brokers that are served. Large clusters have some hundreds. A higher number is probably a
 mistake, and the listeners would use up the file descriptors that clients need."""
+OTHER_PORTS: Final = 16
+"""How many other ports of ``--listen-ports`` are tried at once for a broker whose port is in use."""
 AT_ONCE: Final = 16
 """How many listeners are opened in one step of the event loop. Each listener takes about 0.1 ms."""
 
@@ -71,6 +73,10 @@ class BrokerRegistry:
         self._resolver = process.resolver
         self._acceptor = acceptor
         self._rule = config.broker_ports
+        self._ports: FreePorts | None = None
+        """The free ports of ``--listen-ports``. None if each broker has a port by its id."""
+        if config.listen_ports is not None:
+            self._ports = FreePorts(config.listen_ports, {config.listen.port, *self._rule.single.values()})
         self._shares = config.shares_port
         """Whether the brokers of a host template share one listener, at the template's port. Then the server
         name in TLS (SNI) selects the broker."""
@@ -115,33 +121,46 @@ class BrokerRegistry:
 
         From this call on, changes of the known brokers are written to the file.
         """
-        self._state = StateFile(self._process, self._addresses)
-        for node_id, address in self._state.load():
-            self.learn(node_id, address)
+        self._state = StateFile(self._process, self._kept)
+        # Brokers with a port of --listen-ports come first, so that no other broker gets it.
+        for kept in sorted(self._state.load(), key=lambda kept: kept.port is None):
+            self.learn(kept.node_id, kept.address, port=kept.port)
 
     def close(self) -> None:
         """Write the last changes to the state file."""
         if self._state is not None:
             self._state.close()
 
-    def _addresses(self) -> list[tuple[int, Address]]:
-        return [(broker.node_id, broker.address) for broker in self.known.values()]
+    def _kept(self) -> list[KeptBroker]:
+        return [
+            KeptBroker(
+                broker.node_id,
+                broker.address,
+                broker.listener.port if self._ports is not None and broker.listener is not None else None,
+            )
+            for broker in self.known.values()
+        ]
 
     def _changed(self) -> None:
         if self._state is not None:
             self._state.changed()
 
-    def learn(self, node_id: int, address: Address) -> Broker | None:
+    def learn(self, node_id: int, address: Address, *, port: int | None = None) -> Broker | None:
         """Store the address of a broker. If the broker is new, open a listener for it.
 
         Return None if there are too many brokers.
+
+        Args:
+            node_id: the id of the broker.
+            address: the address of the broker.
+            port: the port that the broker had of ``--listen-ports`` before a restart.
         """
         broker = self.known.get(node_id)
         if broker is None:
             if len(self.known) >= MAX_BROKERS:
                 self._refuse(node_id)
                 return None
-            listener = self._rule.place(node_id, self.listen)
+            listener = self._place(node_id, port)
             broker = Broker(node_id=node_id, address=address, listener=listener, opening=True)
             self.known[node_id] = broker
             self._open_soon(broker)
@@ -154,6 +173,13 @@ class BrokerRegistry:
             broker.address = address
         self._changed()
         return broker
+
+    def _place(self, node_id: int, wanted: int | None = None) -> Address | None:
+        """Return the address for a broker's listener. None if there is no port for it."""
+        if self._ports is None or node_id in self._rule.single:
+            return self._rule.place(node_id, self.listen)
+        port = self._ports.take(wanted)
+        return None if port is None else Address(self.listen.host, port)
 
     def _refuse(self, node_id: int) -> None:
         if not self._too_many:
@@ -186,6 +212,8 @@ class BrokerRegistry:
         self._too_many = ""
         self._opening.discard(broker.node_id)
         self._acceptor.stop(broker.node_id)
+        if self._ports is not None and broker.listener is not None:
+            self._ports.give_back(broker.listener.port)
         self._is_open(broker.node_id)
         self._log.info(
             "broker is no longer in the cluster", broker=broker.node_id, address=str(broker.address)
@@ -195,7 +223,11 @@ class BrokerRegistry:
     def retry(self) -> None:
         """Try again to open the listeners that failed. This happens in the next steps of the event loop."""
         for broker in self.known.values():
-            if broker.problem and broker.listener is not None and broker.node_id not in self._opening:
+            if not broker.problem or broker.node_id in self._opening:
+                continue
+            if broker.listener is None and self._ports is not None:  # a port may have become free
+                broker.listener = self._place(broker.node_id)
+            if broker.listener is not None:
                 self._enqueue(broker)
 
     def is_opening(self, node_id: int) -> bool:
@@ -339,8 +371,7 @@ class BrokerRegistry:
     def _open(self, broker: Broker, ips: tuple[str, ...]) -> None:
         """Open the listener of a broker at these IPs."""
         if broker.listener is None:
-            remedy = "give it a port with --broker-ports"
-            self._settle(broker, f"broker {broker.node_id}: its port is outside 1-65535; {remedy}")
+            self._settle(broker, f"broker {broker.node_id}: {self._no_port()}")
             return
         if self._stopped:
             broker.opening = False
@@ -350,7 +381,7 @@ class BrokerRegistry:
             return
         try:
             if not self._by_name(broker):
-                broker.bound = self._acceptor.listen(broker.node_id, broker.listener, ips)
+                broker.bound = self._listen(broker, broker.listener, ips)
             else:
                 self._shared_at = self._shared_at or self._acceptor.listen(BY_NAME, self._shared, ips)
                 broker.bound = self._shared_at
@@ -359,10 +390,37 @@ class BrokerRegistry:
         else:
             self._settle(broker, "")
 
+    def _listen(self, broker: Broker, listener: Address, ips: tuple[str, ...]) -> tuple[Address, ...]:
+        """Bind the listener of a broker. If its port of ``--listen-ports`` is in use, try some others.
+
+        Raises:
+            OSError: the address can't be bound.
+        """
+        ports = self._ports if broker.node_id not in self._rule.single else None
+        for _ in range(OTHER_PORTS):
+            try:
+                return self._acceptor.listen(broker.node_id, listener, ips)
+            except OSError as error:
+                another = ports.take() if ports is not None and error.errno in _OF_THE_PORT else None
+                if ports is None or another is None:
+                    raise
+                ports.give_back(listener.port)
+                broker.listener = listener = Address(listener.host, another)
+        return self._acceptor.listen(broker.node_id, listener, ips)
+
+    def _no_port(self) -> str:
+        """Return why a broker has no port, and what to do."""
+        if self._ports is not None:
+            return "all ports of --listen-ports are used; give more of them"
+        remedy = "give it a port with --broker-ports, or all brokers with --listen-ports"
+        return f"its port is outside 1-65535; {remedy}"
+
     def _failed(self, broker: Broker, error: OSError | ValueError) -> None:
         at = self._shared if self._by_name(broker) else broker.listener
         taken = isinstance(error, OSError) and error.errno in _OF_THE_PORT and not self._shares
         remedy = "give it another port with --broker-ports" if taken else "see --broker-ports"
+        if taken and self._ports is not None and broker.node_id not in self._rule.single:
+            remedy = "give --listen-ports other ports"
         self._settle(broker, f"broker {broker.node_id}: {at} can't be bound: {reason_of(error)}; {remedy}")
 
     def _settle(self, broker: Broker, problem: str) -> None:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from threading import Lock
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from proxy.addresses import Address
 from proxy.error_text import reason_of
@@ -16,8 +16,17 @@ SAVE_SECONDS: Final = 1.0
 """How long to wait after a change before the file is written, in seconds. One response can name many new
 brokers."""
 
-Known = list[tuple[int, Address]]
-"""The id and the address of each broker."""
+
+class KeptBroker(NamedTuple):
+    """A broker in the state file."""
+
+    node_id: int
+    address: Address
+    port: int | None = None
+    """The port of the broker's listener. None if it follows from the broker's id."""
+
+
+Known = list[KeptBroker]
 
 
 class StateFile:
@@ -72,7 +81,11 @@ class StateFile:
 
     def _write(self, path: Path, number: int, known: Known) -> None:
         """Replace the file by a new one in one step, so that no reader sees an incomplete file."""
-        brokers = [{"id": node_id, "host": at.host, "port": at.port} for node_id, at in known]
+        brokers = [
+            {"id": each.node_id, "host": each.address.host, "port": each.address.port}
+            | ({} if each.port is None else {"listen_port": each.port})
+            for each in known
+        ]
         temporary = path.with_name(f"{path.name}.{os.getpid()}.new")
         with self._writing:
             if number < self._written:
@@ -85,6 +98,8 @@ class StateFile:
                 self._log.warning("--state file not written", file=str(path), reason=reason_of(error))
 
 
-def _parse(document: Any) -> Iterable[tuple[int, Address]]:
+def _parse(document: Any) -> Iterable[KeptBroker]:
     for entry in document["brokers"]:
-        yield int(entry["id"]), Address.parse(str(Address(str(entry["host"]), int(entry["port"]))))
+        address = Address.parse(str(Address(str(entry["host"]), int(entry["port"]))))
+        port = entry.get("listen_port")
+        yield KeptBroker(int(entry["id"]), address, None if port is None else int(port))

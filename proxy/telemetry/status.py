@@ -174,11 +174,16 @@ def health_of(status: Status) -> Health:
     reasons += _limits(status)
     if status.draining:
         state = "draining"
-    elif not status.bootstrap_answered:
+    elif not status.bootstrap_answered or _has_no_listener(status):
         state = "starting"
     else:
         state = "degraded" if reasons else "ready"
     return Health(state=state, reasons=reasons)
+
+
+def _has_no_listener(status: Status) -> bool:
+    """Return whether all known brokers are left out of responses, because none of them has a listener."""
+    return bool(status.brokers) and all(broker.problem for broker in status.brokers.values())
 
 
 def _silent(seconds: float) -> str:

@@ -110,8 +110,7 @@ async def test_a_broker_at_a_port_that_the_gateway_could_not_have_is_no_loop() -
     async with AsyncExitStack() as stack:
         cluster = await stack.enter_async_context(stub_cluster((1, "", 0), port=port + 2))
         gate = await stack.enter_async_context(gateway(cluster.address, Gateway, listen=f"127.0.0.1:{port}"))
-        await until(lambda: gate.health().state == "degraded")
-        (reason,) = gate.health().reasons
-        assert "can't be bound: Address already in use" in reason
+        await until(lambda: "can't be bound: Address already in use" in str(gate.health().reasons))
+        assert gate.health().state == "starting"
         async with client(port):
             await until(lambda: cluster.open == 1 and gate.server.links)

@@ -26,6 +26,7 @@ LACKING = missing("unshare", "ip")
         ("bootstrap", "kafka:9092", "clients connect to the brokers' own addresses"),
         ("advertise", "gate", "no address is rewritten"),
         ("broker_ports", "29100", "no broker has a listener of its own"),
+        ("listen_ports", "19093-19192", "no broker has a listener of its own"),
         ("state", "/tmp/brokers.json", "no broker has a listener of its own"),
     ],
 )

@@ -115,6 +115,34 @@ async def test_a_broker_whose_port_is_taken_degrades_until_it_is_free(
         await until(lambda: gate.health().state == "ready")
 
 
+async def test_where_no_broker_has_a_listener_the_gateway_is_not_ready() -> None:
+    """With ids of nine digits, as in some clouds, there is no port by the id."""
+    first, second = 900_000_001, 900_000_002
+    port = free_ports(3)
+    async with (
+        stub_cluster((first, "", 0), (second, "", 0)) as cluster,
+        gateway(cluster.address, Gateway, listen=f"127.0.0.1:{port}") as gate,
+    ):
+        left_out = (
+            "broker {}: its port is outside 1-65535; give it a port with --broker-ports, or all brokers with "
+            "--listen-ports"
+        )
+        reasons = [left_out.format(first), left_out.format(second)]
+        await until(lambda: gate.health() == Health(state="starting", reasons=reasons))
+        assert not gate.health().ready
+    async with (
+        stub_cluster((first, "", 0), (second, "", 0)) as cluster,
+        gateway(
+            cluster.address, Gateway, listen=f"127.0.0.1:{port}", listen_ports=f"{port + 1}-{port + 1}"
+        ) as gate,
+    ):
+        reason = f"broker {second}: all ports of --listen-ports are used; give more of them"
+        await until(lambda: gate.health() == Health(state="degraded", reasons=[reason]))
+        async with client(port) as (reader, writer):
+            writer.write(request(ApiKey.METADATA, 1, 5, struct.pack(">i", 0)))
+            assert await frame(reader) == struct.pack(">i", 5) + metadata((first, "127.0.0.1", port + 1))
+
+
 async def test_a_client_gets_the_address_of_a_broker_whose_listener_leads_to_it() -> None:
     async with stub_cluster() as other, stub_cluster() as cluster:
         other.others = lambda _: b"from the other"

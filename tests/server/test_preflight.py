@@ -1,6 +1,7 @@
 """Tests of `fetchgate proxy --check`: what it tries, what it prints, and its exit code."""
 
 import asyncio
+import json
 import socket
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -95,7 +96,10 @@ async def test_check_says_what_is_reached_and_where_listeners_would_be(
             [
                 *reached,
                 _reached(1, "kafka-1:9092", f"127.0.0.1:{first + 2}"),
-                "broker 60000: its port is outside 1-65535; give it a port with --broker-ports",
+                (
+                    "broker 60000: its port is outside 1-65535; "
+                    "give it a port with --broker-ports, or all brokers with --listen-ports"
+                ),
             ],
             "",
         )
@@ -138,6 +142,23 @@ async def test_check_says_which_address_is_taken_and_keeps_none(capsys: pytest.C
             ],
         )
         assert await _checked(capsys, cluster.address, *addresses) == (0, found, "")
+
+
+async def test_check_tells_the_ports_of_a_range_that_brokers_had_before(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    first, large = free_ports(4), 900_000_000
+    kept = [{"id": large + 1, "host": "kafka-1", "port": 9092, "listen_port": first + 2}]
+    (tmp_path / "state").write_text(json.dumps({"brokers": kept}))
+    options = ["--listen", f"127.0.0.1:{first}", "--listen-ports", f"{first}-{first + 3}", "--admin", "off"]
+    options += ["--state", str(tmp_path / "state")]
+    async with stub_cluster((large, "kafka-0", 9092), (large + 1, "kafka-1", 9092)) as cluster:
+        code, said, _ = await _checked(capsys, cluster.address, *options)
+    assert code == 0
+    assert said[-2:] == [
+        _reached(large + 1, "kafka-1:9092", f"127.0.0.1:{first + 2}"),
+        _reached(large, "kafka-0:9092", f"127.0.0.1:{first + 1}"),
+    ]
 
 
 def test_check_says_what_it_waits_for(

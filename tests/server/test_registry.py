@@ -1,8 +1,10 @@
 import asyncio
+import json
 import socket
 from collections.abc import Coroutine, Iterator
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -120,7 +122,10 @@ def test_a_broker_without_a_port_is_left_out_and_named(serving: Serving, base: i
 
     assert brokers.resolve("127.0.0.1", 65_000, "kafka", 9092) is None
     assert brokers.problems == [
-        "broker 65000: its port is outside 1-65535; give it a port with --broker-ports"
+        (
+            "broker 65000: its port is outside 1-65535; "
+            "give it a port with --broker-ports, or all brokers with --listen-ports"
+        )
     ]
     brokers.retry()
     serving.settle()
@@ -166,6 +171,61 @@ def test_two_brokers_never_share_a_port_by_accident(serving: Serving, base: int)
 
     assert brokers.problems == []
     assert _connects(base + 1)
+
+
+LARGE = 900_000_001
+
+
+def test_ports_of_a_range_are_given_in_the_order_of_first_sight(serving: Serving, base: int) -> None:
+    brokers = serving.brokers(base, listen_ports=f"{base}-{base + 4}", rule=f"7={base + 3}")
+    ids = (LARGE, LARGE + 5, 7, LARGE + 1)
+    for _ in range(2):
+        told = [brokers.resolve("127.0.0.1", node_id, "kafka", 9092) for node_id in ids]
+        assert told == [("127.0.0.1", base + more) for more in (1, 2, 3, 4)], "listen and 7 have theirs"
+    assert brokers.resolve("127.0.0.1", 1, "kafka", 9092) is None
+    assert brokers.problems == ["broker 1: all ports of --listen-ports are used; give more of them"]
+
+    others = dict.fromkeys((LARGE + 5, 7, LARGE + 1, 1), KAFKA)
+    brokers.update(others, (), 0.0)
+    brokers.update(others, (), FORGET_SECONDS)
+    brokers.retry()
+    serving.settle()
+    assert brokers.problems == [], "the port of the broker that is gone is free"
+    assert brokers.resolve("127.0.0.1", 1, "kafka", 9092) == ("127.0.0.1", base + 1)
+
+
+def test_a_port_of_a_range_that_somebody_else_has_is_left_to_them(serving: Serving, base: int) -> None:
+    brokers = serving.brokers(base, listen_ports=f"{base + 1}-{base + 2}")
+    with closing(socket.create_server(("127.0.0.1", base + 1))):
+        assert brokers.resolve("127.0.0.1", 1, "kafka", 9092) == ("127.0.0.1", base + 2)
+        assert brokers.resolve("127.0.0.1", 2, "kafka", 9092) is None
+        (problem,) = brokers.problems
+        assert problem.endswith("Address already in use; give --listen-ports other ports")
+    brokers.retry()
+    serving.settle()
+    assert brokers.resolve("127.0.0.1", 2, "kafka", 9092) == ("127.0.0.1", base + 1)
+
+
+def test_a_broker_has_the_same_port_of_a_range_after_a_restart(
+    serving: Serving, base: int, tmp_path: Path
+) -> None:
+    options = {"listen_ports": f"{base + 1}-{base + 3}", "state": str(tmp_path / "brokers.json")}
+    brokers = serving.brokers(base, **options)
+    brokers.restore()
+    for node_id in (3, 2, 1):
+        brokers.resolve("127.0.0.1", node_id, "kafka", 9092)
+    brokers.close()
+    serving.acceptor.close()
+    kept = json.loads((tmp_path / "brokers.json").read_text())
+    kept["brokers"][1].pop("listen_port")
+    kept["brokers"].insert(0, kept["brokers"].pop(1))
+    (tmp_path / "brokers.json").write_text(json.dumps(kept))
+
+    brokers = serving.brokers(base, **options)
+    brokers.restore()
+    assert {each.node_id: each.listener for each in brokers.known.values()} == {
+        node_id: Address("127.0.0.1", base + 4 - node_id) for node_id in (1, 2, 3)
+    }
 
 
 def test_a_host_template_that_leads_nowhere_is_left_out(serving: Serving, base: int) -> None:

@@ -104,7 +104,7 @@ async def test_a_response_waits_for_a_name_and_nobody_else_does(fake_names: Name
         await until(lambda: fake_names.lookups["b-1.silent.example"])
 
         assert (await send(admin, b"GET /livez HTTP/1.1\r\n\r\n"))[0] == 200
-        assert gate.health() == Health(state="degraded", reasons=[LOOKING_UP.format(1, 1)])
+        assert gate.health() == Health(state="starting", reasons=[LOOKING_UP.format(1, 1)])
         assert await _exchange(gate.listen.port) == struct.pack(">i", 9) + b"ok"
         assert isinstance(gate.brokers, registry.BrokerRegistry)
         gate.brokers.retry()  # as every 5 seconds
@@ -127,7 +127,7 @@ async def test_a_name_that_takes_long_is_left_out(fake_names: Names, monkeypatch
         for _ in range(2):
             writer.write(METADATA)
             assert await frame(reader) == struct.pack(">i", 5) + metadata()
-        assert gate.health() == Health(state="degraded", reasons=[LOOKING_UP.format(1, 1)])
+        assert gate.health() == Health(state="starting", reasons=[LOOKING_UP.format(1, 1)])
         assert not fake_names.ended
         fake_names.speak({"b-1.silent.example": "127.0.0.1"})
         await until(lambda: gate.health().state == "ready")

@@ -14,10 +14,10 @@ from structlog.testing import capture_logs
 from proxy.addresses import Address
 from proxy.server import state_file
 from proxy.server.process import Process, Tasks
-from proxy.server.state_file import StateFile
+from proxy.server.state_file import KeptBroker, StateFile
 from tests.shell import config, run, until
 
-KAFKA = (1, Address("kafka-1", 9092))
+KAFKA = KeptBroker(1, Address("kafka-1", 9092))
 
 
 class Keeping(Tasks):
@@ -49,6 +49,14 @@ def test_what_is_known_survives_a_restart(tmp_path: Path) -> None:
     assert [each.name for each in tmp_path.iterdir()] == ["state.json"]
 
 
+async def test_a_port_of_a_range_is_kept(tmp_path: Path) -> None:
+    keeping = Keeping(tmp_path / "state.json")
+    keeping.known = [KAFKA._replace(port=19_093)]
+    keeping.file.changed()
+    keeping.file.close()
+    assert keeping.file.load() == keeping.known
+
+
 async def test_a_state_that_another_version_wrote_is_read(tmp_path: Path) -> None:
     """A state file of another version can be read. Fields that a newer version added are ignored."""
     path = tmp_path / "state.json"
@@ -75,7 +83,7 @@ async def test_many_changes_are_written_once(tmp_path: Path, monkeypatch: pytest
 
     keeping = Keeping(tmp_path / "state.json")
     for number in range(2, 1001):
-        keeping.known.append((number, Address("kafka", number)))
+        keeping.known.append(KeptBroker(number, Address("kafka", number)))
         keeping.file.changed()
     await until(keeping.tasks[0].done)
     assert written == [1000]
@@ -94,11 +102,11 @@ async def test_a_state_that_is_written_late_replaces_no_newer_one(tmp_path: Path
     keeping = Keeping(path)
     keeping.file.changed()
     early = keeping.file._next()
-    keeping.known.append((2, Address("kafka-2", 9092)))
+    keeping.known.append(KeptBroker(2, Address("kafka-2", 9092)))
     keeping.file.changed()
     keeping.file.close()
     keeping.file._write(path, *early)
-    assert [node_id for node_id, _ in keeping.file.load()] == [1, 2]
+    assert [each.node_id for each in keeping.file.load()] == [1, 2]
 
 
 @pytest.mark.parametrize(

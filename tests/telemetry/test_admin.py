@@ -59,7 +59,10 @@ async def test_liveness_and_readiness() -> None:
     ):
         assert await get(port, "/livez") == (200, "alive\n")
         await until(lambda: gate.health().ready)
-        left_out = "broker 70000: its port is outside 1-65535; give it a port with --broker-ports"
+        left_out = (
+            "broker 70000: its port is outside 1-65535; "
+            "give it a port with --broker-ports, or all brokers with --listen-ports"
+        )
         assert await get(port, "/readyz") == (200, {"state": "degraded", "reasons": [left_out]})
         del gate.brokers.known[70_000]
         assert await get(port, "/readyz") == (200, {"state": "ready", "reasons": []})
