@@ -168,7 +168,8 @@ class FleetScreen:
         if not has_meaning(key, self._choice):
             return
         found = chosen(self._rows, self._choice)
-        lines, size = len(page(self._rows, self._choice)), size_of(self._live)
+        size = size_of(self._live)
+        lines = len(page(self._rows, self._choice, size.width))
         per_page = (size.room(keys=True) or 1) if self._choice.paged else height_of_page(size)
         self._choice = press(self._choice, key, listed(found, lines=lines, page=per_page))
         self._open()

@@ -1,6 +1,7 @@
 """Draws the table of several gateways. Pure functions."""
 
 from collections.abc import Iterable, Sequence
+from textwrap import wrap
 from typing import Final
 
 from rich.cells import cell_len, set_cell_size
@@ -28,6 +29,8 @@ _WIDTHS: Final = {"state": 8, "conns": 5, "saved/s": 8, "saved": 8, "share": 7, 
 _NARROW: Final = ("state", "conns", "saved", "CPU", "memory")
 _WIDE: Final = 100
 """Screens of this width or more show all columns."""
+_ALWAYS: Final = frozenset({"state", "conns"})
+"""The columns that each row has, however long what is wrong is."""
 _LEFT: Final = frozenset({"state"})
 _SHORTEST_NAME: Final = 20
 _WRONG: Final = 16
@@ -56,7 +59,7 @@ def frame(
     """
     room = size.room(keys=keys)
     if choice.paged:
-        lines = [*window(page(rows, choice), choice.first, room)]
+        lines = [*window(page(rows, choice, size.width), choice.first, room)]
     else:
         lines = _screen(rows, choice, size, room=room, without=without)
     if keys:
@@ -64,7 +67,7 @@ def frame(
     return drawn(lines, size)
 
 
-def page(rows: Iterable[GatewayRow], choice: Selection) -> list[Text]:
+def page(rows: Iterable[GatewayRow], choice: Selection, width: int) -> list[Text]:
     """Draw the open page: the help, or a gateway of which no more is known than its row."""
     if choice.help:
         return explained(_HELP)
@@ -72,7 +75,12 @@ def page(rows: Iterable[GatewayRow], choice: Selection) -> list[Text]:
     if row is None:
         return [line("It has left.")]
     where = "Only its metrics can be read from here." if row.address else "It can't be asked from here."
-    return [*_details(row), line(), line(f"{where} This command opens it within its pod:"), Text(row.command)]
+    return [
+        *_details(row, width),
+        line(),
+        line(f"{where} This command opens it within its pod:"),
+        Text(row.command),
+    ]
 
 
 def height_of_page(size: Size) -> int:
@@ -90,10 +98,11 @@ def _screen(
     details: list[Text] = []
     fit = len(found)
     if room is not None:
-        if room >= _MIN_HEIGHT and found:
-            details = _details(found[place])[:_DETAIL_LINES]
-        reserved = _DETAIL_LINES if details else 0
-        fit = max(0, min(len(found), room - _HEAD_LINES + 1 - len(sums) - reserved))
+        has_details = room >= _MIN_HEIGHT and len(found) > 0
+        below = room - _HEAD_LINES + 1 - len(sums)
+        fit = max(0, min(len(found), below - _DETAIL_LINES * has_details))
+        if has_details:
+            details = _cut(_details(found[place], size.width), below - fit)
     first = max(0, place - fit + 1)
     shown = found[first : first + fit]
     names = max((cell_len(row.name) for row in found), default=0)
@@ -104,7 +113,7 @@ def _screen(
         *sums,
         _table_title(found, choice, len(shown), size, without=without),
         _table_head(columns, choice),
-        *(_row(row, columns, marked=row.name == mark, whole=room is None) for row in shown),
+        *(_row(row, columns, marked=row.name == mark, whole=room is None, sort=choice.sort) for row in shown),
         *details,
     ]
 
@@ -178,14 +187,18 @@ def _table_head(columns: dict[str, int], choice: Selection) -> Text:
     return head
 
 
-def _row(row: GatewayRow, columns: dict[str, int], *, marked: bool, whole: bool) -> Text:
+def _row(row: GatewayRow, columns: dict[str, int], *, marked: bool, whole: bool, sort: str) -> Text:
     """Draw a row. If the gateway is not reachable, its row has the reason instead of its figures.
+
+    If what is wrong does not fit into its column, it takes those before it. The state, the connections and
+    the figure by which the rows are sorted stay.
 
     Args:
         row: the gateway.
         columns: the width of each column.
         marked: whether the row is marked.
         whole: whether what is wrong is written in full, beyond the end of the screen.
+        sort: the column by which the rows are sorted.
     """
     drawn_row = Text(
         ">" if marked else " ", no_wrap=True, overflow="ignore" if whole else "ellipsis", end="\n"
@@ -196,16 +209,18 @@ def _row(row: GatewayRow, columns: dict[str, int], *, marked: bool, whole: bool)
         drawn_row.append(f" {row.state}", style=style)
         drawn_row.append(f"  {row.wrong[0] if whole else _since(row)}" if row.wrong else "", style="red")
     else:
-        for name, width in columns.items():
-            if name in {"gateway", "what is wrong"}:
-                continue
-            text, style = _figure(row, name, width)
+        more = f" (and {len(row.wrong) - 1} more)" if len(row.wrong) > 1 else ""
+        wrong = "; ".join(row.wrong) if whole else f"{row.wrong[0]}{more}" if row.wrong else ""
+        figures = [name for name in columns if name not in {"gateway", "what is wrong"}]
+        room = columns["what is wrong"]
+        while not whole and cell_len(wrong) > room and figures[-1] not in {*_ALWAYS, sort}:
+            room += 1 + columns[figures.pop()]
+        for name in figures:
+            text, style = _figure(row, name, columns[name])
             drawn_row.append(" ")
-            drawn_row.append(_cell(name, text, width), style=style)
-        if row.wrong:
-            more = len(row.wrong) - 1
-            text = "; ".join(row.wrong) if whole else row.wrong[0] + (f" (and {more} more)" if more else "")
-            drawn_row.append(f" {text}", style="red")
+            drawn_row.append(_cell(name, text, columns[name]), style=style)
+        if wrong:
+            drawn_row.append(f" {wrong}", style="red")
     if marked:
         drawn_row.stylize("bold")
     return drawn_row
@@ -242,16 +257,26 @@ def _since(row: GatewayRow) -> str:
     return ", ".join((*row.wrong, *((f"for {span(seconds)}",) if seconds >= 1 else ())))
 
 
-def _details(row: GatewayRow) -> list[Text]:
-    """Draw what the row of a gateway has no room for."""
+def _cut(lines: list[Text], room: int) -> list[Text]:
+    """Return the lines that fit. If some do not, the last line says how many."""
+    if len(lines) <= room:
+        return lines
+    return [*lines[: room - 1], line(f"  {len(lines) - room + 1} more lines: Enter")]
+
+
+def _details(row: GatewayRow, width: int) -> list[Text]:
+    """Draw what the row of a gateway has no room for. `width` is that of the screen."""
     report = row.report
     about = [] if row.address in {"", row.name} else [row.address]
     if report is not None:
         about.append(f"fetchgate {report.version}")
         about += [f"up {span(report.uptime)}"] if report.uptime is not None else []
-    lines = [line((row.name, LABEL), *(f"  {text}" for text in about))]
+    lines = packed([line((row.name, LABEL)), *(line(text) for text in about)], width)
     wrong = (_since(row),) if report is None and row.wrong else row.wrong
-    return [*lines, *(line(("! ", WARNING), reason) for reason in wrong)]
+    for reason in wrong:
+        first, *rest = wrap(reason, width - 2, break_on_hyphens=False) or [""]
+        lines += [line(("! ", WARNING), first), *(line(f"  {text}") for text in rest)]
+    return lines
 
 
 def _shortened(name: str, width: int) -> str:

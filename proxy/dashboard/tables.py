@@ -31,14 +31,14 @@ _NAME: Final = 25
 """The lowest width of client names."""
 _NAME_FROM_100: Final = 32
 """The lowest width of client names on screens with 100 columns or more."""
-_MORE_SOFTWARE: Final = 18
+_MORE_SOFTWARE: Final = 15
 """The number of columns by which the column of software may grow for long names. It grows only if no other
 column needs the room."""
 _OF_NAME: Final = 5
 """The column of client names gets at least 1/5 of the screen's width."""
 
 _CLIENT_WIDTHS: Final = {
-    "software": 26,
+    "software": 29,
     "conns": 5,
     "v": 2,
     "parts": 6,
@@ -157,7 +157,7 @@ def _client_cell(row: ClientFigures, name: str, width: int, rates: Rates, *, pla
         value = rate.saved if name == "saved/s" else row.saved
         return volume(value), ("green" if value > 0 else _BAD if value < 0 else "")
     text = {
-        "software": row.software or NOTHING,
+        "software": _software(row.software, width) or NOTHING,
         "conns": fitting(len(row.connections), width),
         "v": str(row.version) if row.version >= 0 else NOTHING,
         "parts": fitting(row.partitions, width) if row.partitions else NOTHING,
@@ -169,6 +169,21 @@ def _client_cell(row: ClientFigures, name: str, width: int, rates: Rates, *, pla
         "why not": row.why if len(row.why) <= width else row.why.replace("waits for broker", "waits for"),
     }
     return text[name], ""
+
+
+def _software(text: str, width: int) -> str:
+    """Cut the name and version of a client's software to `width`, so that its version stays.
+
+    That of a library may follow, as in ``confluent-kafka-python 2.16.1-rdkafka-2.16.0``: it is cut first.
+    """
+    name, space, version = text.rpartition(" ")
+    if cell_len(text) <= width or not space:
+        return text
+    version = version.partition("-")[0]
+    room = width - 1 - cell_len(version)
+    if cell_len(name) > room:
+        name = f"{set_cell_size(name, max(room - 1, 0))}~"
+    return f"{name} {version}"
 
 
 def _other_zone(rate: TrafficRate) -> str:

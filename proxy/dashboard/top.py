@@ -1,6 +1,7 @@
 """`fetchgate top`: polls the state of a gateway, and draws it."""
 
 import asyncio
+import os
 import sys
 from dataclasses import replace
 from time import monotonic
@@ -51,10 +52,15 @@ def watch(endpoint: AdminReader, interval: float) -> int:
 
 def has_terminal(console: Console) -> bool:
     """Return whether the console can show the dashboard. If it can't, say on stderr what to do."""
-    if console.is_terminal and not console.is_dumb_terminal:
-        return True
-    sys.stderr.write("fetchgate top: the output is not a terminal; give --once\n")
-    return False
+    problem = ""
+    if not console.is_terminal:
+        problem = "the output is not a terminal; give --once"
+    elif console.is_dumb_terminal:
+        called = os.environ["TERM"]
+        problem = f"TERM={called} is a terminal without a screen; set TERM=xterm-256color, or give --once"
+    if problem:
+        sys.stderr.write(f"fetchgate top: {problem}\n")
+    return not problem
 
 
 def is_plain(console: Console) -> bool:

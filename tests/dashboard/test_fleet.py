@@ -58,6 +58,29 @@ def test_the_marked_gateway_is_on_the_screen_wherever_it_is() -> None:
             assert f">{row.name} " in drawn
 
 
+LONG = (
+    "broker 600000123: its port is outside 1-65535; give it a port with --broker-ports, or all brokers with"
+)
+
+
+def test_a_problem_takes_the_room_of_figures_and_of_empty_lines() -> None:
+    rows = [replace(row, wrong=(LONG,)) if row.wrong else row for row in mixed()]
+    lines = draw(rows, replace(WORST_FIRST, cursor="orders-7f9c6d5b8-q8r7w"), 80, 24).splitlines()
+    (row,) = [line for line in lines if line.startswith(">")]
+    assert row.startswith(">orders-7f9c6d5b8-q8r7w  degraded    13 broker 600000123: its port is outside")
+    told = lines.index("! broker 600000123: its port is outside 1-65535; give it a port with")
+    assert lines[told + 1] == "  --broker-ports, or all brokers with"
+    sorted_by = draw(rows, replace(WORST_FIRST, sort="CPU"), 80, 24).splitlines()
+    (row,) = [line for line in sorted_by if line.startswith(" orders-7f9c6d5b8-q8r7w")]
+    assert "   16 % broker 600000123" in row, "the figure by which rows are sorted stays"
+
+
+def test_what_does_not_fit_below_the_table_is_counted() -> None:
+    rows = [replace(row, wrong=(LONG,) * 9) if row.wrong else row for row in large()]
+    lines = draw(rows, replace(WORST_FIRST, cursor="10.1.0.7:9464"), 80, 24).splitlines()
+    assert lines[-2] == "  16 more lines: Enter"
+
+
 @pytest.mark.parametrize("fleet", FLEETS)
 @pytest.mark.parametrize("choice", CHOICES)
 def test_colours_are_the_terminals_own_and_nothing_is_told_by_them_alone(fleet: str, choice: str) -> None:

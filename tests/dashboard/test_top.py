@@ -177,6 +177,14 @@ def top(stub: StubGateway, *, columns: int = 80, rows: int = 24, **environ: str)
         terminal.close()
 
 
+@pytest.mark.parametrize("called", ["dumb", "unknown"])
+def test_a_terminal_without_a_screen_is_called_so(stub: StubGateway, called: str) -> None:
+    with top(stub, TERM=called) as terminal:
+        assert terminal.leaves() == 2
+    said = f"TERM={called} is a terminal without a screen; set TERM=xterm-256color, or give --once"
+    assert terminal.all == f"fetchgate top: {said}\r\n"
+
+
 def test_keys_sort_filter_pause_help_and_quit(stub: StubGateway) -> None:
     with top(stub) as terminal:
         terminal.sees("by bytes/s ▼")

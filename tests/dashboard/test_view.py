@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from proxy.dashboard import view
+from proxy.dashboard import tables, view
 from proxy.dashboard.choice import Selection
 from proxy.dashboard.rows import SORTS
 from proxy.dashboard.snapshot import Snapshot, parse
@@ -112,6 +112,20 @@ def test_a_request_is_late_from_a_second_on(late: float, said: str) -> None:
     assert (said or "oldest request") in screen if said else "oldest request" not in screen
     opened = draw(now, Selection(opened="broker 1"), 120, 40)
     assert ("none of them late" in opened) is not bool(said)
+
+
+@pytest.mark.parametrize(
+    ("width", "shown"),
+    [
+        (44, "confluent-kafka-python 2.16.1-rdkafka-2.16.0"),
+        (43, "confluent-kafka-python 2.16.1"),
+        (28, "confluent-kafka-pyth~ 2.16.1"),
+        (16, "confluen~ 2.16.1"),
+    ],
+)
+def test_software_keeps_its_version(width: int, shown: str) -> None:
+    assert tables._software("confluent-kafka-python 2.16.1-rdkafka-2.16.0", width) == shown
+    assert tables._software("a-name-without-a-version-that-is-long", width).startswith("a-name-without")
 
 
 def test_an_empty_column_takes_no_room() -> None:
