@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from heapq import nsmallest
 from operator import itemgetter
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -57,6 +57,7 @@ _SECOND: Final = 1_000_000_000
 _BETWEEN_FILES: Final = 10 * _SECOND
 """In ns. If a file begins later than this after the end of the previous file, nothing was captured in
 between. In a ring, the next file begins with the next packet, and consumers fetch twice a second."""
+_LOOPBACK: Final = "127.", "[::1]"
 _OF_ENDS: Final = (
     "client_bytes",
     "broker_bytes",
@@ -102,6 +103,8 @@ class CountedConnection:
     client_id: str = ""
     software: str = ""
     fetches: FetchSums = field(default_factory=FetchSums)
+    began: int = 0
+    """The time of the first packet of the connection, in ns since 1970."""
     lasted: int = 0
     """The time from the first to the last packet of the connection, in ns."""
     clients: set[tuple[str, str, int]] = field(default_factory=set)
@@ -116,6 +119,15 @@ class CountedConnection:
     def rank(self) -> tuple[Any, ...]:
         """The order in the report: the most bytes first."""
         return -self.fetches.actual_bytes, (self.connection, self.client, self.broker)
+
+
+class ClientSeen(NamedTuple):
+    """The connections of one client's host that have counted fetches."""
+
+    first: int
+    """The time of their first packet, in ns since 1970."""
+    last: int
+    saved_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +151,9 @@ class Collected:
     brokers: dict[str, FetchSums] = field(default_factory=partial(defaultdict, FetchSums))
     addresses: dict[str, AddressSums] = field(default_factory=partial(defaultdict, AddressSums))
     """The counted fetches by the client's host."""
+    seen: dict[str, ClientSeen] = field(default_factory=dict)
+    """When fetches of each client's host were captured, and what sessions save there. A loopback address may
+    be of any host, so it has a key for each broker."""
     connections: list[CountedConnection] = field(default_factory=list)
     """The connections with the most bytes."""
     not_eligible: dict[str, NotEligible] = field(default_factory=dict)
@@ -221,6 +236,8 @@ class Collected:
             self.brokers[broker].merge(fetches)
         for address, of_address in other.addresses.items():
             self.addresses[address].add(of_address)
+        for host, seen in other.seen.items():
+            self._add_seen(host, seen)
         self.connections += other.connections
         self._keep_largest()
         for reason, row in other.not_eligible.items():
@@ -257,14 +274,31 @@ class Collected:
         """Return the `TOP` connections with the most bytes."""
         return nsmallest(TOP, self.connections, key=lambda one: one.rank)
 
-    def stretches(self) -> list[tuple[int, int]]:
-        """Return the intervals in which packets were captured. Consecutive files form one interval."""
-        of_files = [stretch for counts in self.files.values() for stretch in counts.stretches]
+    def stretches(self, *, filtered: bool = False) -> list[tuple[int, int]]:
+        """Return the intervals in which packets were captured. Consecutive files form one interval.
+
+        Args:
+            filtered: whether to leave out files without any packet that the filter keeps.
+        """
+        files = [counts for counts in self.files.values() if counts.kept or not filtered]
+        of_files = [stretch for counts in files for stretch in counts.stretches]
         return [(first, last) for first, last in joined_stretches(of_files, _BETWEEN_FILES)]
 
-    def fit(self) -> None:
-        """Adapt the timeline to the captured time. After this, nothing may be added."""
-        self.timeline.fit(sum(last - first for first, last in self.stretches()))
+    def apart(self, stretches: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Divide intervals into captures that have no client's host in common.
+
+        Returns:
+            For each such capture its captured time in ns, and its saved bytes. Intervals without fetches are
+            in none.
+        """
+        seen = [[one.first, one.last] for one in self.seen.values()]
+        found: list[tuple[int, int]] = []
+        for begin, end in joined_stretches([*map(list, stretches), *seen], 0):
+            own = [one for one in self.seen.values() if begin <= one.first <= end]
+            captured = sum(last - first for first, last in stretches if begin <= first <= end)
+            if own:
+                found.append((captured, sum(one.saved_bytes for one in own)))
+        return found
 
     def gateways(self) -> dict[tuple[str, str], tuple[int, int]]:
         """Find gateways that were captured on both sides.
@@ -300,10 +334,23 @@ class Collected:
         self.zones.add_connection(one.zone, one.broker, one.zone_bytes)
         one.zone_bytes = {}
         if one.fetches.connections:
-            self.addresses[_host(one.client)].add_connection(one.fetches, one.clients, one.zone, one.broker)
+            host = _host(one.client)
+            self._add_seen(
+                f"{host} {one.broker}" if host.startswith(_LOOPBACK) else host,
+                ClientSeen(one.began, one.began + one.lasted, one.fetches.fetch()["saved_bytes"]),
+            )
+            self.addresses[host].add_connection(one.fetches, one.clients, one.zone, one.broker)
             self.connections.append(one)
             if len(self.connections) > 4 * TOP:
                 self._keep_largest()
+
+    def _add_seen(self, client: str, seen: ClientSeen) -> None:
+        known = self.seen.get(client, seen._replace(saved_bytes=0))
+        self.seen[client] = ClientSeen(
+            min(known.first, seen.first),
+            max(known.last, seen.last),
+            known.saved_bytes + seen.saved_bytes,
+        )
 
     def _keep_largest(self) -> None:
         self.connections = self.largest()
@@ -332,7 +379,7 @@ class Collected:
         connection.client_id, connection.software = end.client_id, end.software
         connection.broker = end.broker
         connection.zone = summary.zones.client_rack if summary.zones is not None else ""
-        connection.lasted = end.last_time - end.first_time
+        connection.began, connection.lasted = end.first_time, end.last_time - end.first_time
         if summary.sample:
             connection.sampled = Sampled(
                 connection=end.connection,
@@ -452,7 +499,6 @@ def collect(groups: Iterable[Group]) -> Collected:
     for group in groups:
         found.add(group)
     found.finish()
-    found.fit()
     events: dict[str, list[CacheEvent]] = defaultdict(list)
     for broker, event in found.sessions:
         events[broker].append(event)

@@ -101,7 +101,6 @@ def collected(rows: Batches) -> Collected:
         else:
             for broker, event in part:
                 sessions[broker].append(event)
-    whole.fit()
     whole.slots.update((broker, simulate(events)) for broker, events in sessions.items())
     return whole
 

@@ -90,7 +90,9 @@ class About:
 def report(found: Collected, about: About) -> Report:
     """Make the report."""
     whole = found.whole.fetch()
-    time = _time(found)
+    stretches = found.stretches(filtered=bool(about.filters["ports"]))
+    time = _time(stretches)
+    found.timeline.fit(sum(last - first for first, last in stretches))
     both_sides = _both_sides(found)
     # Bytes that count twice have no sum of money: a buyer would take it for true.
     per_gb, zone_price = (None, None) if both_sides else (about.price_per_gb, about.zone_price)
@@ -119,6 +121,7 @@ def report(found: Collected, about: About) -> Report:
         else None,
         zoned=bool(in_model["money"] and in_model["money"]["saved_between_zones_per_month"] is not None),
         twice=bool(both_sides),
+        apart=[(seconds / _SECOND, saved) for seconds, saved in found.apart(stretches)],
     )
     made = Report(
         version=about.version,
@@ -308,9 +311,8 @@ def _over_time(timeline: Timeline) -> list[Bucket]:
     ]
 
 
-def _time(found: Collected) -> Time:
+def _time(stretches: list[tuple[int, int]]) -> Time:
     """Return the intervals in which packets were captured."""
-    stretches = found.stretches()
     return Time(
         first=_iso(stretches[0][0]) if stretches else "",
         last=_iso(stretches[-1][1]) if stretches else "",

@@ -4,8 +4,8 @@ The figures for a day and for a month are modelled: the counted figures are divi
 and multiplied by the seconds of a day or month.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 from replay.report.floors import fetches_left
@@ -13,6 +13,7 @@ from replay.report.model import (
     Action,
     ClientRow,
     Decision,
+    DifferentHosts,
     FetchMinBytes,
     FetchReport,
     Passed,
@@ -141,6 +142,7 @@ def decide(
     sidecars: Mapping[ClientKey, OwnSidecars] | None = None,
     zoned: bool = False,
     twice: bool = False,
+    apart: Sequence[tuple[float, int]] = (),
 ) -> Decision:
     """Return the contents of the report's first lines.
 
@@ -154,6 +156,7 @@ def decide(
         sidecars: the sidecars of each client. None if their cost is not known.
         zoned: whether zones are known, so that not each byte may cost money.
         twice: whether both sides of a gateway were captured, so that fetches count twice.
+        apart: captures that may be of different hosts: the captured seconds and the saved bytes of each.
     """
     known = saving_known(reason)
     advice = (_to_do(client, rate, policy, sidecars or {}, zoned=zoned) for client in clients)
@@ -163,12 +166,27 @@ def decide(
         saved_bytes_per_day=rate.day(fetch["saved_bytes"]) if known else None,
         saved_ratio=fetch["saved_ratio"],
         money_per_month=rate.month(fetch["saved_bytes"]) if known else None,
+        different_hosts=_different_hosts(apart, rate) if known else None,
         reason=reason,
         next_step="" if fetch["actual"]["requests"] else next_step,
         to_do=sorted(
             (_one_side(found) if twice else found for found in advice),
             key=lambda row: -(row["saved_bytes_per_day"] or 0),
         ),
+    )
+
+
+def _different_hosts(apart: Sequence[tuple[float, int]], rate: DailyRate) -> DifferentHosts | None:
+    """Add up the savings of captures as those of different hosts. None if there is only one capture."""
+    rates = [(replace(rate, seconds=seconds), saved) for seconds, saved in apart]
+    days = [own.day(saved) for own, saved in rates]
+    months = [own.month(saved) for own, saved in rates]
+    if len(apart) < 2 or None in days:
+        return None
+    return DifferentHosts(
+        captures=len(apart),
+        saved_bytes_per_day=sum(filter(None, days)),
+        money_per_month=None if rate.price_per_gb is None else sum(filter(None, months)),
     )
 
 

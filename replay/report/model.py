@@ -230,6 +230,19 @@ class ToDo(TypedDict):
     """The advice for people, in one sentence. It does not name the client."""
 
 
+class DifferentHosts(TypedDict):
+    """What would be saved if captures that were taken one after the other are of different hosts.
+
+    No client address is in two of these captures. A loopback address counts as another one for each broker.
+    """
+
+    captures: int
+    saved_bytes_per_day: int
+    """The sum over the captures: the saving of one day at the rate of the capture's own time."""
+    money_per_month: float | None
+    """The same sum, of money in 30 days. None without --price-per-gb."""
+
+
 class Decision(TypedDict):
     """The report's first lines: how much sessions would save, and what to do next."""
 
@@ -243,6 +256,8 @@ class Decision(TypedDict):
     money_per_month: float | None
     """The modelled saving of money in 30 days. None without --price-per-gb, or if `saved_bytes_per_day` is
     None."""
+    different_hosts: DifferentHosts | None
+    """What would be saved if the captures are of different hosts. None if nothing suggests this."""
     reason: str
     """The reason why nothing is saved; "" if something is saved, or if there are no fetch bytes."""
     next_step: str

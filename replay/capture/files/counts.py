@@ -85,6 +85,12 @@ class FileCounts:
     problems: list[str] = field(default_factory=list)
     """One line for each part of the file that could not be read. The name of the file is not in the line."""
 
+    @property
+    def kept(self) -> int:
+        """The number of TCP packets that the filter keeps."""
+        others = self.not_ip + self.not_tcp + self.fragments + self.unknown_link
+        return self.packets - others - self.cut_headers - self.malformed - self.filtered
+
     def add(self, other: Self) -> None:
         """Add the counts of another part of the same file."""
         for name in _SUMS:

@@ -158,7 +158,6 @@ def collected(parts: DataFrame, partitions: int) -> Collected:
     found = Collected()
     for part in _PART.read(merged.column("part").combine_chunks()):
         found.merge(part)
-    found.fit()
     uses = _USE.read(used.column("use").combine_chunks())
     found.slots = dict(zip(used.column("broker").to_pylist(), uses, strict=True))
     return found

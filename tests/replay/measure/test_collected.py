@@ -45,7 +45,6 @@ def put_together(tasks: Iterable[Iterable[Group]]) -> Collected:
                 continue
             for broker, event in found:
                 events[broker].append(event)
-    whole.fit()
     whole.slots = {broker: simulate(sorted(own), in_order=True) for broker, own in events.items()}
     return whole
 

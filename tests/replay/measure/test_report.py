@@ -119,6 +119,71 @@ def test_only_captured_time_counts(files: list[Group], seconds: float, stretches
     assert made["decision"]["money_per_month"] == pytest.approx(2.0 / seconds * 30 * 86_400)
 
 
+def reading(
+    name: str, first: float, last: float, saved: int, *, client: str, broker: str = "b:2"
+) -> list[Group]:
+    """Return a connection in these minutes, on which sessions save this many bytes."""
+    ends = {"connection": name, "client": client, "broker": broker}
+    end = ConnectionEnd(
+        connection=name,
+        client=client,
+        broker=broker,
+        first_time=int(first * 60e9),
+        last_time=int(last * 60e9),
+    )
+    named = {"client_id": "id", "software": "", "eligible": True, "counted": True, **FETCH, **ends}
+    return [
+        group(row="exchange", response_bytes=saved, full=1, **named),
+        group(row="connection", details=[Digest(name).summary(end)], **ends),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("seen", "captures", "day"),
+    [
+        (reading("y", 35, 36, 10, client="10.0.0.2:9"), 2, (1000 + 10) * 1440),
+        (reading("y", 35, 36, 10, client="10.0.0.1:9", broker="c:2"), 0, 0),  # the same client again
+        (reading("y", 2, 35, 10, client="10.0.0.2:9"), 0, 0),  # a connection in both
+        (reading("y", 1, 2, 10, client="10.0.0.2:9"), 0, 0),  # no fetch in the second
+        (reading("y", 35, 36, -10, client="10.0.0.2:9"), 2, (1000 - 10) * 1440),
+    ],
+)
+def test_captures_of_different_hosts_are_added_up(seen: list[Group], captures: int, day: int) -> None:
+    files = [minutes("a", (1, 2)), minutes("b", (35, 36))]
+    made = report([*files, *reading("x", 1, 2, 1000, client="10.0.0.1:9"), *seen], ABOUT)
+    found = made["decision"]["different_hosts"]
+
+    if not captures:
+        assert found is None
+        return
+    assert found is not None
+    assert (found["captures"], found["saved_bytes_per_day"]) == (captures, day)
+    assert found["money_per_month"] == pytest.approx(day * 30 * 2.0 / 1e9)
+    assert made["decision"]["saved_bytes_per_day"] == day // 2
+
+
+def test_a_loopback_address_is_that_of_any_host() -> None:
+    files = [minutes("a", (1, 2)), minutes("b", (35, 36))]
+    first = reading("x", 1, 2, 1000, client="127.0.0.1:9")
+    for broker, added in (("b:2", False), ("c:2", True)):
+        second = reading("y", 35, 36, 10, client="127.0.0.1:9", broker=broker)
+        found = report([*files, *first, *second], ABOUT)["decision"]["different_hosts"]
+        assert (found is not None) == added
+
+
+def test_a_port_that_a_file_does_not_have_was_not_captured_in_it() -> None:
+    """Files of other hosts do not make a saving smaller. The port may be quiet in a file that has it."""
+    with_it = FileCounts(file="a", packets=10, filtered=3, not_tcp=6)
+    without = FileCounts(file="b", number=1, packets=10, filtered=4, not_tcp=6)
+    with_it.add_stretches([[0, 60_000_000_000], [600_000_000_000, 660_000_000_000]])
+    without.add_stretches([[3_600_000_000_000, 7_200_000_000_000]])
+    files = [group(row="file", details=[with_it, without])]
+    filters: Filters = {**ABOUT.filters, "ports": [9092]}
+
+    assert report(files, dataclasses.replace(ABOUT, filters=filters))["time"]["captured_seconds"] == 120
+    assert report(files, ABOUT)["time"]["captured_seconds"] == 120 + 3600
+
+
 def test_both_policies_stand_side_by_side() -> None:
     own = {**ended()}
     (detail,) = own["details"]

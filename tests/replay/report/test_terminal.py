@@ -136,6 +136,15 @@ def test_where_fetches_were_cut_no_saving_is_told(reason: str, lost: str, told: 
     assert "fewer fetch bytes" not in html.render(report)
 
 
+def test_captures_that_may_be_of_different_hosts_are_added_up_in_the_first_line() -> None:
+    hosts = {"captures": 2, "saved_bytes_per_day": 20_400_000_000, "money_per_month": 12.24}
+    assert (
+        "a month at 0.02 USD per GB. The 2 captures were taken one after the other, and no client address "
+        "is in two of them. If these are different hosts, sessions would save 20.4 GB a day, 12.24 USD a "
+        "month: then measure each alone, because all other figures are of the whole captured time. Net"
+    ) in said(decision={**sample.report()["decision"], "different_hosts": hosts})
+
+
 def test_less_than_an_hour_is_warned_of() -> None:
     decision: Decision = {**sample.report()["decision"], "captured_seconds": 107.2, "enough": False}
     assert (
