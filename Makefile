@@ -1,30 +1,30 @@
-# The targets that people type. Each sets up what it needs in .venv and .cache, and nothing elsewhere.
+# Each target installs what it needs into .venv and .cache, and nothing anywhere else.
 PYTHON ?= python3
-# .venv has the Python that made it. Another one (`make check PYTHON=python3.13`) has its own environment, such as .venv-3.13.
+# .venv belongs to one Python. Another one (`make check PYTHON=python3.13`) gets its own environment, such as .venv-3.13.
 OF_PYTHON := import os, sys; own = "%d.%d" % sys.version_info[:2]; \
 	print(".venv" + ("-" + own) * (os.path.exists(".venv/bin/python") and not os.path.exists(".venv/bin/python" + own)))
 VENV := $(or $(if $(filter-out file,$(origin PYTHON)),$(shell $(PYTHON) -c '$(OF_PYTHON)')),.venv)
 BIN := $(VENV)/bin
-# What is installed: all that tests need, or what the demos need, one by one.
+# These files mark what is installed: the packages of all tests, or those of one demo.
 STAMP := $(VENV)/.installed
 DEMO := $(VENV)/.demo
 DEMO_COOPERATIVE := $(VENV)/.demo-cooperative
 DEMO_ZONES := $(VENV)/.demo-zones
 DEMOS := $(DEMO) $(DEMO_COOPERATIVE) $(DEMO_ZONES)
-# Of `make soak`: how long each target is fuzzed (or --inputs 2000000), how long everything fails in turn, and
-# how many members of cooperative groups are killed.
+# `make soak`: the time for each target of the fuzzer (or --inputs 2000000), the minutes of faults, and how many
+# members of cooperative groups are killed.
 FUZZ ?= --seconds 300
 MINUTES ?= 60
 KILLS ?= 1000
-# The tests of one file run in one process, since they share a broker; all that share a Spark session, too
-# (tests/conftest.py). Four processes for two cores, since tests with brokers mostly wait.
+# The tests of one file run in one process, because they share a broker. So do all tests that share a Spark session
+# (tests/conftest.py). There are four processes for two cores, because tests with brokers mostly wait.
 PYTEST := $(BIN)/pytest -q --dist loadfile --no-loadscope-reorder --durations 10
 
 # The tests of `make check`: most start no process, open no port and need no Spark.
 QUICK := $(wildcard tests/test_*.py) $(addprefix tests/,capture cooperative core dashboard fetch_manager fuzz golden model \
 	protocol session telemetry replay/inspect replay/protocol replay/report replay/source)
 
-# Else each process of a test, such as a gateway, compiles all modules that it imports.
+# Otherwise each process of a test, such as a gateway, compiles all modules that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
@@ -36,12 +36,12 @@ help:  ## show the targets
 $(STAMP): INSTALLED := -e '.[dev,kafka]'
 $(STAMP): SAID := the packages of its tests into $(VENV): 1.5 GB, some minutes
 $(DEMOS): SAID := what a demo needs into $(VENV): 0.5 GB, about a minute
-# Not compiled, it is a tenth smaller: Python compiles what it imports.
+# Without compiled files, the environment is a tenth smaller. Python compiles what it imports.
 $(DEMO): INSTALLED := --no-compile -e '.[demo]'
 $(DEMO_COOPERATIVE): INSTALLED := --no-compile -e '.[cooperative,demo]'
 $(DEMO_ZONES): INSTALLED := --no-compile -e '.[kafka]'
 
-# pip is the last part of an environment: without it, the environment was interrupted, and is made again.
+# pip is installed last. An environment without pip is incomplete, and is created again.
 $(STAMP) $(DEMOS): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "fetchgate needs Python 3.11 or later; set PYTHON=/path/to/python3"; exit 1; }
 	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)

@@ -246,7 +246,7 @@ def test_watched_rules_are_there_while_a_gateway_listens(place: Place, mode: str
                     expected = contents(client.hello().fetches())
                     assert sidecar.state()["connections_accepted"] == 1
                 sidecar.kill()
-                assert watch.stdout.readline().startswith("the rules are taken away")
+                assert watch.stdout.readline().startswith("the rules were removed")
                 with fetching(place.near, family) as client:
                     assert contents(client.hello().fetches()) == expected
         with place.sidecar(mode):

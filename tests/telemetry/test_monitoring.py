@@ -84,15 +84,16 @@ def _rules() -> list[dict[str, Any]]:
 
 @cache
 def _panels() -> list[dict[str, Any]]:
+    """Return all panels of the dashboard, those in folded rows as well. Rows are panels, too."""
     panels: list[dict[str, Any]] = json.loads(DASHBOARD.read_text(encoding="utf-8"))["panels"]
-    return panels
+    return [each for panel in panels for each in (panel, *panel.get("panels", ()))]
 
 
 def _expressions() -> Iterator[tuple[str, str]]:
     for rule in _rules():
         yield rule["alert"], rule["expr"]
     for panel in _panels():
-        for target in panel["targets"]:
+        for target in panel.get("targets", ()):
             yield panel["title"], target["expr"]
 
 
@@ -186,7 +187,9 @@ def _first_cells(heading: str) -> list[str]:
 
 def test_the_docs_have_every_alert_panel_and_metric_in_order(series: Series) -> None:
     assert _first_cells("Alerts") == [rule["alert"] for rule in _rules()]
-    assert _first_cells("Grafana") == [panel["title"] for panel in _panels()]
+    assert _first_cells("Grafana") == [
+        f"**{panel['title']}**" if panel["type"] == "row" else panel["title"] for panel in _panels()
+    ]
     named = set(METRIC.findall(" ".join(_first_cells("Metrics"))))
     told = {
         name
@@ -197,14 +200,22 @@ def test_the_docs_have_every_alert_panel_and_metric_in_order(series: Series) -> 
 
 
 def test_panels_do_not_lie_on_each_other() -> None:
-    taken: set[tuple[int, int]] = set()
-    for panel in _panels():
-        at = panel["gridPos"]
-        places = {(at["x"] + x, at["y"] + y) for x in range(at["w"]) for y in range(at["h"])}
-        assert at["x"] + at["w"] <= 24
-        assert not places & taken, panel["title"]
-        taken |= places
+    shown = [panel for panel in _panels() if panel["type"] == "row" or not _is_folded(panel)]
+    folded = [panel["panels"] for panel in shown if panel["type"] == "row"]
+    for panels in (shown, *folded):
+        taken: set[tuple[int, int]] = set()
+        for panel in panels:
+            at = panel["gridPos"]
+            places = {(at["x"] + x, at["y"] + y) for x in range(at["w"]) for y in range(at["h"])}
+            assert at["x"] + at["w"] <= 24
+            assert not places & taken, panel["title"]
+            taken |= places
     assert len({panel["id"] for panel in _panels()}) == len(_panels())
+
+
+def _is_folded(panel: dict[str, Any]) -> bool:
+    """Return whether a panel is shown only if somebody opens its row."""
+    return any(panel in row.get("panels", ()) for row in _panels())
 
 
 PROMTOOL: Final = shutil.which("promtool")

@@ -71,29 +71,35 @@ def without(option: str) -> tuple[str, ...]:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ((), "say what to do: up, watch, show or down"),
-        (("start",), "'start' is none of up, watch, show, down"),
+        ((), "give a command: up, watch, show or down"),
+        (("start",), "'start' is not a command: give up, watch, show or down"),
         (without("--mode"), "--mode is missing"),
         (changed("--mode", "nat"), "--mode nat: give redirect or tproxy"),
         (without("--ports"), "--ports is missing"),
-        (changed("--ports", "kafka"), "--ports kafka: 'kafka' is no port"),
-        (changed("--ports", "9092,,9093"), "'' is no port"),
-        (changed("--ports", "9094-9092"), "'9094-9092' is no port"),
-        (changed("--ports", "70000"), "'70000' is no port"),
-        (changed("--ports", "9092; flush ruleset"), "is no port"),
-        (changed("--ports", "19000-20000"), "holds the port of --to"),
+        (changed("--ports", "kafka"), "--ports kafka: 'kafka' is neither a port"),
+        (changed("--ports", "9092,,9093"), "'' is neither a port"),
+        (changed("--ports", "9094-9092"), "'9094-9092' is neither a port"),
+        (changed("--ports", "70000"), "'70000' is neither a port"),
+        (changed("--ports", "9092; flush ruleset"), "is neither a port"),
+        (changed("--ports", "19000-20000"), "has the port of --to"),
         (without("--to"), "--to is missing"),
-        (changed("--to", "0"), "--to 0: this is no port"),
+        (changed("--to", "0"), "--to 0: it is not a port"),
         (without("--user"), "--user is missing"),
         (changed("--user", "nobody-of-that-name"), "there is no such user"),
-        ((*changed("--user", "99999999999"), "--dry-run"), "--user 99999999999: this is no user's number"),
-        ((*changed("--user", "4294967295"), "--dry-run"), "--user 4294967295: this is no user's number"),
-        ((*changed("--user", "010"), "--dry-run"), "--user 010: this is no user's number"),
-        ((*UP, "--more"), "'--more' is no option of up"),
-        ((*UP, "--mode"), "--mode wants a value"),
-        (("down", "--mode", "redirect"), "'--mode' is no option of down"),
+        (
+            (*changed("--user", "99999999999"), "--dry-run"),
+            "--user 99999999999: it is not the number of a user",
+        ),
+        (
+            (*changed("--user", "4294967295"), "--dry-run"),
+            "--user 4294967295: it is not the number of a user",
+        ),
+        ((*changed("--user", "010"), "--dry-run"), "--user 010: it is not the number of a user"),
+        ((*UP, "--more"), "'--more' is not an option of up"),
+        ((*UP, "--mode"), "--mode needs a value"),
+        (("down", "--mode", "redirect"), "'--mode' is not an option of down"),
         (("watch", *without("--mode")[1:]), "--mode is missing"),
-        (("watch", *UP[1:], "--dry-run"), "'--dry-run' is no option of watch"),
+        (("watch", *UP[1:], "--dry-run"), "'--dry-run' is not an option of watch"),
     ],
 )
 def test_a_mistake_is_reported_in_one_line(arguments: tuple[str, ...], said: str) -> None:
@@ -177,9 +183,9 @@ def test_rules_are_laid_replaced_shown_and_taken_away(mode: str) -> None:
         assert seen() == changed_over
         place.run(str(SCRIPT), "down")
         assert seen() == before
-        assert place.run(str(SCRIPT), "down").stdout == "no rules of fetchgate are laid here\n"
+        assert place.run(str(SCRIPT), "down").stdout == "there are no rules of fetchgate\n"
         none = place.run(str(SCRIPT), "show", check=False)
-        assert (none.returncode, none.stderr) == (1, "transparent.sh: no rules of fetchgate are laid here\n")
+        assert (none.returncode, none.stderr) == (1, "transparent.sh: there are no rules of fetchgate\n")
 
 
 @pytest.mark.skipif(bool(LACKING), reason=LACKING)
@@ -203,7 +209,7 @@ def test_rules_that_nft_does_not_take_change_nothing_and_are_told_in_one_line(
         done = place.run("env", path, str(SCRIPT), *changed("--mode", mode), check=False)
         assert (done.returncode, done.stdout) == (1, "")
         (line,) = done.stderr.splitlines()
-        assert line.startswith("transparent.sh: nft does not take the rules, nothing is changed")
+        assert line.startswith("transparent.sh: nft can't use the rules, and nothing was changed")
         assert "syntax error" in line
         assert seen() == before
 

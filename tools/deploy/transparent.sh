@@ -1,10 +1,10 @@
 #!/bin/sh
-# Brings Kafka connections to a gateway in transparent mode: nftables rules for one set of ports.
+# Redirects Kafka connections to a gateway in transparent mode: nftables rules for one set of ports.
 #
-# Everything stands in one nftables table, `inet fetchgate`, and for tproxy in one routing table and one
-# rule for each IP version, so that `down` takes away what `up` laid and nothing else. `up` replaces what
-# an earlier `up` laid. Connections that stand already are left alone: only a SYN is taken, and what those
-# through the gateway need stays while the mode does.
+# All rules are in one nftables table, `inet fetchgate`, and for tproxy in one routing table and one rule for
+# each IP version. So `down` removes what `up` added, and nothing else. `up` replaces the rules of an earlier
+# `up`. Open connections are not redirected: only a SYN is. What connections through the gateway need is not
+# removed while the mode stays the same.
 set -eu
 
 TABLE=fetchgate
@@ -18,20 +18,26 @@ usage: $ME up --mode redirect|tproxy --ports PORT[,PORT|,FIRST-LAST...] --to POR
        $ME show
        $ME down [--dry-run]
 
-Lays the rules that bring connections to a gateway in transparent mode, shows them, takes them away.
-\`watch\` goes on until it is told to end (SIGTERM). It lays the rules when something listens at --to, and takes
-them away within a second when nothing does, and at its end: clients then connect straight to the brokers.
-Taken are connections to --ports that begin in this network namespace, unless USER makes them (the
-gateway must run as a user of its own), and those that are forwarded through it; IPv4 and IPv6.
+Adds, shows and removes the rules that redirect connections to a gateway in transparent mode.
 
-  --mode redirect   the gateway runs with: --transparent redirect --listen 127.0.0.1:PORT
-  --mode tproxy     the gateway runs with: --transparent tproxy --listen 127.0.0.1:PORT, and CAP_NET_RAW
+  up       add the rules, in place of earlier ones
+  watch    add the rules while a program listens at --to, and remove them within a second when none does, and
+           at the end (SIGTERM): clients then connect directly to the brokers
+  show     print the rules
+  down     remove the rules
+
+The rules redirect new connections to --ports, IPv4 and IPv6: connections from this network namespace, except
+those of USER, and connections that it forwards. The gateway must run as a user of its own: otherwise its
+connections to the brokers would be redirected as well.
+
+  --mode redirect   the gateway has the options --transparent redirect --listen 127.0.0.1:PORT
+  --mode tproxy     the gateway has the options --transparent tproxy --listen 127.0.0.1:PORT, and CAP_NET_RAW
   --ports LIST      the brokers' ports
   --to PORT         the port of the gateway's --listen
-  --user USER       name or number of the user that the gateway runs as
-  --dry-run         print what would be done, and do nothing
+  --user USER       the user of the gateway: name or number
+  --dry-run         print the commands, and run none of them
 
-It needs CAP_NET_ADMIN in this network namespace, and nft; tproxy needs ip (iproute2) as well.
+It needs CAP_NET_ADMIN in this network namespace, and nft. The mode tproxy also needs ip (iproute2).
 
 examples:
   $ME up --mode redirect --ports 9092,9093 --to 19092 --user 61092
@@ -65,7 +71,7 @@ is_user() {
     [ "$1" -le 4294967294 ] # one more is the kernel's word for nobody at all
 }
 
-# Checks --ports; a range that holds --to would bring the gateway's clients to it for ever.
+# Checks --ports: a range with the port of --to would redirect the gateway's clients again and again.
 check_ports() {
     rest=$ports,
     while [ -n "$rest" ]; do
@@ -74,10 +80,10 @@ check_ports() {
         first=${item%-*}
         last=${item#*-}
         if ! is_port "$first" || ! is_port "$last" || [ "$first" -gt "$last" ]; then
-            wrong "--ports $ports: '$item' is no port and no range of ports; give it as in 9092,9093-9095"
+            wrong "--ports $ports: '$item' is neither a port nor a range of ports; write 9092,9093-9095"
         fi
         if [ "$first" -le "$to" ] && [ "$to" -le "$last" ]; then
-            wrong "--ports $ports holds the port of --to; give the brokers' ports there, the gateway's in --to"
+            wrong "--ports $ports has the port of --to; give the brokers' ports in --ports, and the gateway's in --to"
         fi
     done
 }
@@ -86,10 +92,10 @@ check_user() {
     case $user in
     '' | *[!0-9]*)
         uid=$(id -u -- "$user" 2>/dev/null) ||
-            wrong "--user '$user': there is no such user; name the one that the gateway runs as, or its number"
+            wrong "--user '$user': there is no such user; give the name or the number of the gateway's user"
         ;;
     *)
-        is_user "$user" || wrong "--user $user: this is no user's number; name the one that the gateway runs as, or its number"
+        is_user "$user" || wrong "--user $user: it is not the number of a user; give the name or the number of the gateway's user"
         uid=$user
         ;;
     esac
@@ -106,7 +112,7 @@ has_ipv6() {
     [ -n "$(cat /proc/net/if_inet6 2>/dev/null)" ]
 }
 
-# The rules of a mode, as nft reads them; the first two lines make them replace those of before, in one step.
+# Prints the rules of a mode for nft. With the first two lines, they replace the earlier ones in one step.
 rules() {
     printf 'table inet %s\ndelete table inet %s\ntable inet %s {\n' "$TABLE" "$TABLE" "$TABLE"
     "rules_$mode"
@@ -128,7 +134,7 @@ rules_redirect() {
 END
 }
 
-# Without it a client hangs while no gateway listens (IPv4: the kernel has no route for a reset of its own).
+# Without it, a client waits while no gateway listens (IPv4: the kernel has no route for its own reset).
 refuse_unheard() {
     refuse="tcp dport { $ports } ct mark $MARK counter reject with tcp reset comment \"no gateway listens\""
 }
@@ -152,8 +158,8 @@ rules_tproxy() {
 END
 }
 
-# Marked packets are delivered here, whatever their address is. What is there already stays: without it, if
-# only for a moment, packets of standing connections would go to the broker, which knows nothing of them.
+# Marked packets are delivered on this machine, whatever their address is. A route that exists is kept: without
+# it, even for a moment, packets of open connections would reach the broker, which does not know them.
 add_routes() {
     add_route -4 0.0.0.0/0
     if has_ipv6; then add_route -6 ::/0; fi
@@ -196,8 +202,8 @@ check_options() {
     esac
     [ -n "$ports" ] || wrong "--ports is missing: give the brokers' ports, as in --ports 9092"
     [ -n "$to" ] || wrong "--to is missing: give the port of the gateway's --listen, as in --to 19092"
-    is_port "$to" || wrong "--to $to: this is no port"
-    [ -n "$user" ] || wrong "--user is missing: without it the gateway's own connections would come back to it"
+    is_port "$to" || wrong "--to $to: it is not a port"
+    [ -n "$user" ] || wrong "--user is missing: without it, the gateway's own connections would be redirected to it"
     check_ports
     check_user
     refuse_unheard
@@ -214,27 +220,27 @@ up() {
         return
     fi
     check_rights "$mode"
-    lay
+    add_rules
 }
 
-lay() {
+add_rules() {
     if [ "$mode" = tproxy ] && ! rules | nft -c -f - 2>/dev/null; then
-        refuse='' # Linux before 5.9 refuses nothing at this hook
+        refuse='' # Linux before 5.9 can't refuse connections at this hook
         if rules | nft -c -f - 2>/dev/null; then
-            echo "$ME: this kernel (before 5.9) can't refuse clients while no gateway listens: they wait until they give up" >&2
+            echo "$ME: this kernel (before 5.9) can't refuse clients while no gateway listens: they wait until their time-out" >&2
         fi
     fi
     problem=$(rules | nft -c -f - 2>&1) ||
-        failed "nft does not take the rules, nothing is changed; is nf_tables in this kernel, with $mode? ($(echo "$problem" | head -n 1))"
+        failed "nft can't use the rules, and nothing was changed; does this kernel have nf_tables, with $mode? ($(echo "$problem" | head -n 1))"
     [ "$mode" = redirect ] || add_routes
-    rules | nft -f - || failed "nft did not take the rules, though it had found nothing wrong with them"
+    rules | nft -f - || failed "nft could not add the rules, although it had found no error in them"
     [ "$mode" = tproxy ] || drop_routes
-    echo "connections to ports $ports go to the gateway at port $to by $mode, but those of user $uid"
+    echo "connections to ports $ports are redirected to the gateway at port $to ($mode), except those of user $uid"
 }
 
 show() {
     check_rights redirect
-    nft list table inet $TABLE 2>/dev/null || failed "no rules of fetchgate are laid here"
+    nft list table inet $TABLE 2>/dev/null || failed "there are no rules of fetchgate"
     has_routes || return 0
     for version in -4 -6; do
         ip $version rule list fwmark $MARK 2>/dev/null || continue
@@ -249,24 +255,24 @@ down() {
         return
     fi
     check_rights redirect
-    take_away
+    remove_rules
 }
 
-take_away() {
-    if is_laid; then
+remove_rules() {
+    if has_rules; then
         run nft delete table inet $TABLE
-        echo "the rules are taken away: new connections go straight to the brokers"
+        echo "the rules were removed: new connections go directly to the brokers"
     else
-        echo "no rules of fetchgate are laid here"
+        echo "there are no rules of fetchgate"
     fi
     drop_routes
 }
 
-is_laid() {
+has_rules() {
     nft list table inet $TABLE >/dev/null 2>&1
 }
 
-# Tells whether something listens at --to in this network namespace; nobody is connected to for that.
+# Whether a program listens at --to in this network namespace. No connection is made for that.
 is_heard() {
     grep -Eqs ":$port_hex [0-9A-F]+:0000 0A " /proc/net/tcp /proc/net/tcp6
 }
@@ -275,18 +281,18 @@ watch() {
     check_options
     check_rights "$mode"
     port_hex=$(printf '%04X' "$to")
-    trap 'take_away; exit 0' TERM INT
-    laid=unknown
+    trap 'remove_rules; exit 0' TERM INT
+    added=unknown
     while true; do
         if is_heard; then
-            [ $laid = yes ] || lay
-            laid=yes
+            [ $added = yes ] || add_rules
+            added=yes
         else
-            [ $laid = no ] || ! is_laid || take_away
-            laid=no
+            [ $added = no ] || ! has_rules || remove_rules
+            added=no
         fi
         sleep 1 &
-        wait $! # a signal is heard at once
+        wait $! # a signal ends the wait at once
     done
 }
 
@@ -298,8 +304,8 @@ case $command in
     exit 0
     ;;
 up | watch | show | down) shift ;;
-'') wrong "say what to do: up, watch, show or down (--help tells more)" ;;
-*) wrong "'$command' is none of up, watch, show, down (--help tells more)" ;;
+'') wrong "give a command: up, watch, show or down (see --help)" ;;
+*) wrong "'$command' is not a command: give up, watch, show or down (see --help)" ;;
 esac
 while [ $# -gt 0 ]; do
     case $command$1 in
@@ -309,8 +315,8 @@ while [ $# -gt 0 ]; do
         shift
         continue
         ;;
-    up--mode | up--ports | up--to | up--user | watch--mode | watch--ports | watch--to | watch--user) [ $# -ge 2 ] || wrong "$1 wants a value" ;;
-    *) wrong "'$1' is no option of $command (--help tells more)" ;;
+    up--mode | up--ports | up--to | up--user | watch--mode | watch--ports | watch--to | watch--user) [ $# -ge 2 ] || wrong "$1 needs a value" ;;
+    *) wrong "'$1' is not an option of $command (see --help)" ;;
     esac
     case $1 in
     --mode) mode=$2 ;;

@@ -180,7 +180,7 @@ containers of a pod use before a gateway is injected.
   {{- end }}
 {{- end }}
 
-{{/* After the gateway: until the rules are laid, connections go straight to the brokers. */}}
+{{/* After the gateway: until the rules are added, connections go directly to the brokers. */}}
 {{- define "fetchgate.rules" -}}
 - name: fetchgate-rules
   image: {{ include "fetchgate.image" (list . .Values.rulesImage) }}
@@ -190,7 +190,7 @@ containers of a pod use before a gateway is injected.
   {{- end }}
   args: [{{ ternary "watch" "up" .Values.failOpen }}, --mode, {{ .Values.mode }}, --ports, {{ .Values.brokerPorts | quote }}, --to, "19092", --user, "61092"]
   {{- if .Values.failOpen }}
-  # The client starts when the rules are laid.
+  # The client starts when the rules are there.
   startupProbe:
     exec:
       command: [transparent.sh, show]
