@@ -167,6 +167,7 @@ def _unseen(counts: ConnectionCounts) -> str:
         (end.left_out_bytes, f"records left out ({end.left_out_bytes:,} B)"),
         (gaps, f"{plural(gaps, 'gap')} ({end.gap_bytes - end.left_out_bytes:,} B)"),
         (end.unframed_bytes, f"{end.unframed_bytes:,} B not read"),
+        (end.reason, end.reason),
         (counts.unpaired_responses, plural(counts.unpaired_responses, "request")),
         (not end.client_bytes, "client's half"),
         (not end.broker_bytes, "broker's half"),

@@ -32,9 +32,11 @@ from confluent_kafka.admin._scram import (
 )
 
 from proxy.cli import main
+from replay.capture.kafka.exchange import ConnectionEnd, Exchange
 from tests.integration.bystander import PARTITIONS as BYSTANDER_PARTITIONS
 from tests.integration.bystander import Bystander, until
 from tests.integration.fetching import Fetcher, contents, same_content
+from tests.replay.events import captured_events
 from tools.certificates import Authority, Pair
 from tools.gateway import GatewayProcess
 from tools.kafka import Broker
@@ -53,7 +55,7 @@ OAUTH_USER: Final = "oauth-Zq4Ls9uG6eVk"
 REAUTH_MS: Final = 3000
 """The session lifetime of a login in ms. If a busy machine delays a client's re-authentication for longer,
 the client is disconnected."""
-SASL_HANDSHAKE, SASL_AUTHENTICATE = 17, 36
+FETCH, SASL_HANDSHAKE, SASL_AUTHENTICATE = 1, 17, 36
 EXPIRED, ELSEWHERE = "EXPIRED-SSL", "ELSEWHERE-SSL"
 """The names of two listeners whose certificates are invalid: one expired, one for another host."""
 LASTING: Final = "SCRAM-SHA-512"
@@ -420,6 +422,34 @@ def test_handshake_v0_passes_and_the_connection_with_it(
     assert through == direct
     assert value in str(through)
     assert _handshakes_v0(gateway) == before + 1
+
+
+def test_replay_reads_the_requests_after_a_handshake_v0(secured: Secured, tmp_path: Path) -> None:
+    """The gateway reads no request after it, but captures all bytes."""
+    fetches = 3
+    options = [*secured.tls_options, "--capture", str(tmp_path)]
+    with GatewayProcess(secured.to("SASL_SSL"), *options) as gateway:
+        for mechanism in MECHANISMS:
+            with Fetcher(gateway.address, TOPIC, PARTITIONS) as fetcher:
+                connection = fetcher.connection
+                assert BodyReader(connection.call(SASL_HANDSHAKE, 0, string(mechanism), "raw")).int16() == 0
+                _authenticate_bare(connection, mechanism)
+                for _ in range(fetches):
+                    fetcher.fetch()
+        assert gateway.stop() == 0
+
+    events = [*captured_events(tmp_path)]
+    ends = [one for one in events if isinstance(one, ConnectionEnd) and one.headerless_bytes]
+    tokens = {"PLAIN": 2, "OAUTHBEARER": 2}
+    for side in (gateway.port, secured.broker.port_of("SASL_SSL")):
+        of_side = [one for one in ends if one.broker.endswith(f":{side}")]
+        counted = sorted(one.headerless_requests + one.headerless_responses for one in of_side)
+        assert counted == sorted(tokens.get(mechanism, 4) for mechanism in MECHANISMS)
+        assert {one.unframed_bytes + one.partial_bytes for one in of_side} == {0}
+        names = {one.connection for one in of_side}
+        exchanges = [one for one in events if isinstance(one, Exchange) and one.connection in names]
+        read = [one for one in exchanges if one.api_key == FETCH and one.response_bytes]
+        assert len(read) == fetches * len(MECHANISMS)
 
 
 def _handshakes_v0(gateway: GatewayProcess) -> float:

@@ -297,7 +297,7 @@ class CapturedConnection:
         self._client.other.framing.finish()
         left = self._pairing.finish()
         self._count()
-        if self._pairing.opaque_from_client:
+        if self._pairing.opaque:
             end.reason = OPAQUE
         elif self._tls is not None and self._tls.renegotiated:
             end.reason = RENEGOTIATED

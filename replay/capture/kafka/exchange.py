@@ -131,7 +131,8 @@ class ConnectionEnd:
     partial_bytes: int = 0
     """Captured bytes of frames whose end was not captured."""
     headerless_requests: int = 0
-    """Frames with an incomplete header: little more than the length was captured."""
+    """Frames with an incomplete header: little more than the length was captured. SASL tokens after a
+    SaslHandshake v0, which have no header, count as well."""
     headerless_responses: int = 0
     headerless_bytes: int = 0
     """Captured bytes of headerless frames."""

@@ -10,7 +10,7 @@ from typing import ClassVar, Protocol
 
 from proxy.protocol.api import LENGTH_BYTES
 from proxy.protocol.primitives import Buffer
-from replay.capture.kafka.plausible import is_response_start
+from replay.capture.kafka.plausible import MORE, NO, is_response_start, token_size
 from replay.capture.kafka.resync import BufferedRun, Plausibility, Search
 
 
@@ -25,9 +25,13 @@ class FrameOwner(Protocol):
     """Whether requests may be missing."""
     response_broken: bool
     """Whether responses may be missing."""
-    opaque_from_client: bool
-    """Whether the client's Kafka frames have ended. Other bytes follow."""
-    opaque_from_broker: bool
+    tokens: bool
+    """Whether the client's last request was a SaslHandshake v0. SASL tokens follow, with a length but without
+    the header of a frame (KIP-43)."""
+    tokens_from_broker: bool
+    """Whether the broker's last response was that to a SaslHandshake v0."""
+    opaque: bool
+    """Whether bytes follow a SaslHandshake v0 that are neither tokens nor frames."""
 
     def requests_found(self, framing: "Framing") -> None:
         """Note that a direction is the client's. Its requests are reported next."""
@@ -77,6 +81,10 @@ class Framing:
         self.from_start = False
         self.turned = True
         """Whether the other direction was the last to send."""
+        self.in_tokens = False
+        """Whether a SASL token may follow in place of a frame."""
+        self._token = bytearray()
+        """The bytes that were read of the next token, or of the frame after the last one."""
         self._head = b""
         self._head_time = 0
         self._left = 0
@@ -142,7 +150,7 @@ class Framing:
     @property
     def idle(self) -> bool:
         """Whether the next byte is known to begin a frame."""
-        return self.search is None and not (self.ignored or self._left or self._head)
+        return self.search is None and not (self.ignored or self._left or self._head or self.in_tokens)
 
     def skip(self, size: int) -> None:
         """Count `size` bytes of whole frames.
@@ -169,7 +177,8 @@ class Framing:
             self.unframed_bytes += self.search.dropped + self.search.seen_before(len(self.search))
             self.search = None
             self.ignored = True
-        self.partial_bytes += len(self._head)
+        self.partial_bytes += len(self._head) + len(self._token)
+        self._token.clear()
         if self._left:
             self.partial_bytes += self._size - self._left - self._missing
             self.frame_gap_bytes -= self._missing
@@ -210,8 +219,34 @@ class Framing:
             self.search.data(view, time, end_time, turned=self.turned)
             self.turned = False
             self.resync(boundary=False)
+        elif self.in_tokens:
+            self._skip_tokens(view, time, end_time)
         else:
             self._frames(view, time, end_time)
+
+    def _skip_tokens(self, view: memoryview, time: int, end_time: int) -> None:
+        """Skip SASL tokens, and continue with the first frame after them."""
+        token = self._token
+        if not token:
+            self._head_time = time
+        token += view
+        while token:
+            if self.is_frame(token):
+                self.in_tokens, self._token = False, bytearray()
+                self._feed(memoryview(bytes(token)), self._head_time, end_time)
+                return
+            size = token_size(token)
+            if size == MORE:
+                return
+            if size == NO:
+                self.ignored = self.conversation.opaque = True
+                self.unframed_bytes += len(token)
+                token.clear()
+                return
+            self.headerless += 1
+            self.headerless_bytes += size
+            del token[:size]
+            self._head_time = time
 
     def _frames(self, view: memoryview, time: int, end_time: int) -> None:
         at, size = 0, len(view)
@@ -227,12 +262,12 @@ class Framing:
                 self._left = left - used
                 if left == used:
                     self._over()
-                    if self.ignored:
-                        self.unframed_bytes += size - at
+                    if self.in_tokens:
+                        self._feed(view[at:], time, end_time)
                         return
             elif self._head or size - at < self.minimum:
                 at = self._gather(view, at, time)
-                if self.search is not None:
+                if self.search is not None or self.in_tokens:
                     self._feed(view[at:], time, end_time)
                     return
             elif not self.open(view, at, time):
@@ -249,6 +284,13 @@ class Framing:
 
     def close(self, pieces: list[Buffer], size: int, missing: int) -> None:
         """Report a whole frame to the owner."""
+        raise NotImplementedError
+
+    def is_frame(self, buffer: bytearray) -> bool:
+        """Return whether a frame begins where a SASL token may begin.
+
+        If there are too few bytes to tell, return False.
+        """
         raise NotImplementedError
 
     def pass_over(self, size: int) -> None:
@@ -310,6 +352,10 @@ class Framing:
             self.from_start = False
             self.search.gap(size)
             return
+        if self.in_tokens:
+            self.partial_bytes += len(self._token)
+            self._token.clear()
+            self.in_tokens = False
         if self._head:
             self._open_headerless()
         inside = min(size, self._left)

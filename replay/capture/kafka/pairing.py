@@ -82,10 +82,9 @@ class Pairing:
         """Whether the bytes are certainly Kafka: a request and its response were found."""
         self.contradicted = False
         """Whether the bytes of the connection turned out not to be Kafka."""
-        self.opaque_from_client = False
-        """Whether the client sends no more Kafka frames, because other bytes follow after a SaslHandshake
-        v0."""
-        self.opaque_from_broker = False
+        self.tokens = False
+        self.tokens_from_broker = False
+        self.opaque = False
         self.request_broken = False
         """Whether some requests of the connection may be missing."""
         self.response_broken = False
@@ -104,7 +103,8 @@ class Pairing:
         self._last_correlation_id = UNSEEN
         self._repeats_ids = False
         self._out: list[Exchange] = []
-        self._opaque_after: Exchange | None = None
+        self._handshake: Exchange | None = None
+        """The last SaslHandshake v0."""
         self._client_text = ""
 
     def drain(self) -> list[Exchange]:
@@ -118,7 +118,7 @@ class Pairing:
     def idle(self) -> bool:
         """Whether the bytes are certainly Kafka, and all exchanges so far are complete and were drained."""
         waits = self._waiting or self._early or self._out or self.contradicted
-        return self.confirmed and not (waits or self.opaque_from_client or self.opaque_from_broker)
+        return self.confirmed and not (waits or self.tokens or self.opaque)
 
     def take(self, turns: Turns, begin: Column, end: Column) -> Pairs:
         """Note fetches that have this connection's client id, and their responses. Return them.
@@ -227,6 +227,7 @@ class Pairing:
         if missing and api_key == ApiKey.PRODUCE:
             self.left_out_bytes += missing
             self.left_out_gaps += 1
+        self.tokens = False
         if api_key in self._special_keys:
             self._special(exchange, frame)
         self._wait(exchange)
@@ -310,8 +311,8 @@ class Pairing:
                 learn_topics(b"".join(pieces), request.api_version, self.end.topics)
         self._out.append(request)
         self.confirmed = True
-        if request is self._opaque_after:
-            self.opaque_from_broker = True
+        if request is self._handshake:
+            self.tokens_from_broker = True
 
     def _keep_early(
         self, correlation_id: int, pieces: list[Buffer], size: int, missing: int, end_time: int
@@ -401,8 +402,8 @@ class Pairing:
             elif exchange.api_key == ApiKey.API_VERSIONS and version >= 3:
                 self.end.software = exchange.software = _software(frame, body)
             elif exchange.api_key == ApiKey.SASL_HANDSHAKE and version == 0:
-                self.opaque_from_client = True
-                self._opaque_after = exchange
+                self.tokens = True
+                self._handshake = exchange
             elif exchange.api_key in _GROUPS:
                 exchange.group = _group(frame, exchange.api_key, version, body)
         except ProtocolError:

@@ -36,6 +36,8 @@ _MAX_VERSION: Final = 24
 KEYS: Final = 1024
 """API keys and versions are below this number, at a place where a request is expected."""
 _MAX_CLIENT_ID: Final = 1024
+_MAX_TOKEN: Final = 1 << 20
+"""The longest SASL token, with its length field. Brokers accept half of it (sasl.server.max.receive.size)."""
 _MAX_CANDIDATES: Final = 4096
 _LONGEST_KEY: Final = max(ApiKey)
 _CLIENT_ID_LENGTH: Final = slice(REQUEST_START_BYTES, REQUEST_START_BYTES + 2)
@@ -57,6 +59,19 @@ def is_request_start(length: int, api_key: int, version: int) -> bool:
 def is_response_start(length: int) -> bool:
     """Return whether a response may have this length, at a place where a response is expected."""
     return 4 <= length <= MAX_FRAME
+
+
+def token_size(buffer: bytearray) -> int:
+    """Return the size of the SASL token that begins with certain bytes, with its length field.
+
+    Return `MORE` if it is not complete, `NO` if it is no token.
+    """
+    if len(buffer) < LENGTH_BYTES:
+        return MORE
+    size = LENGTH_BYTES + int.from_bytes(buffer[:LENGTH_BYTES], signed=True)
+    if not LENGTH_BYTES <= size <= _MAX_TOKEN:
+        return NO
+    return size if len(buffer) >= size else MORE
 
 
 def request_size(head: bytes, *, cut: bool) -> int:

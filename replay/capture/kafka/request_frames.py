@@ -44,7 +44,11 @@ class RequestFraming(Framing):
         """Process the end of a request, see `Framing.close`."""
         frame = bytes(pieces[0]) if len(pieces) == 1 else b"".join(pieces)
         self.conversation.request_seen(frame, size, missing, self._time)
-        self.ignored = self.conversation.opaque_from_client
+        self.in_tokens = self.conversation.tokens
+
+    def is_frame(self, buffer: bytearray) -> bool:
+        """See `Framing`. The first bytes of tokens are too large for an API key and a version."""
+        return request_size(bytes(buffer[:HEAD]), cut=False) > 0
 
     def resync(self, *, boundary: bool) -> None:
         """Search for the next frame, see `Framing`. Do nothing if the other direction has the requests."""

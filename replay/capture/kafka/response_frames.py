@@ -46,7 +46,13 @@ class ResponseFraming(Framing):
     def close(self, pieces: list[Buffer], size: int, missing: int) -> None:
         """Report a whole response, see `Framing.close`."""
         self.conversation.response_seen(self._correlation_id, pieces, size, missing, self._end_time)
-        self.ignored = self.conversation.opaque_from_broker
+        self.in_tokens, self.conversation.tokens_from_broker = self.conversation.tokens_from_broker, False
+
+    def is_frame(self, buffer: bytearray) -> bool:
+        """See `Framing`. While the client sends tokens, it waits for no response to a request."""
+        if len(buffer) < self.minimum:
+            return False
+        return RESPONSE_START.unpack_from(buffer)[1] in self.conversation.awaited()
 
     def begin(self) -> None:
         """Note that the stream is captured from its first byte on. So no search for a frame is needed."""

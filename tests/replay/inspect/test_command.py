@@ -401,6 +401,21 @@ def test_a_port_is_hinted_at_where_nothing_looks_like_kafka(
     assert "replay inspect" not in out, "it does not send readers to itself"
 
 
+def test_why_the_rest_of_a_connection_is_not_read_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    talk = (
+        crafting.Talk().open().segment(bytes.fromhex("00000013 0011 0000 00000001 0002 6d65 0005") + b"PLAIN")
+    )
+    talk.segment(bytes.fromhex("0000000a 00000001 0000 00000000"), broker=True).segment(b"?" * 20)
+    file = tmp_path / "x.pcap"
+    file.write_bytes(crafting.pcap(talk.frames, crafting.RAW))
+
+    assert main(["inspect", str(file)]) == 0
+    told = " ".join(capsys.readouterr().out.replace("\u2502", " ").split())
+    assert "20 B not read, opaque after a SASL handshake v0" in told
+
+
 @pytest.mark.parametrize("name", sorted({*TUNNELS, *crafting.DRESSES}))
 def test_requests_in_other_headers_are_found(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -1,5 +1,7 @@
 import struct
 
+import pytest
+
 from proxy.protocol.primitives import encode_compact_string, encode_string
 from replay.capture.kafka.connection import NO_REQUESTS, NOT_KAFKA, OPAQUE
 from replay.capture.kafka.exchange import UNSEEN, ConnectionEnd, Exchange
@@ -145,18 +147,91 @@ def test_a_fin_beyond_what_was_captured_tells_of_a_gap() -> None:
     assert talk.read()[1].gap_bytes == len(request(12, 1, 2))
 
 
-def test_sasl_handshake_v0_makes_the_rest_opaque() -> None:
-    talk = Talk().client(request(17, 0, 1, encode_string(b"PLAIN"))).broker(response(1))
-    exchanges, end = talk.client(framed(b"token")).broker(framed(b"")).read()
+def handshake_v0(mechanism: bytes = b"PLAIN") -> Talk:
+    return Talk().client(request(17, 0, 1, encode_string(mechanism))).broker(response(1))
+
+
+TOKENS = {
+    "PLAIN": [b"\0alice\0secret", b""],
+    "short PLAIN": [b"\0a\0b", b""],
+    "SCRAM": [b"n,,n=alice,r=fyko", b"r=fykoHa,s=c2FsdA==,i=4096", b"c=biws,r=fykoHa,p=cHJvb2Y=", b"v=dmVy"],
+    "refused token": [b"n,,\1auth=Bearer x\1\1", b'{"status":"invalid_token"}', b"\1", b""],
+    "GSSAPI": [b"\x60\x82\2\x57" + bytes(599), b"\x60\x81\x99" + bytes(153), b"", b"\5\4\5\xff" * 8],
+}
+"""Tokens of client and broker in turn. The broker does not answer the last token of GSSAPI."""
+
+
+@pytest.mark.parametrize("name", TOKENS)
+@pytest.mark.parametrize("most", [1, 3, 1000])
+def test_requests_after_the_tokens_of_a_handshake_v0_are_read(name: str, most: int) -> None:
+    talk, client = handshake_v0(), True
+    tokens = [*TOKENS[name], *([b"\5\4\4\xff" * 8] if name == "GSSAPI" else [])]
+    for token in tokens:
+        for at in range(0, 4 + len(token), most):
+            talk.say(framed(token)[at : at + most], client=client)
+        client = not client
+    for number in range(2, 5):
+        talk.client(request(12, 1, number)).broker(response(number))
+
+    exchanges, end = talk.read()
+
+    assert _ids(exchanges) == [(number, True, True) for number in range(1, 5)]
+    assert (end.reason, end.unframed_bytes, end.partial_bytes) == ("", 0, 0)
+    assert end.headerless_bytes == sum(4 + len(token) for token in tokens)
+    assert (end.headerless_requests, end.headerless_responses) == (len(tokens) + 1 >> 1, len(tokens) >> 1)
+
+
+def test_requests_behind_the_last_token_in_one_packet_are_read() -> None:
+    talk = handshake_v0().client(framed(b"\0a\0b")).broker(framed(b""))
+    talk.client(request(12, 1, 2) + request(12, 1, 3)).broker(response(2) + response(3))
+    late = handshake_v0().client(framed(b"\0a\0b") + request(12, 1, 2)).broker(framed(b"") + response(2))
+
+    assert _ids(talk.read()[0]) == [(number, True, True) for number in (1, 2, 3)]
+    assert _ids(late.read()[0]) == [(number, True, True) for number in (1, 2)]
+
+
+def test_many_fetches_after_a_handshake_v0_are_read_at_once() -> None:
+    talk = handshake_v0().client(framed(b"\0a\0b")).broker(framed(b""))
+    for number in range(2, 80):
+        talk.client(request(1, 4, number, bytes(40))).broker(response(number, bytes(20)))
+
+    exchanges, _ = talk.read()
+
+    assert _ids(exchanges) == [(number, True, True) for number in range(1, 80)]
+
+
+@pytest.mark.parametrize("lost", ["client", "broker", "both"])
+def test_a_lost_token_of_a_handshake_v0_does_not_hide_the_requests(lost: str) -> None:
+    talk = handshake_v0()
+    talk.client(framed(b"\0a\0b"), lost=lost != "broker").broker(framed(b""), lost=lost != "client")
+    for number in range(2, 6):
+        talk.client(request(12, 1, number)).broker(response(number))
+
+    exchanges, end = talk.read()
+
+    assert _ids(exchanges) == [(number, True, True) for number in range(1, 6)]
+    assert end.reason == ""
+
+
+def test_a_login_that_fails_after_a_handshake_v0_is_read_to_its_end() -> None:
+    exchanges, end = handshake_v0().client(framed(b"\0alice\0wrong")).read()
+
     assert _ids(exchanges) == [(1, True, True)]
-    assert end.reason == OPAQUE
+    assert (end.reason, end.headerless_bytes, end.unframed_bytes) == ("", 16, 0)
 
 
-def test_sums_of_an_opaque_connection_hold() -> None:
-    talk = Talk().client(request(17, 0, 1, encode_string(b"PLAIN"))).broker(response(1))
-    exchanges, end = talk.client(framed(b"token")).broker(framed(b"")).read()
-    frames = sum(one.request_bytes + one.response_bytes for one in exchanges)
-    assert end.client_bytes + end.broker_bytes == frames + end.unframed_bytes
+def test_a_handshake_v0_that_is_refused_may_be_repeated() -> None:
+    talk = handshake_v0(b"NONE").client(request(17, 0, 2, encode_string(b"PLAIN"))).broker(response(2))
+    talk.client(framed(b"\0a\0b")).broker(framed(b"")).client(request(12, 1, 3)).broker(response(3))
+
+    assert _ids(talk.read()[0]) == [(number, True, True) for number in (1, 2, 3)]
+
+
+def test_what_is_neither_token_nor_request_after_a_handshake_v0_is_opaque() -> None:
+    talk = handshake_v0().client(b"\x7f\xff\xff\xff" + b"?" * 20).broker(framed(b""))
+    exchanges, end = talk.read()
+    assert (_ids(exchanges), end.reason) == ([(1, True, True)], OPAQUE)
+    assert (end.unframed_bytes, end.headerless_bytes) == (24, 4)
 
 
 def test_tls_is_named() -> None:
