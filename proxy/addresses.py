@@ -87,6 +87,8 @@ class Broker:
     """Whether the listener is being opened."""
     problem: str = ""
     """The reason why the broker's listener can't be bound, or takes long to open. Otherwise empty."""
+    named_at: float = 0.0
+    """When a response has named the broker last, in seconds."""
     missing_since: float | None = None
     """The time since when the cluster has not named the broker, in seconds. None if the latest response names
     it."""
@@ -199,8 +201,8 @@ class FreePorts:
     """
 
     def __init__(self, ports: PortRange, without: Collection[int]) -> None:
-        self._ports = ports
-        self._free = deque(port for port in range(ports.first, ports.last + 1) if port not in without)
+        self._ports = frozenset(range(ports.first, ports.last + 1)).difference(without)
+        self._free = deque(sorted(self._ports))
 
     def take(self, wanted: int | None = None) -> int | None:
         """Return a port, and give it to nobody else. None if no port is free.
@@ -214,7 +216,7 @@ class FreePorts:
         return self._free.popleft() if self._free else None
 
     def give_back(self, port: int) -> None:
-        """Note that a port has no broker any more. A port that is not in the range is ignored."""
+        """Note that a port has no broker any more. Ports of other brokers are ignored."""
         if port in self._ports:
             self._free.append(port)
 

@@ -125,5 +125,6 @@ def test_a_port_that_was_used_is_given_again_last() -> None:
     free = FreePorts(PortRange.parse(" 10 - 14 "), {12, 99})
     assert [free.take(), free.take(), free.take(14)] == [10, 11, 14]
     free.give_back(10)
+    free.give_back(12)
     free.give_back(99)
     assert [free.take(14), free.take(), free.take()] == [13, 10, None]

@@ -43,6 +43,9 @@ OPEN_SECONDS: Final = 2.0
 MAX_BROKERS: Final = 1000
 """The maximum of brokers that are served. Large clusters have some hundreds. A higher number is probably a
 mistake, and the listeners would use up the file descriptors that clients need."""
+UNNAMED_SECONDS: Final = 3600.0
+"""If all ports of ``--listen-ports`` are used, a new broker gets that of a broker that no response has named
+for so many seconds. Clients ask for Metadata every few minutes."""
 OTHER_PORTS: Final = 16
 """How many other ports of ``--listen-ports`` are tried at once for a broker whose port is in use."""
 AT_ONCE: Final = 16
@@ -77,6 +80,8 @@ class BrokerRegistry:
         """The free ports of ``--listen-ports``. None if each broker has a port by its id."""
         if config.listen_ports is not None:
             self._ports = FreePorts(config.listen_ports, {config.listen.port, *self._rule.single.values()})
+        self._in_use: Callable[[], Collection[int]] = tuple
+        """Returns the brokers to which clients are connected."""
         self._shares = config.shares_port
         """Whether the brokers of a host template share one listener, at the template's port. Then the server
         name in TLS (SNI) selects the broker."""
@@ -156,12 +161,16 @@ class BrokerRegistry:
             port: the port that the broker had of ``--listen-ports`` before a restart.
         """
         broker = self.known.get(node_id)
+        if broker is not None:
+            broker.named_at = monotonic()
         if broker is None:
             if len(self.known) >= MAX_BROKERS:
                 self._refuse(node_id)
                 return None
             listener = self._place(node_id, port)
-            broker = Broker(node_id=node_id, address=address, listener=listener, opening=True)
+            broker = Broker(
+                node_id=node_id, address=address, listener=listener, opening=True, named_at=monotonic()
+            )
             self.known[node_id] = broker
             self._open_soon(broker)
         elif broker.address == address:
@@ -179,7 +188,26 @@ class BrokerRegistry:
         if self._ports is None or node_id in self._rule.single:
             return self._rule.place(node_id, self.listen)
         port = self._ports.take(wanted)
+        if port is None and (unnamed := self._unnamed()) is not None:
+            self._forget(unnamed)
+            port = self._ports.take()
         return None if port is None else Address(self.listen.host, port)
+
+    def _unnamed(self) -> Broker | None:
+        """Return a broker that has probably left the cluster, and has a port of ``--listen-ports``.
+
+        If the cluster requires authentication, the gateway can't ask it which brokers have left.
+        """
+        then, in_use = monotonic() - UNNAMED_SECONDS, self._in_use()
+        gone = (
+            broker
+            for broker in self.known.values()
+            if broker.named_at < then
+            and broker.listener is not None
+            and broker.node_id not in self._rule.single
+            and broker.node_id not in in_use
+        )
+        return min(gone, key=lambda broker: broker.named_at, default=None)
 
     def _refuse(self, node_id: int) -> None:
         if not self._too_many:
@@ -222,7 +250,7 @@ class BrokerRegistry:
 
     def retry(self) -> None:
         """Try again to open the listeners that failed. This happens in the next steps of the event loop."""
-        for broker in self.known.values():
+        for broker in list(self.known.values()):
             if not broker.problem or broker.node_id in self._opening:
                 continue
             if broker.listener is None and self._ports is not None:  # a port may have become free
@@ -453,6 +481,7 @@ class BrokerRegistry:
             tls: the TLS settings for the bootstrap address.
             in_use: a function that returns the brokers to which clients are connected.
         """
+        self._in_use = in_use
         self._process.spawn(self._poll(reach, tls, in_use))
         self._process.spawn(self._keep_retrying())
 

@@ -12,9 +12,10 @@ import structlog
 
 from proxy.addresses import Address
 from proxy.config import load
+from proxy.server import registry
 from proxy.server.acceptor import Acceptor
 from proxy.server.process import Process, Tasks
-from proxy.server.registry import FORGET_SECONDS, BrokerRegistry
+from proxy.server.registry import FORGET_SECONDS, UNNAMED_SECONDS, BrokerRegistry
 from tools.kafka.ports import free_ports
 
 KAFKA = Address("kafka-1", 9092)
@@ -192,6 +193,26 @@ def test_ports_of_a_range_are_given_in_the_order_of_first_sight(serving: Serving
     serving.settle()
     assert brokers.problems == [], "the port of the broker that is gone is free"
     assert brokers.resolve("127.0.0.1", 1, "kafka", 9092) == ("127.0.0.1", base + 1)
+
+
+def test_a_broker_that_no_response_names_for_long_gives_its_port_to_a_new_one(
+    serving: Serving, base: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the cluster requires authentication, the gateway does not know which brokers have left it."""
+    now = 0.0
+    monkeypatch.setattr(registry, "monotonic", lambda: now)
+    brokers = serving.brokers(base, listen_ports=f"{base + 1}-{base + 3}", rule=f"4={base + 4}")
+    brokers._in_use = lambda: {1}
+    for node_id in (4, 1, 2, 3):
+        now += 1.0
+        brokers.resolve("127.0.0.1", node_id, "kafka", 9092)
+    now = UNNAMED_SECONDS + 2.0
+    assert brokers.resolve("127.0.0.1", 5, "kafka", 9092) is None, "2 was named an hour ago, 1 is in use"
+    now += 1.1
+    brokers.retry()
+    serving.settle()
+    assert brokers.resolve("127.0.0.1", 5, "kafka", 9092) == ("127.0.0.1", base + 2)
+    assert set(brokers.known) == {1, 3, 4, 5}
 
 
 def test_a_port_of_a_range_that_somebody_else_has_is_left_to_them(serving: Serving, base: int) -> None:
