@@ -1,6 +1,6 @@
 """Reads secrets of TLS connections from key logs, and from captures that contain secrets (pcapng)."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from replay.capture.files.formats import NotACaptureError, identify
 from replay.capture.files.pcapng import PcapngRecords
 from replay.capture.files.sources import InputError, Source
 from replay.capture.files.streams import first_line, open_stream
-from replay.capture.files.window import FileWindow, Readable
+from replay.capture.files.window import FileWindow
 from replay.capture.tls.keylog import KeyLogReader, Secrets
 
 
@@ -37,19 +37,22 @@ def load(keylogs: Sequence[str], sources: Iterable[Source]) -> tuple[Secrets | N
         try:
             if Path(name).is_dir():
                 raise InputError(f"--keylog {name}: it is a directory; name a file")
-            found = _read(name)
+            found, damage = _read(name)
         except OSError as error:
             raise InputError(f"--keylog {name}: {first_line(error)}") from error
+        if damage and not found:
+            raise InputError(f"--keylog {name}: {damage}")
         if not found:
             raise InputError(
                 f"--keylog {name}: no secrets in it; a key log has lines such as CLIENT_RANDOM HEX HEX "
                 "(the format of SSLKEYLOGFILE)"
             )
+        problems += [f"--keylog {name}: {damage}"] if damage else []
         problems += _left_out(f"--keylog {name}", "lines", found)
         secrets.merge(found)
     for name in embedded:
         try:
-            found = _read(name)
+            found, _ = _read(name)
         except OSError as error:
             problems.append(f"{name}: TLS secrets can't be read: {first_line(error)}")
             continue
@@ -67,14 +70,27 @@ def _left_out(name: str, lines: str, found: Secrets) -> list[str]:
     return [told] if found.bad_lines else []
 
 
-def _read(name: str) -> Secrets:
+def _read(name: str) -> tuple[Secrets, str]:
+    """Return the secrets in a file, and what is damaged in its compression. What precedes damage is read."""
     stream, _ = open_stream(name)
     reader = KeyLogReader()
     window = FileWindow(0)
+    damage = ""
+
+    def fill() -> bool:
+        nonlocal damage
+        try:
+            return window.fill(stream)
+        except OSError as error:
+            if error.errno is not None:
+                raise
+            damage = first_line(error)
+            return False
+
     with stream:
-        more = window.fill(stream)
+        more = fill()
         if _is_pcapng(window):
-            for found in _embedded(window, stream, more=more):
+            for found in _embedded(window, fill, more=more):
                 reader.feed(found + b"\n")
         else:
             while True:
@@ -82,8 +98,8 @@ def _read(name: str) -> Secrets:
                 window.begin = window.end
                 if not more:
                     break
-                more = window.fill(stream)
-    return reader.finish()
+                more = fill()
+    return reader.finish(), damage
 
 
 def _is_pcapng(window: FileWindow) -> bool:
@@ -93,13 +109,13 @@ def _is_pcapng(window: FileWindow) -> bool:
         return False
 
 
-def _embedded(window: FileWindow, stream: Readable, *, more: bool) -> Iterable[bytes]:
+def _embedded(window: FileWindow, fill: Callable[[], bool], *, more: bool) -> Iterable[bytes]:
     """Yield the key logs that are embedded in a pcapng file.
 
     Args:
         window: the bytes of the file that were read so far.
-        stream: the rest of the file.
-        more: whether the rest has bytes.
+        fill: a function that reads more of them. It returns False at the end.
+        more: whether there are more.
     """
     found: list[bytes] = []
     records = PcapngRecords(FileCounts(file=""), found)
@@ -110,4 +126,4 @@ def _embedded(window: FileWindow, stream: Readable, *, more: bool) -> Iterable[b
         found.clear()
         if not more:
             return
-        more = window.fill(stream)
+        more = fill()

@@ -107,7 +107,7 @@ _PKTAP: Final = 258
 the header of each packet."""
 LINK_TYPES: Final = {
     0: "null", 1: "Ethernet", 9: "PPP", 12: "raw IP", 14: "raw IP", 50: "PPP", 51: "PPPoE", 101: "raw IP",
-    104: "Cisco HDLC", 105: "Wi-Fi", 108: "loopback", 113: "Linux SLL", 127: "Wi-Fi", 149: "PKTAP",
+    104: "Cisco HDLC", 105: "Wi-Fi", 108: "loopback", 113: "Linux SLL", 127: "Wi-Fi",
     228: "IPv4", 229: "IPv6", 239: "NFLOG", 258: "PKTAP", 276: "Linux SLL2",
 }  # fmt: skip
 """The names of link types, by tcpdump's numbers."""

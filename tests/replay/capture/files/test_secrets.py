@@ -116,6 +116,23 @@ def test_a_key_log_is_read_with_what_is_wrong_in_it(tmp_path: Path, compressed: 
     ]
 
 
+def test_secrets_before_a_cut_in_the_compression_are_read(tmp_path: Path) -> None:
+    keys, file = tmp_path / "keys.log.gz", tmp_path / "a.pcapng.gz"
+    keys.write_bytes(gzip.compress(LINE + b"\n")[:-4])
+    file.write_bytes(gzip.compress(section() + interface(RAW) + secrets_block(LINE) + packets())[:-4])
+    told = "cut within its compression; what precedes the cut was read"
+
+    for (found, problems), lines in (
+        (load([str(keys)], []), [f"--keylog {keys}: {told}"]),
+        (load([], expand([str(file)])), []),  # the report of the capture has the line
+    ):
+        assert found is not None
+        assert (len(found), problems) == (1, lines)
+    keys.write_bytes(keys.read_bytes()[:12])
+    with pytest.raises(InputError, match=rf"keys.log.gz: {told}$"):
+        load([str(keys)], [])
+
+
 @pytest.mark.parametrize("content", [b"", b"# nothing\n", b"\0" * 100_000, pcap(FRAMES)])
 def test_what_has_no_secrets_is_no_key_log(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "keys.log"
