@@ -131,7 +131,7 @@ def net(
 
 
 def own_sidecars(
-    clients: Iterable[ClientKey],
+    waiting: Mapping[ClientKey, int],
     addresses: Mapping[str, AddressSums],
     rate: DailyRate,
     cost: float,
@@ -142,7 +142,7 @@ def own_sidecars(
     If a zone is known, only bytes between zones have the price.
 
     Args:
-        clients: the clients.
+        waiting: the clients, each with the bytes that `fetch.min.bytes` would save without a sidecar.
         addresses: the fetches by client address.
         rate: the captured time, and the price of 10^9 bytes.
         cost: the price of one sidecar in a month.
@@ -151,21 +151,51 @@ def own_sidecars(
     savers = {address: one for address, one in addresses.items() if one.saved_bytes > 0}
     zoned = {address: _zoned(one, zone) for address, one in savers.items()}
     between = any(map(_known, zoned.values()))
-    paying = _that_pay(
-        {address: zoned[address]["other"] if between else one.saved_bytes for address, one in savers.items()},
-        rate,
-        cost,
-    )
-    number: Counter[int] = Counter()
-    pay: Counter[int] = Counter()
-    for address, one in addresses.items():
-        number.update(one.clients)
-        pay.update(one.clients if address in paying else ())
-    hashes = {client: client_hash(client) for client in clients}
+    priced = {
+        address: zoned[address]["other"] if between else one.saved_bytes for address, one in savers.items()
+    }
+    paying = _that_pay(priced, rate, cost)
+    hashes = {client: client_hash(client) for client in waiting}
+    by_hash = {hashes[client]: count for client, count in waiting.items()}
+    whole: Counter[int] = Counter()
+    for one in savers.values():
+        whole.update(dict.fromkeys(one.clients, one.saved_bytes))
+    found = {key: _Own() for key in hashes.values()}
+    for address, one in savers.items():
+        net = max((rate.month(priced[address]) or 0.0) - cost, 0.0)
+        # A client at several addresses waits at each, by what sessions save there. The price is of all bytes
+        # there, or of as large a part as of those that sessions save.
+        waits = sum(by_hash.get(key, 0) / whole[key] for key in one.clients) * priced[address]
+        waits = rate.month(round(waits)) or 0.0
+        for key in one.clients & found.keys():
+            found[key].add(pays=address in paying, net=net, waits=waits)
     return {
-        client: OwnSidecars(number=number[key], pay=pay[key], between_zones=between)
+        client: OwnSidecars(
+            number=found[key].number,
+            pay=found[key].pay,
+            between_zones=between,
+            waiting_wins=found[key].waits > found[key].net,
+        )
         for client, key in hashes.items()
     }
+
+
+@dataclass(slots=True)
+class _Own:
+    """Adds up the addresses at which a client would have a sidecar."""
+
+    number: int = 0
+    pay: int = 0
+    net: float = 0.0
+    """What the sidecars leave in a month, for all clients that share them. A loss counts as 0."""
+    waits: float = 0.0
+    """What `fetch.min.bytes` would save there in a month, for all of these clients."""
+
+    def add(self, *, pays: bool, net: float, waits: float) -> None:
+        self.number += 1
+        self.pay += pays
+        self.net += net
+        self.waits += waits
 
 
 def _that_pay(saved: Mapping[str, int], rate: DailyRate, cost: float) -> dict[str, int]:

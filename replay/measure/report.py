@@ -27,7 +27,7 @@ from replay.measure.sums import FetchSums
 from replay.measure.zone_places import Places
 from replay.measure.zones import topic_name
 from replay.measure.zones_report import ZonePrice, zones_report
-from replay.report.decision import DailyRate, decide, why
+from replay.report.decision import DailyRate, decide, saved_by_waiting_alone, why
 from replay.report.floors import HOW
 from replay.report.model import (
     BothSides,
@@ -116,7 +116,9 @@ def report(found: Collected, about: About) -> Report:
         rate,
         policy=about.policy,
         next_step=_next_step(found, about),
-        sidecars=own_sidecars(found.clients, found.addresses, rate, about.sidecar_cost, zone)
+        sidecars=own_sidecars(
+            saved_by_waiting_alone(by_client, rate.seconds), found.addresses, rate, about.sidecar_cost, zone
+        )
         if about.sidecar_cost is not None and in_model["net"]
         else None,
         zoned=bool(in_model["money"] and in_model["money"]["saved_between_zones_per_month"] is not None),

@@ -22,9 +22,19 @@ from replay.report.model import (
     actual_bytes,
     predicted_bytes,
 )
-from replay.report.wording import amount, meaning, number, percent, saving_known, shown, size
+from replay.report.wording import (
+    HOUR,
+    estimated_amount,
+    estimated_size,
+    listed,
+    meaning,
+    modelled_from,
+    number,
+    percent,
+    saving_known,
+    shown,
+)
 
-HOUR: Final = 3_600
 DAY: Final = 86_400
 MONTH: Final = 30 * DAY
 _GB: Final = 10**9
@@ -121,11 +131,13 @@ class OwnSidecars:
         number: how many sidecars there are.
         pay: how many of them save more than they cost, for all clients at their address together.
         between_zones: whether zones are known, so that `pay` is of bytes between zones alone.
+        waiting_wins: whether `fetch.min.bytes` would save more than these sidecars leave.
     """
 
     number: int
     pay: int
     between_zones: bool = False
+    waiting_wins: bool = False
 
 
 _ALL_PAY: Final = OwnSidecars(number=0, pay=0)
@@ -218,32 +230,53 @@ def _to_do(
 ) -> ToDo:
     fetch = client["fetch"]
     whole, saved = actual_bytes(fetch), fetch["saved_bytes"]
-    by_waiting = _saved_by_waiting(client, rate.seconds, predicted_bytes(fetch))
-    own = sidecars.get((client["client_id"], client["software"], client["fetch_version"]), _ALL_PAY)
+    own = sidecars.get(_key(client), _ALL_PAY)
+    alone = _saved_by_waiting(client, rate.seconds, whole)
+    beside_sessions = _saved_by_waiting(client, rate.seconds, predicted_bytes(fetch))
     action: Action
     if saved > 0 and saved >= _PAYS * whole:
-        action = "gateway" if own.pay or not own.number else "sidecar cost"
-        words = f"{_where_it_pays(own, policy)} saves {percent(fetch['saved_ratio'])}"
-    elif whole and by_waiting >= _MIN_BYTES_PAYS * whole and main_reason(client["passed"]) in _MAY_WAIT:
-        saved, action = by_waiting, "fetch.min.bytes"
-        words = _wait(client, rate.seconds, by_waiting / whole)
+        by_gateway = f"saves {percent(fetch['saved_ratio'])}{_of_a_day(saved, rate, zoned=zoned)}"
+        worth = _MIN_BYTES_PAYS * whole
+        if alone >= worth and (own.waiting_wins if own.number else alone - saved >= worth):
+            saved, action = alone, "fetch.min.bytes"
+            cost = ", less the cost of its sidecar" if own.number else ""
+            words = (
+                f"{_wait(client, rate, alone, zoned=zoned)} If they must not, put it behind a gateway: that "
+                f"{by_gateway}{cost}."
+            )
+        else:
+            action = "gateway" if own.pay or not own.number else "sidecar cost"
+            words = f"{_where_it_pays(own, policy)} {by_gateway}."
+    elif whole and beside_sessions >= _MIN_BYTES_PAYS * whole and main_reason(client["passed"]) in _MAY_WAIT:
+        saved, action = beside_sessions, "fetch.min.bytes"
+        first = _BEFORE_WAITING.get(main_reason(client["passed"]), "")
+        words = f"{first}{_wait(client, rate, beside_sessions, zoned=zoned)}"
     else:
         action, words = _advice(client)
         saved = 0 if action != "leave" else saved
-    day, month = rate.day(saved), rate.month(saved)
-    if action in _SAVING:
-        words += f", {size(day)} a day" if day is not None else ""
-        at = "if you pay for every byte" if zoned else "at your price"
-        words += f", {amount(month, rate.currency)} a month {at}." if month is not None else "."
     return ToDo(
         client_id=client["client_id"],
         software=client["software"],
         fetch_version=client["fetch_version"],
         action=action,
-        saved_bytes_per_day=day,
-        money_per_month=month,
+        saved_bytes_per_day=rate.day(saved),
+        money_per_month=rate.month(saved),
         sentence=words,
     )
+
+
+def _key(client: ClientRow) -> ClientKey:
+    return client["client_id"], client["software"], client["fetch_version"]
+
+
+def _of_a_day(saved: int, rate: DailyRate, *, zoned: bool) -> str:
+    """Say what a saving is in a day and, with a price, in a month."""
+    day, month = rate.day(saved), rate.month(saved)
+    words = f", {estimated_size(day, rate.seconds)} a day" if day is not None else ""
+    if month is None:
+        return words
+    at = "if you pay for every byte" if zoned else "at your price"
+    return f"{words}, {estimated_amount(month, rate.currency, rate.seconds)} a month {at}"
 
 
 def _one_side(found: ToDo) -> ToDo:
@@ -278,12 +311,14 @@ def _where_it_pays(own: OwnSidecars, policy: str) -> str:
     return "Put it behind a gateway: that" if policy == "gateway" else gateway.capitalize()
 
 
-def _wait(client: ClientRow, seconds: float, ratio: float) -> str:
-    first = _BEFORE_WAITING.get(main_reason(client["passed"]), "")
-    now = client["fetch"]["actual"]["requests"] / _seconds(client, seconds)
+def _wait(client: ClientRow, rate: DailyRate, saved: int, *, zoned: bool) -> str:
+    """Advise to fetch more records in fewer fetches, and say what this saves and costs."""
+    now = client["fetch"]["actual"]["requests"] / _seconds(client, rate.seconds)
     return (
-        f"{first}Raise fetch.min.bytes: {_WAITING:.0f} fetches a second on a connection instead of "
-        f"{now:,.{0 if now >= 10 else 1}f} would save {percent(ratio)} (modelled, for fetch.max.wait.ms=500)"
+        f"Raise fetch.min.bytes: {_WAITING:.0f} fetches a second on a connection instead of "
+        f"{now:,.{0 if now >= 10 else 1}f} would save {percent(saved / actual_bytes(client['fetch']))} "
+        f"(modelled, for fetch.max.wait.ms=500){_of_a_day(saved, rate, zoned=zoned)}. Records come up to "
+        f"{1 / _WAITING:g} s later."
     )
 
 
@@ -296,13 +331,25 @@ def _seconds(client: ClientRow, captured: float) -> float:
     return min(client["connection_seconds"], client["connections"] * captured)
 
 
+def saved_by_waiting_alone(clients: Iterable[ClientRow], seconds: float) -> dict[ClientKey, int]:
+    """Model what ``fetch.min.bytes`` would save without sessions, by client. 0 where neither may help.
+
+    Args:
+        clients: the clients.
+        seconds: the captured time.
+    """
+    return {_key(client): _saved_alone(client, seconds) for client in clients}
+
+
+def _saved_alone(client: ClientRow, seconds: float) -> int:
+    if client["fetch"]["saved_bytes"] > 0 or main_reason(client["passed"]) in _MAY_WAIT:
+        return _saved_by_waiting(client, seconds, actual_bytes(client["fetch"]))
+    return 0
+
+
 def by_fetch_min_bytes(clients: Iterable[ClientRow], rate: DailyRate) -> FetchMinBytes:
-    """Model what ``fetch.min.bytes`` would save without sessions, in clients for which either may help."""
-    saved = sum(
-        _saved_by_waiting(client, rate.seconds, actual_bytes(client["fetch"]))
-        for client in clients
-        if client["fetch"]["saved_bytes"] > 0 or main_reason(client["passed"]) in _MAY_WAIT
-    )
+    """Add up what ``fetch.min.bytes`` would save without sessions, in clients for which either may help."""
+    saved = sum(_saved_alone(client, rate.seconds) for client in clients)
     return FetchMinBytes(saved_bytes=saved, saved_per_month=rate.month(saved))
 
 
@@ -313,14 +360,36 @@ def without_gateway(report: Report) -> str:
     if fetch["saved_bytes"] <= 0 or saved < _MIN_BYTES_PAYS * whole or report["both_sides"]:
         return ""
     month, money = found["saved_per_month"], report["modelled"]["money"]
+    seconds = report["decision"]["captured_seconds"]
     text = f"Without fetchgate: fetch.min.bytes in the clients would save {percent(saved / whole)}"
     if month is not None and money is not None:
         zoned = money["saved_between_zones_per_month"] is not None
-        text += f", {amount(month, money['currency'])} a month"
+        text += f", {estimated_amount(month, money['currency'], seconds)} a month"
         text += " if you pay for every byte" if zoned else ""
+    return f"{text} ({modelled_from(seconds)}: at most {_WAITING:.0f} fetches a second on a connection)."
+
+
+def conclusion(report: Report) -> str:
+    """Say which of two ways wins for which clients, and what it costs; "" if only one is to be compared."""
+    if not without_gateway(report):
+        return ""
+    saving = {_key(client) for client in report["by_client"] if client["fetch"]["saved_bytes"] > 0}
+    clients: dict[Action, list[str]] = {"gateway": [], "fetch.min.bytes": []}
+    for row in report["decision"]["to_do"]:
+        if row["action"] in clients and (row["client_id"], row["software"], row["fetch_version"]) in saving:
+            clients[row["action"]].append(shown(row["client_id"]))
+    ways = [
+        f"{way} wins for {listed(names)}"
+        for way, names in (("a gateway", clients["gateway"]), ("fetch.min.bytes", clients["fetch.min.bytes"]))
+        if names
+    ]
+    if not ways:
+        return ""
+    counted = "by what is left after the cost of sidecars" if report["modelled"]["net"] else "by bytes"
     return (
-        f"{text} (modelled: at most {_WAITING:.0f} fetches a second on a connection; records come up to "
-        f"{1 / _WAITING:g} s later)."
+        f"Conclusion: {counted}, {', and '.join(ways)}. With fetch.min.bytes, records come up to "
+        f"{1 / _WAITING:g} s later, with a gateway about 0.1 ms: choose a gateway where records must not "
+        "come later, or where you can't change the client."
     )
 
 

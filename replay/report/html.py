@@ -11,7 +11,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
 from replay.report import plots, tables, zone_tables
-from replay.report.decision import without_gateway
+from replay.report.decision import conclusion, without_gateway
 from replay.report.floors import saved_by_floors
 from replay.report.markup import Markup, joined
 from replay.report.model import Report, actual_bytes, predicted_bytes, stream_bytes
@@ -179,6 +179,7 @@ def _fetches(report: Report) -> dict[str, Any]:
         "money": _money(report),
         "net_in_short": net_lines(report),
         "without_gateway": without_gateway(report),
+        "conclusion": conclusion(report),
         "net_words": net_explained(report),
         **_zone_words(report),
     }
@@ -189,7 +190,9 @@ def _zone_words(report: Report) -> dict[str, str]:
         return {"zones_crossing": ""}
     found = report["zones"]
     return {
-        "zones_crossing": crossing(found, report["modelled"]["money"]),
+        "zones_crossing": crossing(
+            found, report["modelled"]["money"], report["decision"]["captured_seconds"]
+        ),
         "zones_known": zones_known(found),
         "zone_ways": ways(),
         "zone_latencies": latencies(),

@@ -1,19 +1,34 @@
 """What the report says about the saving, the cost of sidecars, and what is left. Pure."""
 
+from dataclasses import replace
 from decimal import ROUND_CEILING, Decimal
+from functools import partial
 
 from replay.report.model import Net, NetBetweenZones, NetPaying, NetRow, Report, SidecarNeed
 from replay.report.table import COUNT, ReportColumn, ReportLine, ReportTable, Unit
-from replay.report.wording import amount, duration, number, per_gb, plural, price, shown, size
+from replay.report.wording import (
+    HOUR,
+    amount,
+    duration,
+    estimated_amount,
+    estimated_price,
+    modelled_from,
+    number,
+    per_gb,
+    plural,
+    shown,
+    size,
+)
 from replay.report.zone_wording import racks_without_brokers
 
 
-def _sum(money: float) -> str:
+def _sum(money: float, seconds: float = HOUR) -> str:
     """Format a sum in a table. Large sums have no cents, so that they fit into 80 columns."""
-    return price(money) if abs(money) < 100_000 else f"{money:,.0f}"
+    large = abs(money) >= 100_000 and seconds >= HOUR
+    return f"{money:,.0f}" if large else estimated_price(money, seconds)
 
 
-_MONEY = Unit(write=_sum)
+_COST = Unit(write=_sum)
 _EACH_BYTE = (
     "The price applies to each saved byte. If you pay only for bytes between zones, name the zones of"
 )
@@ -24,7 +39,6 @@ _BETWEEN_ZONES = (
 )
 _LISTED = 3
 """The maximum number of addresses in a sentence."""
-_LEFT = Unit(write=_sum, sign=lambda left: (left > 0) - (left < 0))
 
 
 def net_lines(report: Report) -> list[str]:
@@ -69,18 +83,16 @@ def net_between_zones(found: Net | None) -> str:
 
 def _left(found: Net, one: NetRow | NetBetweenZones) -> str:
     """Say what is left of a saving, in a sentence."""
-    left = one["net_per_month"]
-    saved, cost, month, year = (
-        amount(money, found["currency"])
-        for money in (
-            one["saved_per_month"],
-            found["services"][0]["cost_per_month"],
-            left,
-            one["net_per_year"],
-        )
+    left, seconds = one["net_per_month"], found["captured_seconds"]
+    saved, month, year = (
+        estimated_amount(money, found["currency"], seconds)
+        for money in (one["saved_per_month"], left, one["net_per_year"])
     )
+    cost = amount(found["services"][0]["cost_per_month"], found["currency"])
     sidecars = f"{plural(found['sidecars'], 'sidecar')} (one per client address)"
-    text = f"{saved} saved - {cost} for {sidecars} = {month} a month, {year} a year"
+    text = (
+        f"{saved} saved - {cost} for {sidecars} = {month} a month, {year} a year ({modelled_from(seconds)})"
+    )
     return f"{text}." if left >= 0 else f"{text}: the cost is higher than the saving."
 
 
@@ -92,15 +104,11 @@ def _paying(found: Net, paying: NetPaying) -> str:
         return ""
     saves = "saves more than it costs" if count == 1 else "save more than they cost"
     more = f" and {number(count - _LISTED)} more" if addresses[_LISTED:] else ""
-    saved, cost, month, year = (
-        amount(money, found["currency"])
-        for money in (
-            paying["saved_per_month"],
-            paying["cost_per_month"],
-            paying["net_per_month"],
-            paying["net_per_year"],
-        )
+    saved, month, year = (
+        estimated_amount(money, found["currency"], found["captured_seconds"])
+        for money in (paying["saved_per_month"], paying["net_per_month"], paying["net_per_year"])
     )
+    cost = amount(paying["cost_per_month"], found["currency"])
     return (
         f" {number(count)} of the {plural(found['sidecars'], 'sidecar')} {saves}. With sidecars only at "
         f"{', '.join(map(shown, addresses[:_LISTED]))}{more}: {saved} saved - {cost} = {month} a month, "
@@ -117,17 +125,20 @@ def break_even(price_per_gb: float, currency: str) -> str:
 
 def net_table(found: Net) -> ReportTable:
     """Return the table of the sums for a number of services alike."""
+    seconds = found["captured_seconds"]
+    estimated = Unit(write=partial(_sum, seconds=seconds))
+    left = replace(estimated, sign=lambda left: (left > 0) - (left < 0))
     return ReportTable(
-        title=f"Saved, cost and net, in {found['currency']} (modelled)",
+        title=f"Saved, cost and net, in {found['currency']} ({modelled_from(seconds)})",
         columns=(
             ReportColumn(title="Services", unit=COUNT),
             ReportColumn(title="Sidecars", unit=COUNT),
-            ReportColumn(title="Saved a month", unit=_MONEY, short="saved/month"),
-            ReportColumn(title="Cost a month", unit=_MONEY, short="cost/month"),
-            ReportColumn(title="Net a month", unit=_LEFT, short="net/month"),
-            ReportColumn(title="Saved a year", unit=_MONEY, wide=True),
-            ReportColumn(title="Cost a year", unit=_MONEY, wide=True),
-            ReportColumn(title="Net a year", unit=_LEFT, short="net/year"),
+            ReportColumn(title="Saved a month", unit=estimated, short="saved/month"),
+            ReportColumn(title="Cost a month", unit=_COST, short="cost/month"),
+            ReportColumn(title="Net a month", unit=left, short="net/month"),
+            ReportColumn(title="Saved a year", unit=estimated, wide=True),
+            ReportColumn(title="Cost a year", unit=_COST, wide=True),
+            ReportColumn(title="Net a year", unit=left, short="net/year"),
         ),
         lines=[
             ReportLine(
@@ -162,7 +173,8 @@ def net_explained(report: Report) -> list[str]:
         f"Each costs {cost} a month; sidecars that save more than that: "
         f"{number(found['sidecars_that_pay'])}{between}. "
         f"A month is 30 days of the same traffic as in the captured {duration(found['captured_seconds'])}; a "
-        "year is 12 such months. Sums are rounded only when shown."
+        "year is 12 such months. Sums are rounded only when shown, to two digits if less than an hour was "
+        "captured."
     )
     if not found["largest"]:
         return [sums]

@@ -12,7 +12,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from replay.report import tables, zone_tables
-from replay.report.decision import without_gateway
+from replay.report.decision import conclusion, without_gateway
 from replay.report.floors import saved_by_floors
 from replay.report.model import Report, actual_bytes, predicted_bytes, stream_bytes
 from replay.report.net import net_explained, net_lines, net_table
@@ -98,7 +98,7 @@ def _headline(report: Report) -> Text:
         for warning in counted_twice(report):
             text.append(warning + "\n", style="yellow")
         text.append(decided(report) + "\n", style=_style(fetch["saved_bytes"]))
-        for line in (*net_lines(report), *filter(None, [without_gateway(report)])):
+        for line in (*net_lines(report), *filter(None, [without_gateway(report), conclusion(report)])):
             text.append(line + "\n")
         if sure := how_sure(report):
             text.append(sure + "\n", style="" if report["decision"]["enough"] else "yellow")
@@ -115,8 +115,10 @@ def _headline(report: Report) -> Text:
     text.append(f"{size(fetch['saved_bytes'])} of {size(actual_bytes(fetch))} fetch bytes saved: ")
     text.append(percent(fetch["saved_ratio"]), style=_style(fetch["saved_bytes"]))
     text.append(f" ({size(predicted_bytes(fetch))} would go to and from the brokers)")
-    if "zones" in report and (crosses := crossing(report["zones"], report["modelled"]["money"])):
-        text.append(f"\n{crosses}")
+    if "zones" in report:
+        seconds = report["decision"]["captured_seconds"]
+        if crosses := crossing(report["zones"], report["modelled"]["money"], seconds):
+            text.append(f"\n{crosses}")
     return text
 
 

@@ -104,10 +104,12 @@ MAX_NAME: Final = 120
 """The longest name in a report. Longer names are cut, because a client id can have 32 kB."""
 NAME_HOSTS: Final = "name the clients' hosts with --host"
 """What to do with `measure` if both sides of a gateway use the same port."""
+HOUR: Final = 3_600
+"""If less than this was captured, in seconds, figures of a day, a month and a year have two digits."""
 _UNITS: Final = ("kB", "MB", "GB", "TB", "PB")
 
 
-def size(count: int) -> str:
+def size(count: float, digits: int = 3) -> str:
     """Format bytes with three digits and a decimal unit: "0 B", "999 B", "1.23 kB", "-45.6 MB"."""
     if abs(count) < 1000:
         return f"{count} B"
@@ -116,8 +118,35 @@ def size(count: int) -> str:
         value /= 1000
         if abs(value) < 999.5 or unit == _UNITS[-1]:
             break
-    digits = 2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0
-    return f"{value:.{digits}f} {unit}"
+    decimals = 2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0
+    return f"{value:.{max(decimals + digits - 3, 0)}f} {unit}"
+
+
+def estimated_size(count: int, seconds: float) -> str:
+    """Format the bytes of a day that were computed from so many captured seconds: "13.4 GB", or "13 GB"."""
+    return size(count) if seconds >= HOUR else size(round(_two_digits(count)), digits=2)
+
+
+def estimated_price(money: float, seconds: float) -> str:
+    """Format money of a month or a year that was computed from so many captured seconds: "8.03", or "8.0"."""
+    rounded = _two_digits(money)
+    if seconds >= HOUR or abs(rounded) < 1:
+        return price(money)
+    return f"{rounded:,.{1 if abs(rounded) < 10 else 0}f}"
+
+
+def estimated_amount(money: float, currency: str, seconds: float) -> str:
+    """Format money as `estimated_price` does, with its currency."""
+    return f"{estimated_price(money, seconds)} {currency}".rstrip()
+
+
+def _two_digits(figure: float) -> float:
+    return float(f"{figure:.1e}")
+
+
+def modelled_from(seconds: float) -> str:
+    """Say from which captured time the figures of a sentence are computed."""
+    return f"modelled from {duration(seconds)}"
 
 
 def percent(ratio: float) -> str:
@@ -142,6 +171,13 @@ def number(count: int) -> str:
 def plural(count: int, noun: str) -> str:
     """Format a count with its noun: "1 file", "2 files"."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def listed(names: Sequence[str], most: int = 5) -> str:
+    """Format names as a list: "a", "a and b", "a, b, c, d, e and 2 more"."""
+    more = [f"{number(len(names) - most)} more"] if names[most:] else []
+    *first, last = [*names[:most], *more]
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def shown(name: str, *, empty: str = "(none)") -> str:
@@ -212,7 +248,11 @@ def decided(report: Report) -> str:
         return f"Sessions would add {size(-saved)} to {whole} fetch bytes, {more}: {reason}."
     if day is None:
         return f"Sessions would save {size(saved)} of {whole} fetch bytes, {percent(fetch['saved_ratio'])}."
-    text = f"Sessions would save {size(day)} a day, {percent(fetch['saved_ratio'])} of the fetch bytes"
+    seconds = decision["captured_seconds"]
+    text = (
+        f"Sessions would save {estimated_size(day, seconds)} a day, {percent(fetch['saved_ratio'])} of the "
+        "fetch bytes"
+    )
     model = report["modelled"]["money"]
     if money is not None and model is not None:
         currency, captured, crossing = (
@@ -220,12 +260,13 @@ def decided(report: Report) -> str:
             model["captured_per_month"],
             model["saved_between_zones_per_month"],
         )
-        of = "" if captured is None else f" of {price(captured)}"
-        text += f": {price(money)}{of} {currency}".rstrip()
+        of = "" if captured is None else f" of {estimated_price(captured, seconds)}"
+        text += f": {estimated_price(money, seconds)}{of} {currency}".rstrip()
         text += f" a month at {per_gb(model['price_per_gb'], currency)}"
         if crossing is not None:
-            text += f" for every byte, or {amount(crossing, currency)} if you pay only between zones"
-    return f"{text}.{_different_hosts(report)}"
+            between = estimated_amount(crossing, currency, seconds)
+            text += f" for every byte, or {between} if you pay only between zones"
+    return f"{text} ({modelled_from(seconds)}).{_different_hosts(report)}"
 
 
 def _different_hosts(report: Report) -> str:
@@ -233,13 +274,17 @@ def _different_hosts(report: Report) -> str:
     found, money = report["decision"]["different_hosts"], report["modelled"]["money"]
     if found is None:
         return ""
-    month = found["money_per_month"]
-    paid = "" if month is None or money is None else f", {amount(month, money['currency'])} a month"
+    month, seconds = found["money_per_month"], report["decision"]["captured_seconds"]
+    paid = (
+        ""
+        if month is None or money is None
+        else f", {estimated_amount(month, money['currency'], seconds)} a month"
+    )
     return (
         f" The {number(found['captures'])} captures were taken one after the other, and no client address "
         f"is in two of them. If these are different hosts, sessions would save "
-        f"{size(found['saved_bytes_per_day'])} a day{paid}: then measure each alone, because all other "
-        "figures are of the whole captured time."
+        f"{estimated_size(found['saved_bytes_per_day'], seconds)} a day{paid}: then measure each alone, "
+        "because all other figures are of the whole captured time."
     )
 
 
@@ -301,7 +346,9 @@ def in_30_days(report: Report) -> str:
     money = report["modelled"]["money"]
     if money is None or money["saved_per_month"] is None:
         return ""
-    return f", or {amount(money['saved_per_month'], money['currency'])} in 30 days of the same traffic"
+    seconds = report["decision"]["captured_seconds"]
+    month = estimated_amount(money["saved_per_month"], money["currency"], seconds)
+    return f", or {month} in 30 days of the same traffic"
 
 
 def counted_twice(report: Report) -> list[str]:

@@ -1,7 +1,17 @@
 """The sentences of the report on zones."""
 
 from replay.report.model import Money
-from replay.report.wording import amount, duration, per_gb, percent, plural, shown, size
+from replay.report.wording import (
+    amount,
+    duration,
+    estimated_amount,
+    modelled_from,
+    per_gb,
+    percent,
+    plural,
+    shown,
+    size,
+)
 from replay.report.zones_model import ZoneMoves, ZonesReport, any_zone_known
 
 
@@ -23,7 +33,7 @@ def zones_known(found: ZonesReport) -> str:
     return " ".join(filter(None, [*lines, racks_without_brokers(found)]))
 
 
-def crossing(found: ZonesReport, money: Money | None = None) -> str:
+def crossing(found: ZonesReport, money: Money | None, seconds: float) -> str:
     """Say how much of records came from other zones, and what each way would move; "" if no zone is known.
 
     If clients have a rack that no broker has, say so here as well: it may be misspelt.
@@ -31,6 +41,7 @@ def crossing(found: ZonesReport, money: Money | None = None) -> str:
     Args:
         found: the report on zones.
         money: the price of bytes, and what sessions save. None without a price.
+        seconds: the captured time.
     """
     records = found["record_bytes"]
     other, known = records["other"], records["same"] + records["other"]
@@ -44,16 +55,19 @@ def crossing(found: ZonesReport, money: Money | None = None) -> str:
     own, named = found["client_rack"], found["rack_clients"]
     text += (
         f" client.rack in the clients would move {size(own['moved_bytes'])} into their zones"
-        f"{_saves(own, money)}, without a gateway. --rack-clients would move {size(named['moved_bytes'])}"
-        f"{_saves(named, money)}."
+        f"{_saves(own, money, seconds)}, without a gateway. --rack-clients would move "
+        f"{size(named['moved_bytes'])}{_saves(named, money, seconds)}."
     )
     return " ".join(filter(None, [text, racks_without_brokers(found)]))
 
 
-def _saves(way: ZoneMoves, money: Money | None) -> str:
+def _saves(way: ZoneMoves, money: Money | None, seconds: float) -> str:
     """Say what one way would save in a month; "" without a price."""
     month = way["saved_per_month"]
-    return "" if month is None or money is None else f" (saves {amount(month, money['currency'])} a month)"
+    if month is None or money is None:
+        return ""
+    month_of = estimated_amount(month, money["currency"], seconds)
+    return f" (saves {month_of} a month, {modelled_from(seconds)})"
 
 
 def racks_without_brokers(found: ZonesReport) -> str:
@@ -101,6 +115,9 @@ def money(zones: ZonesReport) -> str:
     def cost(money: float) -> str:
         return amount(money, currency)
 
+    def of_month(money: float) -> str:
+        return estimated_amount(money, currency, found["captured_seconds"])
+
     to_clients, to_brokers = found["to_clients"], found["to_brokers"]
     span = duration(found["captured_seconds"])
     text = (
@@ -110,15 +127,15 @@ def money(zones: ZonesReport) -> str:
         f"both ends pay, {cost(found['cost_both_ends'])}."
     )
     whole, month = found["cost"], found["cost_per_month"]
-    times = 1.0
+    times, written = 1.0, cost
     if month is not None:
-        whole, times = month, month / whole if whole else 0.0
+        whole, times, written = month, month / whole if whole else 0.0, of_month
         text += (
-            f" In 30 days of the same traffic as in these {span}: {cost(month)}; if both ends pay, "
-            f"{cost(2 * month)}."
+            f" In 30 days of the same traffic as in these {span}: {of_month(month)}; if both ends pay, "
+            f"{of_month(2 * month)}."
         )
     text += (
-        f" Of {cost(whole)}, client.rack would save {cost(times * found['client_rack_saves'])}, "
-        f"--rack-clients {cost(times * found['rack_clients_saves'])}."
+        f" Of {written(whole)}, client.rack would save {written(times * found['client_rack_saves'])}, "
+        f"--rack-clients {written(times * found['rack_clients_saves'])}."
     )
     return f"{text} ({found['how']})"

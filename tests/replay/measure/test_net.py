@@ -3,6 +3,7 @@
 import re
 import struct
 from collections import Counter
+from dataclasses import replace
 from fractions import Fraction
 from html import unescape
 from pathlib import Path
@@ -173,13 +174,14 @@ def test_the_net_sum_is_in_the_first_lines_and_in_a_table() -> None:
 
     for text in found.both:
         assert (
-            "Net: 8.03 USD saved - 3.50 USD for 1 sidecar (one per client address) = 4.53 USD a month, 54.38 "
-            "USD a year."
+            "Net: 8.0 USD saved - 3.50 USD for 1 sidecar (one per client address) = 4.5 USD a month, 54 USD "
+            "a year (modelled from 11.2 s)."
         ) in text
-        assert "Saved, cost and net, in USD (modelled)" in text
-        assert "10,875.38" in text
+        assert "Saved, cost and net, in USD (modelled from 11.2 s)" in text
+        assert "11,000" in text
+        assert "10,875" not in text
         assert "a month is 30 days" in text.lower()
-    assert "8.03 of 9.18 USD a month at 0.02 USD per GB." in found.text
+    assert "8.0 of 9.2 USD a month at 0.02 USD per GB (modelled from 11.2 s)." in found.text
 
 
 def test_clients_that_save_nothing_need_no_sidecar() -> None:
@@ -195,8 +197,9 @@ def test_a_loss_is_said() -> None:
     found = net_of({"a": SAVES_LITTLE, "b": SAVES_LITTLE}, RATE, 3.5)
 
     assert net_in_short(found) == (
-        "Net: 0.03 EUR saved - 7.00 EUR for 2 sidecars (one per client address) = -6.97 EUR a month, -83.69 "
-        "EUR a year: the cost is higher than the saving. Sidecars pay at more than 135.04 EUR per GB."
+        "Net: 0.03 EUR saved - 7.00 EUR for 2 sidecars (one per client address) = -7.0 EUR a month, -84 EUR "
+        "a year (modelled from 1 min 40 s): the cost is higher than the saving. Sidecars pay at more than "
+        "135.04 EUR per GB."
     )
     left = net_table(found).columns[4]
     assert [left.unit.sign(value) for value in (-1.5, 0.0, 2.0)] == [-1, 0, 1]
@@ -243,8 +246,8 @@ def test_sidecars_that_pay_are_counted_where_all_together_do_not() -> None:
     found = net_of({"a": SAVES, "b": SAVES_LITTLE, "c": SAVES_LITTLE}, RATE, 12_000.0)
 
     assert (
-        "1 of the 3 sidecars saves more than it costs. With sidecars only at a: 12,960.00 "
-        "EUR saved - 12,000.00 EUR = 960.00 EUR a month, 11,520.00 EUR a year. Sidecars pay at more than"
+        "1 of the 3 sidecars saves more than it costs. With sidecars only at a: 13,000 EUR saved - 12,000.00 "
+        "EUR = 960 EUR a month, 12,000 EUR a year. Sidecars pay at more than"
     ) in net_in_short(found)
 
 
@@ -259,8 +262,8 @@ def test_sidecars_that_pay_are_named_where_all_together_pay_too() -> None:
         "net_per_year": 308_640.0,
     }
     assert net_in_short(found).endswith(
-        "a year. 2 of the 3 sidecars save more than they cost. With sidecars only at a, c: "
-        "25,920.00 EUR saved - 200.00 EUR = 25,720.00 EUR a month, 308,640.00 EUR a year."
+        "2 of the 3 sidecars save more than they cost. With sidecars only at a, c: 26,000 EUR saved - "
+        "200.00 EUR = 26,000 EUR a month, 310,000 EUR a year."
     )
 
 
@@ -283,25 +286,54 @@ def test_clients_at_one_address_share_its_sidecar() -> None:
         "2": AddressSums(saved_bytes=1_000, clients={client_hash(D)}),
     }
 
-    assert own_sidecars([C, D, E], addresses, RATE, 1.0) == {
+    assert own_sidecars({C: 0, D: 0, E: 0}, addresses, RATE, 1.0) == {
         C: OwnSidecars(number=1, pay=1),
         D: OwnSidecars(number=2, pay=1),
         E: OwnSidecars(number=0, pay=0),
     }
 
 
-@pytest.mark.parametrize("cost", ["3.50", "6"])
-def test_what_to_do_is_decided_by_client_address(cost: str, tmp_path: Path) -> None:
-    """At 3.50 both sidecars pay together, at 6 they do not. In both cases only the one of 10.0.0.1 pays."""
+@pytest.mark.parametrize(("waiting", "wins"), [(0.6, False), (0.8, True)])
+@pytest.mark.parametrize("zoned", [False, True])
+def test_waiting_wins_if_it_saves_more_than_the_sidecars_leave(
+    waiting: float, *, wins: bool, zoned: bool
+) -> None:
+    """A sidecar costs 0.3 of what sessions save at its address, or of the half of it that has a price."""
+    between = Counter({("a", "b"): 10**9, ("a", "a"): 10**9} if zoned else {})
+    both = {client_hash(C), client_hash(D)}
+    addresses = {"1": AddressSums(saved_bytes=2 * 10**9, clients=both, saved_between=between)}
+    month = RATE.month(10**9 if zoned else 2 * 10**9)
+    assert month is not None
+
+    found = own_sidecars({C: round(2 * waiting * 10**9), D: 0}, addresses, RATE, 0.3 * month, zone_of)
+    assert [one.waiting_wins for one in found.values()] == [wins, wins]
+
+
+def test_waiting_wins_over_sidecars_that_do_not_pay() -> None:
+    addresses = {"1": AddressSums(saved_bytes=10**6, clients={client_hash(C)})}
+
+    assert own_sidecars({C: 10**6}, addresses, RATE, 10**6)[C].waiting_wins
+    assert not own_sidecars({C: 10**6}, addresses, replace(RATE, price_per_gb=0.0), 10**6)[C].waiting_wins
+
+
+@pytest.mark.parametrize(("cost", "action"), [("0.50", "gateway"), ("3.50", "fetch.min.bytes")])
+def test_what_to_do_is_decided_by_client_address(cost: str, action: str, tmp_path: Path) -> None:
+    """Only the sidecar of 10.0.0.1 pays. At 3.50 it leaves less than fetch.min.bytes saves."""
     asked = at_two_addresses(Path(CAPTURE), tmp_path / "two.pcap"), *PRICES[:-1], cost
     found = shown_as_json(*asked)
     net_sum = found["modelled"]["net"]
-    assert (net_sum["services"][0]["net_per_month"] > 0) == (cost == "3.50")
     assert (net_sum["sidecars"], net_sum["sidecars_that_pay"]) == (2, 1)
     assert net_sum["paying"]["addresses"] == ["10.0.0.1"]
     actions = {row["client_id"]: row["action"] for row in found["decision"]["to_do"]}
-    assert [actions[client] for client in ("rdk", "kjs", "sarama")] == ["gateway"] * 3
-    assert actions["kpy"] == "sidecar cost"
+    assert [actions[client] for client in ("rdk", "kjs", "sarama")] == [action] * 3
+    assert actions["kpy"] == "fetch.min.bytes"
+    ways = {
+        "gateway": "a gateway wins for rdk, kjs and sarama, and fetch.min.bytes wins for kpy",
+        "fetch.min.bytes": "fetch.min.bytes wins for rdk, kjs, sarama and kpy",
+    }
+    for text in shown(*asked).both:
+        assert f"Conclusion: by what is left after the cost of sidecars, {ways[action]}. With" in text
+        assert ("Put it behind a gateway" in text) == (action == "gateway")
 
     for text in shown(*asked, "--anonymize").both:
         assert "1 of the 2 sidecars saves more than it costs. With sidecars only at host-" in text
@@ -362,9 +394,9 @@ def test_bytes_between_zones_have_a_sum_of_their_own() -> None:
     }
     assert net_between_zones(found) == (
         "Net if only bytes between zones cost money (800 MB of 2.00 GB saved, the zones of 100 MB are not "
-        "known): 10,368.00 EUR saved - 1,000.00 EUR for 2 sidecars (one per client address) = 9,368.00 EUR a "
-        "month, 112,416.00 EUR a year. 1 of the 2 sidecars saves more than it costs. With sidecars only at "
-        "1: 10,368.00 EUR saved - 500.00 EUR = 9,868.00 EUR a month, 118,416.00 EUR a year."
+        "known): 10,000 EUR saved - 1,000.00 EUR for 2 sidecars (one per client address) = 9,400 EUR a "
+        "month, 110,000 EUR a year (modelled from 1 min 40 s). 1 of the 2 sidecars saves more than it costs. "
+        "With sidecars only at 1: 10,000 EUR saved - 500.00 EUR = 9,900 EUR a month, 120,000 EUR a year."
     )
     assert "with the same price" in net_explained(with_net(found))[1]
 
@@ -374,8 +406,8 @@ def test_bytes_that_stay_in_their_zone_have_no_price_there() -> None:
 
     assert net_between_zones(found) == (
         "Net if only bytes between zones cost money (0 B of 1.00 GB saved): 0.00 EUR saved - 500.00 EUR for "
-        "1 sidecar (one per client address) = -500.00 EUR a month, -6,000.00 EUR a year: the cost is higher "
-        "than the saving."
+        "1 sidecar (one per client address) = -500 EUR a month, -6,000 EUR a year (modelled from 1 min 40 "
+        "s): the cost is higher than the saving."
     )
 
 
@@ -433,18 +465,19 @@ def test_racks_give_the_sum_of_bytes_between_zones(racks: list[str], crossing: b
     ],
 )
 def test_what_to_do_is_decided_by_bytes_between_zones(broker: str, action: str, sentence: str) -> None:
-    asked = CAPTURE, *PRICES, "--broker-rack", f"127.0.0.0/8={broker}", "--client-rack", "127.0.0.0/8=a"
+    racks = "--broker-rack", f"127.0.0.0/8={broker}", "--client-rack", "127.0.0.0/8=a"
+    asked = CAPTURE, *PRICES[:-1], "0.50", *racks
     rows = shown_as_json(*asked)["decision"]["to_do"]
     assert {row["action"] for row in rows} & {"gateway", "sidecar cost"} == {action}
     for row in rows:
         if row["action"] == action:
             assert row["sentence"].startswith(sentence)
         assert "at your price." not in row["sentence"]
-    between = "8.03" if broker == "b" else "0.00"
+    between = "8.0" if broker == "b" else "0.00"
     for text in shown(*asked).both:
         assert (
-            "8.03 of 9.18 USD a month at 0.02 USD per GB for every byte, or "
-            f"{between} USD if you pay only between zones."
+            "8.0 of 9.2 USD a month at 0.02 USD per GB for every byte, or "
+            f"{between} USD if you pay only between zones (modelled from 11.2 s)."
         ) in text
         first, second = (
             text.index(f"Net if {which} cost") for which in ("only bytes between zones", "each saved byte")
@@ -452,11 +485,13 @@ def test_what_to_do_is_decided_by_bytes_between_zones(broker: str, action: str, 
         assert first < second
 
 
-@pytest.mark.parametrize(("broker", "between"), [("a", "0.00"), ("b", "8.03")])
+@pytest.mark.parametrize(("broker", "between"), [("a", "0.00"), ("b", "8.0")])
 def test_without_a_cost_of_sidecars_zones_count_too(broker: str, between: str) -> None:
     racks = ["--broker-rack", f"127.0.0.0/8={broker}", "--client-rack", "127.0.0.0/8=a"]
     text = shown(CAPTURE, *PRICES[:4], *racks).text
-    assert f"at 0.02 USD per GB for every byte, or {between} USD if you pay only between zones." in text
+    assert (
+        f"at 0.02 USD per GB for every byte, or {between} USD if you pay only between zones (modelled" in text
+    )
     assert "at your price." not in text
     assert "a month if you pay for every byte." in text
     found = shown_as_json(CAPTURE, *PRICES[:4], *racks)["modelled"]
@@ -470,7 +505,7 @@ def test_a_rack_in_clients_has_a_sum_beside_that_of_sessions() -> None:
     found = shown_as_json(*given, *PRICES[:4])
     way, seconds = found["zones"]["client_rack"], found["time"]["captured_seconds"]
     assert way["saved_per_month"] == pytest.approx(way["moved_bytes"] / 1e9 * 0.02 / seconds * 30 * 86_400)
-    sentence = "would move 25.7 kB into their zones (saves 0.23 USD a month)"
+    sentence = "would move 25.7 kB into their zones (saves 0.23 USD a month, modelled from 5.7 s)"
     assert sentence in shown(*given, *PRICES[:4]).text
     assert shown_as_json(*given)["zones"]["client_rack"]["saved_per_month"] is None
 
@@ -495,7 +530,7 @@ def test_a_rack_that_no_broker_has_is_said_at_the_net_sum() -> None:
     )
     found = shown(*named, "127.0.0.0/8=us-east-1a")
     for text in found.both:
-        assert f"a year: the cost is higher than the saving. {said}" in text
+        assert f": the cost is higher than the saving. {said}" in text
     assert f"--client-rack: {said}\n" in found.err
     found = shown(*named, "127.0.0.0/8=R2")
     assert "No broker is in" not in found.text + found.err + found.html
@@ -627,8 +662,8 @@ def test_a_price_below_nothing_is_nothing() -> None:
 )
 def test_a_currency_is_shown_as_it_is(given: str, currency: str) -> None:
     found = shown(CAPTURE, "--price-per-gb", "0.02", "--currency", given, "--sidecar-cost", "3.50")
-    assert f"Net: 8.03 {currency} saved - 3.50 {currency} for" in found.text
-    assert f"Saved, cost and net, in {currency} (modelled)" in found.text
+    assert f"Net: 8.0 {currency} saved - 3.50 {currency} for" in found.text
+    assert f"Saved, cost and net, in {currency} (modelled from 11.2 s)" in found.text
     assert "<b>x</b>" not in found.html
 
 
@@ -636,4 +671,4 @@ def test_large_sums_fit_into_80_columns(capsys: pytest.CaptureFixture[str]) -> N
     prices = ["--price-per-gb", "50000", "--currency", "VND", "--sidecar-cost", "87500"]
     assert cli.main(["measure", CAPTURE, *prices]) == 0
     text = capsys.readouterr().out
-    assert re.search(r"\n +200 +200 +4,015,704,830 +17,500,000 +3,998,204,830 +47,978,457,955\n", text)
+    assert re.search(r"\n +200 +200 +4,000,000,000 +17,500,000 +4,000,000,000 +48,000,000,000\n", text)
