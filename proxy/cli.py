@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
+from io import TextIOWrapper
 from textwrap import fill
 from typing import Any, Final, NoReturn
 
@@ -213,6 +214,9 @@ def _add_options(parser: argparse.ArgumentParser, options: Sequence[Option]) -> 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code."""
+    if isinstance(sys.stdout, TextIOWrapper):
+        # Names of clients and topics may have letters that the output's encoding lacks.
+        sys.stdout.reconfigure(errors="replace")
     try:
         return _command(sys.argv[1:] if argv is None else argv)
     except KeyboardInterrupt:  # until the command is imported, which handles the signal itself

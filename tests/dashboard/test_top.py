@@ -344,12 +344,15 @@ def test_a_terminal_without_letters_of_its_own(stub: StubGateway) -> None:
         assert terminal.sees("by bytes/s v").isascii()
 
 
-def _once(stub: StubGateway, *more: str, **environ: str) -> subprocess.CompletedProcess[str]:
+def _once(
+    stub: StubGateway, *more: str, encoding: str | None = None, **environ: str
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [*TOP, "--once", "--admin", f"127.0.0.1:{stub.port}", *more],
         check=False,
         capture_output=True,
         text=True,
+        encoding=encoding,
         env=os.environ | environ,
         timeout=WAIT_SECONDS,
     )
@@ -364,6 +367,29 @@ def test_once_into_a_pipe(stub: StubGateway) -> None:
     assert all(f" {name} " in done.stdout for name in ("orders-1", "orders-2", "billing", "audit"))
     assert "q quit" not in done.stdout
     assert max(map(len, done.stdout.splitlines())) == 100
+
+
+def _with_foreign_names() -> bytes:
+    """Return a state in which a client has letters that most encodings lack."""
+    return json.dumps(SCENES["busy"]()).replace("orders-1", r"b\u00fccher-\u6d88\u8cbb").encode()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("encoding", "name"), [("ascii", "b?cher-??"), ("iso-8859-1", "bücher-??")])
+def test_letters_that_the_output_can_not_write_are_replaced(
+    stub: StubGateway, encoding: str, name: str
+) -> None:
+    stub.body = _with_foreign_names()
+    done = _once(stub, COLUMNS="100", PYTHONIOENCODING=encoding, PYTHONUTF8="0", encoding=encoding)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f" {name} " in done.stdout
+
+
+@pytest.mark.slow
+def test_letters_that_a_terminal_can_not_show_are_replaced(stub: StubGateway) -> None:
+    stub.body = _with_foreign_names()
+    with top(stub, PYTHONIOENCODING="ascii", PYTHONUTF8="0") as terminal:
+        assert terminal.sees("b?cher-??").isascii()
 
 
 def test_once_without_a_gateway_is_one_line_and_code_1(stub: StubGateway) -> None:

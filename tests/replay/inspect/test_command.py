@@ -2,8 +2,10 @@ import dataclasses
 import gzip
 import io
 import json
+import os
 import re
 import struct
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ from tests.replay.capture.encrypting import begun, encrypted, ends, frames
 from tests.replay.capture.files.test_secrets import secrets_block
 from tests.replay.capture.packets.test_tunnels import TUNNELS, carried
 from tests.replay.capture.packets_of import packets
+from tests.replay.measure.consumers import Consumer, captured
 from tests.replay.truths import truth
 
 CAPTURES = Path(__file__).parents[3] / "captures"
@@ -487,3 +490,21 @@ def test_one_of_a_kind_is_told_as_one() -> None:
     assert "1 partition a fetch" in told
     assert "not seen: 1 request" in told
     assert not re.search(r"\b1 (partitions|requests|gaps)\b", told)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["inspect", "measure"])
+@pytest.mark.parametrize(("encoding", "name"), [("ascii", "b?cher-??"), ("iso-8859-1", "bücher-??")])
+def test_letters_that_the_output_can_not_write_are_replaced(
+    tmp_path: Path, command: str, encoding: str, name: str
+) -> None:
+    file = captured(tmp_path, Consumer(client_id="bücher-消費").fetch({0: b"", 1: b""}, topic="消"))
+    done = subprocess.run(
+        [sys.executable, "-m", "proxy", "replay", command, str(file)],
+        check=False,
+        capture_output=True,
+        encoding=encoding,
+        env=os.environ | {"PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"},
+    )
+    assert (done.returncode, "Traceback" in done.stderr) == (0, False)
+    assert name in done.stdout
