@@ -60,7 +60,11 @@ PAUSE_FILE: Final = f"""
 FROM {images.BASES[0]}
 ENTRYPOINT ["sleep", "infinity"]
 """
-ASK: Final = "import urllib.request as r; print(r.urlopen('http://127.0.0.1:9464/{}').read().decode())"
+ASK: Final = (
+    "import os, urllib.request as r; at = os.environ.get('FETCHGATE_ADMIN', '127.0.0.1:9464'); "
+    "print(r.urlopen(f'http://{{at}}/{}').read().decode())"
+)
+"""A program that prints a page of the gateway in its own container."""
 
 
 def broker() -> Broker:
