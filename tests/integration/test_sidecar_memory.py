@@ -1,7 +1,10 @@
 """A sidecar with the options of its manifest stays within its memory, whatever its clients do."""
 
+import shutil
+import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,6 +29,10 @@ RECORDS: Final = 60_000
 MOST: Final = 50 << 20
 LISTED: Final = 5_000
 """The number of partitions that some clients list."""
+PARKED: Final = 60
+UPLOAD: Final = 16 << 20
+PATIENCE: Final = 90.0
+"""The time limit for closing the parked clients, in seconds: 4 until they count, 30 more, ticks."""
 SYSTEM_BYTES: Final = 300_000
 """What the system keeps for a client that does not read (docs/reference/memory.md)."""
 
@@ -111,3 +118,43 @@ def test_the_memory_of_the_manifest_is_enough(broker: Broker, kind: str, unread:
             assert load.ready().result()["records"] >= RECORDS
         memory = sidecar()["resources"][kind]["memory"]
         assert gateway.meter.peak + left_out <= int(memory.removesuffix("Mi")) << 20
+
+
+def produce(size: int) -> bytes:
+    """Return a Produce request (v9) of this many bytes, of which the gateway reads only the header."""
+    head = (0).to_bytes(2) + (9).to_bytes(2) + (2).to_bytes(4) + (1).to_bytes(2) + b"c" + bytes(1)
+    return (size - 4).to_bytes(4) + head + bytes(size - 4 - len(head))
+
+
+@pytest.mark.skipif(shutil.which("ss") is None, reason="only ss tells what the system buffers")
+def test_clients_whose_broker_does_not_read_are_closed(broker: Broker) -> None:
+    """The worst clients that we know: a fetch that waits for ever, and behind it an upload that nobody reads.
+
+    The system buffers megabytes of each, which count after four seconds without progress. Half a minute later
+    the gateway has closed as many of them as necessary, and the process and its sockets are within what the
+    manifest requests.
+    """
+    parked = fetch(12, ("none", 0), max_wait_ms=2**31 - 1, min_bytes=2**31 - 1)
+    requested = int(sidecar()["resources"]["requests"]["memory"].removesuffix("Mi")) << 20
+
+    def send(client: RawConnection) -> None:
+        with suppress(OSError):  # the gateway closes it
+            client.socket.sendall(parked + produce(UPLOAD))
+
+    with (
+        ThreadPoolExecutor(PARKED) as sending,  # the last one to end: it waits for all clients to be closed
+        BenchGateway(broker.address, *options(), node_id=broker.node_id) as gateway,
+        ExitStack() as stack,
+    ):
+        gateway.ready()
+        clients = [
+            stack.enter_context(RawConnection(HOST, gateway.node_port, timeout=2 * PATIENCE))
+            for _ in range(PARKED)
+        ]
+        for client in clients:
+            sending.submit(send, client)
+        meter, until, most = gateway.meter, time.monotonic() + PATIENCE, 0
+        while (used := meter.resident + meter.buffered) > requested or most <= requested:
+            most = max(most, used)
+            assert time.monotonic() < until, f"{used >> 20} MiB, at most {most >> 20}"
+            time.sleep(0.5)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -12,6 +13,7 @@ import time
 import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from sysconfig import get_path
 from typing import IO, Any, Final, Self
@@ -73,6 +75,15 @@ class ProcessMeter:
         """The most resident memory that the process has had so far, in bytes."""
         lines = Path(f"/proc/{self._process.pid}/status").read_text(encoding="utf-8").splitlines()
         return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM:"))
+
+    @property
+    def buffered(self) -> int:
+        """The bytes that the system has buffered for the sockets of the process, as `ss` tells them."""
+        command = ["ss", "-tmpnH"]
+        lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+        mine = f"pid={self._process.pid},"
+        own = [after for line, after in pairwise([*lines, ""]) if mine in line]
+        return sum(int(size) for line in own for size in re.findall(r"\b[rw](\d+)", line))
 
     @property
     def own(self) -> int:
