@@ -97,7 +97,8 @@ class _ConnectionRows:
         self, choice: RowFilter, newest: Newest | None = None, writer: RowWriter | None = None
     ) -> None:
         self._choice = choice
-        self._engine = Engine(choice.policy, plain=choice.plain)
+        self._engine: Engine | None = None
+        """None before the first exchange: most connections of a port scan have none."""
         self._digest: Digest | None = None
         self._places: dict[int, int] = {}
         self._exchanges = 0
@@ -122,8 +123,10 @@ class _ConnectionRows:
             if self._keys is not None and exchange.group:
                 self._keys.delivered.groups.add(exchange.group)
         self._sample.add(exchange)
+        if self._engine is None:
+            self._engine = Engine(self._choice.policy, plain=self._choice.plain)
         self._settle(self._engine.add(exchange))
-        self._settle_other()
+        self._settle_other(self._engine)
 
     def add_some(self, pairs: Pairs, at: int) -> int:
         """Add exchanges from position `at` on. Return how many were added.
@@ -137,9 +140,11 @@ class _ConnectionRows:
         return 1
 
     def _repeat(self, pairs: Pairs, at: int) -> int:
+        if self._engine is None:
+            return 0
         settled, repeats = self._engine.repeat(pairs, at)
         self._settle(settled)
-        self._settle_other()
+        self._settle_other(self._engine)
         if repeats is None:
             return 0
         outcome, end = repeats.outcome, at + repeats.times
@@ -156,14 +161,9 @@ class _ConnectionRows:
 
     def end(self, end: ConnectionEnd) -> None:
         """Write the remaining rows, and the row of the connection."""
-        outcomes, ending = self._engine.end(end)
-        self._settle(outcomes)
-        digest = self._digest_of(end.connection)
-        if ending.closing is not None and self._counted:
-            self._close(digest, ending.closing)
-        self._settle_other()
-        summary = digest.summary(end)
-        summary.differing = ending.differing
+        differing = 0 if self._engine is None else self._end_engine(self._engine, end)
+        summary = self._digest_of(end.connection).summary(end)
+        summary.differing = differing
         summary.zones = self._zones.seen(end)
         summary.saved_by_other = self._saved_by_other
         summary.exchanges, summary.sample = self._sample.exchanges, self._sample.values()
@@ -171,13 +171,22 @@ class _ConnectionRows:
         if self._keys is not None:
             self.writer.detail(KEYS, self._keys.delivered, end)
 
-    def _close(self, digest: Digest, closing: Outcome) -> None:
+    def _end_engine(self, engine: Engine, end: ConnectionEnd) -> int:
+        """Write the rows of the last fetches. Return how many responses would have another size."""
+        outcomes, ending = engine.end(end)
+        self._settle(outcomes)
+        if ending.closing is not None and self._counted:
+            self._close(ending.closing)
+        self._settle_other(engine)
+        return ending.differing
+
+    def _close(self, closing: Outcome) -> None:
         """Write a row for the closing fetch, with which the gateway would end its session.
 
         The gateway would send this fetch after the client has left.
         """
         closing.exchange.api_version = self._version
-        digest.close(closing)
+        self._digest_of(closing.exchange.connection).close(closing)
         self.writer.exchange(closing.exchange, self._exchanges, closing, counted=True, row="closing")
 
     def _settle(self, outcomes: list[Outcome]) -> None:
@@ -193,9 +202,9 @@ class _ConnectionRows:
                 if self._keys is not None:
                     self._keys.add(outcome)
 
-    def _settle_other(self) -> None:
+    def _settle_other(self, engine: Engine) -> None:
         """Add up how many bytes the policy that was not chosen would have saved."""
-        for outcome in self._engine.drain_other():
+        for outcome in engine.drain_other():
             self._add_saved(outcome, 1)
 
     def _add_saved(self, outcome: Outcome, times: int) -> None:

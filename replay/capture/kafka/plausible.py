@@ -139,6 +139,8 @@ def request_candidates(
             yield at - REQUEST_START_BYTES
             at = buffer.find(pattern, at + 1)
         return
+    if len(buffer) - start < _CLIENT_ID_LENGTH.stop:
+        return
     bytes_ = np.frombuffer(bytes(buffer[start:]) + b"?", np.uint8)  # the byte to come may fit
     yield from (_starts(bytes_, nameless=nameless)[:_MAX_CANDIDATES] + start).tolist()
 
