@@ -15,8 +15,9 @@ from replay.capture.kafka.framing import Framing
 from replay.capture.kafka.ordering import Clocks, OrderedDirection, release
 from replay.capture.kafka.pairing import Keep, Pairing
 from replay.capture.kafka.pairs import Pairs, Stretches
+from replay.capture.kafka.preamble import Preamble, preambles
 from replay.capture.kafka.reassembly import Reassembly
-from replay.capture.kafka.request_frames import RequestFraming, is_no_request
+from replay.capture.kafka.request_frames import RequestFraming, is_no_request, is_one_exchange
 from replay.capture.kafka.response_frames import ResponseFraming
 from replay.capture.packets.tcp import FIN, RST, SYN
 from replay.capture.tls.hello import begins_with_client_hello
@@ -54,6 +55,8 @@ class _DirectionFrames:
     stream: OrderedDirection = field(init=False)
     reassembly: Reassembly = field(init=False)
     other: "_DirectionFrames" = field(init=False)
+    preamble: Preamble | None = None
+    """What comes before Kafka or TLS. None if nothing does, or if it is over."""
     records: "TlsDirection | None" = None
     """The TLS records of this direction. None if the connection does not use TLS, or is not decrypted."""
     syn_ack: bool = False
@@ -70,6 +73,16 @@ class _DirectionFrames:
 
     def data(self, view: memoryview, time: int, end_time: int) -> None:
         connection = self.connection
+        if connection.unopened:
+            connection.opens(self, view)
+        if self.preamble is not None:
+            rest = self.preamble.rest(view)
+            self.framing.pass_over_preamble(len(view) - len(rest or b""))
+            if rest is not None:
+                self.preamble = None
+            if not rest:
+                return
+            view = rest
         if connection.unknown:
             connection.begins(self, view)
         if self.records is None:
@@ -78,7 +91,8 @@ class _DirectionFrames:
             self.records.data(view, time, end_time)
 
     def gap(self, size: int, *, cut: bool) -> None:
-        self.connection.unknown = False
+        self.connection.unopened = self.connection.unknown = False
+        self.preamble = None
         if self.records is None:
             self.lacks(size, cut=cut)
         else:
@@ -134,6 +148,8 @@ class CapturedConnection:
         self._number = number
         self._secrets = secrets
         self._tls: TlsConversation | None = None
+        self.unopened = True
+        """Whether no bytes were captured yet. The first bytes show whether a proxy is spoken to."""
         self.unknown = True
         """Whether it is still unknown if the connection is TLS. The first bytes show it."""
         self._captured: _DirectionFrames | None = None
@@ -233,6 +249,12 @@ class CapturedConnection:
             )
         )
 
+    def opens(self, side: _DirectionFrames, view: memoryview) -> None:
+        """Look at the first bytes of the connection: a client may speak to a proxy before it speaks Kafka."""
+        self.unopened = False
+        if side.framing.from_start and (sizes := preambles(bytes(view))):
+            side.preamble, side.other.preamble = map(Preamble, sizes)
+
     def begins(self, side: _DirectionFrames, view: memoryview) -> None:
         """Look at the first captured bytes of the connection, which are of the direction `side`.
 
@@ -287,6 +309,8 @@ class CapturedConnection:
                 self._settle()
         end = self._end
         if self._client is None and not end.reason:
+            self._settle_by_one_exchange()
+        if self._client is None and not end.reason:
             self._renounce(NOT_KAFKA if all(side.framing.seen_bytes for side in sides) else NO_REQUESTS)
         if end.reason:
             self._name(self._guess_client())
@@ -338,6 +362,16 @@ class CapturedConnection:
             self._renounce(TLS if self._secrets is None else NO_HANDSHAKE)
         elif all(_is_hopeless(side.framing) for side in (self._low, self._high)):
             self._renounce(NOT_KAFKA)
+
+    def _settle_by_one_exchange(self) -> None:
+        """If the connection is one request and the response to it, note which end is the client."""
+        for side in (self._low, self._high):
+            asked, answered = side.framing.search, side.other.framing.search
+            if asked is not None and answered is not None and is_one_exchange(asked, answered):
+                side.framing.start_at(0)
+                self._settle()
+                side.other.framing.resync(boundary=True)
+                return
 
     def _client_found(self, framing: Framing) -> None:
         self._client = self._low if self._low.framing is framing else self._high

@@ -147,6 +147,11 @@ class Framing:
             self.ignored = True
             self._head, self._left = b"", 0
 
+    def pass_over_preamble(self, size: int) -> None:
+        """Count captured bytes that came before the first frame, and belong to another protocol."""
+        self.seen_bytes += size
+        self.headerless_bytes += size
+
     @property
     def idle(self) -> bool:
         """Whether the next byte is known to begin a frame."""

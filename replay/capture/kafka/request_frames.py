@@ -3,7 +3,16 @@
 from collections.abc import Iterator
 from typing import Final
 
-from proxy.protocol.api import API_KEY, LENGTH_BYTES, REQUEST_START, REQUEST_START_BYTES, ApiKey
+from proxy.protocol.api import (
+    API_KEY,
+    LENGTH_BYTES,
+    REQUEST_CORRELATION_ID,
+    REQUEST_START,
+    REQUEST_START_BYTES,
+    RESPONSE_CORRELATION_ID,
+    RESPONSE_START_BYTES,
+    ApiKey,
+)
 from proxy.protocol.primitives import Buffer
 from replay.capture.kafka.framing import Framing
 from replay.capture.kafka.plausible import (
@@ -131,6 +140,24 @@ class RequestFraming(Framing):
 def is_no_request(search: Search) -> bool:
     """Return whether the buffered bytes certainly do not begin with a request."""
     return _size(search, 0) == NO
+
+
+def is_one_exchange(asked: Search, answered: Search) -> bool:
+    """Return whether one direction is a single request with a client id, and the other has the response.
+
+    Args:
+        asked: the bytes of one direction.
+        answered: the bytes of the other direction, whole frames.
+    """
+    request = asked.head(0, HEAD)
+    if _size(asked, 0) != len(asked) or len(_client_id(request)) <= _NO_CLIENT_ID:
+        return False
+    at, ids = 0, []
+    while len(head := answered.head(at, RESPONSE_START_BYTES)) == RESPONSE_START_BYTES:
+        ids.append(head[RESPONSE_CORRELATION_ID])
+        at += LENGTH_BYTES + int.from_bytes(head[:LENGTH_BYTES])
+    whole = not asked.dropped and not answered.dropped and at == len(answered)
+    return whole and ids[-1:] == [request[REQUEST_CORRELATION_ID]]
 
 
 def _size(search: Search, at: int) -> int:

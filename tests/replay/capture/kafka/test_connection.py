@@ -289,6 +289,32 @@ def test_in_mid_stream_two_requests_tell_who_is_the_client() -> None:
     assert (end.client, end.syn_seen, end.gaps) == ("10.0.0.1:50000", False, 0)
 
 
+@pytest.mark.parametrize("before", [b"", response(8, b"y" * 50)], ids=["alone", "behind a response"])
+def test_in_mid_stream_one_exchange_tells_who_is_the_client(before: bytes) -> None:
+    talk = Talk(syn=False)
+    if before:
+        talk.broker(before)
+    exchanges, end = talk.client(request(12, 1, 9)).broker(response(9, b"z" * 40)).read()
+    assert _ids(exchanges) == [(8, False, True)] * bool(before) + [(9, True, True)]
+    assert (end.client, end.reason, end.unframed_bytes) == ("10.0.0.1:50000", "", 0)
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        (request(12, 1, 9), response(8)),
+        (request(12, 1, 9), response(9) + b"more"),
+        (request(12, 1, 9), response(9)[:-1]),
+        (request(12, 1, 9, client_id=b"\0\0"), response(9)),
+        (request(12, 1, 9) + b"m", response(9)),
+        (request(12, 1, 9), b"\0\0\0"),
+    ],
+)
+def test_what_is_like_an_exchange_is_none(asked: bytes, told: bytes) -> None:
+    exchanges, end = Talk(syn=False).client(asked).broker(told).read()
+    assert (exchanges, end.reason) == ([], NOT_KAFKA)
+
+
 def test_a_port_that_is_told_needs_no_proof() -> None:
     talk = Talk(syn=False).client(request(12, 1, 9)).broker(response(9))
     assert _ids(talk.read(ports=frozenset({9092}))[0]) == [(9, True, True)]
