@@ -528,14 +528,17 @@ def next_step(
 
 
 def unread_packets(unread: Mapping[str, int], packets: int) -> str:
-    """Return advice if at least half of the packets are of protocols that are not read; "" otherwise.
+    """Return advice if at least a quarter of the packets are of protocols that are not read; "" otherwise.
+
+    If all messages of one direction are in two fragments each, and the other direction acknowledges each of
+    them, two packets of five are fragments.
 
     Args:
         unread: the packets that are not read, by protocol.
         packets: the number of all packets.
     """
     count = sum(unread.values())
-    if not count or 2 * count < packets:
+    if not count or 4 * count < packets:
         return ""
     return (
         "capture on a client's or a broker's host, on all interfaces (tcpdump -i any): "

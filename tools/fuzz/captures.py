@@ -33,7 +33,7 @@ from tools.fuzz.target import FuzzTarget
 _LOW, _HIGH = "10.0.0.1:50000", "10.0.0.2:9092"
 _FLAGS: Final = (0, 0, 0, SYN, FIN, RST, SYN | FIN, 0)
 _SECOND: Final = 1_000_000_000
-_LINKS: Final = (101, 1, 0, 113, 276, 12, 108, 228, 229, -1)
+_LINKS: Final = (101, 1, 0, 113, 258, 276, 12, 108, 228, 229, -1)
 _SHORT_READ: Final = 700
 
 

@@ -458,6 +458,28 @@ def test_packets_that_are_not_read_are_named(
         assert f"{each} packets of MACsec, which is not read" in out
 
 
+@pytest.mark.parametrize("client", [True, False])
+def test_fragments_of_one_direction_alone_do_not_lead_to_its_port(
+    client: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    frames = []
+    for one in talked(20).frames:
+        if one.data[40:] and (one.data[20:22] == (40000).to_bytes(2)) is client:
+            # Two fragments, and an acknowledgment of each.
+            split = dataclasses.replace(one, data=one.data[:6] + b"\x20" + one.data[7:])
+            empty = dataclasses.replace(one, data=b"\x45\0\0\x28" + one.data[4:40], length=40)
+            frames += [split, split, empty, empty]
+        else:
+            frames.append(one)
+    file = tmp_path / "x.pcap"
+    file.write_bytes(crafting.pcap(frames, crafting.RAW))
+
+    main(["inspect", str(file)])
+    out = " ".join(capsys.readouterr().out.split())
+    assert "40 of 103 packets are not read (IP fragments 40)" in out
+    assert "--port" not in out
+
+
 def test_help_has_the_exit_codes_and_needs_nothing_of_the_extra(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
