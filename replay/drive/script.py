@@ -55,6 +55,7 @@ READS: Final = frozenset(
 left out unless --include lists them."""
 
 WRITE: Final = "a write; --include plays it"
+COPY: Final = "captured twice, before and after NAT"
 _CORRELATION: Final = slice(8, 12)
 _NO_CORRELATION: Final = bytes(4)
 _SESSION_ID: Final = Struct(">i")
@@ -137,8 +138,8 @@ class LeftOut:
 
     @property
     def wanted(self) -> bool:
-        """Whether the user has chosen so."""
-        return self.reason == WRITE or self.reason.startswith(UNWANTED.format(""))
+        """Whether the user has chosen so, or nothing is lost."""
+        return self.reason in {WRITE, COPY} or self.reason.startswith(UNWANTED.format(""))
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -295,6 +296,9 @@ class ScriptMaker:
             start: how many seconds after the first request playing begins. Of the requests before, only
                 fetches of sessions are kept, from which the sessions are built.
         """
+        for name in self._sides.copies() & self._drafts.keys():
+            for _, draft in self._drafts.pop(name):
+                self._left_out[LeftOut(draft.step.api_key, COPY)] += 1
         order = sorted(
             (
                 (draft.time, number, name, draft)

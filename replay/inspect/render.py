@@ -14,7 +14,7 @@ from proxy.protocol.api import ApiKey
 from replay.capture.kafka.connection import NOT_KAFKA
 from replay.capture.packets.links import LINK_TYPES
 from replay.inspect.counts import ApiCounts, ConnectionCounts, Inspection, name_of
-from replay.report.wording import NAME_HOSTS, both_sides, plural, shown, size, unread_packets
+from replay.report.wording import NAME_HOSTS, both_sides, copied, plural, shown, size, unread_packets
 
 _WIDTH: Final = 160
 """The line length if the output is not a terminal."""
@@ -204,6 +204,8 @@ def _lines(inspection: Inspection) -> list[str]:
             for name, number in sorted(counts.unread.items())
         ]
     lines += [f"{name}: {problem}" for name, problem in inspection.problems()]
+    if twice := copied(len(inspection.sides.copies())):
+        lines.append(f"{twice} in measure.")
     lines += both_sides(
         inspection.sides.found(),
         inspection.sides.fetched,

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from replay.capture.files.counts import FileCounts, joined_stretches
-from replay.capture.kafka.both_sides import MOST, Sampled, busiest, pairs
+from replay.capture.kafka.both_sides import MOST, Sampled, are_copies, busiest, pairs
 from replay.capture.kafka.exchange import ConnectionEnd
 from replay.measure import sums
 from replay.measure.digest import Summary, Timeline
@@ -301,7 +301,7 @@ class Collected:
         return found
 
     def gateways(self) -> dict[tuple[str, str], tuple[int, int]]:
-        """Find gateways that were captured on both sides.
+        """Find gateways that were captured on both sides. NAT is none: see `copies`.
 
         Returns:
             The gateways, each under two addresses of the broker: the one on the clients' side and the one on
@@ -309,12 +309,21 @@ class Collected:
             bytes.
         """
         found: dict[tuple[str, str], tuple[int, int]] = {}
-        self._keep_busiest()
-        for outer, inner in pairs(side.sampled for side in self.sides.values()):
+        for outer, inner in self._pairs():
+            if are_copies(outer, inner):
+                continue
             key = self.sides[outer].broker, self.sides[inner].broker
             count, size = found.get(key, (0, 0))
             found[key] = count + 1, size + self.sides[inner].fetch_bytes
         return found
+
+    def copies(self) -> frozenset[str]:
+        """Return the connections that are copies of other ones, after NAT."""
+        return frozenset(inner for outer, inner in self._pairs() if are_copies(outer, inner))
+
+    def _pairs(self) -> list[tuple[str, str]]:
+        self._keep_busiest()
+        return pairs(side.sampled for side in self.sides.values())
 
     def _keep_busiest(self) -> None:
         kept = busiest(side.sampled for side in self.sides.values())

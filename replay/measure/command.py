@@ -49,7 +49,7 @@ from replay.measure.work import Work
 from replay.measure.zones_report import ZonePrice
 from replay.report import anonymize, csv, html, terminal
 from replay.report.model import Filters, Report
-from replay.report.wording import shown, size, untold
+from replay.report.wording import plural, shown, size, untold
 from replay.report.zone_wording import racks_without_brokers
 from replay.report.zones_model import any_zone_known
 
@@ -353,10 +353,16 @@ def _run(arguments: argparse.Namespace, console: Console) -> int:
 
 def _measured(arguments: argparse.Namespace, console: Console, scratch: str) -> Report:
     work = _work(arguments, scratch)
-    wanted = arguments.master or arguments.conf or SUBMITTED in os.environ
-    found = _here(work, console) if arguments.in_process or not wanted else None
-    if found is None:
-        found = _on_spark(work, arguments, console)
+    found = _collected(work, arguments, console)
+    copies = found.copies()
+    if copies and work.parquet:
+        sys.stderr.write(
+            f"fetchgate replay measure: the copies of {plural(len(copies), 'connection')} after NAT are in the "
+            f"table and in this report; measure {printable(work.parquet)} to leave them out\n"
+        )
+    elif copies:  # what was summed up can't be taken apart again
+        without = dataclasses.replace(work.choice, without=copies)
+        found = _collected(dataclasses.replace(work, choice=without), arguments, console)
     about = About(
         version=_version(),
         policy=arguments.policy,
@@ -370,6 +376,7 @@ def _measured(arguments: argparse.Namespace, console: Console, scratch: str) -> 
         floors=work.choice.floors,
         members=arguments.cooperative_members or 0,
         racks=work.choice.racks,
+        copies=0 if work.parquet else len(copies),
         zone_price=None
         if arguments.zone_price_per_gb is None
         else ZonePrice(per_gb=arguments.zone_price_per_gb, currency=arguments.currency or ""),
@@ -387,6 +394,12 @@ def _measured(arguments: argparse.Namespace, console: Console, scratch: str) -> 
     for line in chain(*lines):
         sys.stderr.write(f"fetchgate replay measure: {line}\n")
     return result
+
+
+def _collected(work: Work, arguments: argparse.Namespace, console: Console) -> Collected:
+    wanted = arguments.master or arguments.conf or SUBMITTED in os.environ
+    found = _here(work, console) if arguments.in_process or not wanted else None
+    return _on_spark(work, arguments, console) if found is None else found
 
 
 def _on_spark(work: Work, arguments: argparse.Namespace, console: Console) -> Collected:

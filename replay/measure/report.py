@@ -85,6 +85,8 @@ class About:
     racks: Racks = NO_RACKS
     """The racks that the user names."""
     zone_price: ZonePrice | None = None
+    copies: int = 0
+    """The number of connections that were left out because they are copies of others, after NAT."""
 
 
 def report(found: Collected, about: About) -> Report:
@@ -132,7 +134,7 @@ def report(found: Collected, about: About) -> Report:
         decision=decision,
         policies=_policies(found, whole, about.policy),
         time=time,
-        input=_input(found),
+        input=_input(found, about.copies),
         fetch=whole,
         both_sides=both_sides,
         by_client=by_client,
@@ -193,7 +195,7 @@ def _next_step(found: Collected, about: About) -> str:
     )
 
 
-def _input(found: Collected) -> Input:
+def _input(found: Collected, copies: int) -> Input:
     problems = [
         Problem(file=counts.file, problem=line)
         for _, counts in sorted(found.files.items())
@@ -204,6 +206,7 @@ def _input(found: Collected) -> Input:
         bytes=sum(counts.file_bytes for counts in found.files.values()),
         packets=sum(counts.packets for counts in found.files.values()),
         connections=found.kafka_connections,
+        copied_connections=copies,
         exchanges=found.rows["exchange"],
         gaps=sum(end.gaps - end.left_out_gaps for end in found.ends.values()),
         unpaired_requests=found.rows["request"],

@@ -47,6 +47,8 @@ class RowFilter:
     """The number of members over which the keys of records are spread. 0 if keys are not counted."""
     racks: Racks = NO_RACKS
     """The racks that the user names."""
+    without: frozenset[str] = frozenset()
+    """The names of connections that are left out, with all uses of their ports."""
     plain: bool = False
     """Whether every exchange is read and added on its own. Then each has a row of its own, and this takes
     longer. The sums are the same."""

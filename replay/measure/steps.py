@@ -16,7 +16,7 @@ from proxy.protocol.api import ApiKey
 from replay.capture.files.counts import FileCounts
 from replay.capture.kafka.exchange import READ
 from replay.capture.kafka.exchanges import BulkEvent, Event, earlier_uses, read_exchanges, read_in_bulk
-from replay.capture.packets.segments import SEGMENTS
+from replay.capture.packets.segments import SEGMENTS, connection_key
 from replay.capture.packets.tcp import Filter
 from replay.capture.tls.keylog import Secrets
 from replay.measure.rows import RowFilter, file_rows, rows
@@ -58,6 +58,9 @@ def events(
     The counts of files that are among the rows are added to `files`.
     """
     groups, responses = choice.members > 0, _EVERY if choice.errors else READ
+    if choice.without:
+        keys = {connection_key(*ends_of(name)) for name in choice.without}
+        batches = _leave_out(keys, batches)
     if not choice.plain:
         return read_in_bulk(
             batches,
@@ -85,9 +88,11 @@ def rows_of(choice: RowFilter, events: Iterable[BulkEvent], files: list[FileCoun
 
 def measure_again(keep: Filter, choice: RowFilter, batches: Batches) -> Batches:
     """Measure a table that has the raw columns again, with another filter, and yield the new rows."""
+    without = set(map(ends_of, choice.without))
 
     def of_connection(connection: str, own: Batches) -> Iterable[Event]:
-        return (event for run in own for event in exchanges(run)) if _wanted(keep, connection) else ()
+        wanted = _wanted(keep, connection) and ends_of(connection) not in without
+        return (event for run in own for event in exchanges(run)) if wanted else ()
 
     files: list[FileCounts] = []
     return rows_of(choice, _events(batches, files, _files_in_table, of_connection), files)
@@ -172,9 +177,22 @@ def _events(
                 files.extend(files_in(run))
 
 
+def ends_of(connection: str) -> tuple[str, str]:
+    """Return the addresses of the client and of the broker in the name of a connection."""
+    client, _, broker = connection.rpartition(" #")[0].partition(" > ")
+    return client, broker
+
+
+def _leave_out(keys: Iterable[bytes], batches: Batches) -> Batches:
+    """Yield batches of SEGMENTS without the rows of some connections."""
+    named = pa.array(keys, pa.binary())
+    for batch in batches:
+        yield batch.filter(pc.invert(pc.is_in(batch.column("connection"), named)))
+
+
 def _wanted(keep: Filter, connection: str) -> bool:
     """Return whether a filter keeps a connection (see `Filter`)."""
-    ends = [end.rpartition(":") for end in connection.rpartition(" #")[0].split(" > ")]
+    ends = [end.rpartition(":") for end in ends_of(connection)]
     hosts = [ipaddress.ip_address(host.strip("[]")) for host, _, _ in ends]
     networks = [ipaddress.ip_network(host, strict=False) for host in keep.hosts]
     return (not keep.ports or any(int(port) in keep.ports for _, _, port in ends)) and (

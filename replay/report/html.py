@@ -29,6 +29,7 @@ from replay.report.wording import (
     by_protocol,
     captured,
     clocks,
+    copied,
     counted_twice,
     decided,
     duration,
@@ -273,6 +274,7 @@ def _reading_words(report: Report) -> list[str]:
     found = (
         f"Incomplete: {halves}" if halves else "",
         left_out(report),
+        copied(read["copied_connections"]),
         clocks(report),
         encrypted(read["decrypted_connections"], read["encrypted_connections"]),
         f"Packets not read: {by_protocol(read['unread_packets'])}" if read["unread_packets"] else "",

@@ -102,6 +102,8 @@ class Input(TypedDict):
     packets: int
     connections: int
     """The number of connections that speak Kafka."""
+    copied_connections: int
+    """The number of further connections that were left out: they are copies of others, captured after NAT."""
     exchanges: int
     gaps: int
     unpaired_requests: int

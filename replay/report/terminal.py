@@ -27,6 +27,7 @@ from replay.report.wording import (
     by_protocol,
     captured,
     clocks,
+    copied,
     counted_twice,
     decided,
     duration,
@@ -215,6 +216,8 @@ def _reading(report: Report) -> Text:
         text.append(f". {halves}")
     if records := left_out(report):
         text.append(f". {records}")
+    if twice := copied(report["input"]["copied_connections"]):
+        text.append(f". {twice}")
     if apart := clocks(report):
         text.append(f". {apart}")
     read = report["input"]

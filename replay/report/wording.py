@@ -615,6 +615,14 @@ def left_out(report: Report) -> str:
     return f"Contents of records that were left out, which no figure needs: {size(count)}" if count else ""
 
 
+def copied(count: int) -> str:
+    """Say how many connections were captured twice, and how they count; "" if none were."""
+    if not count:
+        return ""
+    were = "was" if count == 1 else "were"
+    return f"{plural(count, 'connection')} {were} captured twice, before and after NAT, and count once"
+
+
 def clocks(report: Report) -> str:
     """Describe the difference between the clocks of requests and responses; "" if there is no difference."""
     apart = report["input"]["clocks_apart_seconds"]

@@ -1,4 +1,4 @@
-"""Finds connections that were captured on both sides of a gateway: their fetches count twice. Sans-IO.
+"""Finds connections that were captured twice: on both sides of a gateway, or before and after NAT. Sans-IO.
 
 A gateway forwards requests in order, with the client's correlation ids. So the client's connection to the
 gateway and the gateway's connection to the broker have this in common:
@@ -8,6 +8,10 @@ gateway and the gateway's connection to the broker have this in common:
 
 Two consumers with the same client id also use the same correlation ids, and may start together. But the
 exchanges of one consumer do not all lie within those of the other, because the consumers are independent.
+
+The two sides of NAT (a translation of addresses, for example of a container's) are copies of one TCP
+connection. NAT keeps the client's port, and a gateway's own connection has another port. So copies are told
+apart, and only one of them has to be counted.
 
 Only a few exchanges of each connection are kept. A hash of two common fields chooses them, so the same ones
 are kept on both sides, wherever the capture begins.
@@ -128,18 +132,26 @@ class GatewaySides:
             self.fetched.add(exchange.broker)
 
     def found(self) -> dict[tuple[str, str], int]:
-        """Return how many connections count twice, by two addresses.
+        """Return how many connections are on both sides of a gateway, by two addresses.
 
         The addresses are the broker's on the clients' side, and the broker's on the brokers' side.
         """
+        return Counter(
+            (self._samples[outer][0], self._samples[inner][0])
+            for outer, inner in self._pairs()
+            if not are_copies(outer, inner)
+        )
+
+    def copies(self) -> set[str]:
+        """Return the connections that are copies of other ones, after NAT."""
+        return {inner for outer, inner in self._pairs() if are_copies(outer, inner)}
+
+    def _pairs(self) -> list[tuple[str, str]]:
         sampled = (
             Sampled(connection=name, client_id=client_id, exchanges=sample.exchanges, kept=sample.values())
             for name, (_, client_id, sample) in self._samples.items()
         )
-        return Counter(
-            (self._samples[outer][0], self._samples[inner][0])
-            for outer, inner in pairs(busiest(one for one in sampled if one.kept))
-        )
+        return pairs(busiest(one for one in sampled if one.kept))
 
 
 def busiest(connections: Iterable[Sampled]) -> list[Sampled]:
@@ -174,6 +186,15 @@ def pairs(connections: Iterable[Sampled]) -> list[tuple[str, str]]:
     return sorted(
         (sampled[outer].connection, sampled[inner].connection) for inner, (_, outer) in found.items()
     )
+
+
+def are_copies(outer: str, inner: str) -> bool:
+    """Return whether two connections of `pairs`, by their names, are one connection before and after NAT."""
+    return _client_port(outer) == _client_port(inner)
+
+
+def _client_port(connection: str) -> str:
+    return connection.partition(" > ")[0].rpartition(":")[2]
 
 
 def _nested(exchanges: list[tuple[int, int, int]]) -> Iterator[tuple[int, int]]:

@@ -1,14 +1,19 @@
 """The two sides of a gateway are found in one capture. Other connections are never taken for them."""
 
+import json
 import random
 from pathlib import Path
 
 import pytest
 
-from replay.capture.kafka.both_sides import MOST, SAMPLED, Sample, Sampled, busiest, pairs
+from replay import cli
+from replay.capture.kafka.both_sides import MOST, SAMPLED, Sample, Sampled, are_copies, busiest, pairs
 from replay.capture.kafka.exchange import Exchange
 from replay.report.model import actual_bytes
 from tests.golden.made import CAPTURES, kept
+from tests.replay.capture.crafting import Frame, pcap
+from tests.replay.measure.consumers import Consumer
+from tests.replay.measure.shown import shown, shown_as_json
 
 SECOND = 1_000_000_000
 
@@ -138,3 +143,67 @@ def test_of_real_captures_only_those_of_a_gateway_have_both_sides(path: Path) ->
         (broker,) = (one for one in report["by_broker"] if one["broker"] == row["broker_side"])
         assert row["connections"] == 4
         assert 0 < row["fetch_bytes"] <= actual_bytes(broker["fetch"])
+
+
+CLIENT, BROKER, OTHER = b"\x0a\0\0\1", b"\x0a\0\0\2", b"\xc0\xa8\0\7"
+LAG = 20_000
+
+
+def after_nat(frames: list[Frame], translated: bytes) -> list[Frame]:
+    """Return the packets of a connection after NAT, which gives one end another address."""
+    found = []
+    for frame in frames:
+        asks = frame.data[12:16] == CLIENT
+        ends = frame.data[12:20].replace(translated, OTHER)
+        found.append(
+            Frame(
+                frame.time + (LAG if asks else -LAG), frame.data[:12] + ends + frame.data[20:], frame.length
+            )
+        )
+    return found
+
+
+def captured_twice(to: Path, translated: bytes, *, port: int = 40_000) -> Path:
+    """Write a capture of a consumer, before and after NAT, and of another one that was captured once."""
+    consumer, alone = Consumer(port=port, group="g"), Consumer(client_id="alone", port=41_000)
+    for _ in range(20):
+        consumer.fetch({0: b"", 1: b"r" * 30})
+        alone.fetch({0: b"", 1: b""})
+    frames = consumer.frames + after_nat(consumer.frames, translated) + alone.frames
+    to.write_bytes(pcap(sorted(frames, key=lambda frame: frame.time), link=101, nano=True))
+    return to
+
+
+@pytest.mark.parametrize("translated", [CLIENT, BROKER], ids=["the client's address", "the broker's"])
+@pytest.mark.parametrize("options", [(), ("--topic", "orders"), ("--cooperative", "2")], ids=str)
+def test_copies_after_nat_count_once(tmp_path: Path, translated: bytes, options: tuple[str, ...]) -> None:
+    capture = captured_twice(tmp_path / "nat.pcap", translated)
+    found = shown_as_json(str(capture), *options)
+
+    assert found["input"]["copied_connections"] == 1
+    assert (found["input"]["connections"], found["fetch"]["actual"]["requests"]) == (2, 40)
+    assert found["both_sides"] == []
+    assert [row["client"] for row in found["connections"]] == ["10.0.0.1:40000", "10.0.0.1:41000"]
+    for text in shown(str(capture), *options).both:
+        assert "1 connection was captured twice, before and after NAT, and count once" in text
+        assert "gateway were captured" not in text
+
+
+def test_inspect_and_drive_tell_of_copies(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    capture = str(captured_twice(tmp_path / "nat.pcap", CLIENT))
+    assert cli.main(["inspect", capture]) == 0
+    assert "1 connection was captured twice, before and after NAT, and count once in measure." in (
+        " ".join(capsys.readouterr().out.split())
+    )
+    assert cli.main(["drive", capture, "--dry-run", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    left_out = [row for row in report["left_out"] if row["reason"] == "captured twice, before and after NAT"]
+    assert [(row["api"], row["requests"]) for row in left_out] == [("Fetch", 20)]
+    assert (report["connections"], report["planned"]) == (2, 40)
+
+
+def test_a_gateway_has_a_port_of_its_own() -> None:
+    ours = "10.0.0.1:40000 > 10.0.0.2:9092 #0"
+    assert are_copies(ours, "10.0.0.7:40000 > 10.0.0.2:9092 #1")
+    assert are_copies("[fd00::1]:40000 > [fd00::2]:9092 #0", "[fd00::1]:40000 > [fd00::3]:9092 #0")
+    assert not are_copies(ours, "10.0.0.7:40001 > 10.0.0.2:9092 #0")

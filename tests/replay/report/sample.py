@@ -116,6 +116,7 @@ def report() -> Report:
             "bytes": 1_234_567_890,
             "packets": 2_345_678,
             "connections": 36,
+            "copied_connections": 0,
             "exchanges": 154_321,
             "gaps": 3,
             "unpaired_requests": 9,
