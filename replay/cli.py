@@ -76,6 +76,7 @@ class ReplayParser(argparse.ArgumentParser):
 
     def parse(self, argv: Sequence[str], environ: Mapping[str, str]) -> argparse.Namespace:
         """Read the command line. A flag overrides the environment, and the environment overrides --config."""
+        argv = self._with_values(argv)
         given = {argument.split("=")[0] for argument in argv}
         file = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
         file.add_argument("--config")
@@ -95,6 +96,25 @@ class ReplayParser(argparse.ArgumentParser):
             self.error(f"unrecognized arguments: {' '.join(unknown)}{meant}")
         return arguments
 
+    def _with_values(self, argv: Sequence[str]) -> list[str]:
+        """Give each option whose value may be missing its value.
+
+        The next argument is the value only if it ends as the option's metavar does. Otherwise it is another
+        argument, such as a capture.
+        """
+        may_lack = {action.option_strings[0]: action for action in self._own.values() if action.nargs == "?"}
+        found: list[str] = []
+        rest = list(argv)
+        while rest:
+            argument = rest.pop(0)
+            if argument == "--":
+                return [*found, argument, *rest]
+            if action := may_lack.get(argument):
+                its_own = bool(rest) and rest[0].endswith(_suffix(action))
+                argument = f"{argument}={rest.pop(0) if its_own else action.const}"
+            found.append(argument)
+        return found
+
     def _settings(self, file: str | None) -> dict[str, Any]:
         if file is None:
             return {}
@@ -113,14 +133,22 @@ class ReplayParser(argparse.ArgumentParser):
 
     def _as_flags(self, name: str, action: argparse.Action, value: Any) -> list[str]:
         flag = action.option_strings[0]
-        if action.nargs == 0:
+        if action.nargs in {0, "?"}:
+            if action.nargs == "?" and str(value).endswith(_suffix(action)):
+                return [f"{flag}={value}"]
             try:
-                return [flag] if switch(str(value)) else []
+                on = switch(str(value))
             except ValueError as error:
                 self.error(f"FETCHGATE_{name.upper()} or {name} in the file of --config: {error}")
+            return [flag if action.nargs == 0 else f"{flag}={action.const}"] if on else []
         if action.default == [] and isinstance(value, str):
             value = [part.strip() for part in value.split(",") if part.strip()]
         return [f"{flag}={one}" for one in (value if isinstance(value, list) else [value])]
+
+
+def _suffix(action: argparse.Action) -> str:
+    """Return how the name of an option's file ends, from the option's metavar."""
+    return Path(str(action.metavar)).suffix
 
 
 def main(argv: Sequence[str] | None = None) -> int:

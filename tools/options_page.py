@@ -59,6 +59,8 @@ def _option(command: str, action: argparse.Action) -> Iterator[str]:
     flags = [*action.option_strings] or [str(action.metavar)]
     metavar = str(action.metavar or "|".join(map(str, action.choices or ())))
     value = f" {metavar}" if action.option_strings and action.nargs != 0 else ""
+    if action.nargs == "?":
+        value = f" [{metavar}]"
     names = ", ".join(f"`{flag}{value}`" for flag in flags)
     live = " *(live)*" if command == "proxy" and not _LIVE.isdisjoint(flags) else ""
     shown = (action.help or "").replace("%(default)s", str(action.default))

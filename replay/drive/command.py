@@ -398,6 +398,7 @@ def _written(file: Path, text: str) -> bool:
     except OSError as error:
         _say(f"--csv {file}: {error.strerror}")
         return False
+    sys.stderr.write(f"Written to {printable(str(file))}\n")
     return True
 
 

@@ -89,6 +89,16 @@ _LISTED: Final = 10
 """The maximum number of names in the message about a chosen name that is in no counted fetch."""
 
 
+_STDOUT: Final = "-"
+"""The value of --json without a file."""
+_FORMS: Final[dict[str, Callable[[Report], str]]] = {
+    "csv": csv.render,
+    "html": html.render,
+    "json": lambda report: json.dumps(report, indent=2) + "\n",
+}
+"""The forms of the report, by the option that names a file for them."""
+
+
 class UsageError(Exception):
     """The command line is wrong. The message is one line that names the option or the file."""
 
@@ -231,7 +241,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="decrypt TLS connections with the secrets in this file: a key log (SSLKEYLOGFILE), or a pcapng "
         "that has them (repeatable)",
     )
-    add("--json", action="store_true", help="print the report as one JSON object")
+    add(
+        "--json",
+        nargs="?",
+        const=_STDOUT,
+        metavar="FILE.json",
+        help="print the report as one JSON object; with a name that ends in .json, write it to this file "
+        "instead",
+    )
     add("--csv", metavar="FILE", help="write the report as a CSV table too")
     add("--html", metavar="FILE", help="write the report as one HTML file too")
     add(
@@ -343,7 +360,7 @@ def _run(arguments: argparse.Namespace, console: Console) -> int:
     for line in failed:
         _fail(line, EXIT_FAILED)
     problems = result["input"]["problems"]
-    for problem in problems if arguments.json else ():  # the report for people lists them
+    for problem in problems if arguments.json == _STDOUT else ():  # the report for people lists them
         sys.stderr.write(printable(f"{problem['file']}: {problem['problem']}") + "\n")
     if failed:
         return EXIT_FAILED
@@ -357,8 +374,8 @@ def _measured(arguments: argparse.Namespace, console: Console, scratch: str) -> 
     copies = found.copies()
     if copies and work.parquet:
         sys.stderr.write(
-            f"fetchgate replay measure: the copies of {plural(len(copies), 'connection')} after NAT are in the "
-            f"table and in this report; measure {printable(work.parquet)} to leave them out\n"
+            f"fetchgate replay measure: the copies of {plural(len(copies), 'connection')} after NAT are in "
+            f"the table and in this report; measure {printable(work.parquet)} to leave them out\n"
         )
     elif copies:  # what was summed up can't be taken apart again
         without = dataclasses.replace(work.choice, without=copies)
@@ -511,8 +528,8 @@ def _zoneless(found: Collected, about: About, result: Report) -> Iterator[str]:
 
 def _work(arguments: argparse.Namespace, scratch: str) -> Work:
     """Check the inputs and outputs of the command, before anything is measured. Return what to do."""
-    for option in ("csv", "html"):
-        if (file := getattr(arguments, option)) and (why := why_not(Path(file))):
+    for option, file in _files(arguments).items():
+        if why := why_not(Path(file)):
             raise UsageError(f"--{option} {file}: {why}")
     if arguments.html:
         import_module("jinja2")  # only the page needs it: this tells if it is missing
@@ -573,8 +590,10 @@ def _check_prices(arguments: argparse.Namespace) -> None:
         raise UsageError("--currency needs a price: --price-per-gb, --zone-price-per-gb or --sidecar-cost")
     if sidecar is not None and gb is None:
         raise UsageError("--sidecar-cost needs --price-per-gb X: the price of the saved bytes")
-    if sidecar is not None and not arguments.currency:
-        raise UsageError("--sidecar-cost needs --currency NAME, such as USD: the currency of all prices")
+    for option in ("sidecar_cost", "price_per_gb", "zone_price_per_gb"):
+        if getattr(arguments, option) is not None and not arguments.currency:
+            flag = f"--{option.replace('_', '-')}"
+            raise UsageError(f"{flag} needs --currency NAME, such as USD: the currency of all prices")
 
 
 def _asks_for_spark(arguments: argparse.Namespace, tables: Sequence[str]) -> str:
@@ -631,17 +650,18 @@ def _write(arguments: argparse.Namespace, result: Report) -> list[str]:
     Returns:
         A line for each file that failed, and for standard output if that failed: the name and the cause.
     """
-    failed = []
-    for option, render in (("csv", csv.render), ("html", html.render)):
-        if file := getattr(arguments, option):
-            try:
-                # RFC 4180: lines end with CRLF, as the rendered table has it already
-                Path(file).write_text(render(result), encoding="utf-8", newline="")
-            except OSError as error:
-                failed.append(f"--{option} {file}: {error.strerror}; the file is not complete")
+    failed, written = [], []
+    for option, file in _files(arguments).items():
+        try:
+            # RFC 4180: lines end with CRLF, as the rendered table has it already
+            Path(file).write_text(_FORMS[option](result), encoding="utf-8", newline="")
+        except OSError as error:
+            failed.append(f"--{option} {file}: {error.strerror}; the file is not complete")
+        else:
+            written.append(file)
     try:
-        if arguments.json:
-            sys.stdout.write(json.dumps(result, indent=2) + "\n")
+        if arguments.json == _STDOUT:
+            sys.stdout.write(_FORMS["json"](result))
         else:
             Console().print(terminal.render(result))
         sys.stdout.flush()
@@ -650,7 +670,15 @@ def _write(arguments: argparse.Namespace, result: Report) -> list[str]:
     except OSError as error:
         failed.append(f"standard output: {error.strerror}; the report is not complete")
         _discard_output()
+    for file in written:
+        sys.stderr.write(f"Written to {printable(file)}\n")
     return failed
+
+
+def _files(arguments: argparse.Namespace) -> dict[str, str]:
+    """Return the files to which the report is written, by the option."""
+    named = {option: getattr(arguments, option) for option in _FORMS}
+    return {option: file for option, file in named.items() if file and (option, file) != ("json", _STDOUT)}
 
 
 def _discard_output() -> None:

@@ -89,7 +89,7 @@ def test_a_flag_counts_before_the_environment_and_that_before_the_file(tmp_path:
     )
 
     assert found["client"] == ["c"]
-    assert (found["policy"], found["master"], found["json"]) == ("always", "env", True)
+    assert (found["policy"], found["master"], found["json"]) == ("always", "env", "-")
     assert (found["price_per_gb"], found["topic"], found["anonymize"]) == (2.0, ["t", "u"], False)
     assert found["max_fetch_bytes"] == 10_485_760
 
@@ -152,6 +152,9 @@ def assert_one_line(argv: list[str], told: str, capsys: pytest.CaptureFixture[st
             ["--sidecar-cost", "3", "--price-per-gb", "0.02"],
             "--sidecar-cost needs --currency NAME, such as USD: the currency of all prices",
         ),
+        (["--price-per-gb", "0.02"], "--price-per-gb needs --currency NAME, such as USD: the currency of"),
+        (["--zone-price-per-gb", "0.01"], "--zone-price-per-gb needs --currency NAME, such as USD"),
+        (["--json=/no/such/r.json"], "--json /no/such/r.json: "),
         (
             ["--zone-price-per-gb", "1", "--currency", "1 EUR"],
             "--currency: 1 EUR is not a currency such as USD",
@@ -507,6 +510,7 @@ def test_a_file_that_can_not_be_written_costs_no_other_form_of_the_report(
 
     assert code == 1
     assert told.err == (
+        f"Written to {page}\n"
         "fetchgate replay measure: --csv /dev/full: No space left on device; the file is not complete\n"
     )
     assert "Sessions would save 12.0 GB a day" in told.out
@@ -525,9 +529,41 @@ def test_files_are_written_although_the_output_is_full(
 
         assert code == 1
         assert capsys.readouterr().err.startswith(
+            f"Written to {table}\n"
             "fetchgate replay measure: standard output: No space left on device; the report is not complete\n"
         )
         assert table.read_text().startswith("by,client_id")
+
+
+def test_each_form_of_the_report_may_go_to_a_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, page, data, other = (tmp_path / name for name in ("r.csv", "r.html", "r.json", "other"))
+    named = ["--csv", str(table), "--html", str(page), "--json", str(data)]
+    assert written(monkeypatch, *named) == 3
+    told = capsys.readouterr()
+    assert told.err == f"Written to {table}\nWritten to {page}\nWritten to {data}\n"
+    assert "Sessions would save 12.0 GB a day" in told.out
+    assert json.loads(data.read_text()) == sample.report()
+
+    assert written(monkeypatch, f"--json={other}") == 3
+    assert json.loads(other.read_text()) == sample.report()
+    capsys.readouterr()
+    monkeypatch.setenv("FETCHGATE_JSON", str(data))
+    data.unlink()
+    assert written(monkeypatch) == 3
+    assert json.loads(data.read_text()) == sample.report()
+
+
+@pytest.mark.parametrize("order", [["--json", CAPTURE], [CAPTURE, "--json"], ["--json", "--", CAPTURE]])
+def test_a_capture_after_json_is_no_file_to_write(
+    order: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "_measured", lambda *_: sample.report())
+    before = Path(CAPTURE).read_bytes()
+    assert cli.main(["measure", *order]) == 3
+    assert json.loads(capsys.readouterr().out) == sample.report()
+    assert Path(CAPTURE).read_bytes() == before
 
 
 def test_a_pipe_that_does_not_fit_into_the_scratch_folder_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -581,7 +617,7 @@ def test_a_saving_that_can_not_be_told_is_no_success(monkeypatch: pytest.MonkeyP
 
 
 def test_a_price_between_zones_without_a_rack_is_said() -> None:
-    asked = CAPTURE, "--zone-price-per-gb", "0.01"
+    asked = CAPTURE, "--zone-price-per-gb", "0.01", "--currency", "EUR"
     assert (
         "--zone-price-per-gb: no rack is known, so no bytes between zones can be counted; name racks with"
     ) in shown(*asked).err
