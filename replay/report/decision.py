@@ -374,12 +374,13 @@ def conclusion(report: Report) -> str:
     if not without_gateway(report):
         return ""
     saving = {_key(client) for client in report["by_client"] if client["fetch"]["saved_bytes"] > 0}
-    clients: dict[Action, list[str]] = {"gateway": [], "fetch.min.bytes": []}
+    # A client id may be in several rows.
+    clients: dict[Action, dict[str, None]] = {"gateway": {}, "fetch.min.bytes": {}}
     for row in report["decision"]["to_do"]:
         if row["action"] in clients and (row["client_id"], row["software"], row["fetch_version"]) in saving:
-            clients[row["action"]].append(shown(row["client_id"]))
+            clients[row["action"]][shown(row["client_id"])] = None
     ways = [
-        f"{way} wins for {listed(names)}"
+        f"{way} wins for {listed(list(names))}"
         for way, names in (("a gateway", clients["gateway"]), ("fetch.min.bytes", clients["fetch.min.bytes"]))
         if names
     ]

@@ -14,7 +14,7 @@ from replay.report import plots, tables, zone_tables
 from replay.report.decision import conclusion, without_gateway
 from replay.report.floors import saved_by_floors
 from replay.report.markup import Markup, joined
-from replay.report.model import Report, actual_bytes, predicted_bytes, stream_bytes
+from replay.report.model import Net, Report, actual_bytes, predicted_bytes, stream_bytes
 from replay.report.net import net_explained, net_lines, net_table
 from replay.report.wording import (
     COUNTED,
@@ -34,10 +34,12 @@ from replay.report.wording import (
     decided,
     duration,
     encrypted,
+    estimated_amount,
     how_sure,
     in_30_days,
     left_out,
     limits,
+    modelled_from,
     narrowed,
     number,
     per_gb,
@@ -173,7 +175,9 @@ def _fetches(report: Report) -> dict[str, Any]:
         "eligible": ELIGIBLE,
         "session_counts": session_counts(report),
         "slots_over_time": list(_slots_over_time(report)),
+        "slots_in_short": _slots_in_short(report),
         "limits": limits(report),
+        "limits_in_short": _limits_in_short(report),
         "floors_words": saved_by_floors(report["floors"]) if "floors" in report else "",
         "keys_words": _keys_words(report),
         "modelled": MODELLED,
@@ -215,7 +219,36 @@ def _cards(report: Report) -> list[tuple[str, str]]:
         (size(predicted_bytes(fetch)), f"predicted{span}, with sessions"),
         (percent(report["readable"]["ratio"]), f"of what was captured{span} could be read"),
     ]
-    return [cards[2], cards[4]] if untold(report) else cards  # a saving of 0 would be a guess
+    if untold(report):
+        return [cards[2], cards[4]]  # a saving of 0 would be a guess
+    return [*cards[:2], *_net_card(report["modelled"]["net"]), *cards[2:]]
+
+
+def _net_card(net: Net | None) -> list[tuple[str, str]]:
+    """Return the figure of what is left of the saving, if sidecars have a price and are needed."""
+    if net is None or not net["sidecars"]:
+        return []
+    between, seconds = net["between_zones"], net["captured_seconds"]
+    left = (between or net["services"][0])["net_per_month"]
+    cost = amount(net["services"][0]["cost_per_month"], net["currency"])
+    priced = ", if only bytes between zones cost money" if between else ""
+    words = f"net a month, less {cost} for {plural(net['sidecars'], 'sidecar')}{priced}"
+    return [(estimated_amount(left, net["currency"], seconds), f"{words} ({modelled_from(seconds)})")]
+
+
+def _slots_in_short(report: Report) -> str:
+    """Say how few slots are needed; "" if a broker needs half of its slots, or had none for a session."""
+    rows = report["slots"]
+    if any(row["evictions"] or row["refused"] or 2 * row["requested_at_once"] > row["slots"] for row in rows):
+        return ""
+    most = max(rows, key=lambda row: row["requested_at_once"], default=None)
+    return f"{number(most['requested_at_once'])} of {number(most['slots'])} needed" if most else ""
+
+
+def _limits_in_short(report: Report) -> str:
+    """Say that no limit has an effect; "" if one has."""
+    found = report["limits"]
+    return "" if found["over_limit"] or found["starved"] else "no response above, no partition starved"
 
 
 def _problems(report: Report) -> list[str]:

@@ -256,7 +256,19 @@ def _time_axis(scale: _Scale) -> Markup:
 
     Labels do not overlap.
     """
-    step = _time_step(scale.span, (scale.width - LEFT - RIGHT) // _TICK)
+    most = (scale.width - LEFT - RIGHT) // _TICK
+    # A plot for phones has room for few labels. Two are needed to see how much time is between them.
+    tries = (_time_labels(scale, _time_step(scale.span, ticks)) for ticks in range(most, most + 4))
+    labels = next(
+        (found for found in tries if len(found) > 1), _time_labels(scale, _time_step(scale.span, most))
+    )
+    return joined(
+        element("text", words, x=middle, y=HEIGHT - 8, text_anchor="middle") for middle, words in labels
+    )
+
+
+def _time_labels(scale: _Scale, step: float) -> list[tuple[float, str]]:
+    """Return the labels of the time axis with their places, if ticks have this distance in seconds."""
     days = scale.times[-1][1] - scale.times[0][0] > 86_400
     form = "%b %d" if step >= 86_400 else "%b %d %H:%M" if days else "%H:%M:%S"
     begins = [first for first, _ in scale.times] if len(scale.times) > 1 else []
@@ -273,10 +285,7 @@ def _time_axis(scale: _Scale) -> Markup:
         middle = min(scale.x(tick), scale.width - half)
         if all(abs(middle - other) >= half + taken + 2 * _CHARACTER for other, _, taken in labels):
             labels.append((middle, words, half))
-    return joined(
-        element("text", words, x=middle, y=HEIGHT - 8, text_anchor="middle")
-        for middle, words, _ in sorted(labels)
-    )
+    return [(middle, words) for middle, words, _ in sorted(labels)]
 
 
 def _time_step(span: float, ticks: int) -> float:

@@ -80,11 +80,23 @@ TILES = "new Set([...document.querySelectorAll('.card')].map(e => e.getBoundingC
 """The number of columns that the tiles have."""
 
 
-@pytest.mark.parametrize(("width", "columns"), [(390, 2), (768, 3), (960, 5), (1280, 5)])
+@pytest.mark.parametrize(("width", "columns"), [(390, 2), (768, 3), (960, 6), (1280, 6)])
 def test_tiles_stand_in_columns(browser: Browser, tmp_path: Path, width: int, columns: int) -> None:
     browser.emulate(width=width)
     opened(browser, tmp_path, sample.report())
     assert browser.evaluate(TILES) == columns
+
+
+def test_the_sums_of_a_month_and_of_a_year_stay_pairs_on_a_phone(browser: Browser, tmp_path: Path) -> None:
+    browser.emulate(width=390)
+    opened(browser, tmp_path, sample.report())
+    rows = browser.evaluate(
+        "[...document.querySelector('.pairs tbody tr').children].map(e => e.getBoundingClientRect().top)"
+    )
+    services, sidecars, *sums = rows
+    months, years = sums[:3], sums[3:]
+    assert (services, months) == (sidecars, years)
+    assert services < months[0] < months[1] < months[2]
 
 
 def test_text_is_as_wide_as_its_card(browser: Browser, tmp_path: Path) -> None:

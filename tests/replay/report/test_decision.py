@@ -8,6 +8,7 @@ from replay.report.decision import (
     DailyRate,
     OwnSidecars,
     by_fetch_min_bytes,
+    conclusion,
     decide,
     why,
     without_gateway,
@@ -273,6 +274,14 @@ def test_fetch_min_bytes_stands_beside_the_saving_of_sessions() -> None:
 def test_fetch_min_bytes_is_not_compared_where_it_says_little(change: Any) -> None:
     report: Report = {**sample.report(), **change}
     assert without_gateway(report) == ""
+
+
+def test_a_client_with_several_versions_is_named_once() -> None:
+    report = sample.report()
+    for rows in (report["by_client"], report["decision"]["to_do"]):
+        for row in rows[:2]:
+            row["client_id"] = "twice"
+    assert "a gateway wins for twice and (none). With" in conclusion(report)
 
 
 def test_few_fetches_a_second_are_told_with_a_decimal() -> None:

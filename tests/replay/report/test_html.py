@@ -3,6 +3,7 @@
 import io
 import re
 from html.parser import HTMLParser
+from typing import Any
 
 from rich.console import Console
 
@@ -141,7 +142,29 @@ def test_what_a_manager_reads_comes_before_what_engineers_need() -> None:
 def test_without_a_captured_time_no_tile_names_a_span() -> None:
     plain = sample.report()
     page = Page(html.render({**plain, "time": {**plain["time"], "captured_seconds": 0.0}}))
-    assert "502 MB saved, both directions 600 MB captured: 162,170 fetch requests" in page.text
+    assert "502 MB saved, both directions 3.73 USD net a month" in page.text
+    assert "600 MB captured: 162,170 fetch requests" in page.text
+
+
+def test_what_is_left_after_the_cost_of_sidecars_has_a_tile() -> None:
+    tile = "3.73 USD net a month, less 3.50 USD for 1 sidecar (modelled from 1 h) 600 MB captured"
+    assert tile in Page(html.render(sample.report())).text
+    plain = sample.report()
+    without: Report = {**plain, "modelled": {**plain["modelled"], "net": None}}
+    assert "net a month" not in Page(html.render(without)).text
+
+
+def test_what_needs_no_attention_is_folded() -> None:
+    plain = sample.report()
+    quiet: Report = {**plain, "limits": {**plain["limits"], "over_limit": 0, "starved": 0}}
+    slots = "Fetch session slots of the brokers, most at once"
+    assert f"<summary>{slots}: 12 of 1,000 needed</summary>" in html.render(plain)
+    assert "<h2>Response limits</h2>" in html.render(plain)
+    limits = "<summary>Response limits: no response above, no partition starved</summary>"
+    assert limits in html.render(quiet)
+    for change in ({"requested_at_once": 501}, {"evictions": 1}, {"refused": 1}):
+        busy: Any = {**plain, "slots": [plain["slots"][0], {**plain["slots"][1], **change}]}
+        assert f"<h2>{slots}</h2>" in html.render(busy)
 
 
 def test_peers_cannot_act_in_the_page() -> None:

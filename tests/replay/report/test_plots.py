@@ -2,6 +2,7 @@
 
 import re
 import xml.etree.ElementTree as ET
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
 import pytest
@@ -94,6 +95,19 @@ def test_what_was_not_captured_takes_no_room_and_is_marked() -> None:
     )
     labels = [text.text for text in svg.iter("text")]
     assert {"22:30:00.00", "22:30:50.00"} <= set(labels)
+
+
+@pytest.mark.parametrize("seconds", [1.3, 8, 11.2, 25, 59, 61, 900, 4_000, 90_000, 400_000])
+def test_a_plot_for_phones_has_two_labels_of_time(seconds: float) -> None:
+    """The captured time begins 5 s before a full minute, so that few round times are in it."""
+    begin = datetime(2026, 11, 20, 22, 29, 55, tzinfo=UTC)
+    stretch: Stretch = {"first": begin.isoformat(), "last": (begin + timedelta(seconds=seconds)).isoformat()}
+    svg = ET.fromstring(plots.over_time([bucket(0, 400, 100)], [stretch], plots.NARROW))
+    labels = [text for text in svg.iter("text") if text.attrib["y"] == str(plots.HEIGHT - 8)]
+    places = [float(text.attrib["x"]) for text in labels]
+
+    assert len(labels) > 1
+    assert min(right - left for left, right in pairwise(places)) > 6.5 * len(labels[0].text or "")
 
 
 def test_labels_do_not_overlap_however_many_gaps_there_are() -> None:
