@@ -68,6 +68,7 @@ def contents(of: Any, seen: dict[int, int]) -> Any:
 
 def state(connection: _ConnectionRows) -> dict[str, Any]:
     """Return the state of a connection's rows, without the rows that were written."""
+    assert connection._engine is not None
     gateway = connection._engine._gateway._connection
     gateway._state.plans.count()
     parts = ("_engine", "_digest", "_sample", "_exchanges", "_version", "_counted", "_saved_by_other")
@@ -115,6 +116,7 @@ def test_the_state_is_the_same_as_after_single_steps(
     for each in (single, bulk):
         for one in known[:_BEFORE]:
             each.add(one)
+        assert each._engine is not None
         plan = each._engine._gateway._connection.plan
         assert plan is not None
         plan._session.epoch = epoch or plan._session.epoch
