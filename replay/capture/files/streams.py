@@ -122,7 +122,8 @@ class _Gzip(io.RawIOBase):
             except zlib.error as error:
                 raise OSError(f"damaged within its compression ({error})") from error
             if found:
-                self._read = self._member.unconsumed_tail
+                # At the end of a member, `unconsumed_tail` may have what is in `unused_data`.
+                self._read = b"" if self._member.eof else self._member.unconsumed_tail
                 buffer[: len(found)] = found
                 return len(found)
             if self._member.eof:

@@ -447,6 +447,17 @@ def test_zeros_behind_gzip_do_no_harm(tmp_path: Path, behind: bytes, members: in
     assert (counts.packets, counts.problems) == (len(FRAMES), [])
 
 
+def test_gzip_of_several_large_members_is_read_once(tmp_path: Path) -> None:
+    data = capture("librdkafka-100p")
+    parts = data[:200_000], data[200_000:400_000], data[400_000:]
+    path = tmp_path / "x.pcap.gz"
+    path.write_bytes(b"".join(map(gzip.compress, parts)))
+
+    (counts,) = counted(plan(expand([str(path)]), 1 << 30))
+
+    assert (counts.file_bytes, counts.problems) == (len(data), [])
+
+
 def test_a_file_that_is_gone_or_closed_to_us_is_a_problem_of_its_own(tmp_path: Path) -> None:
     path = tmp_path / "x.pcap"
     path.write_bytes(WHOLE)
