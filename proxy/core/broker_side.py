@@ -8,9 +8,11 @@ call processes a limited number of responses. The next call processes the remain
 from typing import Final
 
 from proxy.core.connection_state import ConnectionState, Stream
-from proxy.core.in_flight import AT_ONCE, InFlight
+from proxy.core.in_flight import AT_ONCE, TOKEN, InFlight
+from proxy.core.requests import MAX_TOKEN
 from proxy.protocol.api import LENGTH_BYTES, RESPONSE_CORRELATION_ID, RESPONSE_START_BYTES, ApiKey
 from proxy.protocol.framing import is_frame
+from proxy.session.decision import Reason
 
 _FETCH: Final = int(ApiKey.FETCH)
 """The API key of Fetch as a plain int. It is compared for every response, and a look-up of an enum member is
@@ -50,10 +52,15 @@ class BrokerSide:
                     return
                 left_at_once -= 1
                 if not expected and state.stream is not _FRAMES:
+                    if state.stream is Stream.TOKENS:  # a token that answers none of the client's
+                        state.stop_framing(Stream.OPAQUE, Reason.SASL_V0)
                     state.to_client.append(frames.rest())
                     return
-                if len(frames) < RESPONSE_START_BYTES and (expected or not state.foreign):
-                    frames.need = RESPONSE_START_BYTES
+                start = RESPONSE_START_BYTES
+                if expected and expected[0].handler is TOKEN:
+                    start = LENGTH_BYTES
+                if len(frames) < start and (expected or not state.foreign):
+                    frames.need = start
                     return
                 if not self._begins(frames.peek(RESPONSE_START_BYTES)):
                     return
@@ -88,6 +95,14 @@ class BrokerSide:
         state = self._state
         length = int.from_bytes(data[:LENGTH_BYTES], signed=True)
         expected = state.queue.expected
+        if expected and expected[0].handler is TOKEN:
+            if not 0 <= length <= MAX_TOKEN:
+                state.stop_framing(Stream.OPAQUE, Reason.SASL_V0)
+                state.queue.clear()
+                return False
+            state.from_broker.left = LENGTH_BYTES + length
+            self._begin(expected[0], LENGTH_BYTES + length)
+            return True
         if length < RESPONSE_START_BYTES - LENGTH_BYTES:
             state.unread("broker", f"a response of {length} bytes")
         elif not expected:

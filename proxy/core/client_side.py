@@ -16,13 +16,17 @@ from proxy.core.events import ClientNamed, Refusal
 from proxy.core.fetch_responses import FetchResponses
 from proxy.core.fetches import Fetches
 from proxy.core.histograms import NO_RESPONSE_TIME
-from proxy.core.in_flight import AT_ONCE, FORWARD, MAX_IN_FLIGHT, InFlight
+from proxy.core.in_flight import AT_ONCE, FORWARD, MAX_IN_FLIGHT, TOKEN, InFlight
 from proxy.core.plans import MAX_PREFIX
 from proxy.core.requests import (
     GROUP_SECONDS,
     MAX_FETCH_REQUEST,
+    MAX_TOKEN,
+    NAMED_START_BYTES,
+    TOKENS,
     decisive,
     describe_length,
+    is_request_start,
     read_client_names,
     read_mechanism,
     read_wait,
@@ -158,9 +162,11 @@ class ClientSide:
     def _next(self) -> None:
         """Process the next frame, or the part of it that has arrived."""
         state, requests = self._state, self._state.from_client
-        if state.stream is not _FRAMES:
+        if state.stream not in _READ:
             state.to_broker.append(requests.rest())
-        elif not self._frame(data := requests.next()):
+            return
+        process = self._frame if state.stream is _FRAMES else self._token
+        if not process(data := requests.next()):
             requests.keep(data)
 
     def _forward_rest(self, data: bytes) -> None:
@@ -304,9 +310,15 @@ class ClientSide:
             if not self._takes_versions(data, version):
                 return True
         elif api_key == ApiKey.SASL_HANDSHAKE:
+            if version == 0 and len(data) < size < READ_WITHIN:
+                state.from_client.need = size
+                return False
             state.mechanism = ""
             with suppress(ProtocolError):  # it may be incomplete
                 state.mechanism = read_mechanism(data)
+                if version == 0 and not state.client_id:  # it may be the last request that is read
+                    state.client_id = readable(request_header(data, LENGTH_BYTES)[3])
+                    self._report_names()
         request = self._in_flight(data, size, api_key, version)
         if answered:
             self._expect(request)
@@ -382,9 +394,44 @@ class ClientSide:
             # KIP-43: from here on tokens travel without Kafka's framing, in both directions, until the broker
             # is satisfied. From v1 on they are in SaslAuthenticate (KIP-152; fetch-semantics, trap 33; case
             # 87).
-            state.stop_framing(Stream.OPAQUE, Reason.SASL_V0)
+            state.tokens = TOKENS.get(state.mechanism, 0)
+            if state.tokens:
+                state.stream = Stream.TOKENS
+            else:
+                state.stop_framing(Stream.OPAQUE, Reason.SASL_V0)
         else:
             return False
+        return True
+
+    def _token(self, data: bytes) -> bool:
+        """Forward a SASL token after a SaslHandshake v0, or process the first request after the last token.
+
+        If the bytes are neither, or if the client did not wait for the broker's last token, forward all later
+        bytes of the client unread. Return False if more bytes are needed.
+        """
+        state, requests = self._state, self._state.from_client
+        if len(data) < LENGTH_BYTES:
+            requests.need = LENGTH_BYTES
+            return False
+        length = int.from_bytes(data[:LENGTH_BYTES], signed=True)
+        if state.tokens:
+            if 0 <= length <= MAX_TOKEN:
+                state.tokens -= 1
+                token = InFlight(ApiKey.SASL_AUTHENTICATE, 0, b"", TOKEN)
+                self._expect(token)
+                state.to_broker.append(data)
+                requests.left = LENGTH_BYTES + length - len(data)
+                state.forwarding = token if requests.left else None
+                return True
+        elif length >= _MIN_LENGTH and not state.queue.expected:
+            if len(data) < NAMED_START_BYTES:
+                requests.need = NAMED_START_BYTES
+                return False
+            if is_request_start(data):
+                state.stream = _FRAMES
+                return self._frame(data)
+        state.stop_framing(Stream.OPAQUE, Reason.SASL_V0)
+        state.to_broker.append(data + requests.rest())
         return True
 
     def _asked_wait(self, data: bytes, api_key: int) -> float:
@@ -445,3 +492,4 @@ class ClientSide:
 _OPEN: Final = Phase.OPEN
 _CLOSING: Final = Phase.CLOSING
 _FRAMES: Final = Stream.FRAMES
+_READ: Final = (Stream.FRAMES, Stream.TOKENS)

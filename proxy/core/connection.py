@@ -374,7 +374,8 @@ class Connection:
             if state.from_client.held or state.from_client.ready:
                 state.from_client.rest()
             # Do not close in the middle of a frame: that would corrupt it (fetch-semantics, trap 21).
-            self._fetches.close(silently=state.from_client.left > 0)
+            silently = state.from_client.left > 0 or state.stream is not Stream.FRAMES
+            self._fetches.close(silently=silently)
         self._settle()
 
     def _finish_waiting(self) -> None:

@@ -37,11 +37,14 @@ class Phase(Enum):
 
 
 class Stream(Enum):
-    """How the bytes of a connection are read. A connection changes its mode only in the listed order."""
+    """How the bytes of a connection are read. `OPAQUE` and `WIRE` are for good."""
 
     FRAMES = "frames"
+    TOKENS = "tokens"
+    """After a SaslHandshake v0: the client's next frames are SASL tokens without Kafka's header. After the
+    last token, the mode is `FRAMES` again, or `OPAQUE` in doubt."""
     OPAQUE = "opaque"
-    """The client's bytes begin with SASL tokens without Kafka's framing. All are forwarded as they arrive.
+    """The client sends SASL tokens, and it is unknown where they end. All bytes are forwarded as they arrive.
     Responses to earlier requests are still Kafka frames."""
     WIRE = "wire"
     """The protocol is not Kafka. Everything is forwarded, including the end of the client's or the broker's
@@ -134,6 +137,7 @@ class ConnectionState:
         "tally",
         "to_broker",
         "to_client",
+        "tokens",
     )
 
     def __init__(
@@ -178,6 +182,8 @@ class ConnectionState:
         """The time at which the current bytes were read, in seconds."""
         self.phase = Phase.NEW
         self.stream = Stream.FRAMES
+        self.tokens = 0
+        """The number of SASL tokens that the client still sends without a header before its next request."""
         self.foreign = foreign
         """Whether it is still possible that the protocol is not Kafka. When a request has been answered, this
         is no longer possible."""

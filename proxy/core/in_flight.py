@@ -137,6 +137,8 @@ class Forward(Handler):
 FORWARD: Final = Forward()
 """The handler of requests that do not allow the broker to wait, and whose responses are forwarded
 unchanged."""
+TOKEN: Final = Forward()
+"""The handler of a SASL token without a header. The broker's token that answers it is forwarded unchanged."""
 
 
 class Over(Handler):

@@ -3,7 +3,15 @@
 from typing import Final
 
 from proxy.protocol import produce
-from proxy.protocol.api import LENGTH_BYTES, REQUEST_START_BYTES, ApiKey, is_flexible, request_header
+from proxy.protocol.api import (
+    FIRST_FLEXIBLE,
+    LENGTH_BYTES,
+    REQUEST_START,
+    REQUEST_START_BYTES,
+    ApiKey,
+    is_flexible,
+    request_header,
+)
 from proxy.protocol.api_versions import ClientSoftware, read_client_software
 from proxy.protocol.primitives import read_compact_string, read_int32, read_string
 
@@ -25,6 +33,16 @@ partitions."""
 _EPOCH_BYTES: Final = 4
 """The size of share_session_epoch in a ShareFetch request, in bytes."""
 _SESSION_TIMEOUT_BYTES: Final = 4
+TOKENS: Final = {"PLAIN": 1, "OAUTHBEARER": 1, "SCRAM-SHA-256": 2, "SCRAM-SHA-512": 2}
+"""The number of tokens that a client sends to log in, by SASL mechanism. A broker that accepts the client
+answers each of them. GSSAPI is not listed, because its tokens can't be counted."""
+MAX_TOKEN: Final = 1 << 20
+"""The longest SASL token that is expected, in bytes. Brokers accept half of it
+(sasl.server.max.receive.size)."""
+NAMED_START_BYTES: Final = REQUEST_START_BYTES + 2
+"""The size of the start of a request, up to the length of the client id, in bytes."""
+_MAX_VERSION: Final = 24
+"""No API has a higher version yet (Fetch has 18)."""
 
 
 def decisive(frame: bytes) -> bytes:
@@ -40,6 +58,24 @@ def decisive(frame: bytes) -> bytes:
     if api_key == ApiKey.PRODUCE:
         _, at = produce.read_acks(frame, version, at)
     return frame[REQUEST_START_BYTES:at]
+
+
+def is_request_start(data: bytes) -> bool:
+    """Return whether bytes look like the start of a request, and not like a SASL token.
+
+    The first bytes of a token are too large for an API key and a version.
+
+    Args:
+        data: the first `NAMED_START_BYTES` of a frame, or more.
+    """
+    length, api_key, version, correlation_id = REQUEST_START.unpack_from(data)
+    client_id = int.from_bytes(data[REQUEST_START_BYTES:NAMED_START_BYTES], signed=True)
+    return (
+        api_key in FIRST_FLEXIBLE
+        and 0 <= version <= _MAX_VERSION
+        and correlation_id >= 0
+        and -1 <= client_id <= length + LENGTH_BYTES - NAMED_START_BYTES
+    )
 
 
 def read_wait(frame: bytes) -> float:

@@ -189,6 +189,7 @@ class Login(Forward):
                 _, at = response_header(chunk, LENGTH_BYTES, self._api_key, self._version)
                 error_code, _ = read_int16(chunk, at)
                 if error_code:
+                    self._state.tokens = 0  # after a refused SaslHandshake v0, the client sends none
                     self._state.events.append(
                         LoginRefused(error_code=error_code, mechanism=self._state.mechanism)
                     )

@@ -24,7 +24,7 @@ from proxy.cooperative.tally import GroupNotice, Tell
 from proxy.core.budget import REQUESTS_PART, Budget, RequestBudget
 from proxy.core.connection import BrokerInfo, Common, Connection, MakeStage
 from proxy.core.eligibility import BrokerVersions, SessionLimits
-from proxy.core.events import BrokersAwaited, ClientNamed, Event, Fault, LoginRefused, Tally
+from proxy.core.events import BrokersAwaited, ClientNamed, Event, Fault, LoginRefused, Passthrough, Tally
 from proxy.core.fetch_floors import FetchFloors, FetchFloorsStage
 from proxy.core.leaders import Leaders
 from proxy.error_text import is_client_refused, of_client
@@ -39,6 +39,7 @@ from proxy.server.monitor import Monitor
 from proxy.server.process import Process, give_back, open_fds, resident_bytes, two_descriptors_free
 from proxy.server.registry import BrokerRegistry
 from proxy.server.upstream import Upstream, host_and_port
+from proxy.session.decision import Reason
 from proxy.telemetry.history import INTERVAL_SECONDS, describe, refusal, write_event
 from proxy.telemetry.status import Account, Counts, ProcessFigures, Status, WithBroker
 from proxy.telemetry.totals import NodeId
@@ -62,6 +63,9 @@ of 300 clients, 1.4 MB each, left 126 MB of free memory in the heap. Returning i
 TRIM_SECONDS: Final = 60.0
 """How often free memory is returned while the process is more than `TRIM_BYTES` above its smallest size, in
 seconds. Memory that was in use the last time may be free now."""
+_UNREAD: Final = (Reason.SASL_V0, Reason.GSSAPI)
+"""Why the responses to a client are not read, so that addresses in them are not replaced."""
+_REMEDY: Final = "let it use SASL handshake v1 (Sarama: Net.SASL.Version = 1), or use --transparent"
 
 
 class Server:
@@ -123,6 +127,7 @@ class Server:
         self._failed_handshakes = Repeated(self.log, "TLS handshake of a client failed")
         self._refused_clients = Repeated(self.log, "client refused")
         self._refused_logins = Repeated(self.log, "authentication refused by the broker", LOGIN_AGAIN_SECONDS)
+        self._unread_clients = Repeated(self.log, "client is given the brokers' own addresses")
         self._new_clients = NewClients(self.log)
         self._all_closed = asyncio.Event()
         self.client_tls = ClientTls(config)
@@ -231,6 +236,9 @@ class Server:
         elif isinstance(event, LoginRefused):
             self.authentication_failures += 1
             self._login_refused(event, link)
+        elif isinstance(event, Passthrough):
+            if event.reason in _UNREAD and not self._transparent:
+                self._client_unread(event.reason, link)
         elif isinstance(event, ClientNamed):
             software = f"{event.software_name} {event.software_version}".strip()
             host, _ = host_and_port(link.client_address)
@@ -249,6 +257,15 @@ class Server:
         host, _ = host_and_port(link.client_address)
         who = f"{host} {fields['client_id']}"
         self._refused_logins.happens(who, refusal(event), monotonic(), fields=fields)
+
+    def _client_unread(self, reason: str, link: Link) -> None:
+        """Warn about a client whose responses can't be rewritten, so that it goes around the gateway."""
+        fields = link.log_fields | {"remedy": _REMEDY}
+        host, _ = host_and_port(link.client_address)
+        if self._unread_clients.happens(f"{host} {fields['client_id']}", reason, monotonic(), fields=fields):
+            client = fields["client_id"] or link.client_address
+            text = f"{client} is given the brokers' own addresses, because of its {reason}: {_REMEDY}"
+            self.process.note("not read", text, warning=True)
 
     async def _open_brokers(self, link: Link, node_ids: frozenset[int]) -> None:
         """Wait until the listeners of brokers are open. Then let the link send responses that name them."""

@@ -91,8 +91,8 @@ class Reason(StrEnum):
     GSSAPI = "GSSAPI token"
     """The connection began with a GSSAPI token without a Kafka header, as clients of Kafka 0.9 send it."""
     SASL_V0 = "SASL handshake v0"
-    """After a SaslHandshake v0, all bytes are forwarded without being parsed. SASL tokens have no Kafka
-    framing (KIP-43)."""
+    """After a SaslHandshake v0, all bytes are forwarded without being parsed, because it is unknown where the
+    SASL tokens end. They have no Kafka header (KIP-43)."""
     TLS = "TLS"
     """In transparent mode: the client and the broker use TLS, so the gateway can't read the connection."""
     NOT_KAFKA = "not Kafka"

@@ -3,11 +3,17 @@
 import random
 
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 from proxy.core.budget import RequestBudget
-from proxy.core.events import ClientNamed, Fault, Passthrough
+from proxy.core.connection_state import Stream
+from proxy.core.events import ClientNamed, Fault, LoginRefused, Passthrough
 from proxy.core.in_flight import MAX_IN_FLIGHT
 from proxy.protocol.api import ApiKey
+from proxy.protocol.primitives import encode_string
+from tests.core import metadata
+from tests.examples import examples
 from tests.frames import Want, fetch, fetch_response, framed
 from tests.playbook import SESSION_ID, Playbook, T, asks, full, produce, request, response
 
@@ -208,18 +214,147 @@ def test_the_client_names_its_software() -> None:
     assert play.connection.software_version == "2.5.0"
 
 
-def test_handshake_v0_goes_opaque() -> None:
-    """Case 87, trap 33: SASL tokens without Kafka's header follow both ways. All bytes are forwarded."""
-    asked = request(ApiKey.SASL_HANDSHAKE, 0, 1, b"\0\x05PLAIN")
-    play = Playbook().client(asked).to_broker(asked)
-    token = framed(b"\0user\0password")
-    play.client(token, chunk=3).to_broker(token)
-    play.broker(response(1, b"\0\0")).to_client(response(1, b"\0\0"))
-    play.broker(b"\0\0\0\0").to_client(b"\0\0\0\0")
+TOKENS = {
+    "PLAIN": [b"\0alice\0secret", b""],
+    "OAUTHBEARER": [b"n,,\1auth=Bearer x\1\1", b""],
+    "SCRAM-SHA-256": [b"n,,n=a,r=fy", b"r=fyHa,s=c2E=,i=4096", b"c=biws,r=fyHa,p=cHI=", b"v=dmVy"],
+    "SCRAM-SHA-512": [b"n,,n=a,r=fy", b"r=fyHa,s=c2E=,i=4096", b"c=biws,r=fyHa,p=cHI=", b"v=dm"],
+}
+"""Tokens of client and broker in turn."""
+METADATA = request(ApiKey.METADATA, 7, 2, b"\xff\xff\xff\xff\0")
+
+
+def handshake_v0(mechanism: str, *, error: int = 0, chunk: int = 1 << 30) -> Playbook:
+    """Play a SaslHandshake v0. Broker addresses are rewritten."""
+    asked = request(ApiKey.SASL_HANDSHAKE, 0, 1, encode_string(mechanism.encode()))
+    told = response(1, error.to_bytes(2) + b"\0\0\0\0")
+    play = Playbook(resolve=lambda node_id, _host, _port: ("gateway", 19_000 + node_id))
+    play.client(asked, chunk=chunk).to_broker(asked)
+    return play.broker(told, chunk=chunk).to_client(told)
+
+
+def log_in(mechanism: str, *, chunk: int = 1 << 30) -> Playbook:
+    """Play a login after a SaslHandshake v0."""
+    play = handshake_v0(mechanism, chunk=chunk)
+    tokens = iter(map(framed, TOKENS[mechanism]))
+    for token in tokens:
+        play.client(token, chunk=chunk).to_broker(token)
+        told = next(tokens)
+        play.broker(told, chunk=chunk).to_client(told)
+    return play
+
+
+def stays_a_wire(play: Playbook) -> None:
+    """Check that further bytes are forwarded unread, whatever they are."""
     for number in (2, 3, 4, 5):
-        frame = fetch(11, *T, correlation=number)
-        play.exchange(frame, full(11, T, correlation_id=number))
+        play.exchange(fetch(11, *T, correlation=number), full(11, T, correlation_id=number))
+    named = response(2, metadata.body(7, {}))
+    play.exchange(METADATA, named).exchange(b"???", b"!")
     assert play.events(Passthrough) == [Passthrough(reason="SASL handshake v0")]
+    assert play.connection.fault is None
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 1 << 20])
+@pytest.mark.parametrize("mechanism", TOKENS)
+def test_requests_after_the_tokens_of_a_handshake_v0_are_read(mechanism: str, chunk: int) -> None:
+    """Case 87, trap 33: tokens without Kafka's header are forwarded unchanged, then requests are read."""
+    play = log_in(mechanism, chunk=chunk)
+    play.client(METADATA, chunk=chunk).to_broker(METADATA)
+    play.broker(response(2, metadata.body(7, {})), chunk=chunk)
+    told = play.takes_client()
+    assert b"broker-1" not in told
+    assert told.count(b"gateway") == len(metadata.BROKERS)
+    play.established(11, T)
+    assert play.events(Passthrough) == []
+
+
+def test_requests_in_the_same_bytes_after_a_token_are_read() -> None:
+    play = log_in("PLAIN")
+    later = request(ApiKey.METADATA, 7, 3, b"\xff\xff\xff\xff\0")
+    play.client(METADATA + later).to_broker(METADATA, later)
+
+
+def test_a_token_in_flight_counts_as_a_request() -> None:
+    """SIGTERM waits for the broker's token, so that the client can read it."""
+    token = framed(TOKENS["PLAIN"][0])
+    play = handshake_v0("PLAIN").client(token).to_broker(token).close()
+    assert (play.connection.busy, play.connection.done) == (True, False)
+    play.broker(framed(b"")).to_client(framed(b""))
+    assert (play.connection.busy, play.connection.done) == (False, True)
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "GSSAPI"])
+def test_no_session_is_closed_between_tokens(mechanism: str) -> None:
+    """A request would be taken for a token. The broker closes the session with the connection."""
+    play = Playbook().established(11, T)
+    asked = request(ApiKey.SASL_HANDSHAKE, 0, 9, encode_string(mechanism.encode()))
+    play.exchange(asked, response(9, b"\0\0\0\0\0\0")).close().nothing()
+
+
+@pytest.mark.parametrize("mechanism", ["GSSAPI", "AWS_MSK_IAM", ""])
+def test_tokens_that_cant_be_counted_make_a_wire(mechanism: str) -> None:
+    """Trap 33: after the last token of GSSAPI, the broker may send none."""
+    play = handshake_v0(mechanism)
+    token = framed(b"\x60\x82token")
+    play.client(token, chunk=3).to_broker(token)
+    stays_a_wire(play.broker(token, chunk=3).to_client(token))
+
+
+NO_REQUESTS = {
+    "one more token": framed(b"\0alice\0secret"),
+    "a short token": framed(b"\1"),
+    "an empty token": framed(b""),
+    "a token like a key": framed(b"\0A\0xyz" + bytes(20)),
+    "an unknown key": request(500, 0, 2, bytes(20)),
+    "an unknown version": request(ApiKey.METADATA, 99, 2, bytes(20)),
+    "a negative id": request(ApiKey.METADATA, 1, -2, bytes(20)),
+    "a long client id": framed(b"\0\3\0\1\0\0\0\2\0\x0b" + bytes(10)),
+    "a negative length": b"\xff\xff\xff\xff?",
+    "text": b"GET / HTTP/1.1\r\n",
+}
+
+
+@pytest.mark.parametrize("kind", NO_REQUESTS)
+@pytest.mark.parametrize("chunk", [1, 7, 1 << 20])
+def test_what_is_no_request_after_the_tokens_makes_a_wire(kind: str, chunk: int) -> None:
+    play = log_in("PLAIN").client(NO_REQUESTS[kind], chunk=chunk).to_broker(NO_REQUESTS[kind])
+    stays_a_wire(play.broker(framed(b"{}")).to_client(framed(b"{}")))
+
+
+@pytest.mark.parametrize("length", [-1, -(2**31), (1 << 20) + 1, 2**31 - 1])
+def test_a_length_that_no_token_has_makes_a_wire(length: int) -> None:
+    data = length.to_bytes(4, signed=True) + b"?" * 20
+    stays_a_wire(handshake_v0("PLAIN").client(data).to_broker(data))
+    token = framed(TOKENS["PLAIN"][0])
+    play = handshake_v0("PLAIN").client(token).to_broker(token)
+    play.broker(data).to_client(data)
+    assert play.connection.tally.passthrough["SASL handshake v0"] == 1
+    stays_a_wire(play)
+
+
+def test_a_client_that_does_not_wait_for_the_last_token_makes_a_wire() -> None:
+    """A broker could have sent no token. Its next response would be taken for one."""
+    token = framed(TOKENS["PLAIN"][0])
+    play = handshake_v0("PLAIN").client(token + METADATA).to_broker(token, METADATA)
+    told = response(2, metadata.body(7, {}))
+    stays_a_wire(play.broker(told).to_client(told))
+
+
+def test_a_token_that_answers_none_makes_a_wire() -> None:
+    for play in (handshake_v0("PLAIN"), log_in("PLAIN")):
+        stays_a_wire(play.broker(b"\0\0").to_client(b"\0\0"))
+
+
+def test_after_a_refused_handshake_v0_requests_are_read() -> None:
+    """A listener without SASL responds with error 34, and the client may go on without SASL."""
+    play = handshake_v0("PLAIN", error=34)
+    assert play.events(LoginRefused) == [LoginRefused(error_code=34, mechanism="PLAIN")]
+    play.established(11, T)
+
+
+def test_a_client_that_ignores_a_refused_handshake_v0_makes_a_wire() -> None:
+    token = framed(TOKENS["PLAIN"][0])
+    stays_a_wire(handshake_v0("PLAIN", error=33).client(token).to_broker(token))
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 50])
@@ -231,6 +366,32 @@ def test_tokens_in_the_same_bytes_as_the_handshake(chunk: int) -> None:
     told = response(1, b"\0\0") + framed(b"") + b"rest"
     play.broker(told, chunk=chunk)
     assert play.takes_client() == told
+
+
+@given(
+    mechanism=st.sampled_from([*TOKENS, "GSSAPI"]),
+    said=st.lists(
+        st.tuples(
+            st.booleans(),
+            st.one_of(st.binary(max_size=40), st.binary(max_size=12).map(framed), st.just(framed(b""))),
+        )
+    ),
+)
+@examples(400)
+def test_whatever_follows_a_handshake_v0_is_forwarded(mechanism: str, said: list[tuple[bool, bytes]]) -> None:
+    """Only the start of a request or of a token, which is not complete yet, may wait."""
+    play = handshake_v0(mechanism)
+    sent, got = {True: b"", False: b""}, {True: b"", False: b""}
+    for by_client, data in said:
+        (play.client if by_client else play.broker)(data)
+        sent[by_client] += data
+        got[True] += play.takes_broker()
+        got[False] += play.takes_client()
+    assume(play.connection._state.stream is not Stream.FRAMES)  # no request was found
+    for by_client, most in ((True, 13), (False, 3)):
+        assert sent[by_client].startswith(got[by_client])
+        assert len(sent[by_client]) - len(got[by_client]) <= most
+    assert play.connection.fault is None
 
 
 def test_handshake_v1_keeps_its_frames() -> None:

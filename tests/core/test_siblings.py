@@ -24,7 +24,7 @@ from tests.core.following import (
     metadata_response,
     play,
 )
-from tests.frames import entry, fetch, fetch_response
+from tests.frames import entry, fetch, fetch_response, framed
 from tests.playbook import Playbook, request, response, split
 
 PACE_SECONDS: Final = WAIT_MS / 1e3
@@ -335,6 +335,17 @@ def test_connections_belong_together_if_the_same_user_authenticated(
     else:
         two.new.nothing()
         two.old.to_client(two.refusal((TOPIC, 0)))
+
+
+def test_the_user_of_a_handshake_v0_is_not_known() -> None:
+    """Without a known user, nothing is sent for the client, on no connection."""
+    two = Two()
+    for played in (two.old, two.new):
+        played.exchange(request(17, 0, 2, b"\0\5PLAIN"), response(2, bytes(6)))
+        played.exchange(framed(b"\0anna\0x"), framed(b""))
+        played.exchange(request(ApiKey.HEARTBEAT, 0, 1), response(1, b"\0\0"))
+    two.fails((TOPIC, 0))
+    two.old.to_client(two.refusal((TOPIC, 0)))
 
 
 def test_a_connection_that_authenticates_anew_is_not_used_meanwhile() -> None:

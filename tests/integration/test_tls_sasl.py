@@ -9,10 +9,13 @@ import gc
 import hashlib
 import hmac
 import json
+import os
 import secrets
 import socket
 import ssl
 import struct
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import suppress
@@ -33,9 +36,10 @@ from confluent_kafka.admin._scram import (
 
 from proxy.cli import main
 from replay.capture.kafka.exchange import ConnectionEnd, Exchange
+from tests.clients.runner import old_kafka_python
 from tests.integration.bystander import PARTITIONS as BYSTANDER_PARTITIONS
 from tests.integration.bystander import Bystander, until
-from tests.integration.fetching import Fetcher, contents, same_content
+from tests.integration.fetching import FETCHES_TO_SESSION, Fetcher, contents, same_content
 from tests.replay.events import captured_events
 from tools.certificates import Authority, Pair
 from tools.gateway import GatewayProcess
@@ -55,7 +59,7 @@ OAUTH_USER: Final = "oauth-Zq4Ls9uG6eVk"
 REAUTH_MS: Final = 3000
 """The session lifetime of a login in ms. If a busy machine delays a client's re-authentication for longer,
 the client is disconnected."""
-FETCH, SASL_HANDSHAKE, SASL_AUTHENTICATE = 1, 17, 36
+FETCH, METADATA, SASL_HANDSHAKE, SASL_AUTHENTICATE = 1, 3, 17, 36
 EXPIRED, ELSEWHERE = "EXPIRED-SSL", "ELSEWHERE-SSL"
 """The names of two listeners whose certificates are invalid: one expired, one for another host."""
 LASTING: Final = "SCRAM-SHA-512"
@@ -166,7 +170,7 @@ def gate(secured: Secured, request: pytest.FixtureRequest) -> Iterator[tuple[Gat
         reach = {"security.protocol": "SASL_SSL", "ssl.ca.location": str(secured.ca.file)}
     with GatewayProcess(secured.to("SASL_SSL"), *options) as gateway:
         yield gateway, reach | {"bootstrap.servers": gateway.address}
-        _assert_quiet(gateway)
+        _assert_no_secret(gateway)
 
 
 def _assert_quiet(gateway: GatewayProcess) -> None:
@@ -243,6 +247,7 @@ def test_every_mechanism_passes_and_sessions_are_at_work(
 
     assert sorted(value for value in seen if value in values) == sorted(values)
     assert _incremental(gateway) > before + 3
+    _assert_quiet(gateway)
 
 
 def test_librdkafka_authenticates_again_in_mid_stream(
@@ -403,31 +408,69 @@ def _authenticate(connection: RawConnection) -> int:
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_handshake_v0_passes_and_the_connection_with_it(
+def test_requests_after_a_handshake_v0_are_read(
     gate: tuple[GatewayProcess, dict[str, Any]], secured: Secured, mechanism: str
 ) -> None:
+    """Metadata names the gateway, and a session is used."""
     gateway, reach = gate
-    before = _handshakes_v0(gateway)
+    name = f"v0-{mechanism}-{gateway.port}"
     value = f"v0 {mechanism} {gateway.port}"
     _produce({"bootstrap.servers": secured.broker.address}, value)
     with Fetcher(secured.broker.address, TOPIC, PARTITIONS) as fetcher:
         direct = same_content(fetcher.fetch())
-    with Fetcher(gateway.address, TOPIC, PARTITIONS) as fetcher:
+    with Fetcher(gateway.address, TOPIC, PARTITIONS, client_id=name) as fetcher:
         connection = fetcher.connection
         _wrap(connection, reach, secured)
-        assert BodyReader(connection.call(SASL_HANDSHAKE, 0, string(mechanism), "raw")).int16() == 0
+        assert BodyReader(connection.call(SASL_HANDSHAKE, 0, string(mechanism), name)).int16() == 0
         _authenticate_bare(connection, mechanism)
         through = same_content(fetcher.fetch())
+        brokers = BodyReader(connection.call(METADATA, 1, struct.pack(">i", 0), name))
+        assert (brokers.int32(), brokers.int32()) == (1, secured.broker.node_id)
+        host, port = brokers.string(), brokers.int32()
+        assert f"{host}:{port}" == gateway.address_of(secured.broker.node_id)
+        assert contents(fetcher.fetches()) == contents([fetcher.fetch()] * FETCHES_TO_SESSION)
+        assert _session_of(gateway, name)["session_epoch"] > 0
         assert connection.versions()[SASL_HANDSHAKE] == (0, 1)
     assert through == direct
     assert value in str(through)
-    assert _handshakes_v0(gateway) == before + 1
+    assert gateway.metric("fetchgate_passthrough_total", reason="SASL handshake v0") == 0
+
+
+CONSUME_OLD: Final = """
+import sys, six
+sys.modules |= {"kafka.vendor.six": six, "kafka.vendor.six.moves": six.moves}
+from kafka import KafkaConsumer
+address, topic, mechanism, user, password = sys.argv[1:]
+consumer = KafkaConsumer(
+    topic, bootstrap_servers=address, auto_offset_reset="earliest", fetch_max_wait_ms=50,
+    consumer_timeout_ms=3000, security_protocol="SASL_PLAINTEXT", sasl_mechanism=mechanism,
+    sasl_plain_username=user, sasl_plain_password=password,
+)
+for record in consumer:
+    print(record.value.decode())
+"""
+"""Consumes with kafka-python 2.0.2, which always sends a handshake v0."""
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
+def test_kafka_python_2_has_sessions_after_its_handshake_v0(secured: Secured, mechanism: str) -> None:
+    values = {f"old {mechanism} {number}" for number in range(40)}
+    _produce({"bootstrap.servers": secured.broker.address}, *values)
+    login = _login(mechanism)
+    who = (mechanism, login["sasl.username"], login["sasl.password"])
+    with GatewayProcess(secured.to("SASL_SSL"), *secured.tls_options) as gateway:
+        command = [sys.executable, "-c", CONSUME_OLD, gateway.address, TOPIC, *who]
+        environment = os.environ | old_kafka_python().environment
+        out = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+        assert values <= set(out.splitlines())
+        assert _incremental(gateway) > 3
+        assert gateway.metric("fetchgate_passthrough_total", reason="SASL handshake v0") == 0
+        _assert_quiet(gateway)
 
 
 def test_replay_reads_the_requests_after_a_handshake_v0(secured: Secured, tmp_path: Path) -> None:
-    """The gateway reads no request after it, but captures all bytes."""
     fetches = 3
-    options = [*secured.tls_options, "--capture", str(tmp_path)]
+    options = [*secured.tls_options, "--sessions", "off", "--capture", str(tmp_path)]
     with GatewayProcess(secured.to("SASL_SSL"), *options) as gateway:
         for mechanism in MECHANISMS:
             with Fetcher(gateway.address, TOPIC, PARTITIONS) as fetcher:
@@ -450,10 +493,6 @@ def test_replay_reads_the_requests_after_a_handshake_v0(secured: Secured, tmp_pa
         exchanges = [one for one in events if isinstance(one, Exchange) and one.connection in names]
         read = [one for one in exchanges if one.api_key == FETCH and one.response_bytes]
         assert len(read) == fetches * len(MECHANISMS)
-
-
-def _handshakes_v0(gateway: GatewayProcess) -> float:
-    return gateway.metric("fetchgate_passthrough_total", reason="SASL handshake v0")
 
 
 def _authenticate_bare(connection: RawConnection, mechanism: str) -> None:

@@ -9,6 +9,8 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
+from functools import partial
+from operator import contains
 from pathlib import Path
 from time import monotonic
 
@@ -523,3 +525,33 @@ async def test_a_new_client_is_logged_and_its_broker_is_named(monkeypatch: pytes
     ]
     named = [line for line in lines if line["event"] == "client sent its name"]
     assert [line["broker"] for line in named] == [cluster.address] * 3
+
+
+async def test_a_client_that_is_given_the_brokers_own_addresses_is_warned_of_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """After a SaslHandshake v0 for GSSAPI, or after a token without a handshake, nothing is read."""
+    kerberos = request(ApiKey.SASL_HANDSHAKE, 0, 1, b"\0\6GSSAPI")
+    counted = request(ApiKey.SASL_HANDSHAKE, 0, 1, b"\0\5PLAIN")
+    bare = bytes.fromhex("000000126082011006092a864886f71201020201006e")
+    async with stub_cluster() as cluster, gateway(cluster.address, Gateway) as gate:
+        with capture_logs() as lines:
+            for sent in (kerberos, kerberos, counted, bare):
+                async with client(gate.listen.port) as (_, writer):
+                    writer.write(sent)
+                    await until(partial(contains, cluster.received, sent))
+                    cluster.received.clear()
+            monkeypatch.setattr(gate.server, "_transparent", True)
+            async with client(gate.listen.port) as (_, writer):
+                writer.write(bare)
+                await until(partial(contains, cluster.received, bare))
+        texts = [event.text for event in gate.process.events if event.kind == "not read" and event.warning]
+    told = [line for line in lines if line["event"] == "client is given the brokers' own addresses"]
+    assert [(line["client_id"], line["reason"]) for line in told] == [
+        ("t", "SASL handshake v0"),
+        ("", "GSSAPI token"),
+    ]
+    assert told[0]["log_level"] == "warning"
+    remedy = "let it use SASL handshake v1 (Sarama: Net.SASL.Version = 1), or use --transparent"
+    assert told[0]["remedy"] == remedy
+    assert texts[0].endswith(f"is given the brokers' own addresses, because of its GSSAPI token: {remedy}")
