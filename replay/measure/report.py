@@ -191,6 +191,7 @@ def _next_step(found: Collected, about: About) -> str:
         ],
         unread=_unread(found),
         packets=sum(counts.packets for counts in found.files.values()),
+        left_out=sum(counts.filtered for counts in found.files.values()) if about.filters["hosts"] else 0,
         more=" `fetchgate replay inspect` shows what was found.",
     )
 

@@ -42,7 +42,7 @@ COUNTED: Final = (
     "Modelled figures are in a separate section."
 )
 MODELLED: Final = "Modelled, not counted"
-NOTHING_IN_STREAMS: Final = "nothing, because no TCP payload was captured"
+NOTHING_IN_STREAMS: Final = "nothing, because no TCP payload was captured or selected"
 """How much could be read of a capture whose streams are empty."""
 ELIGIBLE: Final = (
     "Eligible fetches are full fetches of consumers, captured with their response, that a session can "
@@ -459,6 +459,7 @@ def next_step(
     filters: Sequence[str] = (),
     unread: Mapping[str, int] | None = None,
     packets: int = 0,
+    left_out: int = 0,
     more: str = "",
 ) -> str:
     """Return advice for a capture without fetches.
@@ -474,6 +475,7 @@ def next_step(
         filters: the given options that can leave out fetches of a Kafka connection, such as --client.
         unread: packets of protocols that are not read, by protocol.
         packets: the number of all packets.
+        left_out: the number of packets that --host and --port exclude.
         more: a sentence that says where to look if nothing looks like Kafka.
     """
     used = " or ".join(str(port) for port in sorted(ports))
@@ -486,10 +488,15 @@ def next_step(
     in_tls = bool(tls) and 2 * tls >= payload
     if not in_tls and (step := unread_packets(unread or {}, packets)):
         return f"Next: {step}"
+    if not payload and not kafka and left_out:
+        return (
+            f"Next: name another host: {' and '.join(filters)} {'leave' if filters[1:] else 'leaves'} out "
+            f"{plural(left_out, 'packet')}. `fetchgate replay inspect` lists the hosts."
+        )
     if not payload and not kafka:
         return (
-            "Next: capture again: there is no TCP payload. Capture all interfaces (tcpdump -i any) and whole "
-            "packets (-s 0), and check the port of the filter, --port and --host."
+            f"Next: capture again: there is no {'TCP payload' if packets else 'packet'}. Capture all "
+            "interfaces (tcpdump -i any) and whole packets (-s 0), and check the port of the filter."
         )
     if in_tls:
         if 2 * late >= tls:
@@ -515,7 +522,10 @@ def next_step(
             "capture where consumers run, while they run."
         )
     if kafka:
-        return "Next: capture where consumers run, while they run: Kafka was found, but no fetch."
+        otherwise = (
+            f" Is {used} the brokers' port? Without --port Kafka is recognised by its bytes." if ports else ""
+        )
+        return f"Next: capture where consumers run, while they run: Kafka was found, but no fetch.{otherwise}"
     if ports:
         return (
             f"Next: check on which port the brokers listen: no connection of port {used} speaks Kafka. "
@@ -619,8 +629,8 @@ def copied(count: int) -> str:
     """Say how many connections were captured twice, and how they count; "" if none were."""
     if not count:
         return ""
-    were = "was" if count == 1 else "were"
-    return f"{plural(count, 'connection')} {were} captured twice, before and after NAT, and count once"
+    were, count_once = ("was", "counts") if count == 1 else ("were", "count")
+    return f"{plural(count, 'connection')} {were} captured twice, before and after NAT, and {count_once} once"
 
 
 def clocks(report: Report) -> str:

@@ -185,14 +185,14 @@ def test_copies_after_nat_count_once(tmp_path: Path, translated: bytes, options:
     assert found["both_sides"] == []
     assert [row["client"] for row in found["connections"]] == ["10.0.0.1:40000", "10.0.0.1:41000"]
     for text in shown(str(capture), *options).both:
-        assert "1 connection was captured twice, before and after NAT, and count once" in text
+        assert "1 connection was captured twice, before and after NAT, and counts once" in text
         assert "gateway were captured" not in text
 
 
 def test_inspect_and_drive_tell_of_copies(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     capture = str(captured_twice(tmp_path / "nat.pcap", CLIENT))
     assert cli.main(["inspect", capture]) == 0
-    assert "1 connection was captured twice, before and after NAT, and count once in measure." in (
+    assert "1 connection was captured twice, before and after NAT, and counts once in measure." in (
         " ".join(capsys.readouterr().out.split())
     )
     assert cli.main(["drive", capture, "--dry-run", "--json"]) == 0

@@ -329,7 +329,7 @@ def test_a_close_that_was_not_captured_is_no_request() -> None:
         ([ended(client_bytes=9, reason="TLS, handshake not captured")], "before the clients connect"),
         ([ended(client_bytes=9, reason="not Kafka")], "--port N"),
         ([ended()], "Kafka was found, but no fetch"),
-        ([], "there is no TCP payload"),
+        ([], "there is no packet"),
     ],
 )
 def test_where_no_fetch_was_found_it_is_said_what_to_do_next(ends: list[Group], told: str) -> None:

@@ -199,7 +199,10 @@ def test_no_fetch_is_said_in_so_many_words() -> None:
     page = Page(html.render(sample.empty()))
     assert "No fetch request was found. Next: capture again." in page.text
     assert "Predicted" not in page.text
-    assert "How much could be read Readable: nothing, because no TCP payload was captured." in page.text
+    assert (
+        "How much could be read Readable: nothing, because no TCP payload was captured or selected."
+        in page.text
+    )
     assert "100.0 %" not in page.text
     assert not [tag for tag, _ in page.elements if tag == "svg"]
 

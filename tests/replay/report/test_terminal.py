@@ -95,7 +95,7 @@ def test_no_fetch_is_said_in_so_many_words() -> None:
     assert "No fetch request was found.\nNext: capture again." in text
     assert "By client" not in text
     assert "Predicted" not in text
-    assert "Readable: nothing, because no TCP payload was captured\n" in text
+    assert "Readable: nothing, because no TCP payload was captured or selected\n" in text
 
 
 def test_sessions_that_cost_more_are_not_called_a_saving() -> None:

@@ -187,7 +187,7 @@ def test_an_amount_has_its_currency_if_that_is_known() -> None:
     ],
 )
 def test_a_capture_without_a_fetch_has_a_next_step(kafka: int, payload: int, tls: int, told: str) -> None:
-    assert wording.next_step(kafka=kafka, payload=payload, tls=tls).startswith(told)
+    assert wording.next_step(kafka=kafka, payload=payload, tls=tls, packets=9).startswith(told)
 
 
 def test_a_wrong_port_is_told_with_one_that_is_used() -> None:
@@ -196,7 +196,13 @@ def test_a_wrong_port_is_told_with_one_that_is_used() -> None:
     )
 
     assert "no connection uses port 9092 or 9093; most packets are on port 33192: --port 33192." in told
-    assert "no TCP payload" in wording.next_step(kafka=0, payload=0, tls=0, ports=[9092], other_ports={})
+    assert "there is no packet." in wording.next_step(kafka=0, payload=0, tls=0, ports=[9092], other_ports={})
+    assert "Is 50001 the brokers' port?" in wording.next_step(kafka=1, payload=9, tls=0, ports=[50001])
+
+
+def test_a_wrong_host_is_no_reason_to_capture_again() -> None:
+    told = wording.next_step(kafka=0, payload=0, tls=0, packets=9, left_out=7, filters=["--host"])
+    assert told.startswith("Next: name another host: --host leaves out 7 packets.")
 
 
 def test_a_port_without_kafka_is_not_answered_with_the_option_that_was_given() -> None:
