@@ -9,6 +9,7 @@ import json
 from collections import Counter
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from proxy.addresses import Address, Broker
@@ -26,6 +27,7 @@ from proxy.telemetry.unanswered import Unanswered
 from proxy.telemetry.zones import RETURNS, WHAT, ReplicaFigures, Zones
 from replay import cli
 from replay.report.model import Report
+from tests.replay.measure.consumers import CLIENT, captured_twice
 
 FOLDER: Final = Path(__file__).parent
 CAPTURES: Final = sorted((FOLDER.parents[1] / "captures").glob("*.pcap"))
@@ -40,9 +42,13 @@ _OF_THE_PROCESS: Final = ("python_", "process_")
 
 def measured(capture: Path) -> str:
     """Return the report of `replay measure --json`."""
+    return _printed("measure", str(capture), "--json")
+
+
+def _printed(*arguments: str) -> str:
     said = io.StringIO()
     with redirect_stdout(said), redirect_stderr(io.StringIO()):
-        assert cli.main(["measure", str(capture), "--json"]) in {0, 3}
+        assert cli.main([*arguments]) in {0, 3}
     return said.getvalue()
 
 
@@ -229,4 +235,25 @@ def _cooperative(number: "itertools.count[int]") -> Cooperative:
     )
 
 
-FILES: Final = {"metrics.txt": metrics, "state.json": state, "cooperative.json": groups}
+def reports() -> str:
+    """Return what `measure` says first of a broker's capture, of two hosts, and of both sides of a router."""
+    with TemporaryDirectory() as folder:
+        router = str(captured_twice(Path(folder) / "router.pcap", CLIENT))
+        hosts = [
+            str(FOLDER.parents[1] / "captures" / f"librdkafka-{name}.pcap") for name in ("100p", "rebalance")
+        ]
+        of_each = {
+            "captures/followers.pcap": [str(FOLDER.parents[1] / "captures" / "followers.pcap")],
+            "captures of two hosts": hosts,
+            "before and after NAT": [router],
+        }
+        told = {name: _printed("measure", *given).split("\n\n")[0] for name, given in of_each.items()}
+    return "\n".join(f"# {name}\n{text}\n" for name, text in told.items())
+
+
+FILES: Final = {
+    "metrics.txt": metrics,
+    "state.json": state,
+    "cooperative.json": groups,
+    "reports.txt": reports,
+}

@@ -112,3 +112,32 @@ def group(folder: Path, *consumers: Consumer, members: int = 4, **chosen: Any) -
 def counts(row: CooperativeRow) -> list[int]:
     """Return how many records each member would get."""
     return [round(share["records"] * row["records"]) for share in row["spread"]]
+
+
+CLIENT, BROKER, OTHER = b"\x0a\0\0\1", b"\x0a\0\0\2", b"\xc0\xa8\0\7"
+LAG = 20_000
+
+
+def after_nat(frames: list[Frame], translated: bytes) -> list[Frame]:
+    """Return the packets of a connection after NAT, which gives one end another address."""
+    found = []
+    for frame in frames:
+        asks = frame.data[12:16] == CLIENT
+        ends = frame.data[12:20].replace(translated, OTHER)
+        found.append(
+            Frame(
+                frame.time + (LAG if asks else -LAG), frame.data[:12] + ends + frame.data[20:], frame.length
+            )
+        )
+    return found
+
+
+def captured_twice(to: Path, translated: bytes, *, port: int = 40_000) -> Path:
+    """Write a capture of a consumer, before and after NAT, and of another one that was captured once."""
+    consumer, alone = Consumer(port=port, group="g"), Consumer(client_id="alone", port=41_000)
+    for _ in range(20):
+        consumer.fetch({0: b"", 1: b"r" * 30})
+        alone.fetch({0: b"", 1: b""})
+    frames = consumer.frames + after_nat(consumer.frames, translated) + alone.frames
+    to.write_bytes(pcap(sorted(frames, key=lambda frame: frame.time), link=101, nano=True))
+    return to

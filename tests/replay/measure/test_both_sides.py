@@ -11,8 +11,7 @@ from replay.capture.kafka.both_sides import MOST, SAMPLED, Sample, Sampled, are_
 from replay.capture.kafka.exchange import Exchange
 from replay.report.model import actual_bytes
 from tests.golden.made import CAPTURES, kept
-from tests.replay.capture.crafting import Frame, pcap
-from tests.replay.measure.consumers import Consumer
+from tests.replay.measure.consumers import BROKER, CLIENT, captured_twice
 from tests.replay.measure.shown import shown, shown_as_json
 
 SECOND = 1_000_000_000
@@ -143,35 +142,6 @@ def test_of_real_captures_only_those_of_a_gateway_have_both_sides(path: Path) ->
         (broker,) = (one for one in report["by_broker"] if one["broker"] == row["broker_side"])
         assert row["connections"] == 4
         assert 0 < row["fetch_bytes"] <= actual_bytes(broker["fetch"])
-
-
-CLIENT, BROKER, OTHER = b"\x0a\0\0\1", b"\x0a\0\0\2", b"\xc0\xa8\0\7"
-LAG = 20_000
-
-
-def after_nat(frames: list[Frame], translated: bytes) -> list[Frame]:
-    """Return the packets of a connection after NAT, which gives one end another address."""
-    found = []
-    for frame in frames:
-        asks = frame.data[12:16] == CLIENT
-        ends = frame.data[12:20].replace(translated, OTHER)
-        found.append(
-            Frame(
-                frame.time + (LAG if asks else -LAG), frame.data[:12] + ends + frame.data[20:], frame.length
-            )
-        )
-    return found
-
-
-def captured_twice(to: Path, translated: bytes, *, port: int = 40_000) -> Path:
-    """Write a capture of a consumer, before and after NAT, and of another one that was captured once."""
-    consumer, alone = Consumer(port=port, group="g"), Consumer(client_id="alone", port=41_000)
-    for _ in range(20):
-        consumer.fetch({0: b"", 1: b"r" * 30})
-        alone.fetch({0: b"", 1: b""})
-    frames = consumer.frames + after_nat(consumer.frames, translated) + alone.frames
-    to.write_bytes(pcap(sorted(frames, key=lambda frame: frame.time), link=101, nano=True))
-    return to
 
 
 @pytest.mark.parametrize("translated", [CLIENT, BROKER], ids=["the client's address", "the broker's"])
