@@ -24,6 +24,7 @@ from proxy.core.requests import (
     MAX_TOKEN,
     NAMED_START_BYTES,
     TOKENS,
+    UNCOUNTED,
     decisive,
     describe_length,
     is_request_start,
@@ -381,9 +382,9 @@ class ClientSide:
         request.sent_at = state.now
 
     def _stops_framing(self, request: InFlight) -> bool:
-        """Stop framing if the client's next bytes are SASL tokens without Kafka's framing.
+        """Stop framing if the client's next bytes may be SASL tokens without Kafka's framing.
 
-        Return whether they are.
+        Return whether they may be.
         """
         state, api_key = self._state, request.api_key
         if api_key >> 8 == _GSSAPI_TOKEN and len(state.queue.expected) == 1 and state.phase is Phase.NEW:
@@ -394,11 +395,7 @@ class ClientSide:
             # KIP-43: from here on tokens travel without Kafka's framing, in both directions, until the broker
             # is satisfied. From v1 on they are in SaslAuthenticate (KIP-152; fetch-semantics, trap 33; case
             # 87).
-            state.tokens = TOKENS.get(state.mechanism, 0)
-            if state.tokens:
-                state.stream = Stream.TOKENS
-            else:
-                state.stop_framing(Stream.OPAQUE, Reason.SASL_V0)
+            state.stream, state.tokens = Stream.TOKENS, TOKENS.get(state.mechanism, UNCOUNTED)
         else:
             return False
         return True
@@ -406,15 +403,15 @@ class ClientSide:
     def _token(self, data: bytes) -> bool:
         """Forward a SASL token after a SaslHandshake v0, or process the first request after the last token.
 
-        If the bytes are neither, or if the client did not wait for the broker's last token, forward all later
-        bytes of the client unread. Return False if more bytes are needed.
+        Return False if more bytes are needed. In doubt, forward all later bytes of the client unread: if these
+        are neither, if tokens can't be counted, or if the client did not wait for the broker's last token.
         """
         state, requests = self._state, self._state.from_client
         if len(data) < LENGTH_BYTES:
             requests.need = LENGTH_BYTES
             return False
         length = int.from_bytes(data[:LENGTH_BYTES], signed=True)
-        if state.tokens:
+        if state.tokens > 0:
             if 0 <= length <= MAX_TOKEN:
                 state.tokens -= 1
                 token = InFlight(ApiKey.SASL_AUTHENTICATE, 0, b"", TOKEN)
@@ -423,7 +420,7 @@ class ClientSide:
                 requests.left = LENGTH_BYTES + length - len(data)
                 state.forwarding = token if requests.left else None
                 return True
-        elif length >= _MIN_LENGTH and not state.queue.expected:
+        elif state.tokens == 0 and length >= _MIN_LENGTH and not state.queue.expected:
             if len(data) < NAMED_START_BYTES:
                 requests.need = NAMED_START_BYTES
                 return False

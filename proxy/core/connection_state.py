@@ -183,7 +183,8 @@ class ConnectionState:
         self.phase = Phase.NEW
         self.stream = Stream.FRAMES
         self.tokens = 0
-        """The number of SASL tokens that the client still sends without a header before its next request."""
+        """The number of SASL tokens that the client still sends without a header before its next request, or
+        `UNCOUNTED`."""
         self.foreign = foreign
         """Whether it is still possible that the protocol is not Kafka. When a request has been answered, this
         is no longer possible."""

@@ -36,6 +36,8 @@ _SESSION_TIMEOUT_BYTES: Final = 4
 TOKENS: Final = {"PLAIN": 1, "OAUTHBEARER": 1, "SCRAM-SHA-256": 2, "SCRAM-SHA-512": 2}
 """The number of tokens that a client sends to log in, by SASL mechanism. A broker that accepts the client
 answers each of them. GSSAPI is not listed, because its tokens can't be counted."""
+UNCOUNTED: Final = -1
+"""The number of tokens of other mechanisms."""
 MAX_TOKEN: Final = 1 << 20
 """The longest SASL token that is expected, in bytes. Brokers accept half of it
 (sasl.server.max.receive.size)."""

@@ -531,7 +531,7 @@ async def test_a_client_that_is_given_the_brokers_own_addresses_is_warned_of_onc
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """After a SaslHandshake v0 for GSSAPI, or after a token without a handshake, nothing is read."""
-    kerberos = request(ApiKey.SASL_HANDSHAKE, 0, 1, b"\0\6GSSAPI")
+    kerberos = request(ApiKey.SASL_HANDSHAKE, 0, 1, b"\0\6GSSAPI") + b"\0\0\0\2\x60\x82"
     counted = request(ApiKey.SASL_HANDSHAKE, 0, 1, b"\0\5PLAIN")
     bare = bytes.fromhex("000000126082011006092a864886f71201020201006e")
     async with stub_cluster() as cluster, gateway(cluster.address, Gateway) as gate:
