@@ -284,20 +284,21 @@ class Collected:
         of_files = [stretch for counts in files for stretch in counts.stretches]
         return [(first, last) for first, last in joined_stretches(of_files, _BETWEEN_FILES)]
 
-    def apart(self, stretches: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    def apart(self, stretches: Iterable[tuple[int, int]]) -> list[tuple[int, int, set[str]]]:
         """Divide intervals into captures that have no client's host in common.
 
         Returns:
-            For each such capture its captured time in ns, and its saved bytes. Intervals without fetches are
-            in none.
+            For each such capture its captured time in ns, its saved bytes, and the addresses of its clients.
+            Intervals without fetches are in none.
         """
         seen = [[one.first, one.last] for one in self.seen.values()]
-        found: list[tuple[int, int]] = []
+        found: list[tuple[int, int, set[str]]] = []
         for begin, end in joined_stretches([*map(list, stretches), *seen], 0):
-            own = [one for one in self.seen.values() if begin <= one.first <= end]
+            own = {client: one for client, one in self.seen.items() if begin <= one.first <= end}
             captured = sum(last - first for first, last in stretches if begin <= first <= end)
             if own:
-                found.append((captured, sum(one.saved_bytes for one in own)))
+                saved = sum(one.saved_bytes for one in own.values())
+                found.append((captured, saved, {client.partition(" ")[0] for client in own}))
         return found
 
     def gateways(self) -> dict[tuple[str, str], tuple[int, int]]:

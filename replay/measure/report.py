@@ -27,7 +27,7 @@ from replay.measure.sums import FetchSums
 from replay.measure.zone_places import Places
 from replay.measure.zones import topic_name
 from replay.measure.zones_report import ZonePrice, zones_report
-from replay.report.decision import DailyRate, decide, saved_by_waiting_alone, why
+from replay.report.decision import DailyRate, add_up_hosts, decide, saved_by_waiting_alone, why
 from replay.report.floors import HOW
 from replay.report.model import (
     BothSides,
@@ -102,11 +102,15 @@ def report(found: Collected, about: About) -> Report:
     by_client = _by_client(found)
     reason = why(whole, found.whole.passed)
     zone = Places(about.racks, found.zones.nodes).zone
+    apart = [(seconds / _SECOND, saved, hosts) for seconds, saved, hosts in found.apart(stretches)]
+    different_hosts = add_up_hosts(apart, rate) if saving_known(reason) else None
     in_model = modelled(
         found.whole,
         rate,
         addresses=found.addresses,
-        sidecar_cost=about.sidecar_cost,
+        # One sidecar costs the same in a month wherever it is, but the savings of different hosts would be
+        # divided by the time of all captures.
+        sidecar_cost=about.sidecar_cost if different_hosts is None else None,
         zone=zone,
         clients=by_client,
         known=saving_known(reason),
@@ -125,7 +129,7 @@ def report(found: Collected, about: About) -> Report:
         else None,
         zoned=bool(in_model["money"] and in_model["money"]["saved_between_zones_per_month"] is not None),
         twice=bool(both_sides),
-        apart=[(seconds / _SECOND, saved) for seconds, saved in found.apart(stretches)],
+        different_hosts=different_hosts,
     )
     made = Report(
         version=about.version,

@@ -4,8 +4,10 @@ The figures for a day and for a month are modelled: the counted figures are divi
 and multiplied by the seconds of a day or month.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Final, TypeAlias
 
 from replay.report.floors import fetches_left
@@ -156,7 +158,7 @@ def decide(
     sidecars: Mapping[ClientKey, OwnSidecars] | None = None,
     zoned: bool = False,
     twice: bool = False,
-    apart: Sequence[tuple[float, int]] = (),
+    different_hosts: DifferentHosts | None = None,
 ) -> Decision:
     """Return the contents of the report's first lines.
 
@@ -170,17 +172,19 @@ def decide(
         sidecars: the sidecars of each client. None if their cost is not known.
         zoned: whether zones are known, so that not each byte may cost money.
         twice: whether both sides of a gateway were captured, so that fetches count twice.
-        apart: captures that may be of different hosts: the captured seconds and the saved bytes of each.
+        different_hosts: what would be saved if the captures are of different hosts. A client's money is then
+            left out: divided by the time of all captures, it would be too little.
     """
     known = saving_known(reason)
-    advice = (_to_do(client, rate, policy, sidecars or {}, zoned=zoned) for client in clients)
+    own = rate if different_hosts is None else replace(rate, price_per_gb=None)
+    advice = (_to_do(client, own, policy, sidecars or {}, zoned=zoned) for client in clients)
     return Decision(
         captured_seconds=rate.seconds,
         enough=rate.seconds >= HOUR,
         saved_bytes_per_day=rate.day(fetch["saved_bytes"]) if known else None,
         saved_ratio=fetch["saved_ratio"],
         money_per_month=rate.month(fetch["saved_bytes"]) if known else None,
-        different_hosts=_different_hosts(apart, rate) if known else None,
+        different_hosts=different_hosts,
         reason=reason,
         next_step="" if fetch["actual"]["requests"] else next_step,
         to_do=sorted(
@@ -190,9 +194,16 @@ def decide(
     )
 
 
-def _different_hosts(apart: Sequence[tuple[float, int]], rate: DailyRate) -> DifferentHosts | None:
-    """Add up the savings of captures as those of different hosts. None if there is only one capture."""
-    rates = [(replace(rate, seconds=seconds), saved) for seconds, saved in apart]
+def add_up_hosts(
+    apart: Sequence[tuple[float, int, Collection[str]]], rate: DailyRate
+) -> DifferentHosts | None:
+    """Add up the savings of captures as those of different hosts. None if there is only one capture.
+
+    Args:
+        apart: for each capture its captured seconds, its saved bytes, and the addresses of its clients.
+        rate: the price.
+    """
+    rates = [(replace(rate, seconds=seconds), saved) for seconds, saved, _ in apart]
     days = [own.day(saved) for own, saved in rates]
     months = [own.month(saved) for own, saved in rates]
     if len(apart) < 2 or None in days:
@@ -201,6 +212,11 @@ def _different_hosts(apart: Sequence[tuple[float, int]], rate: DailyRate) -> Dif
         captures=len(apart),
         saved_bytes_per_day=sum(filter(None, days)),
         money_per_month=None if rate.price_per_gb is None else sum(filter(None, months)),
+        shared_addresses=sorted(
+            address
+            for address, captures in Counter(chain.from_iterable(own for *_, own in apart)).items()
+            if captures > 1
+        ),
     )
 
 

@@ -226,8 +226,8 @@ class ToDo(TypedDict):
     """The modelled saving of one day, at the rate of the captured time. None if no time was captured, or if
     both sides of a gateway were."""
     money_per_month: float | None
-    """The modelled saving of money in 30 days. None without --price-per-gb, or if `saved_bytes_per_day` is
-    None."""
+    """The modelled saving of money in 30 days. None without --price-per-gb, if `saved_bytes_per_day` is None,
+    or if the captures may be of different hosts."""
     sentence: str
     """The advice for people, in one sentence. It does not name the client."""
 
@@ -243,6 +243,8 @@ class DifferentHosts(TypedDict):
     """The sum over the captures: the saving of one day at the rate of the capture's own time."""
     money_per_month: float | None
     """The same sum, of money in 30 days. None without --price-per-gb."""
+    shared_addresses: list[str]
+    """The loopback addresses that clients have in more than one of the captures."""
 
 
 class Decision(TypedDict):
@@ -654,7 +656,8 @@ class Modelled(TypedDict):
     """The modelled saving of money. None without --price-per-gb, if the saving is not known, or if both sides
     of a gateway were captured."""
     net: Net | None
-    """What is left of it. None if `money` is, without --sidecar-cost, or if no time was captured."""
+    """What is left of it. None if `money` is, without --sidecar-cost, if no time was captured, or if the
+    captures may be of different hosts."""
 
 
 class BothSides(TypedDict):

@@ -43,6 +43,8 @@ _LISTED = 3
 
 def net_lines(report: Report) -> list[str]:
     """Say what is left of the saving. If zones are known, the sum of bytes between them is first."""
+    if report["decision"]["different_hosts"] and report["modelled"]["money"]:
+        return ["Net: measure each capture alone; together they can't show it."]
     found = report["modelled"]["net"]
     between, each = net_between_zones(found), net_in_short(found)
     # Clients whose rack is misspelt seem to fetch all of their bytes from other zones.

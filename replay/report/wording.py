@@ -275,16 +275,18 @@ def _different_hosts(report: Report) -> str:
     if found is None:
         return ""
     month, seconds = found["money_per_month"], report["decision"]["captured_seconds"]
+    shared = found["shared_addresses"]
+    only = f"only the address {' or '.join(map(shown, shared))}" if shared else "no client address"
     paid = (
         ""
         if month is None or money is None
         else f", {estimated_amount(month, money['currency'], seconds)} a month"
     )
     return (
-        f" The {number(found['captures'])} captures were taken one after the other, and no client address "
-        f"is in two of them. If these are different hosts, sessions would save "
-        f"{estimated_size(found['saved_bytes_per_day'], seconds)} a day{paid}: then measure each alone, "
-        "because all other figures are of the whole captured time."
+        f" The {number(found['captures'])} captures were taken at different times, perhaps on different "
+        f"hosts ({only} is in two of them). If so, sessions would save "
+        f"{estimated_size(found['saved_bytes_per_day'], seconds)} a day in all{paid}. Measure each capture "
+        "alone: the other figures here are too low for that case."
     )
 
 

@@ -167,8 +167,13 @@ def test_a_loopback_address_is_that_of_any_host() -> None:
     first = reading("x", 1, 2, 1000, client="127.0.0.1:9")
     for broker, added in (("b:2", False), ("c:2", True)):
         second = reading("y", 35, 36, 10, client="127.0.0.1:9", broker=broker)
-        found = report([*files, *first, *second], ABOUT)["decision"]["different_hosts"]
+        made = report([*files, *first, *second], dataclasses.replace(ABOUT, sidecar_cost=3.5))
+        found = made["decision"]["different_hosts"]
         assert (found is not None) == added
+        assert found is None or found["shared_addresses"] == ["127.0.0.1"]
+        # The saving of each host would be divided by the time of both captures.
+        assert (made["modelled"]["net"] is None) == added
+        assert ([row["money_per_month"] for row in made["decision"]["to_do"]] == [None]) == added
 
 
 def test_a_port_that_a_file_does_not_have_was_not_captured_in_it() -> None:

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from replay.report import html, terminal
-from replay.report.model import BothSides, Decision, FloorsReport, Input, Report
+from replay.report.model import BothSides, Decision, DifferentHosts, FloorsReport, Input, Report
 from replay.report.wording import POLICY
 from tests.replay.report import hostile, sample
 
@@ -141,13 +141,23 @@ def test_where_fetches_were_cut_no_saving_is_told(reason: str, lost: str, told: 
 
 
 def test_captures_that_may_be_of_different_hosts_are_added_up_in_the_first_line() -> None:
-    hosts = {"captures": 2, "saved_bytes_per_day": 20_400_000_000, "money_per_month": 12.24}
-    assert (
-        "a month at 0.02 USD per GB (modelled from 1 h). The 2 captures were taken one after the other, and "
-        "no client address is in two of them. If these are different hosts, sessions would save 20.4 GB a "
-        "day, 12.24 USD a month: then measure each alone, because all other figures are of the whole "
-        "captured time. Net"
-    ) in said(decision={**sample.report()["decision"], "different_hosts": hosts})
+    hosts: DifferentHosts = {
+        "captures": 2,
+        "saved_bytes_per_day": 20_400_000_000,
+        "money_per_month": 12.24,
+        "shared_addresses": [],
+    }
+    saved = "If so, sessions would save 20.4 GB a day in all, 12.24 USD a month. Measure each capture alone:"
+    for shared, told in (
+        ([], "no client address is in two of them"),
+        (["127.0.0.1"], "only the address 127.0.0.1 is in two of them"),
+    ):
+        hosts["shared_addresses"] = shared
+        assert (
+            "a month at 0.02 USD per GB (modelled from 1 h). The 2 captures were taken at different times, "
+            f"perhaps on different hosts ({told}). {saved} the other figures here are too low for that case. "
+            "Net: measure each capture alone; together they can't show it. Without fetchgate"
+        ) in said(decision={**sample.report()["decision"], "different_hosts": hosts})
 
 
 def test_less_than_an_hour_is_warned_of() -> None:
