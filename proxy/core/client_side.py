@@ -403,7 +403,7 @@ class ClientSide:
     def _token(self, data: bytes) -> bool:
         """Forward a SASL token after a SaslHandshake v0, or process the first request after the last token.
 
-        Return False if more bytes are needed. In doubt, forward all later bytes of the client unread: if these
+        Return False if more bytes are needed. In doubt, forward all later bytes of the client unread: if they
         are neither, if tokens can't be counted, or if the client did not wait for the broker's last token.
         """
         state, requests = self._state, self._state.from_client
