@@ -413,6 +413,11 @@ class ClientSide:
         length = int.from_bytes(data[:LENGTH_BYTES], signed=True)
         if state.tokens > 0:
             if 0 <= length <= MAX_TOKEN:
+                if len(data) < LENGTH_BYTES + length < READ_WITHIN:
+                    requests.need = LENGTH_BYTES + length
+                    return False
+                for stage in state.stages:
+                    stage.on_token(data[LENGTH_BYTES:] if len(data) == LENGTH_BYTES + length else b"")
                 state.tokens -= 1
                 token = InFlight(ApiKey.SASL_AUTHENTICATE, 0, b"", TOKEN)
                 self._expect(token)

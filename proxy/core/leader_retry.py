@@ -305,6 +305,10 @@ class LeaderRetry(Stage):
             self._authenticates(data if len(data) >= size else b"")
         return data
 
+    def on_token(self, token: bytes) -> None:
+        """Learn from a token without a header who the client is."""
+        self._authentication.shows(token)
+
     def around_fetch(self, request: InFlight, fetching: FetchHandler) -> Handler:
         """Return the handler of a fetch. From v16 on, clients learn new leaders by KIP-951 instead."""
         if request.version >= HINTS_VERSION or not (self._siblings.fetches and fetching.follows):

@@ -170,14 +170,16 @@ class Authentication:
             api_key, version, _, _, at = request_header(frame, LENGTH_BYTES)
             if api_key == ApiKey.SASL_HANDSHAKE:
                 self._mechanism = read_string(frame, at)[0] or b""
-                if version == 0:  # the token that shows the identity is not in a SASL request
-                    self.as_whom = None
                 return
             size, at = (read_uvarint if is_flexible(api_key, version) else read_int32)(frame, at)
             token = frame[at : at + size - bool(is_flexible(api_key, version))]
         except ProtocolError:
             self.as_whom = None
             return
+        self.shows(token)
+
+    def shows(self, token: bytes) -> None:
+        """Note a SASL token, or b"" if it was too large to be kept."""
         if self.as_whom == b"":  # the first token: a broker lets nobody become another one later (KIP-368)
             self.as_whom = _told(self._mechanism, token)
 

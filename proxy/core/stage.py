@@ -68,6 +68,9 @@ class Stage:
         """
         return data
 
+    def on_token(self, _token: bytes) -> None:
+        """Note a SASL token of the client without a header, or b"" if it was too large to be kept."""
+
     def before_fetch(self, frame: bytes, version: int, _body: int) -> tuple[bytes, int] | None:
         """Process a complete fetch before it is parsed.
 
