@@ -106,7 +106,7 @@ def net(
         zone: returns whether a client of this rack and this broker are in the same zone.
 
     Returns:
-        None without a price of bytes, or if no time was captured.
+        None without a price of bytes, or if less than 5 s were captured.
     """
     savers = {address: one for address, one in addresses.items() if one.saved_bytes > 0}
     saved = {address: one.saved_bytes for address, one in savers.items()}

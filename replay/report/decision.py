@@ -26,6 +26,7 @@ from replay.report.model import (
 )
 from replay.report.wording import (
     HOUR,
+    LEAST,
     estimated_amount,
     estimated_size,
     listed,
@@ -117,12 +118,12 @@ class DailyRate:
     currency: str = ""
 
     def day(self, count: int) -> int | None:
-        """Return the bytes of a whole day at the captured rate, or None if no time was captured."""
-        return round(count / self.seconds * DAY) if self.seconds else None
+        """Return the bytes of a whole day at the captured rate, or None if too little time was captured."""
+        return round(count / self.seconds * DAY) if self.seconds >= LEAST else None
 
     def month(self, count: int) -> float | None:
-        """Return the money for 30 days at the captured rate. None without a price or a captured time."""
-        if self.price_per_gb is None or not self.seconds:
+        """Return the money for 30 days at the captured rate. None without a price or enough captured time."""
+        if self.price_per_gb is None or self.seconds < LEAST:
             return None
         return count / _GB * self.price_per_gb / self.seconds * MONTH
 
@@ -415,6 +416,8 @@ def conclusion(report: Report) -> str:
 def _saved_by_waiting(client: ClientRow, captured: float, whole: int) -> int:
     """Model what a client would save if its fetches waited longer: fewer fetches with the same records.
 
+    0 if too little time was captured to know how often it fetches.
+
     Args:
         client: the client.
         captured: the captured seconds.
@@ -424,7 +427,7 @@ def _saved_by_waiting(client: ClientRow, captured: float, whole: int) -> int:
     requests = fetch["actual"]["requests"]
     seconds = _seconds(client, captured)
     fewer = requests - fetches_left(requests, seconds, wait=1 / _WAITING)
-    if not seconds or fewer <= 0:
+    if captured < LEAST or not seconds or fewer <= 0:
         return 0
     listing = whole - fetch["actual"]["record_bytes"]
     return max(round(listing * fewer / requests), 0)

@@ -223,8 +223,8 @@ class ToDo(TypedDict):
     fetch_version: int
     action: Action
     saved_bytes_per_day: int | None
-    """The modelled saving of one day, at the rate of the captured time. None if no time was captured, or if
-    both sides of a gateway were."""
+    """The modelled saving of one day, at the rate of the captured time. None if less than 5 s were
+    captured, or both sides of a gateway."""
     money_per_month: float | None
     """The modelled saving of money in 30 days. None without --price-per-gb, if `saved_bytes_per_day` is None,
     or if the captures may be of different hosts."""
@@ -254,8 +254,8 @@ class Decision(TypedDict):
     enough: bool
     """Whether at least an hour was captured. A shorter time says little about a day."""
     saved_bytes_per_day: int | None
-    """The modelled saving of one day: `fetch.saved_bytes` at the rate of the captured time. None if no time
-    was captured, or if too many of the fetches are missing (`reason` is "bytes missing" or "unpaired")."""
+    """The modelled saving of one day: `fetch.saved_bytes` at the rate of the captured time. None if less than
+    5 s were captured, or if too many fetches are missing (`reason` is "bytes missing" or "unpaired")."""
     saved_ratio: float
     money_per_month: float | None
     """The modelled saving of money in 30 days. None without --price-per-gb, or if `saved_bytes_per_day` is
@@ -541,13 +541,14 @@ class Money(TypedDict):
     saved: float
     """The money saved during the captured time."""
     saved_per_month: float | None
-    """The saving in 30 days, if the traffic continued as in the capture. None if no time was captured."""
+    """The saving in 30 days, if the traffic continued as in the capture. None if less than 5 s were
+    captured."""
     captured_per_month: float | None
-    """The price of all captured fetch bytes in 30 days, of which `saved_per_month` is a part. None if no time
-    was captured."""
+    """The price of all captured fetch bytes in 30 days, of which `saved_per_month` is a part. None if less
+    than 5 s were captured."""
     saved_between_zones_per_month: float | None
     """The part of `saved_per_month` of connections between two known zones. None if no zone of a saved byte
-    is known, or if no time was captured."""
+    is known, or if less than 5 s were captured."""
     how: str
 
 
@@ -560,7 +561,8 @@ class FetchMinBytes(TypedDict):
     saved_bytes: int
     """Saved in the captured time, if no connection fetches more than twice a second."""
     saved_per_month: float | None
-    """The price of `saved_bytes` in 30 days. None without --price-per-gb, or if no time was captured."""
+    """The price of `saved_bytes` in 30 days. None without --price-per-gb, or if less than 5 s were
+    captured."""
 
 
 class SidecarNeed(TypedDict):
@@ -656,8 +658,8 @@ class Modelled(TypedDict):
     """The modelled saving of money. None without --price-per-gb, if the saving is not known, or if both sides
     of a gateway were captured."""
     net: Net | None
-    """What is left of it. None if `money` is, without --sidecar-cost, if no time was captured, or if the
-    captures may be of different hosts."""
+    """What is left of it. None if `money` is, without --sidecar-cost, if less than 5 s were captured, or if
+    the captures may be of different hosts."""
 
 
 class BothSides(TypedDict):

@@ -106,6 +106,8 @@ NAME_HOSTS: Final = "name the clients' hosts with --host"
 """What to do with `measure` if both sides of a gateway use the same port."""
 HOUR: Final = 3_600
 """If less than this was captured, in seconds, figures of a day, a month and a year have two digits."""
+LEAST: Final = 5
+"""If less than this was captured, in seconds, there are no figures of a day, a month or a year."""
 _UNITS: Final = ("kB", "MB", "GB", "TB", "PB")
 
 
@@ -213,7 +215,11 @@ def per_gb(price_per_gb: float, currency: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Format a span of time with its two largest units: "9.9 s", "3 min 5 s", "2 d 4 h"."""
+    """Format a span of time with its two largest units: "0.044 s", "9.9 s", "3 min 5 s", "2 d 4 h"."""
+    if not seconds:
+        return "0 s"
+    if seconds < 0.1:
+        return f"{seconds:.3f} s" if seconds >= 0.001 else "<0.001 s"
     if seconds < 60:
         return f"{seconds:.1f} s"
     whole = timedelta(seconds=round(seconds))
@@ -326,15 +332,22 @@ def how_sure(report: Report) -> str:
     decision, time = report["decision"], report["time"]
     if untold(report):
         return ""
-    if not decision["captured_seconds"]:
-        lacking = ", no money a month, and no net sum" if report["modelled"]["money"] else ""
+    seconds = decision["captured_seconds"]
+    money = report["modelled"]["money"]
+    if not seconds:
+        lacking = ", no money a month, and no net sum" if money else ""
         return (
             f"How sure: no time passed in the capture, so there is no saving a day{lacking}: capture for at "
             "least an hour."
         )
+    if seconds < LEAST:
+        more = ", a month or a net sum" if money else ""
+        return (
+            f"How sure: {duration(seconds)} is too short to say anything of a day{more}: capture for at "
+            "least an hour."
+        )
     stretches = len(time["stretches"])
     parts = f" in {stretches} stretches" if stretches > 1 else ""
-    seconds = decision["captured_seconds"]
     text = f"{duration(seconds)} captured{parts}"
     if seconds >= 60:
         text += f" ({seconds:,.0f} seconds)"

@@ -88,7 +88,8 @@ class ZoneMoves(TypedDict):
     """Record bytes from brokers in other zones, of partitions that have an in-sync replica in the client's
     zone."""
     saved_per_month: float | None
-    """The price of `moved_bytes` in 30 days: --price-per-gb. None without it, or if no time was captured."""
+    """The price of `moved_bytes` in 30 days: --price-per-gb. None without it, or if less than 5 s were
+    captured."""
     stays: dict[str, int]
     """The bytes that stay where they are, by reason."""
 
@@ -150,8 +151,8 @@ class ZoneMoney(TypedDict):
     """The part of `cost` of the bytes that `rack_clients` would move."""
     captured_seconds: float
     cost_per_month: float | None
-    """`cost` in 30 days, if the traffic continued as in the capture. None if no time was captured, or if no
-    bytes have two known zones."""
+    """`cost` in 30 days, if the traffic continued as in the capture. None if less than 5 s were captured, or
+    if no bytes have two known zones."""
     how: str
 
 

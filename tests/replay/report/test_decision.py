@@ -77,10 +77,16 @@ def test_where_fetches_were_not_captured_whole_nothing_is_said_of_a_day(reason: 
     assert (decision["saved_bytes_per_day"], decision["money_per_month"]) == (None, None)
 
 
-def test_where_no_time_was_captured_there_is_no_day() -> None:
-    decision = decide(fetches(saved=500_000), "", [], DailyRate(seconds=0.0, price_per_gb=2.0))
+@pytest.mark.parametrize("seconds", [0.0, 0.044, 4.9])
+def test_where_little_time_was_captured_there_is_no_day_and_no_advice_to_wait(seconds: float) -> None:
+    """How often a client fetches is not known from the burst of its first requests."""
+    rate = DailyRate(seconds=seconds, price_per_gb=2.0)
+    row = client(fetches(requests=10_000, saved=500_000), seconds=seconds)
+    decision = decide(row["fetch"], "", [row], rate)
 
     assert (decision["saved_bytes_per_day"], decision["money_per_month"]) == (None, None)
+    assert decision["to_do"][0]["sentence"] == "Put it behind a gateway: that saves 50.0 %."
+    assert by_fetch_min_bytes([row], rate) == {"saved_bytes": 0, "saved_per_month": None}
 
 
 @pytest.mark.parametrize(

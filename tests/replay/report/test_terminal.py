@@ -168,6 +168,11 @@ def test_less_than_an_hour_is_warned_of() -> None:
     ) in said(decision=decision)
     decision["captured_seconds"] = 23.4
     assert "Only 23.4 s captured, less than an hour" in said(decision=decision)
+    decision["captured_seconds"] = 0.044
+    assert (
+        "How sure: 0.044 s is too short to say anything of a day, a month or a net sum: capture for at least "
+        "an hour."
+    ) in said(decision=decision)
 
 
 def test_brokers_without_enough_slots_are_told_of_first() -> None:

@@ -61,7 +61,9 @@ def test_percent(ratio: float, written: str) -> None:
 @pytest.mark.parametrize(
     ("seconds", "written"),
     [
-        (0.0, "0.0 s"),
+        (0.0, "0 s"),
+        (0.0004, "<0.001 s"),
+        (0.0441, "0.044 s"),
         (9.86, "9.9 s"),
         (60, "1 min"),
         (185.2, "3 min 5 s"),
