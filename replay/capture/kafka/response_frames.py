@@ -52,7 +52,8 @@ class ResponseFraming(Framing):
         """See `Framing`. While the client sends tokens, it waits for no response to a request."""
         if len(buffer) < self.minimum:
             return False
-        return RESPONSE_START.unpack_from(buffer)[1] in self.conversation.awaited()
+        # Responses come in order, so the frame after the last token is the first that is awaited.
+        return RESPONSE_START.unpack_from(buffer)[1] == next(iter(self.conversation.awaited()), None)
 
     def begin(self) -> None:
         """Note that the stream is captured from its first byte on. So no search for a frame is needed."""

@@ -190,6 +190,14 @@ def test_requests_behind_the_last_token_in_one_packet_are_read() -> None:
     assert _ids(late.read()[0]) == [(number, True, True) for number in (1, 2)]
 
 
+def test_a_token_is_no_response_to_a_later_request() -> None:
+    """Its first bytes may be a correlation id. Responses come in order."""
+    talk = handshake_v0().client(framed(b"\0a\0b") + request(12, 1, 2) + request(12, 1, 3))
+    talk.broker(framed(b"\0\0\0\3") + response(2) + response(3))
+
+    assert _ids(talk.read()[0]) == [(number, True, True) for number in (1, 2, 3)]
+
+
 def test_many_fetches_after_a_handshake_v0_are_read_at_once() -> None:
     talk = handshake_v0().client(framed(b"\0a\0b")).broker(framed(b""))
     for number in range(2, 80):
