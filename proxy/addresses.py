@@ -215,6 +215,10 @@ class FreePorts:
             return wanted
         return self._free.popleft() if self._free else None
 
+    def give_last(self, used: Collection[int | None]) -> None:
+        """Note the ports that brokers had before a restart: other brokers get them last."""
+        self._free = deque(sorted(self._free, key=lambda port: port in used))
+
     def give_back(self, port: int) -> None:
         """Note that a port has no broker any more. Ports of other brokers are ignored."""
         if port in self._ports:

@@ -127,8 +127,11 @@ class BrokerRegistry:
         From this call on, changes of the known brokers are written to the file.
         """
         self._state = StateFile(self._process, self._kept)
+        known = self._state.load()
+        if self._ports is not None:
+            self._ports.give_last({kept.port for kept in known})
         # Brokers with a port of --listen-ports come first, so that no other broker gets it.
-        for kept in sorted(self._state.load(), key=lambda kept: kept.port is None):
+        for kept in sorted(known, key=lambda kept: kept.port is None):
             self.learn(kept.node_id, kept.address, port=kept.port)
 
     def close(self) -> None:

@@ -55,7 +55,7 @@ class StateFile:
             return []
         try:
             return list(_parse(json.loads(self._path.read_text(encoding="utf-8"))))
-        except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+        except (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
             self._log.warning("--state file not read", file=str(self._path), reason=reason_of(error))
             return []
 

@@ -249,6 +249,26 @@ def test_a_broker_has_the_same_port_of_a_range_after_a_restart(
     }
 
 
+@pytest.mark.parametrize("first", [1, 2])
+def test_a_broker_that_loses_its_port_of_a_range_takes_none_of_another(
+    serving: Serving, base: int, tmp_path: Path, first: int
+) -> None:
+    """Clients know the ports. One that is in use, or no longer in the range, must not move all brokers."""
+    options = {"listen_ports": f"{base + first}-{base + 4}", "state": str(tmp_path / "brokers.json")}
+    kept = [
+        {"id": node_id, "host": "kafka", "port": 9092, "listen_port": base + node_id} for node_id in (1, 2, 3)
+    ]
+    (tmp_path / "brokers.json").write_text(json.dumps({"brokers": kept}))
+    with closing(socket.create_server(("127.0.0.1", base + 1))):
+        brokers = serving.brokers(base, **options)
+        brokers.restore()
+    assert {each.node_id: each.listener and each.listener.port for each in brokers.known.values()} == {
+        1: base + 4,
+        2: base + 2,
+        3: base + 3,
+    }
+
+
 def test_a_host_template_that_leads_nowhere_is_left_out(serving: Serving, base: int) -> None:
     brokers = serving.brokers(base, rule="b-{id}.invalid:9092")
 

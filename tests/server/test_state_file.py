@@ -116,6 +116,7 @@ async def test_a_state_that_is_written_late_replaces_no_newer_one(tmp_path: Path
         "[]",
         '{"brokers": [{"id": "x"}]}',
         '{"brokers": 5}',
+        '{"brokers": [{"id": Infinity, "host": "kafka-1", "port": 9092}]}',
         '{"brokers": [{"id": 1, "host": "kafka-1", "port": 99999}]}',
         '{"brokers": [{"id": 1, "host": "", "port": 9092}]}',
         "\xff",
