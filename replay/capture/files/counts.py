@@ -14,6 +14,9 @@ MOST_STRETCHES = 1000
 """How many captured intervals of one file are kept."""
 MOST_PORTS = 64
 """The maximum number of excluded ports whose packets are counted."""
+MOST_UNREAD = 64
+"""The maximum number of protocols that are named with the number of their packets."""
+_OTHERS = "other protocols"
 _MORE = "and more of this kind"
 PAUSE = 300 * 1_000_000_000
 """A time without a packet that is longer than this, in ns, counts as a gap in the capture. Two captures that
@@ -117,6 +120,8 @@ class FileCounts:
 
     def add_unread(self, protocol: str, packets: int) -> None:
         """Add packets of a protocol that is not read."""
+        if protocol not in self.unread and len(self.unread) >= MOST_UNREAD:
+            protocol = _OTHERS
         if packets:
             self.unread[protocol] = self.unread.get(protocol, 0) + packets
 

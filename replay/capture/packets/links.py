@@ -111,6 +111,7 @@ LINK_TYPES: Final = {
     228: "IPv4", 229: "IPv6", 239: "NFLOG", 258: "PKTAP", 276: "Linux SLL2",
 }  # fmt: skip
 """The names of link types, by tcpdump's numbers."""
+_UNDESCRIBED: Final = "an interface that the file does not describe"
 
 
 def network(window: FileWindow, records: Records, counts: FileCounts) -> tuple[Column, Column]:
@@ -121,27 +122,19 @@ def network(window: FileWindow, records: Records, counts: FileCounts) -> tuple[C
         counts.link_types[link] = counts.link_types.get(link, 0) + packets
     end = records.at + records.captured
     begin, links = _interfaces(window, records, end)
-    kinds, unknown = np.full(len(begin), NEITHER, np.int64), 0
-    for link, rows in _by_link(links):
-        layer = _LAYERS.get(link)
-        if layer is None:
-            unknown += len(begin[rows])
-            _count_unknown(link, len(begin[rows]), counts)
-        else:
+    kinds, known = np.full(len(begin), NEITHER, np.int64), 0
+    for link, layer in _LAYERS.items():
+        if len(rows := np.flatnonzero(links == link)):
+            known += len(rows)
             begin[rows], kinds[rows] = layer(window, begin[rows])
+    if known < len(links):
+        _count_unknown(links, counts)
     version = ip_within(window, begin, kinds, end)
-    counts.not_ip += len(version) - int(np.count_nonzero(version)) - unknown
+    counts.not_ip += known - int(np.count_nonzero(version))
     others = kinds[version == NEITHER]
     for kind, name in _UNREAD.items():
         counts.add_unread(name, int(np.count_nonzero(others == kind)))
     return begin, version
-
-
-def _by_link(links: Column) -> list[tuple[int, Column | slice]]:
-    """Return the link types, each with its packets."""
-    if len(links) and (links == links[0]).all():
-        return [(int(links[0]), slice(None))]
-    return [(link, np.flatnonzero(links == link)) for link in np.unique(links).tolist()]
 
 
 def _interfaces(window: FileWindow, records: Records, end: Column) -> tuple[Column, Column]:
@@ -157,16 +150,20 @@ def _interfaces(window: FileWindow, records: Records, end: Column) -> tuple[Colu
     return begin, links
 
 
-def _count_unknown(link: int, packets: int, counts: FileCounts) -> None:
-    """Count packets of a link type that is not read."""
-    counts.unknown_link += packets
-    if link == NO_LINK:
-        counts.add_unread("an interface that the file does not describe", packets)
-        counts.add_problem("packets of an interface that the file does not describe")
-        return
-    name = f"{LINK_TYPES[link]} (link type {link})" if link in LINK_TYPES else f"link type {link}"
-    counts.add_unread(name, packets)
-    counts.add_problem(f"packets of {name}, which is not read")
+def _count_unknown(links: Column, counts: FileCounts) -> None:
+    """Count packets of link types that are not read."""
+    unknown = links[~np.isin(links, list(_LAYERS))]
+    counts.unknown_link += len(unknown)
+    for link, packets in zip(
+        *(found.tolist() for found in np.unique(unknown, return_counts=True)), strict=True
+    ):
+        if link == NO_LINK:
+            name, problem = _UNDESCRIBED, f"packets of {_UNDESCRIBED}"
+        else:
+            name = f"{LINK_TYPES[link]} (link type {link})" if link in LINK_TYPES else f"link type {link}"
+            problem = f"packets of {name}, which is not read"
+        counts.add_unread(name, packets)
+        counts.add_problem(problem)
 
 
 def ip_within(window: FileWindow, begin: Column, kinds: Column, end: Column) -> Column:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from replay.capture.files.counts import FileCounts
+from replay.capture.files.counts import MOST_UNREAD, FileCounts
 from replay.capture.files.sources import expand, plan
 from replay.capture.packets.segments import read
 from replay.capture.packets.tcp import FIN, RST, SYN
@@ -15,6 +15,7 @@ from tests.replay.capture.crafting import (
     DRESSES,
     ETHERNET,
     NULL,
+    PKTAP,
     RAW,
     SLL2,
     Frame,
@@ -239,6 +240,15 @@ def test_an_interface_within_pktap_may_be_one_that_is_not_read(reading: Reading)
 
     assert ([row.payload for row in rows], counts.link_types) == ([b"payload"], {258: 2})
     assert (counts.unread, counts.not_ip) == ({"Wi-Fi (link type 105)": 1}, 0)
+
+
+def test_many_link_types_within_pktap_have_one_name_together(reading: Reading) -> None:
+    headers = [packet(struct.pack("<III", 12, 1, 1000 + number)) for number in range(1000)]
+
+    rows, counts = reading(pcap(headers, PKTAP))
+
+    assert (rows, counts.unknown_link, counts.not_ip) == ([], 1000, 0)
+    assert (len(counts.unread), counts.unread["other protocols"]) == (MOST_UNREAD + 1, 1000 - MOST_UNREAD)
 
 
 def test_pcapng_of_several_interfaces_sections_and_orders(reading: Reading) -> None:
