@@ -53,7 +53,7 @@ class ResponseFraming(Framing):
         if len(buffer) < self.minimum:
             return False
         # Responses come in order, so the frame after the last token is the first that is awaited.
-        return RESPONSE_START.unpack_from(buffer)[1] == next(iter(self.conversation.awaited()), None)
+        return RESPONSE_START.unpack_from(buffer)[1] in islice(self.conversation.awaited(), 1)
 
     def begin(self) -> None:
         """Note that the stream is captured from its first byte on. So no search for a frame is needed."""
