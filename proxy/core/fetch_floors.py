@@ -6,13 +6,19 @@ later records.
 
 A client gives up a fetch that takes too long, and this time-out is in no request. So max_wait_ms is raised
 only for software whose default is known, or if the operator has named the client id.
+
+After the leader of a partition has moved, a client asks for Metadata and adds the partition to its fetches at
+the new leader. Some clients do each step behind a fetch that waits. So the fetches of such a client are not
+raised for a while, on none of its connections.
 """
 
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Final
+from weakref import WeakValueDictionary
 
 from proxy.core.connection_state import ConnectionState
+from proxy.core.in_flight import FetchHandler
 from proxy.core.requests import read_client_names
 from proxy.core.stage import Stage
 from proxy.protocol.api import LENGTH_BYTES, ApiKey, is_flexible, request_header
@@ -39,7 +45,11 @@ OVERHEADS_MS: Final = {"kgo": 10_000, "franz-go": 10_000}
 """The same for software whose time-out begins after max_wait_ms: RequestTimeoutOverhead."""
 PART: Final = 3
 """A fetch waits for at most this part of a time-out: a third."""
+PAUSE_SECONDS: Final = 5.0
+"""How long the fetches of a client are not raised after a response has told it that a leader has moved, in
+seconds. Clients wait up to 2 s before they look for the new leader (Sarama's Consumer.Retry.Backoff)."""
 _API_VERSIONS: Final = int(ApiKey.API_VERSIONS)
+_FETCH: Final = int(ApiKey.FETCH)
 _JOIN_GROUP: Final = int(ApiKey.JOIN_GROUP)
 _HEARTBEATS: Final = frozenset(
     map(
@@ -57,6 +67,23 @@ _KAFKA_GO_VERSIONS: Final = frozenset({5, 10})
 _NONE: Final[Mapping[str, int]] = {}
 
 
+class FloorsPause:
+    """The connections of one client, and the time until which none of its fetches is raised."""
+
+    __slots__ = ("__weakref__", "stages", "until")
+
+    def __init__(self) -> None:
+        self.stages: set[FetchFloorsStage] = set()
+        self.until = 0.0
+        """The end of the pause, in seconds."""
+
+    def begin(self, now: float) -> None:
+        """Begin a pause, or prolong it."""
+        self.until = now + PAUSE_SECONDS
+        for stage in self.stages:
+            stage.pause()
+
+
 class FetchFloors:
     """The floors by client id. All connections of a process share this object.
 
@@ -68,11 +95,13 @@ class FetchFloors:
         max_wait_ms: the smallest max_wait_ms of a fetch. The entries are as in `min_bytes`.
     """
 
-    __slots__ = ("max_wait_ms", "min_bytes")
+    __slots__ = ("max_wait_ms", "min_bytes", "pauses")
 
     def __init__(self, min_bytes: Mapping[str, int] = _NONE, max_wait_ms: Mapping[str, int] = _NONE) -> None:
         self.min_bytes = min_bytes
         self.max_wait_ms = max_wait_ms
+        self.pauses = WeakValueDictionary[tuple[str, str], FloorsPause]()
+        """The pauses of connected clients that have floors, by host and client id."""
 
     def __repr__(self) -> str:
         return f"<FetchFloors min_bytes={self.min_bytes} max_wait_ms={self.max_wait_ms}>"
@@ -86,7 +115,15 @@ class FetchFloorsStage(Stage):
         state: the state of the connection.
     """
 
-    __slots__ = ("_floors", "_partition_bytes", "_session_ms", "_software", "_state")
+    __slots__ = (
+        "_floors",
+        "_partition_bytes",
+        "_pause",
+        "_paused",
+        "_session_ms",
+        "_software",
+        "_state",
+    )
 
     def __init__(self, floors: FetchFloors, state: ConnectionState) -> None:
         self._floors = floors
@@ -98,6 +135,10 @@ class FetchFloorsStage(Stage):
         connection. 0 if it is not known. None without heartbeats here."""
         self._partition_bytes = 0
         """The smallest partition_max_bytes in the fetches so far. 0 before the first one."""
+        self._pause: FloorsPause | None = None
+        """The pause that all connections of the client share. None as long as it has no floors."""
+        self._paused = False
+        """Whether the last fetch was not raised because of a pause, or the next one will not be."""
 
     def on_request(self, data: bytes, size: int, api_key: int, version: int) -> bytes | None:
         """Read the name of the client's software, and the session timeout of its group."""
@@ -117,8 +158,9 @@ class FetchFloorsStage(Stage):
     def on_fetch(self, fetch: FetchRequest) -> FetchRequest:
         """Return the fetch with min_bytes and max_wait_ms of at least the client's floors.
 
-        A fetch that asks for a response at once is not changed. Neither are fetches of kafka-go, and of
-        members of cooperative groups, which get only some of the records that the broker counts.
+        A fetch that asks for a response at once is not changed. Neither are fetches of kafka-go, those in a
+        pause, and those of members of cooperative groups, which get only some of the records that the broker
+        counts.
         """
         client_id = self._state.client_id
         least, longest = (
@@ -126,14 +168,47 @@ class FetchFloorsStage(Stage):
         )
         if not (least or longest) or self._state.has_lane:
             return fetch
-        longest = self._limited(longest, fetch) if longest > fetch.max_wait_ms else 0
         if least > fetch.min_bytes:
             self._partition_bytes = smallest_partition(fetch, self._partition_bytes)
+        if self._is_paused():
+            return fetch
+        longest = self._limited(longest, fetch) if longest > fetch.max_wait_ms else 0
         version = RAISED if self._state.raises_fetches else fetch.layout.version
         wait_ms, min_bytes = raised(fetch, least, longest, self._partition_bytes, version)
         if wait_ms == fetch.max_wait_ms and min_bytes == fetch.min_bytes:
             return fetch
         return fetch.with_limits(max_wait_ms=wait_ms, min_bytes=min_bytes)
+
+    def on_fetched(self, fetching: FetchHandler) -> None:
+        """Begin a pause if the response says that the leader of a partition has moved."""
+        walk = fetching.response.walk
+        if self._pause is not None and walk is not None and walk.moved:
+            self._pause.begin(self._state.now)
+
+    def repeats(self, api_key: int, _version: int, *, in_session: bool = False) -> bool:  # noqa: ARG002
+        """Return False for fetches in a pause, because later ones are raised again."""
+        return not (self._paused and api_key == _FETCH)
+
+    def pause(self) -> None:
+        """Process the next fetch in the core, because it is not to be raised."""
+        self._paused = True
+        self._forget()
+
+    def end(self) -> None:
+        """Leave the connections of the client."""
+        if self._pause is not None:
+            self._pause.stages.discard(self)
+            self._pause = None
+
+    def _is_paused(self) -> bool:
+        """Return whether the next fetch is not raised because of a pause."""
+        state = self._state
+        if self._pause is None:
+            who = state.host, state.client_id
+            self._pause = self._floors.pauses.setdefault(who, FloorsPause())
+            self._pause.stages.add(self)
+        self._paused = state.now < self._pause.until
+        return self._paused
 
     def _limited(self, floor: int, fetch: FetchRequest) -> int:
         """Return a floor of max_wait_ms, limited to a third of each time-out that is known."""

@@ -14,6 +14,7 @@ from proxy.core.eligibility import SessionLimits
 from proxy.core.fetch_floors import (
     MAX_MIN_BYTES,
     MAX_WAIT_MS,
+    PAUSE_SECONDS,
     FetchFloors,
     FetchFloorsStage,
     raised,
@@ -401,6 +402,120 @@ def test_a_smaller_limit_of_one_partition_lowers_the_fetches_of_a_session(versio
         play.broker(fetch_response(version, told, session_id=SESSION_ID, correlation_id=number))
         play.takes_client()
     assert least == [65_536] * 8 + [5_000] * 2
+    assert play.connection.passed > 5
+
+
+# --- after a leader has moved ---------------------------------------------------------------------
+
+
+def moves(play: Playbook, due: dict[str, Any] = RAISED) -> None:
+    """Let the broker answer a fetch of one partition with NOT_LEADER_OR_FOLLOWER."""
+    play.client(fetch(12, *T[:1], correlation=9, **ASKED))
+    play.to_broker(fetch(12, *T[:1], correlation=9, **{**ASKED, **due}))
+    told = fetch_response(12, (T[0][0], [entry(T[0][1], error=6)]), correlation_id=9)
+    play.broker(told).to_client(told)
+
+
+def test_no_fetch_of_a_client_is_raised_for_a_while_after_a_leader_has_moved() -> None:
+    """The client asks for Metadata, then for the partition at the new leader. Sarama does this behind fetches
+    that wait.
+    """
+    floors = FetchFloors({"": 65_536}, {"": 2000})
+    old, new = connected(floors), connected(floors)
+    for play in (old, new):
+        sends(play, RAISED)
+    moves(old)
+    for now in (0.0, PAUSE_SECONDS - 0.1):
+        for play in (old, new):
+            play.now = now
+            sends(play, {})
+    for play in (old, new):
+        play.now = PAUSE_SECONDS
+        sends(play, RAISED)
+        assert play.connection.passed > 5
+
+
+def test_each_move_prolongs_the_pause() -> None:
+    play = connected(FetchFloors({"": 65_536}, {"": 2000}))
+    moves(play)
+    play.now = PAUSE_SECONDS - 0.1
+    moves(play, {})
+    play.now += PAUSE_SECONDS - 0.1
+    sends(play, {})
+    play.now += 0.1
+    sends(play, RAISED)
+
+
+def test_a_connection_that_begins_in_a_pause_is_not_raised() -> None:
+    floors = FetchFloors({"": 65_536}, {"": 2000})
+    old = connected(floors)
+    moves(old)
+    sends(connected(floors), {})
+
+
+def test_a_session_of_the_clients_own_that_begins_in_a_pause_is_raised_later() -> None:
+    """Only its first fetch lists all partitions, and with them the limits that min_bytes must not exceed."""
+    floors = FetchFloors({"": 65_536}, {"": 2000})
+    old, play = connected(floors), connected(floors)
+    moves(old)
+    small: dict[str, Any] = {"values": {"partition_max_bytes": 300}}
+    asked = fetch(12, *T, session=(0, 0), correlation=4, **ASKED, **small)
+    play.exchange(asked, fetch_response(12, session_id=5, correlation_id=4))
+    play.now = PAUSE_SECONDS
+    play.client(fetch(12, session=(5, 1), correlation=5, **ASKED))
+    play.to_broker(fetch(12, session=(5, 1), correlation=5, max_wait_ms=2000, min_bytes=300))
+
+
+def test_other_clients_are_raised_in_a_pause() -> None:
+    """Two hosts may have clients of one id."""
+    floors = FetchFloors({"": 65_536}, {"": 2000})
+    here, there = connected(floors, host="10.0.0.1"), connected(floors, host="10.0.0.2")
+    for play in (here, there):
+        sends(play, RAISED)
+    moves(here)
+    sends(there, RAISED)
+
+
+def test_other_errors_begin_no_pause() -> None:
+    """A client may ask for ever for a partition that it may not read."""
+    play = connected(FetchFloors({"": 65_536}, {"": 2000}))
+    play.client(fetch(12, *T[:1], correlation=9, **ASKED))
+    play.to_broker(fetch(12, *T[:1], correlation=9, **RAISED))
+    told = fetch_response(12, (T[0][0], [entry(T[0][1], error=29)]), correlation_id=9)
+    play.broker(told).to_client(told)
+    sends(play, RAISED)
+
+
+def test_a_client_that_has_left_is_forgotten() -> None:
+    floors = FetchFloors({"": 65_536}, {"": 2000})
+    play = connected(floors, core=Connection)
+    sends(play, RAISED)
+    assert len(floors.pauses) == 1
+    play.connection.ended()
+    assert not floors.pauses
+
+
+@pytest.mark.parametrize("version", [7, 12, 18])
+def test_the_fetches_of_a_session_are_not_raised_in_a_pause(version: int) -> None:
+    """The leader has moved away from another broker, while a fetch is in flight here. So the fast path makes
+    no plan of the fetch that was raised, and later none of one that was not.
+    """
+    floors = FetchFloors({"": 65_536}, {"": 2000})
+    old, play, wants = connected(floors), connected(floors), WANTS
+    asked = fetch(version, *wants, correlation=3, **ASKED)
+    while play.client(asked).takes_broker() == fetch(version, *wants, correlation=3, **RAISED):
+        play.broker(full(version, wants, correlation_id=3)).takes_client()
+    play.broker(full(version, wants, correlation_id=3, session_id=SESSION_ID)).takes_client()
+    waits = []
+    for number in range(10, 30):
+        play.now = 0.0 if number < 26 else PAUSE_SECONDS
+        wants = [*wants[1:], wants[0]]
+        sent = play.client(fetch(version, *wants, correlation=number, **ASKED)).takes_broker()
+        waits.append(parse_fetch_request(sent, version, request_header(sent, 4)[4]).max_wait_ms)
+        if number == 17:
+            moves(old)
+        play.broker(fetch_response(version, session_id=SESSION_ID, correlation_id=number)).takes_client()
+    assert waits == [2000] * 8 + [500] * 8 + [2000] * 4
     assert play.connection.passed > 5
 
 
