@@ -36,11 +36,13 @@ _FOLLOW: Final = {
     "sarama": True,
     "kafka-python 3": True,
     "kgo": False,
-    "platformatic-kafka": False,
+    "platformatic-kafka 1.": False,
+    "platformatic-kafka 2.": True,
 }
 """Whether a client reads from the replica that the leader names, and comes back from it when it is gone. By
 the beginning of the software. Seen at Kafka 4.3 with Java 4.3, librdkafka 2.16, Sarama 1.61, kafka-python
-3.0.11, franz-go 1.22 and @platformatic/kafka."""
+3.0.11, franz-go 1.22, and @platformatic/kafka 1.35 and 2.2.3. The last one ends its stream when the replica
+is gone, as when a leader is gone; the next stream reads from leaders."""
 _LIBRDKAFKA: Final = "rdkafka"
 """In the software's version of most clients that are made with librdkafka."""
 _LATENCIES: Final = (

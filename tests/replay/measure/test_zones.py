@@ -299,6 +299,7 @@ def test_the_last_isr_counts() -> None:
         (11, "kafka-python 2.3.0", True, "client unknown", ""),
         (12, FRANZ, True, "does not follow", ""),
         (12, "platformatic-kafka 1.35.0", True, "does not follow", ""),
+        (12, "platformatic-kafka 2.2.3", True, "", ""),
         (11, "", True, "does not follow", ""),  # KafkaJS and aiokafka
         (11, "", False, "client unknown", ""),  # its beginning was not captured
         (11, JAVA, True, "", ""),
