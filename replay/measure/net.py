@@ -49,16 +49,16 @@ class AddressSums:
     saved_bytes: int = 0
     saved_between: Counter[tuple[str, str]] = field(default_factory=Counter)
     """`saved_bytes` by the client's rack and the broker's address, whose rack is not known yet."""
-    clients: set[int] = field(default_factory=set)
-    """The clients of the connections on which sessions save bytes, as `client_hash`: an address may have many
-    clients."""
+    clients: Counter[int] = field(default_factory=Counter)
+    """The saved bytes of connections on which sessions save bytes, by client as `client_hash`: an address may
+    have many clients. A connection counts for each of its clients."""
 
     def add_connection(
         self, fetches: FetchSums, clients: Iterable[ClientKey], rack: str, broker: str
     ) -> None:
         """Add the fetches of one connection. These clients made them, in this rack, to this broker."""
         fetch = fetches.fetch()
-        actual = fetch["actual"]
+        actual, saved = fetch["actual"], fetch["saved_bytes"]
         listed = actual["partitions_requested"]
         self.add(
             AddressSums(
@@ -67,9 +67,9 @@ class AddressSums:
                 partitions=-(-listed // actual["requests"]) if listed else 0,
                 partitions_requested=listed,
                 record_bytes=actual["record_bytes"],
-                saved_bytes=fetch["saved_bytes"],
-                saved_between=Counter({(rack, broker): fetch["saved_bytes"]}),
-                clients=set(map(client_hash, clients)) if fetch["saved_bytes"] > 0 else set(),
+                saved_bytes=saved,
+                saved_between=Counter({(rack, broker): saved}),
+                clients=Counter(dict.fromkeys(map(client_hash, clients), saved) if saved > 0 else {}),
             )
         )
 
@@ -82,7 +82,7 @@ class AddressSums:
         self.record_bytes += other.record_bytes
         self.saved_bytes += other.saved_bytes
         self.saved_between.update(other.saved_between)
-        self.clients |= other.clients
+        self.clients.update(other.clients)
 
 
 def client_hash(client: ClientKey) -> int:
@@ -139,10 +139,12 @@ def own_sidecars(
 ) -> dict[ClientKey, OwnSidecars]:
     """Return the sidecars of each client: one at each address where sessions save bytes of this client.
 
-    If a zone is known, only bytes between zones have the price.
+    If a zone is known, only bytes between zones have the price. If some clients at an address wait instead,
+    its sidecar has to pay for the others alone.
 
     Args:
-        waiting: the clients, each with the bytes that `fetch.min.bytes` would save without a sidecar.
+        waiting: the clients, each with the bytes that `fetch.min.bytes` would save without a sidecar; 0 if it
+            is not advised.
         addresses: the fetches by client address.
         rate: the captured time, and the price of 10^9 bytes.
         cost: the price of one sidecar in a month.
@@ -154,48 +156,55 @@ def own_sidecars(
     priced = {
         address: zoned[address]["other"] if between else one.saved_bytes for address, one in savers.items()
     }
-    paying = _that_pay(priced, rate, cost)
     hashes = {client: client_hash(client) for client in waiting}
     by_hash = {hashes[client]: count for client, count in waiting.items()}
     whole: Counter[int] = Counter()
     for one in savers.values():
-        whole.update(dict.fromkeys(one.clients, one.saved_bytes))
-    found = {key: _Own() for key in hashes.values()}
+        whole.update(one.clients)
+    own = {key: _Own(may_wait=count > 0) for key, count in by_hash.items()}
     for address, one in savers.items():
         net = max((rate.month(priced[address]) or 0.0) - cost, 0.0)
         # A client at several addresses waits at each, by what sessions save there. The price is of all bytes
         # there, or of as large a part as of those that sessions save.
-        waits = sum(by_hash.get(key, 0) / whole[key] for key in one.clients) * priced[address]
-        waits = rate.month(round(waits)) or 0.0
-        for key in one.clients & found.keys():
-            found[key].add(pays=address in paying, net=net, waits=waits)
+        waits = sum(by_hash.get(key, 0) * count / whole[key] for key, count in one.clients.items())
+        waits = rate.month(round(waits * priced[address] / one.saved_bytes)) or 0.0
+        for key in one.clients.keys() & own.keys():
+            own[key].left += net - waits
+    for address, one in savers.items():
+        saved = priced[address]
+        waiters = {key for key in one.clients if key in own and own[key].may_wait and own[key].left < 0}
+        others_wait = 0 < len(waiters) < len(one.clients)
+        if others_wait:
+            stay = sum(count for key, count in one.clients.items() if key not in waiters)
+            saved = round(saved * stay / one.clients.total())
+        pays = (rate.month(saved) or 0.0) > cost
+        for key in one.clients.keys() & own.keys():
+            own[key].number += 1
+            own[key].pay += pays
+            own[key].others_wait |= others_wait and key not in waiters
     return {
         client: OwnSidecars(
-            number=found[key].number,
-            pay=found[key].pay,
+            number=own[key].number,
+            pay=own[key].pay,
             between_zones=between,
-            waiting_wins=found[key].waits > found[key].net,
+            waiting_wins=own[key].left < 0,
+            others_wait=own[key].others_wait,
         )
         for client, key in hashes.items()
     }
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class _Own:
     """Adds up the addresses at which a client would have a sidecar."""
 
+    may_wait: bool
     number: int = 0
     pay: int = 0
-    net: float = 0.0
-    """What the sidecars leave in a month, for all clients that share them. A loss counts as 0."""
-    waits: float = 0.0
-    """What `fetch.min.bytes` would save there in a month, for all of these clients."""
-
-    def add(self, *, pays: bool, net: float, waits: float) -> None:
-        self.number += 1
-        self.pay += pays
-        self.net += net
-        self.waits += waits
+    left: float = 0.0
+    """What the sidecars leave in a month, for all clients that share them, less what `fetch.min.bytes` would
+    save there. A loss of a sidecar counts as 0."""
+    others_wait: bool = False
 
 
 def _that_pay(saved: Mapping[str, int], rate: DailyRate, cost: float) -> dict[str, int]:

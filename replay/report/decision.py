@@ -137,12 +137,14 @@ class OwnSidecars:
         pay: how many of them save more than they cost, for all clients at their address together.
         between_zones: whether zones are known, so that `pay` is of bytes between zones alone.
         waiting_wins: whether `fetch.min.bytes` would save more than these sidecars leave.
+        others_wait: whether other clients at an address wait instead: these do not pay for its sidecar.
     """
 
     number: int
     pay: int
     between_zones: bool = False
     waiting_wins: bool = False
+    others_wait: bool = False
 
 
 _ALL_PAY: Final = OwnSidecars(number=0, pay=0)
@@ -319,7 +321,8 @@ def _where_it_pays(own: OwnSidecars, policy: str) -> str:
     if own.number and not own.pay:
         pay = "sidecar does not pay" if own.number == 1 else "sidecars do not pay"
         why = "for bytes known to be between zones" if own.between_zones else "at your prices"
-        return f"Its {pay} {why}, see Net. {gateway.capitalize()}"
+        alone = " if the others there follow their advice" if own.others_wait else ", see Net"
+        return f"Its {pay} {why}{alone}. {gateway.capitalize()}"
     if own.pay < own.number:
         some = f"{number(own.pay)} of its {number(own.number)} addresses"
         why = " (where the bytes saved between zones pay for it)" if own.between_zones else ""
@@ -351,13 +354,16 @@ def _seconds(client: ClientRow, captured: float) -> float:
 
 
 def saved_by_waiting_alone(clients: Iterable[ClientRow], seconds: float) -> dict[ClientKey, int]:
-    """Model what ``fetch.min.bytes`` would save without sessions, by client. 0 where neither may help.
+    """Model what ``fetch.min.bytes`` would save without sessions, by client. 0 where it is not advised.
 
     Args:
         clients: the clients.
         seconds: the captured time.
     """
-    return {_key(client): _saved_alone(client, seconds) for client in clients}
+    found = {
+        _key(client): (_saved_alone(client, seconds), actual_bytes(client["fetch"])) for client in clients
+    }
+    return {key: saved if saved >= _MIN_BYTES_PAYS * whole else 0 for key, (saved, whole) in found.items()}
 
 
 def _saved_alone(client: ClientRow, seconds: float) -> int:

@@ -168,6 +168,14 @@ def test_what_a_gateway_would_not_do_is_not_promised_of_one() -> None:
             "sidecar cost",
             "Its sidecars do not pay at your prices, see Net. A gateway saves 50.0 %",
         ),
+        (
+            OwnSidecars(number=1, pay=0, others_wait=True),
+            "sidecar cost",
+            (
+                "Its sidecar does not pay at your prices if the others there follow their advice. A gateway "
+                "saves 50.0 %"
+            ),
+        ),
     ],
 )
 def test_a_client_goes_behind_a_gateway_where_its_own_sidecars_pay(
