@@ -395,7 +395,7 @@ def without_gateway(report: Report) -> str:
 
 
 def conclusion(report: Report) -> str:
-    """Say which of two ways wins for which clients, and what it costs; "" if only one is to be compared."""
+    """Say which of two ways is advised for which clients, and what it costs; "" without two ways."""
     if not without_gateway(report):
         return ""
     saving = {_key(client) for client in report["by_client"] if client["fetch"]["saved_bytes"] > 0}
@@ -404,16 +404,24 @@ def conclusion(report: Report) -> str:
     for row in report["decision"]["to_do"]:
         if row["action"] in clients and (row["client_id"], row["software"], row["fetch_version"]) in saving:
             clients[row["action"]][shown(row["client_id"])] = None
+    gateway, waiting = (
+        ("a gateway wins for {}", "fetch.min.bytes wins for {}")
+        if report["modelled"]["net"]
+        else (
+            "a gateway for {} (fetch.min.bytes would save less, or little more)",
+            "fetch.min.bytes for {} (it would save clearly more)",
+        )
+    )
     ways = [
-        f"{way} wins for {listed(list(names))}"
-        for way, names in (("a gateway", clients["gateway"]), ("fetch.min.bytes", clients["fetch.min.bytes"]))
+        way.format(listed(list(names)))
+        for way, names in ((gateway, clients["gateway"]), (waiting, clients["fetch.min.bytes"]))
         if names
     ]
     if not ways:
         return ""
-    counted = "by what is left after the cost of sidecars" if report["modelled"]["net"] else "by bytes"
+    counted = "by what is left after the cost of sidecars, " if report["modelled"]["net"] else ""
     return (
-        f"Conclusion: {counted}, {', and '.join(ways)}. With fetch.min.bytes, records come up to "
+        f"Conclusion: {counted}{', and '.join(ways)}. With fetch.min.bytes, records come up to "
         f"{1 / _WAITING:g} s later, with a gateway about {_GATEWAY_DELAY} ms: choose a gateway where records "
         "must not come later, or where you can't change the client."
     )

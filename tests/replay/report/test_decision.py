@@ -298,6 +298,17 @@ def test_a_client_with_several_versions_is_named_once() -> None:
     assert "a gateway wins for twice and (none). With" in conclusion(report)
 
 
+def test_without_the_cost_of_sidecars_the_reason_is_how_much_more_waiting_would_save() -> None:
+    """A gateway is advised even if `fetch.min.bytes` saves a little more bytes: it delays no records."""
+    report = sample.report()
+    report["modelled"]["net"] = None
+    report["decision"]["to_do"][0]["action"] = "fetch.min.bytes"
+    assert conclusion(report).startswith(
+        "Conclusion: a gateway for search-indexer and (none) (fetch.min.bytes would save less, or little "
+        "more), and fetch.min.bytes for billing-enricher (it would save clearly more). With fetch.min.bytes,"
+    )
+
+
 def test_few_fetches_a_second_are_told_with_a_decimal() -> None:
     found = to_do(client(fetches(requests=240), "native session"))
 
