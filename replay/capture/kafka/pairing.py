@@ -97,8 +97,13 @@ class Pairing:
         self._special_keys = _SPECIAL | _GROUPS if keep.groups else _SPECIAL
         self._waiting: deque[Exchange] = deque()
         self._waiting_bytes = 0
+        self._waiting_ids: dict[int, int] = {}
+        """How many waiting requests have each correlation id. In a capture with gaps many responses have no
+        request, and thousands of requests may wait."""
         self._early: deque[Exchange] = deque()
         self._early_bytes = 0
+        self._early_ids: dict[int, int] = {}
+        """The same of responses that came early."""
         self._number = 0
         self._last_correlation_id = UNSEEN
         self._repeats_ids = False
@@ -155,7 +160,9 @@ class Pairing:
             self._unpaired(response)
         self._out += self._waiting
         self._early.clear()
+        self._early_ids.clear()
         self._waiting.clear()
+        self._waiting_ids.clear()
         out, self._out = self._out, []
         return out
 
@@ -163,7 +170,9 @@ class Pairing:
         """Forget all exchanges of the connection, because it is not Kafka."""
         self._out.clear()
         self._waiting.clear()
+        self._waiting_ids.clear()
         self._early.clear()
+        self._early_ids.clear()
 
     # The methods of `framing.FrameOwner`.
 
@@ -182,9 +191,9 @@ class Pairing:
         waiting = self._waiting
         if waiting and waiting[0].correlation_id == correlation_id:
             return waiting[0].api_key in self._read
-        return next(
-            (one.api_key in self._read for one in waiting if one.correlation_id == correlation_id), None
-        )
+        if correlation_id not in self._waiting_ids:
+            return None
+        return next(one.api_key in self._read for one in waiting if one.correlation_id == correlation_id)
 
     def awaited(self) -> Iterator[int]:
         """Yield the correlation ids of the responses that are expected. See `framing.FrameOwner`."""
@@ -238,8 +247,7 @@ class Pairing:
         """Record a response that was found in the captured bytes. See `framing.FrameOwner`."""
         waiting = self._waiting
         if waiting and waiting[0].correlation_id == correlation_id and not self._is_ambiguous():
-            request = waiting.popleft()
-            self._waiting_bytes -= len(request.request)
+            request = self._take_first()
         else:
             found = self._find(correlation_id)
             if found is None:
@@ -255,6 +263,7 @@ class Pairing:
             return
         self._waiting.append(exchange)
         self._waiting_bytes += len(exchange.request)
+        _put_in(self._waiting_ids, exchange)
         while self._waiting and (
             not self._waiting[0].answer_due
             or len(self._waiting) > _MAX_WAITING
@@ -263,9 +272,13 @@ class Pairing:
             self._report_first()
 
     def _report_first(self) -> None:
+        self._out.append(self._take_first())
+
+    def _take_first(self) -> Exchange:
         request = self._waiting.popleft()
         self._waiting_bytes -= len(request.request)
-        self._out.append(request)
+        _take_out(self._waiting_ids, request)
+        return request
 
     def _is_ambiguous(self) -> bool:
         """Return whether a response may belong to several requests, because their correlation ids are equal.
@@ -276,21 +289,19 @@ class Pairing:
         return self._repeats_ids and self.response_broken and len(self._waiting) > 1
 
     def _find(self, correlation_id: int) -> Exchange | None:
-        places = [place for place, one in enumerate(self._waiting) if one.correlation_id == correlation_id]
-        if not places:
+        count = self._waiting_ids.get(correlation_id, 0)
+        if not count:
             certain = self.confirmed or self.request_broken or self.response_broken
             if not certain and 0 < self._number < _CONFIRMED_BY:
                 self.contradicted = True
             return None
-        if len(places) > 1 and self.response_broken:
+        if count > 1 and self.response_broken:
             while self._waiting:
                 self._report_first()
             return None
-        for _ in range(places[0]):
+        while self._waiting[0].correlation_id != correlation_id:
             self._report_first()
-        request = self._waiting.popleft()
-        self._waiting_bytes -= len(request.request)
-        return request
+        return self._take_first()
 
     def _pair(self, request: Exchange, pieces: list[Buffer], size: int, missing: int, end_time: int) -> None:
         request.response_bytes = size
@@ -335,6 +346,7 @@ class Pairing:
             response_missing=missing,
         )
         self._early.append(response)
+        _put_in(self._early_ids, response)
         self._early_bytes += sum(map(len, pieces))
         while len(self._early) > _MAX_EARLY or self._early_bytes > _MAX_EARLY_BYTES:
             self._report_early()
@@ -344,10 +356,9 @@ class Pairing:
 
         After a gap in the capture, requests are found later than they were sent (see `resync`).
         """
-        ids = [one.correlation_id for one in self._early]
-        if request.correlation_id not in ids or self._repeats_ids:
+        if request.correlation_id not in self._early_ids or self._repeats_ids:
             return False
-        place = ids.index(request.correlation_id)
+        place = [one.correlation_id for one in self._early].index(request.correlation_id)
         response = self._early[place]
         if response.response_time < request.request_time:
             return False
@@ -355,8 +366,7 @@ class Pairing:
             self._report_first()
         for _ in range(place):
             self._report_early()
-        self._early.popleft()
-        self._early_bytes -= sum(map(len, response.response))
+        self._take_early()
         pieces, size, missing = response.response, response.response_bytes, response.response_missing
         self._pair(request, pieces, size, missing, response.response_time)
         return True
@@ -366,9 +376,13 @@ class Pairing:
             self._report_early()
 
     def _report_early(self) -> None:
+        self._unpaired(self._take_early())
+
+    def _take_early(self) -> Exchange:
         response = self._early.popleft()
         self._early_bytes -= sum(map(len, response.response))
-        self._unpaired(response)
+        _take_out(self._early_ids, response)
+        return response
 
     def _unpaired(self, response: Exchange) -> None:
         response.response = []
@@ -424,6 +438,16 @@ _GROUPS: Final = frozenset(
 """The requests of a group's members. Their bodies begin with the group's name."""
 _MANY_GROUPS: Final = 8
 """The first version of OffsetFetch that may request several groups."""
+
+
+def _put_in(ids: dict[int, int], exchange: Exchange) -> None:
+    ids[exchange.correlation_id] = ids.get(exchange.correlation_id, 0) + 1
+
+
+def _take_out(ids: dict[int, int], exchange: Exchange) -> None:
+    ids[exchange.correlation_id] -= 1
+    if not ids[exchange.correlation_id]:
+        del ids[exchange.correlation_id]
 
 
 def _group(frame: Buffer, api_key: int, version: int, body: int) -> str:
