@@ -395,8 +395,12 @@ def without_gateway(report: Report) -> str:
 
 
 def conclusion(report: Report) -> str:
-    """Say which of two ways is advised for which clients, and what it costs; "" without two ways."""
-    if not without_gateway(report):
+    """Say which of two ways is advised for which clients, and what it costs.
+
+    Return "" without two ways, and with money of captures that may be of different hosts (see `net_lines`).
+    """
+    apart = report["decision"]["different_hosts"] and report["modelled"]["money"]
+    if apart or not without_gateway(report):
         return ""
     saving = {_key(client) for client in report["by_client"] if client["fetch"]["saved_bytes"] > 0}
     # A client id may be in several rows.

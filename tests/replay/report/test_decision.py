@@ -309,6 +309,21 @@ def test_without_the_cost_of_sidecars_the_reason_is_how_much_more_waiting_would_
     )
 
 
+def test_without_the_net_sum_of_different_hosts_no_way_wins() -> None:
+    """Measured alone, the cost of its sidecar may decide otherwise for each of them."""
+    report = sample.report()
+    report["modelled"]["net"] = None
+    report["decision"]["different_hosts"] = {
+        "captures": 2,
+        "saved_bytes_per_day": 1,
+        "money_per_month": 1.0,
+        "shared_addresses": [],
+    }
+    assert conclusion(report) == ""
+    report["modelled"]["money"] = None
+    assert conclusion(report).startswith("Conclusion: ")
+
+
 def test_few_fetches_a_second_are_told_with_a_decimal() -> None:
     found = to_do(client(fetches(requests=240), "native session"))
 
