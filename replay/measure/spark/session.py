@@ -227,8 +227,10 @@ def _prepare_environment(master: str | None) -> None:
 
 
 def _release(home: Path) -> str:
-    """Return the release of Spark in a folder, or "" if it is not known."""
-    jars = (re.search(r"-(\d+(?:\.\d+)+)\.jar$", path.name) for path in home.glob("jars/spark-core_*.jar"))
+    """Return the release of Spark in a folder, without the name of its build, or "" if it is not known."""
+    jars = (
+        re.search(r"-(\d+(?:\.\d+)+)(?:-.+)?\.jar$", path.name) for path in home.glob("jars/spark-core_*.jar")
+    )
     return next((found[1] for found in jars if found), "")
 
 

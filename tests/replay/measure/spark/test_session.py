@@ -164,8 +164,14 @@ def test_a_spark_home_of_another_release_is_named_for_a_cluster(
         SparkFailedError, match=rf"^SPARK_HOME is {home}, which has Spark 3\.5\.1, and the package"
     ):
         session._prepare_environment("spark://host:7077")
-    (home / "jars" / f"spark-core_2.13-{pyspark.__version__}.jar").touch()
-    (home / "jars" / "spark-core_2.13-3.5.1.jar").unlink()
+
+
+@pytest.mark.parametrize("build", ["", "-amzn-1"])
+def test_a_spark_home_of_the_same_release_is_used_whoever_built_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, build: str
+) -> None:
+    home = spark_home(tmp_path, f"{pyspark.__version__}{build}")
+    monkeypatch.setenv("SPARK_HOME", str(home))
     session._prepare_environment("spark://host:7077")
     assert os.environ["SPARK_HOME"] == str(home)
 
