@@ -84,7 +84,7 @@ _OTHERS: Final[dict[str, _Advice]] = {
     "one partition": ("one partition", "It lists a single partition: a session has nothing to leave out."),
     "not a consumer": (
         "leave",
-        "Leave it: it is a broker or a controller. Producers with acks=all wait for its fetches.",
+        "Leave it as it is: it is a broker. If its fetches were slower, producers with acks=all would wait.",
     ),
     "unpaired": ("capture again", "Capture it again, with both directions: responses are missing."),
     "bytes missing": (
@@ -101,6 +101,11 @@ _OTHERS: Final[dict[str, _Advice]] = {
     ),
     "catching up": ("capture again", "Capture it again when it has caught up: its responses were large."),
 }
+
+_OF_METADATA: Final[_Advice] = (
+    "leave",
+    "Leave it as it is: it is a broker or a controller, and fetches metadata from the active controller.",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -457,7 +462,7 @@ def _advice(client: ClientRow) -> _Advice:
     whole = actual_bytes(fetch)
     records = fetch["actual"]["record_bytes"]
     if reason == "not a consumer":
-        return _OTHERS[reason]
+        return _OF_METADATA if client["client_id"].startswith("raft-client-") else _OTHERS[reason]
     if records >= _RECORDS * whole and whole:
         return "leave", f"Leave it: {percent(records / whole)} of its fetch bytes are records."
     if reason.startswith("fetch v"):

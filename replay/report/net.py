@@ -13,6 +13,7 @@ from replay.report.wording import (
     estimated_amount,
     estimated_price,
     modelled_from,
+    no_consumer,
     number,
     per_gb,
     plural,
@@ -45,6 +46,8 @@ def net_lines(report: Report) -> list[str]:
     """Say what is left of the saving. If zones are known, the sum of bytes between them is first."""
     if report["decision"]["different_hosts"] and report["modelled"]["money"]:
         return ["Net: measure each capture alone; together they can't show it."]
+    if no_consumer(report):
+        return []
     found = report["modelled"]["net"]
     between, each = net_between_zones(found), net_in_short(found)
     # Clients whose rack is misspelt seem to fetch all of their bytes from other zones.

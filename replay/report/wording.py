@@ -52,13 +52,13 @@ REST: Final = "(rest of each frame)"
 """The row name in by_topic for bytes that belong to no topic. It is not a valid topic name."""
 ShareKey = Literal["record_bytes", "entry_bytes", "other_bytes", "listing_bytes", "empty_entry_bytes"]
 SHARES: Final[dict[ShareKey, tuple[str, str]]] = {
-    "record_bytes": ("Records", "the records that consumers fetched"),
+    "record_bytes": ("Records", "the records in responses"),
     "entry_bytes": (
         "Other entries",
         "partitions in responses with something new, without their records",
     ),
     "other_bytes": ("Rest of the frames", "headers, session fields, topic names of responses"),
-    "listing_bytes": ("Listing", "partitions in requests"),
+    "listing_bytes": ("Listing", "partitions in requests of consumers"),
     "empty_entry_bytes": ("Empty entries", "partitions in responses with nothing new"),
 }
 """The name and the meaning of each key of `model.Shares`. Sessions reduce only the last two shares."""
@@ -297,12 +297,17 @@ def _different_hosts(report: Report) -> str:
 
 
 def untold(report: Report) -> str:
-    """Say why the saving is not known: most bytes of fetches were not captured completely.
+    """Say why the saving is not known: most bytes of fetches were not captured, or no consumer was.
 
     Returns:
-        One sentence, which also says how to capture all bytes; "" if the saving is known.
+        One or two sentences, which also say what to capture; "" if the saving is known.
     """
     reason = report["decision"]["reason"]
+    if no_consumer(report):
+        return (
+            "No consumer is in this capture: all fetches are from brokers and controllers. Capture the port "
+            "that your clients use."
+        )
     if saving_known(reason):
         return ""
     requests = report["fetch"]["actual"]["requests"]
@@ -314,6 +319,11 @@ def untold(report: Report) -> str:
     if report["readable"]["by_reason"].get(CUT):
         return f"The saving can't be computed: {of} were cut; capture with -s 0."
     return f"The saving can't be computed: {of} lack bytes that were not captured; capture again."
+
+
+def no_consumer(report: Report) -> bool:
+    """Return whether all fetches are those of brokers and controllers."""
+    return set(report["passed"]) == {"not a consumer"} and not report["fetch"]["eligible"]["exchanges"]
 
 
 def saving_known(reason: str) -> bool:

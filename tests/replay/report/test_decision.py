@@ -115,6 +115,16 @@ def test_where_little_time_was_captured_there_is_no_day_and_no_advice_to_wait(se
             "Upgrade fetchgate: it does not know",
         ),
         (client(fetches(), "leader epochs"), "upgrade brokers", "Upgrade the brokers to Kafka 2.5 or later"),
+        (
+            client(fetches(), "not a consumer"),
+            "leave",
+            "Leave it as it is: it is a broker. If its fetches were",
+        ),
+        (
+            {**client(fetches(), "not a consumer"), "client_id": "raft-client-3"},
+            "leave",
+            "Leave it as it is: it is a broker or a controller, and fetches metadata from the active",
+        ),
         (client(fetches(), "unpaired"), "capture again", "Capture it again, with both directions"),
         (
             client(fetches(records=950_000), "resting"),

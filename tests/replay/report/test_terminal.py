@@ -50,7 +50,7 @@ def test_the_whole_of_it_at_80_columns() -> None:
         "What to do client id software fetch what to do billing-enricher librdkafka 2.16.0 v16 Put it behind",
         "Only port 9092.",
         "502 MB of 600 MB fetch bytes saved: 83.6 %",
-        "Listing partitions in requests 256 MB 5.30 MB",
+        "Listing partitions in requests of consumers 256 MB 5.30 MB",
         "billing-enricher librdkafka 2.16.0 v16 66,303 438 MB 31.8 MB 92.7 %",
         "(rest of each frame)",
         "all 162,170 600 MB 98.6 MB 83.6 %",
@@ -138,6 +138,25 @@ def test_where_fetches_were_cut_no_saving_is_told(reason: str, lost: str, told: 
     assert "How sure" not in flat
     assert "bytes saved" not in flat
     assert "fewer fetch bytes" not in html.render(report)
+
+
+@pytest.mark.parametrize("render", [printed, html.render])
+def test_a_capture_of_brokers_alone_says_where_to_capture(render: Callable[[Report], str]) -> None:
+    plain = sample.report()
+    fetch = sample.combined(lambda group, field: 9 if (group, field) == ("actual", "requests") else 0)
+    report: Report = {
+        **plain,
+        "fetch": fetch,
+        "passed": {"not a consumer": {"exchanges": 9, "bytes": 0}},
+        "decision": {**plain["decision"], "reason": "not a consumer"},
+    }
+    told = " ".join(render(report).split())
+    assert (
+        "No consumer is in this capture: all fetches are from brokers and controllers. Capture the port that "
+        "your clients use."
+    ) in told
+    for words in ("How sure", "Net:", "bytes saved", "no sidecar"):
+        assert words not in told
 
 
 def test_captures_that_may_be_of_different_hosts_are_added_up_in_the_first_line() -> None:
