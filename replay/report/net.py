@@ -13,12 +13,12 @@ from replay.report.wording import (
     estimated_amount,
     estimated_price,
     modelled_from,
-    no_consumer,
     number,
     per_gb,
     plural,
     shown,
     size,
+    untold,
 )
 from replay.report.zone_wording import racks_without_brokers
 
@@ -46,9 +46,10 @@ def net_lines(report: Report) -> list[str]:
     """Say what is left of the saving. If zones are known, the sum of bytes between them is first."""
     if report["decision"]["different_hosts"] and report["modelled"]["money"]:
         return ["Net: measure each capture alone; together they can't show it."]
-    if no_consumer(report):
-        return []
     found = report["modelled"]["net"]
+    unknown = any(row["action"] == "capture again" for row in report["decision"]["to_do"])
+    if untold(report) or (unknown and found and not found["sidecars"]):
+        return []
     between, each = net_between_zones(found), net_in_short(found)
     # Clients whose rack is misspelt seem to fetch all of their bytes from other zones.
     misspelt = racks_without_brokers(report["zones"]) if between and "zones" in report else ""

@@ -66,11 +66,14 @@ def client_rows(report: Report, limit: int) -> list[ReportRow]:
 
 def topic_rows(report: Report, limit: int) -> list[ReportRow]:
     """Return rows by topic. The last row has the bytes that belong to no topic."""
-    topics = (
+    sessions = report["fetch"]["sessions"]
+    topics = [
         _row((shown(topic["topic"]),), topic["fetch"], count=topic["fetch"]["actual"]["partitions_answered"])
         for topic in report["by_topic"]
         if topic["topic"] is not None
-    )
+    ]
+    if not sessions["full"] + sessions["incremental"]:
+        topics = [replace(row, why="its fetches stay as captured") if row.why else row for row in topics]
     rest = [_row((REST,), topic["fetch"]) for topic in report["by_topic"] if topic["topic"] is None]
     rest = [replace(row, why="sessions only leave out entries") if row.why else row for row in rest]
     return [*_ranked(topics, limit, "topic"), *rest]

@@ -106,6 +106,8 @@ NAME_HOSTS: Final = "name the clients' hosts with --host"
 """What to do with `measure` if both sides of a gateway use the same port."""
 HOUR: Final = 3_600
 """If less than this was captured, in seconds, figures of a day, a month and a year have two digits."""
+_FEW: Final = 5
+"""With at most this many fetches on each connection, it is not known whether a session would save bytes."""
 LEAST: Final = 5
 """If less than this was captured, in seconds, there are no figures of a day, a month or a year."""
 _UNITS: Final = ("kB", "MB", "GB", "TB", "PB")
@@ -170,9 +172,9 @@ def number(count: int) -> str:
     return f"{count:,}"
 
 
-def plural(count: int, noun: str) -> str:
-    """Format a count with its noun: "1 file", "2 files"."""
-    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+def plural(count: int, noun: str, several: str = "") -> str:
+    """Format a count with its noun: "1 file", "2 files". `several` is the plural, if it is not with an s."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {several or noun + 's'}"
 
 
 def listed(names: Sequence[str], most: int = 5) -> str:
@@ -297,7 +299,7 @@ def _different_hosts(report: Report) -> str:
 
 
 def untold(report: Report) -> str:
-    """Say why the saving is not known: most bytes of fetches were not captured, or no consumer was.
+    """Say why the saving is not known: too little was captured, or no consumer.
 
     Returns:
         One or two sentences, which also say what to capture; "" if the saving is known.
@@ -308,9 +310,15 @@ def untold(report: Report) -> str:
             "No consumer is in this capture: all fetches are from brokers and controllers. Capture the port "
             "that your clients use."
         )
+    requests = report["fetch"]["actual"]["requests"]
+    connections = sum(row["connections"] for row in report["by_client"])
+    if reason == "no session yet" and requests <= _FEW * connections:
+        return (
+            f"The saving is not known yet: there are only {plural(requests, 'fetch', 'fetches')} on "
+            f"{plural(connections, 'connection')}. Capture for longer."
+        )
     if saving_known(reason):
         return ""
-    requests = report["fetch"]["actual"]["requests"]
     of = f"{number(report['passed'][reason]['exchanges'])} of {number(requests)} fetches"
     if step := unread_packets(report["input"]["unread_packets"], report["input"]["packets"]):
         return f"The saving can't be computed: {of} are incomplete; {step}"

@@ -98,10 +98,17 @@ def test_a_topic_that_saves_nothing_says_whether_its_fetches_passed() -> None:
         {"topic": "b", "fetch": fetch(50)},
         {"topic": None, "fetch": fetch(50)},
     ]
-    rows = topic_rows({**sample.report(), "by_topic": topics}, 10)
+    plain = sample.report()
+    rows = topic_rows({**plain, "by_topic": topics}, 10)
 
     assert [(row.names[0], row.why) for row in rows] == [
         ("a", "its fetches stay as captured"),
         ("b", "all entries had something new"),
         ("(rest of each frame)", "sessions only leave out entries"),
     ]
+    whole: FetchReport = {
+        **plain["fetch"],
+        "sessions": {**plain["fetch"]["sessions"], "full": 0, "incremental": 0},
+    }
+    rows = topic_rows({**plain, "by_topic": topics, "fetch": whole}, 10)
+    assert {row.why for row in rows[:2]} == {"its fetches stay as captured"}

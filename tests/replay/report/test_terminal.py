@@ -140,6 +140,24 @@ def test_where_fetches_were_cut_no_saving_is_told(reason: str, lost: str, told: 
     assert "fewer fetch bytes" not in html.render(report)
 
 
+@pytest.mark.parametrize(("requests", "known"), [(60, False), (61, True)])
+def test_with_few_fetches_on_each_connection_the_saving_is_not_known_yet(
+    requests: int, *, known: bool
+) -> None:
+    """The clients of the sample have 12 connections."""
+    plain = sample.report()
+    fetch = sample.combined(lambda group, field: requests if (group, field) == ("actual", "requests") else 0)
+    told = said(fetch=fetch, decision={**plain["decision"], "reason": "no session yet"})
+    assert told.startswith("Sessions would save nothing") == known
+    assert (
+        told.startswith(
+            "The saving is not known yet: there are only 60 fetches on 12 connections. Capture for longer."
+        )
+        != known
+    )
+    assert ("Net:" in told) == known
+
+
 @pytest.mark.parametrize("render", [printed, html.render])
 def test_a_capture_of_brokers_alone_says_where_to_capture(render: Callable[[Report], str]) -> None:
     plain = sample.report()
