@@ -76,9 +76,12 @@ MORE: Final = (
     "passed_bytes",
     "net_per_month",
     "net_between_zones_per_month",
+    "advice_saves_bytes_per_day",
+    "advice_saves_money_per_month",
 )
 """The last columns. Only the row `total` has `captured_seconds` and the net sums. The rows `total` and
-`client` have the two columns after `captured_seconds`, and the rows `client` also have `to_do`. `reason` says
+`client` have the two columns after `captured_seconds`: the saving of sessions. The rows `client` also have
+`to_do`, and what this advice saves, in the last two columns. `reason` says
 why nothing is saved; in a row `passed`, why its fetches did not use a session. Only rows `passed` have
 `passed_exchanges` and `passed_bytes`."""
 COLUMNS: Final = (*NAMES, *FIGURES, *MORE)
@@ -154,6 +157,8 @@ def _rows(report: Report) -> Iterator[Mapping[str, object]]:
             **_figures(client["fetch"]),
             **_of_a_day(row),
             "to_do": row["sentence"],
+            "advice_saves_bytes_per_day": row["advice_saves_bytes_per_day"],
+            "advice_saves_money_per_month": row["advice_saves_money_per_month"],
             **_why(client),
         }
         for reason, passed in client["passed"].items():

@@ -197,7 +197,7 @@ def decide(
         next_step="" if fetch["actual"]["requests"] else next_step,
         to_do=sorted(
             (_one_side(found) if twice else found for found in advice),
-            key=lambda row: -(row["saved_bytes_per_day"] or 0),
+            key=lambda row: -(row["advice_saves_bytes_per_day"] or 0),
         ),
     )
 
@@ -279,14 +279,16 @@ def _to_do(
         words = f"{first}{_wait(client, rate, beside_sessions, zoned=zoned)}"
     else:
         action, words = _advice(client)
-        saved = 0 if action != "leave" else saved
+        saved = 0
     return ToDo(
         client_id=client["client_id"],
         software=client["software"],
         fetch_version=client["fetch_version"],
         action=action,
-        saved_bytes_per_day=rate.day(saved),
-        money_per_month=rate.month(saved),
+        saved_bytes_per_day=rate.day(fetch["saved_bytes"]),
+        money_per_month=rate.month(fetch["saved_bytes"]),
+        advice_saves_bytes_per_day=rate.day(saved),
+        advice_saves_money_per_month=rate.month(saved),
         sentence=words,
     )
 
@@ -315,6 +317,8 @@ def _one_side(found: ToDo) -> ToDo:
         "action": "one side",
         "saved_bytes_per_day": None,
         "money_per_month": None,
+        "advice_saves_bytes_per_day": None,
+        "advice_saves_money_per_month": None,
         "sentence": words,
     }
 

@@ -223,11 +223,16 @@ class ToDo(TypedDict):
     fetch_version: int
     action: Action
     saved_bytes_per_day: int | None
-    """The modelled saving of one day, at the rate of the captured time. None if less than 5 s were
-    captured, or both sides of a gateway."""
+    """The modelled saving of one day with sessions: `saved_bytes` of the client, at the rate of the captured
+    time. None if less than 5 s were captured, or both sides of a gateway."""
     money_per_month: float | None
-    """The modelled saving of money in 30 days. None without --price-per-gb, if `saved_bytes_per_day` is None,
-    or if the captures may be of different hosts."""
+    """The price of it in 30 days. None without --price-per-gb, if `saved_bytes_per_day` is None, or if the
+    captures may be of different hosts."""
+    advice_saves_bytes_per_day: int | None
+    """What the advice saves in a day, with sessions or with `fetch.min.bytes`. 0 if it saves nothing that is
+    known; None as for `saved_bytes_per_day`."""
+    advice_saves_money_per_month: float | None
+    """The price of it in 30 days. None as for `money_per_month`."""
     sentence: str
     """The advice for people, in one sentence. It does not name the client."""
 

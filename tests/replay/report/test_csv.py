@@ -27,7 +27,8 @@ def test_columns_keep_their_names_and_order() -> None:
         "sessions_full,sessions_incremental,sessions_sessionless,sessions_added,sessions_altered,"
         "sessions_forgotten,sessions_partitions_requested,sessions_partitions_answered,sessions_close_bytes,"
         "sessions_repair_bytes,predicted_bytes,saved_bytes,saved_ratio,captured_seconds,saved_bytes_per_day,"
-        "money_per_month,to_do,reason,passed_exchanges,passed_bytes,net_per_month,net_between_zones_per_month"
+        "money_per_month,to_do,reason,passed_exchanges,passed_bytes,net_per_month,net_between_zones_per_month,"
+        "advice_saves_bytes_per_day,advice_saves_money_per_month"
     )
 
 
