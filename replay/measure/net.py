@@ -49,9 +49,9 @@ class AddressSums:
     saved_bytes: int = 0
     saved_between: Counter[tuple[str, str]] = field(default_factory=Counter)
     """`saved_bytes` by the client's rack and the broker's address, whose rack is not known yet."""
-    clients: Counter[int] = field(default_factory=Counter)
-    """The saved bytes of connections on which sessions save bytes, by client as `client_hash`: an address may
-    have many clients. A connection counts for each of its clients."""
+    clients: set[int] = field(default_factory=set)
+    """The clients of the connections on which sessions save bytes, as `client_hash`: an address may have many
+    clients."""
 
     def add_connection(
         self, fetches: FetchSums, clients: Iterable[ClientKey], rack: str, broker: str
@@ -69,7 +69,7 @@ class AddressSums:
                 record_bytes=actual["record_bytes"],
                 saved_bytes=saved,
                 saved_between=Counter({(rack, broker): saved}),
-                clients=Counter(dict.fromkeys(map(client_hash, clients), saved) if saved > 0 else {}),
+                clients=set(map(client_hash, clients)) if saved > 0 else set(),
             )
         )
 
@@ -82,7 +82,7 @@ class AddressSums:
         self.record_bytes += other.record_bytes
         self.saved_bytes += other.saved_bytes
         self.saved_between.update(other.saved_between)
-        self.clients.update(other.clients)
+        self.clients |= other.clients
 
 
 def client_hash(client: ClientKey) -> int:
@@ -132,6 +132,7 @@ def net(
 
 def own_sidecars(
     waiting: Mapping[ClientKey, int],
+    saved: Mapping[ClientKey, int],
     addresses: Mapping[str, AddressSums],
     rate: DailyRate,
     cost: float,
@@ -145,6 +146,7 @@ def own_sidecars(
     Args:
         waiting: the clients, each with the bytes that `fetch.min.bytes` would save without a sidecar; 0 if it
             is not advised.
+        saved: the clients, each with the bytes that sessions save.
         addresses: the fetches by client address.
         rate: the captured time, and the price of 10^9 bytes.
         cost: the price of one sidecar in a month.
@@ -159,26 +161,31 @@ def own_sidecars(
     hashes = {client: client_hash(client) for client in waiting}
     by_hash = {hashes[client]: count for client, count in waiting.items()}
     whole: Counter[int] = Counter()
+    at: Counter[int] = Counter()
     for one in savers.values():
-        whole.update(one.clients)
+        whole.update(dict.fromkeys(one.clients, one.saved_bytes))
+        at.update(one.clients)
+    # A client at several addresses counts at each of them alike.
+    parts = {hashes[client]: max(count, 0) / (at[hashes[client]] or 1) for client, count in saved.items()}
     own = {key: _Own(may_wait=count > 0) for key, count in by_hash.items()}
     for address, one in savers.items():
         net = max((rate.month(priced[address]) or 0.0) - cost, 0.0)
         # A client at several addresses waits at each, by what sessions save there. The price is of all bytes
         # there, or of as large a part as of those that sessions save.
-        waits = sum(by_hash.get(key, 0) * count / whole[key] for key, count in one.clients.items())
-        waits = rate.month(round(waits * priced[address] / one.saved_bytes)) or 0.0
-        for key in one.clients.keys() & own.keys():
+        waits = sum(by_hash.get(key, 0) / whole[key] for key in one.clients) * priced[address]
+        waits = rate.month(round(waits)) or 0.0
+        for key in one.clients & own.keys():
             own[key].left += net - waits
     for address, one in savers.items():
-        saved = priced[address]
+        left = priced[address]
         waiters = {key for key in one.clients if key in own and own[key].may_wait and own[key].left < 0}
         others_wait = 0 < len(waiters) < len(one.clients)
         if others_wait:
-            stay = sum(count for key, count in one.clients.items() if key not in waiters)
-            saved = round(saved * stay / one.clients.total())
-        pays = (rate.month(saved) or 0.0) > cost
-        for key in one.clients.keys() & own.keys():
+            together = sum(parts.get(key, 0.0) for key in one.clients)
+            stay = sum(parts.get(key, 0.0) for key in one.clients - waiters)
+            left = round(left * stay / together) if together else 0
+        pays = (rate.month(left) or 0.0) > cost
+        for key in one.clients & own.keys():
             own[key].number += 1
             own[key].pay += pays
             own[key].others_wait |= others_wait and key not in waiters

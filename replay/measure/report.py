@@ -123,7 +123,15 @@ def report(found: Collected, about: About) -> Report:
         policy=about.policy,
         next_step=_next_step(found, about),
         sidecars=own_sidecars(
-            saved_by_waiting_alone(by_client, rate.seconds), found.addresses, rate, about.sidecar_cost, zone
+            saved_by_waiting_alone(by_client, rate.seconds),
+            {
+                (row["client_id"], row["software"], row["fetch_version"]): row["fetch"]["saved_bytes"]
+                for row in by_client
+            },
+            found.addresses,
+            rate,
+            about.sidecar_cost,
+            zone,
         )
         if about.sidecar_cost is not None and in_model["net"]
         else None,

@@ -17,7 +17,7 @@ from replay import cli
 from replay.measure import net as model
 from replay.measure.net import AddressSums, client_hash, need, net, own_sidecars
 from replay.measure.zone_places import Zone
-from replay.report.decision import ClientKey, DailyRate, OwnSidecars
+from replay.report.decision import DailyRate, OwnSidecars
 from replay.report.model import Net, Report
 from replay.report.net import break_even, net_between_zones, net_explained, net_in_short, net_table
 from tests.replay.measure.shown import shown, shown_as_json
@@ -282,11 +282,11 @@ def test_at_most_three_addresses_are_named() -> None:
 
 def test_clients_at_one_address_share_its_sidecar() -> None:
     addresses = {
-        "1": AddressSums(saved_bytes=10**9, clients=saving_by((C, 10**9), (D, 0))),
-        "2": AddressSums(saved_bytes=1_000, clients=saving_by((D, 1_000))),
+        "1": AddressSums(saved_bytes=10**9, clients={client_hash(C), client_hash(D)}),
+        "2": AddressSums(saved_bytes=1_000, clients={client_hash(D)}),
     }
 
-    assert own_sidecars({C: 0, D: 0, E: 0}, addresses, RATE, 1.0) == {
+    assert own_sidecars({C: 0, D: 0, E: 0}, {}, addresses, RATE, 1.0) == {
         C: OwnSidecars(number=1, pay=1),
         D: OwnSidecars(number=2, pay=1),
         E: OwnSidecars(number=0, pay=0),
@@ -300,39 +300,35 @@ def test_waiting_wins_if_it_saves_more_than_the_sidecars_leave(
 ) -> None:
     """A sidecar costs 0.3 of what sessions save at its address, or of the half of it that has a price."""
     between = Counter({("a", "b"): 10**9, ("a", "a"): 10**9} if zoned else {})
-    both = saving_by((C, 2 * 10**9 - 1), (D, 1))
+    both = {client_hash(C), client_hash(D)}
     addresses = {"1": AddressSums(saved_bytes=2 * 10**9, clients=both, saved_between=between)}
     month = RATE.month(10**9 if zoned else 2 * 10**9)
     assert month is not None
 
-    found = own_sidecars({C: round(2 * waiting * 10**9), D: 0}, addresses, RATE, 0.3 * month, zone_of)
+    found = own_sidecars({C: round(2 * waiting * 10**9), D: 0}, {}, addresses, RATE, 0.3 * month, zone_of)
     assert [one.waiting_wins for one in found.values()] == [wins, wins]
     assert [one.others_wait for one in found.values()] == [False, wins]
 
 
 def test_where_others_wait_instead_a_sidecar_has_to_pay_for_those_that_stay() -> None:
     """Sessions save 2 GB of C and of D. If C waits, which saves all of it, D is left with the sidecar."""
-    addresses = {"1": AddressSums(saved_bytes=4 * 10**9, clients=saving_by((C, 2 * 10**9), (D, 2 * 10**9)))}
+    addresses = {"1": AddressSums(saved_bytes=4 * 10**9, clients={client_hash(C), client_hash(D)})}
+    saved = {C: 2 * 10**9, D: 2 * 10**9}
     month = RATE.month(10**9)
     assert month is not None
 
     for cost, pays in ((1.9, 1), (2.1, 0)):
-        found = own_sidecars({C: round(2.2 * 10**9), D: 0}, addresses, RATE, cost * month)
+        found = own_sidecars({C: round(2.2 * 10**9), D: 0}, saved, addresses, RATE, cost * month)
         assert found[C].waiting_wins
         assert found[D] == OwnSidecars(number=1, pay=pays, waiting_wins=True, others_wait=True)
-    assert not own_sidecars({C: 2 * 10**9, D: 0}, addresses, RATE, 1.9 * month)[C].waiting_wins
-
-
-def saving_by(*clients: tuple[ClientKey, int]) -> Counter[int]:
-    """Return the saved bytes of clients at an address."""
-    return Counter({client_hash(client): count for client, count in clients})
+    assert not own_sidecars({C: 2 * 10**9, D: 0}, saved, addresses, RATE, 1.9 * month)[C].waiting_wins
 
 
 def test_waiting_wins_over_sidecars_that_do_not_pay() -> None:
-    addresses = {"1": AddressSums(saved_bytes=10**6, clients=saving_by((C, 10**6)))}
+    addresses = {"1": AddressSums(saved_bytes=10**6, clients={client_hash(C)})}
 
-    assert own_sidecars({C: 10**6}, addresses, RATE, 10**6)[C].waiting_wins
-    assert not own_sidecars({C: 10**6}, addresses, replace(RATE, price_per_gb=0.0), 10**6)[C].waiting_wins
+    assert own_sidecars({C: 10**6}, {}, addresses, RATE, 10**6)[C].waiting_wins
+    assert not own_sidecars({C: 10**6}, {}, addresses, replace(RATE, price_per_gb=0.0), 10**6)[C].waiting_wins
 
 
 @pytest.mark.parametrize(("cost", "action"), [("0.50", "gateway"), ("3.50", "fetch.min.bytes")])
