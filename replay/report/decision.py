@@ -48,6 +48,8 @@ _MIN_BYTES_PAYS: Final = 0.1
 than `_PAYS`, because waiting delays records."""
 _WAITING: Final = 2.0
 """Fetches a second on a connection if each waits for fetch.max.wait.ms (500 by default)."""
+_MIN_BYTES: Final = 65_536
+"""The least `fetch.min.bytes` that is advised, see docs/users/alternatives.md."""
 _GATEWAY_DELAY: Final = 0.1
 """How much later records come through a gateway, in ms: the median of `tools.bench --only latency`."""
 _RECORDS: Final = 0.9
@@ -344,12 +346,16 @@ def _where_it_pays(own: OwnSidecars, policy: str) -> str:
 
 def _wait(client: ClientRow, rate: DailyRate, saved: int, *, zoned: bool) -> str:
     """Advise to fetch more records in fewer fetches, and say what this saves and costs."""
-    now = client["fetch"]["actual"]["requests"] / _seconds(client, rate.seconds)
+    fetch, seconds = client["fetch"]["actual"], _seconds(client, rate.seconds)
+    now = fetch["requests"] / seconds
+    # No fetch may be full earlier, also if twice as many records come as on average.
+    most = 2 * fetch["record_bytes"] / (_WAITING * seconds)
+    min_bytes = max(_MIN_BYTES, 1 << (int(most) + 1).bit_length())
     return (
-        f"Raise fetch.min.bytes: {_WAITING:.0f} fetches a second on a connection instead of "
-        f"{now:,.{0 if now >= 10 else 1}f} would save {percent(saved / actual_bytes(client['fetch']))} "
-        f"(modelled, for fetch.max.wait.ms=500){_of_a_day(saved, rate, zoned=zoned)}. Records come up to "
-        f"{1 / _WAITING:g} s later."
+        f"Raise fetch.min.bytes to {min_bytes}, with fetch.max.wait.ms={1000 / _WAITING:.0f}: {_WAITING:.0f} "
+        f"fetches a second on a connection instead of {now:,.{0 if now >= 10 else 1}f} would save "
+        f"{percent(saved / actual_bytes(client['fetch']))} (modelled)"
+        f"{_of_a_day(saved, rate, zoned=zoned)}. Records come up to {1 / _WAITING:g} s later."
     )
 
 
@@ -400,7 +406,10 @@ def without_gateway(report: Report) -> str:
         zoned = money["saved_between_zones_per_month"] is not None
         text += f", {estimated_amount(month, money['currency'], seconds)} a month"
         text += " if you pay for every byte" if zoned else ""
-    return f"{text} ({modelled_from(seconds)}: at most {_WAITING:.0f} fetches a second on a connection)."
+    return (
+        f"{text} ({modelled_from(seconds)}: at most {_WAITING:.0f} fetches a second on a connection). "
+        "docs/reference/clients-and-brokers.md has its name in each client."
+    )
 
 
 def conclusion(report: Report) -> str:
