@@ -28,10 +28,10 @@ from replay.report.wording import (
     HOUR,
     LEAST,
     estimated_amount,
+    estimated_from,
     estimated_size,
     listed,
     meaning,
-    modelled_from,
     number,
     percent,
     saving_known,
@@ -407,7 +407,7 @@ def without_gateway(report: Report) -> str:
         text += f", {estimated_amount(month, money['currency'], seconds)} a month"
         text += " if you pay for every byte" if zoned else ""
     return (
-        f"{text} ({modelled_from(seconds)}: at most {_WAITING:.0f} fetches a second on a connection). "
+        f"{text} ({estimated_from(seconds)}: at most {_WAITING:.0f} fetches a second on a connection). "
         "docs/reference/clients-and-brokers.md has its name in each client."
     )
 

@@ -35,11 +35,11 @@ from replay.report.wording import (
     duration,
     encrypted,
     estimated_amount,
+    estimated_from,
     how_sure,
     in_30_days,
     left_out,
     limits,
-    modelled_from,
     narrowed,
     number,
     per_gb,
@@ -233,7 +233,7 @@ def _net_card(net: Net | None) -> list[tuple[str, str]]:
     cost = amount(net["services"][0]["cost_per_month"], net["currency"])
     priced = ", if only bytes between zones cost money" if between else ""
     words = f"net a month, less {cost} for {plural(net['sidecars'], 'sidecar')}{priced}"
-    return [(estimated_amount(left, net["currency"], seconds), f"{words} ({modelled_from(seconds)})")]
+    return [(estimated_amount(left, net["currency"], seconds), f"{words} ({estimated_from(seconds)})")]
 
 
 def _slots_in_short(report: Report) -> str:

@@ -11,8 +11,8 @@ from replay.report.wording import (
     amount,
     duration,
     estimated_amount,
+    estimated_from,
     estimated_price,
-    modelled_from,
     number,
     per_gb,
     plural,
@@ -94,12 +94,19 @@ def _left(found: Net, one: NetRow | NetBetweenZones) -> str:
         estimated_amount(money, found["currency"], seconds)
         for money in (one["saved_per_month"], left, one["net_per_year"])
     )
-    cost = amount(found["services"][0]["cost_per_month"], found["currency"])
+    whole = found["services"][0]["cost_per_month"]
+    month = _rounded(month, saved, whole)
+    cost = amount(whole, found["currency"])
     sidecars = f"{plural(found['sidecars'], 'sidecar')} (one per client address)"
     text = (
-        f"{saved} saved - {cost} for {sidecars} = {month} a month, {year} a year ({modelled_from(seconds)})"
+        f"{saved} saved - {cost} for {sidecars} = {month} a month, {year} a year ({estimated_from(seconds)})"
     )
     return f"{text}." if left >= 0 else f"{text}: the cost is higher than the saving."
+
+
+def _rounded(left: str, saved: str, cost: float) -> str:
+    """Return what is left, and say that it is rounded if it looks like the whole saving."""
+    return f"{left} (rounded)" if left == saved and cost else left
 
 
 def _paying(found: Net, paying: NetPaying) -> str:
@@ -114,6 +121,7 @@ def _paying(found: Net, paying: NetPaying) -> str:
         estimated_amount(money, found["currency"], found["captured_seconds"])
         for money in (paying["saved_per_month"], paying["net_per_month"], paying["net_per_year"])
     )
+    month = _rounded(month, saved, paying["cost_per_month"])
     cost = amount(paying["cost_per_month"], found["currency"])
     return (
         f" {number(count)} of the {plural(found['sidecars'], 'sidecar')} {saves}. With sidecars only at "
@@ -135,7 +143,7 @@ def net_table(found: Net) -> ReportTable:
     estimated = Unit(write=partial(_sum, seconds=seconds))
     left = replace(estimated, sign=lambda left: (left > 0) - (left < 0))
     return ReportTable(
-        title=f"Saved, cost and net, in {found['currency']} ({modelled_from(seconds)})",
+        title=f"Saved, cost and net, in {found['currency']} ({estimated_from(seconds)})",
         columns=(
             ReportColumn(title="Services", unit=COUNT),
             ReportColumn(title="Sidecars", unit=COUNT),

@@ -148,9 +148,9 @@ def _two_digits(figure: float) -> float:
     return float(f"{figure:.1e}")
 
 
-def modelled_from(seconds: float) -> str:
+def estimated_from(seconds: float) -> str:
     """Say from which captured time the figures of a sentence are computed."""
-    return f"modelled from {duration(seconds)}"
+    return f"estimated from {duration(seconds)}"
 
 
 def percent(ratio: float) -> str:
@@ -274,7 +274,7 @@ def decided(report: Report) -> str:
         if crossing is not None:
             between = estimated_amount(crossing, currency, seconds)
             text += f" for every byte, or {between} if you pay only between zones"
-    return f"{text} ({modelled_from(seconds)}).{_different_hosts(report)}"
+    return f"{text} ({estimated_from(seconds)}).{_different_hosts(report)}"
 
 
 def _different_hosts(report: Report) -> str:
@@ -370,7 +370,7 @@ def how_sure(report: Report) -> str:
     if seconds >= 60:
         text += f" ({seconds:,.0f} seconds)"
     if decision["enough"]:
-        return f"How sure: modelled from {text}."
+        return f"How sure: estimated from {text}."
     return f"How sure: not very. Only {text}, less than an hour: a day may be quite different."
 
 

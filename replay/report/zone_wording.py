@@ -5,7 +5,7 @@ from replay.report.wording import (
     amount,
     duration,
     estimated_amount,
-    modelled_from,
+    estimated_from,
     per_gb,
     percent,
     plural,
@@ -67,7 +67,7 @@ def _saves(way: ZoneMoves, money: Money | None, seconds: float) -> str:
     if month is None or money is None:
         return ""
     month_of = estimated_amount(month, money["currency"], seconds)
-    return f" (saves {month_of} a month, {modelled_from(seconds)})"
+    return f" (saves {month_of} a month, {estimated_from(seconds)})"
 
 
 def racks_without_brokers(found: ZonesReport) -> str:

@@ -202,5 +202,5 @@ def test_the_table_lays_both_runs_side_by_side() -> None:
 def test_the_first_lines_are_those_of_the_report() -> None:
     lines = first_lines(sample.report()).splitlines()
     assert lines[0].startswith("Sessions would save 12.0 GB a day, 83.6 % of the fetch bytes")
-    assert lines[1].startswith("How sure: modelled from 1 h captured")
+    assert lines[1].startswith("How sure: estimated from 1 h captured")
     assert lines[2].startswith("billing-enricher: Put it behind a gateway: that saves 92.7 %")

@@ -175,13 +175,13 @@ def test_the_net_sum_is_in_the_first_lines_and_in_a_table() -> None:
     for text in found.both:
         assert (
             "Net: 8.0 USD saved - 3.50 USD for 1 sidecar (one per client address) = 4.5 USD a month, 54 USD "
-            "a year (modelled from 11.2 s)."
+            "a year (estimated from 11.2 s)."
         ) in text
-        assert "Saved, cost and net, in USD (modelled from 11.2 s)" in text
+        assert "Saved, cost and net, in USD (estimated from 11.2 s)" in text
         assert "11,000" in text
         assert "10,875" not in text
         assert "a month is 30 days" in text.lower()
-    assert "8.0 of 9.2 USD a month at 0.02 USD per GB (modelled from 11.2 s)." in found.text
+    assert "8.0 of 9.2 USD a month at 0.02 USD per GB (estimated from 11.2 s)." in found.text
 
 
 def test_clients_that_save_nothing_need_no_sidecar() -> None:
@@ -198,7 +198,7 @@ def test_a_loss_is_said() -> None:
 
     assert net_in_short(found) == (
         "Net: 0.03 EUR saved - 7.00 EUR for 2 sidecars (one per client address) = -7.0 EUR a month, -84 EUR "
-        "a year (modelled from 1 min 40 s): the cost is higher than the saving. Sidecars pay at more than "
+        "a year (estimated from 1 min 40 s): the cost is higher than the saving. Sidecars pay at more than "
         "135.04 EUR per GB."
     )
     left = net_table(found).columns[4]
@@ -263,7 +263,7 @@ def test_sidecars_that_pay_are_named_where_all_together_pay_too() -> None:
     }
     assert net_in_short(found).endswith(
         "2 of the 3 sidecars save more than they cost. With sidecars only at a, c: 26,000 EUR saved - "
-        "200.00 EUR = 26,000 EUR a month, 310,000 EUR a year."
+        "200.00 EUR = 26,000 EUR (rounded) a month, 310,000 EUR a year."
     )
 
 
@@ -410,8 +410,9 @@ def test_bytes_between_zones_have_a_sum_of_their_own() -> None:
     assert net_between_zones(found) == (
         "Net if only bytes between zones cost money (800 MB of 2.00 GB saved, the zones of 100 MB are not "
         "known): 10,000 EUR saved - 1,000.00 EUR for 2 sidecars (one per client address) = 9,400 EUR a "
-        "month, 110,000 EUR a year (modelled from 1 min 40 s). 1 of the 2 sidecars saves more than it costs. "
-        "With sidecars only at 1: 10,000 EUR saved - 500.00 EUR = 9,900 EUR a month, 120,000 EUR a year."
+        "month, 110,000 EUR a year (estimated from 1 min 40 s). 1 of the 2 sidecars saves more than it "
+        "costs. With sidecars only at 1: 10,000 EUR saved - 500.00 EUR = 9,900 EUR a month, 120,000 EUR "
+        "a year."
     )
     assert "with the same price" in net_explained(with_net(found))[1]
 
@@ -421,7 +422,7 @@ def test_bytes_that_stay_in_their_zone_have_no_price_there() -> None:
 
     assert net_between_zones(found) == (
         "Net if only bytes between zones cost money (0 B of 1.00 GB saved): 0.00 EUR saved - 500.00 EUR for "
-        "1 sidecar (one per client address) = -500 EUR a month, -6,000 EUR a year (modelled from 1 min 40 "
+        "1 sidecar (one per client address) = -500 EUR a month, -6,000 EUR a year (estimated from 1 min 40 "
         "s): the cost is higher than the saving."
     )
 
@@ -492,7 +493,7 @@ def test_what_to_do_is_decided_by_bytes_between_zones(broker: str, action: str, 
     for text in shown(*asked).both:
         assert (
             "8.0 of 9.2 USD a month at 0.02 USD per GB for every byte, or "
-            f"{between} USD if you pay only between zones (modelled from 11.2 s)."
+            f"{between} USD if you pay only between zones (estimated from 11.2 s)."
         ) in text
         first, second = (
             text.index(f"Net if {which} cost") for which in ("only bytes between zones", "each saved byte")
@@ -505,7 +506,8 @@ def test_without_a_cost_of_sidecars_zones_count_too(broker: str, between: str) -
     racks = ["--broker-rack", f"127.0.0.0/8={broker}", "--client-rack", "127.0.0.0/8=a"]
     text = shown(CAPTURE, *PRICES[:4], *racks).text
     assert (
-        f"at 0.02 USD per GB for every byte, or {between} USD if you pay only between zones (modelled" in text
+        f"at 0.02 USD per GB for every byte, or {between} USD if you pay only between zones (estimated"
+        in text
     )
     assert "at your price." not in text
     assert "a month if you pay for every byte." in text
@@ -520,7 +522,7 @@ def test_a_rack_in_clients_has_a_sum_beside_that_of_sessions() -> None:
     found = shown_as_json(*given, *PRICES[:4])
     way, seconds = found["zones"]["client_rack"], found["time"]["captured_seconds"]
     assert way["saved_per_month"] == pytest.approx(way["moved_bytes"] / 1e9 * 0.02 / seconds * 30 * 86_400)
-    sentence = "would move 25.7 kB into their zones (saves 0.23 USD a month, modelled from 5.7 s)"
+    sentence = "would move 25.7 kB into their zones (saves 0.23 USD a month, estimated from 5.7 s)"
     assert sentence in shown(*given, *PRICES[:4]).text
     assert shown_as_json(*given)["zones"]["client_rack"]["saved_per_month"] is None
 
@@ -678,7 +680,7 @@ def test_a_price_below_nothing_is_nothing() -> None:
 def test_a_currency_is_shown_as_it_is(given: str, currency: str) -> None:
     found = shown(CAPTURE, "--price-per-gb", "0.02", "--currency", given, "--sidecar-cost", "3.50")
     assert f"Net: 8.0 {currency} saved - 3.50 {currency} for" in found.text
-    assert f"Saved, cost and net, in {currency} (modelled from 11.2 s)" in found.text
+    assert f"Saved, cost and net, in {currency} (estimated from 11.2 s)" in found.text
     assert "<b>x</b>" not in found.html
 
 

@@ -297,7 +297,7 @@ def test_a_client_has_the_time_of_its_own_connections() -> None:
     assert [(row["connections"], row["connection_seconds"]) for row in made["by_client"]] == [(1, 2.5)] * 2
 
 
-def test_money_and_headers_are_modelled_from_what_was_counted() -> None:
+def test_money_and_headers_are_estimated_from_what_was_counted() -> None:
     file = FileCounts(file="f")
     file.add_stretches([[1_000_000_000, 11_000_000_000]])
     taken = fetches(

@@ -288,13 +288,13 @@ def test_fetch_min_bytes_alone_is_modelled_on_fetches_without_sessions() -> None
 def test_fetch_min_bytes_stands_beside_the_saving_of_sessions() -> None:
     report = sample.report()
     text = "Without fetchgate: fetch.min.bytes in the clients would save 70.0 %, 6.05 USD a month"
-    assert without_gateway(report).startswith(f"{text} (modelled from 1 h: at most 2 fetches a second")
+    assert without_gateway(report).startswith(f"{text} (estimated from 1 h: at most 2 fetches a second")
     money = report["modelled"]["money"]
     assert money is not None
     report["modelled"]["money"] = {**money, "saved_between_zones_per_month": 1.0}
-    assert without_gateway(report).startswith(f"{text} if you pay for every byte (modelled from")
+    assert without_gateway(report).startswith(f"{text} if you pay for every byte (estimated from")
     report["modelled"]["money"] = None
-    assert "would save 70.0 % (modelled from 1 h" in without_gateway(report)
+    assert "would save 70.0 % (estimated from 1 h" in without_gateway(report)
 
 
 @pytest.mark.parametrize(

@@ -75,15 +75,15 @@ def test_the_whole_of_it() -> None:
         "What fetch sessions would save - fetchgate What fetch sessions would save fetchgate is a small "
         "proxy beside a Kafka client that adds incremental fetch sessions ( KIP-227 ), so that fewer bytes "
         "go to and from the brokers; the records stay the same. Sessions would save 12.0 GB a day, 83.6 % of "
-        "the fetch bytes: 7.23 of 8.65 USD a month at 0.02 USD per GB (modelled from 1 h). Net: 7.23 USD "
+        "the fetch bytes: 7.23 of 8.65 USD a month at 0.02 USD per GB (estimated from 1 h). Net: 7.23 USD "
         "saved - 3.50 USD for 1 sidecar (one per client address) = 3.73 USD a month, 44.71 USD a year "
-        "(modelled from 1 h). Without fetchgate: fetch.min.bytes in the clients would save 70.0 %, 6.05 USD "
-        "a month (modelled from 1 h: at most 2 fetches a second on a connection). "
+        "(estimated from 1 h). Without fetchgate: fetch.min.bytes in the clients would save 70.0 %, 6.05 USD "
+        "a month (estimated from 1 h: at most 2 fetches a second on a connection). "
         "docs/reference/clients-and-brokers.md has its name in each client. Conclusion: by what is "
         "left after the cost of sidecars, a gateway wins for billing-enricher, "
         "search-indexer and (none). With fetch.min.bytes, records come up to 0.5 s later, with a gateway "
         "about 0.1 ms: choose a gateway where records must not come later, or where you can't change the "
-        "client. How sure: modelled from 1 h captured (3,600 seconds). 1 h from"
+        "client. How sure: estimated from 1 h captured (3,600 seconds). 1 h from"
     )
     for words in (
         "83.6 % fewer fetch bytes to and from the brokers in 1 h",
@@ -148,7 +148,7 @@ def test_without_a_captured_time_no_tile_names_a_span() -> None:
 
 
 def test_what_is_left_after_the_cost_of_sidecars_has_a_tile() -> None:
-    tile = "3.73 USD net a month, less 3.50 USD for 1 sidecar (modelled from 1 h) 600 MB captured"
+    tile = "3.73 USD net a month, less 3.50 USD for 1 sidecar (estimated from 1 h) 600 MB captured"
     assert tile in Page(html.render(sample.report())).text
     plain = sample.report()
     without: Report = {**plain, "modelled": {**plain["modelled"], "net": None}}

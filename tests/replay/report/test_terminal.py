@@ -33,16 +33,16 @@ def test_the_whole_of_it_at_80_columns() -> None:
     flat = " ".join(text.split())
     assert flat.startswith(
         "Sessions would save 12.0 GB a day, 83.6 % of the fetch bytes: 7.23 of 8.65 USD a month at 0.02 USD "
-        "per GB (modelled from 1 h). "
+        "per GB (estimated from 1 h). "
         "Net: 7.23 USD saved - 3.50 USD for 1 sidecar (one per client address) = 3.73 USD a month, 44.71 USD "
-        "a year (modelled from 1 h). Without fetchgate: fetch.min.bytes in the clients would save 70.0 %, "
-        "6.05 USD a month (modelled from 1 h: at most 2 fetches a second on a connection). "
+        "a year (estimated from 1 h). Without fetchgate: fetch.min.bytes in the clients would save 70.0 %, "
+        "6.05 USD a month (estimated from 1 h: at most 2 fetches a second on a connection). "
         "docs/reference/clients-and-brokers.md has its name in each client. "
         "Conclusion: by what is left after the cost of sidecars, a gateway wins for billing-enricher, "
         "search-indexer and (none). With fetch.min.bytes, records come up to 0.5 s later, with a gateway "
         "about 0.1 ms: choose a gateway where records must not come later, or where you can't change the "
         "client. "
-        "How sure: modelled from 1 h captured (3,600 seconds). "
+        "How sure: estimated from 1 h captured (3,600 seconds). "
         "Not all of the input could be read: captures/node-7.pcap03: the last record is cut after 1,204 of "
         "1,514 bytes (1 more problem below). "
         "1 h from 2026-11-20 22:30:00 UTC: 36 Kafka connections in 2,345,678 packets,"
@@ -68,7 +68,7 @@ def test_the_whole_of_it_at_80_columns() -> None:
         "captures/node-7.pcap03: the last record is cut",
         "Modelled, not counted: TCP/IP headers 61.2 MB captured, 21.2 MB predicted",
         "Modelled, not counted: money saved 0.01 USD in 1 h, or 8.65 USD in 30 days",
-        "Saved, cost and net, in USD (modelled from 1 h) services sidecars saved/month cost/month net/month",
+        "Saved, cost and net, in USD (estimated from 1 h) services sidecars saved/month cost/month net/month",
         "1 1 7.23 3.50 3.73 44.71 20 20 144.51 70.00 74.51 894.12",
         "the busiest one needs 51.1 MB of memory, without responses in flight, and 5.8 millicores",
         "its 9 connections with 300 partitions, 50.0 fetches a second, 5,000.0 listed partitions a second",
@@ -192,7 +192,7 @@ def test_captures_that_may_be_of_different_hosts_are_added_up_in_the_first_line(
     ):
         hosts["shared_addresses"] = shared
         assert (
-            "a month at 0.02 USD per GB (modelled from 1 h). The 2 captures were taken at different times, "
+            "a month at 0.02 USD per GB (estimated from 1 h). The 2 captures were taken at different times, "
             f"perhaps on different hosts ({told}). {saved} the other figures here are too low for that case. "
             "Net: measure each capture alone; together they can't show it. Without fetchgate"
         ) in said(decision={**sample.report()["decision"], "different_hosts": hosts})
@@ -358,8 +358,8 @@ def test_the_first_lines_say_how_much_crosses_zones() -> None:
     zones = sample.zones("az-1", "az-2")
     crosses = (
         "200 MB of 300 MB of records came from brokers in other zones: 66.7 %. client.rack in the "
-        "clients would move 120 MB into their zones (saves 1.73 USD a month, modelled from 1 h), without "
-        "a gateway. --rack-clients would move 150 MB (saves 2.16 USD a month, modelled from 1 h). What to do"
+        "clients would move 120 MB into their zones (saves 1.73 USD a month, estimated from 1 h), without "
+        "a gateway. --rack-clients would move 150 MB (saves 2.16 USD a month, estimated from 1 h). What to do"
     )
     assert crosses in said(zones=zones)
     plain = sample.report()
@@ -382,7 +382,7 @@ def test_a_rack_of_clients_without_brokers_is_named() -> None:
     assert absent not in said(zones=zones)
     zones["brokers"][1]["rack"] = "az-2"
     first, _, rest = said(zones=zones).partition("What to do")
-    assert f"would move 150 MB (saves 2.16 USD a month, modelled from 1 h). {absent}" in first
+    assert f"would move 150 MB (saves 2.16 USD a month, estimated from 1 h). {absent}" in first
     assert absent in rest
 
 
