@@ -17,7 +17,7 @@ _START = 1_800_000_000 * _SECOND
 def connection_rows(number: int) -> Iterator[dict[str, Any]]:
     """Return the rows of one connection: the rows of its fetches, then one row for the connection."""
     broker = f"10.1.0.{number % 30}:9092"
-    client = f"10.2.0.{number & 15}:{20_000 + (number >> 4)}"  # what is kept grows with hosts, not with these
+    client = f"10.2.{number >> 16 & 255}.{number >> 8 & 255}:{20_000 + (number & 255)}"
     connection, client_id = f"{client} > {broker} #0", f"client-{number % 100}"
     at = _START + number * 10_000_000
     plain = {
