@@ -154,7 +154,7 @@ def test_clients_whose_broker_does_not_read_are_closed(broker: Broker) -> None:
         for client in clients:
             sending.submit(send, client)
         meter, until, most = gateway.meter, time.monotonic() + PATIENCE, 0
-        while (used := meter.resident + meter.buffered) > requested or most <= requested:
+        while (used := meter.resident + (meter.buffered or 0)) > requested or most <= requested:
             most = max(most, used)
             assert time.monotonic() < until, f"{used >> 20} MiB, at most {most >> 20}"
             time.sleep(0.5)

@@ -7,6 +7,7 @@ KIND is the behaviour of each of COUNT connections:
   and read the responses.
 - ``busy``: small Metadata requests without a pause. The responses are read.
 - ``unread``: `UNREAD_BYTES` of small Metadata requests in one go. No response is read.
+- ``parked``: one fetch that the broker delays by `WAIT_MS`, and behind it one request of `PARKED_BYTES`.
 - ``queued``: one fetch that the broker delays by `WAIT_MS`, and after it, in one go, `READ_BYTES` of the
   smallest requests. None of these requests is answered before the fetch.
 - ``remembered``: requests of some kinds, each with a header of 200 kB. Then the connection is idle. All
@@ -47,8 +48,9 @@ PIECE: Final = 17_000
 TAG_BYTES: Final = 200_000
 """The size of one tagged field in a request header, in bytes. The protocol has no limit for this size."""
 UNREAD_BYTES: Final = 42_000_000
+PARKED_BYTES: Final = 16_000_000
 ANSWERED, QUEUED, REMEMBERED, MOVED = "answered", "queued", "remembered", "moved"
-BUSY, UNREAD = "busy", "unread"
+BUSY, UNREAD, PARKED = "busy", "unread", "parked"
 MOVED_WAIT_MS: Final = 500
 BACK_OFF_SECONDS: Final = 0.1
 
@@ -77,9 +79,20 @@ def metadata() -> bytes:
     return one * (PIECE // len(one))
 
 
+def waiting(topic: bytes) -> bytes:
+    """Build a fetch of a topic without records, which waits."""
+    return fetch_request(1, [(topic, [0])], offsets={(topic, 0): 0}, wait_ms=WAIT_MS)
+
+
+def parked(topic: bytes) -> bytes:
+    """Build a fetch that waits, and a Produce request (v9), which its broker does not read meanwhile."""
+    head = ApiKey.PRODUCE.to_bytes(2) + (9).to_bytes(2) + (2).to_bytes(4) + string("flood") + b"\0"
+    return waiting(topic) + frame(head + bytes(PARKED_BYTES))
+
+
 def queued(topic: bytes) -> bytes:
     """Build a fetch of a topic without records, which waits, and requests that wait behind it."""
-    first = fetch_request(1, [(topic, [0])], offsets={(topic, 0): 0}, wait_ms=WAIT_MS)
+    first = waiting(topic)
     small = frame(heartbeat(2, None)[4:14])  # its header; nobody reads further before its turn
     return first + small * ((READ_BYTES - len(first)) // len(small))
 
@@ -162,6 +175,10 @@ async def run(where: tuple[str, int], kind: str, count: int, topic: bytes) -> in
             for client in clients:
                 client.transport.write(queued(topic))
                 sent += READ_BYTES
+        if kind == PARKED:
+            for client in clients:
+                client.transport.write(parked(topic))
+                sent += PARKED_BYTES
         if kind == UNREAD:
             for client in clients:
                 client.transport.pause_reading()

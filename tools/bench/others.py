@@ -14,7 +14,7 @@ from typing import Final
 
 from proxy.server.server import TICK_SECONDS, TRIM_SECONDS
 from tools.bench.figures import GATEWAY, FigureRow, FigureTable
-from tools.bench.flood import ANSWERED, BUSY, MOVED, QUEUED, REMEMBERED, UNREAD
+from tools.bench.flood import ANSWERED, BUSY, MOVED, PARKED, QUEUED, REMEMBERED, UNREAD
 from tools.bench.processes import HOST, BenchGateway, Load
 from tools.bench.stage import BenchStage
 from tools.kafka import LATEST, Cluster
@@ -42,6 +42,7 @@ BUSY_CLIENTS: Final = 140
 BUSY_SECONDS: Final = 5.0
 """Until each of them has had its first turn, in seconds."""
 UNREAD_CLIENTS: Final = 60
+PARKED_CLIENTS: Final = 60
 OTHER_ID: Final = "another"
 DIRECT: Final = "direct"
 _APART: Final = {OTHER_ID: "one of another name, p99", DIRECT: "one directly at the broker, p99"}
@@ -73,6 +74,8 @@ class BystanderWindow:
     p50: float
     p99: float
     resident: float
+    buffered: int | None
+    """What the system has buffered for the gateway's sockets, in bytes. None if it is not known."""
     apart: float | None = None
     """The p99 latency of a second bystander with another client id, in ms; None without one."""
 
@@ -107,6 +110,13 @@ NUISANCES: Final[Sequence[Nuisance]] = (
         _flood(UNREAD, UNREAD_CLIENTS),
         KEPT_LIMIT,
         apart=DIRECT,
+    ),
+    Nuisance(
+        f"{PARKED_CLIENTS} that send 16 MB behind a fetch that waits",
+        PARKED_CLIENTS,
+        _flood(PARKED, PARKED_CLIENTS),
+        KEPT_LIMIT,
+        settles=BUSY_SECONDS,
     ),
 )
 
@@ -180,9 +190,9 @@ def _window(
     for each in measured:
         each.go()
     time.sleep(stage.seconds / SHARE)
-    resident = gateway.meter.resident / 1e6
+    resident, buffered = gateway.meter.resident / 1e6, gateway.meter.buffered
     seen, *other = (each.pause() for each in measured)
-    return BystanderWindow(seen["p50"], seen["p99"], resident, other[0]["p99"] if other else None)
+    return BystanderWindow(seen["p50"], seen["p99"], resident, buffered, other[0]["p99"] if other else None)
 
 
 def _let_go(gateway: BenchGateway, clients: int) -> float:
@@ -201,6 +211,7 @@ def _table(
     pairs = list(zip(alone, beside, strict=True))
     added = [each.p99 - (own.p99 if each.apart is None else each.apart) for own, each in pairs]
     before, grown = alone[0].resident, beside[0].resident - alone[0].resident
+    held = beside[0].buffered
     rows = [
         _row("bystander alone, p50", "ms", median(window.p50 for window in alone)),
         _row("bystander alone, p99", "ms", median(window.p99 for window in alone)),
@@ -210,6 +221,7 @@ def _table(
         _row("added to p99", "ms", median(added), BUSY_LIMIT if nuisance.apart == DIRECT else P99_LIMIT),
         _row("resident before", "MB", before),
         _row("resident beside it", "MB", beside[0].resident),
+        *([] if held is None else [_row("buffered by the system", "MB", held / 1e6)]),
         _row("more for each of its clients", "MB", grown / nuisance.clients, nuisance.most),
         _row("its clients are let go after", "s", left, LEAVE_LIMIT),
     ]

@@ -77,8 +77,10 @@ class ProcessMeter:
         return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM:"))
 
     @property
-    def buffered(self) -> int:
-        """The bytes that the system has buffered for the sockets of the process, as `ss` tells them."""
+    def buffered(self) -> int | None:
+        """The bytes that the system has buffered for the sockets of the process. None if `ss` is missing."""
+        if shutil.which("ss") is None:
+            return None
         command = ["ss", "-tmpnH"]
         lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
         mine = f"pid={self._process.pid},"
