@@ -314,8 +314,8 @@ def untold(report: Report) -> str:
     connections = sum(row["connections"] for row in report["by_client"])
     if reason == "no session yet" and requests <= _FEW * connections:
         return (
-            f"The saving is not known yet: there are only {plural(requests, 'fetch', 'fetches')} on "
-            f"{plural(connections, 'connection')}. Capture for longer."
+            f"The saving is not known yet: there {'is' if requests == 1 else 'are'} only "
+            f"{plural(requests, 'fetch', 'fetches')} on {plural(connections, 'connection')}. Capture for longer."
         )
     if saving_known(reason):
         return ""
