@@ -315,7 +315,8 @@ def untold(report: Report) -> str:
     if reason == "no session yet" and requests <= _FEW * connections:
         return (
             f"The saving is not known yet: there {'is' if requests == 1 else 'are'} only "
-            f"{plural(requests, 'fetch', 'fetches')} on {plural(connections, 'connection')}. Capture for longer."
+            f"{plural(requests, 'fetch', 'fetches')} on {plural(connections, 'connection')}. Capture for "
+            "longer."
         )
     if saving_known(reason):
         return ""
