@@ -91,18 +91,22 @@ def client_columns(width: int, *, bars: bool, errors: bool, zones: bool = False)
     narrow = (*_NARROW, "other zone") if zones else _NARROW
     chosen = {name: _CLIENT_WIDTHS[name] for name in narrow}
     room = _rest(width, chosen) - minimum
-    for name, size in [
-        *((name, _CLIENT_WIDTHS[name]) for name in _MORE),
-        *([("error", _CLIENT_WIDTHS["error"])] if errors else []),
-        *([("lately", _BARS)] if bars else []),
-    ]:
+    more = (*_MORE, *(["error"] if errors else ()), *(["lately"] if bars else ()))
+    room = _add_columns(chosen, _CLIENT_WIDTHS, more, room)
+    if "software" in chosen:
+        chosen["software"] += min(_MORE_SOFTWARE, max(room, 0))
+    return {name: chosen[name] for name in _CLIENT_WIDTHS if name in chosen}
+
+
+def _add_columns(chosen: dict[str, int], widths: dict[str, int], wanted: Iterable[str], room: int) -> int:
+    """Add the wanted columns for which there is room, the first ones first. Return the room that is left."""
+    for name in wanted:
+        size = widths[name]
         fits = min(size, room - 1)
         if fits >= _SHORTEST.get(name, size):
             chosen[name] = fits
             room -= fits + 1
-    if "software" in chosen:
-        chosen["software"] += min(_MORE_SOFTWARE, max(room, 0))
-    return {name: chosen[name] for name in _CLIENT_WIDTHS if name in chosen}
+    return room
 
 
 def clients_head(columns: dict[str, int], width: int, sort: str) -> Text:
@@ -220,12 +224,11 @@ def broker_columns(width: int, found: Iterable[BrokerFigures], *, bars: bool) ->
     If possible, the column of addresses is as wide as the longest address. The bars get the remaining width.
     """
     after_name = width - _BROKER_NAME - 1
+    wanted = (*_NARROW_BROKER, *(_WIDE_BROKER if width >= WIDE else ()))
     chosen: dict[str, int] = {}
-    for name in (*_NARROW_BROKER, *(_WIDE_BROKER if width >= WIDE else ())):
-        more = chosen | {name: _BROKER_WIDTHS[name]}
-        if _rest(after_name, more) >= _ADDRESS and (bars or name != "lately"):
-            chosen = more
-    others = {name: size for name, size in _BROKER_WIDTHS.items() if name in chosen}
+    room = _rest(after_name, chosen) - _ADDRESS
+    _add_columns(chosen, _BROKER_WIDTHS, (name for name in wanted if bars or name != "lately"), room)
+    others = {name: chosen[name] for name in _BROKER_WIDTHS if name in chosen}
     room = _rest(after_name, others)
     address = min(room, max([len("address"), *(cell_len(broker.address) for broker in found)]))
     if "lately" in others:

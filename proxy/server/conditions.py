@@ -118,6 +118,23 @@ class Descriptors:
             self._note("descriptors", NO_DESCRIPTOR, warning=True)
 
 
+class _FewLines:
+    """Limits the lines in the log to `LINES` in a window of `WINDOW` seconds."""
+
+    def __init__(self) -> None:
+        self._window = -WINDOW
+        self._lines = 0
+
+    def allows(self, now: float) -> bool:
+        """Return whether a line may be written at the time `now`, in seconds. If so, count it."""
+        if now - self._window >= WINDOW:
+            self._window, self._lines = now, 0
+        if self._lines >= LINES:
+            return False
+        self._lines += 1
+        return True
+
+
 class Repeated:
     """Logs the same problem of a client at most once in some minutes.
 
@@ -134,9 +151,9 @@ class Repeated:
         self._told: dict[tuple[str, str], tuple[float, int]] = {}
         """When each problem was logged, and how often it has happened since. By client and reason, the oldest
         first."""
-        self._window = -WINDOW
-        self._lines = self._suppressed = 0
-        """How many lines were logged in this window, and how many were suppressed since the last line."""
+        self._few = _FewLines()
+        self._suppressed = 0
+        """How many lines were suppressed since the last line."""
 
     def happens(
         self,
@@ -161,12 +178,9 @@ class Repeated:
         if now - at < self._again:
             self._told[key] = at, more + 1
             return False
-        if now - self._window >= WINDOW:
-            self._window, self._lines = now, 0
-        if self._lines >= LINES:
+        if not self._few.allows(now):
             self._suppressed += 1
             return False
-        self._lines += 1
         self._told.pop(key, None)
         if len(self._told) >= MAX_CLIENTS:
             del self._told[next(iter(self._told))]
@@ -191,20 +205,15 @@ class NewClients:
     def __init__(self, log: Logger) -> None:
         self._log = log
         self._known: set[tuple[str, str, str]] = set()
-        self._window = -WINDOW
-        self._lines = 0
-        """How many lines were logged in this window."""
+        self._few = _FewLines()
 
     def named(self, client_id: str, software: str, host: str, now: float) -> None:
         """Note that a client has named itself on a connection. `now` is in seconds."""
         client = client_id, software, host
         if client in self._known or len(self._known) >= MAX_CLIENTS:
             return
-        if now - self._window >= WINDOW:
-            self._window, self._lines = now, 0
-        if self._lines >= LINES:
+        if not self._few.allows(now):
             return  # its next connection is logged
-        self._lines += 1
         self._known.add(client)
         self._log.info("new client", client_id=client_id, software=software, host=host)
         if len(self._known) == MAX_CLIENTS:

@@ -38,7 +38,7 @@ from proxy.server.conditions import LOGIN_AGAIN_SECONDS, NewClients, Repeated
 from proxy.server.monitor import Monitor
 from proxy.server.process import Process, give_back, open_fds, resident_bytes, two_descriptors_free
 from proxy.server.registry import BrokerRegistry
-from proxy.server.upstream import Upstream, host_and_port
+from proxy.server.upstream import Upstream
 from proxy.session.decision import Reason
 from proxy.telemetry.history import INTERVAL_SECONDS, describe, refusal, write_event
 from proxy.telemetry.status import Account, Counts, ProcessFigures, Status, WithBroker
@@ -241,8 +241,7 @@ class Server:
                 self._client_unread(event.reason, link)
         elif isinstance(event, ClientNamed):
             software = f"{event.software_name} {event.software_version}".strip()
-            host, _ = host_and_port(link.client_address)
-            self._new_clients.named(event.client_id, software, host, monotonic())
+            self._new_clients.named(event.client_id, software, link.client_host, monotonic())
         elif isinstance(event, BrokersAwaited):
             self.spawn(self._open_brokers(link, event.node_ids))
         write_event(self.log, event, **link.log_fields)
@@ -254,15 +253,14 @@ class Server:
     def _login_refused(self, event: LoginRefused, link: Link) -> None:
         """Log a refused authentication, once a minute for each client: clients try again all the time."""
         fields = link.log_fields | {"code": event.error_code, "mechanism": event.mechanism}
-        host, _ = host_and_port(link.client_address)
-        who = f"{host} {fields['client_id']}"
+        who = f"{link.client_host} {fields['client_id']}"
         self._refused_logins.happens(who, refusal(event), monotonic(), fields=fields)
 
     def _client_unread(self, reason: str, link: Link) -> None:
         """Warn about a client whose responses can't be rewritten, so that it goes around the gateway."""
         fields = link.log_fields | {"remedy": _REMEDY}
-        host, _ = host_and_port(link.client_address)
-        if self._unread_clients.happens(f"{host} {fields['client_id']}", reason, monotonic(), fields=fields):
+        who = f"{link.client_host} {fields['client_id']}"
+        if self._unread_clients.happens(who, reason, monotonic(), fields=fields):
             client = fields["client_id"] or link.client_address
             text = f"{client} is given the brokers' own addresses, because of its {reason}: {_REMEDY}"
             self.process.note("not read", text, warning=True)
@@ -288,9 +286,8 @@ class Server:
         self.accepted += 1
         addresses = self.upstream.addresses_for(link)
         if addresses:
-            link.tries(
-                addresses[0]
-            )  # the client's first bytes may come, and be logged, before `connect` begins
+            # The client's first bytes may come, and be logged, before `connect` begins.
+            link.tries(addresses[0])
         self.spawn(self.upstream.connect(link))
         broker = ",".join(map(str, addresses))
         return self.make_core(link, reached_at, self._versions_at(addresses), broker)
@@ -312,7 +309,7 @@ class Server:
             resolve=partial(brokers.resolve, reached_at) if brokers is not None else None,
             common=self._common(() if self._audit is None else self._audit.first_stages(link, versions)),
             broker=BrokerInfo(link.node_id, broker, versions, link.measured, self._is_opening),
-            host=host_and_port(link.client_address)[0],
+            host=link.client_host,
         )
 
     def _common(self, first: tuple[MakeStage, ...]) -> Common:

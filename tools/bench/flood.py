@@ -176,9 +176,10 @@ async def run(where: tuple[str, int], kind: str, count: int, topic: bytes) -> in
                 client.transport.write(queued(topic))
                 sent += READ_BYTES
         if kind == PARKED:
+            upload = parked(topic)
             for client in clients:
-                client.transport.write(parked(topic))
-                sent += PARKED_BYTES
+                client.transport.write(upload)
+                sent += len(upload)
         if kind == UNREAD:
             for client in clients:
                 client.transport.pause_reading()

@@ -1,5 +1,6 @@
 """Opens streams of decompressed bytes: local files, standard input, and URIs for pyarrow.fs."""
 
+import gzip
 import io
 import re
 import sys
@@ -13,13 +14,11 @@ from pyarrow import fs
 
 STDIN = "-"
 _REMOTE = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
-_GZIP_BITS = 16 + zlib.MAX_WBITS
-"""Tells zlib to read gzip, with the largest window."""
-_GZIP = b"\x1f\x8b"
-_MAGICS = {_GZIP: "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"\x04\x22\x4d\x18": "lz4"}
+_MAGICS = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"\x04\x22\x4d\x18": "lz4"}
 _STEP = 64 << 10
 """How many bytes are decompressed at a time. At the end of an incomplete file of zstd or lz4, at most this
 many bytes are lost, and the last block."""
+_BEHIND = "has bytes behind its compressed contents, which are left out"
 _CUT = "cut within its compression; what precedes the cut was read"
 
 
@@ -107,51 +106,26 @@ class _Gzip(io.RawIOBase):
 
     def __init__(self, compressed: io.RawIOBase | pa.NativeFile) -> None:
         self._compressed = compressed
-        self._read = b""
-        """Compressed bytes that were read, and not decompressed yet."""
-        self._member = zlib.decompressobj(_GZIP_BITS)
+        self._stream = gzip.GzipFile(fileobj=compressed, mode="rb")
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: memoryview, /) -> int:  # type: ignore[override]  # the type of Readable
-        most = min(len(buffer), _STEP)
-        while True:
-            try:
-                found = self._member.decompress(self._read, most)
-            except zlib.error as error:
-                raise OSError(f"damaged within its compression ({error})") from error
-            if found:
-                # At the end of a member, `unconsumed_tail` may have what is in `unused_data`.
-                self._read = b"" if self._member.eof else self._member.unconsumed_tail
-                buffer[: len(found)] = found
-                return len(found)
-            if self._member.eof:
-                if not self._begin_member(self._member.unused_data):
-                    return 0
-            elif not self._fill():
-                raise OSError(_CUT)
-
-    def _fill(self) -> bool:
-        self._read = self._compressed.read(_STEP) or b""
-        return bool(self._read)
-
-    def _begin_member(self, behind: bytes) -> bool:
-        """Go to the next member of the file. Return False if there is none.
-
-        `behind` is what was read behind the last member.
-        """
-        self._read = behind.lstrip(b"\0")
-        while len(self._read) < len(_GZIP):
-            begun = self._read
-            if not self._fill():
-                self._read = begun
-                break
-            self._read = (begun + self._read).lstrip(b"\0")
-        if self._read and not self._read.startswith(_GZIP):
-            raise OSError("has bytes behind its compressed contents, which are left out")
-        self._member = zlib.decompressobj(_GZIP_BITS)
-        return bool(self._read)
+        try:
+            found = self._stream.read1(min(len(buffer), _STEP))
+        except EOFError as error:
+            raise OSError(_CUT) from error
+        except zlib.error as error:
+            raise OSError(f"damaged within its compression ({error})") from error
+        except gzip.BadGzipFile as error:
+            raise OSError(
+                _BEHIND
+                if str(error).startswith("Not a gzipped file")
+                else f"damaged within its compression ({error})"
+            ) from error
+        buffer[: len(found)] = found
+        return len(found)
 
     def close(self) -> None:
         self._compressed.close()
