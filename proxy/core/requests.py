@@ -8,6 +8,7 @@ from proxy.protocol.api import (
     LENGTH_BYTES,
     REQUEST_START,
     REQUEST_START_BYTES,
+    UNUSED_VERSION,
     ApiKey,
     is_flexible,
     request_header,
@@ -43,8 +44,6 @@ MAX_TOKEN: Final = 1 << 20
 (sasl.server.max.receive.size)."""
 NAMED_START_BYTES: Final = REQUEST_START_BYTES + 2
 """The size of the start of a request, up to the length of the client id, in bytes."""
-_MAX_VERSION: Final = 24
-"""No API has a higher version yet (Fetch has 18)."""
 
 
 def decisive(frame: bytes) -> bytes:
@@ -74,7 +73,7 @@ def is_request_start(data: bytes) -> bool:
     client_id = int.from_bytes(data[REQUEST_START_BYTES:NAMED_START_BYTES], signed=True)
     return (
         api_key in FIRST_FLEXIBLE
-        and 0 <= version <= _MAX_VERSION
+        and 0 <= version < UNUSED_VERSION
         and correlation_id >= 0
         and -1 <= client_id <= length + LENGTH_BYTES - NAMED_START_BYTES
     )

@@ -161,6 +161,9 @@ FIRST_FLEXIBLE: Final[dict[int, int]] = dict.fromkeys(ApiKey, 0) | dict(enumerat
 SASL: Final = (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
 """The requests with which a client authenticates."""
 
+UNUSED_VERSION: Final = 25
+"""No API has this version or a higher one yet (Fetch has 18). Bytes that would be one are no request."""
+
 # The fields at the start of every frame
 LENGTH_BYTES: Final = 4
 """The size of a frame's length field, an int32. The length does not include these 4 bytes."""

@@ -11,7 +11,7 @@ from proxy.protocol.api import ApiKey, request_header
 from proxy.protocol.fetch_layout import LAYOUTS, SESSION_VERSION, FetchLayout
 from proxy.protocol.fetch_request import parse_fetch_request
 from proxy.protocol.primitives import UUID_BYTES, ProtocolError, read_compact_count
-from replay.capture.files.counts import FileCounts
+from replay.capture.files.counts import FileCounts, unread_packets
 from replay.capture.kafka.both_sides import GatewaySides
 from replay.capture.kafka.exchange import UNSEEN, ConnectionEnd, Exchange
 from replay.capture.tls import reasons
@@ -238,7 +238,7 @@ class Inspection:
 
     def unread(self) -> Counter[str]:
         """Return how many packets are not read although they may carry TCP, by protocol."""
-        return sum((Counter(counts.unread_packets()) for counts in self.files.values()), Counter())
+        return unread_packets(self.files.values())
 
     def packets(self) -> int:
         """Return the number of packets in all files."""

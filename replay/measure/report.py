@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
+from replay.capture.files.counts import unread_packets
 from replay.capture.kafka.exchanges import ConnectionEnd
 from replay.capture.tls import reasons
 from replay.measure import sums
@@ -27,7 +28,14 @@ from replay.measure.sums import FetchSums
 from replay.measure.zone_places import Places
 from replay.measure.zones import topic_name
 from replay.measure.zones_report import ZonePrice, zones_report
-from replay.report.decision import DailyRate, add_up_hosts, decide, saved_by_waiting_alone, why
+from replay.report.decision import (
+    DailyRate,
+    add_up_hosts,
+    client_key,
+    decide,
+    saved_by_waiting_alone,
+    why,
+)
 from replay.report.floors import HOW
 from replay.report.model import (
     BothSides,
@@ -124,10 +132,7 @@ def report(found: Collected, about: About) -> Report:
         next_step=_next_step(found, about),
         sidecars=own_sidecars(
             saved_by_waiting_alone(by_client, rate.seconds),
-            {
-                (row["client_id"], row["software"], row["fetch_version"]): row["fetch"]["saved_bytes"]
-                for row in by_client
-            },
+            {client_key(row): row["fetch"]["saved_bytes"] for row in by_client},
             found.addresses,
             rate,
             about.sidecar_cost,
@@ -201,7 +206,7 @@ def _next_step(found: Collected, about: About) -> str:
             )
             if given
         ],
-        unread=_unread(found),
+        unread=unread_packets(found.files.values()),
         packets=sum(counts.packets for counts in found.files.values()),
         left_out=sum(counts.filtered for counts in found.files.values()) if about.filters["hosts"] else 0,
         more=" `fetchgate replay inspect` shows what was found.",
@@ -228,14 +233,10 @@ def _input(found: Collected, copies: int) -> Input:
         encrypted_connections={
             reason: count for reason, count in sorted(found.reasons.items()) if reason in reasons.ALL
         },
-        unread_packets=dict(_unread(found)),
+        unread_packets=dict(unread_packets(found.files.values())),
         clocks_apart_seconds=found.clocks_apart / _SECOND if found.clocks_apart >= _APART else 0.0,
         problems=problems,
     )
-
-
-def _unread(found: Collected) -> Counter[str]:
-    return sum((Counter(counts.unread_packets()) for counts in found.files.values()), Counter())
 
 
 def _both_sides(found: Collected) -> list[BothSides]:
@@ -404,7 +405,7 @@ def _floors(found: Collected, by_client: list[ClientRow], floors: Floors) -> Flo
     rows: list[FloorsRow] = []
     whole, requests = FloorFigures(), 0
     for client in by_client:
-        key = client["client_id"], client["software"], client["fetch_version"]
+        key = client_key(client)
         figures, own = found.floors.get(key, FloorFigures()), client["fetch"]["actual"]["requests"]
         whole.add(figures)
         requests += own

@@ -258,7 +258,7 @@ def _to_do(
 ) -> ToDo:
     fetch = client["fetch"]
     whole, saved = actual_bytes(fetch), fetch["saved_bytes"]
-    own = sidecars.get(_key(client), _ALL_PAY)
+    own = sidecars.get(client_key(client), _ALL_PAY)
     alone = _saved_by_waiting(client, rate.seconds, whole)
     beside_sessions = _saved_by_waiting(client, rate.seconds, predicted_bytes(fetch))
     action: Action
@@ -295,7 +295,8 @@ def _to_do(
     )
 
 
-def _key(client: ClientRow) -> ClientKey:
+def client_key(client: ClientRow | ToDo) -> ClientKey:
+    """Return what identifies a client in a report: its id, its software and its version of Fetch."""
     return client["client_id"], client["software"], client["fetch_version"]
 
 
@@ -376,7 +377,8 @@ def saved_by_waiting_alone(clients: Iterable[ClientRow], seconds: float) -> dict
         seconds: the captured time.
     """
     found = {
-        _key(client): (_saved_alone(client, seconds), actual_bytes(client["fetch"])) for client in clients
+        client_key(client): (_saved_alone(client, seconds), actual_bytes(client["fetch"]))
+        for client in clients
     }
     return {key: saved if saved >= _MIN_BYTES_PAYS * whole else 0 for key, (saved, whole) in found.items()}
 
@@ -420,11 +422,11 @@ def conclusion(report: Report) -> str:
     apart = report["decision"]["different_hosts"] and report["modelled"]["money"]
     if apart or not without_gateway(report):
         return ""
-    saving = {_key(client) for client in report["by_client"] if client["fetch"]["saved_bytes"] > 0}
+    saving = {client_key(client) for client in report["by_client"] if client["fetch"]["saved_bytes"] > 0}
     # A client id may be in several rows.
     clients: dict[Action, dict[str, None]] = {"gateway": {}, "fetch.min.bytes": {}}
     for row in report["decision"]["to_do"]:
-        if row["action"] in clients and (row["client_id"], row["software"], row["fetch_version"]) in saving:
+        if row["action"] in clients and client_key(row) in saving:
             clients[row["action"]][shown(row["client_id"])] = None
     gateway, waiting = (
         ("a gateway wins for {}", "fetch.min.bytes wins for {}")

@@ -13,7 +13,7 @@ import yaml
 
 from tests.frames import fetch
 from tools.bench.bulk import drain, fill_at
-from tools.bench.flood import remembered
+from tools.bench.flood import parked, remembered
 from tools.bench.processes import HOST, BenchGateway
 from tools.kafka import Broker
 from tools.kafka.admin import Admin
@@ -23,6 +23,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.soak]
 
 MANIFEST: Final = Path(__file__).parents[2] / "tools" / "deploy" / "kubernetes" / "base" / "deployment.yaml"
 TOPIC: Final = "large"
+QUIET: Final = "quiet"
 PARTITIONS: Final = 12
 RECORDS: Final = 60_000
 """How many records of 1 KB the topic has. Each client asks for as many as 50 MiB may have."""
@@ -30,7 +31,6 @@ MOST: Final = 50 << 20
 LISTED: Final = 5_000
 """The number of partitions that some clients list."""
 PARKED: Final = 60
-UPLOAD: Final = 16 << 20
 PATIENCE: Final = 90.0
 """The time limit for closing the parked clients, in seconds: 4 until they count, 30 more, ticks."""
 SYSTEM_BYTES: Final = 300_000
@@ -120,12 +120,6 @@ def test_the_memory_of_the_manifest_is_enough(broker: Broker, kind: str, unread:
         assert gateway.meter.peak + left_out <= int(memory.removesuffix("Mi")) << 20
 
 
-def produce(size: int) -> bytes:
-    """Return a Produce request (v9) of this many bytes, of which the gateway reads only the header."""
-    head = (0).to_bytes(2) + (9).to_bytes(2) + (2).to_bytes(4) + (1).to_bytes(2) + b"c" + bytes(1)
-    return (size - 4).to_bytes(4) + head + bytes(size - 4 - len(head))
-
-
 @pytest.mark.skipif(shutil.which("ss") is None, reason="only ss tells what the system buffers")
 def test_clients_whose_broker_does_not_read_are_closed(broker: Broker) -> None:
     """The worst clients that we know: a fetch that waits for ever, and behind it an upload that nobody reads.
@@ -134,12 +128,14 @@ def test_clients_whose_broker_does_not_read_are_closed(broker: Broker) -> None:
     the gateway has closed as many of them as necessary, and the process and its sockets are within what the
     manifest requests.
     """
-    parked = fetch(12, ("none", 0), max_wait_ms=2**31 - 1, min_bytes=2**31 - 1)
+    with Admin(broker.address) as admin:
+        admin.create_topic(QUIET, partitions=1)
+        upload = parked(admin.topic_id(QUIET).bytes)
     requested = int(sidecar()["resources"]["requests"]["memory"].removesuffix("Mi")) << 20
 
     def send(client: RawConnection) -> None:
         with suppress(OSError):  # the gateway closes it
-            client.socket.sendall(parked + produce(UPLOAD))
+            client.socket.sendall(upload)
 
     with (
         ThreadPoolExecutor(PARKED) as sending,  # the last one to end: it waits for all clients to be closed

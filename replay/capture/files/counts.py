@@ -125,10 +125,6 @@ class FileCounts:
         if packets:
             self.unread[protocol] = self.unread.get(protocol, 0) + packets
 
-    def unread_packets(self) -> dict[str, int]:
-        """Return how many packets that may carry TCP are not read, by protocol, with IP fragments."""
-        return self.unread | ({"IP fragments": self.fragments} if self.fragments else {})
-
     def add_other_ports(self, packets: Mapping[int, int]) -> None:
         """Add numbers of packets by port. Keep only the `MOST_PORTS` ports with the most packets."""
         counted = Counter(self.other_ports)
@@ -157,6 +153,15 @@ class FileCounts:
         for name in ("link_types", "other_ports"):
             found[name] = {int(number): packets for number, packets in found.get(name, {}).items()}
         return cls(**found)
+
+
+def unread_packets(files: Iterable[FileCounts]) -> Counter[str]:
+    """Return how many packets that may carry TCP are not read, by protocol, with IP fragments."""
+    found: Counter[str] = Counter()
+    for counts in files:
+        found.update(counts.unread)
+        found.update({"IP fragments": counts.fragments} if counts.fragments else {})
+    return found
 
 
 def joined_stretches(stretches: Iterable[list[int]], pause: int) -> list[list[int]]:

@@ -12,6 +12,7 @@ from proxy.protocol.api import (
     REQUEST_START,
     REQUEST_START_BYTES,
     RESPONSE_START_BYTES,
+    UNUSED_VERSION,
     ApiKey,
     request_header,
 )
@@ -31,8 +32,6 @@ from replay.capture.files.window import Column
 MAX_FRAME: Final = 1 << 30
 HEAD: Final = 2048
 """The maximum size of a request's header, in bytes. Only an unlikely client id would make it larger."""
-_MAX_VERSION: Final = 24
-"""The highest version that is accepted where requests are searched. No API has it yet (Fetch has 18)."""
 KEYS: Final = 1024
 """API keys and versions are below this number, at a place where a request is expected."""
 _MAX_CLIENT_ID: Final = 1024
@@ -90,7 +89,7 @@ def request_size(head: bytes, *, cut: bool) -> int:
     if (
         not _SMALLEST_REQUEST <= length <= MAX_FRAME
         or api_key not in FIRST_FLEXIBLE
-        or not 0 <= version <= _MAX_VERSION
+        or not 0 <= version < UNUSED_VERSION
         or correlation_id < 0
     ):
         return NO
@@ -157,7 +156,7 @@ def _starts(data: Column, *, nameless: bool) -> Column:
     """Return the offsets of `request_candidates` in bytes."""
     places = max(len(data) - _CLIENT_ID_LENGTH.stop, 0)
     key, key_low, version, version_low = (data[place : places + place] for place in range(4, 8))
-    found = np.flatnonzero((key_low <= _LONGEST_KEY) & (version_low <= _MAX_VERSION) & (key | version == 0))
+    found = np.flatnonzero((key_low <= _LONGEST_KEY) & (version_low < UNUSED_VERSION) & (key | version == 0))
     column = data[found[:, None] + np.arange(_CLIENT_ID_LENGTH.stop + 1)].T
     fits = ((column[0] | column[1] | column[2]) > 0) | (column[3] >= _SMALLEST_REQUEST)
     fits &= (column[0] <= MAX_FRAME >> 24) & (column[8] < 128)
