@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from kio.serial import entity_reader
 
@@ -240,17 +240,25 @@ def test_build_then_parse_is_the_identity(version: int) -> None:
 
 @pytest.mark.parametrize("version", [12, 14, 15, 18])
 def test_requests_with_tags_are_noted_and_not_taken(version: int) -> None:
-    """Trap 46: a request with tags is marked as unsupported and has no listing."""
+    """Trap 46: a request with tags is marked as unsupported and has no listing.
+
+    From v15 on, tag 1 is ``replica_state`` (KIP-903): any replica in it but -1 is named first.
+    """
 
     @examples(40)
     @given(requests(version, tags=True))
+    @example(wire.FetchRequest(version=version, tags=((1, bytes(4)),)))
+    @example(wire.FetchRequest(version=version, tags=((1, b"\xff" * 4),)))
     def check(request: wire.FetchRequest) -> None:
         tagged = bool(request.tags) or any(
             topic.tags or any(part.tags for part in topic.partitions) for topic in request.topics
         )
         view = parsed(framed(wire.encode_request(request)))
         assert view.partitions == len(told(request))
-        assert (view.unsupported_reason == "tags") is tagged
+        state = dict(request.tags).get(1, b"") if version >= 15 else b""
+        replica = len(state) >= 4 and state[:4] != b"\xff" * 4
+        assert (view.unsupported_reason == "not a consumer") is replica
+        assert (view.unsupported_reason == "tags") is (tagged and not replica)
         assert (view.listing is None) is bool(view.unsupported_reason)
 
     check()
