@@ -16,7 +16,7 @@ import pytest
 import structlog
 import uvloop
 
-from proxy.config import Config, load
+from proxy.command.config import Config, load
 from proxy.core.connection import Connection
 from proxy.core.connection_state import ConnectionState
 from proxy.core.eligibility import BrokerVersions, SessionLimits

@@ -9,26 +9,26 @@ import replay
 
 ROOT = Path(__file__).parents[1]
 FLOORS = (
-    ("proxy.printable",),
+    ("proxy.command.printable",),
     (
         "proxy.addresses",
-        "proxy.installing",
+        "proxy.command.installing",
         "proxy.logger",
-        "proxy.options",
-        "proxy.error_text",
+        "proxy.command.options",
+        "proxy.command.error_text",
         "proxy.adding",
-        "proxy.units",
+        "proxy.command.units",
         "proxy.version",
         "proxy.protocol",
     ),
-    ("proxy.session", "proxy.fetch_manager", "proxy.capture", "proxy.environment"),
+    ("proxy.session", "proxy.fetch_manager", "proxy.capture", "proxy.command.environment"),
     ("proxy.core",),
     ("proxy.cooperative",),
-    ("proxy.config",),
-    ("proxy.net", "proxy.exits", "proxy.effective_config"),
-    ("proxy.telemetry", "proxy.completion"),
+    ("proxy.command.config",),
+    ("proxy.net", "proxy.command.exits", "proxy.command.effective_config"),
+    ("proxy.telemetry", "proxy.command.completion"),
     ("proxy.server", "proxy.dashboard"),
-    ("proxy.cli",),
+    ("proxy.command.cli",),
     ("proxy.__main__",),
     ("replay.exits", "replay.environment"),
     ("replay.protocol", "replay.capture.tls"),
@@ -42,10 +42,10 @@ FLOORS = (
 """The layers, from the lowest to the highest. A folder imports only from itself and from lower layers."""
 SANS_IO = (
     "proxy.addresses",
-    "proxy.installing",
-    "proxy.printable",
+    "proxy.command.installing",
+    "proxy.command.printable",
     "proxy.adding",
-    "proxy.units",
+    "proxy.command.units",
     "proxy.protocol",
     "proxy.session",
     "proxy.fetch_manager",
@@ -117,7 +117,7 @@ def _imports(path: Path) -> frozenset[str]:
 PROXY = _modules("proxy")
 REPLAY = _modules("replay")
 MODULES = PROXY | REPLAY
-PACKAGES = frozenset({"proxy", "replay", "replay.capture"})
+PACKAGES = frozenset({"proxy", "proxy.command", "replay", "replay.capture"})
 """Packages whose `__init__` is only a docstring. They belong to no layer."""
 
 

@@ -35,7 +35,7 @@ WITHIN: Final = {
     "cooperative/wire.py": "cooperative/test_offsets.py",
     "core/repeat.py": "core/test_repeat_fetch.py",
     "core/repeat_offsets.py": "core/test_rack_offsets.py",
-    "server/main.py": "test_cli.py",
+    "server/main.py": "command/test_cli.py",
     "server/slots_check.py": "server/test_preflight.py",
 }
 """Modules that are tested with the modules that use them, and the test file of these."""

@@ -12,8 +12,8 @@ from typing import Final
 
 import pytest
 
-from proxy.cli import parsers
-from proxy.config import OPTIONS
+from proxy.command.cli import parsers
+from proxy.command.config import OPTIONS
 from proxy.protocol.api_versions import Features
 from replay.drive.running import PlayOptions
 from tests.clients import fixtures

@@ -13,7 +13,7 @@ from typing import Final
 
 import yaml
 
-from proxy.config import load
+from proxy.command.config import load
 from proxy.server.slots_check import DEFAULT_SLOTS, slots_for, usable
 from replay.measure.net import AddressSums, need
 

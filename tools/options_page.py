@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from proxy.cli import parsers
-from proxy.config import OPTIONS
+from proxy.command.cli import parsers
+from proxy.command.config import OPTIONS
 from replay.cli import COMMANDS
 
 ROOT: Final = Path(__file__).parent.parent

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from proxy.addresses import LOOPBACK_OF, Address
-from proxy.error_text import reason_of, short
-from proxy.options import ConfigError
+from proxy.command.error_text import reason_of, short
+from proxy.command.options import ConfigError
 from proxy.telemetry.access import read_token
 
 

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from proxy.addresses import Address
-from proxy.config import asked_admin
+from proxy.command.config import asked_admin
+from proxy.command.error_text import reason_of
+from proxy.command.options import ConfigError
+from proxy.command.printable import brief
 from proxy.dashboard import pods
 from proxy.dashboard.admin_reader import AdminReader, tls_context, token_of
-from proxy.error_text import reason_of
-from proxy.options import ConfigError
-from proxy.printable import brief
 
 STDIN: Final = "-"
 _EMPTY: Final = f"it names no gateway; write HOST:PORT, one a line, or {pods.GIVE}"
@@ -50,7 +50,7 @@ class Gateways:
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> "Gateways":
-        """Return the gateways in the options (`proxy.config.TOP_OPTIONS`).
+        """Return the gateways in the options (`proxy.command.config.TOP_OPTIONS`).
 
         Raises:
             ConfigError: a file can't be used, or would have no effect.

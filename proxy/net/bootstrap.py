@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from proxy.addresses import Address, can_be_reached
-from proxy.error_text import reason_of
+from proxy.command.error_text import reason_of
 from proxy.net.listen import check_not_own
 from proxy.net.resolve import Resolver, try_each
 from proxy.net.tls import BrokerTls

@@ -21,13 +21,13 @@ from time import monotonic, thread_time
 from typing import Any, Final, Protocol, cast
 
 from proxy.addresses import Address
+from proxy.command.error_text import reason_of
 from proxy.core.budget import SILENT_SECONDS, Budget
 from proxy.core.connection import Connection
 from proxy.core.eligibility import SessionLimits
 from proxy.core.events import Event, Fault, SessionLost
 from proxy.core.fast_path import FastPath
 from proxy.core.histograms import Measured
-from proxy.error_text import reason_of
 from proxy.logger import Logger
 from proxy.net.endpoint import Endpoint, has_ended, is_gone, set_options_of, unacknowledged, unread
 from proxy.net.tls import server_name_of, subject_of

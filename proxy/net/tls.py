@@ -17,9 +17,9 @@ from os import strerror
 from pathlib import Path
 from typing import Any, Final, cast
 
-from proxy.config import Config
-from proxy.error_text import short
-from proxy.options import ConfigError
+from proxy.command.config import Config
+from proxy.command.error_text import short
+from proxy.command.options import ConfigError
 
 HANDSHAKE_SECONDS: Final = 10.0
 """The time limit for a client's TLS handshake, in seconds."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from socket import socket
 
 from proxy.addresses import Address
-from proxy.config import Config, with_live
+from proxy.command.config import Config, with_live
 from proxy.server.acceptor import Acceptor
 from proxy.server.monitor import Monitor
 from proxy.server.process import Process

@@ -15,16 +15,16 @@ from socket import socket
 from typing import TYPE_CHECKING, Any, Final
 
 from proxy.addresses import Address
-from proxy.config import Config, misspelt_variables
-from proxy.effective_config import as_toml
-from proxy.error_text import reason_of
-from proxy.exits import EXIT_FAILED, EXIT_USAGE, complain, complain_of_variables
+from proxy.command.config import Config, misspelt_variables
+from proxy.command.effective_config import as_toml
+from proxy.command.error_text import reason_of
+from proxy.command.exits import EXIT_FAILED, EXIT_USAGE, complain, complain_of_variables
+from proxy.command.options import ConfigError, OptionsFile
+from proxy.command.printable import printable
 from proxy.net.bootstrap import BootstrapError
 from proxy.net.listen import OwnListenerError, inherited
 from proxy.net.resolve import look_up
 from proxy.net.tls import ReloadingContext, Stamp
-from proxy.options import ConfigError, OptionsFile
-from proxy.printable import printable
 from proxy.server.bypass import passing_by
 from proxy.server.gateway import Gateway
 from proxy.server.process import Process, keep_freed, new_event_loop, tell_ready

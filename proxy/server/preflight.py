@@ -13,14 +13,14 @@ from tempfile import TemporaryFile
 from typing import Final
 
 from proxy.addresses import Address, Broker
-from proxy.config import Config
-from proxy.error_text import reason_of
+from proxy.command.config import Config
+from proxy.command.error_text import reason_of
+from proxy.command.printable import printable
 from proxy.net import bootstrap
 from proxy.net.bootstrap import BootstrapError, BootstrapResponse, ask
 from proxy.net.listen import LeadsBackError, OwnListenerError, check_not_own
 from proxy.net.resolve import Resolver
 from proxy.net.tls import BrokerTls, ClientTls, ended, in_words
-from proxy.printable import printable
 from proxy.server.acceptor import Acceptor
 from proxy.server.process import Process
 from proxy.server.registry import BrokerRegistry, brokers_of

@@ -14,7 +14,7 @@ from pathlib import Path
 from time import time
 from typing import Any, Final, Self
 
-from proxy.config import Config
+from proxy.command.config import Config
 from proxy.logger import Logger
 from proxy.net.resolve import Resolver
 from proxy.telemetry.history import RecentEvents

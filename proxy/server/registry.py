@@ -17,7 +17,7 @@ from time import monotonic
 from typing import Final
 
 from proxy.addresses import BY_NAME, Address, Broker, FreePorts, advertised, can_be_reached
-from proxy.error_text import reason_of
+from proxy.command.error_text import reason_of
 from proxy.net.bootstrap import BootstrapError, BootstrapResponse, ask_any
 from proxy.net.tls import BrokerTls
 from proxy.net.transparent import Destinations

@@ -6,10 +6,10 @@ from pathlib import Path
 from time import time
 from typing import Any, Final
 
-from proxy.config import LIVE, OPTIONS, Config, changes, load, with_live
+from proxy.command.config import LIVE, OPTIONS, Config, changes, load, with_live
+from proxy.command.options import IN_FOLDER, ConfigError, OptionsFile
+from proxy.command.printable import brief, printable
 from proxy.net.tls import Stamp, stamp
-from proxy.options import IN_FOLDER, ConfigError, OptionsFile
-from proxy.printable import brief, printable
 from proxy.server.gateway import Gateway
 from proxy.server.server import TICK_SECONDS
 from proxy.telemetry import logs

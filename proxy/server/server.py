@@ -19,7 +19,8 @@ from weakref import WeakValueDictionary
 
 from proxy.addresses import Address
 from proxy.capture.no_tap import BROKER, Tap
-from proxy.config import Config
+from proxy.command.config import Config
+from proxy.command.error_text import is_client_refused, of_client
 from proxy.cooperative.tally import GroupNotice, Tell
 from proxy.core.budget import REQUESTS_PART, Budget, RequestBudget
 from proxy.core.connection import BrokerInfo, Common, Connection, MakeStage
@@ -27,7 +28,6 @@ from proxy.core.eligibility import BrokerVersions, SessionLimits
 from proxy.core.events import BrokersAwaited, ClientNamed, Event, Fault, LoginRefused, Passthrough, Tally
 from proxy.core.fetch_floors import FetchFloors, FetchFloorsStage
 from proxy.core.leaders import Leaders
-from proxy.error_text import is_client_refused, of_client
 from proxy.fetch_manager.cache import FetchSessionCache
 from proxy.fetch_manager.manager import FetchManager
 from proxy.net.link import BUDGET, IDLE, NO_REQUEST, NOT_READING, PEER_FULL, ClientProtocol, Link

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from proxy.addresses import Address
-from proxy.error_text import reason_of
+from proxy.command.error_text import reason_of
 from proxy.net.exchange import exchange
 from proxy.net.resolve import Resolver
 from proxy.net.tls import BrokerTls

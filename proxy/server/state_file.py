@@ -9,7 +9,7 @@ from threading import Lock
 from typing import Any, Final, NamedTuple
 
 from proxy.addresses import Address
-from proxy.error_text import reason_of
+from proxy.command.error_text import reason_of
 from proxy.server.process import Process
 
 SAVE_SECONDS: Final = 1.0

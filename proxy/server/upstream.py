@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from proxy.addresses import BY_NAME, LOOPED, Address
 from proxy.capture.no_tap import CLIENT, NoTap, Tap
-from proxy.error_text import is_tls, reason_of, refuses_certificate
+from proxy.command.error_text import is_tls, reason_of, refuses_certificate
 from proxy.net.exchange import exchange
 from proxy.net.link import BrokerProtocol, Link
 from proxy.net.listen import check_not_own

@@ -5,10 +5,10 @@ from hmac import compare_digest
 from pathlib import Path
 from typing import Final
 
-from proxy.config import Config
-from proxy.error_text import reason_of
+from proxy.command.config import Config
+from proxy.command.error_text import reason_of
+from proxy.command.options import ConfigError
 from proxy.net.tls import ReloadingContext, load_pair, stamp
-from proxy.options import ConfigError
 from proxy.telemetry import logs
 
 MAX_TOKEN: Final = 4096

@@ -24,7 +24,7 @@ from socket import socket
 from typing import Final, TypeVar
 from urllib.parse import parse_qsl
 
-from proxy.error_text import reason_of, short
+from proxy.command.error_text import reason_of, short
 from proxy.net.tls import ReloadingContext
 from proxy.telemetry import logs
 from proxy.telemetry.access import Token

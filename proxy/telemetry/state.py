@@ -10,11 +10,11 @@ from time import monotonic, time
 from typing import Any, Final, Protocol, TypeAlias
 
 from proxy.adding import Figures
+from proxy.command.effective_config import as_json
 from proxy.cooperative.tally import BATCHES, COMMITS, DETACHED, RECORDS, Cooperative, MemberSeen
 from proxy.core.events import FetchKind, Tally, fetch_bytes, saved_bytes
 from proxy.core.histograms import Distribution, Measured
 from proxy.core.racks import Zone
-from proxy.effective_config import as_json
 from proxy.net.link import HOLDS, Link
 from proxy.protocol.api import ErrorCode
 from proxy.telemetry.history import History, RecentEvent

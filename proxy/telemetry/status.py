@@ -11,7 +11,7 @@ from typing import Final, Self
 
 from proxy.adding import Figures
 from proxy.addresses import LOOPED, Address, Broker
-from proxy.config import Config
+from proxy.command.config import Config
 from proxy.cooperative.tally import Cooperative
 from proxy.core.events import Tally
 from proxy.core.histograms import ADDED_SECONDS, Distribution, Measured

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from proxy.printable import printable
+from proxy.command.printable import printable
 from proxy.protocol.api import ApiKey
 from replay.capture.kafka.connection import NOT_KAFKA
 from replay.capture.packets.links import LINK_TYPES

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy import config
+from proxy.command import config
 from proxy.core.connection import Connection
 from proxy.core.eligibility import SessionLimits
 from proxy.core.fetch_floors import (

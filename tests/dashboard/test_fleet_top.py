@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from proxy.addresses import Address
-from proxy.cli import main
+from proxy.command.cli import main
 from proxy.dashboard.pods import gateways
 from proxy.net.listen import Binding
 from proxy.telemetry.admin import AdminEndpoint

@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from proxy.addresses import Address, Broker
-from proxy.config import load
+from proxy.command.config import load
 from proxy.cooperative.tally import Cooperative, FilterTally, GroupSeen, LaneSeen, MemberSeen
 from proxy.core.events import FetchKind, NotFollowed, Refusal, SideTally, Tally
 from proxy.core.histograms import Measured

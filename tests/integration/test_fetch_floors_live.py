@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import pytest
 
-from proxy.cli import main
+from proxy.command.cli import main
 from proxy.core.fetch_floors import MAX_WAIT_MS
 from tests.clients.runner import AIOKAFKA, CONFLUENT, Program, Run
 from tests.integration.mirror import Live

@@ -15,7 +15,7 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from proxy.config import load
+from proxy.command.config import load
 from tests.integration.bystander import until
 from tests.integration.namespaces import LACKING
 from tests.integration.node import ABSENT_API, HOST, ApiServer

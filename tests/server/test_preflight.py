@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from proxy.cli import main
+from proxy.command.cli import main
 from proxy.protocol.api import ApiKey
 from proxy.protocol.messages import body
 from proxy.protocol.schemas import DESCRIBE_CONFIGS

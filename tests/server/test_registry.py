@@ -11,7 +11,7 @@ import pytest
 import structlog
 
 from proxy.addresses import Address
-from proxy.config import load
+from proxy.command.config import load
 from proxy.server import registry
 from proxy.server.acceptor import Acceptor
 from proxy.server.process import Process, Tasks

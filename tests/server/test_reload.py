@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from proxy.options import ConfigError, OptionsFile
+from proxy.command.options import ConfigError, OptionsFile
 from proxy.server import reload, server
 from proxy.server.gateway import Gateway
 from proxy.server.reload import Reloader, load_all, load_first

@@ -8,8 +8,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from proxy.addresses import Address
+from proxy.command.options import ConfigError
 from proxy.net.listen import Binding
-from proxy.options import ConfigError
 from proxy.telemetry.access import MAX_TOKEN, Token, read_token
 from proxy.telemetry.admin import METRICS, AdminEndpoint
 from tests.shell import gateway, stub_broker

@@ -12,7 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from proxy.addresses import Address
-from proxy.config import load
+from proxy.command.config import load
 from proxy.net.listen import Binding
 from proxy.server.gateway import Gateway
 from proxy.telemetry import admin

@@ -222,7 +222,8 @@ def test_reasons_look_like_strings(style: str) -> None:
 
 def test_a_gateway_does_not_import_rich() -> None:
     asked = (
-        "import sys, proxy.server.main, proxy.cli; print('structlog' in sys.modules, 'rich' in sys.modules)"
+        "import sys, proxy.server.main, proxy.command.cli; "
+        "print('structlog' in sys.modules, 'rich' in sys.modules)"
     )
 
     told = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)

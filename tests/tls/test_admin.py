@@ -10,10 +10,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from proxy.addresses import Address
-from proxy.cli import main
+from proxy.command.cli import main
+from proxy.command.options import ConfigError
 from proxy.dashboard import asking
 from proxy.net.listen import Binding
-from proxy.options import ConfigError
 from proxy.telemetry.access import admin_tls
 from proxy.telemetry.admin import MAX_CONNECTIONS, AdminEndpoint
 from tests.shell import BOTH_LOOPS, WAIT_SECONDS, client, config, gateway, run, stub_broker, until

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from proxy.command.options import ConfigError
 from proxy.net.tls import MAX_SUBJECT, ClientTls, subject_of
-from proxy.options import ConfigError
 from proxy.server.gateway import Gateway
 from proxy.telemetry import state
 from tests.shell import (

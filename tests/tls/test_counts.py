@@ -9,8 +9,8 @@ import pytest
 from cryptography import x509
 from structlog.testing import capture_logs
 
+from proxy.command.error_text import is_tls
 from proxy.core.events import LoginRefused
-from proxy.error_text import is_tls
 from proxy.net.tls import ReloadingContext
 from proxy.telemetry.metrics import exposition
 from tests.shell import WireGateway, client, gateway, link_of, run, stub_broker, until

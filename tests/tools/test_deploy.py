@@ -22,7 +22,7 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from proxy.config import OPTIONS, changes, load
+from proxy.command.config import OPTIONS, changes, load
 from tools import helm
 from tools.certificates import Authority
 from tools.netns import Namespace, missing

@@ -13,8 +13,8 @@ from typing import Final
 
 import pytest
 
-from proxy.cli import main
-from proxy.config import LIVE, load
+from proxy.command.cli import main
+from proxy.command.config import LIVE, load
 from proxy.server.slots_check import DEFAULT_SLOTS, Demand, slots_for, usable
 from tests.dashboard.test_pods import listed, pod, sidecar
 from tests.dashboard.test_top import StubGateway

@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 import pytest
 import yaml
 
-from proxy.config import load
+from proxy.command.config import load
 from tests.tools.test_deploy import (
     DEPLOY,
     DOCS,

@@ -14,7 +14,7 @@ from typing import Any, Final, Self, TypeAlias, cast
 
 import numpy as np
 
-from proxy.config import load
+from proxy.command.config import load
 from proxy.logger import structlog
 from proxy.net.endpoint import RECEIVE_BYTES
 from proxy.net.link import BrokerProtocol, ClientProtocol, Link

@@ -7,7 +7,7 @@ from unittest.mock import patch
 
 import structlog
 
-from proxy.config import load
+from proxy.command.config import load
 from proxy.server.gateway import Gateway
 from proxy.server.process import Process
 from proxy.telemetry import logs

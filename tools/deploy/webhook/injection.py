@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from itertools import chain, count
 from typing import Any, Final
 
-from proxy.config import OPTIONS, load
-from proxy.options import ConfigError, Option, gone
-from proxy.printable import brief, printable
+from proxy.command.config import OPTIONS, load
+from proxy.command.options import ConfigError, Option, gone
+from proxy.command.printable import brief, printable
 
 NAME: Final = "fetchgate"
 """The name of the gateway's container."""

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from proxy.addresses import Address, BrokerPorts, PortRange
-from proxy.config import OPTIONS, TOP_OPTIONS, Config, changes, load, misspelt_variables, with_live
-from proxy.options import ConfigError, OptionsFile
+from proxy.command.config import OPTIONS, TOP_OPTIONS, Config, changes, load, misspelt_variables, with_live
+from proxy.command.options import ConfigError, OptionsFile
 
 NEEDED = {"bootstrap": "kafka:9092"}
 

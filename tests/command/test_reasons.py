@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from proxy.error_text import reason_of
+from proxy.command.error_text import reason_of
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from proxy.installing import Environment
+from proxy.command.installing import Environment
 
 
 def environment() -> Environment:

@@ -6,8 +6,8 @@ The options contain no secrets. Keys and tokens are in files, and only the names
 import json
 from typing import Final
 
-from proxy.config import OPTIONS, Config
-from proxy.options import Given
+from proxy.command.config import OPTIONS, Config
+from proxy.command.options import Given
 from proxy.version import VERSION
 
 MAX_SHOWN: Final = 1000

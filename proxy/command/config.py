@@ -1,7 +1,7 @@
 """The options of ``fetchgate proxy``. Each option is declared once, as a field of `Config`.
 
 The flags, the environment variables, the TOML keys, the help, and the options that a reload applies are made
-from these declarations; see `proxy.options`.
+from these declarations; see `proxy.command.options`.
 """
 
 # ruff: noqa: RUF009 - `option` declares a field, as dataclasses.field does, which it calls
@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from proxy.addresses import MAX_INT32, MAX_NODE_ID, Address, BrokerPorts, PortRange, whole_number
-from proxy.error_text import reason_of
-from proxy.options import ConfigError, Given, Option, find, misspelt, option, parse, refuse_gone
-from proxy.units import milliseconds, seconds, size, switch, word
+from proxy.command.error_text import reason_of
+from proxy.command.options import ConfigError, Given, Option, find, misspelt, option, parse, refuse_gone
+from proxy.command.units import milliseconds, seconds, size, switch, word
 
 if TYPE_CHECKING:
     from proxy.cooperative.declared import NamedLane
@@ -817,7 +817,7 @@ def load(flags: Mapping[str, str | None], environ: Mapping[str, str], file: str 
     _check_listen_ports(config)
     if config.cooperative and (missing := [name for name in _READ_RECORDS if find_spec(name) is None]):
         # It is needed for this message alone.
-        from proxy.environment import environment  # noqa: PLC0415
+        from proxy.command.environment import environment  # noqa: PLC0415
 
         raise ConfigError(
             f"--cooperative needs {', '.join(missing)}, not installed; in fetchgate's source folder: "

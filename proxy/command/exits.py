@@ -4,8 +4,8 @@ import os
 import sys
 from typing import Final
 
-from proxy.config import misspelt_variables
-from proxy.printable import printable
+from proxy.command.config import misspelt_variables
+from proxy.command.printable import printable
 
 EXIT_FAILED: Final = 1
 """The exit code of a failure at run time."""

@@ -16,12 +16,12 @@ from textwrap import fill
 from typing import Any, Final, NoReturn
 
 from proxy.addresses import MAX_INT32, whole_number
-from proxy.completion import SHELLS, script
-from proxy.config import GROUPS, OPTIONS, TOP_OPTIONS, read
-from proxy.exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, complain, complain_of_variables
-from proxy.options import ConfigError, Option, OptionsFile, gone
-from proxy.printable import brief
-from proxy.units import did_you_mean, usage
+from proxy.command.completion import SHELLS, script
+from proxy.command.config import GROUPS, OPTIONS, TOP_OPTIONS, read
+from proxy.command.exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, complain, complain_of_variables
+from proxy.command.options import ConfigError, Option, OptionsFile, gone
+from proxy.command.printable import brief
+from proxy.command.units import did_you_mean, usage
 from proxy.version import VERSION
 
 REPLAY: Final = "replay"
@@ -316,7 +316,7 @@ def _other_command(name: str, argv: Sequence[str]) -> int:
         code: int = command(argv)
         return code
     # It is needed for this message alone.
-    from proxy.environment import environment  # noqa: PLC0415
+    from proxy.command.environment import environment  # noqa: PLC0415
 
     sys.stderr.write(
         f"fetchgate {name}: not installed; in fetchgate's source folder: "

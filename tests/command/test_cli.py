@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from proxy import server
-from proxy.cli import main
-from proxy.config import GROUPS, OPTIONS
+from proxy.command.cli import main
+from proxy.command.config import GROUPS, OPTIONS
 from proxy.protocol.api import ApiKey
 from tests.shell import (
     WAIT_SECONDS,
@@ -138,7 +138,7 @@ def test_captures_are_read_without_the_gateway() -> None:
     Importing the gateway takes longer than reading a small capture.
     """
     asked = (
-        "import sys; from proxy.cli import main; main(['replay', 'inspect', 'none']);"
+        "import sys; from proxy.command.cli import main; main(['replay', 'inspect', 'none']);"
         "print('proxy.server' in sys.modules)"
     )
 

@@ -6,11 +6,11 @@ from typing import Final
 
 import pytest
 
-from proxy.cli import main
-from proxy.config import OPTIONS, Config, load
-from proxy.effective_config import MAX_SHOWN, as_json, as_toml
+from proxy.command.cli import main
+from proxy.command.config import OPTIONS, Config, load
+from proxy.command.effective_config import MAX_SHOWN, as_json, as_toml
 
-PAGE: Final = Path(__file__).parent.parent / "docs" / "users" / "incidents.md"
+PAGE: Final = Path(__file__).parents[2] / "docs" / "users" / "incidents.md"
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from proxy.cli import main
-from proxy.config import OPTIONS, TOP_OPTIONS
+from proxy.command.cli import main
+from proxy.command.config import OPTIONS, TOP_OPTIONS
 
 PRINTS = """
 complete_line() {

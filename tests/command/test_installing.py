@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from proxy import config
-from proxy.config import load
-from proxy.environment import environment
-from proxy.installing import Environment
-from proxy.options import ConfigError
+from proxy.command import config
+from proxy.command.config import load
+from proxy.command.environment import environment
+from proxy.command.installing import Environment
+from proxy.command.options import ConfigError
 
 
 def pipx(spec: object, suffix: str = "") -> Environment:
