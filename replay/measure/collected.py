@@ -29,6 +29,7 @@ from replay.measure.sums import FetchSums
 from replay.measure.table import CODECS, DETAILS, FETCH_COLUMNS, Detail
 from replay.measure.typed import bounded
 from replay.measure.zones import ZoneBytes, ZoneSums, topic_name
+from replay.report.decision import CaptureApart
 from replay.report.model import FetchReport, NotEligible
 from replay.simulate.session_cache import CacheEvent, SlotsUse, simulate
 
@@ -69,6 +70,7 @@ _OF_ENDS: Final = (
     "unframed_bytes",
     "partial_bytes",
     "headerless_bytes",
+    "token_bytes",
 )
 
 Group: TypeAlias = Mapping[str, Any]
@@ -127,6 +129,7 @@ class ClientSeen(NamedTuple):
     first: int
     """The time of their first packet, in ns since 1970."""
     last: int
+    fetch_bytes: int
     saved_bytes: int
 
 
@@ -284,21 +287,24 @@ class Collected:
         of_files = [stretch for counts in files for stretch in counts.stretches]
         return [(first, last) for first, last in joined_stretches(of_files, _BETWEEN_FILES)]
 
-    def apart(self, stretches: Iterable[tuple[int, int]]) -> list[tuple[int, int, set[str]]]:
+    def apart(self, stretches: Iterable[tuple[int, int]]) -> list[CaptureApart]:
         """Divide intervals into captures that have no client's host in common.
 
-        Returns:
-            For each such capture its captured time in ns, its saved bytes, and the addresses of its clients.
-            Intervals without fetches are in none.
+        Intervals without fetches are in none.
         """
         seen = [[one.first, one.last] for one in self.seen.values()]
-        found: list[tuple[int, int, set[str]]] = []
+        found: list[CaptureApart] = []
         for begin, end in joined_stretches([*map(list, stretches), *seen], 0):
             own = {client: one for client, one in self.seen.items() if begin <= one.first <= end}
             captured = sum(last - first for first, last in stretches if begin <= first <= end)
             if own:
-                saved = sum(one.saved_bytes for one in own.values())
-                found.append((captured, saved, {client.partition(" ")[0] for client in own}))
+                capture = CaptureApart(
+                    seconds=captured / _SECOND,
+                    fetch_bytes=sum(one.fetch_bytes for one in own.values()),
+                    saved_bytes=sum(one.saved_bytes for one in own.values()),
+                    addresses={client.partition(" ")[0] for client in own},
+                )
+                found.append(capture)
         return found
 
     def gateways(self) -> dict[tuple[str, str], tuple[int, int]]:
@@ -347,7 +353,12 @@ class Collected:
             host = _host(one.client)
             self._add_seen(
                 f"{host} {one.broker}" if host.startswith(_LOOPBACK) else host,
-                ClientSeen(one.began, one.began + one.lasted, one.fetches.fetch()["saved_bytes"]),
+                ClientSeen(
+                    first=one.began,
+                    last=one.began + one.lasted,
+                    fetch_bytes=one.fetches.actual_bytes,
+                    saved_bytes=one.fetches.fetch()["saved_bytes"],
+                ),
             )
             self.addresses[host].add_connection(one.fetches, one.clients, one.zone, one.broker)
             self.connections.append(one)
@@ -355,11 +366,12 @@ class Collected:
                 self._keep_largest()
 
     def _add_seen(self, client: str, seen: ClientSeen) -> None:
-        known = self.seen.get(client, seen._replace(saved_bytes=0))
+        known = self.seen.get(client, seen._replace(fetch_bytes=0, saved_bytes=0))
         self.seen[client] = ClientSeen(
-            min(known.first, seen.first),
-            max(known.last, seen.last),
-            known.saved_bytes + seen.saved_bytes,
+            first=min(known.first, seen.first),
+            last=max(known.last, seen.last),
+            fetch_bytes=known.fetch_bytes + seen.fetch_bytes,
+            saved_bytes=known.saved_bytes + seen.saved_bytes,
         )
 
     def _keep_largest(self) -> None:

@@ -74,7 +74,8 @@ examples:
 Bytes are whole Kafka frames. Predicted bytes between gateway and brokers =
 eligible fetches with sessions + all other fetches as captured.
 Exit codes: 0 done, 1 failed, 2 wrong usage, 3 done, but a file is not a capture, is damaged or
-incomplete, has no Kafka, or has so few fetches, or so little of them, that the saving can't be computed.
+incomplete, has no Kafka or no fetch of a consumer, or has so few fetches, or so little of them, that the
+saving can't be computed.
 """
 
 _Named = TypeVar("_Named")

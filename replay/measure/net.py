@@ -184,11 +184,11 @@ def own_sidecars(
             together = sum(parts.get(key, 0.0) for key in one.clients)
             stay = sum(parts.get(key, 0.0) for key in one.clients - waiters)
             left = round(left * stay / together) if together else 0
-        pays = (rate.month(left) or 0.0) > cost
+        pays, pays_for_all = ((rate.month(count) or 0.0) > cost for count in (left, priced[address]))
         for key in one.clients & own.keys():
             own[key].number += 1
-            own[key].pay += pays
-            own[key].others_wait |= others_wait and key not in waiters
+            own[key].pay += pays_for_all if key in waiters else pays
+            own[key].others_wait |= others_wait and pays_for_all and key not in waiters
     return {
         client: OwnSidecars(
             number=own[key].number,

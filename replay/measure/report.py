@@ -110,8 +110,7 @@ def report(found: Collected, about: About) -> Report:
     by_client = _by_client(found)
     reason = why(whole, found.whole.passed)
     zone = Places(about.racks, found.zones.nodes).zone
-    apart = [(seconds / _SECOND, saved, hosts) for seconds, saved, hosts in found.apart(stretches)]
-    different_hosts = add_up_hosts(apart, rate) if saving_known(reason) else None
+    different_hosts = add_up_hosts(found.apart(stretches), rate) if saving_known(reason) else None
     in_model = modelled(
         found.whole,
         rate,
@@ -359,7 +358,8 @@ def _readable(ends: Iterable[ConnectionEnd]) -> ReadableReport:
         reasons[CUT] += end.cut_bytes - end.left_out_bytes
         reasons[end.reason or "no frame found after a gap"] += end.unframed_bytes
         reasons["frames that begin and do not end"] += end.partial_bytes
-        reasons["frames without a header"] += end.headerless_bytes
+        reasons["frames without a header"] += end.headerless_bytes - end.token_bytes
+        reasons["authentication (SASL)"] += end.token_bytes
     unreadable = reasons.total()
     return ReadableReport(
         readable_bytes=whole - unreadable,

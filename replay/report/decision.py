@@ -18,15 +18,18 @@ from replay.report.model import (
     DifferentHosts,
     FetchMinBytes,
     FetchReport,
+    Net,
     Passed,
     Report,
     ToDo,
     actual_bytes,
     predicted_bytes,
 )
+from replay.report.settings import settings
 from replay.report.wording import (
     HOUR,
     LEAST,
+    SHORT,
     estimated_amount,
     estimated_from,
     estimated_size,
@@ -34,6 +37,7 @@ from replay.report.wording import (
     meaning,
     number,
     percent,
+    quoted,
     saving_known,
     shown,
 )
@@ -61,6 +65,12 @@ ClientKey: TypeAlias = tuple[str, str, int]
 """The client id, the software and the Fetch version of a `ClientRow`."""
 _SAVING: Final = frozenset({"gateway", "sidecar cost", "fetch.min.bytes"})
 """The actions whose sentence has a saving."""
+_ONE_SIDE: Final = (
+    "Measure one side of the gateway, see the first lines: fetches count twice, so no sum is known."
+)
+_MEASURE_ALONE: Final = (
+    "Measure each capture alone: if they are of different hosts, money may decide otherwise for each."
+)
 _BEFORE_WAITING: Final = {
     "native session": "It has sessions of its own. ",
     "one partition": "It lists a single partition. ",
@@ -99,7 +109,7 @@ _OTHERS: Final[dict[str, _Advice]] = {
     ),
     "no session yet": (
         "capture again",
-        "Capture it for longer: it had too few fetches to see whether a session saves bytes.",
+        "Capture it for at least an hour: it had too few fetches to see whether a session saves bytes.",
     ),
     "catching up": ("capture again", "Capture it again when it has caught up: its responses were large."),
 }
@@ -141,10 +151,11 @@ class OwnSidecars:
 
     Args:
         number: how many sidecars there are.
-        pay: how many of them save more than they cost, for all clients at their address together.
+        pay: how many of them save more than they cost, for all clients at their address together. For a
+            client that stays where others wait instead, the others do not pay.
         between_zones: whether zones are known, so that `pay` is of bytes between zones alone.
         waiting_wins: whether `fetch.min.bytes` would save more than these sidecars leave.
-        others_wait: whether other clients at an address wait instead: these do not pay for its sidecar.
+        others_wait: whether a sidecar would pay if other clients at its address did not wait instead.
     """
 
     number: int
@@ -183,11 +194,16 @@ def decide(
         zoned: whether zones are known, so that not each byte may cost money.
         twice: whether both sides of a gateway were captured, so that fetches count twice.
         different_hosts: what would be saved if the captures are of different hosts. A client's money is then
-            left out: divided by the time of all captures, it would be too little.
+            left out: divided by the time of all captures, it would be too little. With a price there is no
+            advice, because money may decide otherwise for each capture alone.
     """
     known = saving_known(reason)
     own = rate if different_hosts is None else replace(rate, price_per_gb=None)
     advice = (_to_do(client, own, policy, sidecars or {}, zoned=zoned) for client in clients)
+    if twice:
+        advice = (_instead(found, "one side", _ONE_SIDE) for found in advice)
+    elif different_hosts and rate.price_per_gb is not None:
+        advice = (_instead(found, "measure alone", _MEASURE_ALONE) for found in advice)
     return Decision(
         captured_seconds=rate.seconds,
         enough=rate.seconds >= HOUR,
@@ -197,36 +213,46 @@ def decide(
         different_hosts=different_hosts,
         reason=reason,
         next_step="" if fetch["actual"]["requests"] else next_step,
-        to_do=sorted(
-            (_one_side(found) if twice else found for found in advice),
-            key=lambda row: -(row["advice_saves_bytes_per_day"] or 0),
-        ),
+        to_do=sorted(advice, key=lambda row: -(row["advice_saves_bytes_per_day"] or 0)),
     )
 
 
-def add_up_hosts(
-    apart: Sequence[tuple[float, int, Collection[str]]], rate: DailyRate
-) -> DifferentHosts | None:
-    """Add up the savings of captures as those of different hosts. None if there is only one capture.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaptureApart:
+    """A capture that may be of another host than the others.
 
     Args:
-        apart: for each capture its captured seconds, its saved bytes, and the addresses of its clients.
+        seconds: its captured time.
+        fetch_bytes: all of its fetch bytes.
+        saved_bytes: what sessions save of them.
+        addresses: the addresses of its clients.
+    """
+
+    seconds: float
+    fetch_bytes: int
+    saved_bytes: int
+    addresses: Collection[str]
+
+
+def add_up_hosts(apart: Sequence[CaptureApart], rate: DailyRate) -> DifferentHosts | None:
+    """Add up captures as those of different hosts. None if there is only one, or one is too short.
+
+    Args:
+        apart: the captures.
         rate: the price.
     """
-    rates = [(replace(rate, seconds=seconds), saved) for seconds, saved, _ in apart]
-    days = [own.day(saved) for own, saved in rates]
-    months = [own.month(saved) for own, saved in rates]
-    if len(apart) < 2 or None in days:
+    if len(apart) < 2 or any(one.seconds < LEAST for one in apart):
         return None
+    rates = [(replace(rate, seconds=one.seconds), one) for one in apart]
+    priced = rate.price_per_gb is not None
+    shared = Counter(chain.from_iterable(one.addresses for one in apart))
     return DifferentHosts(
         captures=len(apart),
-        saved_bytes_per_day=sum(filter(None, days)),
-        money_per_month=None if rate.price_per_gb is None else sum(filter(None, months)),
-        shared_addresses=sorted(
-            address
-            for address, captures in Counter(chain.from_iterable(own for *_, own in apart)).items()
-            if captures > 1
-        ),
+        captured_bytes_per_day=sum(own.day(one.fetch_bytes) or 0 for own, one in rates),
+        saved_bytes_per_day=sum(own.day(one.saved_bytes) or 0 for own, one in rates),
+        captured_per_month=sum(own.month(one.fetch_bytes) or 0 for own, one in rates) if priced else None,
+        money_per_month=sum(own.month(one.saved_bytes) or 0 for own, one in rates) if priced else None,
+        shared_addresses=sorted(address for address, captures in shared.items() if captures > 1),
     )
 
 
@@ -263,18 +289,19 @@ def _to_do(
     beside_sessions = _saved_by_waiting(client, rate.seconds, predicted_bytes(fetch))
     action: Action
     if saved > 0 and saved >= _PAYS * whole:
-        by_gateway = f"saves {percent(fetch['saved_ratio'])}{_of_a_day(saved, rate, zoned=zoned)}"
         worth = _MIN_BYTES_PAYS * whole
-        if alone >= worth and (own.waiting_wins if own.number else alone - saved >= worth):
+        waits = alone >= worth and (own.waiting_wins if own.number else alone - saved >= worth)
+        by_gateway = f"saves {percent(fetch['saved_ratio'])}{_of_a_day(saved, rate, zoned=zoned)}"
+        if waits:
             saved, action = alone, "fetch.min.bytes"
-            cost = ", less the cost of its sidecar" if own.number else ""
-            words = (
-                f"{_wait(client, rate, alone, zoned=zoned)} If they must not, put it behind a gateway: that "
-                f"{by_gateway}{cost}."
-            )
+            words = f"{_wait(client, rate, alone, zoned=zoned)} {_if_not_later(own, policy, by_gateway)}"
         else:
             action = "gateway" if own.pay or not own.number else "sidecar cost"
             words = f"{_where_it_pays(own, policy)} {by_gateway}."
+            if action == "gateway" and policy == "gateway" and rate.seconds < LEAST:
+                words = f"Probably {_within(words)} {SHORT}"
+            elif alone >= worth and not own.number:
+                words += f" {_or_wait(client, rate.seconds, alone)}"
     elif whole and beside_sessions >= _MIN_BYTES_PAYS * whole and main_reason(client["passed"]) in _MAY_WAIT:
         saved, action = beside_sessions, "fetch.min.bytes"
         first = _BEFORE_WAITING.get(main_reason(client["passed"]), "")
@@ -310,14 +337,13 @@ def _of_a_day(saved: int, rate: DailyRate, *, zoned: bool) -> str:
     return f"{words}, {estimated_amount(month, rate.currency, rate.seconds)} a month {at}"
 
 
-def _one_side(found: ToDo) -> ToDo:
-    """Replace the advice for a client that may be behind a gateway already: its figures count twice."""
+def _instead(found: ToDo, action: Action, words: str) -> ToDo:
+    """Replace advice whose figures may be wrong because of how the input was captured."""
     if found["action"] not in _SAVING:
         return found
-    words = "Measure one side of the gateway, see the first lines: fetches count twice, so no sum is known."
     return {
         **found,
-        "action": "one side",
+        "action": action,
         "saved_bytes_per_day": None,
         "money_per_month": None,
         "advice_saves_bytes_per_day": None,
@@ -331,10 +357,10 @@ def _where_it_pays(own: OwnSidecars, policy: str) -> str:
     # A gateway makes no session for each connection, so that figure is not what it would save.
     gateway = "a gateway" if policy == "gateway" else "a session for each connection"
     if own.number and not own.pay:
-        pay = "sidecar does not pay" if own.number == 1 else "sidecars do not pay"
-        why = "for bytes known to be between zones" if own.between_zones else "at your prices"
-        alone = " if the others there follow their advice" if own.others_wait else ", see Net"
-        return f"Its {pay} {why}{alone}. {gateway.capitalize()}"
+        why = (
+            " once the other clients at its address raise fetch.min.bytes" if own.others_wait else ", see Net"
+        )
+        return f"Its {_do_not_pay(own)}{why}. {gateway.capitalize()}"
     if own.pay < own.number:
         some = f"{number(own.pay)} of its {number(own.number)} addresses"
         why = " (where the bytes saved between zones pay for it)" if own.between_zones else ""
@@ -345,19 +371,50 @@ def _where_it_pays(own: OwnSidecars, policy: str) -> str:
     return "Put it behind a gateway: that" if policy == "gateway" else gateway.capitalize()
 
 
+def _do_not_pay(own: OwnSidecars) -> str:
+    pay = "sidecar does not pay" if own.number == 1 else "sidecars do not pay"
+    return f"{pay} {'for bytes known to be between zones' if own.between_zones else 'at your prices'}"
+
+
+def _if_not_later(own: OwnSidecars, policy: str, by_gateway: str) -> str:
+    """Advise what to do if records must not come later: a gateway, where its sidecars pay."""
+    if own.number and not own.pay:
+        return f"If they must not, leave it as it is: its {_do_not_pay(own)}, see Net."
+    cost = f", less the cost of its {'sidecar' if own.number == 1 else 'sidecars'}" if own.number else ""
+    return f"If they must not, {_within(_where_it_pays(own, policy))} {by_gateway}{cost}."
+
+
+def _within(sentence: str) -> str:
+    """Return a sentence for the middle of another one."""
+    return sentence[:1].lower() + sentence[1:]
+
+
 def _wait(client: ClientRow, rate: DailyRate, saved: int, *, zoned: bool) -> str:
     """Advise to fetch more records in fewer fetches, and say what this saves and costs."""
-    fetch, seconds = client["fetch"]["actual"], _seconds(client, rate.seconds)
-    now = fetch["requests"] / seconds
-    # No fetch may be full earlier, also if twice as many records come as on average.
-    most = 2 * fetch["record_bytes"] / (_WAITING * seconds)
-    min_bytes = max(_MIN_BYTES, 1 << (int(most) + 1).bit_length())
+    now = client["fetch"]["actual"]["requests"] / _seconds(client, rate.seconds)
     return (
-        f"Raise fetch.min.bytes to {min_bytes}, with fetch.max.wait.ms={1000 / _WAITING:.0f}: {_WAITING:.0f} "
+        f"Raise {_settings(client, rate.seconds)}: {_WAITING:.0f} "
         f"fetches a second on a connection instead of {now:,.{0 if now >= 10 else 1}f} would save "
         f"{percent(saved / actual_bytes(client['fetch']))} (modelled)"
         f"{_of_a_day(saved, rate, zoned=zoned)}. Records come up to {1 / _WAITING:g} s later."
     )
+
+
+def _or_wait(client: ClientRow, captured: float, saved: int) -> str:
+    """Say, after other advice, what fetching more records in fewer fetches saves and costs."""
+    return (
+        f"Or raise {_settings(client, captured)}: that would save "
+        f"{percent(saved / actual_bytes(client['fetch']))} (modelled), and records come up to "
+        f"{1 / _WAITING:g} s later."
+    )
+
+
+def _settings(client: ClientRow, captured: float) -> str:
+    """Return the settings of this client with which a fetch waits for more records."""
+    # No fetch may be full earlier, also if twice as many records come as on average.
+    most = 2 * client["fetch"]["actual"]["record_bytes"] / (_WAITING * _seconds(client, captured))
+    min_bytes = max(_MIN_BYTES, 1 << (int(most) + 1).bit_length())
+    return settings(client["software"], min_bytes, round(1000 / _WAITING))
 
 
 def _seconds(client: ClientRow, captured: float) -> float:
@@ -404,51 +461,72 @@ def without_gateway(report: Report) -> str:
     month, money = found["saved_per_month"], report["modelled"]["money"]
     seconds = report["decision"]["captured_seconds"]
     text = f"Without fetchgate: fetch.min.bytes in the clients would save {percent(saved / whole)}"
-    if month is not None and money is not None:
+    # Money of captures of different hosts would be divided by the time of all of them.
+    if month is not None and money is not None and not report["decision"]["different_hosts"]:
         zoned = money["saved_between_zones_per_month"] is not None
         text += f", {estimated_amount(month, money['currency'], seconds)} a month"
         text += " if you pay for every byte" if zoned else ""
-    return (
-        f"{text} ({estimated_from(seconds)}: at most {_WAITING:.0f} fetches a second on a connection). "
-        "docs/reference/clients-and-brokers.md has its name in each client."
-    )
+    return f"{text} ({estimated_from(seconds)}: at most {_WAITING:.0f} fetches a second on a connection)."
 
 
 def conclusion(report: Report) -> str:
-    """Say which of two ways is advised for which clients, and what it costs.
+    """Say which of two ways is advised, and what it costs.
 
     Return "" without two ways, and with money of captures that may be of different hosts (see `net_lines`).
     """
     apart = report["decision"]["different_hosts"] and report["modelled"]["money"]
     if apart or not without_gateway(report):
         return ""
-    saving = {client_key(client) for client in report["by_client"] if client["fetch"]["saved_bytes"] > 0}
-    # A client id may be in several rows.
-    clients: dict[Action, dict[str, None]] = {"gateway": {}, "fetch.min.bytes": {}}
+    saving = {
+        client_key(client): client for client in report["by_client"] if client["fetch"]["saved_bytes"] > 0
+    }
+    advised: dict[Action, list[ClientRow]] = {"gateway": [], "fetch.min.bytes": []}
     for row in report["decision"]["to_do"]:
-        if row["action"] in clients and client_key(row) in saving:
-            clients[row["action"]][shown(row["client_id"])] = None
-    gateway, waiting = (
-        ("a gateway wins for {}", "fetch.min.bytes wins for {}")
-        if report["modelled"]["net"]
-        else (
-            "a gateway for {} (fetch.min.bytes would save less, or little more)",
-            "fetch.min.bytes for {} (it would save clearly more)",
-        )
-    )
-    ways = [
-        way.format(listed(list(names)))
-        for way, names in ((gateway, clients["gateway"]), (waiting, clients["fetch.min.bytes"]))
-        if names
-    ]
-    if not ways:
+        if row["action"] in advised and client_key(row) in saving:
+            advised[row["action"]].append(saving[client_key(row)])
+    if not any(advised.values()):
         return ""
-    counted = "by what is left after the cost of sidecars, " if report["modelled"]["net"] else ""
-    return (
-        f"Conclusion: {counted}{', and '.join(ways)}. With fetch.min.bytes, records come up to "
-        f"{1 / _WAITING:g} s later, with a gateway about {_GATEWAY_DELAY} ms: choose a gateway where records "
-        "must not come later, or where you can't change the client."
+    net = report["modelled"]["net"]
+    return _by_money(net, advised) if net else _by_bytes(report, [*chain.from_iterable(advised.values())])
+
+
+def _by_money(net: Net, advised: Mapping[Action, list[ClientRow]]) -> str:
+    """Say which way leaves more money for which clients."""
+    ways = {"a gateway": advised["gateway"], "fetch.min.bytes": advised["fetch.min.bytes"]}
+    wins = ", and ".join(f"{way} wins for {_names(clients)}" for way, clients in ways.items() if clients)
+    text = (
+        f"Conclusion: by what is left after the cost of sidecars, {wins}. With fetch.min.bytes, records come "
+        f"up to {1 / _WAITING:g} s later"
     )
+    otherwise = "If they must not, or if you can't change a client"
+    if not (net["between_zones"] or net)["paying"]["addresses"]:
+        return f"{text}. {otherwise}, leave it as it is: no sidecar pays at your prices."
+    text += f", with a gateway about {_GATEWAY_DELAY} ms."
+    if not advised["fetch.min.bytes"]:
+        return text
+    return f"{text} {otherwise}, choose a gateway where its sidecar pays (see What to do)."
+
+
+def _by_bytes(report: Report, clients: Collection[ClientRow]) -> str:
+    """Say what both ways save for these clients, and what decides between them."""
+    whole = sum(actual_bytes(client["fetch"]) for client in clients)
+    by_gateway = sum(client["fetch"]["saved_bytes"] for client in clients)
+    by_waiting = sum(_saved_alone(client, report["decision"]["captured_seconds"]) for client in clients)
+    text = (
+        f"Conclusion for {_names(clients)}: a gateway would save {percent(by_gateway / whole)}, "
+        f"fetch.min.bytes {percent(by_waiting / whole)}. If you can change the setting, and records may come "
+        f"up to {1 / _WAITING:g} s later, fetch.min.bytes is enough: it costs nothing. If not, use a "
+        f"gateway: records come about {_GATEWAY_DELAY} ms later."
+    )
+    if report["decision"]["different_hosts"]:
+        return text
+    missing = "--sidecar-cost" if report["modelled"]["money"] else "--price-per-gb and --sidecar-cost"
+    return f"{text} To compare them by money, give {missing}."
+
+
+def _names(clients: Iterable[ClientRow]) -> str:
+    """List the ids of clients. An id may be in several rows."""
+    return listed(list(dict.fromkeys(quoted(client["client_id"]) for client in clients)))
 
 
 def _saved_by_waiting(client: ClientRow, captured: float, whole: int) -> int:

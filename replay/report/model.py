@@ -25,6 +25,7 @@ Action: TypeAlias = Literal[
     "upgrade fetchgate",
     "capture again",
     "one side",
+    "measure alone",
     "leave",
 ]
 """The kinds of advice for a client."""
@@ -224,7 +225,7 @@ class ToDo(TypedDict):
     action: Action
     saved_bytes_per_day: int | None
     """The modelled saving of one day with sessions: `saved_bytes` of the client, at the rate of the captured
-    time. None if less than 5 s were captured, or both sides of a gateway."""
+    time. None if less than 5 s were captured, or if `action` is "one side" or "measure alone"."""
     money_per_month: float | None
     """The price of it in 30 days. None without --price-per-gb, if `saved_bytes_per_day` is None, or if the
     captures may be of different hosts."""
@@ -244,10 +245,14 @@ class DifferentHosts(TypedDict):
     """
 
     captures: int
+    captured_bytes_per_day: int
+    """The sum over the captures: the fetch bytes of one day at the rate of the capture's own time."""
     saved_bytes_per_day: int
-    """The sum over the captures: the saving of one day at the rate of the capture's own time."""
+    """The same sum of what sessions save."""
+    captured_per_month: float | None
+    """The price of all fetch bytes in 30 days, as the same sum. None without --price-per-gb."""
     money_per_month: float | None
-    """The same sum, of money in 30 days. None without --price-per-gb."""
+    """The part of it that sessions save. None without --price-per-gb."""
     shared_addresses: list[str]
     """The loopback addresses that clients have in more than one of the captures."""
 

@@ -16,6 +16,7 @@ from replay.report.wording import (
     number,
     per_gb,
     plural,
+    price,
     shown,
     size,
     untold,
@@ -89,24 +90,39 @@ def net_between_zones(found: Net | None) -> str:
 
 def _left(found: Net, one: NetRow | NetBetweenZones) -> str:
     """Say what is left of a saving, in a sentence."""
-    left, seconds = one["net_per_month"], found["captured_seconds"]
-    saved, month, year = (
-        estimated_amount(money, found["currency"], seconds)
-        for money in (one["saved_per_month"], left, one["net_per_year"])
-    )
-    whole = found["services"][0]["cost_per_month"]
-    month = _rounded(month, saved, whole)
-    cost = amount(whole, found["currency"])
-    sidecars = f"{plural(found['sidecars'], 'sidecar')} (one per client address)"
-    text = (
-        f"{saved} saved - {cost} for {sidecars} = {month} a month, {year} a year ({estimated_from(seconds)})"
-    )
+    left, cost = one["net_per_month"], found["services"][0]["cost_per_month"]
+    sidecars = f" for {plural(found['sidecars'], 'sidecar')} (one per client address)"
+    sums = _sums(found, one["saved_per_month"], cost, sidecars, one["net_per_year"])
+    text = f"{sums} ({estimated_from(found['captured_seconds'])})"
     return f"{text}." if left >= 0 else f"{text}: the cost is higher than the saving."
 
 
-def _rounded(left: str, saved: str, cost: float) -> str:
-    """Return what is left, and say that it is rounded if it looks like the whole saving."""
-    return f"{left} (rounded)" if left == saved and cost else left
+def _sums(found: Net, saved: float, cost: float, sidecars: str, year: float) -> str:
+    """Write a saving, a cost and what is left of a month, and what is left of a year."""
+    currency, seconds = found["currency"], found["captured_seconds"]
+    before, after = _that_add_up(saved, cost, seconds)
+    return (
+        f"{before} {currency}".rstrip()
+        + f" saved - {amount(cost, currency)}{sidecars} = "
+        + f"{after} {currency}".rstrip()
+        + f" a month, {estimated_amount(year, currency, seconds)} a year"
+    )
+
+
+def _that_add_up(saved: float, cost: float, seconds: float) -> tuple[str, str]:
+    """Format a saving and what is left of it, so that the line adds up as shown.
+
+    If less than an hour was captured, both have two digits, or as many more as this needs.
+    """
+    cents, cost_cents = round(100 * saved), round(100 * cost)
+    left = cents - cost_cents
+    rounded = 0 if seconds >= HOUR else max(min(len(str(abs(one))) for one in (cents, left)) - 2, 0)
+    while rounded and round(cents, -rounded) - cost_cents != round(left, -rounded):
+        rounded -= 1
+    if not rounded:
+        return price(saved), price(left / 100)
+    whole, rest = (f"{round(one, -rounded) / 100:,.{max(2 - rounded, 0)}f}" for one in (cents, left))
+    return whole, rest
 
 
 def _paying(found: Net, paying: NetPaying) -> str:
@@ -117,16 +133,10 @@ def _paying(found: Net, paying: NetPaying) -> str:
         return ""
     saves = "saves more than it costs" if count == 1 else "save more than they cost"
     more = f" and {number(count - _LISTED)} more" if addresses[_LISTED:] else ""
-    saved, month, year = (
-        estimated_amount(money, found["currency"], found["captured_seconds"])
-        for money in (paying["saved_per_month"], paying["net_per_month"], paying["net_per_year"])
-    )
-    month = _rounded(month, saved, paying["cost_per_month"])
-    cost = amount(paying["cost_per_month"], found["currency"])
+    sums = _sums(found, paying["saved_per_month"], paying["cost_per_month"], "", paying["net_per_year"])
     return (
         f" {number(count)} of the {plural(found['sidecars'], 'sidecar')} {saves}. With sidecars only at "
-        f"{', '.join(map(shown, addresses[:_LISTED]))}{more}: {saved} saved - {cost} = {month} a month, "
-        f"{year} a year."
+        f"{', '.join(map(shown, addresses[:_LISTED]))}{more}: {sums}."
     )
 
 

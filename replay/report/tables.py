@@ -285,7 +285,7 @@ def starved(report: Report) -> ReportTable:
             ReportColumn(title="Client id", unit=NAME),
             ReportColumn(title="Time", unit=SECONDS),
             ReportColumn(title="Responses", unit=COUNT),
-            ReportColumn(title="Offsets behind", unit=COUNT, short="behind"),
+            ReportColumn(title="Offsets behind", unit=COUNT),
         ),
         lines=[
             ReportLine(

@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 from proxy.command.printable import printable
 from replay.capture.tls.reasons import NO_HANDSHAKE, NO_SECRETS, RENEGOTIATED, TLS, UNSUPPORTED
-from replay.report.model import CooperativeReport, Filters, Report
+from replay.report.model import CooperativeReport, DifferentHosts, Filters, Money, Report
 
 POLICY: Final = {
     "gateway": "Policy gateway: what fetchgate would have done for these clients. It uses a session if this "
@@ -110,6 +110,13 @@ _FEW: Final = 5
 """With at most this many fetches on each connection, it is not known whether a session would save bytes."""
 LEAST: Final = 5
 """If less than this was captured, in seconds, there are no figures of a day, a month or a year."""
+SHORT: Final = "Capture for at least an hour first."
+"""What to do before advice whose capture is too short."""
+OF_BROKERS: Final = "all fetches are from brokers and controllers"
+CAPTURE_CONSUMERS: Final = (
+    "capture for at least an hour, while consumers are connected, on the port that they use."
+)
+"""What to do if no fetch is a consumer's."""
 _UNITS: Final = ("kB", "MB", "GB", "TB", "PB")
 
 
@@ -192,6 +199,11 @@ def shown(name: str, *, empty: str = "(none)") -> str:
     return text or empty
 
 
+def quoted(name: str) -> str:
+    """Format a name in a sentence. An empty name has no quotes."""
+    return f'"{shown(name)}"' if name else shown(name)
+
+
 def meaning(reason: str) -> str:
     """Explain a reason why fetches were not eligible; "" if it needs no explanation."""
     families = (words for begin, words in _FAMILIES.items() if reason.startswith(begin))
@@ -256,45 +268,41 @@ def decided(report: Report) -> str:
         return f"Sessions would add {size(-saved)} to {whole} fetch bytes, {more}: {reason}."
     if day is None:
         return f"Sessions would save {size(saved)} of {whole} fetch bytes, {percent(fetch['saved_ratio'])}."
-    seconds = decision["captured_seconds"]
-    text = (
-        f"Sessions would save {estimated_size(day, seconds)} a day, {percent(fetch['saved_ratio'])} of the "
-        "fetch bytes"
-    )
+    seconds, hosts = decision["captured_seconds"], decision["different_hosts"]
+    begin = f"If the {number(hosts['captures'])} captures are of one host, sessions" if hosts else "Sessions"
+    text = f"{begin} would save {_a_day(day, fetch['saved_ratio'], seconds)}"
     model = report["modelled"]["money"]
     if money is not None and model is not None:
-        currency, captured, crossing = (
-            model["currency"],
-            model["captured_per_month"],
-            model["saved_between_zones_per_month"],
-        )
-        of = "" if captured is None else f" of {estimated_price(captured, seconds)}"
-        text += f": {estimated_price(money, seconds)}{of} {currency}".rstrip()
-        text += f" a month at {per_gb(model['price_per_gb'], currency)}"
+        currency, crossing = model["currency"], model["saved_between_zones_per_month"]
+        text += f": {_a_month(money, model['captured_per_month'], currency, seconds)}"
+        text += f" at {per_gb(model['price_per_gb'], currency)}"
         if crossing is not None:
             between = estimated_amount(crossing, currency, seconds)
             text += f" for every byte, or {between} if you pay only between zones"
-    return f"{text} ({estimated_from(seconds)}).{_different_hosts(report)}"
+    text += f" ({estimated_from(seconds)})."
+    return f"{text} {_of_different_hosts(hosts, model, seconds)}" if hosts else text
 
 
-def _different_hosts(report: Report) -> str:
-    """Say what would be saved if the captures are of different hosts; "" if nothing suggests this."""
-    found, money = report["decision"]["different_hosts"], report["modelled"]["money"]
-    if found is None:
-        return ""
-    month, seconds = found["money_per_month"], report["decision"]["captured_seconds"]
+def _a_day(saved: int, ratio: float, seconds: float) -> str:
+    return f"{estimated_size(saved, seconds)} a day, {percent(ratio)} of the fetch bytes"
+
+
+def _a_month(saved: float, captured: float | None, currency: str, seconds: float) -> str:
+    of = "" if captured is None else f" of {estimated_price(captured, seconds)}"
+    return f"{estimated_price(saved, seconds)}{of} {currency}".rstrip() + " a month"
+
+
+def _of_different_hosts(found: DifferentHosts, model: Money | None, seconds: float) -> str:
+    """Say what would be saved if the captures are of different hosts, and what suggests this."""
+    day, month = found["saved_bytes_per_day"], found["money_per_month"]
+    text = f"If they are of different hosts, {_a_day(day, day / found['captured_bytes_per_day'], seconds)}"
+    if month is not None and model is not None:
+        text += f": {_a_month(month, found['captured_per_month'], model['currency'], seconds)}"
     shared = found["shared_addresses"]
     only = f"only the address {' or '.join(map(shown, shared))}" if shared else "no client address"
-    paid = (
-        ""
-        if month is None or money is None
-        else f", {estimated_amount(month, money['currency'], seconds)} a month"
-    )
     return (
-        f" The {number(found['captures'])} captures were taken at different times, perhaps on different "
-        f"hosts ({only} is in two of them). If so, sessions would save "
-        f"{estimated_size(found['saved_bytes_per_day'], seconds)} a day in all{paid}. Measure each capture "
-        "alone: the other figures here are too low for that case."
+        f"{text}. They were taken at different times, and {only} is in two of them. For different hosts, "
+        "measure each capture alone: the other figures here are too low for that case."
     )
 
 
@@ -306,17 +314,14 @@ def untold(report: Report) -> str:
     """
     reason = report["decision"]["reason"]
     if no_consumer(report):
-        return (
-            "No consumer is in this capture: all fetches are from brokers and controllers. Capture the port "
-            "that your clients use."
-        )
+        return f"No consumer is in this capture: {OF_BROKERS}; {CAPTURE_CONSUMERS}"
     requests = report["fetch"]["actual"]["requests"]
     connections = sum(row["connections"] for row in report["by_client"])
     if reason == "no session yet" and requests <= _FEW * connections:
         return (
             f"The saving is not known yet: there {'is' if requests == 1 else 'are'} only "
-            f"{plural(requests, 'fetch', 'fetches')} on {plural(connections, 'connection')}. Capture for "
-            "longer."
+            f"{plural(requests, 'fetch', 'fetches')} on {plural(connections, 'connection')}. Capture for at "
+            "least an hour."
         )
     if saving_known(reason):
         return ""
@@ -720,10 +725,13 @@ def limits(report: Report) -> str:
     limit = (
         f"{size(found['max_fetch_bytes'])} or their own limit" if found["max_fetch_bytes"] else "their limit"
     )
+    over, by = "No responses", ""
+    if found["over_limit"]:
+        over = plural(found["over_limit"], "response")
+        by = f", by {size(found['over_limit_bytes'])} in all"
     text = (
-        f"{plural(found['over_limit'], 'response')} of {number(found['responses'])} had more records than "
-        f"{limit} (max_bytes), by {size(found['over_limit_bytes'])} in all; the largest had "
-        f"{size(found['largest_record_bytes'])}."
+        f"{over} of {number(found['responses'])} had more records than {limit} (max_bytes){by}; the largest "
+        f"had {size(found['largest_record_bytes'])}."
     )
     if not found["starved"]:
         return f"{text} No partition starved."

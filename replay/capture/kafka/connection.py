@@ -426,6 +426,7 @@ class CapturedConnection:
             end.unframed_bytes += framing.unframed_bytes
             end.partial_bytes += framing.partial_bytes
             end.headerless_bytes += framing.headerless_bytes
+            end.token_bytes += framing.token_bytes
             end.resyncs += framing.resyncs
             end.repeated_segments += reassembly.repeated_segments
             end.repeated_bytes += reassembly.repeated_bytes
@@ -438,7 +439,7 @@ class CapturedConnection:
             end.left_out_bytes = end.left_out_gaps = 0
             end.unframed_bytes = end.client_bytes + end.broker_bytes
             end.frame_gap_bytes = end.partial_bytes = end.headerless_bytes = 0
-            end.headerless_requests = end.headerless_responses = 0
+            end.headerless_requests = end.headerless_responses = end.token_bytes = 0
 
 
 def _is_hopeless(framing: Framing) -> bool:

@@ -136,6 +136,8 @@ class ConnectionEnd:
     headerless_responses: int = 0
     headerless_bytes: int = 0
     """Captured bytes of headerless frames."""
+    token_bytes: int = 0
+    """The part of `headerless_bytes` that is SASL tokens."""
     resyncs: int = 0
     """The number of times that the reader had lost the start of the next frame."""
     repeated_segments: int = 0

@@ -104,6 +104,7 @@ class Framing:
         self.partial_bytes = 0
         self.headerless = 0
         self.headerless_bytes = 0
+        self.token_bytes = 0
         self.resyncs = 0
 
     @property
@@ -250,6 +251,7 @@ class Framing:
                 return
             self.headerless += 1
             self.headerless_bytes += size
+            self.token_bytes += size
             del token[:size]
             self._head_time = time
 

@@ -90,7 +90,7 @@ class ResponseFraming(Framing):
         self.seen_bytes, self.gaps = other.seen_bytes, other.gaps
         self.gap_bytes, self.cut_bytes = other.gap_bytes, other.cut_bytes
         self.unframed_bytes, self.partial_bytes = other.unframed_bytes, other.partial_bytes
-        self.headerless_bytes = other.headerless_bytes
+        self.headerless_bytes, self.token_bytes = other.headerless_bytes, other.token_bytes
         search = other.search
         if search is not None:
             self.unframed_bytes += search.dropped

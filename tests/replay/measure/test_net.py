@@ -193,11 +193,26 @@ def test_clients_that_save_nothing_need_no_sidecar() -> None:
     assert len(net_explained(with_net(found))) == 1
 
 
+@given(st.integers(0, 10**10), st.integers(0, 10**8), st.sampled_from([10.0, 3_600.0]))
+def test_the_line_adds_up_as_it_is_shown(saved: int, cost: int, seconds: float) -> None:
+    found = net_of(
+        {"a": AddressSums(saved_bytes=saved + 1)},
+        DailyRate(seconds=seconds, price_per_gb=0.1),
+        cost / 100,
+    )
+    told = net_in_short(found).replace(",", "").replace("<", "")
+    whole, less, left = (
+        Fraction(found)
+        for found in re.match(r"Net: (\S+) saved - (\S+) for .* = (\S+) a month", told).groups()  # type: ignore[union-attr]  # a test fails without
+    )
+    assert whole - less == left or whole == Fraction("0.01")
+
+
 def test_a_loss_is_said() -> None:
     found = net_of({"a": SAVES_LITTLE, "b": SAVES_LITTLE}, RATE, 3.5)
 
     assert net_in_short(found) == (
-        "Net: 0.03 EUR saved - 7.00 EUR for 2 sidecars (one per client address) = -7.0 EUR a month, -84 EUR "
+        "Net: 0.03 EUR saved - 7.00 EUR for 2 sidecars (one per client address) = -6.97 EUR a month, -84 EUR "
         "a year (estimated from 1 min 40 s): the cost is higher than the saving. Sidecars pay at more than "
         "135.04 EUR per GB."
     )
@@ -246,7 +261,7 @@ def test_sidecars_that_pay_are_counted_where_all_together_do_not() -> None:
     found = net_of({"a": SAVES, "b": SAVES_LITTLE, "c": SAVES_LITTLE}, RATE, 12_000.0)
 
     assert (
-        "1 of the 3 sidecars saves more than it costs. With sidecars only at a: 13,000 EUR saved - 12,000.00 "
+        "1 of the 3 sidecars saves more than it costs. With sidecars only at a: 12,960 EUR saved - 12,000.00 "
         "EUR = 960 EUR a month, 12,000 EUR a year. Sidecars pay at more than"
     ) in net_in_short(found)
 
@@ -262,8 +277,8 @@ def test_sidecars_that_pay_are_named_where_all_together_pay_too() -> None:
         "net_per_year": 308_640.0,
     }
     assert net_in_short(found).endswith(
-        "2 of the 3 sidecars save more than they cost. With sidecars only at a, c: 26,000 EUR saved - "
-        "200.00 EUR = 26,000 EUR (rounded) a month, 310,000 EUR a year."
+        "2 of the 3 sidecars save more than they cost. With sidecars only at a, c: 25,900 EUR saved - "
+        "200.00 EUR = 25,700 EUR a month, 310,000 EUR a year."
     )
 
 
@@ -324,6 +339,19 @@ def test_where_others_wait_instead_a_sidecar_has_to_pay_for_those_that_stay() ->
     assert not own_sidecars({C: 2 * 10**9, D: 0}, saved, addresses, RATE, 1.9 * month)[C].waiting_wins
 
 
+def test_a_sidecar_that_never_pays_does_not_wait_for_others() -> None:
+    """Also for a client that waits, it has to pay for all clients there: it may keep the sidecar instead."""
+    addresses = {"1": AddressSums(saved_bytes=4 * 10**9, clients={client_hash(C), client_hash(D)})}
+    waiting, saved = {C: 10**10, D: 0}, {C: 3 * 10**9, D: 10**9}
+    month = RATE.month(10**9)
+    assert month is not None
+
+    for cost, pay in ((0.9, 1), (3.9, 1), (4.1, 0)):
+        found = own_sidecars(waiting, saved, addresses, RATE, cost * month)
+        assert (found[C].pay, found[C].others_wait) == (pay, False)
+        assert (found[D].pay, found[D].others_wait) == (int(cost < 1), bool(pay))
+
+
 def test_waiting_wins_over_sidecars_that_do_not_pay() -> None:
     addresses = {"1": AddressSums(saved_bytes=10**6, clients={client_hash(C)})}
 
@@ -343,12 +371,16 @@ def test_what_to_do_is_decided_by_client_address(cost: str, action: str, tmp_pat
     assert [actions[client] for client in ("rdk", "kjs", "sarama")] == [action] * 3
     assert actions["kpy"] == "fetch.min.bytes"
     ways = {
-        "gateway": "a gateway wins for rdk, kjs and sarama, and fetch.min.bytes wins for kpy",
-        "fetch.min.bytes": "fetch.min.bytes wins for rdk, kjs, sarama and kpy",
+        "gateway": 'a gateway wins for "rdk", "kjs" and "sarama", and fetch.min.bytes wins for "kpy"',
+        "fetch.min.bytes": 'fetch.min.bytes wins for "rdk", "kjs", "sarama" and "kpy"',
     }
-    for text in shown(*asked).both:
+    for text in map(unescape, shown(*asked).both):
         assert f"Conclusion: by what is left after the cost of sidecars, {ways[action]}. With" in text
         assert ("Put it behind a gateway" in text) == (action == "gateway")
+        assert "If they must not, or if you can't change a client, choose a gateway where its sidecar" in text
+    sentences = {row["client_id"]: row["sentence"] for row in found["decision"]["to_do"]}
+    assert "leave it as it is: its sidecar does not pay at your prices, see Net." in sentences["kpy"]
+    assert ("If they must not, put it behind a gateway" in sentences["rdk"]) == (action == "fetch.min.bytes")
 
     for text in shown(*asked, "--anonymize").both:
         assert "1 of the 2 sidecars saves more than it costs. With sidecars only at host-" in text
@@ -409,9 +441,9 @@ def test_bytes_between_zones_have_a_sum_of_their_own() -> None:
     }
     assert net_between_zones(found) == (
         "Net if only bytes between zones cost money (800 MB of 2.00 GB saved, the zones of 100 MB are not "
-        "known): 10,000 EUR saved - 1,000.00 EUR for 2 sidecars (one per client address) = 9,400 EUR a "
+        "known): 10,400 EUR saved - 1,000.00 EUR for 2 sidecars (one per client address) = 9,400 EUR a "
         "month, 110,000 EUR a year (estimated from 1 min 40 s). 1 of the 2 sidecars saves more than it "
-        "costs. With sidecars only at 1: 10,000 EUR saved - 500.00 EUR = 9,900 EUR a month, 120,000 EUR "
+        "costs. With sidecars only at 1: 10,400 EUR saved - 500.00 EUR = 9,900 EUR a month, 120,000 EUR "
         "a year."
     )
     assert "with the same price" in net_explained(with_net(found))[1]
@@ -422,8 +454,8 @@ def test_bytes_that_stay_in_their_zone_have_no_price_there() -> None:
 
     assert net_between_zones(found) == (
         "Net if only bytes between zones cost money (0 B of 1.00 GB saved): 0.00 EUR saved - 500.00 EUR for "
-        "1 sidecar (one per client address) = -500 EUR a month, -6,000 EUR a year (estimated from 1 min 40 "
-        "s): the cost is higher than the saving."
+        "1 sidecar (one per client address) = -500.00 EUR a month, -6,000 EUR a year (estimated from 1 min "
+        "40 s): the cost is higher than the saving."
     )
 
 

@@ -13,7 +13,7 @@ from replay.measure.collected import GROUPED, SUMMED, Group
 from replay.measure.digest import Digest
 from replay.measure.report import About
 from replay.measure.rows import RowFilter
-from replay.report.model import Filters
+from replay.report.model import Filters, actual_bytes
 from tests.examples import few
 from tests.replay.report.sample import assert_adds_up
 from tests.replay.tables import CAPTURES, NO_FILTERS, measured, rows_of, single, table
@@ -159,6 +159,9 @@ def test_captures_of_different_hosts_are_added_up(seen: list[Group], captures: i
     assert found is not None
     assert (found["captures"], found["saved_bytes_per_day"]) == (captures, day)
     assert found["money_per_month"] == pytest.approx(day * 30 * 2.0 / 1e9)
+    whole = sum(map(actual_bytes, (row["fetch"] for row in made["connections"])))
+    assert found["captured_bytes_per_day"] == whole * 1440
+    assert found["captured_per_month"] == pytest.approx(whole * 1440 * 30 * 2.0 / 1e9)
     assert made["decision"]["saved_bytes_per_day"] == day // 2
 
 
@@ -254,6 +257,8 @@ def test_what_could_not_be_read_is_told_by_reason() -> None:
             left_out_gaps=2,
             unframed_bytes=50,
             partial_bytes=10,
+            headerless_bytes=9,
+            token_bytes=7,
         ),
         ended(client_bytes=500, unframed_bytes=500, reason="TLS"),
     ]
@@ -262,13 +267,15 @@ def test_what_could_not_be_read_is_told_by_reason() -> None:
 
     assert readable["by_reason"] == {
         "TLS": 500,
+        "authentication (SASL)": 7,
         "cut by the snap length": 40,
         "frames that begin and do not end": 10,
+        "frames without a header": 2,
         "no frame found after a gap": 50,
         "not in the capture": 60,
     }
-    assert (readable["readable_bytes"], readable["unreadable_bytes"]) == (840, 660)
-    assert readable["ratio"] == 840 / 1500
+    assert (readable["readable_bytes"], readable["unreadable_bytes"]) == (831, 669)
+    assert readable["ratio"] == 831 / 1500
     assert report([], ABOUT)["readable"]["ratio"] == 1.0
     assert (readable["left_out_bytes"], made["input"]["gaps"]) == (30, 3)
 

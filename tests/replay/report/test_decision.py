@@ -13,10 +13,18 @@ from replay.report.decision import (
     why,
     without_gateway,
 )
-from replay.report.model import Action, ClientRow, FetchReport, Passed, Report, ToDo
+from replay.report.model import Action, ClientRow, DifferentHosts, FetchReport, Passed, Report, ToDo
 from tests.replay.report import sample
 
 RATE = DailyRate(seconds=100.0, price_per_gb=2.0)
+HOSTS: DifferentHosts = {
+    "captures": 2,
+    "captured_bytes_per_day": 2,
+    "saved_bytes_per_day": 1,
+    "captured_per_month": 2.0,
+    "money_per_month": 1.0,
+    "shared_addresses": [],
+}
 
 
 def fetches(
@@ -85,7 +93,9 @@ def test_where_little_time_was_captured_there_is_no_day_and_no_advice_to_wait(se
     decision = decide(row["fetch"], "", [row], rate)
 
     assert (decision["saved_bytes_per_day"], decision["money_per_month"]) == (None, None)
-    assert decision["to_do"][0]["sentence"] == "Put it behind a gateway: that saves 50.0 %."
+    assert decision["to_do"][0]["sentence"] == (
+        "Probably put it behind a gateway: that saves 50.0 %. Capture for at least an hour first."
+    )
     assert by_fetch_min_bytes([row], rate) == {"saved_bytes": 0, "saved_per_month": None}
 
 
@@ -182,8 +192,8 @@ def test_what_a_gateway_would_not_do_is_not_promised_of_one() -> None:
             OwnSidecars(number=1, pay=0, others_wait=True),
             "sidecar cost",
             (
-                "Its sidecar does not pay at your prices if the others there follow their advice. A gateway "
-                "saves 50.0 %"
+                "Its sidecar does not pay at your prices once the other clients at its address raise "
+                "fetch.min.bytes. A gateway saves 50.0 %"
             ),
         ),
     ],
@@ -204,10 +214,9 @@ def test_a_client_that_fetches_all_the_time_is_told_to_wait() -> None:
 
     assert found["action"] == "fetch.min.bytes"
     assert found["sentence"] == (
-        "It has sessions of its own. Raise fetch.min.bytes to 65536, with fetch.max.wait.ms=500: 2 fetches a "
-        "second on a connection instead of 50 would save 96.0 % (modelled), 830 MB a day, 50 a month at your "
-        "price. "
-        "Records come up to 0.5 s later."
+        "It has sessions of its own. Raise fetch.min.bytes to 65536, with fetch.max.wait.ms=500 "
+        "(fetch.wait.max.ms in librdkafka): 2 fetches a second on a connection instead of 50 would save "
+        "96.0 % (modelled), 830 MB a day, 50 a month at your price. Records come up to 0.5 s later."
     )
     assert found["advice_saves_bytes_per_day"] == 960_000 * 864
     assert found["saved_bytes_per_day"] == 0
@@ -215,28 +224,67 @@ def test_a_client_that_fetches_all_the_time_is_told_to_wait() -> None:
 
 def test_waiting_is_advised_where_it_saves_more_and_its_cost_is_told() -> None:
     """A client that fetches 50 times a second: sessions save half of it, longer waits 96 %."""
-    busy = client(fetches(requests=10_000, saved=500_000), connections=2)
+    busy = client(fetches(requests=10_000, saved=500_000), connections=2, software="librdkafka 2.16.0")
     waits = (
-        "Raise fetch.min.bytes to 65536, with fetch.max.wait.ms=500: 2 fetches a second on a connection "
+        "Raise fetch.min.bytes to 65536, with fetch.wait.max.ms=500: 2 fetches a second on a connection "
         "instead of 50 would save 96.0 % (modelled), 830 MB a day, 50 a month at your price. Records come up "
-        "to 0.5 s later. If they must not, put it behind a gateway: that saves 50.0 %, 430 MB a day, 26 a "
-        "month at your price"
+        "to 0.5 s later. If they must not, "
     )
+    gateway = "put it behind a gateway: that saves 50.0 %, 430 MB a day, 26 a month at your price"
 
-    assert to_do(busy)["sentence"] == f"{waits}."
+    assert to_do(busy)["sentence"] == f"{waits}{gateway}."
     figures = ("action", "advice_saves_bytes_per_day", "saved_bytes_per_day")
     assert [to_do(busy)[name] for name in figures] == ["fetch.min.bytes", 960_000 * 864, 500_000 * 864]  # type: ignore[literal-required]  # fields of ToDo
-    for wins, action, told in (
-        (True, "fetch.min.bytes", f"{waits}, less the cost of its sidecar."),
+    for own, action, told in (
         (
-            False,
-            "gateway",
-            "Put it behind a gateway: that saves 50.0 %, 430 MB a day, 26 a month at your price.",
+            OwnSidecars(number=1, pay=1, waiting_wins=True),
+            "fetch.min.bytes",
+            f"{waits}{gateway}, less the cost of its sidecar.",
         ),
+        (
+            OwnSidecars(number=3, pay=2, waiting_wins=True),
+            "fetch.min.bytes",
+            (
+                f"{waits}put it behind a gateway at 2 of its 3 addresses, see Net: at all of them a gateway "
+                "saves 50.0 %, 430 MB a day, 26 a month at your price, less the cost of its sidecars."
+            ),
+        ),
+        (
+            OwnSidecars(number=1, pay=0, waiting_wins=True),
+            "fetch.min.bytes",
+            f"{waits}leave it as it is: its sidecar does not pay at your prices, see Net.",
+        ),
+        (OwnSidecars(number=1, pay=1), "gateway", f"P{gateway[1:]}."),
     ):
-        own = OwnSidecars(number=1, pay=1, waiting_wins=wins)
-        (found,) = decide(busy["fetch"], "", [busy], RATE, sidecars={("c", "", 11): own})["to_do"]
+        sidecars = {("c", "librdkafka 2.16.0", 11): own}
+        (found,) = decide(busy["fetch"], "", [busy], RATE, sidecars=sidecars)["to_do"]
         assert (found["action"], found["sentence"]) == (action, told)
+
+
+def test_where_a_gateway_saves_little_less_waiting_is_told_beside_it() -> None:
+    """The conclusion says that it costs nothing, so its settings have to be there."""
+    busy = client(fetches(requests=10_000, saved=900_000), connections=2, software="kgo v1.22.2")
+
+    assert to_do(busy, DailyRate(seconds=100.0))["sentence"] == (
+        "Put it behind a gateway: that saves 90.0 %, 780 MB a day. Or raise kgo.FetchMinBytes to 65536, with "
+        "kgo.FetchMaxWait=500ms: that would save 96.0 % (modelled), and records come up to 0.5 s later."
+    )
+
+
+def test_with_a_price_each_capture_of_different_hosts_is_to_be_measured_alone() -> None:
+    row = client(fetches(requests=10_000, saved=900_000), connections=2)
+    own_sessions: ClientRow = {**client(fetches(), "native session"), "client_id": "d"}
+    found = decide(row["fetch"], "", [row, own_sessions], RATE, different_hosts=HOSTS)["to_do"]
+
+    assert [one["action"] for one in found] == ["measure alone", "own sessions"]
+    assert found[0]["sentence"] == (
+        "Measure each capture alone: if they are of different hosts, money may decide otherwise for each."
+    )
+    assert found[0]["advice_saves_bytes_per_day"] is None
+    (found_alone, _) = decide(
+        row["fetch"], "", [row, own_sessions], DailyRate(seconds=100.0), different_hosts=HOSTS
+    )["to_do"]
+    assert found_alone["action"] == "gateway"
 
 
 def test_min_bytes_are_more_than_what_comes_while_a_fetch_waits() -> None:
@@ -288,7 +336,9 @@ def test_fetch_min_bytes_alone_is_modelled_on_fetches_without_sessions() -> None
 def test_fetch_min_bytes_stands_beside_the_saving_of_sessions() -> None:
     report = sample.report()
     text = "Without fetchgate: fetch.min.bytes in the clients would save 70.0 %, 6.05 USD a month"
-    assert without_gateway(report).startswith(f"{text} (estimated from 1 h: at most 2 fetches a second")
+    assert without_gateway(report) == (
+        f"{text} (estimated from 1 h: at most 2 fetches a second on a connection)."
+    )
     money = report["modelled"]["money"]
     assert money is not None
     report["modelled"]["money"] = {**money, "saved_between_zones_per_month": 1.0}
@@ -315,17 +365,40 @@ def test_a_client_with_several_versions_is_named_once() -> None:
     for rows in (report["by_client"], report["decision"]["to_do"]):
         for row in rows[:2]:
             row["client_id"] = "twice"
-    assert "a gateway wins for twice and (none). With" in conclusion(report)
+    assert 'a gateway wins for "twice" and (none). With' in conclusion(report)
 
 
-def test_without_the_cost_of_sidecars_the_reason_is_how_much_more_waiting_would_save() -> None:
-    """A gateway is advised even if `fetch.min.bytes` saves a little more bytes: it delays no records."""
+def test_without_the_cost_of_sidecars_both_ways_are_told_with_what_decides_between_them() -> None:
     report = sample.report()
     report["modelled"]["net"] = None
-    report["decision"]["to_do"][0]["action"] = "fetch.min.bytes"
-    assert conclusion(report).startswith(
-        "Conclusion: a gateway for search-indexer and (none) (fetch.min.bytes would save less, or little "
-        "more), and fetch.min.bytes for billing-enricher (it would save clearly more). With fetch.min.bytes,"
+    assert conclusion(report) == (
+        'Conclusion for "billing-enricher", "search-indexer" and (none): a gateway would save 91.3 %, '
+        "fetch.min.bytes 58.4 %. If you can change the setting, and records may come up to 0.5 s later, "
+        "fetch.min.bytes is enough: it costs nothing. If not, use a gateway: records come about 0.1 ms "
+        "later. To compare them by money, give --sidecar-cost."
+    )
+    report["modelled"]["money"] = None
+    assert conclusion(report).endswith("To compare them by money, give --price-per-gb and --sidecar-cost.")
+
+
+def test_a_gateway_is_offered_only_where_a_sidecar_pays() -> None:
+    report = sample.report()
+    for row in report["decision"]["to_do"]:
+        row["action"] = "fetch.min.bytes" if row["client_id"] == "billing-enricher" else "sidecar cost"
+    wins = (
+        "Conclusion: by what is left after the cost of sidecars, fetch.min.bytes wins for "
+        '"billing-enricher". With fetch.min.bytes, records come up to 0.5 s later'
+    )
+    assert conclusion(report) == (
+        f"{wins}, with a gateway about 0.1 ms. If they must not, or if you can't change a client, choose a "
+        "gateway where its sidecar pays (see What to do)."
+    )
+    net = report["modelled"]["net"]
+    assert net is not None
+    net["paying"]["addresses"] = []
+    assert conclusion(report) == (
+        f"{wins}. If they must not, or if you can't change a client, leave it as it is: no sidecar pays at "
+        "your prices."
     )
 
 
@@ -333,15 +406,11 @@ def test_without_the_net_sum_of_different_hosts_no_way_wins() -> None:
     """Measured alone, the cost of its sidecar may decide otherwise for each of them."""
     report = sample.report()
     report["modelled"]["net"] = None
-    report["decision"]["different_hosts"] = {
-        "captures": 2,
-        "saved_bytes_per_day": 1,
-        "money_per_month": 1.0,
-        "shared_addresses": [],
-    }
+    report["decision"]["different_hosts"] = HOSTS
     assert conclusion(report) == ""
+    assert "would save 70.0 % (estimated from 1 h" in without_gateway(report)
     report["modelled"]["money"] = None
-    assert conclusion(report).startswith("Conclusion: ")
+    assert conclusion(report).endswith("use a gateway: records come about 0.1 ms later.")
 
 
 def test_few_fetches_a_second_are_told_with_a_decimal() -> None:
@@ -356,7 +425,7 @@ def test_without_a_price_or_time_the_sentence_has_none() -> None:
     assert to_do(row, DailyRate(seconds=100.0))["sentence"] == (
         "Put it behind a gateway: that saves 50.0 %, 430 MB a day."
     )
-    assert to_do(row, DailyRate(seconds=0.0))["sentence"] == "Put it behind a gateway: that saves 50.0 %."
+    assert to_do(row, DailyRate(seconds=0.0))["sentence"].startswith("Probably put it behind a gateway: that")
 
 
 def test_the_largest_saving_comes_first() -> None:

@@ -37,11 +37,9 @@ def test_the_whole_of_it_at_80_columns() -> None:
         "Net: 7.23 USD saved - 3.50 USD for 1 sidecar (one per client address) = 3.73 USD a month, 44.71 USD "
         "a year (estimated from 1 h). Without fetchgate: fetch.min.bytes in the clients would save 70.0 %, "
         "6.05 USD a month (estimated from 1 h: at most 2 fetches a second on a connection). "
-        "docs/reference/clients-and-brokers.md has its name in each client. "
-        "Conclusion: by what is left after the cost of sidecars, a gateway wins for billing-enricher, "
-        "search-indexer and (none). With fetch.min.bytes, records come up to 0.5 s later, with a gateway "
-        "about 0.1 ms: choose a gateway where records must not come later, or where you can't change the "
-        "client. "
+        'Conclusion: by what is left after the cost of sidecars, a gateway wins for "billing-enricher", '
+        '"search-indexer" and (none). With fetch.min.bytes, records come up to 0.5 s later, with a gateway '
+        "about 0.1 ms. "
         "How sure: estimated from 1 h captured (3,600 seconds). "
         "Not all of the input could be read: captures/node-7.pcap03: the last record is cut after 1,204 of "
         "1,514 bytes (1 more problem below). "
@@ -63,7 +61,7 @@ def test_the_whole_of_it_at_80_columns() -> None:
         "2 responses of 154,000 had more records than their limit (max_bytes), by 8.40 kB in all;",
         "the largest had 52.4 MB. Partitions starved 131 times, for 4 min 6 s in all",
         "billing-enricher v16 52.4 MB 52.4 MB 2 8.40 kB 131",
-        "events-17 billing-enricher 3 min 5 s 1,204 48,112",
+        "partition client id time responses offsets behind events-17 billing-enricher 3 min 5 s 1,204 48,112",
         "Readable: 99.8 % of 990 MB in the streams; not: TLS 1.90 MB,",
         "captures/node-7.pcap03: the last record is cut",
         "Modelled, not counted: TCP/IP headers 61.2 MB captured, 21.2 MB predicted",
@@ -152,7 +150,8 @@ def test_with_few_fetches_on_each_connection_the_saving_is_not_known_yet(
     assert told.startswith("Sessions would save nothing") == known
     assert (
         told.startswith(
-            "The saving is not known yet: there are only 60 fetches on 12 connections. Capture for longer."
+            "The saving is not known yet: there are only 60 fetches on 12 connections. Capture for at "
+            "least an hour."
         )
         != known
     )
@@ -171,8 +170,8 @@ def test_a_capture_of_brokers_alone_says_where_to_capture(render: Callable[[Repo
     }
     told = " ".join(render(report).split())
     assert (
-        "No consumer is in this capture: all fetches are from brokers and controllers. Capture the port that "
-        "your clients use."
+        "No consumer is in this capture: all fetches are from brokers and controllers; capture for at least "
+        "an hour, while consumers are connected, on the port that they use."
     ) in told
     for words in ("How sure", "Net:", "bytes saved", "no sidecar"):
         assert words not in told
@@ -181,21 +180,35 @@ def test_a_capture_of_brokers_alone_says_where_to_capture(render: Callable[[Repo
 def test_captures_that_may_be_of_different_hosts_are_added_up_in_the_first_line() -> None:
     hosts: DifferentHosts = {
         "captures": 2,
+        "captured_bytes_per_day": 22_000_000_000,
         "saved_bytes_per_day": 20_400_000_000,
+        "captured_per_month": 13.2,
         "money_per_month": 12.24,
         "shared_addresses": [],
     }
-    saved = "If so, sessions would save 20.4 GB a day in all, 12.24 USD a month. Measure each capture alone:"
     for shared, told in (
         ([], "no client address is in two of them"),
         (["127.0.0.1"], "only the address 127.0.0.1 is in two of them"),
     ):
         hosts["shared_addresses"] = shared
-        assert (
-            "a month at 0.02 USD per GB (estimated from 1 h). The 2 captures were taken at different times, "
-            f"perhaps on different hosts ({told}). {saved} the other figures here are too low for that case. "
-            "Net: measure each capture alone; together they can't show it. Without fetchgate"
-        ) in said(decision={**sample.report()["decision"], "different_hosts": hosts})
+        assert said(decision={**sample.report()["decision"], "different_hosts": hosts}).startswith(
+            "If the 2 captures are of one host, sessions would save 12.0 GB a day, 83.6 % of the fetch "
+            "bytes: 7.23 of 8.65 USD a month at 0.02 USD per GB (estimated from 1 h). If they are of "
+            "different hosts, 20.4 GB a day, 92.7 % of the fetch bytes: 12.24 of 13.20 USD a month. They "
+            f"were taken at different times, and {told}. For different hosts, measure each capture alone: "
+            "the other figures here are too low for that case. Net: measure each capture alone; together "
+            "they can't show it. Without fetchgate: fetch.min.bytes in the clients would save 70.0 % "
+            "(estimated from 1 h: at most 2 fetches a second on a connection). How sure"
+        )
+
+
+def test_where_no_limit_is_exceeded_this_is_said_in_so_many_words() -> None:
+    plain = sample.report()["limits"]
+    limits = {**plain, "over_limit": 0, "over_limit_bytes": 0}
+    told = "No responses of 154,000 had more records than their limit (max_bytes); the largest had 52.4 MB."
+    assert told in said(limits=limits)
+    told = "No responses of 154,000 had more records than 1.00 MB or their own limit (max_bytes);"
+    assert told in said(limits={**limits, "max_fetch_bytes": 10**6})
 
 
 def test_less_than_an_hour_is_warned_of() -> None:

@@ -118,7 +118,7 @@ def test_a_frame_of_which_only_the_length_is_there_is_gone_over() -> None:
     talk = Talk().client(request(12, 1, 1)).broker(response(1)).client(request(12, 1, 2), cut_to=5)
     exchanges, end = talk.broker(response(2)).client(request(12, 1, 3)).broker(response(3)).read()
     assert _ids(exchanges) == [(1, True, True), (2, False, True), (3, True, True)]
-    assert (end.headerless_requests, end.headerless_bytes) == (1, 5)
+    assert (end.headerless_requests, end.headerless_bytes, end.token_bytes) == (1, 5, 0)
 
 
 def test_a_port_used_again_is_another_connection() -> None:
@@ -177,7 +177,7 @@ def test_requests_after_the_tokens_of_a_handshake_v0_are_read(name: str, most: i
 
     assert _ids(exchanges) == [(number, True, True) for number in range(1, 5)]
     assert (end.reason, end.unframed_bytes, end.partial_bytes) == ("", 0, 0)
-    assert end.headerless_bytes == sum(4 + len(token) for token in tokens)
+    assert end.headerless_bytes == end.token_bytes == sum(4 + len(token) for token in tokens)
     assert (end.headerless_requests, end.headerless_responses) == (len(tokens) + 1 >> 1, len(tokens) >> 1)
 
 
