@@ -10,16 +10,20 @@ from typing import Any, Final
 from proxy.protocol.api import ApiKey, request_header
 from proxy.protocol.fetch_layout import LAYOUTS, SESSION_VERSION, FetchLayout
 from proxy.protocol.fetch_request import parse_fetch_request
-from proxy.protocol.primitives import UUID_BYTES, ProtocolError, read_compact_count
+from proxy.protocol.primitives import UUID_BYTES, ProtocolError, read_compact_count, read_compact_string
+from proxy.session.decision import Reason
 from replay.capture.files.counts import FileCounts, unread_packets
 from replay.capture.kafka.both_sides import GatewaySides
 from replay.capture.kafka.exchange import UNSEEN, ConnectionEnd, Exchange
 from replay.capture.tls import reasons
 from replay.protocol.names import NAMES
-from replay.report.wording import encrypted, next_step, plural
+from replay.report.wording import CAPTURE_CONSUMERS, OF_BROKERS, encrypted, next_step, plural
 
 UNSEEN_REQUEST: Final = "response to an unseen request"
 _SESSION: Final = struct.Struct(">ii")
+_CONSUMER: Final = b"\xff\xff\xff\xff"
+"""The replica_id of a consumer, which is -1."""
+_NO_TAGS: Final = b"\0"
 
 
 @dataclass(slots=True)
@@ -56,6 +60,8 @@ class FetchCounts:
     most: int = 0
     partitions: int = 0
     """The sum of the numbers of partitions in all fetches that could be read."""
+    replicas: int = 0
+    """The number of fetches of brokers and controllers, of all fetches that could be read."""
     unread: int = 0
     """The number of fetches that were not captured completely, or that could not be parsed. Fetch versions
     that the gateway does not parse are among them."""
@@ -66,8 +72,9 @@ class FetchCounts:
         if listed is None:
             self.unread += 1
             return
-        partitions, kind = listed
+        partitions, kind, replica = listed
         self.kinds[kind] += 1
+        self.replicas += replica
         self.partitions += partitions
         self.most = max(self.most, partitions)
         self.least = partitions if self.least < 0 else min(self.least, partitions)
@@ -93,6 +100,11 @@ class ConnectionCounts:
         if not kinds:
             return ""
         return "yes" if kinds["incremental"] or kinds["close"] else "no"
+
+    @property
+    def of_replicas(self) -> bool:
+        """Whether all fetches that could be read are those of a broker or controller."""
+        return 0 < self.fetch.replicas == self.fetch.kinds.total()
 
     def as_json(self) -> dict[str, Any]:
         """Return the counts as plain values, for JSON."""
@@ -186,15 +198,28 @@ class Inspection:
 
     def verdict(self) -> str:
         """Return one line: whether the captures have Kafka, and how many connections fetch."""
-        kafka = self.kafka()
+        copies = self.sides.copies()
+        kafka = [counts for counts in self.kafka() if counts.end.connection not in copies]
         if not kafka:
             return "No connection that speaks Kafka was found."
         fetching = [counts for counts in kafka if ApiKey.FETCH in counts.keys]
-        text = f"Kafka: {plural(len(kafka), 'connection')}, {plural(self.fetches(), 'fetch request')}."
+        fetches = sum(counts.keys[ApiKey.FETCH].requests for counts in fetching)
+        text = f"Kafka: {plural(len(kafka), 'connection')}, {plural(fetches, 'fetch request')}."
         if not fetching:
             return text
-        plain = sum(counts.sessions == "no" for counts in fetching)
-        return f"{text} Connections that fetch: {len(fetching):,}; without sessions of their own: {plain:,}."
+        if self.no_consumer():
+            return f"{text} No consumer: {OF_BROKERS}."
+        consumers = [counts for counts in fetching if not counts.of_replicas]
+        plain = sum(counts.sessions == "no" for counts in consumers)
+        return (
+            f"{text} Connections of consumers that fetch: {len(consumers):,}; without sessions of their own: "
+            f"{plain:,}."
+        )
+
+    def no_consumer(self) -> bool:
+        """Return whether all fetches are those of brokers and controllers."""
+        fetching = [counts for counts in self.connections if ApiKey.FETCH in counts.keys]
+        return bool(fetching) and all(counts.of_replicas for counts in fetching)
 
     def fetches(self) -> int:
         """Return the number of fetch requests."""
@@ -217,7 +242,9 @@ class Inspection:
         )
 
     def next_step(self) -> str:
-        """Return advice if there are no fetches in the captures; "" otherwise."""
+        """Return advice if there are no fetches of consumers in the captures; "" otherwise."""
+        if self.no_consumer():
+            return f"Next: {CAPTURE_CONSUMERS}"
         if self.fetches():
             return ""
         payload = {reason: others.bytes for reason, others in self.others.items()}
@@ -293,8 +320,8 @@ def _plain(counts: ApiCounts | FetchCounts) -> dict[str, Any]:
     return {name: dict(value) if isinstance(value, Counter) else value for name, value in values.items()}
 
 
-def _listed(exchange: Exchange) -> tuple[int, str] | None:
-    """Return the number of partitions that a fetch lists, and the fetch's kind.
+def _listed(exchange: Exchange) -> tuple[int, str, bool] | None:
+    """Return the number of partitions that a fetch lists, its kind, and whether it is a replica's.
 
     Return None if the fetch was not captured completely, or can't be parsed.
     """
@@ -302,25 +329,30 @@ def _listed(exchange: Exchange) -> tuple[int, str] | None:
     layout = LAYOUTS.get(version)
     if exchange.request_missing or layout is None:
         return None
+    replica = False
     try:
         body = request_header(frame, 4)[-1]
         at = body + layout.request_head
         session_id, epoch = (0, -1) if version < SESSION_VERSION else _SESSION.unpack_from(frame, at - 8)
-        partitions = _count(frame, at, layout)
+        partitions = _count(frame, body, layout)
         if partitions < 0:
-            partitions = parse_fetch_request(frame, version, body).partitions
+            fetch = parse_fetch_request(frame, version, body)
+            partitions, replica = fetch.partitions, fetch.unsupported_reason == Reason.NOT_A_CONSUMER
     except (ProtocolError, struct.error):
         return None
     if epoch == -1:
-        return partitions, "close" if session_id else "sessionless"
-    return partitions, "incremental" if epoch > 0 else "full"
+        return partitions, "close" if session_id else "sessionless", replica
+    return partitions, "incremental" if epoch > 0 else "full", replica
 
 
-def _count(frame: bytes, at: int, layout: FetchLayout) -> int:
-    """Count the partitions in a fetch that has topic ids and no tags. Return -1 for any other fetch."""
-    if not layout.topic_ids:
+def _count(frame: bytes, body: int, layout: FetchLayout) -> int:
+    """Count the partitions in a consumer's fetch that has topic ids, no tags and no forgotten partitions.
+
+    Return -1 for any other fetch.
+    """
+    if not layout.topic_ids or (layout.request_limits and not frame.startswith(_CONSUMER, body)):
         return -1
-    topics, at = read_compact_count(frame, at)
+    topics, at = read_compact_count(frame, body + layout.request_head)
     size, end, partitions = layout.request_entry, len(frame), 0
     for _ in range(topics or 0):
         count, at = read_compact_count(frame, at + UUID_BYTES)
@@ -329,4 +361,8 @@ def _count(frame: bytes, at: int, layout: FetchLayout) -> int:
             return -1
         partitions += count or 0
         at = stop + 1
-    return partitions
+    forgotten, at = read_compact_count(frame, at)
+    if forgotten:
+        return -1
+    _, at = read_compact_string(frame, at)  # rack_id; from v15 on, a replica has a tag after it (KIP-903)
+    return partitions if frame[at:] == _NO_TAGS else -1

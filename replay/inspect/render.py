@@ -205,7 +205,7 @@ def _lines(inspection: Inspection) -> list[str]:
         ]
     lines += [f"{name}: {problem}" for name, problem in inspection.problems()]
     if twice := copied(len(inspection.sides.copies())):
-        lines.append(f"{twice} in measure.")
+        lines.append(f"{twice} in the first line and in measure.")
     lines += both_sides(
         inspection.sides.found(),
         inspection.sides.fetched,

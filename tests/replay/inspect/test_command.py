@@ -20,12 +20,13 @@ from replay.cli import main
 from replay.inspect import reading, render
 from replay.inspect.counts import name_of
 from replay.inspect.reading import inspect
+from tests import frames as frames_of
 from tests.replay.capture import crafting
 from tests.replay.capture.encrypting import begun, encrypted, ends, frames
 from tests.replay.capture.files.test_secrets import secrets_block
 from tests.replay.capture.packets.test_tunnels import TUNNELS, carried
 from tests.replay.capture.packets_of import packets
-from tests.replay.measure.consumers import Consumer, captured
+from tests.replay.measure.consumers import CLIENT, Consumer, captured, captured_twice
 from tests.replay.truths import truth
 
 CAPTURES = Path(__file__).parents[3] / "captures"
@@ -240,9 +241,51 @@ def test_a_verdict_comes_first_and_the_next_step_last(
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == (
         "Kafka: 3 connections, 322 fetch requests. "
-        "Connections that fetch: 1; without sessions of their own: 1."
+        "Connections of consumers that fetch: 1; without sessions of their own: 1."
     )
     assert lines[-1] == "Next: fetchgate replay measure librdkafka-100p.pcap --port=33192"
+
+
+def test_where_no_consumer_fetches_the_verdict_and_the_next_step_say_so(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Fetches of followers and of the controllers' log are of Fetch v18, with and without sessions."""
+    assert main(["inspect", str(CAPTURES / "followers.pcap")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == (
+        "Kafka: 11 connections, 89 fetch requests. No consumer: all fetches are from brokers and controllers."
+    )
+    assert lines[-1] == (
+        "Next: capture for at least an hour, while consumers are connected, on the port that they use."
+    )
+
+
+@pytest.mark.parametrize("version", [11, 14, 15])
+def test_a_replica_is_told_from_a_consumer(version: int, tmp_path: Path) -> None:
+    state = {"tags": ((1, bytes(12) + b"\0"),)} if version >= 15 else {"replica_id": 0}
+    for fields, replicas in (({}, 0), (state, 1)):
+        talk = crafting.Talk().open()
+        talk.segment(frames_of.fetch(version, ("a", 0), correlation=1, **fields))
+        file = tmp_path / "fetch.pcap"
+        file.write_bytes(crafting.pcap(talk.frames, crafting.RAW))
+        (counts,) = inspect(expand([str(file)]), frozenset({9092})).connections
+        found = counts.fetch.partitions, counts.fetch.replicas, counts.fetch.unread
+        assert found == (1, replicas, 0)
+
+
+def test_a_connection_before_and_after_nat_counts_once_in_the_verdict(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["inspect", str(captured_twice(tmp_path / "router.pcap", CLIENT))]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(
+        "Kafka: 2 connections, 40 fetch requests. Connections of consumers that fetch: 2; without sessions "
+        "of their own: 2.\n"
+    )
+    assert (
+        "1 connection was captured twice, before and after NAT, and counts once in the first line and in "
+        "measure."
+    ) in out
 
 
 def test_a_capture_whose_fetches_are_cut_is_not_for_measure(
