@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from proxy.protocol.api import ApiKey, request_header
+from proxy.protocol.api import REQUEST_START_BYTES, ApiKey, request_header
 from proxy.protocol.fetch_layout import LAYOUTS, SESSION_VERSION, FetchLayout
 from proxy.protocol.fetch_request import parse_fetch_request
 from proxy.protocol.primitives import UUID_BYTES, ProtocolError, read_compact_count, read_compact_string
@@ -87,6 +87,13 @@ class ConnectionCounts:
     end: ConnectionEnd
     keys: dict[int, ApiCounts] = field(default_factory=dict)
     fetch: FetchCounts = field(default_factory=FetchCounts)
+    authenticated: bool = False
+    """Whether bytes of a token in a SaslAuthenticate request were captured."""
+
+    @property
+    def logs_in(self) -> bool:
+        """Whether bytes of SASL tokens were captured, with or without (SaslHandshake v0) a header."""
+        return self.authenticated or self.end.token_bytes > 0
 
     @property
     def unpaired_responses(self) -> int:
@@ -169,6 +176,9 @@ class Inspection:
         self.sides.add(event)
         if event.api_key == ApiKey.FETCH:
             counts.fetch.add(event)
+        elif event.api_key == ApiKey.SASL_AUTHENTICATE:
+            captured = event.request_bytes - event.request_missing
+            counts.authenticated |= captured > REQUEST_START_BYTES + 2 + len(event.client_id.encode())
 
     def add_others(self, reason: str, connections: int, size: int = 0, port: str = "") -> None:
         """Add connections that were not read as Kafka.
@@ -214,6 +224,16 @@ class Inspection:
         return (
             f"{text} Connections of consumers that fetch: {len(consumers):,}; without sessions of their own: "
             f"{plain:,}."
+        )
+
+    def logins(self) -> str:
+        """Warn of captured SASL logins; "" if there are none."""
+        count = sum(counts.logs_in for counts in self.connections)
+        if not count:
+            return ""
+        return (
+            f"SASL logins on {plural(count, 'connection')}: with PLAIN, the capture has the password; with "
+            "OAUTHBEARER, a token. Do not pass it on."
         )
 
     def no_consumer(self) -> bool:

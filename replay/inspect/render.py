@@ -37,6 +37,8 @@ def show(inspection: Inspection, console: Console | None = None, *, measure: str
     out = console or Console(highlight=False, width=None if sys.stdout.isatty() else _WIDTH)
     broad = out.width >= _BROAD
     out.print(inspection.verdict())
+    if logins := inspection.logins():
+        out.print(logins, style="yellow")
     out.print(_files(inspection, broad=broad))
     kafka = inspection.kafka()
     if kafka:

@@ -14,6 +14,7 @@ import pytest
 from rich.console import Console
 
 import replay
+from proxy.protocol.api import ApiKey
 from replay.capture.files.sources import expand
 from replay.capture.kafka import exchanges
 from replay.cli import main
@@ -26,7 +27,7 @@ from tests.replay.capture.encrypting import begun, encrypted, ends, frames
 from tests.replay.capture.files.test_secrets import secrets_block
 from tests.replay.capture.packets.test_tunnels import TUNNELS, carried
 from tests.replay.capture.packets_of import packets
-from tests.replay.measure.consumers import CLIENT, Consumer, captured, captured_twice
+from tests.replay.measure.consumers import CLIENT, Consumer, captured, captured_twice, string
 from tests.replay.truths import truth
 
 CAPTURES = Path(__file__).parents[3] / "captures"
@@ -244,6 +245,36 @@ def test_a_verdict_comes_first_and_the_next_step_last(
         "Connections of consumers that fetch: 1; without sessions of their own: 1."
     )
     assert lines[-1] == "Next: fetchgate replay measure librdkafka-100p.pcap --port=33192"
+
+
+@pytest.mark.parametrize("version", [0, 1])
+@pytest.mark.parametrize("left_out", [False, True])
+def test_a_capture_with_passwords_is_not_to_be_passed_on(
+    version: int, *, left_out: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Tokens follow a SaslHandshake v0 without a header. `proxy --capture-records no` leaves all out."""
+    client, token = Consumer(), frames_of.framed(b"\0alice\0secret")
+    client.ask(ApiKey.SASL_HANDSHAKE, version, string("PLAIN"))
+    place = len(client.frames)
+    if version == 0:
+        client.say(token, broker=False)
+        client.say(frames_of.framed(b""), broker=True)
+    else:
+        client.ask(ApiKey.SASL_AUTHENTICATE, 0, token)
+    if left_out:
+        asked, told = client.frames[place : place + 2]
+        client.frames[place] = dataclasses.replace(asked, data=asked.data[: -len(token)])
+        client.frames[place + 1] = dataclasses.replace(told, data=told.data[:-4])
+    client.fetch({0: b"", 1: b""})
+
+    assert main(["inspect", str(captured(tmp_path, client))]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    warned = (
+        "SASL logins on 1 connection: with PLAIN, the capture has the password; with OAUTHBEARER, a token. "
+        "Do not pass it on."
+    )
+    assert (lines[1] == warned) is not left_out
+    assert ("SASL logins" in "".join(lines)) is not left_out
 
 
 def test_where_no_consumer_fetches_the_verdict_and_the_next_step_say_so(

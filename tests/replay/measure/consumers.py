@@ -48,13 +48,14 @@ class Consumer:
         self._correlation += 1
         wants = [(topic, partition) for partition in records]
         named: dict[str, Any] = {"correlation": self._correlation, "client": self.client_id}
-        self._say(fetch(self.version, *wants, **named, **fields), broker=False)
+        self.say(fetch(self.version, *wants, **named, **fields), broker=False)
         entries = [entry(partition, 1 << 40, records=own) for partition, own in records.items()]
         response = fetch_response(self.version, (topic, entries), correlation_id=self._correlation)
-        self._say(response, broker=True)
+        self.say(response, broker=True)
         return self
 
-    def _say(self, payload: bytes, *, broker: bool) -> None:
+    def say(self, payload: bytes, *, broker: bool) -> None:
+        """Send bytes as they are."""
         for at in range(0, len(payload), 30_000):
             self._talk.segment(payload[at : at + 30_000], broker=broker)
 
