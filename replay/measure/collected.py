@@ -307,6 +307,10 @@ class Collected:
                 found.append(capture)
         return found
 
+    def on_loopback(self) -> bool:
+        """Return whether all clients with counted fetches are on loopback. False without any."""
+        return bool(self.addresses) and all(host.startswith(_LOOPBACK) for host in self.addresses)
+
     def gateways(self) -> dict[tuple[str, str], tuple[int, int]]:
         """Find gateways that were captured on both sides. NAT is none: see `copies`.
 

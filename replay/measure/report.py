@@ -110,7 +110,11 @@ def report(found: Collected, about: About) -> Report:
     by_client = _by_client(found)
     reason = why(whole, found.whole.passed)
     zone = Places(about.racks, found.zones.nodes).zone
-    different_hosts = add_up_hosts(found.apart(stretches), rate) if saving_known(reason) else None
+    different_hosts = (
+        add_up_hosts(found.apart(stretches), rate, sidecars_priced=about.sidecar_cost is not None)
+        if saving_known(reason)
+        else None
+    )
     in_model = modelled(
         found.whole,
         rate,
@@ -234,6 +238,7 @@ def _input(found: Collected, copies: int) -> Input:
         },
         unread_packets=dict(unread_packets(found.files.values())),
         clocks_apart_seconds=found.clocks_apart / _SECOND if found.clocks_apart >= _APART else 0.0,
+        loopback=found.on_loopback(),
         problems=problems,
     )
 

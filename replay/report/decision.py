@@ -18,6 +18,7 @@ from replay.report.model import (
     DifferentHosts,
     FetchMinBytes,
     FetchReport,
+    Money,
     Net,
     Passed,
     Report,
@@ -31,7 +32,6 @@ from replay.report.wording import (
     LEAST,
     SHORT,
     estimated_amount,
-    estimated_from,
     estimated_size,
     listed,
     meaning,
@@ -234,12 +234,15 @@ class CaptureApart:
     addresses: Collection[str]
 
 
-def add_up_hosts(apart: Sequence[CaptureApart], rate: DailyRate) -> DifferentHosts | None:
+def add_up_hosts(
+    apart: Sequence[CaptureApart], rate: DailyRate, *, sidecars_priced: bool = False
+) -> DifferentHosts | None:
     """Add up captures as those of different hosts. None if there is only one, or one is too short.
 
     Args:
         apart: the captures.
         rate: the price.
+        sidecars_priced: whether sidecars have a price.
     """
     if len(apart) < 2 or any(one.seconds < LEAST for one in apart):
         return None
@@ -253,6 +256,7 @@ def add_up_hosts(apart: Sequence[CaptureApart], rate: DailyRate) -> DifferentHos
         captured_per_month=sum(own.month(one.fetch_bytes) or 0 for own, one in rates) if priced else None,
         money_per_month=sum(own.month(one.saved_bytes) or 0 for own, one in rates) if priced else None,
         shared_addresses=sorted(address for address, captures in shared.items() if captures > 1),
+        sidecars_priced=sidecars_priced,
     )
 
 
@@ -360,7 +364,7 @@ def _where_it_pays(own: OwnSidecars, policy: str) -> str:
         why = (
             " once the other clients at its address raise fetch.min.bytes" if own.others_wait else ", see Net"
         )
-        return f"Its {_do_not_pay(own)}{why}. {gateway.capitalize()}"
+        return f"Leave it as it is: its {_do_not_pay(own)}{why}. {gateway.capitalize()}"
     if own.pay < own.number:
         some = f"{number(own.pay)} of its {number(own.number)} addresses"
         why = " (where the bytes saved between zones pay for it)" if own.between_zones else ""
@@ -459,18 +463,18 @@ def without_gateway(report: Report) -> str:
     if fetch["saved_bytes"] <= 0 or saved < _MIN_BYTES_PAYS * whole or report["both_sides"]:
         return ""
     month, money = found["saved_per_month"], report["modelled"]["money"]
-    seconds = report["decision"]["captured_seconds"]
     text = f"Without fetchgate: fetch.min.bytes in the clients would save {percent(saved / whole)}"
     # Money of captures of different hosts would be divided by the time of all of them.
     if month is not None and money is not None and not report["decision"]["different_hosts"]:
         zoned = money["saved_between_zones_per_month"] is not None
+        seconds = report["decision"]["captured_seconds"]
         text += f", {estimated_amount(month, money['currency'], seconds)} a month"
         text += " if you pay for every byte" if zoned else ""
-    return f"{text} ({estimated_from(seconds)}: at most {_WAITING:.0f} fetches a second on a connection)."
+    return f"{text} (at most {_WAITING:.0f} fetches a second on a connection)."
 
 
 def conclusion(report: Report) -> str:
-    """Say which of two ways is advised, and what it costs.
+    """Say which of two ways is advised for which clients, and what it costs.
 
     Return "" without two ways, and with money of captures that may be of different hosts (see `net_lines`).
     """
@@ -508,20 +512,42 @@ def _by_money(net: Net, advised: Mapping[Action, list[ClientRow]]) -> str:
 
 
 def _by_bytes(report: Report, clients: Collection[ClientRow]) -> str:
-    """Say what both ways save for these clients, and what decides between them."""
-    whole = sum(actual_bytes(client["fetch"]) for client in clients)
-    by_gateway = sum(client["fetch"]["saved_bytes"] for client in clients)
-    by_waiting = sum(_saved_alone(client, report["decision"]["captured_seconds"]) for client in clients)
-    text = (
-        f"Conclusion for {_names(clients)}: a gateway would save {percent(by_gateway / whole)}, "
-        f"fetch.min.bytes {percent(by_waiting / whole)}. If you can change the setting, and records may come "
-        f"up to {1 / _WAITING:g} s later, fetch.min.bytes is enough: it costs nothing. If not, use a "
-        f"gateway: records come about {_GATEWAY_DELAY} ms later."
-    )
-    if report["decision"]["different_hosts"]:
+    """Say what both ways save for the clients that the setting helps, and what a gateway saves for others."""
+    waiting = saved_by_waiting_alone(clients, report["decision"]["captured_seconds"])
+    helped = [client for client in clients if waiting[client_key(client)]]
+    others = [client for client in clients if not waiting[client_key(client)]]
+    text = "Conclusion"
+    if helped:
+        by_waiting = sum(waiting[client_key(client)] for client in helped) / _whole(helped)
+        text += (
+            f" for {_names(helped)}: raise fetch.min.bytes if you can, and if records may come up to "
+            f"{1 / _WAITING:g} s later: it saves {percent(by_waiting)} and costs nothing. If not, use a "
+            f"gateway: it saves {_by_gateway(helped)}."
+        )
+    if others:
+        text += (
+            f"{' For' if helped else ': for'} {_names(others)}, only a gateway saves: {_by_gateway(others)}."
+        )
+    text += f" With a gateway, records come about {_GATEWAY_DELAY} ms later."
+    if report["decision"]["different_hosts"] or not helped:
         return text
-    missing = "--sidecar-cost" if report["modelled"]["money"] else "--price-per-gb and --sidecar-cost"
-    return f"{text} To compare them by money, give {missing}."
+    return f"{text} To compare them by money, give {listed(_no_prices(report['modelled']['money']))}."
+
+
+def _whole(clients: Iterable[ClientRow]) -> int:
+    return sum(actual_bytes(client["fetch"]) for client in clients)
+
+
+def _by_gateway(clients: Collection[ClientRow]) -> str:
+    """Return the part of these clients' bytes that sessions save."""
+    return percent(sum(client["fetch"]["saved_bytes"] for client in clients) / _whole(clients))
+
+
+def _no_prices(money: Money | None) -> list[str]:
+    """Return the options for a net sum that were not given."""
+    price = [] if money else ["--price-per-gb"]
+    currency = [] if money and money["currency"] else ["--currency"]
+    return [*price, *currency, "--sidecar-cost"]
 
 
 def _names(clients: Iterable[ClientRow]) -> str:

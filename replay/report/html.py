@@ -26,6 +26,7 @@ from replay.report.wording import (
     PRODUCT,
     SAVED,
     amount,
+    apart,
     by_protocol,
     captured,
     clocks,
@@ -42,6 +43,7 @@ from replay.report.wording import (
     limits,
     narrowed,
     number,
+    on_loopback,
     per_gb,
     percent,
     plural,
@@ -165,7 +167,9 @@ def _fetches(report: Report) -> dict[str, Any]:
     over_time = report["over_time"]
     return {
         "decided": decided(report),
+        "apart": apart(report),
         "sure": how_sure(report),
+        "on_loopback": on_loopback(report),
         "counted_twice": counted_twice(report),
         "warnings": warnings(report),
         "cards": _cards(report),

@@ -120,6 +120,8 @@ class Input(TypedDict):
     clocks_apart_seconds: float
     """The smallest distance of two clocks, one for each direction of a connection, that explains the captured
     times. The largest value of all connections is given; 0 if it is below 1 ms, which queues may explain."""
+    loopback: bool
+    """Whether all clients whose fetches count are on the loopback of a host (127.0.0.0/8 or ::1)."""
     problems: list[Problem]
 
 
@@ -255,6 +257,8 @@ class DifferentHosts(TypedDict):
     """The part of it that sessions save. None without --price-per-gb."""
     shared_addresses: list[str]
     """The loopback addresses that clients have in more than one of the captures."""
+    sidecars_priced: bool
+    """Whether --sidecar-cost was given, so that only the different hosts prevent a net sum."""
 
 
 class Decision(TypedDict):

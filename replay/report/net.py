@@ -45,8 +45,10 @@ _LISTED = 3
 
 def net_lines(report: Report) -> list[str]:
     """Say what is left of the saving. If zones are known, the sum of bytes between them is first."""
-    if report["decision"]["different_hosts"] and report["modelled"]["money"]:
-        return ["Net: measure each capture alone; together they can't show it."]
+    hosts = report["decision"]["different_hosts"]
+    if hosts and report["modelled"]["money"]:
+        priced = hosts["sidecars_priced"]
+        return ["Net: measure each capture alone; together they can't show it."] if priced else []
     found = report["modelled"]["net"]
     unknown = any(row["action"] == "capture again" for row in report["decision"]["to_do"])
     if untold(report) or (unknown and found and not found["sidecars"]):
@@ -92,8 +94,7 @@ def _left(found: Net, one: NetRow | NetBetweenZones) -> str:
     """Say what is left of a saving, in a sentence."""
     left, cost = one["net_per_month"], found["services"][0]["cost_per_month"]
     sidecars = f" for {plural(found['sidecars'], 'sidecar')} (one per client address)"
-    sums = _sums(found, one["saved_per_month"], cost, sidecars, one["net_per_year"])
-    text = f"{sums} ({estimated_from(found['captured_seconds'])})"
+    text = _sums(found, one["saved_per_month"], cost, sidecars, one["net_per_year"])
     return f"{text}." if left >= 0 else f"{text}: the cost is higher than the saving."
 
 

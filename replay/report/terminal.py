@@ -24,6 +24,7 @@ from replay.report.wording import (
     POLICY,
     SAVED,
     amount,
+    apart,
     by_protocol,
     captured,
     clocks,
@@ -37,6 +38,7 @@ from replay.report.wording import (
     left_out,
     limits,
     narrowed,
+    on_loopback,
     per_gb,
     percent,
     plural,
@@ -99,10 +101,13 @@ def _headline(report: Report) -> Text:
         for warning in counted_twice(report):
             text.append(warning + "\n", style="yellow")
         text.append(decided(report) + "\n", style=_style(fetch["saved_bytes"]))
-        for line in (*net_lines(report), *filter(None, [without_gateway(report), conclusion(report)])):
+        lines = (conclusion(report), apart(report), *net_lines(report), without_gateway(report))
+        for line in filter(None, lines):
             text.append(line + "\n")
         if sure := how_sure(report):
             text.append(sure + "\n", style="" if report["decision"]["enough"] else "yellow")
+        if free := on_loopback(report):
+            text.append(free + "\n")
         for warning in filter(None, [unread(report), *warnings(report)]):
             text.append(warning + "\n", style="yellow")
     text.append(captured(report) + "\n")

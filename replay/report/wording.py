@@ -293,16 +293,24 @@ def _a_month(saved: float, captured: float | None, currency: str, seconds: float
 
 
 def _of_different_hosts(found: DifferentHosts, model: Money | None, seconds: float) -> str:
-    """Say what would be saved if the captures are of different hosts, and what suggests this."""
+    """Say what would be saved if the captures are of different hosts."""
     day, month = found["saved_bytes_per_day"], found["money_per_month"]
     text = f"If they are of different hosts, {_a_day(day, day / found['captured_bytes_per_day'], seconds)}"
     if month is not None and model is not None:
         text += f": {_a_month(month, found['captured_per_month'], model['currency'], seconds)}"
-    shared = found["shared_addresses"]
+    return f"{text}."
+
+
+def apart(report: Report) -> str:
+    """Say what to do if the captures are of different hosts, and what suggests this; "" if nothing does."""
+    hosts = report["decision"]["different_hosts"]
+    if hosts is None or untold(report):
+        return ""
+    shared = hosts["shared_addresses"]
     only = f"only the address {' or '.join(map(shown, shared))}" if shared else "no client address"
     return (
-        f"{text}. They were taken at different times, and {only} is in two of them. For different hosts, "
-        "measure each capture alone: the other figures here are too low for that case."
+        "For different hosts, measure each capture alone: the other figures here are too low for that case. "
+        f"The captures were taken at different times, and {only} is in two of them."
     )
 
 
@@ -378,6 +386,16 @@ def how_sure(report: Report) -> str:
     if decision["enough"]:
         return f"How sure: estimated from {text}."
     return f"How sure: not very. Only {text}, less than an hour: a day may be quite different."
+
+
+def on_loopback(report: Report) -> str:
+    """Say that fetches on loopback cost nothing; "" if not all are, or if the saving is not known."""
+    if untold(report) or not report["input"]["loopback"]:
+        return ""
+    return (
+        "All fetches are on this host's loopback: they cost nothing unless something forwards them (ssh -L, "
+        "kubectl port-forward, a proxy)."
+    )
 
 
 def in_30_days(report: Report) -> str:

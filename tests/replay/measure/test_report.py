@@ -158,11 +158,26 @@ def test_captures_of_different_hosts_are_added_up(seen: list[Group], captures: i
         return
     assert found is not None
     assert (found["captures"], found["saved_bytes_per_day"]) == (captures, day)
+    assert not found["sidecars_priced"]
     assert found["money_per_month"] == pytest.approx(day * 30 * 2.0 / 1e9)
     whole = sum(map(actual_bytes, (row["fetch"] for row in made["connections"])))
     assert found["captured_bytes_per_day"] == whole * 1440
     assert found["captured_per_month"] == pytest.approx(whole * 1440 * 30 * 2.0 / 1e9)
     assert made["decision"]["saved_bytes_per_day"] == day // 2
+
+
+@pytest.mark.parametrize(
+    ("clients", "loopback"),
+    [
+        (["127.0.0.1:9", "[::1]:9", "127.1.2.3:9"], True),
+        (["127.0.0.1:9", "10.0.0.1:9"], False),
+        (["[::127]:9"], False),
+        ([], False),
+    ],
+)
+def test_fetches_are_all_on_loopback_or_not(clients: list[str], loopback: bool) -> None:
+    groups = [one for at, client in enumerate(clients) for one in reading(str(at), 1, 2, 1000, client=client)]
+    assert report([minutes("a", (1, 2)), *groups], ABOUT)["input"]["loopback"] == loopback
 
 
 def test_a_loopback_address_is_that_of_any_host() -> None:
@@ -173,7 +188,7 @@ def test_a_loopback_address_is_that_of_any_host() -> None:
         made = report([*files, *first, *second], dataclasses.replace(ABOUT, sidecar_cost=3.5))
         found = made["decision"]["different_hosts"]
         assert (found is not None) == added
-        assert found is None or found["shared_addresses"] == ["127.0.0.1"]
+        assert found is None or (found["shared_addresses"], found["sidecars_priced"]) == (["127.0.0.1"], True)
         # The saving of each host would be divided by the time of both captures.
         assert (made["modelled"]["net"] is None) == added
         assert ([row["money_per_month"] for row in made["decision"]["to_do"]] == [None]) == added

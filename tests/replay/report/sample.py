@@ -125,6 +125,7 @@ def report() -> Report:
             "encrypted_connections": {},
             "unread_packets": {},
             "clocks_apart_seconds": 0.0,
+            "loopback": False,
             "problems": [
                 {
                     "file": "captures/node-7.pcap03",

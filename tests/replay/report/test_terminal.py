@@ -5,6 +5,7 @@ Hostile names have no effect on the terminal.
 
 import io
 from collections.abc import Callable
+from html import unescape
 from typing import Any, cast
 
 import pytest
@@ -34,12 +35,12 @@ def test_the_whole_of_it_at_80_columns() -> None:
     assert flat.startswith(
         "Sessions would save 12.0 GB a day, 83.6 % of the fetch bytes: 7.23 of 8.65 USD a month at 0.02 USD "
         "per GB (estimated from 1 h). "
-        "Net: 7.23 USD saved - 3.50 USD for 1 sidecar (one per client address) = 3.73 USD a month, 44.71 USD "
-        "a year (estimated from 1 h). Without fetchgate: fetch.min.bytes in the clients would save 70.0 %, "
-        "6.05 USD a month (estimated from 1 h: at most 2 fetches a second on a connection). "
         'Conclusion: by what is left after the cost of sidecars, a gateway wins for "billing-enricher", '
         '"search-indexer" and (none). With fetch.min.bytes, records come up to 0.5 s later, with a gateway '
         "about 0.1 ms. "
+        "Net: 7.23 USD saved - 3.50 USD for 1 sidecar (one per client address) = 3.73 USD a month, 44.71 USD "
+        "a year. Without fetchgate: fetch.min.bytes in the clients would save 70.0 %, 6.05 USD a month (at "
+        "most 2 fetches a second on a connection). "
         "How sure: estimated from 1 h captured (3,600 seconds). "
         "Not all of the input could be read: captures/node-7.pcap03: the last record is cut after 1,204 of "
         "1,514 bytes (1 more problem below). "
@@ -185,6 +186,7 @@ def test_captures_that_may_be_of_different_hosts_are_added_up_in_the_first_line(
         "captured_per_month": 13.2,
         "money_per_month": 12.24,
         "shared_addresses": [],
+        "sidecars_priced": True,
     }
     for shared, told in (
         ([], "no client address is in two of them"),
@@ -194,12 +196,41 @@ def test_captures_that_may_be_of_different_hosts_are_added_up_in_the_first_line(
         assert said(decision={**sample.report()["decision"], "different_hosts": hosts}).startswith(
             "If the 2 captures are of one host, sessions would save 12.0 GB a day, 83.6 % of the fetch "
             "bytes: 7.23 of 8.65 USD a month at 0.02 USD per GB (estimated from 1 h). If they are of "
-            "different hosts, 20.4 GB a day, 92.7 % of the fetch bytes: 12.24 of 13.20 USD a month. They "
-            f"were taken at different times, and {told}. For different hosts, measure each capture alone: "
-            "the other figures here are too low for that case. Net: measure each capture alone; together "
-            "they can't show it. Without fetchgate: fetch.min.bytes in the clients would save 70.0 % "
-            "(estimated from 1 h: at most 2 fetches a second on a connection). How sure"
+            "different hosts, 20.4 GB a day, 92.7 % of the fetch bytes: 12.24 of 13.20 USD a month. For "
+            "different hosts, measure each capture alone: the other figures here are too low for that case. "
+            f"The captures were taken at different times, and {told}. Net: measure each capture alone; "
+            "together they can't show it. Without fetchgate: fetch.min.bytes in the clients would save "
+            "70.0 % (at most 2 fetches a second on a connection). How sure"
         )
+
+
+def test_a_net_sum_that_nobody_asked_for_is_not_missed() -> None:
+    """Without --sidecar-cost there is none."""
+    plain = sample.report()
+    hosts: DifferentHosts = {
+        "captures": 2,
+        "captured_bytes_per_day": 22_000_000_000,
+        "saved_bytes_per_day": 20_400_000_000,
+        "captured_per_month": 13.2,
+        "money_per_month": 12.24,
+        "shared_addresses": [],
+        "sidecars_priced": False,
+    }
+    decision: Decision = {**plain["decision"], "different_hosts": hosts}
+    assert "Net:" not in said(decision=decision, modelled={**plain["modelled"], "net": None})
+
+
+@pytest.mark.parametrize("render", [printed, html.render])
+def test_fetches_on_loopback_are_said_to_cost_nothing(render: Callable[[Report], str]) -> None:
+    plain = sample.report()
+    told = (
+        "All fetches are on this host's loopback: they cost nothing unless something forwards them (ssh -L, "
+        "kubectl port-forward, a proxy)."
+    )
+    assert told not in " ".join(render(plain).split())
+    own: Report = {**plain, "input": {**plain["input"], "loopback": True}}
+    text = " ".join(unescape(render(own)).replace("\N{NO-BREAK SPACE}", " ").split())
+    assert text.index("How sure") < text.index(told) < text.index("What to do")
 
 
 def test_where_no_limit_is_exceeded_this_is_said_in_so_many_words() -> None:
