@@ -21,7 +21,7 @@ KILLS ?= 1000
 PYTEST := $(BIN)/pytest -q --dist loadfile --no-loadscope-reorder --durations 10
 
 # The tests of `make check`: most start no process, open no port and need no Spark.
-QUICK := $(wildcard tests/test_*.py) $(addprefix tests/,capture command cooperative core dashboard fetch_manager fuzz golden model \
+QUICK := $(wildcard tests/test_*.py) $(addprefix tests/,capture command cooperative core dashboard features fuzz golden model \
 	protocol session telemetry replay/inspect replay/protocol replay/report replay/source)
 
 # Otherwise each process of a test, such as a gateway, compiles all modules that it imports.

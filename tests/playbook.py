@@ -350,3 +350,17 @@ def _tell_response(frame: bytes, api_key: int, version: int) -> str:
     ]
     head = f"error={told.error_code} id={told.session_id} throttle={told.throttle_time_ms}"
     return f"#{correlation} {head} {entries}"
+
+
+def named(play: Playbook, software: str) -> Playbook:
+    """Let the client ask for ApiVersions v3, with the name of its software."""
+    name, version = software.encode(), b"1.0"
+    body = b"\0" + b"".join(bytes((len(text) + 1,)) + text for text in (name, version)) + b"\0"
+    asked = request(18, 3, 0, body)
+    play.client(asked).to_broker(asked)
+    highest = {1: 18, 9: 9, 10: 6}  # Fetch, OffsetFetch, FindCoordinator
+    ranges = bytes((len(highest) + 1,))
+    ranges += b"".join(key.to_bytes(2) + bytes(2) + most.to_bytes(2) + b"\0" for key, most in highest.items())
+    told = framed((0).to_bytes(4) + (0).to_bytes(2) + ranges + (0).to_bytes(4) + b"\0")
+    play.broker(told).to_client(told)
+    return play

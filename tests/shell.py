@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import Any, Self, cast
+from typing import Any, Self, TypeVar, cast
 
 import pytest
 import structlog
@@ -31,6 +31,7 @@ from proxy.server.process import Process
 from proxy.server.registry import BrokerRegistry
 from tools.kafka.ports import free_ports
 
+_Running = TypeVar("_Running")
 WAIT_SECONDS = 60.0
 """The time limit of a test step, in seconds. It is long because the machine may be very busy: a process then
 takes half a minute to start."""
@@ -408,6 +409,11 @@ async def client(
         yield reader, writer
     finally:
         writer.transport.abort()
+
+
+def running(gate: Gateway, kind: type[_Running]) -> _Running:
+    """Return a running feature of a gateway."""
+    return next(each for each in gate.server.features.running if isinstance(each, kind))
 
 
 def link_of(gate: Gateway) -> Link:

@@ -4,6 +4,8 @@ import ast
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 import proxy
 import replay
 
@@ -21,9 +23,14 @@ FLOORS = (
         "proxy.version",
         "proxy.protocol",
     ),
-    ("proxy.session", "proxy.fetch_manager", "proxy.capture", "proxy.command.environment"),
+    ("proxy.command.values",),
+    ("proxy.session", "proxy.capture", "proxy.command.environment"),
     ("proxy.core",),
     ("proxy.cooperative",),
+    ("proxy.telemetry.exposition",),
+    ("proxy.telemetry.figure",),
+    ("proxy.features.feature",),
+    ("proxy.features",),
     ("proxy.command.config",),
     ("proxy.net", "proxy.command.exits", "proxy.command.effective_config"),
     ("proxy.telemetry", "proxy.command.completion"),
@@ -39,7 +46,8 @@ FLOORS = (
     ("replay.inspect", "replay.measure", "replay.drive", "replay.source"),
     ("replay.cli",),
 )
-"""The layers, from the lowest to the highest. A folder imports only from itself and from lower layers."""
+"""The layers, from the lowest to the highest. A folder imports only from itself and from lower layers. A
+module with an entry of its own is not in the layer of its folder."""
 SANS_IO = (
     "proxy.addresses",
     "proxy.command.installing",
@@ -48,7 +56,11 @@ SANS_IO = (
     "proxy.command.units",
     "proxy.protocol",
     "proxy.session",
-    "proxy.fetch_manager",
+    *(
+        f"proxy.features.{path.parent.name}.{path.stem}"
+        for path in sorted((ROOT / "proxy" / "features").glob("*/*.py"))
+        if path.stem not in {"__init__", "options", "figures", "preflight", "running"}
+    ),
     "proxy.core",
     "proxy.cooperative",
 )
@@ -132,9 +144,12 @@ def _in(name: str, packages: tuple[str, ...]) -> bool:
 @cache
 def _room(module: str) -> tuple[int, str]:
     """Return the layer of a module, and the entry of `FLOORS` that contains it."""
-    ((floor, room),) = [
-        (floor, room) for floor, rooms in enumerate(FLOORS) for room in rooms if _within(module, room)
-    ]
+    _, floor, room = max(
+        (len(room), floor, room)
+        for floor, rooms in enumerate(FLOORS)
+        for room in rooms
+        if _within(module, room)
+    )
     return floor, room
 
 
@@ -171,6 +186,16 @@ def test_imports_go_one_way() -> None:
             if _in(name, above) or (known and _room(name)[0] >= own):
                 wrong.add((module, name))
     assert not wrong, wrong
+
+
+FEATURES = sorted(path.parent.name for path in (ROOT / "proxy" / "features").glob("*/__init__.py"))
+
+
+@pytest.mark.parametrize("module", sorted(PROXY.keys() - PACKAGES))
+def test_a_feature_is_named_in_its_folder_alone(module: str) -> None:
+    other = {f"proxy.features.{each}" for each in FEATURES if not _within(module, f"proxy.features.{each}")}
+
+    assert not {name for name in _imports(PROXY[module]) for each in other if _within(name, each)}
 
 
 def test_no_modules_import_each_other() -> None:

@@ -34,7 +34,7 @@ WITHIN: Final = {
     "cooperative/responses.py": "cooperative/test_member_stage.py",
     "cooperative/wire.py": "cooperative/test_offsets.py",
     "core/repeat.py": "core/test_repeat_fetch.py",
-    "core/repeat_offsets.py": "core/test_rack_offsets.py",
+    "core/repeat_offsets.py": "features/racks/test_rack_offsets.py",
     "server/main.py": "command/test_cli.py",
     "server/slots_check.py": "server/test_preflight.py",
 }

@@ -144,7 +144,7 @@ class Twin:
         return due
 
     def _mirror(self) -> None:
-        for name in ("on", "off_for", "crowded", "max_sessions", "max_fetch_bytes", "keep_order", "chance"):
+        for name in ("on", "off_for", "crowded", "max_sessions", "generation", "keep_order", "chance"):
             setattr(self._others, name, getattr(self._sessions, name))
 
     def _compare(self, *, to_client: bytes = b"", to_broker: bytes = b"") -> None:

@@ -17,11 +17,12 @@ from typing import Any, Final, NoReturn
 
 from proxy.addresses import MAX_INT32, whole_number
 from proxy.command.completion import SHELLS, script
-from proxy.command.config import GROUPS, OPTIONS, TOP_OPTIONS, read
+from proxy.command.config import GROUPS, OPTIONS, REMOVED, TOP_OPTIONS, read
 from proxy.command.exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, complain, complain_of_variables
-from proxy.command.options import ConfigError, Option, OptionsFile, gone
+from proxy.command.options import ConfigError, Option, OptionsFile, told_removed
 from proxy.command.printable import brief
 from proxy.command.units import did_you_mean, usage
+from proxy.features import FEATURES
 from proxy.version import VERSION
 
 REPLAY: Final = "replay"
@@ -45,9 +46,7 @@ examples:
       broker N at 29100 + N, broker 7 at 29050
   fetchgate proxy --bootstrap kafka:9092 --capture captures --capture-records no
       write the traffic of both sides as pcap files, without the contents of records
-  fetchgate proxy --bootstrap kafka:9092 --fetch-min-bytes 64KiB,alerts=0 --fetch-max-wait 1s
-      have brokers gather records before they respond: fewer fetches, records up to a second later; not for
-      the client id alerts
+{"".join(each.example for each in FEATURES)}\
   fetchgate proxy --bootstrap kafka:9092 --check
       test the configuration, the bootstrap and the addresses to listen at; the exit code is 0 or 1
   fetchgate proxy --config gate.toml --show-config
@@ -262,8 +261,10 @@ def _misspelt(command: str, unknown: list[str]) -> str:
     if command == "proxy":
         flags += ["--check", "--gateways", "--show-config"]
     flag = unknown[0].partition("=")[0]
-    if command == "proxy" and (removed := gone(flag.removeprefix("--").replace("-", "_"), flag)):
-        return usage("fetchgate proxy", removed)
+    if command == "proxy" and (
+        told := told_removed(REMOVED, flag.removeprefix("--").replace("-", "_"), flag)
+    ):
+        return usage("fetchgate proxy", told)
     named = _OTHER_NAMES.get(flag) if command == "proxy" else None
     meant = f"; did you mean {named}?" if named else did_you_mean(flag, flags)
     return usage(f"fetchgate {command}", f"unrecognized arguments: {' '.join(unknown)}{meant}")

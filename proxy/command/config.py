@@ -1,23 +1,34 @@
-"""The options of ``fetchgate proxy``. Each option is declared once, as a field of `Config`.
+"""The options of ``fetchgate proxy``. Each option is declared once: as a field of `Config`, or in a feature.
 
 The flags, the environment variables, the TOML keys, the help, and the options that a reload applies are made
-from these declarations; see `proxy.command.options`.
+from these declarations; see `proxy.command.options`. A feature declares its own options (`proxy.features`),
+and `Config.of` returns them.
 """
 
 # ruff: noqa: RUF009 - `option` declares a field, as dataclasses.field does, which it calls
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar, cast
 
-from proxy.addresses import MAX_INT32, MAX_NODE_ID, Address, BrokerPorts, PortRange, whole_number
-from proxy.command.error_text import reason_of
-from proxy.command.options import ConfigError, Given, Option, find, misspelt, option, parse, refuse_gone
-from proxy.command.units import milliseconds, seconds, size, switch, word
+from proxy.addresses import MAX_NODE_ID, Address, BrokerPorts, PortRange, whole_number
+from proxy.command.options import (
+    ConfigError,
+    Given,
+    Option,
+    Section,
+    find,
+    misspelt,
+    option,
+    parse,
+    refuse_removed,
+)
+from proxy.command.units import seconds, size, switch, word
+from proxy.command.values import left_out, listed, one_of, whole
+from proxy.features import FEATURES
 
 if TYPE_CHECKING:
     from proxy.cooperative.declared import NamedLane
@@ -26,50 +37,12 @@ LOOPBACK = "127.0.0.1"
 """The host of a listen address that has only a port."""
 MIN_INTERVAL = 0.1
 MAX_INTERVAL = 3600.0
-MAX_MIN_BYTES: Final = 2**31 - 1
-"""The largest min_bytes of a fetch: it is an int32 (FetchRequest.json)."""
-MAX_WAIT: Final = 5.0
-"""The longest time in seconds for which ``--fetch-max-wait`` makes a fetch wait."""
 _TOPIC: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 """The names that topics can have."""
-MAX_RACK_BYTES: Final = 249
-"""The maximum length of a rack's name in bytes."""
 LOG_LEVELS = ("debug", "info", "warning", "error")
-_Value = TypeVar("_Value")
+_Section = TypeVar("_Section", bound=Section)
 _READ_RECORDS = ("cramjam", "google_crc32c", "lz4", "zstandard")
 """The modules that proxy.cooperative imports from the optional packages (the extra `cooperative`)."""
-
-
-def _left_out(value: _Value, why: str) -> Callable[[str], _Value]:
-    def parse(text: str) -> _Value:
-        if text:
-            raise ValueError(f"leave it out with --transparent: {why}")
-        return value
-
-    return parse
-
-
-def _one_of(*words: str) -> Callable[[str], str]:
-    """Return a parser that accepts the given words, in upper or lower case.
-
-    It also accepts synonyms of ``on`` and ``off`` (see `word`).
-    """
-
-    def parse(text: str) -> str:
-        if (found := word(text)) not in words:
-            raise ValueError(f"{text!r} is not one of {', '.join(words)}")
-        return found
-
-    return parse
-
-
-def _whole(lowest: int) -> Callable[[str], int]:
-    def parse(text: str) -> int:
-        if (number := whole_number(text, lowest, MAX_INT32)) is None:
-            raise ValueError(f"{text!r} must be an integer from {lowest} to {MAX_INT32}")
-        return number
-
-    return parse
 
 
 def _size(text: str) -> int:
@@ -82,7 +55,7 @@ def _path(text: str) -> Path | None:
 
 def _by_broker(text: str) -> dict[int, Path]:
     found: dict[int, Path] = {}
-    for item in _list(text):
+    for item in listed(text):
         written, _, file = (part.strip() for part in item.partition("="))
         if not (written.isascii() and written.isdecimal() and file):
             raise ValueError(
@@ -100,42 +73,8 @@ def _ports(text: str) -> PortRange | None:
     return PortRange.parse(text) if text else None
 
 
-def _list(text: str) -> list[str]:
-    return [item for item in (part.strip() for part in text.split(",")) if item]
-
-
-def _rack(text: str) -> str:
-    """Read the name of a rack. ``@FILE`` is a file whose only line is the name.
-
-    An empty text is the default, no rack. `load` refuses it as a flag or in the environment.
-    """
-    name, where = text.strip(), ""
-    if name.startswith("@"):
-        file, where = name[1:], f"the file {name[1:]} "
-        if not file:
-            raise ValueError("@ needs the name of a file; write @FILE, or the rack's name")
-        try:
-            lines = Path(file).read_text(encoding="utf-8").strip().splitlines()
-        except OSError as error:
-            reason = reason_of(error)
-            raise ValueError(
-                f"{where}can't be read: {reason}; name a readable file, or give the name without @"
-            ) from None
-        except UnicodeDecodeError:
-            raise ValueError(f"{where}is not text in UTF-8; it must have one line, a rack's name") from None
-        if len(lines) != 1:
-            raise ValueError(f"{where}has {len(lines) or 'no'} lines; it must have one, a rack's name")
-        name = lines[0].strip()
-    if (size := len(name.encode())) > MAX_RACK_BYTES:
-        raise ValueError(
-            f"{where or 'the name '}has {size} bytes; give a rack's name of at most {MAX_RACK_BYTES} bytes, "
-            "as in the brokers' broker.rack"
-        )
-    return name
-
-
 def _groups(text: str) -> frozenset[str]:
-    groups = frozenset(_list(text))
+    groups = frozenset(listed(text))
     if any(set(group) & set("*?[") for group in groups):
         raise ValueError(f"{text!r} is a pattern; name each group, since its applications must support this")
     return groups
@@ -156,44 +95,8 @@ def _lanes(text: str) -> "Mapping[str, NamedLane]":
     return named_lanes(text)
 
 
-def _by_client(text: str, read: Callable[[str], _Value], metavar: str = "SIZE") -> dict[str, _Value]:
-    """Read a list of values, such as ``SIZE`` and ``ID=SIZE``. Return the values by client id.
-
-    The key "" is for all other clients.
-
-    Args:
-        text: the list.
-        read: reads a value.
-        metavar: the kind of the values, for the error message.
-    """
-    found: dict[str, _Value] = {}
-    for item in _list(text):
-        client_id, _, written = (part.strip() for part in item.rpartition("="))
-        value = read(written)
-        if client_id in found:
-            whose = f"client id {client_id}" if client_id else "all clients"
-            raise ValueError(f"{text!r} has two values for {whose}; give one, and ID={metavar} for others")
-        found[client_id] = value
-    return found
-
-
-def _min_bytes(text: str) -> int:
-    if (found := size(text)) > MAX_MIN_BYTES:
-        raise ValueError(f"{text!r} is too large: min_bytes of a fetch is at most {MAX_MIN_BYTES}")
-    return found
-
-
-def _max_wait(text: str) -> float:
-    if (found := seconds(text)) > MAX_WAIT:
-        raise ValueError(
-            f"{text!r} is too long: give at most {MAX_WAIT:g} s, since clients give up slow requests; "
-            "a number without a unit is in seconds"
-        )
-    return found
-
-
 def _bootstrap(text: str) -> tuple[Address, ...]:
-    addresses = tuple(dict.fromkeys(Address.parse(item) for item in _list(text)))
+    addresses = tuple(dict.fromkeys(Address.parse(item) for item in listed(text)))
     if not addresses:
         raise ValueError("it is empty; name at least one broker, as in kafka:9092")
     return addresses
@@ -209,7 +112,7 @@ def _listened_or_off(text: str) -> Address | None:
 
 
 def _admin_names(text: str) -> tuple[str, ...]:
-    for name in (names := tuple(_list(text))):
+    for name in (names := tuple(listed(text))):
         if ":" in name or "/" in name:
             raise ValueError(
                 f"{name!r} is not a host name; write it without a port, as in fetchgate.example.com"
@@ -234,7 +137,7 @@ def _asked_admins(text: str) -> tuple[tuple[Address, bool] | str, ...]:
 
     Lists are returned as they are written.
     """
-    items = dict.fromkeys(_list(text))
+    items = dict.fromkeys(listed(text))
     if not items:
         raise ValueError("it is empty; write HOST:PORT, or @FILE")
     if "@" in items:
@@ -258,21 +161,26 @@ def _advertise(text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Config:
-    """The options, already checked. Each field but `given` declares one option."""
+class Config(Section):
+    """The options, already checked. Each field but the last two declares one option of the base."""
+
+    removed: ClassVar[Mapping[str, str]] = {
+        "workers": "leave it out, or run several gateways at one port and divide the limits among them "
+        "(docs/users/fleet.md)",
+    }
 
     bootstrap: tuple[Address, ...] = option(
         alias="-b",
         metavar="HOST:PORT[,...]",
         parse=_bootstrap,
-        parse_transparent=_left_out((), "clients connect to the brokers' own addresses"),
+        parse_transparent=left_out((), "clients connect to the brokers' own addresses"),
         default=None,
         help="the brokers to ask first, in this order until one responds; not with --transparent",
     )
     """The brokers that are asked first. Empty in transparent mode."""
     transparent: str = option(
         metavar="off|redirect|tproxy",
-        parse=_one_of("off", "redirect", "tproxy"),
+        parse=one_of("off", "redirect", "tproxy"),
         default="off",
         help="accept the connections that netfilter redirects to --listen, and connect each to its "
         "original destination, a broker; clients keep their bootstrap.servers, and no address is "
@@ -299,7 +207,7 @@ class Config:
     advertise: str = option(
         metavar="HOST",
         parse=_advertise,
-        parse_transparent=_left_out("", "no address is rewritten"),
+        parse_transparent=left_out("", "no address is rewritten"),
         default="",
         help="the host in the addresses that clients get; by default the host of --listen; if that is a "
         "wildcard (0.0.0.0), the address that the client connected to; not with --transparent",
@@ -307,7 +215,7 @@ class Config:
     broker_ports: BrokerPorts = option(
         metavar="RULE",
         parse=BrokerPorts.parse,
-        parse_transparent=_left_out(BrokerPorts(), "no broker has a listener of its own"),
+        parse_transparent=left_out(BrokerPorts(), "no broker has a listener of its own"),
         default="",
         help="where clients find the brokers: a base port (29100: broker N is at 29100 + N), single brokers "
         "(3=29103), or a host template with one port for all (broker-{id}.kafka.local:9092); put commas "
@@ -318,7 +226,7 @@ class Config:
     listen_ports: PortRange | None = option(
         metavar="FIRST-LAST",
         parse=_ports,
-        parse_transparent=_left_out(None, "no broker has a listener of its own"),
+        parse_transparent=left_out(None, "no broker has a listener of its own"),
         default="",
         help="give each broker a port from this range, in the order in which brokers become known, instead "
         "of a port by its id: for clusters with large ids (Redpanda Cloud, WarpStream); with --state brokers "
@@ -329,7 +237,7 @@ class Config:
     state: Path | None = option(
         metavar="FILE",
         parse=_path,
-        parse_transparent=_left_out(None, "no broker has a listener of its own"),
+        parse_transparent=left_out(None, "no broker has a listener of its own"),
         default="",
         help="write the known brokers to this file; after a restart the gateway opens their listeners "
         "at once; not with --transparent",
@@ -356,7 +264,7 @@ class Config:
     tls_cert_of: dict[int, Path] = option(
         metavar="ID=FILE,...",
         parse=_by_broker,
-        parse_transparent=_left_out(dict[int, Path](), "no broker has a listener of its own"),
+        parse_transparent=left_out(dict[int, Path](), "no broker has a listener of its own"),
         default="",
         help="a certificate for the listener of each named broker: 1=kafka-1.pem,2=kafka-2.pem; each file "
         "has the certificate and its private key in PEM; other listeners use --tls-cert; not with "
@@ -421,7 +329,7 @@ class Config:
     )
     sessions_off_for: frozenset[str] = option(
         metavar="ID[,ID]",
-        parse=lambda text: frozenset(_list(text)),
+        parse=lambda text: frozenset(listed(text)),
         default="",
         help="client ids whose fetches are forwarded unchanged",
         live=True,
@@ -435,79 +343,13 @@ class Config:
         "that waited longest",
         live=True,
     )
-    max_fetch_bytes: Mapping[str, int] = option(
-        metavar="SIZE[,ID=SIZE]",
-        parse=partial(_by_client, read=size),
-        default="0",
-        help="lower max_bytes of fetches to this, so that a response has at most so many bytes of records, "
-        "or one batch if it is larger; other values for client ids follow after commas (10m,billing=50m); "
-        "Fetch v2 has no max_bytes and is sent as v3; 0: max_bytes stays as clients send it",
-        live=True,
-    )
-    """The limits of `max_bytes` in fetches, in bytes, by client id. The key "" is for all other clients. 0
-    means no limit."""
-    fetch_min_bytes: Mapping[str, int] = option(
-        metavar="SIZE[,ID=SIZE]",
-        parse=partial(_by_client, read=_min_bytes),
-        default="0",
-        help="raise min_bytes of fetches to this, so that the broker gathers records until it has so many "
-        "bytes or max_wait_ms is over: fewer fetches, later records; other values for client ids follow "
-        "after commas (64KiB,billing=0); min_bytes never exceeds the fetch's max_bytes or its smallest "
-        "partition_max_bytes; 0: min_bytes stays as clients send it",
-        live=True,
-    )
-    """The smallest `min_bytes` of fetches, in bytes, by client id. The key "" is for all other clients. 0
-    means that it is not raised."""
-    fetch_max_wait: Mapping[str, float] = option(
-        metavar="TIME[,ID=TIME]",
-        parse=partial(_by_client, read=_max_wait, metavar="TIME"),
-        default="0",
-        help="raise max_wait_ms of fetches to this (at most 5s), if the client's software is known to wait "
-        "for a response at least three times this long (docs/users/fetch-floors.md lists it); name other "
-        "clients by client id (1s,billing=5s); 0: max_wait_ms stays as clients send it",
-        live=True,
-    )
-    """The smallest `max_wait_ms` of fetches, in seconds, by client id. The key "" is for all other clients. 0
-    means that it is not raised."""
     max_sessions: int = option(
         metavar="N",
-        parse=_whole(0),
+        parse=whole(0),
         default="500",
         help="how many session slots of brokers this gateway may use; each broker has 1000 for all its "
         "clients (max.incremental.fetch.session.cache.slots)",
         live=True,
-    )
-    client_sessions: str = option(
-        metavar="auto|on|off",
-        parse=_one_of("auto", "on", "off"),
-        default="auto",
-        help="who gives a session to clients that ask for one (Java, franz-go, kafka-python); auto: the "
-        "broker, or the gateway if the broker gives none (Kafka before 1.1, no slot left, services without "
-        "sessions); on: always the gateway; off: only the broker",
-    )
-    max_incremental_fetch_session_cache_slots: int = option(
-        metavar="N",
-        parse=_whole(0),
-        default="1000",
-        help="how many sessions the gateway keeps for clients, like the broker's option of this name; fewer "
-        "than 8 means none",
-    )
-    min_incremental_fetch_session_eviction_ms: int = option(
-        metavar="TIME",
-        parse=milliseconds,
-        default="120000",
-        help="a larger session can evict a session kept for a client only after this time since its start; "
-        "any session can evict it after this time without a fetch; a number without a unit is in "
-        "milliseconds; in brokers it is always 120000",
-    )
-    follow_leader: bool = option(
-        metavar="on|off",
-        parse=switch,
-        parse_transparent=_left_out(False, "the gateway can only distinguish brokers in explicit mode"),
-        default="off",
-        help="on: after a leader has moved, the gateway retries the fetch at the new leader, on the client's "
-        "own connection there; for clients whose responses do not name the new leader (Fetch below v16, "
-        "KIP-951); off: the client gets the error and finds the new leader itself; not with --transparent",
     )
     cooperative: frozenset[str] = option(
         metavar="GROUP[,GROUP]",
@@ -541,30 +383,9 @@ class Config:
         needs="cooperative",
     )
     """The topic of slots (`proxy.cooperative.slots`). Empty for `proxy.cooperative.group.SLOTS`."""
-    rack: str = option(
-        metavar="NAME|@FILE",
-        parse=_rack,
-        default="",
-        help="the zone of this gateway, as in broker.rack of the brokers there (eu-west-1a), or @ and a file "
-        "whose only line is that name (@/etc/podinfo/zone); the gateway then counts the bytes to and from "
-        "brokers by zone (docs/users/zones.md)",
-    )
-    """The rack of the gateway. Empty if bytes are not counted by zone."""
-    rack_clients: frozenset[str] = option(
-        metavar="ID[,ID]",
-        parse=lambda text: frozenset(_list(text)),
-        parse_transparent=_left_out(frozenset[str](), "clients get the brokers' own Metadata"),
-        default="",
-        help="client ids of consumers that read from the replica in this rack: the gateway names it as "
-        "leader in their Metadata; for consumers in which you can't set client.rack, and for brokers without "
-        "a replica.selector.class (docs/users/zones.md); not with --transparent",
-        needs="rack",
-        live=True,
-    )
-    """The client ids for which replicas are named as leaders."""
     max_connections: int = option(
         metavar="N",
-        parse=_whole(1),
+        parse=whole(1),
         default="5000",
         help="how many connections clients may have at one time; the gateway closes further connections "
         "immediately",
@@ -686,27 +507,45 @@ class Config:
     )
     capture_files: int = option(
         metavar="N",
-        parse=_whole(1),
+        parse=whole(1),
         default="16",
         help="how many capture files to keep in DIR, with those of earlier runs; if there are more, the "
         "gateway deletes the oldest",
     )
     log_format: str = option(
         metavar="console|json",
-        parse=_one_of("console", "json"),
+        parse=one_of("console", "json"),
         default="console",
         help="the format of the log lines on stderr: for people (console) or for programs (json)",
     )
     log_level: str = option(
         metavar="|".join(LOG_LEVELS),
-        parse=_one_of(*LOG_LEVELS),
+        parse=one_of(*LOG_LEVELS),
         default="info",
         help="the lowest level of log lines to write",
         live=True,
     )
 
+    sections: Mapping[type[Section], Section] = field(default_factory=dict)
+    """The options of each feature, by the class that declares them. See `of`."""
     given: Mapping[str, Given] = field(default_factory=dict, compare=False, repr=False)
     """The text of each option as the operator has written it, and its source."""
+
+    def of(self, section: type[_Section]) -> _Section:
+        """Return the options of a feature: ``config.of(LimitOptions).max_fetch_bytes``."""
+        return cast("_Section", self.sections[section])
+
+    def value(self, name: str) -> Any:
+        """Return the value of an option, of the base or of a feature, by its name."""
+        return getattr(self if (owner := _OWNERS.get(name)) is None else self.sections[owner], name)
+
+    def having(self, **values: Any) -> "Config":
+        """Return the same options but for these values, by their names."""
+        sections = {
+            each: replace(section, **{name: values.pop(name) for name in _names(each) & values.keys()})
+            for each, section in self.sections.items()
+        }
+        return replace(self, sections=sections, **values)
 
     @property
     def is_transparent(self) -> bool:
@@ -722,9 +561,46 @@ class Config:
         return self.tls_cert is not None
 
 
-OPTIONS: tuple[Option, ...] = tuple(
-    field.metadata["option"](name=field.name) for field in fields(Config) if field.metadata
-)
+_GROUPS: Final = {
+    "bootstrap": "connect",
+    "listen": "listen",
+    "tls_cert": "TLS with clients",
+    "broker_tls": "TLS with brokers",
+    "sessions": "sessions",
+    "max_connections": "limits",
+    "admin": "watch",
+}
+"""The titles of the base's groups in the help. The key is the first option of each group."""
+
+
+def _names(section: type[Section]) -> frozenset[str]:
+    return frozenset(each.name for each in fields(section) if each.metadata)
+
+
+def _in_order() -> tuple[Option, ...]:
+    """Return the options of the base and of all features, in the order in which users see them."""
+    found: list[Option] = []
+    titled: list[Option] = []  # those with a group of their own: after the present group
+    for each in Config.declared():
+        if each.name in _GROUPS:
+            found, titled = found + titled, []
+        found.append(each)
+        for feature in FEATURES:
+            if feature.after == each.name:
+                (titled if feature.group else found).extend(feature.options.declared())
+    return (*found, *titled)
+
+
+_OWNERS: Final = {name: feature.options for feature in FEATURES for name in _names(feature.options)}
+"""The section of each option of a feature."""
+OPTIONS: Final = _in_order()
+GROUPS: Final = {
+    each.name: title
+    for titles in (_GROUPS | {one.options.declared()[0].name: one.group for one in FEATURES if one.group},)
+    for each in OPTIONS
+    if (title := titles.get(each.name))
+}
+"""The titles of all groups in the help, in order. The key is the first option of each group."""
 LIVE = frozenset(option.name for option in OPTIONS if option.live)
 
 TOP_OPTIONS = (
@@ -771,18 +647,9 @@ TOP_OPTIONS = (
 )
 """The options of ``fetchgate top``."""
 ALL_OPTIONS = (*OPTIONS, *TOP_OPTIONS)
-
-GROUPS: Final = {
-    "bootstrap": "connect",
-    "listen": "listen",
-    "tls_cert": "TLS with clients",
-    "broker_tls": "TLS with brokers",
-    "sessions": "sessions",
-    "rack": "zones",
-    "max_connections": "limits",
-    "admin": "watch",
-}
-"""The titles of the option groups in the help. The key is the first option of each group."""
+_SECTIONS: Final[tuple[type[Section], ...]] = (Config, *(each.options for each in FEATURES))
+REMOVED: Final = {name: use for section in _SECTIONS for name, use in section.removed.items()}
+"""See `Section.removed`."""
 
 
 def load(flags: Mapping[str, str | None], environ: Mapping[str, str], file: str | None) -> Config:
@@ -796,7 +663,7 @@ def load(flags: Mapping[str, str | None], environ: Mapping[str, str], file: str 
     Raises:
         ConfigError: an option or the file can't be used.
     """
-    refuse_gone(environ)
+    refuse_removed(REMOVED, environ)
     options = OPTIONS
     (mode,) = (option for option in OPTIONS if option.name == "transparent")
     if read([mode], flags, environ, file)[mode.name] != "off":
@@ -806,13 +673,15 @@ def load(flags: Mapping[str, str | None], environ: Mapping[str, str], file: str 
             else option
             for option in OPTIONS
         )
-    given = find(options, flags, environ, file, ALL_OPTIONS)
-    config = Config(**parse(options, given), given=given)
-    rack = given["rack"]
-    if not config.rack and rack.source in {"flag", "environment"}:  # in a file, --show-config writes ""
-        raise ConfigError(
-            f"{rack.called}: it is empty; give a rack's name as in the brokers' broker.rack, or leave it out"
-        )
+    given = find(options, flags, environ, file, ALL_OPTIONS, REMOVED)
+    values = parse(options, given, REMOVED)
+    sections: dict[type[Section], Section] = {
+        each.options: each.options(**{name: values.pop(name) for name in _names(each.options)})
+        for each in FEATURES
+    }
+    config = Config(**values, sections=sections, given=given)
+    for section in sections.values():
+        section.check(given)
     _check_apart(config)
     _check_listen_ports(config)
     if config.cooperative and (missing := [name for name in _READ_RECORDS if find_spec(name) is None]):
@@ -879,7 +748,7 @@ def _check_needs(config: Config) -> None:
     """
     options = {each.name: each for each in OPTIONS}
     for each in OPTIONS:
-        if each.needs and getattr(config, each.name) and not getattr(config, each.needs):
+        if each.needs and config.value(each.name) and not config.value(each.needs):
             needed = options[each.needs]
             value = "on" if needed.parse is switch else needed.metavar.removesuffix("|off")
             raise ConfigError(f"{each.flag} has no effect alone: give {needed.flag} {value} as well")
@@ -893,7 +762,7 @@ def read(
     Raises:
         ConfigError: an option or the file can't be used.
     """
-    return parse(options, find(options, flags, environ, file, ALL_OPTIONS))
+    return parse(options, find(options, flags, environ, file, ALL_OPTIONS, REMOVED), REMOVED)
 
 
 def misspelt_variables(environ: Mapping[str, str]) -> list[str]:
@@ -910,11 +779,11 @@ def changes(before: Config, after: Config, live: frozenset[str] = LIVE) -> tuple
     The first list has the options that a reload applies. The second list has the options that need a restart.
     """
     names = [option.name for option in OPTIONS]
-    changed = [name for name in names if getattr(before, name) != getattr(after, name)]
+    changed = [name for name in names if before.value(name) != after.value(name)]
     return [name for name in changed if name in live], [name for name in changed if name not in live]
 
 
 def with_live(before: Config, after: Config, live: frozenset[str] = LIVE) -> Config:
     """Return the options of `before`, with the live options taken from `after`."""
     given = {**before.given, **{name: after.given[name] for name in live}}
-    return replace(before, **{name: getattr(after, name) for name in live}, given=given)
+    return replace(before.having(**{name: after.value(name) for name in live}), given=given)

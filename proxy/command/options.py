@@ -6,10 +6,10 @@ flag overrides the environment, the environment overrides the file, and the file
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Self, TypeVar, cast
+from typing import Any, ClassVar, Final, Self, TypeVar, cast
 
 from proxy.command.printable import brief, printable
 
@@ -24,16 +24,6 @@ _MOST_DOTS: Final = 500
 _Value = TypeVar("_Value")
 _ALMOST = 0.9
 """The similarity at which a variable's name counts as a misspelt option (ratio of `difflib`, 0 to 1)."""
-GONE: Final = {
-    "follow_leader fetch": "use on",
-    "follow_leader idempotent": "use on, which retries fetches; a producer finds the new leader itself",
-    "rack_reads": "set client.rack in the client, or use --rack-clients; --rack alone counts "
-    "(docs/users/upgrade.md)",
-    "workers": "leave it out, or run several gateways at one port and divide the limits among them "
-    "(docs/users/fleet.md)",
-}
-"""What to use in place of each option that was removed, by its name. If an option has lost only one of its
-values, the key is the name and that value: ``follow_leader fetch``."""
 
 
 class ConfigError(ValueError):
@@ -109,6 +99,30 @@ def option(*, parse: Callable[[str], _Value], **rest: Any) -> _Value:
     return cast("_Value", field(metadata={"option": partial(Option, parse=parse, **rest)}))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """The base of dataclasses whose fields declare options. `proxy.command.config` has all of them."""
+
+    removed: ClassVar[Mapping[str, str]] = {}
+    """What to use in place of each option that was removed, by its name. If an option has lost only one of
+    its values, the key is the name and that value: ``follow_leader fetch``."""
+
+    def check(self, given: Mapping[str, Given]) -> None:
+        """Check what no parser of a single option can check.
+
+        Args:
+            given: the text of each option and its source.
+
+        Raises:
+            ConfigError: the options can't be used together.
+        """
+
+    @classmethod
+    def declared(cls) -> tuple[Option, ...]:
+        """Return the options that the fields declare, in their order."""
+        return tuple(each.metadata["option"](name=each.name) for each in fields(cls) if each.metadata)
+
+
 @dataclass(frozen=True, slots=True)
 class OptionsFile:
     """What ``--config`` names: a file, or a folder that may have the file ``fetchgate.toml``.
@@ -165,6 +179,7 @@ def find(
     environ: Mapping[str, str],
     file: str | None,
     known: Sequence[Option],
+    removed: Mapping[str, str],
 ) -> dict[str, Given]:
     """Find the text of each option in the source with the highest precedence.
 
@@ -174,37 +189,41 @@ def find(
         environ: the environment.
         file: the name of the TOML file, or None.
         known: all options that may be in the file.
+        removed: see `Section.removed`.
 
     Raises:
         ConfigError: a required option is missing, or the file can't be used.
     """
-    written = _read_toml(file, known) if file else {}
+    written = _read_toml(file, known, removed) if file else {}
     return {option.name: _find(option, flags, environ, written, file) for option in options}
 
 
-def gone(key: str, called: str) -> str:
-    """Return the error for an option, or a value, that was removed. Empty if it is not in `GONE`.
+def told_removed(removed: Mapping[str, str], key: str, called: str) -> str:
+    """Return the error for an option, or a value, that was removed. Empty if it was not.
 
     Args:
-        key: its key in `GONE`.
+        removed: see `Section.removed`.
+        key: a key there.
         called: what the operator wrote.
     """
-    return f"{called} was removed: {GONE[key]}" if key in GONE else ""
+    return f"{called} was removed: {removed[key]}" if key in removed else ""
 
 
-def refuse_gone(environ: Mapping[str, str]) -> None:
+def refuse_removed(removed: Mapping[str, str], environ: Mapping[str, str]) -> None:
     """Check that the environment sets no option that was removed.
 
     Raises:
         ConfigError: it sets one.
     """
-    for name in GONE:
+    for name in removed:
         if (variable := _PREFIX + name.upper()) in environ:
-            raise ConfigError(gone(name, variable))
+            raise ConfigError(told_removed(removed, name, variable))
 
 
-def parse(options: Sequence[Option], given: Mapping[str, Given]) -> dict[str, Any]:
-    """Parse the given texts of options, and return the values of all options.
+def parse(
+    options: Sequence[Option], given: Mapping[str, Given], removed: Mapping[str, str]
+) -> dict[str, Any]:
+    """Parse the given texts of options, and return the values of all options. See `find`.
 
     Raises:
         ConfigError: an option can't be used.
@@ -219,10 +238,12 @@ def parse(options: Sequence[Option], given: Mapping[str, Given]) -> dict[str, An
         except UnicodeEncodeError:  # a flag or a variable with other bytes than UTF-8
             raise ConfigError(f"{found.called}: {brief(printable(found.text))} is not UTF-8") from None
         except ValueError as error:
-            removed = gone(
-                f"{option.name} {found.text.lower()}", f"{found.called}: {brief(printable(found.text))}"
+            told = told_removed(
+                removed,
+                f"{option.name} {found.text.lower()}",
+                f"{found.called}: {brief(printable(found.text))}",
             )
-            raise ConfigError(removed or f"{found.called}: {brief(str(error))}") from None
+            raise ConfigError(told or f"{found.called}: {brief(str(error))}") from None
     return values
 
 
@@ -273,12 +294,12 @@ def _closest(name: str, known: Sequence[str], cutoff: float = 0.6) -> str:
     return next(iter(get_close_matches(name, known, n=1, cutoff=cutoff)), "")
 
 
-def _read_toml(file: str, known: Sequence[Option]) -> dict[str, str]:
+def _read_toml(file: str, known: Sequence[Option], removed: Mapping[str, str]) -> dict[str, str]:
     import tomllib  # noqa: PLC0415 - most gateways have no file
 
     try:
         document = tomllib.loads(_content(Path(file)))
-        return {key: _toml_text(file, key, value, known) for key, value in document.items()}
+        return {key: _toml_text(file, key, value, known, removed) for key, value in document.items()}
     except ConfigError:
         raise
     except OSError as error:
@@ -314,7 +335,9 @@ def _content(file: Path) -> str:
     return text
 
 
-def _toml_text(file: str, key: str, value: object, known: Sequence[Option]) -> str:
+def _toml_text(
+    file: str, key: str, value: object, known: Sequence[Option], removed: Mapping[str, str]
+) -> str:
     """Return a TOML value as the text that somebody would write on the command line.
 
     Raises:
@@ -326,8 +349,8 @@ def _toml_text(file: str, key: str, value: object, known: Sequence[Option]) -> s
     if key not in names and isinstance(value, dict):
         key = brief(printable(key))
         raise ConfigError(f"[{key}] in {file}: tables are not allowed; write options without [{key}]")
-    if (spelt := key.replace("-", "_")) in GONE:
-        raise ConfigError(gone(spelt, f"{key} in {file}"))
+    if told := told_removed(removed, key.replace("-", "_"), f"{key} in {file}"):
+        raise ConfigError(told)
     if key not in names:
         close = _closest(key.replace("-", "_"), names)
         meant = f"; did you mean {close}?" if close else ""

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from proxy.core.broker_side import BrokerSide
 from proxy.core.budget import RequestBudget
-from proxy.core.client_sessions import ClientSessions
 from proxy.core.client_side import ClientSide
 from proxy.core.connection_state import ConnectionState, Phase, Stream
 from proxy.core.connection_status import ConnectionStatus
@@ -23,11 +22,9 @@ from proxy.core.fetches import Fetches
 from proxy.core.histograms import Measured
 from proxy.core.in_flight import MAX_IN_FLIGHT
 from proxy.core.leaders import Leaders
-from proxy.core.max_fetch_bytes import MaxFetchBytes
 from proxy.core.plans import SessionPlan
 from proxy.core.responses import AddressRewriting, Rewriting
 from proxy.core.stage import Stage
-from proxy.fetch_manager.manager import FetchManager
 from proxy.protocol.addresses import Resolve
 from proxy.protocol.primitives import Buffer
 from proxy.session.decision import Reason
@@ -66,8 +63,6 @@ class Common:
     siblings: "Siblings | None" = None
     """The connections of all clients, to follow leaders. Only used if addresses are rewritten. None if
     leaders are not followed."""
-    manager: FetchManager | None = None
-    """Gives sessions to clients. None if they get no session from the gateway."""
     first_stages: tuple[MakeStage, ...] = ()
     """Functions that make the stages of each connection that come before the core's own stages."""
     stages: tuple[MakeStage, ...] = ()
@@ -170,19 +165,15 @@ class Connection:
         self.to_client, self.to_broker = state.to_client, state.to_broker
         """Bytes to send that the shell has not taken yet."""
         self._versions = broker.versions or BrokerVersions()
-        self._fetches = fetches = Fetches(state, sessions, self._versions)
+        self._fetches = state.fetches = fetches = Fetches(state, sessions, self._versions)
         leaders = common.leaders or Leaders()
-        serves = common.manager is not None
         rewriting = (
-            Rewriting(state, fetches.eligibility, serves=serves)
+            Rewriting(state, fetches.eligibility)
             if resolve is None
-            else AddressRewriting(state, fetches.eligibility, resolve, broker.opening, leaders, serves=serves)
+            else AddressRewriting(state, fetches.eligibility, resolve, broker.opening, leaders)
         )
         fetch_responses = FetchResponses(state, fetches, sessions, rewriting, leaders)
         state.stages += [make(state) for make in common.first_stages]
-        if common.manager is not None:
-            state.stages.append(ClientSessions(state, common.manager, fetches.eligibility, broker.name))
-        state.stages.append(MaxFetchBytes(state, fetches, sessions))
         siblings = None if resolve is None else common.siblings
         self.retry = None if siblings is None else _leader_retry(state, siblings, host, broker.node_id)
         """Retries requests at new leaders. None without ``--follow-leader``, or without `resolve`."""

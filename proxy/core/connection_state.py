@@ -5,10 +5,10 @@ Kafka. Both send requests, because the broker's side sends a fetch again after a
 """
 
 from enum import Enum
-from typing import Final
+from typing import Final, Protocol
 
 from proxy.core.budget import RequestBudget
-from proxy.core.eligibility import SessionLimits
+from proxy.core.eligibility import Eligibility, SessionLimits
 from proxy.core.events import Event, Fault, Passthrough, Refusal, Tally
 from proxy.core.histograms import Measured, Meter
 from proxy.core.in_flight import InFlight, ResponseQueue
@@ -96,6 +96,18 @@ class RequestFramer(Framer):
             self._reserved = 0
 
 
+class Asking(Protocol):
+    """The part of `Fetches` that stages use."""
+
+    eligibility: Eligibility
+    """Knows the broker's features."""
+    version: int
+    """The version of the last fetch that was read, or -1 before the first one."""
+
+    def probe(self, frame: bytes) -> None:
+        """Ask the broker for its features, in the name of the client that has sent this frame."""
+
+
 class ConnectionState:
     """The state that both sides of a connection share.
 
@@ -115,6 +127,7 @@ class ConnectionState:
         "delayed",
         "events",
         "fault",
+        "fetches",
         "foreign",
         "forwarding",
         "from_broker",
@@ -140,6 +153,9 @@ class ConnectionState:
         "tokens",
     )
 
+    fetches: Asking
+    """For stages. `Connection` sets it before it makes them."""
+
     def __init__(
         self,
         limits: SessionLimits,
@@ -158,7 +174,7 @@ class ConnectionState:
         self.has_lane = False
         """Whether the client has a lane of a group, or may have one."""
         self.raises_fetches = False
-        """Whether fetches of the client's v10 are processed as v11 (`proxy.core.raise_fetch`)."""
+        """Whether fetches of the client's v10 are processed as v11 (a stage does this)."""
         self.tally = Tally()
         """The counts of the connection. `Plans.count` later adds the exchanges that used the fast path."""
         self.meter = Meter(measured, self.tally)

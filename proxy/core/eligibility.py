@@ -5,7 +5,7 @@ remembers the features of a broker, for connections whose clients send no ApiVer
 `proxy.core.savings` decides whether a session saves bytes.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final
 
 from proxy.core.savings import Savings
@@ -14,8 +14,6 @@ from proxy.protocol.api_versions import Features
 from proxy.protocol.fetch_request import SESSIONLESS_EPOCH, FetchRequest
 from proxy.session.decision import Reason
 from proxy.session.handler import FetchSessionHandler
-
-_NO_LIMIT: Final[Mapping[str, int]] = {}
 
 
 class SessionLimits:
@@ -29,16 +27,14 @@ class SessionLimits:
         off_for: client ids whose fetches use no session.
         keep_order: if true, a fetch uses no session when the session's order of partitions would decide which
             partitions get records.
-        max_fetch_bytes: the limit of record bytes in a fetch, by client id. The entry "" is for all other
-            clients.
         chance: returns a number from 0 to 1, by chance: see `SlotBackoff`.
     """
 
     __slots__ = (
         "chance",
         "crowded",
+        "generation",
         "keep_order",
-        "max_fetch_bytes",
         "max_sessions",
         "off_for",
         "on",
@@ -52,14 +48,15 @@ class SessionLimits:
         on: bool = True,
         off_for: frozenset[str] = frozenset(),
         keep_order: bool = False,
-        max_fetch_bytes: Mapping[str, int] = _NO_LIMIT,
         chance: Callable[[], float] = without_chance,
     ) -> None:
         self.max_sessions = max_sessions
         self.on = on
         self.off_for = off_for
         self.keep_order = keep_order
-        self.max_fetch_bytes = max_fetch_bytes
+        self.generation = 0
+        """How many times options were reloaded. A plan of the fast path is used only in the generation in
+        which its fetch was decided."""
         self.crowded = False
         """Whether the process buffers more bytes than the limit of `Budget`. If so, fetches use no sessions,
         because responses without a session can be forwarded as they arrive."""
@@ -78,11 +75,6 @@ class SessionLimits:
     def allowed(self, client_id: str) -> bool:
         """Return whether fetches of this client may go through a session now."""
         return self.on and client_id not in self.off_for
-
-    def max_bytes(self, client_id: str) -> int:
-        """Return the limit of record bytes in a client's fetch, or 0 for no limit."""
-        limits = self.max_fetch_bytes
-        return limits.get(client_id, limits.get("", 0)) if limits else 0
 
     def reserve(self) -> bool:
         """Reserve a slot if one is left.

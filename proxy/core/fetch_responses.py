@@ -476,7 +476,7 @@ class FetchResponses:
         limits = self._limits
         if not limits.allowed(self._state.client_id):
             return
-        if limits.max_fetch_bytes is not self._fetches.max_fetch_bytes:
+        if limits.generation != self._fetches.generation:
             return
         features = self._eligibility.features
         # Another fetch may have come and been forwarded meanwhile; some brokers' entries have to be read for

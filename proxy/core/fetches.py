@@ -76,7 +76,7 @@ class Fetches:
         "closing",
         "decided",
         "eligibility",
-        "max_fetch_bytes",
+        "generation",
         "session",
         "unused",
         "version",
@@ -103,9 +103,8 @@ class Fetches:
         self.decided: Reason | None = None
         """The reason why the last fetch was forwarded without the session. None before the first fetch, or if
         the last fetch was sent through the session."""
-        self.max_fetch_bytes = sessions.max_fetch_bytes
-        """The value of max_fetch_bytes at the decision on the last fetch. A reload may have replaced it
-        since."""
+        self.generation = sessions.generation
+        """`SessionLimits.generation` at the decision on the last fetch."""
         self.unused = 0
         """The number of fetches that were forwarded although there was a session, since a session last saved
         bytes. The reasons in `PASSING` do not count. A new session does not reset the number."""
@@ -144,7 +143,7 @@ class Fetches:
                 self._state.send(request, frame)
                 return
             plans.template = FetchTemplate.of(original)
-        self.max_fetch_bytes = self._limits.max_fetch_bytes
+        self.generation = self._limits.generation
         fetch = original if original.unsupported_reason else self._changed(original)
         fetching.ask(fetch)
         if fetching.direct:  # otherwise it is not what the client sent, which was counted

@@ -320,8 +320,8 @@ class FetchPlan(Handler):
         "_asked",
         "_eligibility",
         "_fetches",
+        "_generation",
         "_limits",
-        "_max_fetch_bytes",
         "_measured",
         "_off_for",
         "_on",
@@ -387,7 +387,7 @@ class FetchPlan(Handler):
         self.wait = max(sent.max_wait_ms, 0) / 1e3
         limits = plans.limits
         self._limits, self._on, self._off_for = limits, limits.on, limits.off_for
-        self._max_fetch_bytes = limits.max_fetch_bytes
+        self._generation = limits.generation
         self._plans, self._measured = plans, plans.measured
         self._eligibility = eligibility
         self._responses = responses
@@ -407,7 +407,7 @@ class FetchPlan(Handler):
             self._template.matches(frame)
             and limits.on is self._on
             and limits.off_for is self._off_for
-            and limits.max_fetch_bytes is self._max_fetch_bytes
+            and limits.generation == self._generation
         ):
             self._asked += 1
             return self._fetches.as_sent(frame) if self._fetches.changes else frame
@@ -564,7 +564,7 @@ class SessionPlan(FetchPlan):
             return None
         if limits.on is not self._on or limits.off_for is not self._off_for:
             return None
-        if limits.max_fetch_bytes is not self._max_fetch_bytes:
+        if limits.generation != self._generation:
             return None
         template = self._fetches
         if limits.crowded or limits.keep_order or not template.surrounds(frame):

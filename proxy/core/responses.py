@@ -43,20 +43,18 @@ class Rewriting:
     Args:
         state: the state of the connection.
         eligibility: the object that is given the broker's API versions.
-        serves: whether clients may have sessions with the gateway.
     """
 
-    __slots__ = ("eligibility", "serves", "state")
+    __slots__ = ("eligibility", "state")
 
     readdresses: bool = False
     """Whether broker addresses in responses are replaced by the gateway's addresses."""
     tags_from: int = MAX_VERSION + 1
     """From this Fetch version on, responses have tags with broker addresses that must be rewritten."""
 
-    def __init__(self, state: ConnectionState, eligibility: Eligibility, *, serves: bool) -> None:
+    def __init__(self, state: ConnectionState, eligibility: Eligibility) -> None:
         self.state = state
         self.eligibility = eligibility
-        self.serves = serves
 
     def refuses(self, _api_key: int, _version: int) -> bool:
         """Return whether a request must be refused. This base class refuses no request."""
@@ -90,7 +88,6 @@ class AddressRewriting(Rewriting):
         resolve: returns the address of a broker for clients.
         opening: returns whether a broker's listener is still being opened.
         leaders: the object that updates the leaders in Metadata.
-        serves: whether clients may have sessions with the gateway.
     """
 
     __slots__ = ("leaders", "opening", "resolve")
@@ -105,10 +102,8 @@ class AddressRewriting(Rewriting):
         resolve: Resolve,
         opening: Callable[[int], bool],
         leaders: Leaders,
-        *,
-        serves: bool,
     ) -> None:
-        super().__init__(state, eligibility, serves=serves)
+        super().__init__(state, eligibility)
         self.resolve = resolve
         self.opening = opening
         self.leaders = leaders
@@ -266,7 +261,7 @@ class CutVersions(_Rewrite[Rewriting]):
             frame,
             self.version,
             rewrites=rewriting.readdresses,
-            serves=rewriting.serves,
+            serves=any(stage.gives_sessions for stage in rewriting.state.stages),
             grouped=rewriting.state.grouped,
             member=rewriting.state.has_lane,
         )

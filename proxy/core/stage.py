@@ -22,6 +22,9 @@ class Stage:
 
     holds: bool = False
     """Whether the client's next request has to wait for this stage."""
+    gives_sessions: bool = False
+    """Whether the stage gives the client sessions, even if the broker supports none. Then the client is
+    offered Fetch v7."""
 
     # Requests
 

@@ -15,7 +15,7 @@ from typing import Final
 from proxy.addresses import Address, Broker
 from proxy.command.config import Config
 from proxy.command.error_text import reason_of
-from proxy.command.printable import printable
+from proxy.features import FEATURES
 from proxy.net import bootstrap
 from proxy.net.bootstrap import BootstrapError, BootstrapResponse, ask
 from proxy.net.listen import LeadsBackError, OwnListenerError, check_not_own
@@ -55,18 +55,22 @@ async def check(config: Config, say: Say, gateways: int = 0) -> bool:
         ConfigError: a certificate or token can't be used, or the process lacks the privilege for ``tproxy``.
     """
     say(_options_read(config))
-    if config.rack:
-        say(f"The gateway is in the rack {config.rack}; bytes with brokers are counted by zone.")
+    for feature in FEATURES:
+        for line in feature.means(config.of(feature.options)):
+            say(line)
     tls = BrokerTls(config)
     admin_token(config)
     valid = _certificate_valid(config, say)
     writable = [_writable(flag, folder, say) for flag, folder in _folders(config)]
     process = Process.of(config, asyncio.get_running_loop(), logs.silent())
     cluster = await _ask_all(config, tls, process.resolver, say)
-    alone = False
-    if config.rack and cluster is not None and cluster.brokers:
-        say(_in_rack(config.rack, len(cluster.brokers), cluster.racks))
-        alone = config.rack not in cluster.racks.values()
+    doubts: list[str] = []
+    if cluster is not None and cluster.brokers:
+        for feature in FEATURES:
+            lines, doubt = feature.fits(config.of(feature.options), cluster)
+            for line in lines:
+                say(line)
+            doubts += [doubt] if doubt else []
     with ExitStack() as opened:
         bound = await _Listeners(process, say, opened).bind_all((cluster and cluster.brokers) or {})
     if config.bootstrap and cluster is None:
@@ -81,10 +85,10 @@ async def check(config: Config, say: Say, gateways: int = 0) -> bool:
     good = valid and bound and all(writable) and slots
     if not good:
         say("Not all is well: a line above says what to do.")
-    elif alone:
+    elif doubts:
         say(
-            "A gateway with these options can serve clients, but no broker is in its rack: a line above says "
-            "what to do."
+            f"A gateway with these options can serve clients, but {', '.join(doubts)}: a line above "
+            "says what to do."
         )
     else:
         say("All is well: a gateway with these options can serve clients.")
@@ -207,20 +211,6 @@ def _named(cluster: BootstrapResponse) -> str:
         return "; it requires authentication, so brokers are learned from the responses to clients"
     count = len(cluster.brokers)
     return f" and named {count} broker{'s' * (count != 1)}"
-
-
-def _in_rack(rack: str, brokers: int, racks: dict[int, str]) -> str:
-    """Return a sentence that says how many of the brokers are in the gateway's rack."""
-    if here := sum(each == rack for each in racks.values()):
-        verb = "is" if here == 1 else "are"
-        return f"{here} of {brokers} broker{'s' * (brokers != 1)} {verb} in the rack {rack}."
-    if not racks:
-        return f"--rack {rack}: no broker has a rack, so no zone is known; set broker.rack at the brokers"
-    known = printable(", ".join(sorted(set(racks.values()))))
-    return (
-        f"--rack {rack}: no broker is in this rack; the racks are {known}; "
-        "set --rack to the broker.rack of brokers in the gateway's zone"
-    )
 
 
 class _Listeners:

@@ -17,7 +17,7 @@ from time import monotonic, process_time
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakValueDictionary
 
-from proxy.addresses import Address
+from proxy.addresses import Address, Broker
 from proxy.capture.no_tap import BROKER, Tap
 from proxy.command.config import Config
 from proxy.command.error_text import is_client_refused, of_client
@@ -26,10 +26,8 @@ from proxy.core.budget import REQUESTS_PART, Budget, RequestBudget
 from proxy.core.connection import BrokerInfo, Common, Connection, MakeStage
 from proxy.core.eligibility import BrokerVersions, SessionLimits
 from proxy.core.events import BrokersAwaited, ClientNamed, Event, Fault, LoginRefused, Passthrough, Tally
-from proxy.core.fetch_floors import FetchFloors, FetchFloorsStage
 from proxy.core.leaders import Leaders
-from proxy.fetch_manager.cache import FetchSessionCache
-from proxy.fetch_manager.manager import FetchManager
+from proxy.features.begun import Begun
 from proxy.net.link import BUDGET, IDLE, NO_REQUEST, NOT_READING, PEER_FULL, ClientProtocol, Link
 from proxy.net.tls import ClientTls
 from proxy.net.transparent import Destinations
@@ -48,7 +46,6 @@ from proxy.telemetry.unanswered import Owed
 if TYPE_CHECKING:
     from proxy.cooperative.members import Members
     from proxy.core.siblings import Siblings
-    from proxy.server.rack_audit import RackAudit
 
 TICK_SECONDS: Final = 5.0
 """How often the gateway looks for stalled connections, changed files and outdated entries, in seconds."""
@@ -92,10 +89,6 @@ class Server:
         self.budget = Budget(0)
         self.turns = Turns(self.loop.call_soon)
         self.request_budget = RequestBudget(0)
-        self.manager = _manager(config)
-        """Gives fetch sessions to clients. These sessions survive a reconnect, but not a restart of this
-        process."""
-        self.fetch_floors = FetchFloors()
         self._apply_limits()
         self.links: set[Link] = set()
         self.handshakes: set[Link] = set()
@@ -114,16 +107,14 @@ class Server:
         self._versions = WeakValueDictionary[Address, BrokerVersions]()
         self._leaders = Leaders()
         self._siblings: Siblings | None = None
-        self._join_siblings()
         self._members: Members | None
         self._stages: tuple[MakeStage, ...]
         self._members, self._stages = _cooperative(config, self._tell)
-        self._stages += (partial(FetchFloorsStage, self.fetch_floors),)
-        self._audit = _audit(process, brokers) if config.rack else None
-        """Counts bytes by zone. None without ``--rack``."""
-        if self._audit is not None:
-            self._stages += self._audit.stages
-            self.upstream.failed = self._audit.unreachable
+        self.features = Begun(self, config.of)
+        """The features that options ask for, in the order of their stages."""
+        self.upstream.failed = self.features.unreachable
+        self.describe = self.features.described
+        self._join_siblings()
         self._failed_handshakes = Repeated(self.log, "TLS handshake of a client failed")
         self._refused_clients = Repeated(self.log, "client refused")
         self._refused_logins = Repeated(self.log, "authentication refused by the broker", LOGIN_AGAIN_SECONDS)
@@ -145,6 +136,26 @@ class Server:
         self._check_expiry()
         self.spawn(self._supervise_links())
         self.spawn(self.monitor.keep_history(self.sample))
+
+    # -- for features: see proxy.features.feature.Process --------------------------------------------------
+
+    @property
+    def transparent(self) -> bool:
+        """Whether the gateway runs in transparent mode."""
+        return self._transparent
+
+    @property
+    def brokers_known(self) -> Mapping[int, Broker]:
+        """The known brokers, by id."""
+        return self.brokers.known
+
+    def note(self, kind: str, text: str, *, warning: bool = False) -> None:
+        """Add a recent event. `text` is a sentence."""
+        self.process.note(kind, text, warning=warning)
+
+    async def ips(self, host: str) -> Sequence[str]:
+        """Return the IPs of a host."""
+        return await self.process.resolver.ips(host)
 
     def set_tap(self, tap: Tap) -> None:
         """Capture the bytes of all new sockets. `tap` wraps their protocols."""
@@ -307,25 +318,20 @@ class Server:
         return Connection(
             sessions=self.sessions,
             resolve=partial(brokers.resolve, reached_at) if brokers is not None else None,
-            common=self._common(() if self._audit is None else self._audit.first_stages(link, versions)),
+            common=self._common(link),
             broker=BrokerInfo(link.node_id, broker, versions, link.measured, self._is_opening),
             host=link.client_host,
         )
 
-    def _common(self, first: tuple[MakeStage, ...]) -> Common:
-        """Return what a new connection shares with other connections, by the present options.
-
-        Args:
-            first: the functions that make stages of the connection that come before all others.
-        """
+    def _common(self, link: Link) -> Common:
+        """Return what a new connection shares with other connections, by the present options."""
         return Common(
             max_request_bytes=self.process.config.max_request_bytes,
             maybe_not_kafka=self._transparent,
             request_budget=self.request_budget,
             leaders=self._leaders,
             siblings=self._siblings,
-            manager=self.manager,
-            first_stages=first,
+            first_stages=self.features.stages(link),
             stages=self._stages,
         )
 
@@ -335,8 +341,7 @@ class Server:
     def closed(self, link: Link) -> None:
         """Remove a closed link, but keep its counts."""
         self.links.discard(link)
-        if self._audit is not None:
-            self._audit.closed(link)
+        self.features.closed(link)
         self.upstream.closed(link)
         self.monitor.totals.closed(link.node_id, link.core.tally)
         self._closed_owed.setdefault(link.node_id, Owed()).add(Owed(responded_at=link.responded_at))
@@ -356,6 +361,7 @@ class Server:
         problems += [self.monitor.descriptors.problem] if self.monitor.descriptors.problem else []
         problems += dict.fromkeys(each.problem for each in contexts if each is not None and each.problem)
         problems += self._expired
+        problems += self.features.problems()
         if self._members is not None:
             problems += self._members.problems(monotonic())
         if self.tap.stopped:
@@ -365,9 +371,6 @@ class Server:
         lacking = (link.core.status().lacks_slot for link in self.links)
         status.slots_lacking = not self.sessions.left and any(lacking)
         status.buffered_bytes, status.over = self.budget.total, self.budget.over
-        if self.manager is not None:
-            cache = self.manager.cache
-            status.client_sessions, status.client_session_partitions = len(cache), cache.partitions
         status.capture_stopped = bool(self.tap.stopped)
         status.broker_certificates = self.upstream.certificates.copy()
         return status
@@ -400,7 +403,7 @@ class Server:
             resident_bytes=resident_bytes(),
             open_fds=open_fds(),
         )
-        counts = Counts(
+        return Counts(
             tallies=self.tallies(),
             measured=self.monitor.totals.all_measured(),
             loop_lag=self.monitor.totals.loop_lag,
@@ -418,15 +421,8 @@ class Server:
             paused=paused,
             process=process,
             cooperative=self._members.seen(now) if self._members is not None else None,
-            zones=self._audit.zones(self.links) if self._audit is not None else None,
+            features=self.features.counted(self.links),
         )
-        if self.manager is not None:
-            counts.client_session_evictions = self.manager.cache.evictions
-        return counts
-
-    def describe(self, link: Link) -> Mapping[str, object]:
-        """Return the fields of a connection in `/state` that options add."""
-        return {} if self._audit is None else self._audit.describe(link)
 
     def account(self) -> Account:
         """Return the status and the sums over all connections, without the list of connections."""
@@ -442,32 +438,32 @@ class Server:
         the limit of sessions is now lower, sessions above it stay until they end.
         """
         self._apply_limits()
+        self.features.reloaded(self.process.config.of)
+        self.sessions.generation += 1
         self._join_siblings()
-        if self._audit is not None:
-            self._audit.reloaded()
         if self._members is not None:
             self._members.lanes = self.process.config.cooperative_lanes
         self.budget.settle()
         self.sessions.crowded = self.budget.over
 
     def _join_siblings(self) -> None:
-        """Let new connections of a client find one another, if an option needs that."""
-        config = self.process.config
-        if not (config.follow_leader or config.rack_clients):
+        """Let new connections of a client find one another, if a feature repeats requests there."""
+        repeats = self.features.repeats
+        if not repeats:
             return
         if self._siblings is None:
             # With the first client, its files may be those of another version: an upgrade may be under way.
             import proxy.core.leader_retry  # noqa: F401, PLC0415 - `Connection` uses it
             from proxy.core.siblings import Siblings  # noqa: PLC0415 - most gateways do not need it
 
-            self._siblings = Siblings(fetches=config.follow_leader)
+            self._siblings = Siblings(fetches="fetch" in repeats)
             if isinstance(self.brokers, BrokerRegistry):
                 from proxy.server.own_connection import OwnConnections  # noqa: PLC0415
 
                 self._siblings.connect = OwnConnections(self.process, self.brokers, self.upstream).connect
 
     def _apply_limits(self) -> None:
-        """Set the limits of sessions, fetches and memory from the options.
+        """Set the limits of sessions and memory from the options.
 
         Other options are read when they are used.
         """
@@ -475,11 +471,6 @@ class Server:
         self.sessions.on = config.sessions
         self.sessions.off_for = config.sessions_off_for
         self.sessions.keep_order = config.keep_order
-        self.sessions.max_fetch_bytes = dict(config.max_fetch_bytes)  # a new one: see `FetchFloors`
-        self.fetch_floors.min_bytes = config.fetch_min_bytes
-        self.fetch_floors.max_wait_ms = {
-            client_id: round(wait * 1e3) for client_id, wait in config.fetch_max_wait.items()
-        }
         self.sessions.max_sessions = config.max_sessions
         self.budget.limit = config.max_inflight_bytes
         self.request_budget.limit = config.max_inflight_bytes // REQUESTS_PART
@@ -537,8 +528,7 @@ class Server:
     def sample(self, now: float) -> None:
         """Add the totals of all connections to the history. Then look for brokers that do not respond."""
         self.monitor.totals.sample(now, ((link.node_id, link.core.tally) for link in self.links))
-        if self._audit is not None:
-            self._audit.look(self.links)
+        self.features.look(self.links)
         looked_at, self._looked_at = self._looked_at, now
         # After a stop of the whole machine, the brokers get one more interval to respond.
         if now - looked_at < 2 * INTERVAL_SECONDS:
@@ -600,13 +590,6 @@ class Server:
                 link.close_session(reason)
 
 
-def _audit(process: Process, brokers: BrokerRegistry | Destinations) -> "RackAudit":
-    """Return what counts bytes by zone, and has what ``--rack-clients`` needs."""
-    from proxy.server.rack_audit import RackAudit  # noqa: PLC0415 - most gateways do not need it
-
-    return RackAudit(process, brokers)
-
-
 def _cooperative(config: Config, tell: Tell) -> "tuple[Members | None, tuple[MakeStage, ...]]":
     """Return the members of cooperative groups, and the functions that make a client's stage.
 
@@ -631,16 +614,3 @@ def _cooperative(config: Config, tell: Tell) -> "tuple[Members | None, tuple[Mak
     )
     members.lanes = config.cooperative_lanes
     return members, (partial(MemberStage, members),)
-
-
-def _manager(config: Config) -> FetchManager | None:
-    """Return the manager of clients' fetch sessions, or None if clients get no sessions."""
-    if config.client_sessions == "off":
-        return None
-    # The session ids are random, because another client could use a guessed id.
-    cache = FetchSessionCache(
-        random.SystemRandom().randint,
-        slots=config.max_incremental_fetch_session_cache_slots,
-        eviction_ms=config.min_incremental_fetch_session_eviction_ms,
-    )
-    return FetchManager(cache, asks_broker=config.client_sessions == "auto")

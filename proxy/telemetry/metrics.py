@@ -7,23 +7,31 @@ it. Client ids are in `/state`.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from math import inf
-from typing import Any, Final, TypeAlias
+from typing import Final
 
 from proxy.cooperative.tally import BATCHES, COMMITS, DETACHED, EXCLUSIVE, RECORDS, Cooperative
 from proxy.cooperative.tally import STATES as STATES_OF_MEMBERS
 from proxy.core.events import FetchKind, Refusal, SideTally, Tally, saved_bytes
-from proxy.core.histograms import Distribution, Measured
-from proxy.core.racks import Zone
+from proxy.core.histograms import Measured
 from proxy.protocol.api import ErrorCode
 from proxy.session.state import Loss
-from proxy.telemetry.exposition import Kind, Sample, family, of_garbage_collector, of_process
+from proxy.telemetry.exposition import of_garbage_collector, of_process
+from proxy.telemetry.figure import (
+    COUNTER,
+    GAUGE,
+    HISTOGRAM,
+    Figure,
+    Labelled,
+    both,
+    families,
+    named,
+    one_label,
+)
 from proxy.telemetry.status import STATES, Account, Health, WithBroker
 from proxy.telemetry.totals import NodeId
-from proxy.telemetry.zones import RETURNS, WHAT, ReplicaFigures, Zones
 from proxy.version import VERSION
 
 MAX_REASONS: Final = 50
@@ -139,70 +147,6 @@ class SharedValues:
         assert self.counts.cooperative is not None  # noqa: S101 - `COOPERATIVE` needs some groups
         return self.counts.cooperative
 
-    @property
-    def zones(self) -> Zones:
-        """The bytes by zone. Only the metrics in `ZONES` use them."""
-        assert self.counts.zones is not None  # noqa: S101 - `ZONES` needs a rack
-        return self.counts.zones
-
-    @property
-    def replicas(self) -> ReplicaFigures:
-        """The figures of clients that read from the replica in the rack. Only `REPLICAS` use them."""
-        assert self.zones.reads is not None  # noqa: S101 - `REPLICAS` needs them
-        return self.zones.reads
-
-
-Value: TypeAlias = float | Distribution
-Labelled: TypeAlias = Iterable[tuple[tuple[str, ...], Value]]
-"""The values of a metric, each with its label values."""
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """A metric for Prometheus, and how its values are read from an account."""
-
-    kind: Kind
-    name: str
-    """The metric's name without the prefix ``fetchgate_``, and without the suffix ``_total`` of a counter."""
-    text: str
-    read: Callable[[SharedValues], float | Labelled]
-    labels: tuple[str, ...] = ()
-
-    def lines(self, reading: SharedValues) -> Iterator[str]:
-        """Yield the lines of the metric with its present values, in Prometheus' format."""
-        found = self.read(reading)
-        listed: Labelled = [((), found)] if isinstance(found, int | float) else found
-        samples = (sample for labels, value in listed for sample in _samples(labels, value))
-        return family(self.kind, f"fetchgate_{self.name}", self.text, samples, self.labels)
-
-
-def _samples(labels: tuple[str, ...], value: Value) -> Iterator[Sample]:
-    """Yield the samples of one value. A distribution has one for each bucket, its count and its sum."""
-    if not isinstance(value, Distribution):
-        yield "", labels, value
-        return
-    count = 0
-    for bound, counted in zip((*value.bounds, inf), value.counts, strict=True):
-        count += counted
-        yield "_bucket", (*labels, "+Inf" if bound == inf else str(bound)), count
-    yield "_count", labels, count
-    yield "_sum", labels, value.total
-
-
-def one_label(values: Mapping[Any, float] | Iterable[tuple[Any, float]]) -> Labelled:
-    """Return values for a metric with one label."""
-    pairs = values.items() if isinstance(values, Mapping) else values
-    return (((str(label),), value) for label, value in pairs)
-
-
-def _named(counts: Mapping[Any, int], names: Iterable[str]) -> Labelled:
-    """Return the count of each label value in `names`, even if the count is 0."""
-    return [((name,), counts.get(name, 0)) for name in names]
-
-
-def _both(client: float, broker: float) -> Labelled:
-    return [(("client",), client), (("broker",), broker)]
-
 
 def _of_sides(name: str) -> Callable[[SharedValues], Labelled]:
     return lambda it: [((side,), getattr(tally, name)) for side, tally in it.sides]
@@ -216,12 +160,9 @@ def _of_links(read: Callable[[WithBroker], float]) -> Callable[[SharedValues], L
     return lambda it: one_label({name: read(links) for name, links in it.with_broker.items()})
 
 
-COUNTER: Final[Kind] = "counter"
-GAUGE: Final[Kind] = "gauge"
-HISTOGRAM: Final[Kind] = "histogram"
 _SIDE, _BROKER, _REASON = ("side",), ("broker",), ("reason",)
 
-FIGURES: Final = (
+FIGURES: Final[tuple[Figure[SharedValues], ...]] = (
     Figure(GAUGE, "build_info", "The version of fetchgate.", lambda _: [((VERSION,), 1)], ("version",)),
     # traffic
     Figure(
@@ -295,7 +236,7 @@ FIGURES: Final = (
         COUNTER,
         "sessions_lost",
         "Sessions that a broker lost without an error, hidden from clients, by reason.",
-        lambda it: _named(it.total.sessions_lost, Loss),
+        lambda it: named(it.total.sessions_lost, Loss),
         _REASON,
     ),
     Figure(
@@ -315,14 +256,14 @@ FIGURES: Final = (
         COUNTER,
         "refused",
         "Connections closed because addresses in a response could not be rewritten, by reason.",
-        lambda it: _named(it.total.refused, Refusal),
+        lambda it: named(it.total.refused, Refusal),
         _REASON,
     ),
     Figure(
         COUNTER,
         "leaders_followed",
         "Partitions whose request was retried at their leader, with success.",
-        lambda it: _named(it.total.leaders_followed, ("fetch", "offsets")),
+        lambda it: named(it.total.leaders_followed, ("fetch", "offsets")),
         ("request",),
     ),
     Figure(
@@ -337,7 +278,7 @@ FIGURES: Final = (
         GAUGE,
         "connections",
         "Open connections.",
-        lambda it: _both(sum(each.connections for each in it.links), sum(each.reached for each in it.links)),
+        lambda it: both(sum(each.connections for each in it.links), sum(each.reached for each in it.links)),
         _SIDE,
     ),
     Figure(COUNTER, "connections_accepted", "Client connections accepted.", lambda it: it.counts.accepted),
@@ -359,14 +300,14 @@ FIGURES: Final = (
         COUNTER,
         "tls_failures",
         "TLS handshakes that failed.",
-        lambda it: _named(it.counts.tls_failures, _SIDES),
+        lambda it: named(it.counts.tls_failures, _SIDES),
         _SIDE,
     ),
     Figure(
         COUNTER,
         "authentication_failures",
         "client: SASL authentications refused by a broker; broker: refused certificates, ours or a broker's.",
-        lambda it: _named(it.counts.authentication_failures, _SIDES),
+        lambda it: named(it.counts.authentication_failures, _SIDES),
         _SIDE,
     ),
     Figure(
@@ -387,16 +328,14 @@ FIGURES: Final = (
         GAUGE,
         "fetch_sessions",
         "Fetch sessions of the gateway.",
-        lambda it: _both(it.status.client_sessions, sum(each.sessions for each in it.links)),
+        lambda it: [(("broker",), sum(each.sessions for each in it.links))],
         _SIDE,
     ),
     Figure(
         GAUGE,
         "fetch_session_partitions",
         "Partitions in these sessions.",
-        lambda it: _both(
-            it.status.client_session_partitions, sum(each.session_partitions for each in it.links)
-        ),
+        lambda it: [(("broker",), sum(each.session_partitions for each in it.links))],
         _SIDE,
     ),
     # health
@@ -572,61 +511,38 @@ FIGURES: Final = (
         "Delay of the event loop, measured every two seconds.",
         lambda it: [((), it.counts.loop_lag)],
     ),
-    # KIP-227's own metrics, for the sessions that the gateway gives to clients
-    Figure(
-        GAUGE,
-        "num_incremental_fetch_sessions",
-        "Sessions that the gateway keeps for clients.",
-        lambda it: it.status.client_sessions,
-    ),
-    Figure(
-        GAUGE,
-        "num_incremental_fetch_partitions_cached",
-        "Partitions in sessions kept for clients.",
-        lambda it: it.status.client_session_partitions,
-    ),
-    Figure(
-        COUNTER,
-        "incremental_fetch_session_evictions",
-        "Evicted sessions that were kept for clients.",
-        lambda it: [
-            ((str(privileged).lower(),), count)
-            for privileged, count in it.counts.client_session_evictions.items()
-        ],
-        ("privileged",),
-    ),
 )
 """The metrics of every gateway."""
 
 _GROUP: Final = ("group",)
 
-COOPERATIVE: Final = (
+COOPERATIVE: Final[tuple[Figure[SharedValues], ...]] = (
     Figure(
         COUNTER,
         "coop_records",
         "Records in fetches of members, by outcome.",
-        lambda it: _named(it.coop.tally.records, RECORDS),
+        lambda it: named(it.coop.tally.records, RECORDS),
         ("outcome",),
     ),
     Figure(
         COUNTER,
         "coop_batches",
         "Batches in fetches of members, by outcome.",
-        lambda it: _named(it.coop.tally.batches, BATCHES),
+        lambda it: named(it.coop.tally.batches, BATCHES),
         ("outcome",),
     ),
     Figure(
         COUNTER,
         "coop_commits",
         "Commits for key ranges that went to the broker.",
-        lambda it: _named(it.coop.tally.commits, COMMITS),
+        lambda it: named(it.coop.tally.commits, COMMITS),
         ("result",),
     ),
     Figure(
         COUNTER,
         "coop_exclusive",
         "How often a group stopped sharing partitions, by reason.",
-        lambda it: _named(it.coop.tally.exclusive, EXCLUSIVE),
+        lambda it: named(it.coop.tally.exclusive, EXCLUSIVE),
         _REASON,
     ),
     Figure(
@@ -655,7 +571,7 @@ COOPERATIVE: Final = (
         COUNTER,
         "coop_detached",
         "How often a member began to fetch alone: no room (full), or it did not ask (wait).",
-        lambda it: _named(it.coop.detached, DETACHED),
+        lambda it: named(it.coop.detached, DETACHED),
         _REASON,
     ),
     Figure(
@@ -711,48 +627,6 @@ COOPERATIVE: Final = (
 option lists the groups."""
 
 
-ZONES: Final = (
-    Figure(
-        COUNTER,
-        "zone_bytes",
-        "All bytes to and from brokers, by zone of the broker and by kind.",
-        lambda it: [((zone.value, what), it.zones.byte_counts[zone, what]) for zone in Zone for what in WHAT],
-        ("zone", "what"),
-    ),
-    Figure(
-        GAUGE,
-        "zone_brokers",
-        "Brokers in responses so far, by zone.",
-        lambda it: one_label(it.zones.brokers(it.config.rack)),
-        ("zone",),
-    ),
-)
-"""The additional metrics with ``--rack``."""
-
-REPLICAS: Final = (
-    Figure(
-        COUNTER,
-        "rack_leaders_named",
-        "Partitions in Metadata responses with a replica in the rack named as leader.",
-        lambda it: it.replicas.named,
-    ),
-    Figure(
-        COUNTER,
-        "rack_empty_held",
-        "Empty responses of replicas that were held back for up to 50 ms.",
-        lambda it: it.replicas.held,
-    ),
-    Figure(
-        COUNTER,
-        "rack_returns",
-        "How often clients were sent back to leaders: a replica failed, or only a leader can answer.",
-        lambda it: _named(it.replicas.returns, RETURNS),
-        _REASON,
-    ),
-)
-"""The additional metrics with ``--rack-clients``."""
-
-
 def _members(found: Cooperative) -> Iterator[tuple[tuple[str, str], int]]:
     for group in found.groups:
         states = Counter(member.state for member in group.members)
@@ -773,9 +647,8 @@ def bounded(counts: Counter[str]) -> list[tuple[str, int]]:
 def exposition(account: Account) -> bytes:
     """Return all metrics of the gateway, this process and its garbage collector in Prometheus' format."""
     reading = SharedValues(account)
-    figures: tuple[Figure, ...] = FIGURES
+    figures: tuple[Figure[SharedValues], ...] = FIGURES
     figures += () if reading.counts.cooperative is None else COOPERATIVE
-    figures += () if reading.counts.zones is None else ZONES
-    figures += () if reading.counts.zones is None or reading.counts.zones.reads is None else REPLICAS
-    lines = [line for figure in figures for line in figure.lines(reading)]
+    more = (figure.bound(counted) for each, counted in reading.counts.by_feature() for figure in each.figures)
+    lines = families((figure.bound(reading) for figure in figures), more)
     return "".join((*lines, *of_process(), *of_garbage_collector())).encode()

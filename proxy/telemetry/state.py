@@ -14,13 +14,11 @@ from proxy.command.effective_config import as_json
 from proxy.cooperative.tally import BATCHES, COMMITS, DETACHED, RECORDS, Cooperative, MemberSeen
 from proxy.core.events import FetchKind, Tally, fetch_bytes, saved_bytes
 from proxy.core.histograms import Distribution, Measured
-from proxy.core.racks import Zone
 from proxy.net.link import HOLDS, Link
 from proxy.protocol.api import ErrorCode
 from proxy.telemetry.history import History, RecentEvent
-from proxy.telemetry.status import Account, Status, WithBroker
+from proxy.telemetry.status import REPORTS, Account, Status, WithBroker
 from proxy.telemetry.totals import BROKER_BYTES, BROKER_FETCHES, CLIENT_BYTES, CLIENT_FETCHES, NodeId
-from proxy.telemetry.zones import RETURNS, WHAT, ReplicaFigures, Zones
 from proxy.version import VERSION
 
 MAX_LISTED: Final = 2000
@@ -99,14 +97,6 @@ def overview(account: Account) -> dict[str, Any]:
             "held": status.slots_used,
             "max": config.max_sessions,
         },
-        "client_sessions": {
-            "mode": config.client_sessions,
-            "held": status.client_sessions,
-            "partitions": status.client_session_partitions,
-            "max": config.max_incremental_fetch_session_cache_slots,
-            "evictions": sum(counts.client_session_evictions.values()),
-        },
-        "max_fetch_bytes": dict(config.max_fetch_bytes),
         "capture_stopped": status.capture_stopped,
         "reloaded_at": round(status.reloaded_at, 3),
         "needs_restart": status.needs_restart,
@@ -129,7 +119,9 @@ def overview(account: Account) -> dict[str, Any]:
                 "listener": str(broker.listener) if broker.listener else None,
                 **_problem(status, node_id),
                 **_with_broker(account, node_id),
-                **_rack_of(counts.zones, node_id),
+                **_of_features(
+                    each.state_of_broker(counted, node_id) for each, counted in counts.by_feature()
+                ),
             }
             for node_id, broker in sorted(status.brokers.items())
         ],
@@ -139,30 +131,15 @@ def overview(account: Account) -> dict[str, Any]:
         "connections_turned_away": counts.turned_away,
         "config": as_json(config),
         "leaders_updated": counts.leaders_updated,
+        **_of_features(
+            reports.state(config.of(each.options), counts.of(reports.kind)) for each, reports in REPORTS
+        ),
         **({} if counts.cooperative is None else {"cooperative": cooperative(counts.cooperative)}),
-        **({} if counts.zones is None else {"rack": config.rack, "zones": _zones(counts.zones, config.rack)}),
     }
 
 
-def _rack_of(zones: Zones | None, node_id: int) -> dict[str, str | None]:
-    """Return the rack of a broker, None if it is not known. Without ``--rack``, return no field."""
-    return {} if zones is None else {"rack": zones.racks_of_known.get(node_id) or None}
-
-
-def _zones(zones: Zones, rack: str) -> dict[str, Any]:
-    return {
-        "bytes": {zone.value: {what: zones.byte_counts[zone, what] for what in WHAT} for zone in Zone},
-        "brokers": zones.brokers(rack),
-        **({} if zones.reads is None else {"reads": _replicas(zones.reads)}),
-    }
-
-
-def _replicas(reads: ReplicaFigures) -> dict[str, Any]:
-    return {
-        "leaders_named": reads.named,
-        "empty_held": reads.held,
-        "returns": {how: reads.returns[how] for how in RETURNS},
-    }
+def _of_features(fields: Iterable[Mapping[str, object]]) -> dict[str, object]:
+    return {name: value for each in fields for name, value in each.items()}
 
 
 def cooperative(found: Cooperative) -> dict[str, Any]:

@@ -5,9 +5,9 @@ metrics and state are made from it.
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Self
+from typing import Any, Final, Self, TypeVar, cast
 
 from proxy.adding import Figures
 from proxy.addresses import LOOPED, Address, Broker
@@ -15,11 +15,17 @@ from proxy.command.config import Config
 from proxy.cooperative.tally import Cooperative
 from proxy.core.events import Tally
 from proxy.core.histograms import ADDED_SECONDS, Distribution, Measured
+from proxy.features import FEATURES
+from proxy.features.feature import Feature, Reports
 from proxy.telemetry.history import History, RecentEvents
 from proxy.telemetry.totals import NodeId
 from proxy.telemetry.unanswered import Unanswered
-from proxy.telemetry.zones import Zones
 
+_Kind = TypeVar("_Kind")
+REPORTS: Final[tuple[tuple[Feature[Any, Any], Reports[Any, Any]], ...]] = tuple(
+    (each, each.reports()) for each in FEATURES if each.reports is not None
+)
+"""What each feature tells."""
 STATES: Final = ("starting", "ready", "degraded", "draining")
 
 
@@ -109,11 +115,6 @@ class Status:
     """How many bytes of responses are in memory: incomplete, or not read by their clients."""
     over: bool = False
     """Whether `buffered_bytes` is above the limit."""
-    client_sessions: int = 0
-    """How many fetch sessions the gateway keeps for clients."""
-    client_session_partitions: int = 0
-    """How many partitions the clients' sessions have together. Each session is counted with the partitions at
-    its last fetch."""
     capture_stopped: bool = False
     """Whether ``--capture`` has stopped because of an error."""
     reloaded_at: float
@@ -296,17 +297,24 @@ class Counts:
     """How many authentications have failed, by side."""
     leaders_updated: int = 0
     """How many times the gateway has put a newer leader of a partition into a Metadata response."""
-    client_session_evictions: dict[bool, int] = field(default_factory=lambda: {False: 0, True: 0})
-    """How many fetch sessions of clients were evicted. The key is True for sessions of followers, False for
-    those of consumers."""
     recent_events: RecentEvents = field(default_factory=RecentEvents)
     links: dict[NodeId, WithBroker] = field(default_factory=dict)
     paused: Counter[tuple[str, str]] = field(default_factory=Counter)
     """How many connections are not read at present, by side and reason."""
     cooperative: Cooperative | None = None
     """The figures of cooperative groups. None if ``--cooperative`` is not set."""
-    zones: Zones | None = None
-    """The bytes by zone. None if ``--rack`` is not set."""
+    features: Mapping[type, object] = field(default_factory=dict)
+    """What each feature has counted. See `of`."""
+
+    def of(self, kind: type[_Kind]) -> _Kind | None:
+        """Return what a feature has counted. None if it counts nothing."""
+        return cast("_Kind | None", self.features.get(kind))
+
+    def by_feature(self) -> Iterator[tuple[Reports[Any, Any], object]]:
+        """Yield what each feature that counts has counted, and how it is told."""
+        for _, reports in REPORTS:
+            if (counted := self.features.get(reports.kind)) is not None:
+                yield reports, counted
 
     def total(self) -> Tally:
         """Return the sum of the counts over all brokers."""

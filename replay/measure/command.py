@@ -28,7 +28,7 @@ from proxy.addresses import MAX_PORT, whole_number
 from proxy.command.printable import brief, printable
 from proxy.command.units import seconds
 from proxy.command.units import size as bytes_of
-from proxy.core.fetch_floors import MAX_MIN_BYTES, MAX_WAIT_MS
+from proxy.features.limits.fetch_floors import MAX_MIN_BYTES, MAX_WAIT_MS
 from replay.capture.files.outputs import why_not
 from replay.capture.files.secrets import load
 from replay.capture.files.sources import InputError, Source, expand, is_table, spool

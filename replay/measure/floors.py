@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Final
 
-from proxy.core.fetch_floors import raised, smallest_partition
+from proxy.features.limits.fetch_floors import raised, smallest_partition
 from replay.report.floors import fetches_left
 from replay.simulate.outcome import Outcome
 

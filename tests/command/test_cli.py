@@ -201,10 +201,10 @@ def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
             "fetchgate proxy: unrecognized arguments: --zzz; see fetchgate proxy --help",
         ),
         (
-            ["proxy", "--bootstrap", "k:1", "--rack-reads=client"],
+            ["proxy", "--bootstrap", "k:1", "--workers=2"],
             (
-                "fetchgate proxy: --rack-reads was removed: set client.rack in the client, or use "
-                "--rack-clients; --rack alone counts (docs/users/upgrade.md); see fetchgate proxy --help"
+                "fetchgate proxy: --workers was removed: leave it out, or run several gateways at one port "
+                "and divide the limits among them (docs/users/fleet.md); see fetchgate proxy --help"
             ),
         ),
         (
@@ -470,17 +470,6 @@ async def test_more_connections_than_there_are_file_descriptors_for_are_reported
         assert line["needed"] == 2_000_000_256
         assert line["limit"] < line["needed"]
         assert line["remedy"] == "raise the limit (ulimit -n), or lower --max-connections"
-
-
-def test_check_says_which_rack_was_read(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    (file := tmp_path / "zone").write_text("eu-west-1a\n")
-    addresses = ["--listen", f"127.0.0.1:{free_ports(2)}", "--admin", "off"]
-    arguments = ["proxy", "--transparent", "redirect", *addresses, "--check", "--rack"]
-    assert main([*arguments, f"@{file}"]) == 0
-    said = capsys.readouterr().out.splitlines()
-    assert said[1] == "The gateway is in the rack eu-west-1a; bytes with brokers are counted by zone."
-    assert main([*arguments, ""]) == 2
-    assert "--rack: it is empty; give a rack's name" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("more", [[], ["--check"]])

@@ -1,6 +1,6 @@
 import os
 import re
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -8,15 +8,8 @@ import pytest
 from proxy.addresses import Address, BrokerPorts, PortRange
 from proxy.command.config import OPTIONS, TOP_OPTIONS, Config, changes, load, misspelt_variables, with_live
 from proxy.command.options import ConfigError, OptionsFile
-
-NEEDED = {"bootstrap": "kafka:9092"}
-
-
-def _error(flags: dict[str, str], environ: dict[str, str] | None = None, file: str | None = None) -> str:
-    with pytest.raises(ConfigError) as caught:
-        load(flags, environ or {}, file)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
+from proxy.features import FEATURES
+from tests.command.loading import NEEDED, error_of
 
 
 def test_the_defaults_are_those_of_the_design() -> None:
@@ -48,19 +41,10 @@ def test_the_defaults_are_those_of_the_design() -> None:
         sessions=True,
         sessions_off_for=frozenset(),
         keep_order=False,
-        max_fetch_bytes={"": 0},
-        fetch_min_bytes={"": 0},
-        fetch_max_wait={"": 0.0},
         max_sessions=500,
-        client_sessions="auto",
-        max_incremental_fetch_session_cache_slots=1000,
-        min_incremental_fetch_session_eviction_ms=120_000,
-        follow_leader=False,
         cooperative=frozenset(),
         cooperative_lanes={},
         cooperative_slots="",
-        rack="",
-        rack_clients=frozenset(),
         max_connections=5000,
         idle_timeout=600.0,
         handshake_timeout=60.0,
@@ -74,11 +58,15 @@ def test_the_defaults_are_those_of_the_design() -> None:
         capture_files=16,
         log_format="console",
         log_level="info",
+        sections=config.sections,
     )
 
 
 def test_the_table_and_the_fields_agree() -> None:
-    assert [option.name for option in OPTIONS] == [field.name for field in fields(Config)][:-1]
+    own = [option.name for option in Config.declared()]
+    of_features = [option.name for each in FEATURES for option in each.options.declared()]
+    assert own == [field.name for field in fields(Config)][:-2]
+    assert sorted(option.name for option in OPTIONS) == sorted([*own, *of_features])
 
 
 def test_a_flag_counts_before_the_environment_and_that_before_the_file(tmp_path: Path) -> None:
@@ -122,7 +110,7 @@ def test_a_flag_counts_before_the_environment_and_that_before_the_file(tmp_path:
     ],
 )
 def test_options_of_tls_that_need_another_name_it(options: dict[str, str], message: str) -> None:
-    assert _error(NEEDED | options) == message
+    assert error_of(NEEDED | options) == message
 
 
 @pytest.mark.parametrize(
@@ -140,7 +128,7 @@ def test_options_of_tls_that_need_another_name_it(options: dict[str, str], messa
     ],
 )
 def test_certificates_of_brokers_that_can_not_be_read_are_named(text: str, said: str) -> None:
-    assert _error(NEEDED | {"tls_cert": "c", "tls_cert_of": text}) == f"--tls-cert-of: {said}"
+    assert error_of(NEEDED | {"tls_cert": "c", "tls_cert_of": text}) == f"--tls-cert-of: {said}"
 
 
 def test_certificates_of_brokers_are_read() -> None:
@@ -154,24 +142,6 @@ def test_lists_are_read_from_text_and_from_toml(tmp_path: Path) -> None:
 
     assert load(NEEDED, {}, str(file)).sessions_off_for == {"a", "b"}
     assert load(NEEDED | {"sessions_off_for": "c, d,"}, {}, str(file)).sessions_off_for == {"c", "d"}
-
-
-@pytest.mark.parametrize(
-    ("text", "ceilings"),
-    [
-        ("0", {"": 0}),
-        ("1000", {"": 1000}),
-        ("1000, a=5,b=x=0", {"": 1000, "a": 5, "b=x": 0}),
-        ("a=5", {"a": 5}),
-        ("", {}),
-    ],
-)
-def test_a_ceiling_is_for_all_or_for_client_ids(tmp_path: Path, text: str, ceilings: dict[str, int]) -> None:
-    file = tmp_path / "gate.toml"
-    file.write_text(f"max_fetch_bytes = {text.split(',')}\n")
-
-    assert load(NEEDED | {"max_fetch_bytes": text}, {}, None).max_fetch_bytes == ceilings
-    assert load(NEEDED, {}, str(file)).max_fetch_bytes == ceilings
 
 
 def test_an_endpoint_can_be_off() -> None:
@@ -190,52 +160,8 @@ def test_an_endpoint_can_be_off() -> None:
         ("bootstrap", ":9092", "--bootstrap: ':9092' has no host; write HOST:PORT"),
         ("bootstrap", "9092", "--bootstrap: '9092' has no host; write HOST:PORT"),
         ("sessions", "maybe", "--sessions: 'maybe' is not one of on, off"),
-        ("client_sessions", "maybe", "--client-sessions: 'maybe' is not one of auto, on, off"),
         ("max_sessions", "-1", "--max-sessions: '-1' must be an integer from 0 to 2147483647"),
         ("max_connections", "0", "--max-connections: '0' must be an integer from 1 to 2147483647"),
-        (
-            "max_fetch_bytes",
-            "10,20",
-            "--max-fetch-bytes: '10,20' has two values for all clients; give one, and ID=SIZE for others",
-        ),
-        (
-            "max_fetch_bytes",
-            "1000,a=50X",
-            "--max-fetch-bytes: '50X' is not a size; give bytes, or a unit as in 10m, 256MiB or 1.5GB",
-        ),
-        (
-            "fetch_min_bytes",
-            "64KiB,a",
-            "--fetch-min-bytes: 'a' is not a size; give bytes, or a unit as in 10m, 256MiB or 1.5GB",
-        ),
-        (
-            "fetch_min_bytes",
-            "a=2GiB",
-            "--fetch-min-bytes: '2GiB' is too large: min_bytes of a fetch is at most 2147483647",
-        ),
-        (
-            "fetch_min_bytes",
-            "-1",
-            "--fetch-min-bytes: '-1' is not a size; give bytes, or a unit as in 10m, 256MiB or 1.5GB",
-        ),
-        (
-            "fetch_max_wait",
-            "a=1s,a=2s",
-            "--fetch-max-wait: 'a=1s,a=2s' has two values for client id a; give one, and ID=TIME for others",
-        ),
-        (
-            "fetch_max_wait",
-            "500",
-            (
-                "--fetch-max-wait: '500' is too long: give at most 5 s, since clients give up slow requests; "
-                "a number without a unit is in seconds"
-            ),
-        ),
-        (
-            "fetch_max_wait",
-            "a=soon",
-            "--fetch-max-wait: 'soon' is not a time; give seconds, or a unit as in 500ms, 30s, 5m or 1h",
-        ),
         ("max_inflight_bytes", "0", "--max-inflight-bytes: '0' must be at least 1 byte"),
         (
             "drain_timeout",
@@ -254,7 +180,7 @@ def test_an_endpoint_can_be_off() -> None:
     ],
 )
 def test_a_value_that_cant_be_used_names_its_flag(name: str, text: str, message: str) -> None:
-    assert _error(NEEDED | {name: text}) == message
+    assert error_of(NEEDED | {name: text}) == message
 
 
 _DIGITS = "9" * 5000
@@ -294,23 +220,19 @@ def test_a_value_from_elsewhere_names_where_it_stands(tmp_path: Path) -> None:
     file = tmp_path / "gate.toml"
     file.write_text('max_sessions = "many"\n')
 
-    assert _error(NEEDED, {"FETCHGATE_SESSIONS": "2"}) == "FETCHGATE_SESSIONS: '2' is not one of on, off"
-    assert _error(NEEDED, {}, str(file)) == (
+    assert error_of(NEEDED, {"FETCHGATE_SESSIONS": "2"}) == "FETCHGATE_SESSIONS: '2' is not one of on, off"
+    assert error_of(NEEDED, {}, str(file)) == (
         f"max_sessions in {file}: 'many' must be an integer from 0 to 2147483647"
     )
 
 
 SIZES_AND_TIMES = {
-    "max_fetch_bytes": ("10m,billing=1.5GB", {"": 10_485_760, "billing": 1_500_000_000}),
-    "fetch_min_bytes": ("64KiB,billing=0", {"": 65_536, "billing": 0}),
-    "fetch_max_wait": ("500ms,billing=2", {"": 0.5, "billing": 2.0}),
     "max_inflight_bytes": ("128MiB", 134_217_728),
     "max_request_bytes": ("50MB", 50_000_000),
     "capture_file_bytes": ("1g", 1_073_741_824),
     "idle_timeout": ("5m", 300.0),
     "handshake_timeout": ("500ms", 0.5),
     "drain_timeout": ("1h", 3600.0),
-    "min_incremental_fetch_session_eviction_ms": ("30s", 30_000),
 }
 
 
@@ -327,9 +249,11 @@ def test_every_size_and_time_may_have_a_unit_wherever_it_is_given(tmp_path: Path
     ]
 
     for name, (_, value) in SIZES_AND_TIMES.items():
-        assert [getattr(config, name) for config in configs] == [value] * 3
+        assert [config.value(name) for config in configs] == [value] * 3
     with_units = {
-        option.name for option in OPTIONS if {"SIZE", "TIME"} & set(re.findall("[A-Z]+", option.metavar))
+        option.name
+        for option in Config.declared()
+        if {"SIZE", "TIME"} & set(re.findall("[A-Z]+", option.metavar))
     }
     assert with_units == SIZES_AND_TIMES.keys()
 
@@ -342,8 +266,6 @@ SWITCHED_OFF = {
     "metrics": None,
     "sessions": False,
     "keep_order": False,
-    "client_sessions": "off",
-    "follow_leader": False,
     "capture_records": False,
 }
 
@@ -358,17 +280,18 @@ def test_whatever_can_be_off_takes_every_word_for_it(tmp_path: Path, text: str) 
         load(NEEDED, variables, None),
         load(NEEDED, {}, str(file)),
     ):
-        assert {name: getattr(config, name) for name in SWITCHED_OFF} == SWITCHED_OFF
-    can_be_off = {option.name for option in OPTIONS if {"off", "no"} & set(option.metavar.split("|"))}
+        assert {name: config.value(name) for name in SWITCHED_OFF} == SWITCHED_OFF
+    can_be_off = {
+        option.name for option in Config.declared() if {"off", "no"} & set(option.metavar.split("|"))
+    }
     assert can_be_off == SWITCHED_OFF.keys()
 
 
 @pytest.mark.parametrize("text", ["on", "true", "yes", "1"])
 def test_a_switch_takes_every_word_for_on(text: str) -> None:
     names = ("reuse_port", "broker_tls", "sessions", "keep_order", "capture_records")
-    config = load(NEEDED | dict.fromkeys((*names, "client_sessions"), text), {}, None)
+    config = load(NEEDED | dict.fromkeys(names, text), {}, None)
     assert all(getattr(config, name) is True for name in names)
-    assert config.client_sessions == "on"
 
 
 @pytest.mark.parametrize("text", [":9000", "9000", " 9000 "])
@@ -390,17 +313,17 @@ def test_a_port_of_toml_is_an_address_to_listen_at(tmp_path: Path) -> None:
 
 
 def test_without_a_bootstrap_it_says_the_three_ways_to_give_one() -> None:
-    assert _error({}) == (
+    assert error_of({}) == (
         "--bootstrap is missing: give --bootstrap HOST:PORT[,...], FETCHGATE_BOOTSTRAP, "
         "or the key bootstrap in the file of --config"
     )
 
 
 def test_two_listeners_at_one_address_are_seen_at_once() -> None:
-    assert _error(NEEDED | {"admin": "127.0.0.1:19092"}) == (
+    assert error_of(NEEDED | {"admin": "127.0.0.1:19092"}) == (
         "--admin and --listen are both 127.0.0.1:19092; give one of them another port"
     )
-    assert _error(NEEDED | {"metrics": ":9464"}) == (
+    assert error_of(NEEDED | {"metrics": ":9464"}) == (
         "--metrics and --admin are both 127.0.0.1:9464; give one of them another port"
     )
     assert load(NEEDED | {"admin": ":0", "metrics": ":0"}, {}, None).metrics == Address("127.0.0.1", 0)
@@ -412,13 +335,13 @@ def test_ports_by_order_leave_no_room_for_ports_by_id() -> None:
         "--broker-ports may only have single brokers, as in 3=29103"
     )
     ports = NEEDED | {"listen_ports": "19093-19192"}
-    assert _error(ports | {"broker_ports": "29100"}) == both
-    assert _error(ports | {"broker_ports": "b-{id}.gate:9092"}) == both
-    assert _error(ports | {"reuse_port": "on"}) == (
+    assert error_of(ports | {"broker_ports": "29100"}) == both
+    assert error_of(ports | {"broker_ports": "b-{id}.gate:9092"}) == both
+    assert error_of(ports | {"reuse_port": "on"}) == (
         "--listen-ports can't be used with --reuse-port: the other gateway may give a broker another port"
     )
     for name in ("admin", "metrics"):
-        assert _error(ports | {name: ":19100"}) == (
+        assert error_of(ports | {name: ":19100"}) == (
             f"--listen-ports has the port of --{name}, 19100; give --{name} another"
         )
     config = load(ports | {"broker_ports": "3=29103"}, {}, None)
@@ -459,52 +382,34 @@ def test_a_file_that_cant_be_used_says_where(tmp_path: Path, text: str, message:
     file = tmp_path / "gate.toml"
     file.write_text(text)
 
-    assert _error(NEEDED, {}, str(file)) == message.format(file=file)
+    assert error_of(NEEDED, {}, str(file)) == message.format(file=file)
 
 
 def test_an_option_that_was_removed_is_an_error_that_names_what_to_use(tmp_path: Path) -> None:
-    (file := tmp_path / "gate.toml").write_text('rack_reads = "client"\n')
-    told = (
-        "was removed: set client.rack in the client, or use --rack-clients; --rack alone counts "
-        "(docs/users/upgrade.md)"
-    )
+    (file := tmp_path / "gate.toml").write_text("workers = 2\n")
+    told = "was removed: leave it out, or run several gateways at one port"
 
-    assert _error(NEEDED, {}, str(file)) == f"rack_reads in {file} {told}"
-    file.write_text('rack-reads = "client"\n')
-    assert _error(NEEDED, {}, str(file)) == f"rack-reads in {file} {told}"
-    assert _error(NEEDED, {"FETCHGATE_RACK_READS": ""}) == f"FETCHGATE_RACK_READS {told}"
-
-
-def test_former_values_of_follow_leader_name_the_one_to_use(tmp_path: Path) -> None:
-    (file := tmp_path / "gate.toml").write_text('follow_leader = "fetch"\n')
-
-    assert _error(NEEDED, {}, str(file)) == f"follow_leader in {file}: fetch was removed: use on"
-    assert _error(NEEDED, {"FETCHGATE_FOLLOW_LEADER": "fetch"}) == (
-        "FETCHGATE_FOLLOW_LEADER: fetch was removed: use on"
-    )
-    assert _error(NEEDED | {"follow_leader": "idempotent"}) == (
-        "--follow-leader: idempotent was removed: use on, which retries fetches; "
-        "a producer finds the new leader itself"
-    )
+    assert error_of(NEEDED, {}, str(file)).startswith(f"workers in {file} {told}")
+    assert error_of(NEEDED, {"FETCHGATE_WORKERS": ""}).startswith(f"FETCHGATE_WORKERS {told}")
 
 
 def test_a_file_that_cant_be_read_says_why(tmp_path: Path) -> None:
-    assert _error(NEEDED, {}, str(tmp_path / "no.toml")) == (
+    assert error_of(NEEDED, {}, str(tmp_path / "no.toml")) == (
         f"--config {tmp_path / 'no.toml'}: No such file or directory"
     )
     (tmp_path / "latin.toml").write_bytes(b'listen = "\xe9"')
-    assert _error(NEEDED, {}, str(tmp_path / "latin.toml")).startswith(
+    assert error_of(NEEDED, {}, str(tmp_path / "latin.toml")).startswith(
         f"--config {tmp_path / 'latin.toml'} is not TOML: 'utf-8' codec can't decode"
     )
 
 
-@pytest.mark.parametrize("name", ["advertise", "cooperative", "rack", "rack_clients", "max_fetch_bytes"])
+@pytest.mark.parametrize("name", ["advertise", "cooperative", "admin_names"])
 def test_a_name_that_is_not_utf8_is_refused(name: str) -> None:
     """Python reads other bytes of flags and of the environment as characters that can't be encoded."""
     written = "k\udce4fka=5"
     variables = {f"FETCHGATE_{name.upper()}": written}
 
-    assert _error(NEEDED, variables) == f"FETCHGATE_{name.upper()}: k\\udce4fka=5 is not UTF-8"
+    assert error_of(NEEDED, variables) == f"FETCHGATE_{name.upper()}: k\\udce4fka=5 is not UTF-8"
     assert str(load(NEEDED, {"FETCHGATE_STATE": written}, None).state) == written, "a file may have any name"
 
 
@@ -518,7 +423,7 @@ def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
 def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(pipe := tmp_path / "fetchgate.toml")
 
-    assert _error(NEEDED, {}, str(pipe)) == (
+    assert error_of(NEEDED, {}, str(pipe)) == (
         f"--config {pipe}: it is a pipe, which can't be read again; give a file"
     )
 
@@ -634,68 +539,3 @@ def test_lanes_that_overlap_are_a_mistake() -> None:
     told = "--cooperative-lanes: lanes blue, red on t-0: the range 5-9 overlaps"
     with pytest.raises(ConfigError, match=told):
         load({"bootstrap": "a:1", "cooperative": "g", "cooperative_lanes": lanes}, {}, None)
-
-
-@pytest.mark.parametrize(
-    ("written", "said"),
-    [
-        ("", "it is empty"),
-        ("  ", "it is empty"),
-        ("R" * 250, "the name has 250 bytes; give a rack's name of at most 249 bytes"),
-        ("\u00e9" * 125, "the name has 250 bytes"),
-    ],
-)
-def test_a_rack_has_a_name_that_brokers_can_have(written: str, said: str) -> None:
-    assert _error(NEEDED | {"rack": written}).startswith(f"--rack: {said}")
-    assert _error(NEEDED, {"FETCHGATE_RACK": written}).startswith(f"FETCHGATE_RACK: {said}")
-    assert load(NEEDED | {"rack": "R" * 249}, {}, None).rack == "R" * 249
-
-
-def test_a_rack_can_be_in_a_file_of_one_line(tmp_path: Path) -> None:
-    file = tmp_path / "zone"
-    for text in ("eu-west-1a", "eu-west-1a\n", "  eu-west-1a \r\n\n"):
-        file.write_text(text)
-        assert load(NEEDED | {"rack": f"@{file}"}, {}, None).rack == "eu-west-1a"
-
-
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        (b"", "has no lines; it must have one"),
-        (b"\n\n", "has no lines; it must have one"),
-        (b"eu-west-1a\neu-west-1b\n", "has 2 lines; it must have one"),
-        (b"\xff", "is not text in UTF-8"),
-        (b"R" * 250, "has 250 bytes; give a rack's name of at most 249"),
-        (None, "can't be read: No such file or directory; name a readable file, or give the name without @"),
-    ],
-)
-def test_a_file_that_has_no_rack_is_named(content: bytes | None, said: str, tmp_path: Path) -> None:
-    file = tmp_path / "zone"
-    if content is not None:
-        file.write_bytes(content)
-    told = _error(NEEDED | {"rack": f"@{file}"})
-    assert told.startswith("--rack: ")
-    assert f"{file} {said}" in told
-
-
-def test_a_rack_in_a_file_needs_the_name_of_the_file() -> None:
-    assert _error(NEEDED | {"rack": "@"}) == (
-        "--rack: @ needs the name of a file; write @FILE, or the rack's name"
-    )
-
-
-def test_a_rack_needs_a_restart() -> None:
-    config, other = load(NEEDED, {}, None), load(NEEDED | {"rack": "R1"}, {}, None)
-    assert changes(config, other) == ([], ["rack"])
-
-
-def test_replicas_as_leaders_need_a_rack_and_brokers_with_listeners() -> None:
-    told = "--rack-clients has no effect alone: give --rack NAME|@FILE as well"
-    with pytest.raises(ConfigError, match=re.escape(told)):
-        load(NEEDED | {"rack_clients": "app"}, {}, None)
-    config = load(NEEDED | {"rack": "R2", "rack_clients": "app, other"}, {}, None)
-    assert config.rack_clients == {"app", "other"}
-    assert changes(config, replace(config, rack_clients=frozenset())) == (["rack_clients"], [])
-    transparent = {"transparent": "redirect", "listen": "127.0.0.1:1", "rack": "R2", "rack_clients": "app"}
-    with pytest.raises(ConfigError, match="--rack-clients: leave it out with --transparent"):
-        load(transparent, {}, None)

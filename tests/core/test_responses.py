@@ -82,9 +82,9 @@ class Scene:
         limits = SessionLimits(max_sessions=1)
         self.state = ConnectionState(limits, Measured(), foreign=False, request_budget=None)
         self.rewriting = (
-            AddressRewriting(self.state, self.eligibility, resolve, lambda _: False, Leaders(), serves=False)
+            AddressRewriting(self.state, self.eligibility, resolve, lambda _: False, Leaders())
             if resolve is not None
-            else Rewriting(self.state, self.eligibility, serves=False)
+            else Rewriting(self.state, self.eligibility)
         )
 
     @property

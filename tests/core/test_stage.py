@@ -135,6 +135,18 @@ class Counting(Stage):
         return False
 
 
+class Limiting(Stage):
+    """A stage whose limit is an option."""
+
+    limit = 1_000
+
+    def __init__(self, _state: ConnectionState) -> None:
+        pass
+
+    def on_fetch(self, fetch: FetchRequest) -> FetchRequest:
+        return fetch.with_limits(max_bytes=self.limit)
+
+
 def plays(play: Playbook, wants: list[Want], due: list[dict[str, Any]]) -> int:
     """Play fetches with a rotating list.
 
@@ -173,14 +185,15 @@ def test_what_must_be_seen_each_time_never_takes_the_fast_path() -> None:
     assert plays(play, [("t", at) for at in range(8)], due) > 10
 
 
-def test_another_limit_changes_the_fetches_of_a_session_at_once() -> None:
-    sessions = SessionLimits(max_sessions=10, max_fetch_bytes={"": 1_000})
-    play = Playbook(sessions).knows()
+def test_another_limit_changes_the_fetches_of_a_session_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    sessions = SessionLimits(max_sessions=10)
+    play = Playbook(sessions, stages=(Limiting,)).knows()
     wants: list[Want] = [("t", at) for at in range(8)]
     due: list[dict[str, Any]] = [{"max_bytes": 1_000}] * 30
     assert plays(play, wants, due) > 10
     for limit in (2_000, 3_000):
-        sessions.max_fetch_bytes = {"": limit}
+        monkeypatch.setattr(Limiting, "limit", limit)
+        sessions.generation += 1
         for number in range(3):
             wants = [*wants[1:], wants[0]]
             asked = play.client(fetch(VERSION, *wants, correlation=number)).takes_broker()

@@ -17,14 +17,15 @@ from proxy.command.config import load
 from proxy.cooperative.tally import Cooperative, FilterTally, GroupSeen, LaneSeen, MemberSeen
 from proxy.core.events import FetchKind, NotFollowed, Refusal, SideTally, Tally
 from proxy.core.histograms import Measured
-from proxy.core.racks import Zone
+from proxy.features.client_sessions.figures import ClientSessionFigures
+from proxy.features.racks.figures import WHAT, ReplicaFigures, Zones
+from proxy.features.racks.racks import RETURNS, Zone
 from proxy.telemetry.history import History
 from proxy.telemetry.metrics import exposition
 from proxy.telemetry.state import cooperative, overview
 from proxy.telemetry.status import Account, Counts, ProcessFigures, Status, UnreachableBrokers, WithBroker
 from proxy.telemetry.totals import BROKER_FETCHES
 from proxy.telemetry.unanswered import Unanswered
-from proxy.telemetry.zones import RETURNS, WHAT, ReplicaFigures, Zones
 from replay import cli
 from replay.report.model import Report
 from tests.replay.measure.consumers import CLIENT, captured_twice
@@ -125,7 +126,10 @@ def account() -> Account:
         tls_failures=Counter(client=next(number), broker=next(number)),
         authentication_failures=Counter(client=next(number), broker=next(number)),
         leaders_updated=next(number),
-        client_session_evictions={False: next(number), True: next(number)},
+        features={
+            Zones: _zones(itertools.count(200_001)),
+            ClientSessionFigures: _client_sessions(number),
+        },
         links={None: with_broker(), 1: with_broker(), 2: with_broker()},
         paused=Counter({("client", "core"): next(number), ("broker", "budget"): next(number)}),
         process=ProcessFigures(
@@ -135,7 +139,6 @@ def account() -> Account:
             open_fds=next(number),
         ),
         cooperative=_cooperative(number),
-        zones=_zones(itertools.count(200_001)),
     )
     counts.loop_lag.note([0.002, 0.3])
     counts.recent_events.note(1000.0, "SessionLost", "broker 1: error 70", warning=True)
@@ -143,7 +146,7 @@ def account() -> Account:
     for at in range(3):
         history.note(2.0 * at, [at * next(number) for _ in range(BROKER_FETCHES + len(FetchKind))])
     return Account(
-        status=_status(number),
+        status=_status(number, counts),
         counts=counts,
         uptime_seconds=next(number) / 8,
         history=history,
@@ -152,7 +155,11 @@ def account() -> Account:
     )
 
 
-def _status(number: "itertools.count[int]") -> Status:
+def _status(number: "itertools.count[int]", counts: Counts) -> Status:
+    slots, connections, buffered = (next(number) for _ in range(3))
+    sessions = counts.of(ClientSessionFigures)
+    assert sessions is not None
+    sessions.sessions, sessions.partitions = next(number), next(number)
     unreachable = UnreachableBrokers()
     unreachable.failed(2, "connection refused", 90.0)
     return Status(
@@ -169,17 +176,20 @@ def _status(number: "itertools.count[int]") -> Status:
         bootstrap_answered=True,
         draining=False,
         problems=["the listener of broker 2 is missing"],
-        slots_used=next(number),
-        connections=next(number),
-        buffered_bytes=next(number),
-        client_sessions=next(number),
-        client_session_partitions=next(number),
+        slots_used=slots,
+        connections=connections,
+        buffered_bytes=buffered,
         capture_stopped=True,
         reloaded_at=float(next(number)),
         reload_failures=next(number),
         certificates={"--tls-cert": float(next(number)), "--tls-cert-of 1": float(next(number))},
         broker_certificates={1: float(next(number))},
     )
+
+
+def _client_sessions(number: "itertools.count[int]") -> ClientSessionFigures:
+    evictions = {False: next(number), True: next(number)}
+    return ClientSessionFigures(evictions=evictions)
 
 
 def _measured() -> Measured:
@@ -194,6 +204,7 @@ def _zones(number: "itertools.count[int]") -> Zones:
         byte_counts=Counter({(zone.value, what): next(number) for zone in Zone for what in WHAT}),
         racks={"1": "R1", "2": "R2", "3": ""},
         racks_of_known={1: "R1", 2: "R2"},
+        rack="R2",
         reads=ReplicaFigures(
             held=next(number),
             named=next(number),

@@ -7,10 +7,12 @@ created again. The client has no sessions. Its lists rotate, split, grow and shr
 import random
 import socket
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
-from proxy.core.connection import Connection
+from proxy.core.connection import Common, Connection
 from proxy.core.eligibility import SessionLimits
+from proxy.features.limits.max_fetch_bytes import Ceilings, MaxFetchBytes
 from tests.integration.mirror import Live
 from tests.integration.producing import Transaction
 from tests.model.asker import entries
@@ -45,7 +47,10 @@ class SansIO:
         self._socket = socket.create_connection((host, port), timeout=30)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.sessions = SessionLimits(max_sessions=max_sessions)
-        self.connection = Connection(sessions=self.sessions, resolve=None)
+        self.ceilings = Ceilings()
+        """The limits of ``--max-fetch-bytes``."""
+        common = Common(stages=(partial(MaxFetchBytes, self.ceilings),))
+        self.connection = Connection(sessions=self.sessions, resolve=None, common=common)
         self._now = 0.0
 
     def exchange(self, request: bytes) -> bytes:

@@ -8,7 +8,7 @@ from contextlib import closing
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from tests.fetch_manager.cases import Case, every_case
+from tests.features.client_sessions.cases import Case, every_case
 from tests.integration.mirror import LIVE_PROPERTIES, Live
 from tests.integration.test_fetch_manager_live import Connections, live_script
 from tests.tools.test_deploy import IN_A_ROW

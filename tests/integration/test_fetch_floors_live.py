@@ -13,7 +13,7 @@ from typing import Any, Final
 import pytest
 
 from proxy.command.cli import main
-from proxy.core.fetch_floors import MAX_WAIT_MS
+from proxy.features.limits.fetch_floors import MAX_WAIT_MS
 from tests.clients.runner import AIOKAFKA, CONFLUENT, Program, Run
 from tests.integration.mirror import Live
 from tests.integration.producing import record_batch

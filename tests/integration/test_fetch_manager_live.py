@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from tests.fetch_manager.cases import Case, every_case
-from tests.fetch_manager.script import Script, Server
-from tests.fetch_manager.serving import Finish, Serving
+from tests.features.client_sessions.cases import Case, every_case
+from tests.features.client_sessions.script import Script, Server
+from tests.features.client_sessions.serving import Finish, Serving
 from tests.integration.mirror import LIVE_PROPERTIES, Live
 from tools.kafka import Broker
 from tools.kafka.raw import RawConnection, frame

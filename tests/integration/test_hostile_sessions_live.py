@@ -16,7 +16,7 @@ import psutil
 import pytest
 from confluent_kafka import Producer
 
-from proxy.fetch_manager.cache import MAX_PARTITIONS, SHARDS
+from proxy.features.client_sessions.cache import MAX_PARTITIONS, SHARDS
 from proxy.protocol.fetch_request import MAX_NAME, MAX_TOPICS
 from tests.integration.bystander import MAX_GROWTH
 from tests.model.asker import Requests, Want, summary

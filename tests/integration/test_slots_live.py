@@ -1,6 +1,6 @@
 """Cases 1 to 13 on live brokers, in real minutes: Kafka 2.8 has one cache, 4.3 has shards.
 
-The same scripts run against our cache with a given clock (`tests/fetch_manager/test_slots.py`).
+The same scripts run against our cache with a given clock (`tests/features/client_sessions/test_slots.py`).
 """
 
 import time
@@ -10,8 +10,8 @@ from typing import Final
 
 import pytest
 
-from proxy.fetch_manager.cache import SHARDS
-from tests.fetch_manager.slot_cases import (
+from proxy.features.client_sessions.cache import SHARDS
+from tests.features.client_sessions.slot_cases import (
     CASES,
     PARTITIONS,
     TOPIC,

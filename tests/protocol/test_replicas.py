@@ -14,9 +14,9 @@ from proxy.protocol.metadata import MAX_STEPS
 from proxy.protocol.primitives import ProtocolError, TooMany
 from proxy.protocol.replicas import read_replicas, with_leaders
 from proxy.protocol.schemas import METADATA
-from tests.core.replicas import VERSIONS, Part, body
 from tests.examples import examples
 from tests.protocol.kio_messages import UNKNOWN_TAGS, encode, messages, response_class
+from tests.protocol.replicas import VERSIONS, Part, body
 
 
 def same_as_schema(data: bytes, version: int) -> None:

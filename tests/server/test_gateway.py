@@ -328,30 +328,6 @@ async def test_the_switch_turns_for_all_connections_at_once() -> None:
         assert (gate.server.sessions.on, gate.server.sessions.off_for) == (False, frozenset({"a"}))
 
 
-async def test_a_ceiling_of_fetches_applies_to_all_connections_at_once() -> None:
-    async with (
-        stub_cluster() as cluster,
-        gateway(cluster.address, Gateway, max_fetch_bytes="900,a=5") as gate,
-    ):
-        assert gate.server.sessions.max_bytes("c") == 900
-        gate.reconfigure(replace(gate.process.config, max_fetch_bytes={"a": 7}))
-        assert (gate.server.sessions.max_bytes("a"), gate.server.sessions.max_bytes("c")) == (7, 0)
-
-
-async def test_floors_of_fetches_apply_to_all_connections_at_once() -> None:
-    """The plans of the fast path recognise new floors by a new `max_fetch_bytes` (`FetchFloors`)."""
-    async with (
-        stub_cluster() as cluster,
-        gateway(cluster.address, Gateway, fetch_min_bytes="900,a=5", fetch_max_wait="a=1500ms") as gate,
-    ):
-        floors, before = gate.server.fetch_floors, gate.server.sessions.max_fetch_bytes
-        assert (floors.min_bytes, floors.max_wait_ms) == ({"": 900, "a": 5}, {"a": 1500})
-        gate.reconfigure(replace(gate.process.config, fetch_min_bytes={"a": 7}, fetch_max_wait={}))
-        assert (floors.min_bytes, floors.max_wait_ms) == ({"a": 7}, {})
-        assert gate.server.sessions.max_fetch_bytes == before
-        assert gate.server.sessions.max_fetch_bytes is not before
-
-
 async def test_a_link_that_stalls_while_others_wait_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "TICK_SECONDS", 0.02)
 

@@ -26,14 +26,11 @@ sys.exit(main())
 NEEDED: Final = {"numpy", "structlog", "uvloop"}
 """The libraries that every gateway imports."""
 LATE: Final = {
-    # for --capture, --cooperative, --rack, --follow-leader, --check and `fetchgate top`
+    # for --capture, --cooperative, --check and `fetchgate top`; and for features that repeat requests
     "proxy.capture.pcap",
     "proxy.capture.tap",
     "proxy.cooperative.group",
     "proxy.cooperative.member_stage",
-    "proxy.core.rack_leaders",
-    "proxy.core.rack_clients",
-    "proxy.server.rack_audit",
     "proxy.core.leader_retry",
     "proxy.core.siblings",
     "proxy.server.preflight",
@@ -101,6 +98,5 @@ def test_what_is_imported_late_exists() -> None:
 
 @pytest.mark.slow
 def test_what_is_imported_late_is_there_when_an_option_needs_it(tmp_path: Path) -> None:
-    modules, _ = imported("--capture", str(tmp_path), "--rack", "a")
-    modules |= imported("--follow-leader", "on")[0]
-    assert {"dpkt", "proxy.capture.tap", "proxy.server.rack_audit", "proxy.core.siblings"} <= modules
+    modules, _ = imported("--capture", str(tmp_path))
+    assert {"dpkt", "proxy.capture.tap"} <= modules

@@ -162,26 +162,6 @@ async def test_the_process_and_the_switch_show() -> None:
         assert _value(samples, "fetchgate_sessions_enabled") == 0
         assert _value(samples, "fetchgate_ready") == 0
         assert _value(samples, "process_open_fds") > 0
-        assert _value(samples, "fetchgate_num_incremental_fetch_sessions") == 0
-        assert _value(samples, "fetchgate_num_incremental_fetch_partitions_cached") == 0
-        name = "fetchgate_incremental_fetch_session_evictions_total"
-        assert _value(samples, name, privileged="true") == 0
-
-
-async def test_sessions_of_clients_show() -> None:
-    async with stub_broker() as broker, gateway(broker.address) as gate:
-        assert gate.server.manager is not None
-        gate.server.manager.cache._shards[0].evictions = {False: 7, True: 1}
-        account = gate.server.account()
-        account.status.client_sessions, account.status.client_session_partitions = 3, 50
-        text = exposition(account)
-        assert b'\nfetchgate_fetch_sessions{side="client"} 3.0\n' in text
-        assert b'\nfetchgate_fetch_session_partitions{side="client"} 50.0\n' in text
-        assert b"\nfetchgate_num_incremental_fetch_sessions 3.0\n" in text
-        assert b"\nfetchgate_num_incremental_fetch_partitions_cached 50.0\n" in text
-        name = b"\nfetchgate_incremental_fetch_session_evictions_total"
-        assert name + b'{privileged="false"} 7.0\n' in text
-        assert name + b'{privileged="true"} 1.0\n' in text
 
 
 def test_labels_from_the_wire_are_bounded() -> None:

@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from proxy.command.config import load
+from proxy.features.limits.options import LimitOptions
 from tests.tools.test_deploy import (
     DEPLOY,
     DOCS,
@@ -176,7 +177,7 @@ def worst_case(environment: Mapping[str, str]) -> int:
     config = load(given, environment, None)
     rows = costs(1)
     fixed = sum(next(rows[row] for row in rows if row.startswith(start)) for start in FIXED)
-    response = config.max_fetch_bytes.get("", 0) or 50 << 20
+    response = config.of(LimitOptions).max_fetch_bytes.get("", 0) or 50 << 20
     connections = config.max_connections if "FETCHGATE_MAX_CONNECTIONS" in environment else 0
     return fixed * 1_000_000 + response + config.max_inflight_bytes * 5 // 4 + connections * (32 << 10)
 
@@ -244,7 +245,7 @@ def test_the_chart_requests_what_its_options_ask_for(inflight: int, response: in
     environment = environment_of(sidecar)
     config = load({"bootstrap": "kafka:9092"}, environment, None)
     assert (config.max_inflight_bytes, config.max_connections) == (inflight, connections)
-    assert config.max_fetch_bytes.get("", 0) == response
+    assert config.of(LimitOptions).max_fetch_bytes.get("", 0) == response
     worst = worst_case(environment)
     assert worst <= memory(sidecar, "requests") <= worst + (33 << 20)
     assert memory(sidecar, "limits") == 2 * memory(sidecar, "requests")

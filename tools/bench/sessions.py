@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Final
 
-from proxy.fetch_manager.cache import SHARDS, FetchSessionCache
-from proxy.fetch_manager.contexts import FullFetchContext, IncrementalFetchContext
-from proxy.fetch_manager.manager import FetchManager
+from proxy.features.client_sessions.cache import SHARDS, FetchSessionCache
+from proxy.features.client_sessions.contexts import FullFetchContext, IncrementalFetchContext
+from proxy.features.client_sessions.manager import FetchManager
 from proxy.protocol.api import LENGTH_BYTES, request_header
 from proxy.protocol.fetch_request import parse_fetch_request
 from tools.bench.figures import DIRECT, GATEWAY, FigureRow, FigureTable

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from proxy.core.racks import Zone
+from proxy.features.racks.racks import Zone
 from tests.clients.programs import lacking, program_of
 from tests.clients.runner import Program, Run
 from tools.bench import zone_brokers

@@ -17,9 +17,11 @@ from proxy.core.budget import RequestBudget
 from proxy.core.connection import BrokerInfo, Common, Connection
 from proxy.core.eligibility import SessionLimits
 from proxy.core.histograms import Measured
-from proxy.fetch_manager.cache import SHARDS, FetchSessionCache
-from proxy.fetch_manager.manager import FetchManager
-from proxy.fetch_manager.session import FetchSession
+from proxy.features.client_sessions.cache import SHARDS, FetchSessionCache
+from proxy.features.client_sessions.manager import FetchManager
+from proxy.features.client_sessions.session import FetchSession
+from proxy.features.client_sessions.stage import ClientSessions
+from proxy.features.limits.max_fetch_bytes import Ceilings, MaxFetchBytes
 from tests.frames import fetch, topic_id
 from tests.model.broker import ConnectionClosedError, ModelBroker
 from tests.model.primitives import WireError
@@ -111,7 +113,8 @@ class _ConnectionScript:
         self._answered = answered
         options = self._byte()
         ceilings = {"": 900} if options & 3 == 1 else {}
-        self._limits = SessionLimits(max_sessions=options & 3, on=not options & 4, max_fetch_bytes=ceilings)
+        self._limits = SessionLimits(max_sessions=options & 3, on=not options & 4)
+        self._ceiling = partial(MaxFetchBytes, Ceilings(ceilings))
         self._budget = RequestBudget(_BUDGET)
         self._options = options
         self._manager: FetchManager | None = None
@@ -127,6 +130,7 @@ class _ConnectionScript:
                 max_partitions=SHARDS * room,
             )
             self._manager = FetchManager(cache, asks_broker=not kind & 8)
+        self._serves = () if self._manager is None else (partial(ClientSessions, self._manager),)
         self._connection = self._connect()
         self._release = _RELEASES[(options >> 6) % len(_RELEASES)]
         self._model: _Model | None = None
@@ -146,7 +150,7 @@ class _ConnectionScript:
                 max_request_bytes=100_000,
                 maybe_not_kafka=bool(options & 16),
                 request_budget=self._budget if options & 32 else None,
-                manager=self._manager,
+                first_stages=(*self._serves, self._ceiling),
             ),
             broker=BrokerInfo(name="b:1", measured=_MEASURED),
         )
@@ -473,7 +477,7 @@ def _session_seeds() -> list[bytes]:
     return found + [script[:1] + b"\1" + script[1:] for script in _seeds(_SESSIONS)]
 
 
-_MODULES: Final = ("proxy.core", "proxy.fetch_manager", "proxy.protocol", "proxy.session")
+_MODULES: Final = ("proxy.core", "proxy.features.client_sessions", "proxy.protocol", "proxy.session")
 TARGETS: Final = (
     *(
         FuzzTarget(

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from itertools import chain, count
 from typing import Any, Final
 
-from proxy.command.config import OPTIONS, load
-from proxy.command.options import ConfigError, Option, gone
+from proxy.command.config import OPTIONS, REMOVED, load
+from proxy.command.options import ConfigError, Option, told_removed
 from proxy.command.printable import brief, printable
 
 NAME: Final = "fetchgate"
@@ -168,7 +168,7 @@ def _check_names(asked: Mapping[str, str]) -> None:
             close = difflib.get_close_matches(name, known, n=1)
             meant = f"; did you mean {PREFIX}{close[0]}?" if close else ""
             raise WrongAnnotationError(
-                gone(name.replace("-", "_"), f"{PREFIX}{name}")
+                told_removed(REMOVED, name.replace("-", "_"), f"{PREFIX}{name}")
                 or f"{PREFIX}{name}: there is no such annotation{meant}"
             )
         if not text:

@@ -1,0 +1,21 @@
+"""The features: each is a folder here that can be deleted, with its name in `NAMES`.
+
+The base (core, server, telemetry, command) names no feature: it takes all from `FEATURES`.
+"""
+
+from importlib import import_module
+from typing import Any, Final
+
+from proxy.features.feature import Feature
+
+NAMES: Final = ("racks", "client_sessions", "limits", "leaders")
+"""The folders, in the order of their stages from the client to the broker."""
+
+
+def _declared(name: str) -> Feature[Any, Any]:
+    feature: Feature[Any, Any] = import_module(f"{__name__}.{name}").FEATURE
+    return feature
+
+
+FEATURES: Final = tuple(_declared(name) for name in NAMES)
+"""What each folder declares."""

@@ -1,0 +1,503 @@
+"""The contexts for fetches of a client that gets its sessions from the gateway. Sans-IO.
+
+Some contexts have the client's response at once. The others have the full fetch to send toward the broker,
+and make the client's response while the full response arrives. Names are those of FetchSession.scala, except
+`SessionClosedContext`. The rules are in fetch-semantics 2.5 and 2.8.
+"""
+
+from collections.abc import Sequence
+from struct import Struct
+from typing import Final, TypeAlias
+
+import numpy as np
+
+from proxy.features.client_sessions.cache import FetchSessionCache
+from proxy.features.client_sessions.partitions import NOT_REPORTED, SessionPartitions
+from proxy.features.client_sessions.session import FetchSession
+from proxy.features.client_sessions.walk import OrderedWalk, ResponseColumns
+from proxy.protocol.api import LENGTH_BYTES, REQUEST_CORRELATION_ID, RESPONSE_START_BYTES, ErrorCode
+from proxy.protocol.fetch_layout import (
+    LAYOUTS,
+    SESSION_VERSION,
+    FetchLayout,
+    Rows,
+)
+from proxy.protocol.fetch_request import FetchRequest, next_epoch
+from proxy.protocol.fetch_response import Received
+from proxy.protocol.primitives import NO_TAGS, Buffer, ProtocolError
+
+STREAM_FROM: Final = 1 << 20
+"""If the response to an incremental fetch has at least this many bytes of records, all its entries are
+streamed to the client. The unchanged entries add little to its size, and streaming saves memory."""
+COPIED: Final = 1 << 13
+"""The size in bytes below which pieces are joined."""
+
+_HEAD: Final = Struct(">ihi")  # throttle_time_ms, error_code, session_id
+_NARROW_HEAD: Final = Struct(">iii")  # length, correlation_id, throttle_time_ms
+_WIDE_HEAD: Final = Struct(">iiihi")  # the same, error_code, session_id
+_SESSION_ID_BYTES: Final = 4
+
+
+def empty_response(
+    layout: FetchLayout,
+    correlation_id: bytes,
+    *,
+    session_id: int = 0,
+    error: int = 0,
+    throttle_time_ms: int = 0,
+) -> bytes:
+    """Return a fetch response without entries, for v7 and later."""
+    tags = NO_TAGS if layout.flexible else b""
+    head = _HEAD.pack(throttle_time_ms, error, session_id)
+    content = b"".join((correlation_id, tags, head, layout.count(0), tags))
+    return len(content).to_bytes(LENGTH_BYTES) + content
+
+
+class SessionErrorContext:
+    """The context of a fetch whose session does not exist, does not match, or can't continue.
+
+    Its response is known.
+
+    The response has error 70, 71 or 106 (fetch-semantics 2.2).
+    """
+
+    __slots__ = ("error", "response")
+
+    def __init__(self, fetch: FetchRequest, error: ErrorCode) -> None:
+        self.error = error
+        self.response = empty_response(fetch.layout, fetch.frame[REQUEST_CORRELATION_ID], error=error)
+
+    def __repr__(self) -> str:
+        return f"<SessionErrorContext {self.error.name}>"
+
+
+class SessionClosedContext:
+    """A fetch without partitions, which only closes its session (fetch-semantics, trap 42)."""
+
+    __slots__ = ("response",)
+
+    def __init__(self, fetch: FetchRequest) -> None:
+        self.response = empty_response(fetch.layout, fetch.frame[REQUEST_CORRELATION_ID])
+
+    def __repr__(self) -> str:
+        return "<SessionClosedContext>"
+
+
+class SessionlessFetchContext:
+    """The context of a fetch without a session.
+
+    The attribute `request` is the fetch to send toward the broker, in the version `version`.
+    """
+
+    __slots__ = ("_head", "request")
+
+    def __init__(self, request: bytes, version: int) -> None:
+        self.request = request
+        self._head = b"" if version < SESSION_VERSION else None
+        """The first bytes of a v5 or v6 response. They are buffered until they can be converted to v7. None
+        if the response has another version."""
+
+    def __repr__(self) -> str:
+        return "<SessionlessFetchContext>"
+
+    def receive(self, piece: Buffer, _now_ms: int, *, last: bool) -> list[Buffer]:
+        """Return the client's bytes for the next bytes of the broker's response.
+
+        Args:
+            piece: the next bytes. The first bytes of a response are the length field.
+            last: whether the response ends with `piece`.
+        """
+        if self._head is None:
+            return [piece]
+        head = self._head + bytes(piece)
+        if len(head) < _NARROW_HEAD.size:
+            self._head = head
+            return [head] if last else []
+        self._head = None
+        return [_widened(head, 0), head[_NARROW_HEAD.size :]]
+
+
+class _WalkedResponse:
+    """The common part of contexts that read the entries of a response while the response arrives."""
+
+    __slots__ = ("_fetch", "_held", "_understood", "_walk", "partitions", "record_bytes", "request")
+
+    def __init__(self, fetch: FetchRequest, request: bytes, version: int) -> None:
+        self.request = request
+        """The fetch to send toward the broker, as bytes."""
+        self._fetch = fetch
+        self._walk = OrderedWalk(LAYOUTS[version], fetch.isolation_level)
+        self._understood = True
+        self._held: Received | None = Received()
+        """The bytes of the response that were received so far. None after the first bytes of the response
+        have been sent to the client, or after `drop`."""
+        self.partitions = 0
+        """The number of partitions in the client's response to an incremental fetch, after that is complete.
+        0 for a full fetch."""
+        self.record_bytes = 0
+        """The bytes of records in the client's response, like `partitions`."""
+
+    @property
+    def buffered(self) -> int:
+        """The number of bytes of the response that are buffered."""
+        return self._held.size if self._held is not None else 0
+
+    def drop(self) -> None:
+        """Drop the bytes of the response that are buffered. The client does not get them."""
+        self._held = None
+
+    def _read(self, piece: Buffer) -> None:
+        self._keep(piece)
+        self._walk_on(piece)
+
+    def _keep(self, piece: Buffer) -> None:
+        if self._held is not None:
+            if isinstance(piece, bytes):
+                self._held.append(piece)
+            else:
+                self._held.keep(piece)
+
+    def _walk_on(self, piece: Buffer) -> None:
+        if self._understood and not self._walk.skip_records(len(piece)):
+            try:
+                self._walk.feed(bytes(piece))
+            except ProtocolError:
+                self._understood = False
+
+    def _released(self, session_id: int) -> list[Buffer]:
+        """Stop buffering. Return the buffered part of the response, with another session id."""
+        held, walk = self._held, self._walk
+        if held is None:
+            return []
+        self._held = None
+        at = walk.session_id_at
+        if not walk.head_known:  # not a readable fetch response
+            return [*held.span(0, held.size)]
+        if not at:
+            head, rest = _widened(b"".join(held.span(0, _NARROW_HEAD.size)), session_id), _NARROW_HEAD.size
+        else:
+            head = b"".join([*held.span(0, at), session_id.to_bytes(_SESSION_ID_BYTES, signed=True)])
+            rest = at + _SESSION_ID_BYTES
+        return [head, *held.span(rest, held.size)]
+
+    def _complete(self) -> bool:
+        return self._understood and self._walk.done
+
+
+class FullFetchContext(_WalkedResponse):
+    """A full fetch that requests a session (epoch 0).
+
+    The session is created when the response begins, so that the response can be streamed. When the response
+    ends, its order and its offsets are stored in the session. If the response does not list exactly the
+    requested partitions, the session is removed. The client's next fetch then gets error 70 and requests a
+    new session.
+    """
+
+    __slots__ = ("_broker", "_cache", "_session")
+
+    def __init__(
+        self, fetch: FetchRequest, request: bytes, version: int, cache: FetchSessionCache, broker: str
+    ) -> None:
+        super().__init__(fetch, request, version)
+        self._cache = cache
+        self._broker = broker
+        self._session: FetchSession | None = None
+
+    def __repr__(self) -> str:
+        return f"<FullFetchContext {self._session!r}>"
+
+    @property
+    def session(self) -> FetchSession | None:
+        """The session that was created for the client, or None."""
+        return self._session
+
+    def receive(self, piece: Buffer, now_ms: int, *, last: bool) -> list[Buffer]:
+        """Return the client's bytes for the next bytes of the broker's response.
+
+        See `SessionlessFetchContext.receive`.
+        """
+        self._read(piece)
+        if self._held is None:
+            pieces = [piece]
+        elif self._walk.partitions or self._walk.done or not self._understood or last:
+            pieces = self._released(self._session_id(now_ms))
+        else:
+            return []
+        if last and self._session is not None and not self._settle(self._session.partitions):
+            self._cache.remove(self._session)
+        return pieces
+
+    def _session_id(self, now_ms: int) -> int:
+        """Create a session for the client if possible. Return the session id for the response, or 0."""
+        walk, fetch = self._walk, self._fetch
+        if not self._understood or not walk.head_known:
+            return 0
+        if walk.error_code:
+            # The broker copies the id of the request (fetch-semantics 2.9, trap 12).
+            return fetch.session_id
+        if walk.session_id > 0:  # the broker's own session: this client needs none
+            return walk.session_id
+        # A throttled response is empty and creates no session (fetch-semantics 2.8). The same holds for a
+        # server that names none of the requested partitions.
+        if not walk.partitions and (fetch.partitions or walk.throttle_time_ms):
+            return 0
+        partitions = SessionPartitions(fetch.layout)
+        partitions.update(fetch.topics.listing(fetch.frame))
+        session = FetchSession(partitions, uses_ids=fetch.layout.topic_ids, broker=self._broker)
+        if self._cache.create(session, now_ms):
+            self._session = session
+        return session.session_id
+
+    def _settle(self, partitions: SessionPartitions) -> bool:
+        """Store the offsets of the response, in its order. Return whether it has every partition."""
+        if not self._complete():
+            return False
+        reported = ResponseColumns(self._walk)
+        order = partitions.rows(reported.topics, reported.partitions)
+        if len(order) != len(partitions) or (order < 0).any() or len(np.unique(order)) != len(order):
+            return False
+        partitions.arrange(order)
+        partitions.high_watermarks[:] = reported.high_watermarks
+        partitions.log_starts[:] = reported.log_starts
+        return True
+
+
+class IncrementalFetchContext(_WalkedResponse):
+    """An incremental fetch of the client.
+
+    Args:
+        fetch: the client's fetch. It was already applied to the session, and has advanced the session's
+            epoch.
+        session: the client's session. If it is evicted before the response arrives, the client still gets the
+            same response.
+        request: the full fetch to send toward the broker.
+        version: the version of `request`.
+        cache: the cache of sessions. If the response can't be read, the session is removed from this cache.
+    """
+
+    __slots__ = ("_cache", "_repeats", "_session")
+
+    def __init__(
+        self,
+        fetch: FetchRequest,
+        session: FetchSession,
+        request: bytes,
+        version: int,
+        cache: FetchSessionCache,
+    ) -> None:
+        super().__init__(fetch, request, version)
+        self._session = session
+        self._cache = cache
+        self._repeats = bool(session.silent)
+        """Whether the response so far equals the session's last response that brought no changes."""
+
+    def __repr__(self) -> str:
+        return f"<IncrementalFetchContext {self._session!r}>"
+
+    def receive(self, piece: Buffer, _now_ms: int, *, last: bool) -> list[Buffer]:
+        """Return the client's bytes for the next bytes of the broker's response.
+
+        See `SessionlessFetchContext.receive`.
+        """
+        if self._repeats and self._held is not None:
+            if self._is_repeated(piece, last=last):
+                self._keep(piece)
+                return self._finished([self._unchanged()]) if last else []
+            self._repeats = False
+            for kept in self._held.span(0, self._held.size):
+                self._walk_on(kept)
+        self._read(piece)
+        if self._held is None:
+            if last:
+                self._note_forwarded()
+            return [piece]
+        walk = self._walk
+        if (
+            self._understood
+            and not self._overtaken
+            and not walk.error_code
+            and walk.record_bytes >= STREAM_FROM
+        ):
+            pieces = self._released(self._session.session_id)
+            if last:
+                self._note_forwarded()
+            return pieces
+        return self._finished(self._respond()) if last else []
+
+    def _finished(self, pieces: list[Buffer]) -> list[Buffer]:
+        """Stop buffering the response, and return `pieces`."""
+        self._held = None
+        return pieces
+
+    def _is_repeated(self, piece: Buffer, *, last: bool) -> bool:
+        """Return whether the response so far equals the session's last response that brought no changes."""
+        silent, at = self._session.silent, self.buffered
+        if at:
+            at -= RESPONSE_START_BYTES
+        elif len(piece) < RESPONSE_START_BYTES:
+            return False
+        else:
+            piece = piece[RESPONSE_START_BYTES:]
+        return silent.startswith(bytes(piece), at) and (not last or at + len(piece) == len(silent))
+
+    def _unchanged(self) -> bytes:
+        """Return the response for the client. It has no entries, because nothing has changed."""
+        if self._overtaken:
+            return self._empty(ErrorCode.INVALID_FETCH_SESSION_EPOCH, self._session.session_id)
+        return self._empty(ErrorCode.NONE, self._session.session_id)
+
+    @property
+    def _overtaken(self) -> bool:
+        """Return whether a later fetch has already advanced the session (fetch-semantics 2.5, case 42)."""
+        return self._session.epoch != next_epoch(self._fetch.session_epoch)
+
+    def _respond(self) -> list[Buffer]:
+        """Make the response for the client from the broker's full response, which is complete."""
+        walk, session = self._walk, self._session
+        if not self._complete():
+            # What the client has been sent is unknown: it must begin a new session (fetch-semantics 3.2).
+            self._cache.remove(session)
+            return [self._empty(ErrorCode.UNKNOWN_SERVER_ERROR, self._fetch.session_id)]
+        if walk.error_code:
+            return [self._empty(walk.error_code, self._fetch.session_id)]
+        if self._overtaken:
+            return [self._empty(ErrorCode.INVALID_FETCH_SESSION_EPOCH, session.session_id)]
+        if walk.tagged:  # unknown tags: forward every entry
+            self._note_forwarded()
+            return self._released(session.session_id)
+        elements = self._changes()
+        if not (elements or walk.throttle_time_ms or walk.tags) and self._held is not None:
+            session.silent = b"".join(self._held.span(RESPONSE_START_BYTES, self._held.size))
+            return [self._unchanged()]
+        return self._changed(elements)
+
+    def _note_forwarded(self) -> None:
+        """Update the session after a response whose entries are all forwarded to the client."""
+        self._changes()
+        self.partitions, self.record_bytes = self._walk.partitions, self._walk.record_bytes
+
+    def _empty(self, error: int, session_id: int) -> bytes:
+        return empty_response(
+            self._fetch.layout,
+            self._fetch.frame[REQUEST_CORRELATION_ID],
+            session_id=session_id,
+            error=error,
+            throttle_time_ms=self._walk.throttle_time_ms,
+        )
+
+    def _changes(self) -> "list[_Element]":
+        """Return the entries for the client, and update the session (fetch-semantics 2.5)."""
+        self._session.silent = b""
+        if not self._complete():
+            self._cache.remove(self._session)
+            return []
+        partitions = self._session.partitions
+        if not len(partitions):  # closed by a later fetch
+            return []
+        reported = ResponseColumns(self._walk)
+        rows = partitions.rows(reported.topics, reported.partitions)
+        # A partition outside the session is never reported (fetch-semantics, trap 24).
+        known = rows >= 0
+        changed = partitions.high_watermarks.take(rows, mode="clip") != reported.high_watermarks
+        changed |= partitions.log_starts.take(rows, mode="clip") != reported.log_starts
+        served: list[int] = []
+        errors: list[int] = []
+        for place, entry in zip(reported.entry_places.tolist(), reported.entries, strict=True):
+            if entry.records or entry.error_code or entry.redirects:
+                changed[place] = True
+                if entry.error_code:
+                    errors.append(place)
+                if entry.records:
+                    served.append(place)
+        changed &= known
+        partitions.high_watermarks[rows[known]] = reported.high_watermarks[known]
+        partitions.log_starts[rows[known]] = reported.log_starts[known]
+        # An error is reported each time, and the partition once more after the error (cases 24 and 25).
+        partitions.high_watermarks[rows[[place for place in errors if known[place]]]] = NOT_REPORTED
+        elements = self._elements(reported, changed.nonzero()[0]) if changed.any() else []
+        # A partition that returned records is served last next time (KIP-227, KAFKA-12330).
+        partitions.move_to_end(rows[[place for place in served if known[place]]].tolist())
+        return elements
+
+    def _elements(self, reported: ResponseColumns, places: Rows) -> "list[_Element]":
+        """Return the entries at some positions of the response, grouped into topic elements.
+
+        Args:
+            reported: the columns of the response.
+            places: the positions of the entries.
+        """
+        elements: list[_Element] = []
+        topics = np.repeat(np.arange(len(reported.topics)), [count for _, count in reported.topics])[places]
+        before = np.searchsorted(reported.entry_places, places)
+        is_entry = np.isin(places, reported.entry_places)
+        # Neighbours in a run become one piece.
+        joined = (np.diff(places) == 1) & (np.diff(topics) == 0) & ~is_entry[1:] & ~is_entry[:-1]
+        starts = [0, *((~joined).nonzero()[0] + 1).tolist()]
+        for start, end in zip(starts, [*starts[1:], len(places)], strict=True):
+            key = reported.topics[topics[start]][0]
+            sent: Sequence[Buffer]
+            if is_entry[start]:
+                sent = reported.entries[before[start]].sent(self._held) if self._held is not None else ()
+            else:
+                at = places[start] - before[start]
+                sent = (reported.items[at : at + end - start].tobytes(),)
+            # Neighbours of one topic share an element (case 36).
+            if elements and elements[-1][0] == key:
+                _, count, pieces = elements[-1]
+                pieces += sent
+                elements[-1] = (key, count + end - start, pieces)
+            else:
+                elements.append((key, end - start, [*sent]))
+        return elements
+
+    def _changed(self, elements: "list[_Element]") -> list[Buffer]:
+        """Return the response for the client. It has only the given topic elements."""
+        held, walk, layout = self._held, self._walk, self._fetch.layout
+        if held is None:
+            raise RuntimeError("the response has left")
+        self.partitions, self.record_bytes = sum(count for _, count, _ in elements), walk.record_bytes
+        end = NO_TAGS if layout.flexible else b""
+        head = _HEAD.pack(walk.throttle_time_ms, 0, self._session.session_id)
+        parts: list[Buffer] = [
+            self._fetch.frame[REQUEST_CORRELATION_ID] + end + head + layout.count(len(elements))
+        ]
+        for key, count, pieces in elements:
+            parts.append(layout.prefix(key, count))
+            parts += pieces
+            parts.append(end)
+        # KIP-951: node_endpoints stay even if entries are left out (fetch-semantics, trap 44).
+        parts += held.span(walk.tags_at, held.size) if layout.flexible else []
+        return _joined(parts)
+
+
+_Element: TypeAlias = tuple[bytes, int, list[Buffer]]
+"""A topic element of a response: the topic key, the number of entries, and the bytes of the entries as the
+broker sent them."""
+
+FetchContext: TypeAlias = FullFetchContext | SessionlessFetchContext | IncrementalFetchContext
+"""The context of a fetch that is sent toward the broker."""
+FinalContext: TypeAlias = SessionErrorContext | SessionClosedContext
+"""The context of a fetch whose response is already known, so that no fetch is sent to the broker."""
+
+
+def _widened(head: bytes, session_id: int) -> bytes:
+    """Convert the first bytes of a v5 or v6 response to v7, with a session id."""
+    length, correlation_id, throttle = _NARROW_HEAD.unpack_from(head)
+    more = _WIDE_HEAD.size - _NARROW_HEAD.size
+    return _WIDE_HEAD.pack(length + more, correlation_id, throttle, 0, session_id)
+
+
+def _joined(parts: list[Buffer]) -> list[Buffer]:
+    """Return a frame as pieces: its length field and its parts. Small parts are joined."""
+    size = sum(map(len, parts))
+    pieces: list[Buffer] = []
+    small: list[Buffer] = [size.to_bytes(LENGTH_BYTES)]
+    for part in parts:
+        if len(part) < COPIED:
+            small.append(part)
+        else:
+            pieces += (b"".join(small), part)
+            small = []
+    if small:
+        pieces.append(b"".join(small))
+    return pieces

@@ -1,0 +1,64 @@
+"""The figures of clients' sessions: KIP-227's own metrics."""
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from proxy.features.client_sessions.options import ClientSessionOptions
+from proxy.features.feature import Reports
+from proxy.telemetry.figure import COUNTER, GAUGE, Figure
+
+_SIDE: Final = ("side",)
+
+
+@dataclass(slots=True, kw_only=True)
+class ClientSessionFigures:
+    """The sessions that the gateway gives to clients."""
+
+    sessions: int = 0
+    """How many it keeps."""
+    partitions: int = 0
+    """How many partitions they have together. Each session is counted with those at its last fetch."""
+    evictions: dict[bool, int] = field(default_factory=lambda: {False: 0, True: 0})
+    """How many were evicted. The key is True for sessions of followers, False for those of consumers."""
+
+
+FIGURES: Final[tuple[Figure[ClientSessionFigures], ...]] = (
+    # The gateway's own sessions at brokers have these two as well.
+    Figure(GAUGE, "fetch_sessions", "", lambda it: [(("client",), it.sessions)], _SIDE),
+    Figure(GAUGE, "fetch_session_partitions", "", lambda it: [(("client",), it.partitions)], _SIDE),
+    Figure(
+        GAUGE,
+        "num_incremental_fetch_sessions",
+        "Sessions that the gateway keeps for clients.",
+        lambda it: it.sessions,
+    ),
+    Figure(
+        GAUGE,
+        "num_incremental_fetch_partitions_cached",
+        "Partitions in sessions kept for clients.",
+        lambda it: it.partitions,
+    ),
+    Figure(
+        COUNTER,
+        "incremental_fetch_session_evictions",
+        "Evicted sessions that were kept for clients.",
+        lambda it: [((str(privileged).lower(),), count) for privileged, count in it.evictions.items()],
+        ("privileged",),
+    ),
+)
+
+
+def _state(options: ClientSessionOptions, figures: ClientSessionFigures | None) -> dict[str, Any]:
+    found = figures or ClientSessionFigures()
+    return {
+        "client_sessions": {
+            "mode": options.client_sessions,
+            "held": found.sessions,
+            "partitions": found.partitions,
+            "max": options.max_incremental_fetch_session_cache_slots,
+            "evictions": sum(found.evictions.values()),
+        }
+    }
+
+
+REPORTS: Final = Reports(kind=ClientSessionFigures, figures=FIGURES, state=_state)

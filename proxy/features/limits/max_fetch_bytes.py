@@ -1,0 +1,99 @@
+"""Limits the record bytes that a fetch requests: ``--max-fetch-bytes`` (KIP-74). Sans-IO."""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Final
+
+from proxy.core.connection_state import ConnectionState
+from proxy.core.requests import MAX_FETCH_REQUEST, readable
+from proxy.core.stage import Stage
+from proxy.protocol.api import LENGTH_BYTES, ApiKey, request_header
+from proxy.protocol.fetch_request import FetchRequest
+from proxy.protocol.old_fetch import LIMITED, UNLIMITED, limit_old_fetch
+from proxy.protocol.primitives import ProtocolError
+
+_FETCH: Final = int(ApiKey.FETCH)
+_NONE: Final[Mapping[str, int]] = {}
+
+
+class Ceilings:
+    """The limit of record bytes in a fetch, by client id. All connections of a process share this object.
+
+    Args:
+        by_client: the limits, in bytes. The entry "" is for all other clients. 0 means none.
+    """
+
+    __slots__ = ("by_client",)
+
+    def __init__(self, by_client: Mapping[str, int] = _NONE) -> None:
+        self.by_client = by_client
+
+    def __repr__(self) -> str:
+        return f"<Ceilings {self.by_client}>"
+
+    def of(self, client_id: str) -> int:
+        """Return the limit for a client, or 0 for no limit."""
+        limits = self.by_client
+        return limits.get(client_id, limits.get("", 0)) if limits else 0
+
+
+class MaxFetchBytes(Stage):
+    """Lowers max_bytes in the fetches of one client.
+
+    Args:
+        ceilings: has the limit of each client id. A reload may change the limits.
+        state: the state of the connection.
+    """
+
+    __slots__ = ("_ceilings", "_state", "_turn")
+
+    def __init__(self, ceilings: Ceilings, state: ConnectionState) -> None:
+        self._ceilings = ceilings
+        self._state = state
+        self._turn = 0
+        """The number of fetches of v2 and v3 that were passed to `limit_old_fetch`."""
+
+    def on_fetch(self, fetch: FetchRequest) -> FetchRequest:
+        """Return the fetch with max_bytes, and min_bytes, of at most the client's limit.
+
+        If min_bytes is above max_bytes, brokers up to 2.4 always wait for max_wait_ms. Later brokers lower
+        min_bytes themselves (fetch-semantics 4).
+        """
+        limit = self._ceilings.of(self._state.client_id)
+        if not limit or fetch.max_bytes <= limit:
+            return fetch
+        return fetch.with_limits(min_bytes=min(fetch.min_bytes, limit), max_bytes=limit)
+
+    def on_request(self, data: bytes, size: int, api_key: int, version: int) -> bytes | None:
+        """Limit a fetch of v3, or send a fetch of v2 as v3 with a limit if the broker supports v3.
+
+        If no client has a limit, or if the fetch can't be buffered, it is forwarded unread.
+        """
+        old = api_key == _FETCH and UNLIMITED <= version <= LIMITED
+        if not old or not any(self._ceilings.by_client.values()):
+            return data
+        state = self._state
+        if len(data) < size:
+            whole = size <= MAX_FETCH_REQUEST and state.from_client.reserve(min(size, 2 * len(data)))
+            return None if whole else data
+        self._state.fetches.version = version
+        sent = data
+        with suppress(ProtocolError):
+            _, _, _, client_id, body = request_header(data, LENGTH_BYTES)
+            state.client_id = state.client_id or readable(client_id)
+            limit = self._ceilings.of(state.client_id)
+            if limit and (version == LIMITED or self._takes_limits(data)):
+                sent = limit_old_fetch(data, body, limit, self._turn)
+                self._turn += 1
+        state.tally.broker.fetch_request_bytes += len(sent) - size
+        return sent
+
+    def _takes_limits(self, frame: bytes) -> bool:
+        """Return whether the broker is known to support v3 (0.10.1 and later).
+
+        If nothing is known, ask the broker.
+        """
+        features = self._state.fetches.eligibility.known
+        if features is None:
+            self._state.fetches.probe(frame)
+        return features is not None and features.fetch_max >= LIMITED

@@ -1,0 +1,31 @@
+"""The limits of fetches in one process."""
+
+from collections.abc import Sequence
+from functools import partial
+
+from proxy.core.connection import MakeStage
+from proxy.features.feature import LinkInfo, Running
+from proxy.features.limits.fetch_floors import FetchFloors, FetchFloorsStage
+from proxy.features.limits.max_fetch_bytes import Ceilings, MaxFetchBytes
+from proxy.features.limits.options import LimitOptions
+
+
+class Limits(Running[LimitOptions, None]):
+    """The limits of all clients. Each connection has a stage for the ceiling and one for the floors."""
+
+    def __init__(self, options: LimitOptions) -> None:
+        self.ceilings = Ceilings()
+        self.floors = FetchFloors()
+        self.reloaded(options)
+
+    def stages(self, _link: LinkInfo) -> Sequence[MakeStage]:
+        """Return the stages. The ceiling comes first, because min_bytes must not exceed it."""
+        return partial(MaxFetchBytes, self.ceilings), partial(FetchFloorsStage, self.floors)
+
+    def reloaded(self, options: LimitOptions) -> None:
+        """Apply the limits. They are live."""
+        self.ceilings.by_client = options.max_fetch_bytes
+        self.floors.min_bytes = options.fetch_min_bytes
+        self.floors.max_wait_ms = {
+            client_id: round(wait * 1e3) for client_id, wait in options.fetch_max_wait.items()
+        }

@@ -1,0 +1,91 @@
+"""The declaration of a metric: its name, its text, and how its values are read."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from math import inf
+from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
+
+from proxy.core.histograms import Distribution
+from proxy.telemetry.exposition import Kind, Sample, family
+
+_Source = TypeVar("_Source")
+COUNTER: Final[Kind] = "counter"
+GAUGE: Final[Kind] = "gauge"
+HISTOGRAM: Final[Kind] = "histogram"
+Value: TypeAlias = float | Distribution
+Labelled: TypeAlias = Iterable[tuple[tuple[str, ...], Value]]
+"""The values of a metric, each with its label values."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure(Generic[_Source]):
+    """A metric for Prometheus, and how its values are read."""
+
+    kind: Kind
+    name: str
+    """The metric's name without the prefix ``fetchgate_``, and without the suffix ``_total`` of a counter."""
+    text: str
+    read: Callable[[_Source], float | Labelled | None]
+    """Returns the values. None leaves the metric out."""
+    labels: tuple[str, ...] = ()
+
+    def bound(self, source: _Source) -> "Told":
+        """Return the metric with its values."""
+        return Told(self, self.read(source))
+
+
+class Told(NamedTuple):
+    """A metric with its present values."""
+
+    figure: Figure[Any]
+    values: float | Labelled | None
+
+    def samples(self) -> Iterator[Sample]:
+        """Yield the present values."""
+        found = () if self.values is None else self.values
+        listed: Labelled = [((), found)] if isinstance(found, int | float) else found
+        return (sample for labels, value in listed for sample in _samples(labels, value))
+
+
+def families(base: Iterable[Told], more: Iterable[Told]) -> Iterator[str]:
+    """Yield the lines of all metrics, in Prometheus' format.
+
+    A metric in `more` that has the name of another one adds its values to that one, before its own.
+    """
+    joined: dict[tuple[Kind, str], list[Told]] = {}
+    for each in (*base, *more):
+        if each.values is not None:
+            joined.setdefault((each.figure.kind, each.figure.name), []).insert(0, each)
+    for told in joined.values():
+        first = told[-1].figure
+        samples = (sample for each in told for sample in each.samples())
+        yield from family(first.kind, f"fetchgate_{first.name}", first.text, samples, first.labels)
+
+
+def _samples(labels: tuple[str, ...], value: Value) -> Iterator[Sample]:
+    """Yield the samples of one value. A distribution has one for each bucket, its count and its sum."""
+    if not isinstance(value, Distribution):
+        yield "", labels, value
+        return
+    count = 0
+    for bound, counted in zip((*value.bounds, inf), value.counts, strict=True):
+        count += counted
+        yield "_bucket", (*labels, "+Inf" if bound == inf else str(bound)), count
+    yield "_count", labels, count
+    yield "_sum", labels, value.total
+
+
+def one_label(values: Mapping[Any, float] | Iterable[tuple[Any, float]]) -> Labelled:
+    """Return values for a metric with one label."""
+    pairs = values.items() if isinstance(values, Mapping) else values
+    return (((str(label),), value) for label, value in pairs)
+
+
+def named(counts: Mapping[Any, int], names: Iterable[str]) -> Labelled:
+    """Return the count of each label value in `names`, even if the count is 0."""
+    return [((name,), counts.get(name, 0)) for name in names]
+
+
+def both(client: float, broker: float) -> Labelled:
+    """Return a value for each side."""
+    return [(("client",), client), (("broker",), broker)]
