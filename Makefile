@@ -21,7 +21,7 @@ KILLS ?= 1000
 PYTEST := $(BIN)/pytest -q --dist loadfile --no-loadscope-reorder --durations 10
 
 # The tests of `make check`: most start no process, open no port and need no Spark.
-QUICK := $(wildcard tests/test_*.py) $(addprefix tests/,capture command cooperative core dashboard features fuzz golden model \
+QUICK := $(wildcard tests/test_*.py) $(addprefix tests/,capture command core dashboard features fuzz golden model \
 	protocol session telemetry replay/inspect replay/protocol replay/report replay/source)
 
 # Otherwise each process of a test, such as a gateway, compiles all modules that it imports.
@@ -118,7 +118,7 @@ soak: $(STAMP)  ## fuzzers, an hour of faults, and the tests that take long
 	STEPS=100000 $(BIN)/pytest -q tests/integration/test_steps_live.py
 	PREDICTED_SECONDS=60 $(BIN)/pytest -q --timeout 900 tests/integration/test_predicted_live.py
 	TWO_PROCESS_RUNS=10 $(BIN)/pytest -q tests/integration/test_cooperative_two_processes.py
-	GROUP_RUNS=400 $(BIN)/pytest -q tests/cooperative/test_group_law.py
+	GROUP_RUNS=400 $(BIN)/pytest -q tests/features/cooperative/test_group_law.py
 	LAW_EXAMPLES=2000 $(BIN)/pytest -q --timeout 3600 tests/core/test_expanded_equals_direct.py tests/replay/simulate/test_predicted_equals_measured.py tests/replay/measure/test_plain.py
 
 bench: programs  ## the figures of BENCHMARKS.md, side by side in one run

@@ -10,8 +10,6 @@ events.
 - **capture**: the bytes of both sides as pcap files, with or without record contents.
 - **core** (sans-IO): one client and its broker. A *connection* cuts bytes into frames. It decides how to send
   each fetch, and makes the client's response. It reports rare *events*, and counts each fetch in a *tally*.
-- **cooperative** (sans-IO): with ``--cooperative``, a stage before the core for members of a group that share
-  partitions. Each member gets the records of its own keys, and commits for these keys.
 - **features**: options that are more than a value. Each is a folder that can be deleted.
 - **net**: the sockets. A *link* is a client's socket, its broker's socket and the core between them.
 - **telemetry**: the gateway's reports: status, totals, history, logs, metrics, state, admin endpoint.

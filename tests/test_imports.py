@@ -26,7 +26,6 @@ FLOORS = (
     ("proxy.command.values",),
     ("proxy.session", "proxy.capture", "proxy.command.environment"),
     ("proxy.core",),
-    ("proxy.cooperative",),
     ("proxy.telemetry.exposition",),
     ("proxy.telemetry.figure",),
     ("proxy.features.feature",),
@@ -62,7 +61,6 @@ SANS_IO = (
         if path.stem not in {"__init__", "options", "figures", "preflight", "running"}
     ),
     "proxy.core",
-    "proxy.cooperative",
 )
 """Folders that open no socket or file, and read no clock. From `proxy`, `replay` may import only folders in
 this list."""

@@ -10,13 +10,14 @@ from typing import Final
 import pytest
 
 ROOT: Final = Path(__file__).parents[1]
-FOLDERS: Final = ("core", "cooperative", "server")
+FOLDERS: Final = ("core", "features/cooperative", "server")
 """The folders of `proxy` to which the rule applies."""
 HANDFUL: Final = 12
 """A module with no more statements than this needs no test file."""
 
 SPANNING: Final = {
-    "cooperative/test_cases.py": "the numbers of cases that all tests of cooperative groups cite",
+    "features/cooperative/test_cases.py": "the numbers of cases that all tests of cooperative groups cite",
+    "features/cooperative/test_cooperative_options.py": "the options of this feature",
     "core/test_conformance.py": "the cases of fetch-semantics, through a whole connection",
     "core/test_expanded_equals_direct.py": "the law of sessions, through a whole connection",
     "core/test_foreign.py": "connections that are not Kafka: both sides, and the gateway's sockets",
@@ -28,11 +29,13 @@ SPANNING: Final = {
 }
 """Test files that span modules, and what of them."""
 WITHIN: Final = {
-    "cooperative/identity.py": "cooperative/test_member_stage.py",
-    "cooperative/member.py": "cooperative/test_joining.py",
-    "cooperative/murmur2.py": "cooperative/test_key_hash.py",
-    "cooperative/responses.py": "cooperative/test_member_stage.py",
-    "cooperative/wire.py": "cooperative/test_offsets.py",
+    "features/cooperative/figures.py": "features/cooperative/test_running.py",
+    "features/cooperative/options.py": "features/cooperative/test_cooperative_options.py",
+    "features/cooperative/identity.py": "features/cooperative/test_member_stage.py",
+    "features/cooperative/member.py": "features/cooperative/test_joining.py",
+    "features/cooperative/murmur2.py": "features/cooperative/test_key_hash.py",
+    "features/cooperative/responses.py": "features/cooperative/test_member_stage.py",
+    "features/cooperative/wire.py": "features/cooperative/test_offsets.py",
     "core/repeat.py": "core/test_repeat_fetch.py",
     "core/repeat_offsets.py": "features/racks/test_rack_offsets.py",
     "server/main.py": "command/test_cli.py",

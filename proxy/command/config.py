@@ -7,12 +7,10 @@ and `Config.of` returns them.
 
 # ruff: noqa: RUF009 - `option` declares a field, as dataclasses.field does, which it calls
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar, cast
+from typing import Any, ClassVar, Final, TypeVar, cast
 
 from proxy.addresses import MAX_NODE_ID, Address, BrokerPorts, PortRange, whole_number
 from proxy.command.options import (
@@ -30,19 +28,12 @@ from proxy.command.units import seconds, size, switch, word
 from proxy.command.values import left_out, listed, one_of, whole
 from proxy.features import FEATURES
 
-if TYPE_CHECKING:
-    from proxy.cooperative.declared import NamedLane
-
 LOOPBACK = "127.0.0.1"
 """The host of a listen address that has only a port."""
 MIN_INTERVAL = 0.1
 MAX_INTERVAL = 3600.0
-_TOPIC: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
-"""The names that topics can have."""
 LOG_LEVELS = ("debug", "info", "warning", "error")
 _Section = TypeVar("_Section", bound=Section)
-_READ_RECORDS = ("cramjam", "google_crc32c", "lz4", "zstandard")
-"""The modules that proxy.cooperative imports from the optional packages (the extra `cooperative`)."""
 
 
 def _size(text: str) -> int:
@@ -71,28 +62,6 @@ def _by_broker(text: str) -> dict[int, Path]:
 
 def _ports(text: str) -> PortRange | None:
     return PortRange.parse(text) if text else None
-
-
-def _groups(text: str) -> frozenset[str]:
-    groups = frozenset(listed(text))
-    if any(set(group) & set("*?[") for group in groups):
-        raise ValueError(f"{text!r} is a pattern; name each group, since its applications must support this")
-    return groups
-
-
-def _topic(text: str) -> str:
-    if text and not _TOPIC.fullmatch(text):
-        raise ValueError(f"{text!r} is not the name of a topic; example: fetchgate.slots")
-    return text
-
-
-def _lanes(text: str) -> "Mapping[str, NamedLane]":
-    if not text:
-        return {}
-    # This module imports numpy, which takes long to load.
-    from proxy.cooperative.declared import named_lanes  # noqa: PLC0415
-
-    return named_lanes(text)
 
 
 def _bootstrap(text: str) -> tuple[Address, ...]:
@@ -351,38 +320,6 @@ class Config(Section):
         "clients (max.incremental.fetch.session.cache.slots)",
         live=True,
     )
-    cooperative: frozenset[str] = option(
-        metavar="GROUP[,GROUP]",
-        parse=_groups,
-        default="",
-        help="consumer groups whose members may share a partition: each member gets the records of its key "
-        "ranges and commits for them (docs/users/cooperative.md); each member needs a client.id of its own "
-        "that begins with the group's name and a dot; needs the packages of '.[cooperative]'",
-    )
-    """The names of the cooperative groups. If there are none, no client.id gives a client a lane."""
-    cooperative_lanes: "Mapping[str, NamedLane]" = option(
-        metavar="JSON",
-        parse=_lanes,
-        default="",
-        help="named lanes: a client is in lane NAME if its client.id ends with .lane-NAME; for each group, "
-        "lane, topic and partition give the key ranges, as in "
-        '{"billing": {"blue": {"orders": {"0": [[0, 2147483647]]}}}}; '
-        "tables in the file of --config are easier to write (docs/reference/cooperative.md)",
-        needs="cooperative",
-        table=True,
-        live=True,
-    )
-    """The lanes of clients that have a fixed name, by that name."""
-    cooperative_slots: str = option(
-        metavar="TOPIC",
-        parse=_topic,
-        default="",
-        help="the topic for the progress of members that share partitions: each member commits its progress "
-        "as the offset of one partition of this topic (its slot); nothing is written to the topic; if "
-        "brokers have ACLs, clients need READ on it (docs/users/cooperative.md; default: __consumer_offsets)",
-        needs="cooperative",
-    )
-    """The topic of slots (`proxy.cooperative.slots`). Empty for `proxy.cooperative.group.SLOTS`."""
     max_connections: int = option(
         metavar="N",
         parse=whole(1),
@@ -438,8 +375,8 @@ class Config(Section):
         metavar="HOST:PORT|off",
         parse=_listened_or_off,
         default="127.0.0.1:9464",
-        help="the address of the admin endpoint: /livez, /readyz, /metrics, /state, and with --cooperative "
-        "also /cooperative",
+        help="the address of the admin endpoint: /livez, /readyz, /metrics, /state"
+        + "".join(f", and with {each.flag} also {each.page}" for each in FEATURES if each.page),
     )
     """The address of the admin endpoint. None if the option is ``off``."""
     admin_names: tuple[str, ...] = option(
@@ -684,21 +621,7 @@ def load(flags: Mapping[str, str | None], environ: Mapping[str, str], file: str 
         section.check(given)
     _check_apart(config)
     _check_listen_ports(config)
-    if config.cooperative and (missing := [name for name in _READ_RECORDS if find_spec(name) is None]):
-        # It is needed for this message alone.
-        from proxy.command.environment import environment  # noqa: PLC0415
-
-        raise ConfigError(
-            f"--cooperative needs {', '.join(missing)}, not installed; in fetchgate's source folder: "
-            f"{environment().command_for_extra('cooperative')}"
-        )
     _check_needs(config)
-    for name, lane in config.cooperative_lanes.items():
-        if (group := lane.group.decode()) not in config.cooperative:
-            known = ", ".join(sorted(config.cooperative)) or "no group"
-            raise ConfigError(
-                f"lane {name} is of group {group}, which --cooperative does not name; it names {known}"
-            )
     return config
 
 

@@ -63,10 +63,8 @@ class Common:
     siblings: "Siblings | None" = None
     """The connections of all clients, to follow leaders. Only used if addresses are rewritten. None if
     leaders are not followed."""
-    first_stages: tuple[MakeStage, ...] = ()
-    """Functions that make the stages of each connection that come before the core's own stages."""
     stages: tuple[MakeStage, ...] = ()
-    """Functions that make further stages for each connection. The core's own stages come before them."""
+    """Functions that make the stages of each connection, in the order from the client to the broker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,13 +171,12 @@ class Connection:
             else AddressRewriting(state, fetches.eligibility, resolve, broker.opening, leaders)
         )
         fetch_responses = FetchResponses(state, fetches, sessions, rewriting, leaders)
-        state.stages += [make(state) for make in common.first_stages]
+        state.stages += [make(state) for make in common.stages]
         siblings = None if resolve is None else common.siblings
         self.retry = None if siblings is None else _leader_retry(state, siblings, host, broker.node_id)
         """Retries requests at new leaders. None without ``--follow-leader``, or without `resolve`."""
         if self.retry is not None:
             state.stages.append(self.retry)
-        state.stages += [make(state) for make in common.stages]
         self._client_side = ClientSide(
             state,
             fetches,

@@ -14,10 +14,9 @@ from typing import Final
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
-from proxy.cooperative.murmur2 import SPACE
-from proxy.cooperative.tally import EXCLUSIVE
 from proxy.dashboard.figures import NOTHING, scaled, share
-from proxy.dashboard.snapshot import GroupFigures, LaneFigures, Snapshot
+from proxy.dashboard.snapshot import SPACE, GroupFigures, LaneFigures, Snapshot
+from proxy.features import WORDS
 
 _PICTURE: Final = 16
 """How many cells the bar of key hashes has. A wide terminal has twice as many, a narrow one half."""
@@ -98,7 +97,7 @@ def _head(group: GroupFigures, width: int) -> list[Text]:
 
 
 def _why(exclusive: str) -> str:
-    return EXCLUSIVE.get(exclusive, exclusive)  # a newer gateway may send other reasons
+    return WORDS.get(exclusive, exclusive)  # a newer gateway may send other reasons
 
 
 def _lanes(group: GroupFigures, layout: _Layout, *, plain: bool) -> Iterator[Text]:

@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from proxy.addresses import LOOPED, OTHERS
-from proxy.cooperative.murmur2 import SPACE
 from proxy.session.decision import Reason
 
+SPACE: Final = 1 << 32
+"""The number of hashes that keys can have (murmur2)."""
 KINDS: Final = ("full", "incremental", "sessionless", "close")
 NOW_SECONDS: Final = 10.0
 """The "now" rates are means over this many seconds."""

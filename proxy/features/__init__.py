@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from proxy.features.feature import Feature
 
-NAMES: Final = ("racks", "client_sessions", "limits", "leaders")
+NAMES: Final = ("racks", "client_sessions", "limits", "leaders", "cooperative")
 """The folders, in the order of their stages from the client to the broker."""
 
 
@@ -19,3 +19,5 @@ def _declared(name: str) -> Feature[Any, Any]:
 
 FEATURES: Final = tuple(_declared(name) for name in NAMES)
 """What each folder declares."""
+WORDS: Final = {word: text for each in FEATURES for word, text in each.words.items()}
+"""See `Feature.words`."""

@@ -6,8 +6,8 @@ A feature imports `proxy.core` and what is below. All that it needs of a process
 """
 
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 from proxy.command.options import Section
 
@@ -41,6 +41,9 @@ class Process(Protocol):
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a task in the background."""
+
+    def repeated(self, event: str) -> "Repeats":
+        """Return what logs problems of clients with this message."""
 
     async def ips(self, host: str) -> Sequence[str]:
         """Return the IPs of a host.
@@ -117,6 +120,22 @@ class Cluster(Protocol):
         """The rack of each broker that has one."""
 
 
+class Repeats(Protocol):
+    """Logs the same problem of a client at most once in some minutes."""
+
+    def happens(self, client: str, reason: str, now: float, /) -> bool:
+        """Record a problem at a time in seconds. Return whether it was logged."""
+
+
+class Page(NamedTuple):
+    """What a page of the admin endpoint responds with."""
+
+    document: Callable[[Any], dict[str, Any]]
+    """Returns the page, of what was counted."""
+    absent: str
+    """The sentence of the response (404) if nothing is counted."""
+
+
 def _means_nothing(_options: Any) -> Iterable[str]:
     return ()
 
@@ -145,6 +164,8 @@ class Reports(Generic[_Options, _Counted]):
     """Returns the fields that `/state` adds. It gets None if nothing was counted."""
     state_of_broker: Callable[[_Counted, int], Mapping[str, object]] = _no_broker
     """Returns the fields that `/state` adds to a broker."""
+    page: Page | None = None
+    """What `Feature.page` responds with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,8 +183,17 @@ class Feature(Generic[_Options, _Counted]):
     """Returns how figures and state are told. It imports them. None if there are none."""
     example: str = ""
     """Lines for the examples in the help."""
+    page: str = ""
+    """The path of a page of the admin endpoint. Empty if there is none."""
+    words: Mapping[str, str] = field(default_factory=dict)
+    """Explanations of words in `/state`, for `fetchgate top`."""
     means: Callable[[_Options], Iterable[str]] = _means_nothing
     """Returns sentences for ``--check``: what the options mean."""
     fits: Callable[[_Options, Cluster], tuple[list[str], str]] = _fits
     """Returns sentences for ``--check``: whether the options fit the brokers. And what does not fit, for the
     last line, as in "no broker is in its rack". It is empty if all does."""
+
+    @property
+    def flag(self) -> str:
+        """The flag of the first option."""
+        return self.options.declared()[0].flag

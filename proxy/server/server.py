@@ -19,11 +19,9 @@ from weakref import WeakValueDictionary
 
 from proxy.addresses import Address, Broker
 from proxy.capture.no_tap import BROKER, Tap
-from proxy.command.config import Config
 from proxy.command.error_text import is_client_refused, of_client
-from proxy.cooperative.tally import GroupNotice, Tell
 from proxy.core.budget import REQUESTS_PART, Budget, RequestBudget
-from proxy.core.connection import BrokerInfo, Common, Connection, MakeStage
+from proxy.core.connection import BrokerInfo, Common, Connection
 from proxy.core.eligibility import BrokerVersions, SessionLimits
 from proxy.core.events import BrokersAwaited, ClientNamed, Event, Fault, LoginRefused, Passthrough, Tally
 from proxy.core.leaders import Leaders
@@ -44,7 +42,6 @@ from proxy.telemetry.totals import NodeId
 from proxy.telemetry.unanswered import Owed
 
 if TYPE_CHECKING:
-    from proxy.cooperative.members import Members
     from proxy.core.siblings import Siblings
 
 TICK_SECONDS: Final = 5.0
@@ -107,16 +104,12 @@ class Server:
         self._versions = WeakValueDictionary[Address, BrokerVersions]()
         self._leaders = Leaders()
         self._siblings: Siblings | None = None
-        self._members: Members | None
-        self._stages: tuple[MakeStage, ...]
-        self._members, self._stages = _cooperative(config, self._tell)
         self.features = Begun(self, config.of)
         """The features that options ask for, in the order of their stages."""
         self.upstream.failed = self.features.unreachable
         self.describe = self.features.described
         self._join_siblings()
         self._failed_handshakes = Repeated(self.log, "TLS handshake of a client failed")
-        self._refused_clients = Repeated(self.log, "client refused")
         self._refused_logins = Repeated(self.log, "authentication refused by the broker", LOGIN_AGAIN_SECONDS)
         self._unread_clients = Repeated(self.log, "client is given the brokers' own addresses")
         self._new_clients = NewClients(self.log)
@@ -152,6 +145,10 @@ class Server:
     def note(self, kind: str, text: str, *, warning: bool = False) -> None:
         """Add a recent event. `text` is a sentence."""
         self.process.note(kind, text, warning=warning)
+
+    def repeated(self, event: str) -> Repeated:
+        """Return what logs problems of clients with this message."""
+        return Repeated(self.log, event)
 
     async def ips(self, host: str) -> Sequence[str]:
         """Return the IPs of a host."""
@@ -210,24 +207,6 @@ class Server:
         """
         self.turned_away[DRAINING] += self.monitor.draining
         return not self.monitor.draining
-
-    def _tell(self, what: GroupNotice, who: str, text: str) -> None:
-        """Log an event of a cooperative group or of one of its clients, and add it to the recent events."""
-        if what is GroupNotice.REFUSED:
-            if self._refused_clients.happens(who, text, monotonic()):
-                self.process.note("refused", f"a client is refused: {text}", warning=True)
-        elif what is GroupNotice.EXCLUSIVE:
-            self.log.warning(what, group=who, reason=text)
-            self.process.note("exclusive", f"group {who} shares no partition: {text}", warning=True)
-        elif what is GroupNotice.AWAY:
-            self.log.warning(what, client=who, reason=text)
-            self.process.note("away", text, warning=True)
-        elif what is GroupNotice.SLOT:
-            self.log.warning(what, group=who, reason=text)
-            self.process.note("exclusive", f"slots of group {who} are refused: {text}", warning=True)
-        else:
-            self.log.info(what, group=who, lanes=text)
-            self.process.note("rebalanced", f"group {who}: {text}")
 
     def connected(self, node_id: int | None, address: Address) -> None:
         """Note that an address of a broker has responded."""
@@ -331,8 +310,7 @@ class Server:
             request_budget=self.request_budget,
             leaders=self._leaders,
             siblings=self._siblings,
-            first_stages=self.features.stages(link),
-            stages=self._stages,
+            stages=self.features.stages(link),
         )
 
     def _is_opening(self, node_id: int) -> bool:
@@ -362,8 +340,6 @@ class Server:
         problems += dict.fromkeys(each.problem for each in contexts if each is not None and each.problem)
         problems += self._expired
         problems += self.features.problems()
-        if self._members is not None:
-            problems += self._members.problems(monotonic())
         if self.tap.stopped:
             problems.append(f"the capture has stopped: {self.tap.stopped}; restart to capture again")
         used, connections = self.sessions.used, self.clients
@@ -420,7 +396,6 @@ class Server:
             links=by_broker,
             paused=paused,
             process=process,
-            cooperative=self._members.seen(now) if self._members is not None else None,
             features=self.features.counted(self.links),
         )
 
@@ -441,8 +416,6 @@ class Server:
         self.features.reloaded(self.process.config.of)
         self.sessions.generation += 1
         self._join_siblings()
-        if self._members is not None:
-            self._members.lanes = self.process.config.cooperative_lanes
         self.budget.settle()
         self.sessions.crowded = self.budget.over
 
@@ -588,29 +561,3 @@ class Server:
                 self.turned_away[reason] += 1
                 self.log.debug("connection closed", reason=reason, **link.log_fields)
                 link.close_session(reason)
-
-
-def _cooperative(config: Config, tell: Tell) -> "tuple[Members | None, tuple[MakeStage, ...]]":
-    """Return the members of cooperative groups, and the functions that make a client's stage.
-
-    If no group is cooperative, return None and no functions.
-
-    Args:
-        config: the options.
-        tell: called for events of groups and their clients.
-    """
-    if not config.cooperative:
-        return None, ()
-    # These modules need optional libraries, which are only installed for cooperative groups.
-    from proxy.cooperative.group import SLOTS  # noqa: PLC0415
-    from proxy.cooperative.member_stage import MemberStage  # noqa: PLC0415
-    from proxy.cooperative.members import Members  # noqa: PLC0415
-
-    members = Members(
-        config.cooperative,
-        os.urandom(16),
-        tell,
-        slots=config.cooperative_slots.encode() or SLOTS,
-    )
-    members.lanes = config.cooperative_lanes
-    return members, (partial(MemberStage, members),)

@@ -17,21 +17,23 @@ import json
 import ssl
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
+from functools import partial
 from http import HTTPStatus
 from ipaddress import ip_address
 from math import inf
 from socket import socket
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 from urllib.parse import parse_qsl
 
 from proxy.command.error_text import reason_of, short
+from proxy.features.feature import Reports
 from proxy.net.tls import ReloadingContext
 from proxy.telemetry import logs
 from proxy.telemetry.access import Token
 from proxy.telemetry.exposition import CONTENT_TYPE
 from proxy.telemetry.metrics import exposition
-from proxy.telemetry.state import MAX_LISTED, Describable, cooperative, document
-from proxy.telemetry.status import health_of
+from proxy.telemetry.state import MAX_LISTED, Describable, document
+from proxy.telemetry.status import REPORTS, health_of
 
 MAX_HEAD_BYTES: Final = 8192
 MAX_CONNECTIONS: Final = 32
@@ -58,7 +60,6 @@ METRICS: Final = PROBES | {"/metrics"}
 _ACCEPT_AGAIN_SECONDS: Final = 1.0
 """The time to wait in seconds after an accept has failed, for example because no file descriptor is free."""
 _REALM: Final = 'Bearer realm="fetchgate"'
-_NO_GROUPS: Final = b"no group is cooperative: --cooperative names none\n"
 _TOKEN_MISSING: Final = b"send the token of --admin-token-file as Authorization: Bearer TOKEN\n"
 
 T = TypeVar("T")
@@ -103,7 +104,7 @@ class AdminEndpoint:
             "/readyz": self._ready,
             "/metrics": self._metrics,
             "/state": self._state,
-            "/cooperative": self._cooperative,
+            **{each.page: partial(self._of_feature, told) for each, told in REPORTS if each.page},
         }
         self._routes = {path: route for path, route in routes.items() if not only or path in only}
         paths = ", ".join(self._routes)
@@ -255,12 +256,13 @@ class AdminEndpoint:
         limit = min(int(wanted), MAX_LISTED)
         return HTTPStatus.OK, "application/json", await document(self._gateway, limit)
 
-    async def _cooperative(self, _query: str) -> Response:
-        """Respond with the cooperative groups, or 404 if ``--cooperative`` names none."""
-        found = self._gateway.account().counts.cooperative
+    async def _of_feature(self, reports: Reports[Any, Any], _query: str) -> Response:
+        """Respond with the page of a feature, or with 404 if it counts nothing."""
+        assert reports.page is not None  # noqa: S101 - a feature with a path has a page
+        found = self._gateway.account().counts.of(reports.kind)
         if found is None:
-            return HTTPStatus.NOT_FOUND, "text/plain", _NO_GROUPS
-        return _json(HTTPStatus.OK, cooperative(found))
+            return HTTPStatus.NOT_FOUND, "text/plain", f"{reports.page.absent}\n".encode()
+        return _json(HTTPStatus.OK, reports.page.document(found))
 
 
 async def _in_time(awaited: Coroutine[object, object, T], seconds: float) -> T:

@@ -1,5 +1,6 @@
 """The declaration of a metric: its name, its text, and how its values are read."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import inf
@@ -12,6 +13,9 @@ _Source = TypeVar("_Source")
 COUNTER: Final[Kind] = "counter"
 GAUGE: Final[Kind] = "gauge"
 HISTOGRAM: Final[Kind] = "histogram"
+MAX_REASONS: Final = 50
+"""The maximum number of values of a label whose values come from clients or brokers. All other values are
+counted as `other`."""
 Value: TypeAlias = float | Distribution
 Labelled: TypeAlias = Iterable[tuple[tuple[str, ...], Value]]
 """The values of a metric, each with its label values."""
@@ -89,3 +93,13 @@ def named(counts: Mapping[Any, int], names: Iterable[str]) -> Labelled:
 def both(client: float, broker: float) -> Labelled:
     """Return a value for each side."""
     return [(("client",), client), (("broker",), broker)]
+
+
+def bounded(counts: Counter[str]) -> list[tuple[str, int]]:
+    """Return the `MAX_REASONS` most common label values with their counts.
+
+    If there are more, an additional value `other` has the sum of their counts.
+    """
+    common = counts.most_common(MAX_REASONS)
+    rest = counts.total() - sum(count for _, count in common)
+    return [*common, ("other", rest)] if rest else common

@@ -12,8 +12,6 @@ from functools import cached_property
 from math import inf
 from typing import Final
 
-from proxy.cooperative.tally import BATCHES, COMMITS, DETACHED, EXCLUSIVE, RECORDS, Cooperative
-from proxy.cooperative.tally import STATES as STATES_OF_MEMBERS
 from proxy.core.events import FetchKind, Refusal, SideTally, Tally, saved_bytes
 from proxy.core.histograms import Measured
 from proxy.protocol.api import ErrorCode
@@ -26,6 +24,7 @@ from proxy.telemetry.figure import (
     Figure,
     Labelled,
     both,
+    bounded,
     families,
     named,
     one_label,
@@ -34,9 +33,6 @@ from proxy.telemetry.status import STATES, Account, Health, WithBroker
 from proxy.telemetry.totals import NodeId
 from proxy.version import VERSION
 
-MAX_REASONS: Final = 50
-"""The maximum number of values of a label whose values come from clients or brokers. All other values are
-counted as `other`."""
 MAX_BROKERS: Final = 100
 """The maximum number of brokers that have their own label value: those with the lowest ids. All other brokers
 are counted as `other`."""
@@ -140,12 +136,6 @@ class SharedValues:
         """The number of top-level errors in the responses to session fetches, by Kafka's error code."""
         counted = dict.fromkeys(_SESSION_ERRORS, 0) | self.total.session_errors
         return one_label(bounded(Counter({str(int(code)): count for code, count in counted.items()})))
-
-    @property
-    def coop(self) -> Cooperative:
-        """The figures of the cooperative groups. Only the metrics in `COOPERATIVE` use them."""
-        assert self.counts.cooperative is not None  # noqa: S101 - `COOPERATIVE` needs some groups
-        return self.counts.cooperative
 
 
 def _of_sides(name: str) -> Callable[[SharedValues], Labelled]:
@@ -514,141 +504,11 @@ FIGURES: Final[tuple[Figure[SharedValues], ...]] = (
 )
 """The metrics of every gateway."""
 
-_GROUP: Final = ("group",)
-
-COOPERATIVE: Final[tuple[Figure[SharedValues], ...]] = (
-    Figure(
-        COUNTER,
-        "coop_records",
-        "Records in fetches of members, by outcome.",
-        lambda it: named(it.coop.tally.records, RECORDS),
-        ("outcome",),
-    ),
-    Figure(
-        COUNTER,
-        "coop_batches",
-        "Batches in fetches of members, by outcome.",
-        lambda it: named(it.coop.tally.batches, BATCHES),
-        ("outcome",),
-    ),
-    Figure(
-        COUNTER,
-        "coop_commits",
-        "Commits for key ranges that went to the broker.",
-        lambda it: named(it.coop.tally.commits, COMMITS),
-        ("result",),
-    ),
-    Figure(
-        COUNTER,
-        "coop_exclusive",
-        "How often a group stopped sharing partitions, by reason.",
-        lambda it: named(it.coop.tally.exclusive, EXCLUSIVE),
-        _REASON,
-    ),
-    Figure(
-        COUNTER,
-        "coop_bytes",
-        "Bytes of records for members.",
-        lambda it: [(("upstream",), it.coop.tally.upstream_bytes), (("client",), it.coop.tally.client_bytes)],
-        ("stage",),
-    ),
-    Figure(
-        COUNTER,
-        "coop_scan_skipped_offsets",
-        "Offsets that were skipped, because none of their records belongs to the lane.",
-        lambda it: it.coop.tally.skipped_offsets,
-    ),
-    Figure(
-        COUNTER,
-        "coop_reader_fetches",
-        "Partitions in fetches to the broker for several members.",
-        lambda it: it.coop.reader_fetches,
-    ),
-    Figure(
-        GAUGE, "coop_buffer_bytes", "Bytes of responses kept for members.", lambda it: it.coop.buffered_bytes
-    ),
-    Figure(
-        COUNTER,
-        "coop_detached",
-        "How often a member began to fetch alone: no room (full), or it did not ask (wait).",
-        lambda it: named(it.coop.detached, DETACHED),
-        _REASON,
-    ),
-    Figure(
-        COUNTER,
-        "coop_refused",
-        "Partitions with an error that the gateway sent to members.",
-        lambda it: one_label(bounded(Counter({str(code): n for code, n in it.coop.tally.refused.items()}))),
-        ("code",),
-    ),
-    Figure(GAUGE, "coop_groups", "Cooperative groups.", lambda it: len(it.coop.groups)),
-    Figure(GAUGE, "coop_members", "Members.", lambda it: _members(it.coop), ("group", "state")),
-    Figure(
-        GAUGE,
-        "coop_lanes",
-        "Partitions assigned to members, in whole or in part.",
-        lambda it: [
-            ((group.name,), sum(len(member.lanes) for member in group.members)) for group in it.coop.groups
-        ],
-        _GROUP,
-    ),
-    Figure(
-        GAUGE,
-        "coop_unowned_ranges",
-        "Key ranges that no member has: nobody reads their records.",
-        lambda it: [((group.name,), group.unowned()) for group in it.coop.groups],
-        _GROUP,
-    ),
-    Figure(
-        GAUGE,
-        "coop_range_lag",
-        "Records from the committed position of a lane to the end: least (quantile 0) and most (1).",
-        lambda it: [
-            ((group.name, quantile), least_or_most(lags))
-            for group in it.coop.groups
-            if (lags := group.lags())
-            for quantile, least_or_most in (("0", min), ("1", max))
-        ],
-        ("group", "quantile"),
-    ),
-    Figure(
-        GAUGE,
-        "coop_exclusive",
-        "1 while the group shares no partition, by reason.",
-        lambda it: [
-            ((group.name, reason), int(group.exclusive == reason))
-            for group in it.coop.groups
-            for reason in EXCLUSIVE
-        ],
-        ("group", "reason"),
-    ),
-)
-"""The additional metrics with ``--cooperative``. The number of their label values is limited, because the
-option lists the groups."""
-
-
-def _members(found: Cooperative) -> Iterator[tuple[tuple[str, str], int]]:
-    for group in found.groups:
-        states = Counter(member.state for member in group.members)
-        for state in STATES_OF_MEMBERS:
-            yield (group.name, state), states[state]
-
-
-def bounded(counts: Counter[str]) -> list[tuple[str, int]]:
-    """Return the `MAX_REASONS` most common label values with their counts.
-
-    If there are more, an additional value `other` has the sum of their counts.
-    """
-    common = counts.most_common(MAX_REASONS)
-    rest = counts.total() - sum(count for _, count in common)
-    return [*common, ("other", rest)] if rest else common
-
 
 def exposition(account: Account) -> bytes:
     """Return all metrics of the gateway, this process and its garbage collector in Prometheus' format."""
     reading = SharedValues(account)
     figures: tuple[Figure[SharedValues], ...] = FIGURES
-    figures += () if reading.counts.cooperative is None else COOPERATIVE
     more = (figure.bound(counted) for each, counted in reading.counts.by_feature() for figure in each.figures)
     lines = families((figure.bound(reading) for figure in figures), more)
     return "".join((*lines, *of_process(), *of_garbage_collector())).encode()

@@ -11,7 +11,6 @@ from typing import Any, Final, Protocol, TypeAlias
 
 from proxy.adding import Figures
 from proxy.command.effective_config import as_json
-from proxy.cooperative.tally import BATCHES, COMMITS, DETACHED, RECORDS, Cooperative, MemberSeen
 from proxy.core.events import FetchKind, Tally, fetch_bytes, saved_bytes
 from proxy.core.histograms import Distribution, Measured
 from proxy.net.link import HOLDS, Link
@@ -134,57 +133,11 @@ def overview(account: Account) -> dict[str, Any]:
         **_of_features(
             reports.state(config.of(each.options), counts.of(reports.kind)) for each, reports in REPORTS
         ),
-        **({} if counts.cooperative is None else {"cooperative": cooperative(counts.cooperative)}),
     }
 
 
 def _of_features(fields: Iterable[Mapping[str, object]]) -> dict[str, object]:
     return {name: value for each in fields for name, value in each.items()}
-
-
-def cooperative(found: Cooperative) -> dict[str, Any]:
-    """Return the cooperative groups as a document for `/state` and `/cooperative`."""
-    tally = found.tally
-    return {
-        "records": {outcome: tally.records[outcome] for outcome in RECORDS},
-        "batches": {outcome: tally.batches[outcome] for outcome in BATCHES},
-        "upstream_bytes": tally.upstream_bytes,
-        "client_bytes": tally.client_bytes,
-        "skipped_offsets": tally.skipped_offsets,
-        "reader_fetches": found.reader_fetches,
-        "buffered_bytes": found.buffered_bytes,
-        "detached": {reason: found.detached[reason] for reason in DETACHED},
-        "commits": {result: tally.commits[result] for result in COMMITS},
-        "refused": {str(code): count for code, count in sorted(tally.refused.items())},
-        "groups": [
-            {
-                "group": group.name,
-                "exclusive": group.exclusive,
-                "unowned_ranges": group.unowned(),
-                "members": [_member(member) for member in group.members],
-            }
-            for group in found.groups
-        ],
-    }
-
-
-def _member(member: MemberSeen) -> dict[str, Any]:
-    return {
-        "client_id": member.client_id,
-        "client_host": member.host,
-        "state": member.state,
-        "lanes": [
-            {
-                "topic": lane.topic,
-                "partition": lane.partition,
-                "ranges": [[f"{low:08x}", f"{high:08x}"] for low, high in lane.ranges],
-                "position": lane.position,
-                "lag": lane.lag,
-                "across": lane.across,
-            }
-            for lane in member.lanes
-        ],
-    }
 
 
 def _event(event: RecentEvent) -> dict[str, Any]:

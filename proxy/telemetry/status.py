@@ -12,7 +12,6 @@ from typing import Any, Final, Self, TypeVar, cast
 from proxy.adding import Figures
 from proxy.addresses import LOOPED, Address, Broker
 from proxy.command.config import Config
-from proxy.cooperative.tally import Cooperative
 from proxy.core.events import Tally
 from proxy.core.histograms import ADDED_SECONDS, Distribution, Measured
 from proxy.features import FEATURES
@@ -301,8 +300,6 @@ class Counts:
     links: dict[NodeId, WithBroker] = field(default_factory=dict)
     paused: Counter[tuple[str, str]] = field(default_factory=Counter)
     """How many connections are not read at present, by side and reason."""
-    cooperative: Cooperative | None = None
-    """The figures of cooperative groups. None if ``--cooperative`` is not set."""
     features: Mapping[type, object] = field(default_factory=dict)
     """What each feature has counted. See `of`."""
 

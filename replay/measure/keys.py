@@ -8,7 +8,7 @@ from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from typing import Final
 
-from proxy.cooperative.batches import (
+from proxy.features.cooperative.batches import (
     HEADER_BYTES,
     MAGIC_AT,
     BatchError,
@@ -17,7 +17,7 @@ from proxy.cooperative.batches import (
     read_header,
     read_keys,
 )
-from proxy.cooperative.key_hash import murmur2_of
+from proxy.features.cooperative.key_hash import murmur2_of
 from proxy.protocol.fetch_response import FetchResponseWalk
 from proxy.protocol.primitives import Buffer
 from proxy.session.decision import Reason

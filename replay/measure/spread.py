@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Final, TypeAlias
 
-from proxy.cooperative.murmur2 import MASK
-from proxy.cooperative.plan import Joined, Lanes, cut, plan
-from proxy.cooperative.positions import TopicPartition
-from proxy.cooperative.ranges import Split
+from proxy.features.cooperative.murmur2 import MASK
+from proxy.features.cooperative.plan import Joined, Lanes, cut, plan
+from proxy.features.cooperative.positions import TopicPartition
+from proxy.features.cooperative.ranges import Split
 from replay.report.model import CooperativeRow, HottestKey, SpreadShare
 
 MEMBERS: Final = range(2, 65)

@@ -1,8 +1,8 @@
 """Compares a client's records in lanes with the records that it gets without a lane."""
 
-from proxy.cooperative.declared import suffix
-from proxy.cooperative.key_hash import SPACE, murmur2, offset_hash
-from proxy.cooperative.ranges import KeyRange
+from proxy.features.cooperative.declared import suffix
+from proxy.features.cooperative.key_hash import SPACE, murmur2, offset_hash
+from proxy.features.cooperative.ranges import KeyRange
 from tests.clients.comparing import count_of
 from tests.clients.dataset import PARTITIONS, Expected
 from tests.clients.runner import Line, Place, Program, Run, Ways

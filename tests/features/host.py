@@ -6,6 +6,7 @@ from typing import Any
 from proxy.addresses import Broker
 from proxy.logger import Logger
 from proxy.server.acceptor import Acceptor
+from proxy.server.conditions import Repeated
 from proxy.server.process import Process
 from proxy.server.registry import brokers_of
 
@@ -24,6 +25,9 @@ class Host:
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         self.process.spawn(work)
+
+    def repeated(self, event: str) -> Repeated:
+        return Repeated(self.log, event)
 
     async def ips(self, host: str) -> Sequence[str]:
         return await self.process.resolver.ips(host)

@@ -14,15 +14,16 @@ from typing import Any, Final
 
 from proxy.addresses import Address, Broker
 from proxy.command.config import load
-from proxy.cooperative.tally import Cooperative, FilterTally, GroupSeen, LaneSeen, MemberSeen
 from proxy.core.events import FetchKind, NotFollowed, Refusal, SideTally, Tally
 from proxy.core.histograms import Measured
 from proxy.features.client_sessions.figures import ClientSessionFigures
+from proxy.features.cooperative.figures import cooperative
+from proxy.features.cooperative.tally import Cooperative, FilterTally, GroupSeen, LaneSeen, MemberSeen
 from proxy.features.racks.figures import WHAT, ReplicaFigures, Zones
 from proxy.features.racks.racks import RETURNS, Zone
 from proxy.telemetry.history import History
 from proxy.telemetry.metrics import exposition
-from proxy.telemetry.state import cooperative, overview
+from proxy.telemetry.state import overview
 from proxy.telemetry.status import Account, Counts, ProcessFigures, Status, UnreachableBrokers, WithBroker
 from proxy.telemetry.totals import BROKER_FETCHES
 from proxy.telemetry.unanswered import Unanswered
@@ -76,7 +77,7 @@ def state() -> str:
 
 def groups() -> str:
     """Return `/cooperative`."""
-    found = account().counts.cooperative
+    found = account().counts.of(Cooperative)
     assert found is not None
     return _json(cooperative(found))
 
@@ -138,8 +139,8 @@ def account() -> Account:
             resident_bytes=next(number),
             open_fds=next(number),
         ),
-        cooperative=_cooperative(number),
     )
+    counts.features = {**counts.features, Cooperative: _cooperative(number)}
     counts.loop_lag.note([0.002, 0.3])
     counts.recent_events.note(1000.0, "SessionLost", "broker 1: error 70", warning=True)
     history = History()

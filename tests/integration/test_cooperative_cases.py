@@ -8,7 +8,7 @@ from typing import Final
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
-from proxy.cooperative.key_hash import murmur2
+from proxy.features.cooperative.key_hash import murmur2
 from tools.gateway import GatewayProcess
 from tools.kafka import Broker
 from tools.kafka.admin import Admin

@@ -6,11 +6,11 @@ from typing import Final
 import confluent_kafka
 import pytest
 
-from proxy.cooperative.batches import read_header
-from proxy.cooperative.filtered import split_records
-from proxy.cooperative.key_hash import SPACE, murmur2, offset_hash
-from proxy.cooperative.ranges import Split
-from tests.cooperative.batch import Record, read
+from proxy.features.cooperative.batches import read_header
+from proxy.features.cooperative.filtered import split_records
+from proxy.features.cooperative.key_hash import SPACE, murmur2, offset_hash
+from proxy.features.cooperative.ranges import Split
+from tests.features.cooperative.batch import Record, read
 from tests.integration.fetching import Fetcher
 from tests.integration.mirror import LIVE_PROPERTIES, Live
 from tests.integration.producing import CONTROL

@@ -6,7 +6,7 @@ from random import Random
 
 from confluent_kafka import Consumer, Producer
 
-from tests.cooperative.batch import member_of
+from tests.features.cooperative.batch import member_of
 from tests.integration.sniffing import sniffed
 from tests.replay.measure.consumers import counts, measured
 from tools.kafka import Broker

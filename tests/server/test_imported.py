@@ -29,8 +29,8 @@ LATE: Final = {
     # for --capture, --cooperative, --check and `fetchgate top`; and for features that repeat requests
     "proxy.capture.pcap",
     "proxy.capture.tap",
-    "proxy.cooperative.group",
-    "proxy.cooperative.member_stage",
+    "proxy.features.cooperative.group",
+    "proxy.features.cooperative.member_stage",
     "proxy.core.leader_retry",
     "proxy.core.siblings",
     "proxy.server.preflight",

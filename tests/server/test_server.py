@@ -18,7 +18,6 @@ import pytest
 from structlog.testing import capture_logs
 
 from proxy.addresses import Address
-from proxy.cooperative.tally import GroupNotice
 from proxy.net import link
 from proxy.net.listen import Binding
 from proxy.protocol.api import ApiKey
@@ -478,20 +477,6 @@ async def _ask(port: int) -> bytes:
     async with client(port) as (reader, writer):
         writer.write(request(LIST_GROUPS, 0, 1))
         return (await asyncio.wait_for(frame(reader), WAIT_SECONDS))[4:]
-
-
-async def test_a_group_that_shares_nothing_stays_in_the_recent_events_beside_its_rebalance() -> None:
-    async with (
-        stub_cluster() as cluster,
-        gateway(cluster.address, Gateway, cooperative="billing") as gate,
-    ):
-        gate.server._tell(GroupNotice.EXCLUSIVE, "billing", "members differ")
-        gate.server._tell(GroupNotice.REBALANCED, "billing", "2 members")
-        told = [(event.text, event.warning) for event in gate.process.events]
-        assert told[-2:] == [
-            ("group billing shares no partition: members differ", True),
-            ("group billing: 2 members", False),
-        ]
 
 
 # What the log says of clients

@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 
 from proxy.addresses import Address
 from proxy.command.config import load
+from proxy.features import FEATURES
 from proxy.net.listen import Binding
 from proxy.server.gateway import Gateway
 from proxy.telemetry import admin
@@ -133,7 +134,8 @@ async def test_what_is_no_request_for_it_is_refused(request_: bytes, status: int
 
 @pytest.mark.parametrize("path", ["/", "/healthz", "/metrics/"])
 async def test_at_another_path_it_says_which_paths_there_are(path: str) -> None:
-    told = "nothing is at this path; fetchgate answers at /livez, /readyz, /metrics, /state, /cooperative\n"
+    of_features = "".join(f", {each.page}" for each in FEATURES if each.page)
+    told = f"nothing is at this path; fetchgate answers at /livez, /readyz, /metrics, /state{of_features}\n"
     async with stub_broker() as broker, gateway(broker.address) as gate, admin_of(gate) as (port, _):
         assert await get(port, path) == (404, told)
 
@@ -325,24 +327,6 @@ async def test_the_state_says_which_options_are_in_force_also_after_a_reload() -
         config = (await get(port, "/state"))[1]["config"]
         assert config["max_sessions"] == {"value": "8", "source": "environment"}
         assert config["reuse_port"] == {"value": "off", "source": "default"}
-
-
-async def test_cooperative_groups_are_told_where_there_are_some() -> None:
-    async with stub_broker() as broker, gateway(broker.address) as gate, admin_of(gate) as (port, _):
-        none = "no group is cooperative: --cooperative names none\n"
-        assert await get(port, "/cooperative") == (404, none)
-        assert "cooperative" not in (await get(port, "/state"))[1]
-        assert "fetchgate_coop" not in (await get(port, "/metrics"))[1]
-    async with (
-        stub_broker() as broker,
-        gateway(broker.address, cooperative="billing,audit") as gate,
-        admin_of(gate) as (port, _),
-    ):
-        status, said = await get(port, "/cooperative")
-        assert (status, [group["group"] for group in said["groups"]]) == (200, ["audit", "billing"])
-        assert said["records"] == {"kept": 0, "filtered": 0}
-        assert (await get(port, "/state"))[1]["cooperative"] == said
-        assert 'fetchgate_coop_unowned_ranges{group="billing"} 0.0' in (await get(port, "/metrics"))[1]
 
 
 async def test_a_defect_is_answered_and_reported() -> None:

@@ -11,7 +11,8 @@ from proxy.net.link import BUDGET, PEER_FULL
 from proxy.net.transparent import Destinations
 from proxy.server.gateway import Gateway
 from proxy.session.state import Loss
-from proxy.telemetry.metrics import MAX_BROKERS, MAX_REASONS, bounded, exposition
+from proxy.telemetry.figure import MAX_REASONS, bounded
+from proxy.telemetry.metrics import MAX_BROKERS, exposition
 from proxy.telemetry.status import STATES, Counts
 from proxy.version import VERSION
 from tests.golden.made import account, metrics

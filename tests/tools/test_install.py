@@ -42,7 +42,7 @@ def test_a_demo_needs_what_make_installs_for_it(target: str, tmp_path: Path) -> 
     if target == "demo-zones":
         code += "; import tests.clients.python.consume_aiokafka, tests.clients.python.consume_kafka_python"
     if target == "demo-cooperative":
-        code += "; import proxy.cooperative.codecs, tools.group_member"
+        code += "; import proxy.features.cooperative.codecs, tools.group_member"
     command = [sys.executable, "-c", code]
     done = subprocess.run(
         command, cwd=ROOT, env=with_extras(tmp_path, *extras), capture_output=True, text=True, check=False

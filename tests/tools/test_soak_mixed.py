@@ -3,8 +3,8 @@
 The check compares the records that members processed with the log.
 """
 
-from proxy.cooperative.key_hash import murmur2
-from proxy.cooperative.positions import Positions
+from proxy.features.cooperative.key_hash import murmur2
+from proxy.features.cooperative.positions import Positions
 from tools.soak.groups.seen import SeenLife, judge
 
 TOPIC = "orders"

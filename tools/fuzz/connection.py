@@ -150,7 +150,7 @@ class _ConnectionScript:
                 max_request_bytes=100_000,
                 maybe_not_kafka=bool(options & 16),
                 request_budget=self._budget if options & 32 else None,
-                first_stages=(*self._serves, self._ceiling),
+                stages=(*self._serves, self._ceiling),
             ),
             broker=BrokerInfo(name="b:1", measured=_MEASURED),
         )

@@ -57,7 +57,7 @@ class Gateway:
 
     def connect(self) -> Gate:
         stages = (partial(ClientSessions, self.manager),)
-        connection = connect(sessions=self.limits, resolve=None, first_stages=stages, name="b:1")
+        connection = connect(sessions=self.limits, resolve=None, stages=stages, name="b:1")
         gate = Gate(connection, self.broker, self.chance)
         if self.asks_versions:
             gate.exchange([API_VERSIONS], 0.0)
@@ -628,7 +628,7 @@ def test_what_the_gateway_answers_itself_is_in_no_size() -> None:
     """A session error of the gateway is not a part of the next response's size."""
     manager = FetchManager(FetchSessionCache(random.Random(0).randint, slots=10))
     stages = (partial(ClientSessions, manager),)
-    play = Playbook(first_stages=stages, name="b:1", core=Connection).knows()
+    play = Playbook(stages=stages, name="b:1", core=Connection).knows()
     play.client(fetch(12, session=(7, 3), correlation=2))
     error = fetch_response(12, error_code=FETCH_SESSION_ID_NOT_FOUND, correlation_id=2)
     assert play.takes_client() == error

@@ -51,7 +51,8 @@ def named(play: Playbook, software: str) -> Playbook:
 
 def connected(floors: FetchFloors = FLOORS, software: str = "librdkafka", **options: Any) -> Playbook:
     """Return a connection of client "c" with the stage. The client has told its software, if it has one."""
-    play = Playbook(stages=(partial(FetchFloorsStage, floors),), **options)
+    stages = (*options.pop("stages", ()), partial(FetchFloorsStage, floors))
+    play = Playbook(stages=stages, **options)
     return named(play, software) if software else play.knows()
 
 
@@ -181,7 +182,7 @@ def test_min_bytes_is_at_most_what_the_fetch_lets_the_broker_send(
 
 def test_min_bytes_is_at_most_the_operators_limit() -> None:
     ceiling = partial(MaxFetchBytes, Ceilings({"": 1000}))
-    play = connected(first_stages=(ceiling,))
+    play = connected(stages=(ceiling,))
     sends(play, {"max_wait_ms": 2000, "min_bytes": 1000, "max_bytes": 1000})
 
 

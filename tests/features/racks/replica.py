@@ -71,8 +71,8 @@ class Gateway:
             made += 1
             return RackClientsStage(self.shared[made - 1], lambda: node_id, state)
 
-        stages = (make, *options.pop("first_stages", ()))
-        play = Playbook(first_stages=stages, host=HOST, **options)
+        stages = (make, *options.pop("stages", ()))
+        play = Playbook(stages=stages, host=HOST, **options)
         play.now = NOW
         for core in cores(play):
             core.attach(lambda: None, lambda _: None)

@@ -57,7 +57,7 @@ class Played:
 
     def link(self, node_id: int | None, address: Address | None = None) -> Playbook:
         link = _Link(None, node_id, address)  # its stages are made before its core, as in the server
-        play = Playbook(first_stages=self.audit.stages(cast("Link", link)), core=Connection)
+        play = Playbook(stages=self.audit.stages(cast("Link", link)), core=Connection)
         link.core = play.connection
         self.links.append(cast("Link", link))
         return play

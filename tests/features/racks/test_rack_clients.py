@@ -384,7 +384,7 @@ def test_rule_31_a_leader_of_no_newer_epoch_is_left_out(epoch: int, chunk: int, 
 def test_other_clients_are_left_alone(client: str | None) -> None:
     """Their errors, early responses and late ones are their own affair, also at a broker in the rack."""
     gateway = Gateway()
-    play = Playbook(first_stages=(), host=HOST)
+    play = Playbook(stages=(), host=HOST)
     play = gateway.connect()
     for core in play.connection.cores:
         core._state.client_id = client or ""
@@ -412,7 +412,7 @@ def test_follow_leader_does_not_follow_a_replica() -> None:
         return RackClientsStage(shared, lambda: REPLICA, state)
 
     played(siblings, LEADER, host=HOST)
-    play = played(siblings, REPLICA, host=HOST, first_stages=(make,))
+    play = played(siblings, REPLICA, host=HOST, stages=(make,))
     play.exchange(fetch(12, *T[:1]), fetch_response(12, ("t", [entry(0, error=6)])))
     assert +shared.returns == Counter(refused=1)
 

@@ -263,7 +263,7 @@ class Reader:
         def make(state: ConnectionState) -> RackClientsStage:
             return RackClientsStage(self.shared, lambda: node, state)
 
-        core = connect(self.sessions, first_stages=(make,), host="h")
+        core = connect(self.sessions, stages=(make,), host="h")
         core.attach(lambda: None, lambda _: None)
         return core
 

@@ -305,7 +305,7 @@ class Gateway:
         def names(state: ConnectionState) -> RackClientsStage:
             return RackClientsStage(self.shared, lambda: None, state)
 
-        play = Playbook(first_stages=(names,), stages=(learns,), resolve=gateway, **options)
+        play = Playbook(stages=(names, learns), resolve=gateway, **options)
         play.now = NOW
         return play
 

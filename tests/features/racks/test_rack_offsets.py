@@ -87,7 +87,7 @@ class Gateway:
             siblings=self.siblings,
             host=HOST,
             node_id=node_id,
-            first_stages=(first, second),
+            stages=(first, second),
             versions=self.versions,
         )
         self.plays.append(play)

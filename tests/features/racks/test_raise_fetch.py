@@ -34,8 +34,8 @@ class Named:
 
 
 def connect(named: Named | None = None, **options: Any) -> Playbook:
-    stages = ((named or Named(b"t", b"u")).make, *options.pop("first_stages", ()))
-    return Playbook(first_stages=stages, **options).knows()
+    stages = ((named or Named(b"t", b"u")).make, *options.pop("stages", ()))
+    return Playbook(stages=stages, **options).knows()
 
 
 def raises(play: Playbook, *wants: Want, told: list[wire.PartitionData] | None = None, **fields: Any) -> None:
@@ -153,9 +153,7 @@ def test_a_response_that_is_not_understood_ends_the_connection() -> None:
 def test_a_response_that_is_held_back_until_a_new_leader_answers_is_v10() -> None:
     """With --follow-leader, the new leader is asked in v11. Its records are lowered with the rest."""
     siblings = Siblings()
-    old, new = (
-        played(siblings, node_id, first_stages=(Named(TOPIC.encode()).make,)) for node_id in (OLD, NEW)
-    )
+    old, new = (played(siblings, node_id, stages=(Named(TOPIC.encode()).make,)) for node_id in (OLD, NEW))
     wants: list[Want] = [(TOPIC, 0, 40), (TOPIC, 1, 41)]
     fields: dict[str, Any] = {"correlation": 5, "values": {"current_leader_epoch": -1}}
     old.client(fetch(10, *wants, **fields)).to_broker(fetch(11, *wants, **fields))

@@ -28,7 +28,7 @@ def gives(chance: Callable[[int, int], int] | None = None) -> tuple[MakeStage, .
 def test_a_session_that_the_gateway_gives_is_raised() -> None:
     """The full fetches that stand for the fetches of this session are raised."""
     sessions = SessionLimits(max_sessions=0, on=False)
-    play = connected(first_stages=gives(), name="b:1", core=Connection, sessions=sessions)
+    play = connected(stages=gives(), name="b:1", core=Connection, sessions=sessions)
     play.client(fetch(12, *T, session=(0, 0), correlation=4, **ASKED))
     play.to_broker(fetch(12, *T, correlation=4, **RAISED))
     told = play.broker(full(12, T, correlation_id=4)).takes_client()
@@ -42,7 +42,7 @@ def test_a_session_that_the_gateway_gives_is_raised() -> None:
 
 def test_the_clients_session_with_the_gateway_is_raised() -> None:
     """The gateway gives the session; the broker gets full fetches of v11."""
-    play = connect(first_stages=gives(lambda _low, _high: 5), core=Connection)
+    play = connect(stages=gives(lambda _low, _high: 5), core=Connection)
     wants = WANTS[:3]
     play.client(fetch(10, *wants, session=(0, 0))).to_broker(fetch(11, *wants))
     play.broker(full(11, wants)).to_client(full(10, wants, session_id=5))
@@ -55,7 +55,7 @@ def test_the_clients_session_with_the_gateway_is_raised() -> None:
 
 def test_rule_30_in_a_session_that_the_gateway_gives_to_the_client() -> None:
     gateway = Gateway()
-    play = gateway.connect(first_stages=gives(), core=Connection)
+    play = gateway.connect(stages=gives(), core=Connection)
     play.client(fetch(12, *T[:2], session=(0, 0), correlation=2)).to_broker(fetch(12, *T[:2], correlation=2))
     play.now += 0.5
     play.broker(full(12, T[:2], correlation_id=2))
@@ -69,7 +69,7 @@ def test_rule_30_in_a_session_that_the_gateway_gives_to_the_client() -> None:
 
 def test_rule_27_in_a_session_that_the_gateway_gives_to_the_client() -> None:
     gateway = Gateway()
-    play = gateway.connect(first_stages=gives(), core=Connection)
+    play = gateway.connect(stages=gives(), core=Connection)
     play.client(fetch(12, *T[:2], session=(0, 0), correlation=2))
     play.to_broker(fetch(12, *T[:2], correlation=2))
     play.now += 0.5

@@ -12,7 +12,7 @@ from replay.measure.report import About, report
 from replay.measure.rows import RowFilter
 from replay.measure.work import Work
 from replay.report.model import CooperativeRow, Filters, Report
-from tests.cooperative.batch import Record
+from tests.features.cooperative.batch import Record
 from tests.frames import entry, fetch, fetch_response, framed
 from tests.replay.capture.crafting import Frame, Talk, pcap
 

@@ -295,7 +295,7 @@ def test_keys_need_the_packages_of_cooperative_consuming(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delitem(sys.modules, "replay.measure.keys", raising=False)
-    monkeypatch.delitem(sys.modules, "proxy.cooperative.batches", raising=False)
+    monkeypatch.delitem(sys.modules, "proxy.features.cooperative.batches", raising=False)
     monkeypatch.setitem(sys.modules, "google_crc32c", None)
 
     assert cli.main(["measure", CAPTURE, "--cooperative", "4"]) == 2

@@ -14,15 +14,15 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from proxy.cooperative.key_hash import murmur2, offset_hash
-from proxy.cooperative.plan import cut
+from proxy.features.cooperative.key_hash import murmur2, offset_hash
+from proxy.features.cooperative.plan import cut
 from proxy.protocol.api import ApiKey
 from replay.measure.keys import KeyLog, Offsets
 from replay.measure.rows import RowFilter
 from replay.report import anonymize, html, terminal
 from replay.report.model import Report
-from tests.cooperative.batch import Record, batch, crc, member_of
 from tests.examples import examples, few
+from tests.features.cooperative.batch import Record, batch, crc, member_of
 from tests.replay.capture.crafting import cut as cut_frames
 from tests.replay.capture.crafting import pcap
 from tests.replay.measure.consumers import (

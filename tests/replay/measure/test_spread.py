@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.cooperative.key_hash import SPACE
-from proxy.cooperative.plan import Joined, cut, plan
+from proxy.features.cooperative.key_hash import SPACE
+from proxy.features.cooperative.plan import Joined, cut, plan
 from replay.measure.spread import MEMBERS, MOST_KEYS, Delivered, KeyCounts, spread_row, stretches
 from replay.measure.typed import codec
 from tests.examples import examples

@@ -17,7 +17,7 @@ from proxy.protocol.messages import response
 from proxy.protocol.primitives import encode_compact_count, encode_compact_string
 from proxy.protocol.schemas import DESCRIBE_CLUSTER, METADATA
 from replay.capture.packets.tcp import FIN, RST, SYN
-from tests.cooperative.batch import batch
+from tests.features.cooperative.batch import batch
 from tests.frames import Want, entry, fetch, fetch_response, framed, topic_id
 from tests.model.broker import ModelBroker
 from tests.replay.capture.packets_of import Row, resized

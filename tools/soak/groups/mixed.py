@@ -30,7 +30,7 @@ from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
-from proxy.cooperative.positions import Positions, read_committed
+from proxy.features.cooperative.positions import Positions, read_committed
 from tests.clients.programs import lacking, program_of
 from tests.clients.runner import Program, Run
 from tools.kafka.admin import Admin

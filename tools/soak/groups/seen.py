@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from proxy.cooperative.key_hash import murmur2
-from proxy.cooperative.positions import Positions
+from proxy.features.cooperative.key_hash import murmur2
+from proxy.features.cooperative.positions import Positions
 
 Record: TypeAlias = tuple[str, int, int]
 Log: TypeAlias = Mapping[Record, bytes]

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from replay.measure.report import report
 from replay.measure.spark.run import measure
 from replay.report.model import Report
-from tests.cooperative.batch import Record, batch
+from tests.features.cooperative.batch import Record, batch
 from tests.replay.measure.consumers import Consumer, asked, captured, measured
 
 pytestmark = pytest.mark.integration

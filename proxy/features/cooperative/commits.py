@@ -1,0 +1,392 @@
+"""A member's commits, and its requests for committed offsets (OffsetFetch). Sans-IO."""
+
+from collections.abc import Callable, Generator, Iterable
+from dataclasses import replace
+from math import inf
+from typing import Final, TypeAlias
+
+from proxy.features.cooperative.group import Group, Read, own_offset, slot_entry, with_positions
+from proxy.features.cooperative.identity import MemberIdentity
+from proxy.features.cooperative.member import Member, State
+from proxy.features.cooperative.members import INVALID_RANGES, OVERLAPS, TOO_LARGE, Members
+from proxy.features.cooperative.offsets import (
+    GROUPS_SINCE,
+    Commit,
+    Entry,
+    FetchedGroup,
+    OffsetFetch,
+    Sender,
+    offset_fetch,
+    read_answered,
+    read_fetched_offsets,
+)
+from proxy.features.cooperative.positions import TopicPartition
+from proxy.features.cooperative.responses import Reply, Send, Take
+from proxy.protocol.api import ApiKey
+
+Steps: TypeAlias = Generator[bytes, tuple[bytes, float], Reply]
+"""Yields requests for the broker, one after another. It is sent each response with the time in seconds."""
+_NOT_ALLOWED: Final = 35
+"""UNSUPPORTED_VERSION: a client that declares a lane may commit only for cooperative groups. In others its
+commit would replace the offsets of all lanes."""
+_SHARED: Final = 44
+"""POLICY_VIOLATION: a transaction would commit for all keys of a partition."""
+_REBALANCING: Final = 27
+"""REBALANCE_IN_PROGRESS: the gateway does not know the member's lanes, or the member does not have a
+partition, or has not requested its committed offset."""
+
+
+class Exchanges:
+    """Requests that the gateway sends one after another in the place of a client's request.
+
+    Args:
+        steps: the requests, and the response for the client.
+        send: sends a request to the broker.
+    """
+
+    __slots__ = ("_send", "_steps")
+
+    def __init__(self, steps: Steps, send: Send) -> None:
+        self._steps, self._send = steps, send
+
+    def go(self) -> None:
+        """Send the first request."""
+        self._send(next(self._steps), self.response)
+
+    def response(self, frame: bytes, now: float) -> Reply | None:
+        """Process a response of the broker. Send the next request, or return the client's response.
+
+        Raises:
+            ProtocolError: the frame can't be read.
+        """
+        try:
+            request = self._steps.send((frame, now))
+        except StopIteration as end:
+            reply: Reply = end.value
+            return reply
+        self._send(request, self.response)
+        return None
+
+
+class CommitRequest:
+    """A commit of a member. The gateway adds a *map*: the offsets of all hashes of the partition.
+
+    Commits of one group are sent one after another. If the gateway does not know the committed offsets, it
+    first requests them from the broker. If members behind other gateways share the partitions, it requests
+    them from time to time. The member's slot is written in the same commit.
+
+    Args:
+        commit: the request.
+        identity: the client that sent it.
+        members: the members of the process.
+        send: sends a request to the broker.
+        wake: continues the commit with `go` when its turn has come. Takes the time in seconds.
+        then: returns the response for the client, or sends another request, if the commit is the gateway's
+            own. Takes whether the group has these offsets now.
+        first: whether to commit only partitions that have no committed offset yet.
+    """
+
+    __slots__ = (
+        "_accepted",
+        "_commit",
+        "_exchanges",
+        "_first",
+        "_group",
+        "_identity",
+        "_members",
+        "_send",
+        "_then",
+        "_turn",
+        "_wake",
+        "waits",
+    )
+    wait_until = inf
+
+    def __init__(
+        self,
+        commit: Commit,
+        identity: MemberIdentity,
+        members: Members,
+        send: Send,
+        wake: Callable[[float], None],
+        then: Callable[[bool], Reply | None] | None = None,
+        *,
+        first: bool = False,
+    ) -> None:
+        self._commit, self._identity, self._members = commit, identity, members
+        self._send, self._wake, self._then = send, wake, then
+        self._first = first
+        self._group: Group | None = None
+        """The group, while the commit is being sent or waits for its turn. Otherwise None."""
+        self._exchanges: Exchanges | None = None
+        """The requests to the broker, once the commit's turn has come."""
+        self._turn = self._accepted = False
+        self.waits = False
+        """Whether the commit waits until another member's commit is done."""
+
+    def go(self, now: float) -> Reply | None:
+        """Send the commit to the broker, or wait for its turn, or refuse it."""
+        if self.waits and not self._turn:
+            return None
+        self.waits = False
+        commit, member = self._commit, self._identity.member
+        group = self._members.group(commit.group)
+        code = INVALID_RANGES if member is None else self._refusal(member, group)
+        if code or member is None:
+            self._members.tally.refused[code] += len(commit.entries) if self._then is None else 0
+            self._leave(now)
+            return self._done(self._refused(code))
+        if group is None or not group.shares(member, commit):
+            self._leave(now)
+            if self._then is not None:
+                return self._then(False)
+            self._send(commit.frame, None)
+            return None
+        self._group = group
+        if not group.takes(self, self._take_turn):
+            self.waits = True
+            return None
+        group.joined(member)
+        self._exchanges = Exchanges(self._steps(group, member, now), self._sent)
+        self._exchanges.go()
+        return None
+
+    def _sent(self, frame: bytes, _: Take | None) -> None:
+        self._send(frame, self.response)
+
+    def response(self, frame: bytes, now: float) -> Reply | None:
+        """Process a response of the broker: the committed offsets, or the result of the commit."""
+        assert self._exchanges is not None  # noqa: S101 - `go` has sent something
+        reply = self._exchanges.response(frame, now)
+        if reply is None:
+            return None
+        self._leave(now)
+        return self._done(reply)
+
+    def _done(self, reply: Reply) -> Reply | None:
+        return reply if self._then is None else self._then(self._accepted)
+
+    def close(self, now: float) -> None:
+        """Drop the commit if it still waits for its turn, because the gateway is closing the connection."""
+        if self.waits:
+            self.waits = False
+            self._leave(now)
+
+    def end(self, now: float) -> None:
+        """End the commit, because the connection has ended. It is unknown whether Kafka has accepted it."""
+        if self._group is not None and not self.waits:
+            self._group.forget(self._commit.places)
+        self._leave(now)
+
+    def _refusal(self, member: Member, group: Group | None) -> int:
+        """Return the error code if the commit must not go to the broker, else 0."""
+        commit, identity = self._commit, self._identity
+        if group is None:
+            return _NOT_ALLOWED if identity.declares else 0
+        if not identity.is_of(commit.group):
+            return OVERLAPS
+        if code := identity.denied(commit.places, claims=False):
+            return code
+        if (
+            member.state is State.UNKNOWN
+            or member.is_behind(commit.generation)
+            or group.strange(member, commit)
+            or not member.goes_on(commit.places)
+            or not all(self._was_sent(member, group, entry) for entry in commit.entries)
+        ):
+            return _REBALANCING
+        if not group.shares(member, commit):
+            return 0
+        if commit.api_key == ApiKey.TXN_OFFSET_COMMIT:
+            return _SHARED
+        return INVALID_RANGES if any(each.offset < 0 for each in commit.entries) else 0
+
+    @staticmethod
+    def _was_sent(member: Member, group: Group, entry: Entry) -> bool:
+        place = entry.topic, entry.partition
+        return member.may_commit(place, entry.offset, group.positions.get(place))
+
+    def _refused(self, code: int) -> Reply:
+        return Reply([self._commit.response([code] * len(self._commit.entries))])
+
+    def _take_turn(self, now: float) -> None:
+        self._turn = True
+        self._wake(now)
+
+    def _leave(self, now: float) -> None:
+        """End the turn of this commit, or its wait for the turn. The group's next commit may begin."""
+        group, self._group = self._group, None
+        if group is not None:
+            group.release(self, now)
+
+    def _steps(self, group: Group, member: Member, now: float) -> Steps:
+        """Request the committed offsets if they are not known, and commit."""
+        commit = self._commit
+        seat = group.seat(member, commit.places)
+        began = group.changes
+        stale = seat is not None and group.is_stale(seat, commit.places, now)
+        while self._first or group.unknown(commit) or stale:
+            read = yield from reading(group, commit.sender, commit.places, 0 if seat is None else seat.slots)
+            if read.error:
+                return self._refused(read.error)
+            if group.changes != began:
+                began = group.changes  # members of other gateways may have committed in between
+                continue
+            self._members.slot_refused(group, read.slots_error)
+            group.learn(read)
+            if group.unknown(commit):
+                return self._refused(-1)
+            group.learned(commit.places, now)
+            if self._first:
+                absent = {(entry.topic, entry.partition) for entry in read.entries if entry.offset < 0}
+                entries = (entry for entry in commit.entries if (entry.topic, entry.partition) in absent)
+                commit = replace(commit, entries=tuple(entries))
+                if not commit.entries:
+                    self._accepted = True
+                    return self._refused(0)
+            break
+        maps, slotless = True, False
+        while True:
+            moved = group.moved(member, commit)
+            said = with_positions(commit, moved, seat, maps=maps)
+            slot = {} if seat is None else group.slot(member, seat, moved)
+            if seat is not None:
+                said.append(slot_entry(group.slots_topic, seat.number, slot))
+            frame, _ = yield commit.with_entries(said)
+            errors = {(each.topic, each.partition): each.error_code for each in read_answered(frame, commit)}
+            if seat is not None:
+                refused = errors.pop((group.slots_topic, seat.number), 0)
+                if not refused and group.changes == began:
+                    group.slots[seat.number] = slot
+                elif refused and not any(errors.values()):  # else the member is refused, and not the slot
+                    self._members.slot_refused(group, refused)
+                    slotless = True
+                frame = commit.without(frame, group.slots_topic)
+            self._members.tally.commits["error" if any(errors.values()) else "ok"] += 1
+            if maps and TOO_LARGE in errors.values() and not group.unknown(commit):
+                maps = False
+                continue
+            self._accepted = not any(errors.values())
+            if group.changes == began:
+                group.positions.update(
+                    (place, positions) for place, positions in moved.items() if errors.get(place) == 0
+                )
+            else:
+                group.forget(moved)
+            # Only the map has it: what the next commit of another member knows may be earlier.
+            return self._refused(_REBALANCING) if slotless else Reply([frame])
+
+
+def reading(
+    group: Group, sender: Sender, places: Iterable[TopicPartition], slots: int
+) -> Generator[bytes, tuple[bytes, float], Read]:
+    """Request the committed offsets of partitions, and return them.
+
+    Args:
+        group: the group.
+        sender: the client's request in whose place it is done.
+        places: the partitions.
+        slots: how many slots to request with them. If others are needed, they are requested again.
+    """
+    wanted = list(places)
+    while True:
+        asked = wanted + [(group.slots_topic, number) for number in range(slots)]
+        frame, _ = yield offset_fetch(sender, group.name.encode(), asked)
+        read = read_committed_of(frame, sender, group, slots)
+        if read.failed or not read.needed:
+            return read
+        slots = read.needed
+
+
+def read_committed_of(frame: bytes, sender: Sender, group: Group, slots: int = 0) -> Read:
+    """Return the committed offsets in the response to `offset_fetch`.
+
+    Args:
+        frame: the response.
+        sender: the client's request in whose place they were requested.
+        group: the group.
+        slots: how many slots were requested with them.
+
+    Raises:
+        ProtocolError: the frame can't be read.
+    """
+    said = read_fetched_offsets(frame, sender.asks)
+    read = Read((entry for each in said.groups for entry in each.entries), group.slots_topic, slots)
+    read.failed = next((each.error_code for each in said.groups if each.error_code), 0)
+    read.error = read.failed or read.error
+    return read
+
+
+class OffsetFetchRequest(Exchanges):
+    """A member's request for committed offsets. The response has the member's own offsets.
+
+    Args:
+        asked: the parsed OffsetFetch request.
+        sender: the same request as the place for requests of the gateway.
+        identity: the client.
+        members: the members of the process.
+        send: sends a request to the broker.
+    """
+
+    __slots__ = ("_asked", "_changes", "_identity", "_members", "_sender")
+
+    def __init__(
+        self, asked: OffsetFetch, sender: Sender, identity: MemberIdentity, members: Members, send: Send
+    ) -> None:
+        self._asked, self._sender = asked, sender
+        self._identity, self._members = identity, members
+        self._changes = {
+            each.group: group.changes for each in asked.groups if (group := members.group(each.group))
+        }
+        """`Group.changes` of each cooperative group when the request arrived."""
+        super().__init__(self._told(), send)
+
+    def _told(self) -> Steps:
+        """Have the client's request answered, with the member's own offsets. Note them for later commits.
+
+        Slots are requested only if the response shows that there are some.
+        """
+        asked = self._asked
+        frame, _ = yield asked.frame
+        said = read_fetched_offsets(frame, asked.version)
+        member = self._identity.member
+        if member is None:
+            return Reply([frame])
+        names = [each.group for each in (asked.groups if said.version < GROUPS_SINCE else said.groups)]
+        everything = {each.group for each in asked.groups if each.everything}
+        groups: list[FetchedGroup] = []
+        for name, each in zip(names, said.groups, strict=True):
+            group = self._members.group(name)
+            if group is None or not self._identity.is_of(name):
+                groups.append(each)
+                continue
+            read = Read(each.entries, group.slots_topic)
+            if read.needed and not each.error_code:
+                places = [(entry.topic, entry.partition) for entry in read.entries]
+                read = yield from reading(group, self._sender, places, read.needed)
+                if read.failed:
+                    groups.append(said.refused(each, read.failed))
+                    continue
+            self._members.slot_refused(group, read.slots_error)
+            self._learn(group, member, read, self._changes.get(name))
+            entries = tuple(own_offset(member, entry, read) for entry in each.entries)
+            if not each.error_code:
+                for entry in entries:
+                    if not entry.error_code:
+                        member.progress.told((entry.topic, entry.partition), entry.offset)
+                told = {(entry.topic, entry.partition) for entry in each.entries if not entry.error_code}
+                member.unasked = set() if name in everything else member.unasked - told
+            groups.append(replace(each, entries=entries))
+        return Reply([said.with_groups(groups)])
+
+    @staticmethod
+    def _learn(group: Group, member: Member, read: Read, changes: int | None) -> None:
+        """Note the committed offsets in the response, unless a commit was in progress since the request.
+
+        Partitions without a committed offset are forgotten in any case.
+        """
+        group.joined(member)
+        absent = [(entry.topic, entry.partition) for entry in read.entries if entry.offset < 0]
+        if not (group.busy or group.changes != changes or read.error or read.needed):
+            group.learn(read)
+        group.forget(absent)

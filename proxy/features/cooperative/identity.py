@@ -1,0 +1,105 @@
+"""What the client.id of a connection's client says: the group and the lane of the client. Sans-IO."""
+
+from collections.abc import Iterable
+
+from proxy.features.cooperative.member import Member
+from proxy.features.cooperative.members import Members
+from proxy.features.cooperative.positions import TopicPartition
+from proxy.features.cooperative.ranges import RangeError
+from proxy.features.cooperative.tally import GroupNotice
+
+
+class MemberIdentity:
+    """The identity of the client of one connection.
+
+    The client has a lane in two cases: its client.id declares a lane, or its client.id begins with the name
+    of a group and a dot.
+    """
+
+    __slots__ = ("_declared", "_denied", "_members", "bound", "client_id", "host", "own_id", "refused")
+
+    def __init__(self, members: Members, host: str) -> None:
+        self._members = members
+        self.host = host
+        self.client_id = b""
+        """The client.id in the client's requests."""
+        self.own_id = b""
+        """The client.id that is sent to the broker: without the suffix that declares a lane, if the
+        declaration is valid."""
+        self._declared: Member | None = None
+        self._denied = False
+        """Whether the last check has refused the declared lane. If so, the log already says it."""
+        self.bound = False
+        """Whether the client.id begins with the name of a cooperative group and a dot, and declares no
+        lane."""
+        self.refused = ""
+        """The reason why the declared lane is invalid, in words. Empty if the lane is valid, or if no lane is
+        declared."""
+
+    def __repr__(self) -> str:
+        return f"<Identity {self.client_id!r} bound={self.bound} declares={self.declares}>"
+
+    @property
+    def declares(self) -> bool:
+        """Whether the client.id declares a lane, valid or not."""
+        return self._declared is not None or bool(self.refused)
+
+    @property
+    def has_lane(self) -> bool:
+        """Whether the client.id gives the client a lane, or tries to declare a lane (even an invalid one)."""
+        return self.bound or self.declares
+
+    @property
+    def member(self) -> Member | None:
+        """The member that this client is, or None if the client has no valid lane."""
+        return self._members.bound(self.host, self.client_id) if self.bound else self._declared
+
+    def named(self, client_id: bytes) -> None:
+        """Store the client.id, and read the lane that it declares, if any."""
+        self.client_id = self.own_id = client_id
+        self.bound = False  # the earlier client.id may have been bound
+        try:
+            found = self._members.declared(self.host, client_id)
+        except RangeError as error:
+            self.refused = str(error)
+            self._members.tell(GroupNotice.REFUSED, self.host, self.refused)
+            return
+        if found is not None:
+            what, self._declared = found
+            self.own_id = what.own_id
+            self._members.claims.opened((self.host, client_id))
+        self.bound = found is None and self._members.is_bound(client_id)
+
+    def denied(self, places: Iterable[TopicPartition], *, claims: bool) -> int:
+        """Return an error code if the client can't have its declared lane.
+
+        Return 0 if it can, or if it declares no valid lane.
+
+        Args:
+            places: the requested partitions.
+            claims: whether to reserve the lane for the client until its last connection is closed.
+        """
+        if self._declared is None:
+            return 0
+        found = self._members.denied((self.host, self.client_id), self._declared, places, claims=claims)
+        if found is not None and not self._denied:
+            self._members.tell(GroupNotice.REFUSED, self.host, found.reason)
+        self._denied = found is not None
+        return 0 if found is None else found.code
+
+    def is_of(self, group: bytes) -> bool:
+        """Return False if `group` is cooperative, and the declared lane belongs to another group.
+
+        If the lane has no group yet, a cooperative `group` becomes its group.
+        """
+        member = self._declared
+        if member is None or self._members.group(group) is None:
+            return True
+        member.group = member.group or group
+        return member.group == group
+
+    def end(self) -> None:
+        """React to the end of the client's connection."""
+        if self._declared is not None:
+            self._members.claims.closed((self.host, self.client_id))
+            self._declared = None

@@ -1,0 +1,182 @@
+"""Whether a process may serve a member, and how far it has sent the member's partitions.
+
+Several processes may serve one address: gateways behind a load balancer, or an old and a new process during a
+restart. A member's connection to its coordinator may then reach another process than its fetches. The process
+in which the member has synced last knows its lanes. Any other one has earlier lanes, or none. Two rules keep
+records from being lost:
+
+- A process stops serving a member soon after the member's connection to its coordinator has ended there, and
+  when it learns that the member has joined elsewhere (`Presence`).
+- A process accepts commits only up to the offsets that it has itself sent in this generation, from the
+  committed offset on (`Progress`).
+
+So a commit never covers a record that the member did not get. One case is left: the process with the earlier
+lanes does not see the end of the coordinator connection (half-open), and a response of the other one is lost
+with a fetch connection that goes to the first one and back, all within a session timeout.
+"""
+
+from collections.abc import Collection
+from math import inf
+from typing import Final
+
+from proxy.features.cooperative.positions import TopicPartition
+from proxy.protocol.fetch_request import MAX_PARTITIONS
+
+ABSENT_SECONDS: Final = 3.0
+"""How long a member is served after its connection to the coordinator has ended, in seconds. Clients connect
+anew and send a heartbeat within this time, so that an error of the coordinator costs no pause."""
+AWAY_SECONDS: Final = 6.0
+"""How long a member fetches here without its connection to the coordinator, before it is reported.
+
+In seconds. So it is reported within ten seconds of the end of this connection (`ABSENT_SECONDS`)."""
+SEEN_SECONDS: Final = 60.0
+"""How long a member is reported after its last fetch, and how often its connection is closed."""
+_ANY: Final = (1 << 63) - 1
+_NOTHING: Final = -1
+
+
+class Presence:
+    """Where a member's connection to its coordinator is.
+
+    It is the connection of the last JoinGroup, or of the last heartbeat that the coordinator accepted.
+    """
+
+    __slots__ = (
+        "_closed_at",
+        "_ended_at",
+        "_fetched_at",
+        "_here",
+        "_missed_from",
+        "alone_from",
+        "joining",
+        "since",
+    )
+
+    def __init__(self) -> None:
+        self._here: object = None
+        self._ended_at = -inf
+        self.since = inf
+        """Since when the member joins and sends heartbeats in this process, without a gap, in seconds."""
+        self.alone_from = inf
+        """The time from which on no other process serves the member, in seconds."""
+        self.joining = False
+        """Whether the member has joined on this connection, and has no assignment yet."""
+        self._missed_from = inf
+        """When the member first fetched while its connection was not here, in seconds."""
+        self._fetched_at = self._closed_at = -inf
+
+    def joins(self, connection: object, now: float, others_seconds: float) -> None:
+        """Note that the member sends JoinGroup on a connection.
+
+        Args:
+            connection: the connection.
+            now: the time in seconds.
+            others_seconds: how long other processes may still serve the member.
+        """
+        if not self.is_on(connection):
+            self.since, self.alone_from = now, now + others_seconds
+        self.beats(connection)
+        self.joining = True
+
+    def beats(self, connection: object) -> None:
+        """Note that the coordinator has accepted a heartbeat of the member's generation."""
+        self._here, self._ended_at, self._missed_from = connection, inf, inf
+
+    def ends(self, connection: object, now: float) -> None:
+        """Note that a connection has ended."""
+        if self.is_on(connection):
+            self._here, self._ended_at, self.joining = None, now, False
+
+    def is_on(self, connection: object) -> bool:
+        """Return whether this is the member's connection to its coordinator, as far as this process knows."""
+        return connection is self._here
+
+    def is_here(self, now: float) -> bool:
+        """Return whether this process may serve the member."""
+        return now <= self._ended_at + ABSENT_SECONDS
+
+    def fetches(self, now: float) -> None:
+        """Note that the member fetches here."""
+        self._fetched_at = now
+        if not self.is_here(now):
+            self._missed_from = min(self._missed_from, now)
+
+    def is_away(self, now: float) -> bool:
+        """Return whether the member fetches here, while its connection to the coordinator is elsewhere."""
+        return self._missed_from + AWAY_SECONDS <= now <= self._fetched_at + SEEN_SECONDS
+
+    def closes(self, now: float) -> bool:
+        """Return whether to close a connection of a member that is away: the next may reach its process."""
+        if not self.is_away(now) or now < self._closed_at + SEEN_SECONDS:
+            return False
+        self._closed_at = now
+        return True
+
+
+class Progress:
+    """How far this process has sent the records of a member's partitions, since the member's last assignment.
+
+    It begins with the committed offset that the client is told. A *jump* is a fetch from a higher offset, a
+    first fetch from a lower one, or one without having been told. Another process may have told the client
+    where to begin, or sent it the records before, by other lanes. It is none if the position was known to be
+    right at a time at which no other process served the member any more: then the application has set it.
+    """
+
+    __slots__ = ("_began", "_known_at", "_sent", "_untold")
+
+    def __init__(self) -> None:
+        self._began = -inf
+        self._untold = _NOTHING
+        """The value in `_sent` of partitions whose committed offset the client was not told."""
+        self._sent: dict[TopicPartition, int] = {}
+        """The offset up to which each partition was sent. `_ANY` if the group has no committed offset."""
+        self._known_at: dict[TopicPartition, float] = {}
+        """When the client's position was last known to be right. If it is missing, at `_began`."""
+
+    def begin(self, kept: Collection[TopicPartition], began: float, *, anywhere: bool) -> None:
+        """Begin anew with an assignment.
+
+        Args:
+            kept: the partitions in which the client goes on.
+            began: when the client certainly had no position in the other partitions, in seconds.
+            anywhere: whether the client may begin anywhere if it is not told a committed offset.
+        """
+        self._began, self._untold = began, _ANY if anywhere else _NOTHING
+        self._sent = {place: sent for place, sent in self._sent.items() if place in kept}
+        self._known_at = {place: at for place, at in self._known_at.items() if place in kept}
+
+    def told(self, place: TopicPartition, offset: int) -> None:
+        """Note the committed offset that the client is told, from which it begins. -1 if there is none."""
+        sent = self._sent.get(place, _ANY)
+        if (sent == _ANY and len(self._sent) < MAX_PARTITIONS) or offset > sent:
+            self._sent[place] = _ANY if offset < 0 else offset
+
+    def jumps(self, place: TopicPartition, offset: int, alone_from: float, now: float) -> bool:
+        """Return whether a fetch is a jump. If not, note it.
+
+        Args:
+            place: the partition.
+            offset: the fetch offset.
+            alone_from: the time from which on no other process serves the member.
+            now: the time in seconds.
+        """
+        sent = self._sent.get(place, self._untold)
+        begins_lower = place not in self._known_at and offset < sent < _ANY
+        if (sent < offset or begins_lower) and self._known_at.get(place, self._began) < alone_from:
+            return True
+        if sent == _ANY or sent < offset:
+            self._sent[place] = offset
+        self._known_at[place] = now
+        return False
+
+    def sends(self, place: TopicPartition, end: int) -> None:
+        """Note that the records up to an offset are sent."""
+        self._sent[place] = max(self._sent.get(place, end), end)
+
+    def resets(self, place: TopicPartition) -> None:
+        """Note that the client is told to begin at another offset (OFFSET_OUT_OF_RANGE)."""
+        self._known_at[place] = inf
+
+    def reaches(self, place: TopicPartition, offset: int) -> bool:
+        """Return whether a partition was sent up to an offset."""
+        return offset <= self._sent.get(place, self._untold)
