@@ -64,6 +64,9 @@ class LinkInfo(Protocol):
     def broker_address(self) -> "Address | None":
         """The address of the link's broker. None until the link is connected."""
 
+    def close_session(self, reason: str, within: float) -> None:
+        """Read no more requests, finish those in flight within some seconds, and end the link."""
+
 
 class Running(Generic[_Options, _Counted]):
     """The part of a process that one feature adds. These methods do nothing."""

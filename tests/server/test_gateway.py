@@ -230,6 +230,22 @@ async def test_a_drain_finishes_what_is_in_flight_and_takes_nobody_new() -> None
         assert await draining == 0
 
 
+@pytest.mark.parametrize(
+    ("count", "waits"),
+    [
+        (0, []),
+        (1, [0.0]),
+        (3, [0.0, 0.1, 0.2]),
+        (1000, [number * 0.01 for number in range(1000)]),
+    ],
+)
+def test_connections_end_one_after_the_other_in_the_first_half_of_a_drain(
+    count: int, waits: list[float]
+) -> None:
+    """Otherwise all clients would come to another gateway in one moment."""
+    assert server.drain_waits(count, 20.0) == pytest.approx(waits)
+
+
 async def test_a_drain_ends_when_its_time_is_over() -> None:
     async with (
         stub_cluster((1, "", 0)) as cluster,

@@ -1,0 +1,23 @@
+"""The option ``--max-connection-age``."""
+
+from dataclasses import dataclass
+
+from proxy.command.options import Section, option
+from proxy.command.units import seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgeOptions(Section):
+    """The option of this feature."""
+
+    max_connection_age: float = option(
+        metavar="TIME",
+        parse=seconds,
+        default="0",
+        help="end each connection after about this time (up to 10 percent more or less, by chance): the "
+        "gateway reads no further request, finishes those in flight and closes the session; clients connect "
+        "again, so they spread over gateways after a scale-out, and see new certificates; connections that "
+        "are forwarded because they are not plain Kafka stay open; 0: never",
+        live=True,
+    )
+    """The age in seconds. 0 means no limit."""
