@@ -8,7 +8,14 @@ from typing import Any, Final
 
 from proxy.features.feature import Feature
 
-NAMES: Final = ("racks", "client_sessions", "limits", "leaders", "cooperative", "connection_age")
+NAMES: Final[tuple[str, ...]] = (
+    "racks",
+    "client_sessions",
+    "limits",
+    "leaders",
+    "cooperative",
+    "connection_age",
+)
 """The folders, in the order of their stages from the client to the broker."""
 
 

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.clients
 PARTITIONS = 8
 ENDED = 10
 ENDS = {"sarama": {"EOF"}}
-"""What clients tell the application when a connection ends, as that of a broker may. Other clients tell nothing."""
+"""What a client tells the application when a connection ends, also one with a broker. Others tell nothing."""
 
 
 @pytest.fixture(scope="module", params=["java", "sarama", "franz-go"])

@@ -16,9 +16,10 @@ CHOICES: Final = {**{name: (name,) for name in NAMES}, "all": NAMES}
 def copy_without(names: Iterable[str], to: Path) -> None:
     """Copy the project, and delete the folders of features, their tests, and their names in the list."""
     ignored = shutil.ignore_patterns("__pycache__", "clients", "corpus")
-    for name in ("proxy", "replay", "tests", "tools"):
+    for name in ("proxy", "replay", "tests", "tools", "docs"):
         shutil.copytree(ROOT / name, to / name, ignore=ignored)
-    shutil.copy(ROOT / "pyproject.toml", to)
+    for file in ROOT.glob("*.*"):
+        shutil.copy(file, to)
     shutil.rmtree(to / "tests" / "features" / "together")
     listed = to / "proxy" / "features" / "__init__.py"
     text = listed.read_text()

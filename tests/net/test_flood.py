@@ -29,6 +29,7 @@ from proxy.server.gateway import Gateway
 from proxy.server.upstream import Upstream
 from tests.shell import (
     BOTH_LOOPS,
+    WAIT_SECONDS,
     StubCluster,
     client,
     frame,
@@ -177,10 +178,26 @@ def test_what_waits_is_counted(plain: bool) -> None:
 def test_one_that_resets_while_responses_wait_for_it_is_let_go_before_the_time_limit(plain: bool) -> None:
     async def scene() -> None:
         async with _route() as (cluster, gate, _, writer, link):
-            cluster.others = lambda _: bytes(9000)
+            numbers, asked = range(1000), list[bytes]()
+
+            def answers_later(message: bytes) -> bytes:
+                asked.append(message)
+                return b""
+
+            cluster.others = answers_later
+            # Otherwise the system gives the socket up to 6 MB on a busy machine, and nothing waits.
+            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
             socket_of(writer).pause_reading()
-            writer.write(b"".join(request(ApiKey.HEARTBEAT, 0, number) for number in range(1000)))
-            await until(lambda: link.core.responses_wait and link.broker.holds & PEER_FULL)
+            writer.write(b"".join(request(ApiKey.HEARTBEAT, 0, number) for number in numbers))
+            await until(lambda: len(asked) == len(numbers))
+            # All at once, so that the gateway reads several together.
+            cluster.writers[-1].write(b"".join(response(number, bytes(9000)) for number in numbers))
+            async with asyncio.timeout(WAIT_SECONDS):
+                while not (link.core.responses_wait and link.broker.holds & PEER_FULL):
+                    if link.broker.holds & PEER_FULL:  # nothing waits: the client lets more come
+                        socket_of(writer).resume_reading()
+                    await asyncio.sleep(0.005)
+                    socket_of(writer).pause_reading()
             link.close_session("drain", within=3600.0)
             sock = writer.get_extra_info("socket")
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
