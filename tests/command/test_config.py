@@ -206,7 +206,7 @@ def test_a_value_of_thousands_of_characters_is_refused_in_a_line_of_hundreds(tex
             load(NEEDED | {name: text}, {}, None)
         except ConfigError as error:
             refused[name] = str(error)
-    assert {"max_sessions", "max_inflight_bytes", "listen", "cooperative_lanes"} <= refused.keys()
+    assert {"max_sessions", "max_inflight_bytes", "listen"} <= refused.keys()
     for name, told in refused.items():
         assert told.startswith(f"--{name.replace('_', '-')}"), told
         assert len(told) < 1000
@@ -359,10 +359,6 @@ def test_ports_by_order_leave_no_room_for_ports_by_id() -> None:
         ("bootstrap = [[1]]\n", "bootstrap in {file}: give a string, a number, or a list of them"),
         (f"max_sessions = {_DIGITS}\n", "--config {file}: a number has thousands of digits"),
         (f"max_sessions = 0x{_DIGITS}\n", "--config {file}: a number has thousands of digits"),
-        (
-            f"[cooperative_lanes]\na = 0x{_DIGITS}\n",
-            "--config {file}: a number has thousands of digits",
-        ),
         ("a = " + "[" * 5000, "--config {file}: its lists or tables are nested too deeply"),
         ('"a\\u001b\\n" = 1\n', "a\\x1b\\n in {file}: no such option"),
         (f"{'a' * 5000} = 1\n", f"{'a' * 300} ... {'a' * 300} in {{file}}: no such option"),
@@ -373,7 +369,7 @@ def test_ports_by_order_leave_no_room_for_ports_by_id() -> None:
         ),
         (f"[{'a.' * 500}a]\n", "[a] in {file}: tables are not allowed; write options without [a]"),
     ],
-    ids=range(15),
+    ids=range(14),
 )
 def test_a_file_that_cant_be_used_says_where(tmp_path: Path, text: str, message: str) -> None:
     file = tmp_path / "gate.toml"

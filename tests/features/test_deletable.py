@@ -18,8 +18,9 @@ from tests.features.deleted import CHOICES, copy_without, environment_of
 
 QUICK: Final = (
     *("-m", "not (integration or clients or slow or nightly or soak)", "--hypothesis-profile", "check"),
-    *("-q", "-p", "no:cacheprovider"),
+    *("-q", "-p", "no:cacheprovider", "--ignore", "tests/command/test_completion.py"),
 )
+"""The tests of completion also ask `fetchgate replay`, which uses the rules of some features."""
 BASE: Final = (
     *("core", "protocol", "session", "telemetry", "net", "server", "command", "features"),
     "test_imports.py",

@@ -26,11 +26,9 @@ sys.exit(main())
 NEEDED: Final = {"numpy", "structlog", "uvloop"}
 """The libraries that every gateway imports."""
 LATE: Final = {
-    # for --capture, --cooperative, --check and `fetchgate top`; and for features that repeat requests
+    # for --capture, --check and `fetchgate top`; and for features that repeat requests
     "proxy.capture.pcap",
     "proxy.capture.tap",
-    "proxy.features.cooperative.group",
-    "proxy.features.cooperative.member_stage",
     "proxy.core.leader_retry",
     "proxy.core.siblings",
     "proxy.server.preflight",

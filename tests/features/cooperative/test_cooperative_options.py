@@ -11,7 +11,7 @@ from proxy.command.environment import environment
 from proxy.command.options import ConfigError
 from proxy.features.cooperative import options
 from proxy.features.cooperative.options import CooperativeOptions
-from tests.command.loading import NEEDED
+from tests.command.loading import NEEDED, error_of
 
 
 def test_by_default_no_group_is_cooperative() -> None:
@@ -78,3 +78,9 @@ def test_cooperative_says_how_to_install_what_it_needs(
     assert str(told.value) == (
         f"--cooperative needs absent, not installed; in fetchgate's source folder: {command}"
     )
+
+
+def test_a_table_with_a_number_of_thousands_of_digits_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "gate.toml"
+    file.write_text(f"[cooperative_lanes]\na = 0x{'1' * 5000}\n")
+    assert error_of(NEEDED, {}, str(file)) == f"--config {file}: a number has thousands of digits"

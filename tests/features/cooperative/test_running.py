@@ -1,8 +1,11 @@
 """Cooperative groups of a gateway: events and figures."""
 
+import pytest
+
 from proxy.features.cooperative.running import Groups
 from proxy.features.cooperative.tally import GroupNotice
 from proxy.server.gateway import Gateway
+from tests.server.test_imported import imported
 from tests.shell import gateway, running, stub_broker, stub_cluster
 from tests.telemetry.test_admin import admin_of, get
 
@@ -37,3 +40,10 @@ async def test_cooperative_groups_are_told_where_there_are_some() -> None:
         assert said["records"] == {"kept": 0, "filtered": 0}
         assert (await get(port, "/state"))[1]["cooperative"] == said
         assert 'fetchgate_coop_unowned_ranges{group="billing"} 0.0' in (await get(port, "/metrics"))[1]
+
+
+@pytest.mark.slow
+def test_only_a_gateway_with_cooperative_groups_imports_the_rest_of_the_folder() -> None:
+    rest = {f"proxy.features.cooperative.{name}" for name in ("group", "member_stage", "running")}
+    assert not imported()[0] & rest
+    assert rest <= imported("--cooperative", "billing")[0]

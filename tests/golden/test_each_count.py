@@ -1,0 +1,43 @@
+"""Each count of the account has a metric."""
+
+from typing import Any, Final
+
+from proxy.core.events import SideTally, Tally
+from proxy.session.state import Loss
+from proxy.telemetry.status import Counts
+from tests.golden.made import account, metrics
+
+NOT_SHOWN: Final = {"produce_bytes": "shown by zone, with --rack"}
+"""The counts that have no metric, each with the reason."""
+KEYS: Final = {"sessions_lost": Loss}
+"""The keys of counts that are empty in the account."""
+
+
+def _add_one(figures: Any, name: str) -> bool:
+    """Add one to a count, or to each of several counts. Return False if the field has something else."""
+    value = getattr(figures, name)
+    if isinstance(value, int):
+        setattr(figures, name, value + 1)
+        return True
+    keys = range(len(value)) if isinstance(value, list) else value if isinstance(value, dict) else ()
+    counts = [key for key in keys or KEYS.get(name, ()) if isinstance(value[key], int)]
+    for key in counts:
+        value[key] += 1
+    return bool(counts)
+
+
+def test_each_count_has_a_metric() -> None:
+    """CONTRIBUTING, "Add a metric": each field that counts is a row of `FIGURES`, too."""
+    usual = metrics()
+    counted, shown = set(), set()
+    for kind in (Tally, SideTally, Counts):
+        for name in kind.__slots__:
+            changed = account()
+            tally = changed.counts.tallies[1]
+            figures: Any = {Tally: tally, SideTally: tally.broker, Counts: changed.counts}[kind]
+            if _add_one(figures, name):
+                counted.add(name)
+                if metrics(changed) != usual:
+                    shown.add(name)
+    assert len(counted) > 25
+    assert counted - shown == NOT_SHOWN.keys()
