@@ -13,7 +13,7 @@ from proxy.session.decision import Reason
 from tools import diagram, options_page, picture
 
 ROOT: Final = Path(__file__).parents[1]
-FOLDERS: Final = ("docs", "captures", "tests", "tools")
+FOLDERS: Final = ("docs", "captures", "proxy", "tests", "tools")
 PAGES: Final = sorted(
     [*ROOT.glob("*.md"), *(page for name in FOLDERS for page in (ROOT / name).rglob("*.md"))]
 )
