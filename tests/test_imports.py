@@ -127,7 +127,7 @@ def _imports(path: Path) -> frozenset[str]:
 PROXY = _modules("proxy")
 REPLAY = _modules("replay")
 MODULES = PROXY | REPLAY
-PACKAGES = frozenset({"proxy", "proxy.command", "replay", "replay.capture"})
+PACKAGES = frozenset({"proxy", "proxy.command", "proxy.features", "replay", "replay.capture"})
 """Packages whose `__init__` is only a docstring. They belong to no layer."""
 
 

@@ -22,7 +22,7 @@ from proxy.command.exits import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, compl
 from proxy.command.options import ConfigError, Option, OptionsFile, told_removed
 from proxy.command.printable import brief
 from proxy.command.units import did_you_mean, usage
-from proxy.features import FEATURES
+from proxy.features.declared import FEATURES
 from proxy.version import VERSION
 
 REPLAY: Final = "replay"

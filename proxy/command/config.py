@@ -26,7 +26,7 @@ from proxy.command.options import (
 )
 from proxy.command.units import seconds, size, switch, word
 from proxy.command.values import left_out, listed, one_of, whole
-from proxy.features import FEATURES
+from proxy.features.declared import FEATURES
 
 LOOPBACK = "127.0.0.1"
 """The host of a listen address that has only a port."""

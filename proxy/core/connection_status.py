@@ -49,6 +49,14 @@ class ConnectionStatus:
         self._fetches = fetches
         self._fast_path = fast_path
 
+    @property
+    def between_requests(self) -> bool:
+        """Whether requests are read as frames, and no part of one was forwarded without its rest.
+
+        If not, an end of the connection cuts something off: a request, a SASL token, or another protocol.
+        """
+        return self._state.stream is Stream.FRAMES and not self._state.from_client.left
+
     # The client and its session at the broker
 
     @property

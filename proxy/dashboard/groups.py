@@ -16,7 +16,7 @@ from rich.text import Text
 
 from proxy.dashboard.figures import NOTHING, scaled, share
 from proxy.dashboard.snapshot import SPACE, GroupFigures, LaneFigures, Snapshot
-from proxy.features import WORDS
+from proxy.features.declared import WORDS
 
 _PICTURE: Final = 16
 """How many cells the bar of key hashes has. A wide terminal has twice as many, a narrow one half."""

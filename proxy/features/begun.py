@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from proxy.command.options import Section
-from proxy.features import FEATURES
+from proxy.features.declared import FEATURES
 from proxy.features.feature import Feature, LinkInfo, Process, Running
 
 if TYPE_CHECKING:

@@ -64,6 +64,10 @@ class LinkInfo(Protocol):
     def broker_address(self) -> "Address | None":
         """The address of the link's broker. None until the link is connected."""
 
+    @property
+    def may_end(self) -> bool:
+        """Whether the link is open, and may end now: what a client sends is read, and no request is begun."""
+
     def close_session(self, reason: str, within: float) -> None:
         """Read no more requests, finish those in flight within some seconds, and end the link."""
 

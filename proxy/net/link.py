@@ -536,6 +536,11 @@ class Link:
         except Exception as error:  # noqa: BLE001 - as for the client's bytes
             self._fail(error)
 
+    @property
+    def may_end(self) -> bool:
+        """Whether the link is open, and an end cuts off no request that is begun."""
+        return self.phase is LinkPhase.OPEN and self.has_broker and self.core.status().between_requests
+
     def close_session(self, reason: str, within: float | None = CLOSE_SECONDS) -> None:
         """Read no more requests, finish the requests in flight, and close the session.
 

@@ -15,7 +15,7 @@ from typing import Final
 from proxy.addresses import Address, Broker
 from proxy.command.config import Config
 from proxy.command.error_text import reason_of
-from proxy.features import FEATURES
+from proxy.features.declared import FEATURES
 from proxy.net import bootstrap
 from proxy.net.bootstrap import BootstrapError, BootstrapResponse, ask
 from proxy.net.listen import LeadsBackError, OwnListenerError, check_not_own

@@ -49,7 +49,7 @@ TICK_SECONDS: Final = 5.0
 LIMIT: Final = "limit"
 DRAINING: Final = "draining"
 DRAIN_STEP_SECONDS: Final = 0.1
-"""The longest time between the ends of two connections in a drain, in seconds. A gateway with few clients
+"""The longest time between the ends of two clients in a drain, in seconds. A gateway with few clients
 stops sooner than after half of ``--drain-timeout``."""
 TRIM_BYTES: Final = 16_777_216
 """When to return free memory to the system: the buffered bytes have fallen by this much, or the process has
@@ -478,8 +478,8 @@ class Server:
     async def finish(self, within: float) -> None:
         """Serve no new clients, finish the requests in flight, and close the sessions at the brokers.
 
-        Connections end one after the other, so that their clients do not all come to another gateway in one
-        moment. The last one has at least half of the time.
+        Clients end one after the other, each with all of its connections, so that they do not all come to
+        another gateway in one moment. The last one has at least half of the time.
 
         Args:
             within: the longest time for all of this, in seconds.
@@ -487,9 +487,13 @@ class Server:
         self.monitor.draining = True
         links = list(self.links)
         self.process.note("draining", f"draining: {len(links)} connections finish their requests in flight")
-        for link, wait in zip(links, drain_waits(len(links), within), strict=True):
-            ends = partial(link.close_session, "the gateway stops", within=within - wait)
-            self.loop.call_later(wait, ends)
+        clients: dict[tuple[str, str], list[Link]] = {}
+        for link in links:
+            clients.setdefault((link.client_host, link.core.status().client_id), []).append(link)
+        for ending, wait in zip(clients.values(), drain_waits(len(clients), within), strict=True):
+            for link in ending:
+                ends = partial(link.close_session, "the gateway stops", within=within - wait)
+                self.loop.call_later(wait, ends)
         if self.links:
             self._all_closed.clear()
             with suppress(TimeoutError):
@@ -570,6 +574,6 @@ class Server:
 
 
 def drain_waits(count: int, within: float) -> list[float]:
-    """Return when each connection ends in a drain, in seconds from its begin."""
+    """Return when each client ends in a drain, in seconds from its begin."""
     step = min(DRAIN_STEP_SECONDS, within / 2 / max(count, 1))
     return [number * step for number in range(count)]

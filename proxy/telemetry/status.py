@@ -14,7 +14,7 @@ from proxy.addresses import LOOPED, Address, Broker
 from proxy.command.config import Config
 from proxy.core.events import Tally
 from proxy.core.histograms import ADDED_SECONDS, Distribution, Measured
-from proxy.features import FEATURES
+from proxy.features.declared import FEATURES
 from proxy.features.feature import Feature, Reports
 from proxy.telemetry.history import History, RecentEvents
 from proxy.telemetry.totals import NodeId

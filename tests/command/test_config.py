@@ -8,7 +8,7 @@ import pytest
 from proxy.addresses import Address, BrokerPorts, PortRange
 from proxy.command.config import OPTIONS, TOP_OPTIONS, Config, changes, load, misspelt_variables, with_live
 from proxy.command.options import ConfigError, OptionsFile
-from proxy.features import FEATURES
+from proxy.features.declared import FEATURES
 from tests.command.loading import NEEDED, error_of
 
 

@@ -257,3 +257,21 @@ def test_a_connection_lacks_a_slot_until_a_later_fetch_finds_one() -> None:
     limits.max_sessions = 1
     play.client(fetch(16, *T)).takes_broker()
     assert (play.connection.decided, status.lacks_slot) == (None, False)
+
+
+def test_a_connection_is_between_requests_unless_a_part_of_one_was_forwarded() -> None:
+    connection = Connection(sessions=SessionLimits(max_sessions=10), resolve=None)
+    assert connection.status().between_requests
+    large = produce(7, 1, 1 << 20)
+    connection.receive_client(large[: 1 << 19], 1.0)
+    assert not connection.status().between_requests
+    connection.receive_client(large[1 << 19 :], 2.0)
+    assert connection.status().between_requests
+    connection.receive_client(request(HEARTBEAT, 0, 9)[:6], 3.0)
+    assert connection.status().between_requests, "the broker has nothing of it"
+
+
+def test_a_connection_whose_bytes_are_forwarded_unread_is_never_between_requests() -> None:
+    connection = Connection(sessions=SessionLimits(max_sessions=10), resolve=None)
+    connection.receive_client(b"\x00\x00\x02\x5c" + b"\x60\x82" + bytes(602), 1.0)
+    assert not connection.status().between_requests

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from proxy.features import NAMES
+from proxy.features.declared import NAMES
 
 ROOT: Final = Path(__file__).parents[2]
 CHOICES: Final = {**{name: (name,) for name in NAMES}, "all": NAMES}
@@ -21,7 +21,7 @@ def copy_without(names: Iterable[str], to: Path) -> None:
     for name in ("README.md", "CHANGELOG.md", "Makefile", "pyproject.toml"):
         shutil.copy(ROOT / name, to)
     shutil.rmtree(to / "tests" / "features" / "together")
-    listed = to / "proxy" / "features" / "__init__.py"
+    listed = to / "proxy" / "features" / "declared.py"
     text = listed.read_text()
     for name in names:
         shutil.rmtree(to / "proxy" / "features" / name)

@@ -13,7 +13,7 @@ from typing import Final
 import pytest
 
 from proxy.command.config import OPTIONS
-from proxy.features import FEATURES, NAMES
+from proxy.features.declared import FEATURES, NAMES
 from tests.features.deleted import CHOICES, copy_without, environment_of
 
 QUICK: Final = (

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer
 
-from proxy.features import FEATURES, NAMES
+from proxy.features.declared import FEATURES, NAMES
 from proxy.telemetry.metrics import FIGURES
 from tests.features.deleted import CHOICES, copy_without, environment_of
 from tests.integration.producing import Producer

@@ -239,11 +239,30 @@ async def test_a_drain_finishes_what_is_in_flight_and_takes_nobody_new() -> None
         (1000, [number * 0.01 for number in range(1000)]),
     ],
 )
-def test_connections_end_one_after_the_other_in_the_first_half_of_a_drain(
-    count: int, waits: list[float]
-) -> None:
+def test_clients_end_one_after_the_other_in_the_first_half_of_a_drain(count: int, waits: list[float]) -> None:
     """Otherwise all clients would come to another gateway in one moment."""
     assert server.drain_waits(count, 20.0) == pytest.approx(waits)
+
+
+async def test_all_connections_of_a_client_end_together_in_a_drain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Members of cooperative groups need all their connections at one process."""
+    ended: list[int] = []
+
+    def at_once(count: int, _within: float) -> list[float]:
+        ended.append(count)
+        return [0.0] * count
+
+    monkeypatch.setattr(server, "drain_waits", at_once)
+    async with (
+        stub_cluster((1, "", 0)) as cluster,
+        gateway(cluster.address, Gateway) as gate,
+        client(gate.listen.port) as (one, _),
+        client(gate.listen.port) as (other, _),
+    ):
+        await until(lambda: len(gate.server.links) == 2)
+        assert await gate.drain(20) == 0
+        assert await one.read() == await other.read() == b""
+    assert ended == [1]
 
 
 async def test_a_drain_ends_when_its_time_is_over() -> None:

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 
 from proxy.addresses import Address
 from proxy.command.config import load
-from proxy.features import FEATURES
+from proxy.features.declared import FEATURES
 from proxy.net.listen import Binding
 from proxy.server.gateway import Gateway
 from proxy.telemetry import admin

@@ -51,6 +51,7 @@ class Ages(Running[AgeOptions, Aged]):
     """Ends connections at their age. A reload changes the age of open connections, too.
 
     A connection that is forwarded because it is not plain Kafka stays: nobody knows where its requests end.
+    One with a request that is not complete yet has its next turn when `look` is called again.
     """
 
     def __init__(self, options: AgeOptions) -> None:
@@ -65,8 +66,13 @@ class Ages(Running[AgeOptions, Aged]):
         return ()
 
     def reloaded(self, options: AgeOptions) -> None:
-        """Apply the age."""
+        """Apply the age. Connections that are older already do not all end at once."""
         self._age = options.max_connection_age
+        now = monotonic()
+        for link, (at, part) in self._since.items():
+            if now - at >= self._age * part:
+                later = uniform(0, 2 * SPREAD * self._age)  # noqa: S311 - it hides nothing
+                self._since[link] = _Since(now + later - self._age * part, part)
 
     def look(self, links: Iterable[LinkInfo]) -> None:
         """End the connections that are old enough."""
@@ -75,7 +81,7 @@ class Ages(Running[AgeOptions, Aged]):
         now = monotonic()
         for link in links:
             since = self._since.get(link)
-            if since is None or now - since.at < self._age * since.part or link.core.wire:
+            if since is None or now - since.at < self._age * since.part or not link.may_end:
                 continue
             del self._since[link]
             self._ended += 1

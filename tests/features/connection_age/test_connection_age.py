@@ -3,6 +3,7 @@
 import asyncio
 from contextlib import suppress
 from dataclasses import dataclass, field
+from time import monotonic
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -16,7 +17,7 @@ from proxy.features.feature import LinkInfo
 from proxy.protocol.api import ApiKey
 from proxy.server.gateway import Gateway
 from proxy.telemetry.metrics import exposition
-from tests.command.loading import NEEDED
+from tests.command.loading import NEEDED, error_of
 from tests.shell import (
     WAIT_SECONDS,
     client,
@@ -35,9 +36,8 @@ from tests.shell import (
 class Link:
     """What the feature uses of a link."""
 
-    core: Any = field(
-        default_factory=lambda: SimpleNamespace(wire=False, status=lambda: SimpleNamespace(longest_wait=5))
-    )
+    core: Any = field(default_factory=lambda: SimpleNamespace(status=lambda: SimpleNamespace(longest_wait=5)))
+    may_end: bool = True
     ended: list[float] = field(default_factory=list)
     """Within how many seconds it was told to end, each time."""
 
@@ -80,6 +80,8 @@ def test_by_default_no_connection_ends_and_a_reload_sets_an_age() -> None:
     other = load(NEEDED | {"max_connection_age": "1h"}, {}, None)
     assert other.of(AgeOptions) == AgeOptions(max_connection_age=3600.0)
     assert changes(config, other) == (["max_connection_age"], [])
+    told = "--max-connection-age: '1ms' is too short: give at least 1s, or 0 for no limit"
+    assert error_of(NEEDED | {"max_connection_age": "1ms"}) == told
 
 
 def test_connections_of_one_moment_end_one_after_the_other(clock: Clock) -> None:
@@ -97,15 +99,29 @@ def test_a_reload_changes_the_age_of_open_connections(clock: Clock) -> None:
     clock.opens(10)
     clock.feature.reloaded(AgeOptions(max_connection_age=0.0))
     assert clock.at(1000) == 0
-    clock.feature.reloaded(AgeOptions(max_connection_age=500.0))
-    assert clock.at(1001) == 10
+    clock.feature.reloaded(AgeOptions(max_connection_age=2000.0))
+    assert clock.at(1799) == 0
+    assert clock.at(2201) == 10
 
 
-def test_a_connection_that_is_not_plain_kafka_stays(clock: Clock) -> None:
-    """The gateway can't know where a request of it ends."""
+def test_connections_that_are_older_already_do_not_all_end_with_the_reload(clock: Clock) -> None:
+    clock.feature.reloaded(AgeOptions(max_connection_age=0.0))
+    clock.opens(1000)
+    assert clock.at(86_400) == 0
+    clock.feature.reloaded(AgeOptions(max_connection_age=100.0))
+    assert clock.at(86_401) < 100
+    assert 300 < clock.at(86_410) < 700
+    assert clock.at(86_421) == 1000
+
+
+def test_a_connection_that_may_not_end_now_ends_when_it_may(clock: Clock) -> None:
+    """The gateway forwards a part of its request, or does not know where a request ends."""
     (link,) = clock.opens()
-    link.core.wire = True
+    link.may_end = False
     assert clock.at(1000) == 0
+    link.may_end = True
+    assert clock.at(1002) == 1
+    assert clock.feature.counted(()).ended == 1
 
 
 def test_a_connection_that_is_closed_is_forgotten(clock: Clock) -> None:
@@ -115,10 +131,12 @@ def test_a_connection_that_is_closed_is_forgotten(clock: Clock) -> None:
     clock.feature.closed(cast("LinkInfo", link))
 
 
-async def test_a_request_in_flight_is_answered_before_the_connection_ends() -> None:
+async def test_a_request_in_flight_is_answered_before_the_connection_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async with (
         stub_cluster((1, "", 0)) as cluster,
-        gateway(cluster.address, Gateway, max_connection_age="0.001") as gate,
+        gateway(cluster.address, Gateway, max_connection_age="1") as gate,
         client(gate.listen.port) as (reader, writer),
     ):
         asked = asyncio.Event()
@@ -131,7 +149,10 @@ async def test_a_request_in_flight_is_answered_before_the_connection_ends() -> N
         writer.write(request(ApiKey.HEARTBEAT, 0, 7))
         await asyncio.wait_for(asked.wait(), WAIT_SECONDS)
         link = link_of(gate)
-        running(gate, Ages).look([cast("LinkInfo", link)])
+        ages_of = running(gate, Ages)
+        await until(lambda: link.may_end)
+        monkeypatch.setattr(ages, "monotonic", lambda: monotonic() + 10)
+        ages_of.look([cast("LinkInfo", link)])
         assert link.last_event == ages.REASON
         writer.write(request(ApiKey.HEARTBEAT, 0, 8))  # is not read any more
         cluster.writers[-1].write(response(7, b"beats"))
