@@ -362,8 +362,7 @@ class Connection:
             if state.from_client.held or state.from_client.ready:
                 state.from_client.rest()
             # Do not close in the middle of a frame: that would corrupt it (fetch-semantics, trap 21).
-            silently = state.from_client.left > 0 or state.stream is not Stream.FRAMES
-            self._fetches.close(silently=silently)
+            self._fetches.close(silently=not state.between_requests)
         self._settle()
 
     def _finish_waiting(self) -> None:

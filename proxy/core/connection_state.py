@@ -225,6 +225,14 @@ class ConnectionState:
         self.response_size = 0
         """The size of the response that is now arriving, in bytes."""
 
+    @property
+    def between_requests(self) -> bool:
+        """Whether requests are read as frames, and no part of one was forwarded without its rest.
+
+        If not, an end of the connection cuts something off: a request, a SASL token, or another protocol.
+        """
+        return self.stream is Stream.FRAMES and not self.from_client.left
+
     # Requests to the broker
 
     def send(self, request: InFlight, frame: bytes) -> None:

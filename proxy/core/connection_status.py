@@ -51,11 +51,8 @@ class ConnectionStatus:
 
     @property
     def between_requests(self) -> bool:
-        """Whether requests are read as frames, and no part of one was forwarded without its rest.
-
-        If not, an end of the connection cuts something off: a request, a SASL token, or another protocol.
-        """
-        return self._state.stream is Stream.FRAMES and not self._state.from_client.left
+        """See `ConnectionState.between_requests`."""
+        return self._state.between_requests
 
     # The client and its session at the broker
 

@@ -17,7 +17,7 @@ from time import monotonic, process_time
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakValueDictionary
 
-from proxy.addresses import Address, Broker
+from proxy.addresses import Address
 from proxy.capture.no_tap import BROKER, Tap
 from proxy.command.error_text import is_client_refused, of_client
 from proxy.core.budget import REQUESTS_PART, Budget, RequestBudget
@@ -31,6 +31,7 @@ from proxy.net.tls import ClientTls
 from proxy.net.transparent import Destinations
 from proxy.net.turns import Turns
 from proxy.server.conditions import LOGIN_AGAIN_SECONDS, NewClients, Repeated
+from proxy.server.host import Host
 from proxy.server.monitor import Monitor
 from proxy.server.process import Process, give_back, open_fds, resident_bytes, two_descriptors_free
 from proxy.server.registry import BrokerRegistry
@@ -107,7 +108,7 @@ class Server:
         self._versions = WeakValueDictionary[Address, BrokerVersions]()
         self._leaders = Leaders()
         self._siblings: Siblings | None = None
-        self.features = Begun(self, config.of)
+        self.features = Begun(Host(process, brokers), config.of)
         """The features that options ask for, in the order of their stages."""
         self.upstream.failed = self.features.unreachable
         self.describe = self.features.described
@@ -132,30 +133,6 @@ class Server:
         self._check_expiry()
         self.spawn(self._supervise_links())
         self.spawn(self.monitor.keep_history(self.sample))
-
-    # -- for features: see proxy.features.feature.Process --------------------------------------------------
-
-    @property
-    def transparent(self) -> bool:
-        """Whether the gateway runs in transparent mode."""
-        return self._transparent
-
-    @property
-    def brokers_known(self) -> Mapping[int, Broker]:
-        """The known brokers, by id."""
-        return self.brokers.known
-
-    def note(self, kind: str, text: str, *, warning: bool = False) -> None:
-        """Add a recent event. `text` is a sentence."""
-        self.process.note(kind, text, warning=warning)
-
-    def repeated(self, event: str) -> Repeated:
-        """Return what logs problems of clients with this message."""
-        return Repeated(self.log, event)
-
-    async def ips(self, host: str) -> Sequence[str]:
-        """Return the IPs of a host."""
-        return await self.process.resolver.ips(host)
 
     def set_tap(self, tap: Tap) -> None:
         """Capture the bytes of all new sockets. `tap` wraps their protocols."""

@@ -161,7 +161,7 @@ class FetchFloorsStage(Stage):
         """
         client_id = self._state.client_id
         least, longest = (
-            _of(floors, client_id) for floors in (self._floors.min_bytes, self._floors.max_wait_ms)
+            of_client(floors, client_id) for floors in (self._floors.min_bytes, self._floors.max_wait_ms)
         )
         if not (least or longest) or self._state.has_lane:
             return fetch
@@ -293,8 +293,9 @@ def _is_kafka_go(fetch: FetchRequest, version: int) -> bool:
     return not listing.entries.view(listing.layout.request_fields)["log_start_offset"][0]
 
 
-def _of(floors: Mapping[str, int], client_id: str) -> int:
-    return floors.get(client_id, floors.get("", 0))
+def of_client(by_client: Mapping[str, int], client_id: str) -> int:
+    """Return a client's value of an option that has values by client id, or 0."""
+    return by_client.get(client_id, by_client.get("", 0))
 
 
 def _session_timeout(frame: bytes, version: int) -> int:

@@ -7,6 +7,7 @@ from typing import Final
 from proxy.core.connection_state import ConnectionState
 from proxy.core.requests import MAX_FETCH_REQUEST, readable
 from proxy.core.stage import Stage
+from proxy.features.limits.fetch_floors import of_client
 from proxy.protocol.api import LENGTH_BYTES, ApiKey, request_header
 from proxy.protocol.fetch_request import FetchRequest
 from proxy.protocol.old_fetch import LIMITED, UNLIMITED, limit_old_fetch
@@ -33,8 +34,7 @@ class Ceilings:
 
     def of(self, client_id: str) -> int:
         """Return the limit for a client, or 0 for no limit."""
-        limits = self.by_client
-        return limits.get(client_id, limits.get("", 0)) if limits else 0
+        return of_client(self.by_client, client_id)
 
 
 class MaxFetchBytes(Stage):

@@ -24,7 +24,7 @@ from proxy.server.gateway import Gateway
 from proxy.server.process import Process
 from proxy.telemetry.metrics import exposition
 from proxy.telemetry.state import document
-from tests.features.host import Host
+from tests.features.host import host_of
 from tests.features.racks.racks import METADATA, brokers, told
 from tests.frames import entry, fetch, fetch_response
 from tests.playbook import HOT, Playbook, T, request, response
@@ -52,7 +52,7 @@ class Played:
     def __init__(self, **options: str) -> None:
         options = {"rack": "R2", "bootstrap": "kafka-1:9092"} | options
         self.process = Process.of(config(**options), asyncio.get_running_loop(), structlog.get_logger())
-        self.audit = RackAudit(Host(self.process), self.process.config.of(RackOptions))
+        self.audit = RackAudit(host_of(self.process), self.process.config.of(RackOptions))
         self.links: list[Link] = []
 
     def link(self, node_id: int | None, address: Address | None = None) -> Playbook:
