@@ -87,7 +87,7 @@ def application(sidecar: Path) -> Starlette:
 class Protocol(H11Protocol):
     """A connection that keeps few bytes, and is closed if its first request does not begin in time."""
 
-    def connection_made(self, transport: Any) -> None:  # noqa: D102  # as in H11Protocol
+    def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
         # While nothing is read here, TLS would read 256 KiB on.
         transport.set_read_buffer_limits(_READ_BYTES)
