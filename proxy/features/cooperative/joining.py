@@ -1,8 +1,8 @@
-"""Joining a group: how a member joins its group, gets its lanes, and leaves the group.
+"""How a member joins its group, gets its lanes, and leaves the group.
 
-The client's requests are changed for the broker. The broker's responses are changed for the client.
-
-Only the coordinator decides who is in the group. If the gateway loses its state, the members join again.
+The client's requests are changed for the broker, and the broker's responses for the client. Only the
+coordinator decides who is in the group. If the gateway loses its state, the members join again. A function
+that reads bytes raises ProtocolError if it can't read them.
 """
 
 from collections import Counter
@@ -81,20 +81,16 @@ class Joining:
         self._host = host
         self.client_id = b""
         self.member_id = b""
-        """The client's member id, or b"" if it is in no group."""
         self.named = b""
-        """The client.id with which the client joined last, or b""."""
         self._join: Join | None = None
         self.saw_join = False
         """Whether a JoinGroup request was received on this connection."""
         self._owned: frozenset[TopicPartition] = frozenset()
         """The partitions that the client listed as owned when it joined (`plan.Joined.owned`)."""
         self._offers: dict[bytes, Offer] = {}
-        """The offers of all members of the group, by member id. Empty unless the client is the leader of its
-        group."""
+        """The offers of all members, by member id. Empty unless the client is the leader of its group."""
         self._given = b""
-        """The member id that the coordinator gave to a client without one. Empty after the client has
-        received its lanes."""
+        """The member id that the coordinator gave to a client without one, until the client has its lanes."""
         self._is_new = False
         """Whether the client has joined as a new member, so that it has no lanes anywhere."""
         self._sync_sent = -inf
@@ -115,12 +111,7 @@ class Joining:
         return named and join.protocol_type == CONSUMER and bool(join.protocols)
 
     def join(self, join: Join, now: float) -> bytes:
-        """Return the JoinGroup request for the broker.
-
-        Args:
-            join: the client's request.
-            now: the time in seconds.
-        """
+        """Return the JoinGroup request for the broker."""
         self._join, self._sharing = join, False
         self._offers = {}
         own = join.protocols[0][1]
@@ -157,13 +148,10 @@ class Joining:
         return join.with_offer(offer.encoded())
 
     def _knows(self, member: Member) -> bool:
-        """Return whether this process knows which partitions a joining client has.
-
-        The client may not have received its last SyncGroup response: its connection may have ended, or the
-        client has dropped the response. Then it still has its earlier partitions. kafka-python 3 drops a
-        response that arrives between two polls, and keeps its positions. In this case it has sent no
-        heartbeat since, unlike other clients.
-        """
+        # The client may not have received its last SyncGroup response: its connection may have ended, or the
+        # client has dropped the response. Then it still has its earlier partitions. kafka-python 3 drops a
+        # response that arrives between two polls, and keeps its positions. In this case it has sent no
+        # heartbeat since, unlike other clients.
         if member.keeps_position:
             return False
         if self._is_new:
@@ -175,11 +163,7 @@ class Joining:
         return member.syncs > 0 and (here or member.has_heard)
 
     def joined(self, frame: bytes, now: float) -> bytes:
-        """Process the broker's JoinGroup response. Return the response for the client.
-
-        Raises:
-            ProtocolError: the frame can't be read.
-        """
+        """Process the broker's JoinGroup response. Return the response for the client."""
         join = self._join
         if join is None:
             return frame
@@ -206,10 +190,7 @@ class Joining:
         return said.renamed(join.protocols[0][0], members)
 
     def committed_of(self, sync: Sync) -> list[TopicPartition]:
-        """Return the partitions whose committed offsets have to be read before `sync`.
-
-        They are needed to share partitions across gateways.
-        """
+        """Return the partitions whose committed offsets `sync` needs, to share them across gateways."""
         shares = self.saw_join and self._sharing and sync.assignments and not self._exclusive()
         if not (shares and self._several):
             return []
@@ -228,11 +209,7 @@ class Joining:
         connection, or through a gateway that has since stopped. Without the offers, only the leader's own
         assignment could be forwarded: whole partitions, each from its lowest committed offset on. Then
         members would get some records again that are already processed.
-
-        Args:
-            sync: the client's request.
-            now: the time in seconds.
-            read: the committed offsets of the partitions in `committed_of`.
+        `read` has the committed offsets of the partitions in `committed_of`.
         """
         self._sync_sent = now
         if not self.saw_join:
@@ -268,33 +245,22 @@ class Joining:
         return sync.with_assignments([(each, what.encoded()) for each, what in given.items()])
 
     def _joined(self) -> list[Joined]:
-        """Return all members as the plan needs them.
-
-        Raises:
-            ProtocolError: a client's metadata is not a consumer's.
-        """
         return [joined(member_id, offer) for member_id, offer in self._offers.items()]
 
     def _in_slots(self, committed: Iterable[Collection[TopicPartition]]) -> set[TopicPartition]:
-        """Return the partitions for which several members commit. They commit what they have done in slots.
-
-        Args:
-            committed: for each member, the partitions that it gets now, and those that it still has to
-                release and may commit until then. The second ones are there in an exclusive group as well.
-        """
         if not self._has_slots:
             return set()
+        # A member commits for the partitions that it gets now, and for those that it still has to release.
+        # The second ones are there in an exclusive group as well.
         owners = Counter(place for places in committed for place in places)
         return {place for place, number in owners.items() if number > 1}
 
     @property
     def _has_slots(self) -> bool:
-        """Whether there is a slot for each member, as far as is known."""
         return len(self._offers) <= MAX_SLOTS and not any(offer.refused for offer in self._offers.values())
 
     @property
     def _several(self) -> bool:
-        """Whether the members of the group are behind several gateways."""
         return len({offer.gateway for offer in self._offers.values()}) > 1
 
     def _slots_topic(self, sync: Sync) -> bytes:
@@ -302,7 +268,6 @@ class Joining:
         return b"" if group is None else group.slots_topic
 
     def _plan_id(self, sync: Sync) -> int:
-        """Return the id of the plan that this process makes for a generation: 63 bits."""
         told = b"\0".join((self._members.gateway, sync.group, b"%d" % sync.generation, sync.member_id))
         return int.from_bytes(blake2b(told, digest_size=PLAN_BYTES).digest()) >> 1
 
@@ -320,11 +285,7 @@ class Joining:
         return "client_id" if unbound or len(bindings) < len(offers) else ""
 
     def synced(self, sync: Sync, frame: bytes, now: float) -> bytes:
-        """Give the member its lanes from a SyncGroup response. Return the response for the client.
-
-        Raises:
-            ProtocolError: the frame can't be read.
-        """
+        """Give the member its lanes from a SyncGroup response. Return the response for the client."""
         said = read_synced(frame, sync.version)
         if said.error_code:
             return frame
@@ -368,15 +329,10 @@ class Joining:
         return frame if given == said.assignment else said.renamed(said.protocol, given)
 
     def _plain(self, member: Member, given: bytes) -> tuple[Lanes, Lanes, bytes]:
-        """Return the lanes, planned lanes and assignment of a member whose group shares no partition.
-
-        If the member had only a part of a partition, it may keep its position in this partition
-        (`plan.at_once`). So the assignment leaves this partition out. The member gets the whole partition
-        after it has joined again. If its lanes are unknown, the assignment leaves out all partitions.
-
-        Raises:
-            ProtocolError: the assignment is not a consumer's.
-        """
+        """Return the lanes, planned lanes and assignment of a member whose group shares no partition."""
+        # If the member had only a part of a partition, it may keep its position in this partition
+        # (`plan.at_once`). So the assignment leaves this partition out. The member gets the whole partition
+        # after it has joined again. If its lanes are unknown, the assignment leaves out all partitions.
         places, user_data = read_assignment(given)
         again = [place for place in places if self._unknown or member.lanes.get(place, FULL) != FULL]
         if again:
@@ -384,7 +340,6 @@ class Joining:
         return {}, dict.fromkeys(again, FULL), given
 
     def beats(self, beat: Beat) -> None:
-        """React to a heartbeat that the client has sent."""
         member = self._member
         if member is None:
             return
@@ -398,19 +353,10 @@ class Joining:
             member.joined_elsewhere()
 
     def beat(self, beat: Beat, version: int, sent: float, frame: bytes, _now: float) -> bytes:
-        """Process the coordinator's response to a heartbeat, and return it.
-
-        Args:
-            beat: the heartbeat. If it is of an earlier generation, or another client with the same client.id
-                has joined since then, the response is not about the present member, so it is only returned.
-            version: the version of the request.
-            sent: the time at which the heartbeat was sent, in seconds.
-            frame: the response.
-
-        Raises:
-            ProtocolError: the frame can't be read.
-        """
+        """Process the coordinator's response to a heartbeat that was `sent` at this time. Return it."""
         error_code, member = heartbeat_error(frame, version), self._member
+        # If the heartbeat is of an earlier generation, or another client with the same client.id has joined
+        # since then, the response is not about the present member.
         if member is not None and beat == (member.member_id, member.generation):
             if error_code in _GONE:
                 member.freeze()
@@ -422,7 +368,6 @@ class Joining:
         return frame
 
     def leave(self) -> None:
-        """Note that the client leaves its group."""
         self._sharing = False
         member = self._member
         if member is not None and member.member_id in {b"", self.member_id}:
@@ -430,7 +375,6 @@ class Joining:
         self.member_id = b""
 
     def end(self, now: float) -> None:
-        """Process the end of the connection."""
         if (member := self._member) is not None:
             member.presence.ends(self, now)
         self._members.left(self._host, self)
@@ -444,18 +388,11 @@ class Joining:
 
     @property
     def _member(self) -> Member | None:
-        """The member of this client. None if the client.id is not bound to a group.
-
-        Such a client gets whole partitions.
-        """
+        """None if the client.id is not bound to a group: such a client gets whole partitions."""
         bound = self._members.is_bound(self.client_id)
         return self._members.bound(self._host, self.client_id) if bound else None
 
 
 def _assigned(sync: Sync) -> dict[bytes, list[TopicPartition]]:
-    """Return the assignment of the leading client, by member id.
-
-    Raises:
-        ProtocolError: it is none of a consumer.
-    """
+    """Return the assignment of the leading client, by member id."""
     return {member_id: read_assignment(data)[0] for member_id, data in sync.assignments}

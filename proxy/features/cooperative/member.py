@@ -16,17 +16,14 @@ from proxy.protocol.fetch_request import MAX_PARTITIONS
 from proxy.protocol.primitives import TooMany
 
 _HEARTBEATS: Final = 2
-"""How many heartbeats a client must send after an assignment, before it is certain that it has read the
-assignment. A client has only one heartbeat in flight. So a client that sends the second heartbeat has read
-the response to the first. It has also read everything before that on this connection. franz-go sends
-heartbeats on another connection, but only after it has read the assignment."""
+"""After this many heartbeats, the client has certainly read its assignment. It has only one heartbeat in
+flight. So a client that sends the second one has read the response to the first, and everything before that
+on this connection. franz-go sends heartbeats on another connection, but only after it has read the
+assignment."""
 
 
 class State(Enum):
-    """The state of a member in its group, as far as this process knows.
-
-    It decides whether the member gets records.
-    """
+    """What this process knows of a member in its group. It decides whether the member gets records."""
 
     DECLARED = "declared"
     """The member's lane is declared in its client.id. No group assigns lanes to this member."""
@@ -43,22 +40,13 @@ class State(Enum):
 
 
 class Member:
-    """A client with a lane.
-
-    Either its client.id declares key ranges for every partition or a named lane, or its group assigns lanes.
-
-    Args:
-        tally: the tally of the process.
-        declared: the declared key ranges, for every partition. Empty if the client.id declares a named lane.
-            None if the client is a member of a group.
-    """
+    """A client with a lane: its client.id declares it, or its group assigns it."""
 
     __slots__ = (
         "__weakref__",
         "_begins_anew",
         "_gave_up_all",
         "_has_shared",
-        "_kept_position",
         "_splits",
         "_waits_until",
         "begins",
@@ -73,6 +61,7 @@ class Member:
         "heartbeats",
         "instance",
         "keeps",
+        "keeps_position",
         "lanes",
         "member_id",
         "plain",
@@ -94,6 +83,8 @@ class Member:
 
     def __init__(self, tally: FilterTally, declared: KeyRanges | None = None) -> None:
         self.declared = declared
+        """The declared key ranges, for every partition. Empty if the client.id declares a named lane. None if
+        the client is a member of a group."""
         self.tally = tally
         self.state = State.UNKNOWN if declared is None else State.DECLARED
         self.group = b""
@@ -103,7 +94,6 @@ class Member:
         Empty until the group is known."""
         self.member_id = b""
         self.generation = -1
-        """The generation in the member's last SyncGroup."""
         self.instance: bytes | None = None
         """The group_instance_id in the member's last SyncGroup."""
         self.keeps = False
@@ -119,16 +109,13 @@ class Member:
         """The time from which on the coordinator may have removed the member from its group, in seconds."""
         # What its group gave it
         self.lanes: Lanes = {}
-        """The lanes of the member. Its group has assigned them, or they belong to the name that its client.id
-        declares."""
+        """The lanes that its group has assigned, or those of the named lane that its client.id declares."""
         self.plain = False
-        """Whether the group shared no partition at the last SyncGroup. In this case, the member has whole
-        partitions and no lanes."""
+        """Whether the group shared no partition at the last SyncGroup: the member has whole partitions."""
         self.planned: Lanes = {}
         """The lanes that the group plans for the member. If `lanes` has other partitions, the member has to
         join again (`plan.at_once`)."""
         self.seat: Seat | None = None
-        """The member's slot, if its group shares partitions."""
         self.begins: frozenset[TopicPartition] = frozenset()
         """The partitions without a committed offset. When the member's first offset of these is committed, it
         joins again, so that the group can share them across gateways."""
@@ -141,8 +128,7 @@ class Member:
         self.syncs = 0
         """The number of times that this process has given the member an assignment of its group."""
         self.heartbeats = 0
-        """The number of heartbeats that the member has sent since its last assignment, on all its
-        connections."""
+        """How many heartbeats the member has sent since its last assignment, on all its connections."""
         # Whether it begins where the group has committed
         self.unasked: set[TopicPartition] = set()
         """The partitions in which the member has jumped (`Progress`). It gets no records of them until its
@@ -152,14 +138,14 @@ class Member:
         self._has_shared = False
         """Whether the group has ever assigned lanes to the member. If not, all hashes of a partition have the
         same committed offset."""
-        self._kept_position = False
+        self.keeps_position = False
         """Whether the client keeps an earlier position, or possibly keeps it. Then the member has to release
         all its partitions and join again."""
         self._waits_until = -inf
         """The time before which the member does not join again, in seconds. If this process did not know the
         member when it joined, another one may still serve its earlier lanes until then."""
         self._gave_up_all = False
-        """Whether the member's last assignment was empty, because `_kept_position` was True. The member joins
+        """Whether the member's last assignment was empty, because `keeps_position` was True. The member joins
         again after it has received this assignment. If it still requests no offsets after joining again, its
         application sets the positions."""
         self._begins_anew = False
@@ -167,22 +153,18 @@ class Member:
         # What it was sent
         self.progress = Progress()
         self.scans: dict[bytes, dict[int, Scan]] = {}
-        """The `Scan` of each partition, with the offsets to skip. The keys are the name of the topic and the
-        partition."""
+        """By topic and partition. They have the offsets to skip."""
         self.first: dict[TopicPartition, int] = {}
         """The lowest offset from which the member has fetched each partition."""
         self.delivered: dict[TopicPartition, int] = {}
         """For each partition, the offset of the last record that was sent to the member."""
         self.ends: dict[TopicPartition, int] = {}
-        """For each partition, the high watermark in the broker's last response to the member that had
-        records."""
+        """For each partition, the high watermark in the last response to the member that had records."""
         self.started: dict[TopicPartition, Positions] = {}
         """The committed offset of each hash when the member received its own committed offset. For some
-        hashes, another member may have got further. This member does not get the records before that
-        offset."""
+        hashes, another member may have got further. The member gets no records before that offset."""
         self._splits: dict[TopicPartition | None, Split] = {}
-        """The splits that were computed, by partition. The key None is for declared key ranges: they have one
-        split for all partitions."""
+        """By partition. The key None is for declared key ranges: one split for all partitions."""
 
     def __repr__(self) -> str:
         return f"<Member {self.state.name} declared={self.declared} lanes={len(self.lanes)}>"
@@ -190,7 +172,6 @@ class Member:
     # Its group
 
     def joins(self, group: bytes, session_seconds: float, rebalance_seconds: float = inf) -> None:
-        """Record that the member joins a group."""
         self.group = group
         self.session_seconds, self.rebalance_seconds = session_seconds, rebalance_seconds
         self.freeze()
@@ -201,14 +182,12 @@ class Member:
         kafka-go uses a new connection for each generation. If the gateway made it join again at its first
         heartbeat, it would join again and again. At the second heartbeat it knows its assignment.
         """
-        self._kept_position = self.syncs > 0
+        self.keeps_position = self.syncs > 0
 
     def removed(self) -> None:
-        """Record that the coordinator has refused the member id with which the client joins.
-
-        It joins as a new member next. kafka-python keeps its position and unprocessed records all the same.
-        """
-        self._kept_position = self._kept_position or self.keeps
+        """Record that the coordinator has refused the member id with which the client joins."""
+        # It joins as a new member next. kafka-python keeps its position and unprocessed records all the same.
+        self.keeps_position = self.keeps_position or self.keeps
 
     def joined_elsewhere(self) -> None:
         """Record that another process knows the member's lanes. To get records here, it has to join again."""
@@ -221,7 +200,6 @@ class Member:
         self.epoch += 1
 
     def heartbeat(self) -> None:
-        """Note that the member has sent a heartbeat."""
         self.heartbeats += 1
 
     @property
@@ -231,28 +209,18 @@ class Member:
 
     @property
     def frozen(self) -> bool:
-        """Whether the member gets no records until it has an assignment from its next SyncGroup."""
         return self.state in _GET_NOTHING
 
-    @property
-    def keeps_position(self) -> bool:
-        """Whether the client keeps an earlier position, or possibly keeps it.
-
-        Then the member has to release all its partitions and join again.
-        """
-        return self._kept_position
-
     def joins_again(self, now: float) -> bool:
-        """Return whether the member has to join its group again."""
         if self.frozen:
             return self.state is State.UNKNOWN
         if now < self._waits_until:
             return False
         if self._gave_up_all and not self.has_heard:
             return False
-        if self._begins_anew and self._kept_position:  # again: only the application can set it so
+        if self._begins_anew and self.keeps_position:  # again: only the application can set it so
             return now >= self.presence.alone_from
-        return self._kept_position or self.lanes.keys() != self.planned.keys()
+        return self.keeps_position or self.lanes.keys() != self.planned.keys()
 
     @property
     def begun(self) -> bool:
@@ -270,22 +238,16 @@ class Member:
         *,
         unknown: bool = False,
     ) -> None:
-        """Give the member its lanes.
+        """Give the member its lanes: None if its group shares no partition.
 
-        Args:
-            lanes: the member's new lanes. None if its group shares no partition.
-            planned: the lanes that the member will have after it has joined again.
-            now: when the group certainly knew the member: when it has sent its SyncGroup, in seconds.
-            owned: the partitions in which the client keeps its position, or still has to commit. They do not
-                count if the lanes that it had there are unknown.
-            seat: the member's slot, if its group shares partitions.
-            begins: see `Member.begins`.
-            unknown: whether this process did not know the member's lanes when it joined.
+        In the partitions `owned`, the client keeps its position, or still has to commit. They do not count if
+        its lanes were `unknown`: this process did not know them when the member joined. The group certainly
+        knew the member at the time `now`, when it sent its SyncGroup.
         """
         self.seat, self.begins = seat, frozenset(begins)
         self._has_shared = self._has_shared or lanes is not None
         self._begins_anew = self._gave_up_all and self.has_heard
-        self._kept_position, self._gave_up_all = False, self._kept_position
+        self.keeps_position, self._gave_up_all = False, self.keeps_position
         self.unasked.clear()
         before, self.lanes = {} if unknown else self.lanes, lanes or {}
         owned = () if unknown else owned
@@ -305,10 +267,6 @@ class Member:
         self.confirm(now)
 
     def _forget_but(self, kept: Collection[TopicPartition]) -> None:
-        """Forget the member's fetches and the records that it got, except in the partitions `kept`.
-
-        In these partitions the member continues. For `released` partitions, `started` stays.
-        """
         self.first = {place: each for place, each in self.first.items() if place in kept}
         self.delivered = {place: each for place, each in self.delivered.items() if place in kept}
         self.ends = {place: each for place, each in self.ends.items() if place in kept}
@@ -327,7 +285,7 @@ class Member:
         """
         if self.unasked.isdisjoint(places):
             return True
-        self._kept_position = self._kept_position or self.has_heard
+        self.keeps_position = self.keeps_position or self.has_heard
         return False
 
     def assigned(self, now: float) -> None:
@@ -337,17 +295,11 @@ class Member:
             self.state = State.BROKERS
 
     def confirm(self, now: float, *, settled: bool = True) -> None:
-        """Record that the group knew the member at this time, and start the session timeout anew.
-
-        In a rebalance the coordinator removes a member that does not join in time, although it sends
-        heartbeats. The rebalance began after `settled_at`.
-
-        Args:
-            now: the time in seconds.
-            settled: whether the group was in no rebalance.
-        """
+        """Record that the group knew the member at this time, and start the session timeout anew."""
         if settled:
             self.settled_at = max(self.settled_at, now)
+        # In a rebalance the coordinator removes a member that does not join in time, although it sends
+        # heartbeats. The rebalance began after `settled_at`.
         until = min(now + self.session_seconds, self.settled_at + self.rebalance_seconds)
         self.expires_at = max(self.expires_at, until)
 
@@ -364,12 +316,7 @@ class Member:
     def seen(
         self, positions: Mapping[TopicPartition, Positions], ends: Mapping[TopicPartition, int]
     ) -> tuple[str, list[LaneSeen]]:
-        """Return the member's state (`MemberSeen.state`) and its lanes, for the reports.
-
-        Args:
-            positions: the known committed offsets of the member's group.
-            ends: the known high watermarks.
-        """
+        """Return the member's state (`MemberSeen.state`) and its lanes, for the reports."""
         places = self.lanes or dict.fromkeys(self.first, self.declared or ())
         lanes: list[LaneSeen] = []
         for place, ranges in sorted(places.items()):
@@ -395,20 +342,12 @@ class Member:
     # Its lanes
 
     def has(self, place: TopicPartition) -> bool:
-        """Return whether the member has a partition, as a whole or only some key ranges of it.
-
-        The result is True for all partitions if the member's client.id declares key ranges or a lane, or if
-        its group shared no partition at the last SyncGroup (`plain`). Other members have none before their
-        first SyncGroup.
-        """
+        """Return whether the member has a partition, as a whole or only some key ranges of it."""
         return self.declared is not None or self.plain or place in self.lanes
 
     def is_behind(self, generation: int) -> bool:
-        """Return whether the member has not got its lanes of a generation here.
-
-        A client knows the generation before it has its lanes, and the coordinator takes its commits then. Or
-        another process has given the member its lanes.
-        """
+        # A client knows the generation before it has its lanes, and the coordinator takes its commits then.
+        # Or another process has given the member its lanes.
         return self.has_coordinator and generation > self.generation
 
     @property
@@ -417,13 +356,7 @@ class Member:
         return self.state not in {State.DECLARED, State.BROKERS}
 
     def may_commit(self, place: TopicPartition, offset: int, committed: Positions | None) -> bool:
-        """Return whether a commit is for records that this process has sent, or does not raise the offset.
-
-        Args:
-            place: the partition.
-            offset: the offset to commit.
-            committed: the committed offset of each hash, or None if it is not known.
-        """
+        """Return whether a commit is for records that this process has sent, or does not raise the offset."""
         if not self.has_coordinator or self.progress.reaches(place, offset):
             return True
         ranges = self.commits(place)
@@ -444,7 +377,6 @@ class Member:
         return self.declared or self.lanes.get(place)
 
     def scan(self, topic: bytes, partition: int) -> Scan:
-        """Return the `Scan` of a partition. Make one if there is none."""
         return self.scans.setdefault(topic, {}).setdefault(partition, Scan())
 
     def fetches(self, place: TopicPartition, offset: int) -> None:
@@ -462,13 +394,9 @@ class Member:
             self.start(place, None)  # the application reads processed records again
 
     def start(self, place: TopicPartition, positions: Positions | None) -> None:
-        """Set the committed offset of each hash of a partition.
+        """Set the committed offset of each hash of a partition: the member gets no records before it.
 
-        The member gets no records before these offsets.
-
-        Args:
-            place: the partition.
-            positions: the committed offsets. If None, the member gets all records from its fetch offset on.
+        If `positions` is None, the member gets all records from its fetch offset on.
         """
         self._splits.pop(place, None)
         before, ranges = self.started.pop(place, None), self.ranges(place)

@@ -1,12 +1,11 @@
 """The stage for members of cooperative groups (docs/users/cooperative.md). Sans-IO.
 
 The rest of the core sees a client without a lane: the client.id has no suffix, and fetches are full fetches
-of whole partitions. So these fetches use a session like any others. The stage takes the responses to the
-requests that it reads. From them it makes responses with the records of the client's lane.
+of whole partitions. So these fetches use a session like any others. From the responses, the stage makes
+responses with the records of the client's lane.
 
 A client has a lane if its client.id declares one, or begins with the name of a cooperative group and a dot.
-In the second case its group assigns lanes, maybe on another connection. The stage does not change requests of
-a client without a lane, except those that join a group.
+Of other clients, the stage changes only the requests that join a group.
 """
 
 from collections.abc import Callable
@@ -108,10 +107,6 @@ class MemberStage(Stage):
     While the stage makes a response, the client's next request waits until the response is sent. A broker
     does the same on each connection (fetch-semantics, trap 16). Requests that the stage forwards do not hold
     up others.
-
-    Args:
-        members: the members of the process.
-        state: the state of the connection.
     """
 
     __slots__ = (
@@ -156,11 +151,9 @@ class MemberStage(Stage):
         A ready response waits for its turn, and until `_due_at` (in seconds)."""
         self._due_at = 0.0
         self._last = InFlight(0, 0, b"", FORWARD)
-        """The last request that the stage has read. The gateway uses it for responses that it makes without
-        the broker."""
+        """The last request that the stage has read, for responses that it makes without the broker."""
         self._fetch_wait = 0.0
-        """How long the last request may wait in the gateway, in seconds. 0 if the last request is no
-        fetch."""
+        """How long the last request may wait in the gateway, in seconds. 0 if it is no fetch."""
         self._closing = False
         self._alarmed_at = inf
         """When the next alarm for a parked fetch is due, in seconds. Infinite if there is none."""
@@ -176,34 +169,27 @@ class MemberStage(Stage):
         resume: Callable[[], None],
         settle: Callable[[], None],  # noqa: ARG002 - as every stage
     ) -> None:
-        """Set the core's functions for requests and responses, see `Stage.connect_core`."""
         self._rest, self._resume = process, resume
 
     def attach(self, wake: Callable[[], None], alarm: Callable[[float], None]) -> None:
-        """Set the functions of the I/O shell, see `Connection.attach`."""
         self._wake, self._alarm = wake, alarm
 
     @property
     def holds(self) -> bool:  # type: ignore[override]  # computed, not set
-        """Whether the client's next request has to wait."""
         return self._claim is not None or (self._current is not None and self._current.waits)
 
     @property
     def busy(self) -> bool:
-        """Whether a request has no response yet. A request that waits for another member counts, too."""
         return self.holds
 
     @property
     def longest_wait(self) -> float:
-        """How long the current fetch may wait in this stage, in seconds."""
         return self._fetch_wait if self.holds else 0.0
 
     def reads_on(self, waiting: int) -> bool:
-        """Whether to keep reading while a request is processed, to notice when the client disconnects."""
         return self.holds and waiting < MAX_HELD
 
     def close(self) -> None:
-        """Accept no more requests, and finish those in flight. Drop a commit that waits for its turn."""
         self._closing = True
         self._joining.end(self._state.now)
         self._send_due()
@@ -211,7 +197,6 @@ class MemberStage(Stage):
             self._current.close(self._state.now)
 
     def end(self) -> None:
-        """Note that the connection has ended, so other members do not wait for its fetches or commits."""
         self._wake = self._alarm = self._resume = _nothing
         self._joining.end(self._state.now)
         if self._current is not None:
@@ -220,7 +205,6 @@ class MemberStage(Stage):
         self._subscriber.end(self._state.now)
 
     def tick(self, now: float) -> None:
-        """Do what is due now: send a delayed response, and continue a parked fetch or a waiting commit."""
         self._state.now = now
         if now >= self._alarmed_at:
             self._alarmed_at = inf
@@ -237,11 +221,6 @@ class MemberStage(Stage):
     # Requests
 
     def on_frame(self, data: bytes, size: int, api_key: int, version: int) -> bool | None:
-        """Read a request of a member.
-
-        Return True if this stage has used the request, and False if the request has to wait. Return None to
-        leave the request to the other stages.
-        """
         if self._is_member is False:
             return None
         if self.holds or self._closing:
@@ -265,10 +244,7 @@ class MemberStage(Stage):
         return self._process(_Request(size, name_end, api_key, version), data)
 
     def _names(self, client_id: bytes) -> bool | None:
-        """Note the client.id.
-
-        Return None if the request can now be processed, and otherwise the result of `on_frame`.
-        """
+        """Note the client.id. Return None if the request can be processed, else the result of `on_frame`."""
         if self._identity.declares:
             return self._fail("the client.id changed on a connection with a lane")
         if self._is_member and self._state.queue.owed:
@@ -279,22 +255,18 @@ class MemberStage(Stage):
         return None
 
     def _need(self, size: int) -> bool:
-        """Wait until this many bytes of the request have arrived."""
         self._state.from_client.need = size
         return False
 
     def _hold(self) -> bool:
-        """Let the current request wait until the stage no longer holds requests."""
         self._state.from_client.held = True
         return False
 
     def _fail(self, reason: str) -> bool:
-        """End the connection because of an error of the client."""
         self._state.fail("client", reason)
         return True
 
     def _process(self, request: _Request, data: bytes) -> bool | None:
-        """Process a request. Return False if it has to wait, and None to leave it to the other stages."""
         size, identity = request.size, self._identity
         has_lane = bool(identity.refused) or identity.member is not None
         if request.api_key in _AUTHENTICATE:
@@ -310,7 +282,6 @@ class MemberStage(Stage):
         return self._read_whole(request, data) if is_read else self._pass(request, data)
 
     def _read_whole(self, request: _Request, data: bytes) -> bool:
-        """Read a request of a member. Return False if more bytes of it are needed."""
         size, version, now = request.size, request.version, self._state.now
         lowest, highest = FOR_MEMBERS.get(request.api_key, (0, version))
         name = ApiKey(request.api_key).name
@@ -338,10 +309,7 @@ class MemberStage(Stage):
         return True
 
     def _pass(self, request: _Request, data: bytes) -> bool | None:
-        """Forward a request with the client's own id, without suffix. Return False if more bytes are needed.
-
-        If the client.id has no suffix, return None: the other stages then process the request.
-        """
+        """Forward a request with the client's own id, without suffix."""
         size, identity, requests = request.size, self._identity, self._state.from_client
         if request.api_key == ApiKey.API_VERSIONS and identity.bound and size <= READ_WITHIN:
             if len(data) < size:
@@ -349,7 +317,7 @@ class MemberStage(Stage):
             self._versions(data, request.version)
         if request.api_key in _ASSIGNED_BY_BROKERS and identity.bound:
             self._members.bound(identity.host, identity.client_id).assigned(self._state.now)
-        if identity.own_id == identity.client_id:
+        if identity.own_id == identity.client_id:  # the other stages process the request
             return None
         less = len(identity.client_id) - len(identity.own_id)
         renamed = self._renamed(data, request)
@@ -359,10 +327,6 @@ class MemberStage(Stage):
         return used
 
     def _versions(self, frame: bytes, version: int) -> None:
-        """Note the name of the client software in an ApiVersions request.
-
-        Some software has to join differently (`_KEEP`).
-        """
         with suppress(ProtocolError):
             _, software = read_client_names(frame, version)
             if software is not None and software.name in _KEEP:
@@ -370,14 +334,7 @@ class MemberStage(Stage):
 
     @staticmethod
     def _group_named(data: bytes, size: int) -> bytes | None:
-        """Return the group that a request names.
-
-        Return b"" if the request can't be read or names no group, or None if more bytes are needed.
-
-        Args:
-            data: the first bytes of the request.
-            size: the size of the complete request.
-        """
+        """Return the group that a request names: b"" if none, or None if more bytes are needed."""
         try:
             api_key, version, _, _, body = request_header(data, LENGTH_BYTES)
             group: bytes | None = read(_GROUP, api_key, version, data, body, whole=False)["group_id"]
@@ -394,11 +351,6 @@ class MemberStage(Stage):
         return b"".join((head, data[LENGTH_BYTES:REQUEST_START_BYTES], encode_string(own_id), rest))
 
     def _group_request(self, frame: bytes, request: _Request, now: float) -> None:
-        """Process a request to the coordinator of a cooperative group.
-
-        Raises:
-            ProtocolError: the request can't be read.
-        """
         joining = self._joining
         take: Take | None = None
         if request.api_key == ApiKey.JOIN_GROUP:
@@ -423,7 +375,6 @@ class MemberStage(Stage):
         self._send(frame, take)
 
     def _sync(self, sync: Sync) -> None:
-        """Process a SyncGroup request. If the plan needs committed offsets, read them first."""
         places, group = self._joining.committed_of(sync), self._members.group(sync.group)
         if places and group is not None:
             Exchanges(self._plan(sync, group, places), self._send).go()
@@ -524,24 +475,18 @@ class MemberStage(Stage):
             self._go(lane, now)
 
     def _go(self, request: LaneFetch | CommitRequest, now: float) -> None:
-        """Continue a fetch or commit until it has a response, or waits for the broker or other members."""
         self._current = request
         if (reply := request.go(now)) is not None:
             self._reply(*reply)
         self._set_alarm()
 
     def _set_alarm(self) -> None:
-        """Set an alarm for the time at which a parked fetch must not wait any longer."""
         current = self._current
         if current is not None and current.waits and current.wait_until < self._alarmed_at:
             self._alarmed_at = current.wait_until
             self._alarm(current.wait_until)
 
     def _send(self, frame: bytes, take: Take | None) -> None:
-        """Send a request to the broker. `take` processes the response.
-
-        If `take` is None, the response is forwarded.
-        """
         state = self._state
         if state.fault is not None or state.phase is Phase.CLOSING:
             return
@@ -553,7 +498,6 @@ class MemberStage(Stage):
     # Responses
 
     def settle(self) -> None:
-        """Process the response that the client waits for, if it is complete and next in order."""
         state, claim, take = self._state, self._claim, self._take
         if claim is None or state.queue.owed[0] is not claim.request:
             return
@@ -586,7 +530,6 @@ class MemberStage(Stage):
         self._respond(queue.claim(self._last), Reply(pieces, due_at))
 
     def _respond(self, claim: Claim, reply: Reply) -> None:
-        """Send a response to the client, at once or when it is due."""
         state = self._state
         state.queue.keep(claim, reply.pieces)
         self._claim, self._due_at = claim, reply.due_at
@@ -595,7 +538,6 @@ class MemberStage(Stage):
             self._alarm(reply.due_at)
 
     def _send_due(self) -> bool:
-        """Send the finished response if it is due. Return whether it was sent."""
         state, claim = self._state, self._claim
         if claim is None or self._take is not None or state.queue.owed[0] is not claim.request:
             return False
@@ -607,7 +549,6 @@ class MemberStage(Stage):
 
 
 def _edited(edit: Callable[[bytes, float], bytes]) -> Take:
-    """Return a function that changes a response with `edit` and sends it to the client."""
     return lambda frame, now: Reply([edit(frame, now)])
 
 

@@ -1,7 +1,4 @@
-"""All members and groups of cooperative consuming in one process.
-
-A member is identified by its host and client.id, on any connection.
-"""
+"""All members and groups of one process. A member is identified by its host and client.id."""
 
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping
@@ -64,22 +61,16 @@ class Joins(Protocol):
 
 
 class Denial(NamedTuple):
-    """The reason why a client does not get its declared lane."""
+    """The reason why a client does not get its declared lane, and Kafka's error code for it."""
 
     code: int
-    """Kafka's error code for the client."""
     reason: str
-    """The reason in words, for the log."""
 
 
 class Members:
     """All members of this process.
 
-    Args:
-        groups: the names of the cooperative groups.
-        gateway: an id of this process that no other process has.
-        tell: a function that logs an event of a group or of a client.
-        slots: the topic of slots (`proxy.features.cooperative.slots`).
+    `gateway` is an id of this process that no other process has. `slots` is the topic of slots.
     """
 
     __slots__ = (
@@ -128,12 +119,6 @@ class Members:
         return len(self._members)
 
     def seen(self, now: float) -> Cooperative:
-        """Return the figures of all groups.
-
-        Args:
-            now: the current time in seconds. A disconnected member is left out if its session timeout is
-                over, or if it gets no records until it joins again.
-        """
         ends: dict[TopicPartition, int] = {}
         for member in self._members.values():
             for place, end in member.ends.items():
@@ -144,6 +129,8 @@ class Members:
             named = member.group or self._named_by(client_id)
             away = member.presence.is_away(now)
             connected = self.claims.connected(client) or client in self._joining
+            # A disconnected member is left out if its session timeout is over, or if it gets no records until
+            # it joins again.
             if named not in by_group or not (away or connected or member.lives(now)):
                 continue
             state, lanes = member.seen(self._groups[named].positions, ends)
@@ -168,10 +155,7 @@ class Members:
         )
 
     def noted(self, name: bytes, exclusive: str) -> None:
-        """Note the reason why a group shares no partition in this generation.
-
-        The reason is "" if the group may share (see `GroupSeen.exclusive`).
-        """
+        """Note why a group shares no partition in this generation. "" if it may (`GroupSeen.exclusive`)."""
         group = self._groups.get(name)
         if group is None:
             return
@@ -201,13 +185,7 @@ class Members:
         group.slots_error = group.slots_error or error
 
     def planned(self, name: bytes, generation: int, lanes: Mapping[bytes, Lanes]) -> None:
-        """Log how the partitions of a group are shared in a generation.
-
-        Args:
-            name: the group.
-            generation: the generation.
-            lanes: the lanes of each member, by member id.
-        """
+        """Log how the partitions of a group are shared in a generation."""
         owners = Counter(place for each in lanes.values() for place in each)
         shared = sum(number > 1 for number in owners.values())
         counted = f"{shared} of {len(owners)} partitions shared"
@@ -219,9 +197,7 @@ class Members:
         return self._groups.get(name)
 
     def declared(self, host: str, client_id: bytes) -> tuple[Declared, Member] | None:
-        """Return the declaration in a client.id, and the member.
-
-        Return None if the client.id declares nothing.
+        """Return the declaration in a client.id, and the member. None if the client.id declares nothing.
 
         Raises:
             RangeError: the declaration is invalid, or the lane does not exist.
@@ -239,11 +215,6 @@ class Members:
         return found, member
 
     def _lane(self, client_id: bytes, found: Declared) -> Member:
-        """Return a new member with the declared ranges or lane.
-
-        Raises:
-            RangeError: the lane does not exist.
-        """
         member = Member(self.tally, found.ranges)
         if not found.lane:
             member.group = self._named_by(found.own_id)
@@ -266,13 +237,8 @@ class Members:
     ) -> Denial | None:
         """Return the reason why a client can't have its lane of some partitions, or None if it can.
 
-        If the client's group is not known yet, there are no other claims to compare, so the result is None.
-
-        Args:
-            client: the client.
-            member: the member of this client.
-            places: the partitions.
-            claims: whether to reserve the lane for the client until its last connection is closed.
+        If the client's group is not known yet, there are no other claims to compare. With `claims`, the lane
+        is reserved for the client until its last connection is closed.
         """
         if not member.group:
             return None
@@ -305,10 +271,6 @@ class Members:
                 most.progress.begin((), -inf, anywhere=True)
 
     def _named_by(self, own_id: bytes) -> bytes:
-        """Return the group of a client: the client.id is the group's name, or begins with the name and a dot.
-
-        Return b"" if there is no such group.
-        """
         names = (name for name in self._groups if own_id == name or own_id.startswith(name + b"."))
         return max(names, key=len, default=b"")
 
@@ -320,17 +282,13 @@ class Members:
         return any(client_id.startswith(name + b".") for name in self._groups)
 
     def bound(self, host: str, client_id: bytes) -> Member:
-        """Return the member of a client with a bound client.id. A new member is made if there is none."""
         key = host, client_id
         member = self._members.get(key) or self._new(key, Member(self.tally))
         self._members.move_to_end(key)
         return member
 
     def joins(self, host: str, client: Joins) -> bool:
-        """Record that a client joins a group.
-
-        Return whether another client with the same host and client.id is in a group.
-        """
+        """Record that a client joins. Return whether another with its host and client.id is in a group."""
         if client.named != client.client_id:
             self.left(host, client)
             client.named = client.client_id
@@ -341,7 +299,6 @@ class Members:
         )
 
     def problems(self, now: float) -> list[str]:
-        """Return the problems of members, in words, for the reports."""
         away = [client for client, member in self._members.items() if member.presence.is_away(now)]
         return [AWAY.format(_shown(away[0]), f" and {len(away) - 1} more" * (len(away) > 1))] if away else []
 
@@ -379,7 +336,6 @@ class Members:
 
 
 def _remedy(error: int) -> str:
-    """Return what to do if the broker refuses a slot with an error."""
     if error == TOO_LARGE:
         return (
             "offset.metadata.max.bytes of the brokers is too small for a slot; its default, 4096, is enough"

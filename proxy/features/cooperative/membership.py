@@ -3,6 +3,8 @@
 The gateway adds one protocol, `PROTOCOL`, before the member's own protocols. A coordinator only chooses a
 protocol that all members have. So a group shares partitions only if all its members connect through the
 gateway.
+
+A function that reads bytes raises ProtocolError if it can't read them.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -76,20 +78,13 @@ class Join:
     """The name and the metadata of each protocol, the preferred one first."""
 
     def with_offer(self, offer: bytes) -> bytes:
-        """Return the request with the gateway's own protocol, `PROTOCOL`, before the client's protocols.
-
-        The metadata of `PROTOCOL` is the offer.
-        """
+        """Return the request with `PROTOCOL` before the client's protocols. Its metadata is the offer."""
         ours = {"name": PROTOCOL, "metadata": offer}
         return with_fields(self.frame, self.message, protocols=[ours, *(self.message["protocols"] or ())])
 
 
 def read_join(frame: bytes) -> Join:
-    """Read a JoinGroup request.
-
-    Raises:
-        ProtocolError: the frame can't be read.
-    """
+    """Read a JoinGroup request."""
     request = read_request(frame)
     found = request.message
     return Join(
@@ -122,12 +117,6 @@ class JoinedGroup:
     """If the client is the leader: member id, group_instance_id and metadata of each member. Else empty."""
 
     def renamed(self, protocol: bytes, members: Sequence[tuple[bytes, bytes | None, bytes]]) -> bytes:
-        """Return the response with another protocol name and other members.
-
-        Args:
-            protocol: the protocol name.
-            members: member id, group_instance_id and metadata of each member.
-        """
         listed = [
             {"member_id": member_id, "group_instance_id": instance, "metadata": metadata}
             for member_id, instance, metadata in members
@@ -136,11 +125,7 @@ class JoinedGroup:
 
 
 def read_joined(frame: bytes, version: int) -> JoinedGroup:
-    """Read a JoinGroup response.
-
-    Raises:
-        ProtocolError: the frame can't be read.
-    """
+    """Read a JoinGroup response."""
     found = read_response(schemas.JOIN_GROUP, frame, ApiKey.JOIN_GROUP, version)
     return JoinedGroup(
         frame=frame,
@@ -178,20 +163,13 @@ class Sync:
     assignments: tuple[tuple[bytes, bytes], ...]
 
     def with_assignments(self, assignments: Sequence[tuple[bytes, bytes]]) -> bytes:
-        """Return the request with the protocol name `PROTOCOL` and with new assignments.
-
-        These assignments replace the assignments in the request.
-        """
+        """Return the request with the protocol name `PROTOCOL`, and with other assignments."""
         listed = [{"member_id": member_id, "assignment": data} for member_id, data in assignments]
         return with_fields(self.frame, self.message, protocol_name=PROTOCOL, assignments=listed)
 
 
 def read_sync(frame: bytes) -> Sync:
-    """Read a SyncGroup request.
-
-    Raises:
-        ProtocolError: the frame can't be read.
-    """
+    """Read a SyncGroup request."""
     request = read_request(frame)
     found = request.message
     return Sync(
@@ -220,16 +198,11 @@ class Synced:
     assignment: bytes
 
     def renamed(self, protocol: bytes, assignment: bytes) -> bytes:
-        """Return the response with the protocol name `protocol` and the assignment `assignment`."""
         return with_fields(self.frame, self.message, protocol_name=protocol, assignment=assignment)
 
 
 def read_synced(frame: bytes, version: int) -> Synced:
-    """Read a SyncGroup response.
-
-    Raises:
-        ProtocolError: the frame can't be read.
-    """
+    """Read a SyncGroup response."""
     found = read_response(schemas.SYNC_GROUP, frame, ApiKey.SYNC_GROUP, version)
     protocol, given = found.get("protocol_name") or b"", found["assignment"] or b""
     return Synced(frame, found, found["error_code"], protocol, given)
@@ -246,21 +219,13 @@ class Beat(NamedTuple):
 
 
 def read_heartbeat(frame: bytes) -> Beat:
-    """Read a Heartbeat request.
-
-    Raises:
-        ProtocolError: the frame can't be read.
-    """
+    """Read a Heartbeat request."""
     found = read_request(frame).message
     return Beat(string(found, "member_id"), found["generation_id"])
 
 
 def heartbeat_error(frame: bytes, version: int) -> int:
-    """Return the error code of a Heartbeat response.
-
-    Raises:
-        ProtocolError: the frame can't be read.
-    """
+    """Return the error code of a Heartbeat response."""
     error: int = read_response(schemas.HEARTBEAT, frame, ApiKey.HEARTBEAT, version)["error_code"]
     return error
 
@@ -291,8 +256,7 @@ class Offer:
     held: Lanes
     unknown: bool
     keeps: bool
-    """Whether the client keeps its position and its unprocessed records if a partition is taken from it and
-    assigned again. This field, `planned`, `held` and `unknown` have the same meaning as in `Joined`."""
+    """`planned`, `held`, `unknown` and `keeps` are those of `Joined`."""
     refused: bool
     """Whether the broker has refused the gateway's slots (`Group.slots_error`)."""
     slots: int
@@ -345,11 +309,7 @@ def _subscription(data: bytes) -> Struct:
 
 
 def read_offer(data: bytes) -> Offer:
-    """Read the metadata of `PROTOCOL`.
-
-    Raises:
-        ProtocolError: the metadata belongs to another protocol.
-    """
+    """Read the metadata of `PROTOCOL`."""
     data = _subscription(data)["user_data"] or b""
     if not data.startswith(_OFFER):
         raise Malformed("the metadata of another protocol")
@@ -370,12 +330,7 @@ def read_offer(data: bytes) -> Offer:
 
 
 def joined(member_id: bytes, offer: Offer) -> Joined:
-    """Return a member as the plan needs it, with the topics of its subscription.
-
-    Raises:
-        ProtocolError: the client's own metadata is not a consumer's subscription
-            (ConsumerProtocolSubscription).
-    """
+    """Return a member as the plan needs it, with the topics of its ConsumerProtocolSubscription."""
     topics = frozenset(_subscription(offer.own)["topics"] or ())
     return Joined(
         member_id, topics, offer.planned, offer.held, read_owned(offer.own)[0], offer.unknown, offer.keeps
@@ -387,9 +342,6 @@ def read_owned(own: bytes) -> tuple[frozenset[TopicPartition], int, int]:
 
     Only clients with incremental rebalancing (KIP-429, v1 of a subscription) list partitions. Other clients
     have released all their partitions. kafka-go sends v1 without a list.
-
-    Raises:
-        ProtocolError: the metadata is not a consumer's subscription.
     """
     if int.from_bytes(own[:2]) < _OWNED_SINCE:
         return frozenset(), len(own), len(own)
@@ -401,11 +353,7 @@ def read_owned(own: bytes) -> tuple[frozenset[TopicPartition], int, int]:
 
 
 def without_owned(own: bytes, places: Collection[TopicPartition]) -> bytes:
-    """Return a client's metadata without `places` in its list of owned partitions.
-
-    Raises:
-        ProtocolError: the metadata is not a consumer's subscription.
-    """
+    """Return a client's metadata without `places` in its list of owned partitions."""
     owned, begin, end = read_owned(own)
     if owned.isdisjoint(places):
         return own
@@ -427,11 +375,7 @@ def _topics(places: Sequence[TopicPartition]) -> list[dict[str, Any]]:
 
 
 def read_assignment(data: bytes) -> tuple[list[TopicPartition], bytes]:
-    """Read a consumer's assignment (ConsumerProtocolAssignment.json): the partitions and the user data.
-
-    Raises:
-        ProtocolError: the bytes are not an assignment.
-    """
+    """Return the partitions and the user data of an assignment (ConsumerProtocolAssignment)."""
     if not data:
         return [], b""
     found = read(schemas.ASSIGNMENT, *_OLD, data, 0, whole=False)
@@ -447,15 +391,12 @@ def assignment(places: Sequence[TopicPartition], user_data: bytes | None = None)
 
 
 class Given(NamedTuple):
-    """What the leader's gateway gives to a member, in its assignment."""
+    """What the leader's gateway gives to a member in its assignment. The fields are those of `Member`."""
 
     lanes: Lanes
     planned: Lanes
-    """As in `Member.planned`."""
     seat: Seat | None = None
-    """The member's slot, if the group shares partitions."""
     begins: frozenset[TopicPartition] = frozenset()
-    """As in `Member.begins`."""
 
     def encoded(self) -> bytes:
         """Return an assignment: the partitions of `lanes`, and everything else as user data."""
