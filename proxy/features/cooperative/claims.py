@@ -19,10 +19,9 @@ Client: TypeAlias = tuple[str, bytes]
 
 
 class Overlap(NamedTuple):
-    """Two clients declare the same hash. The second client is refused for this reason."""
+    """Two clients declare the same hash. The second client is refused, and `holder` keeps it."""
 
     holder: Client
-    """The client that already holds some of the ranges."""
     place: TopicPartition
 
 
@@ -40,11 +39,9 @@ class Claims:
         return f"<Claims clients={len(self._by_client)} partitions={len(self._by_place)}>"
 
     def connected(self, client: Client) -> bool:
-        """Return whether a client has a connection."""
         return client in self._connections
 
     def opened(self, client: Client) -> None:
-        """Note a new connection of a client."""
         self._connections[client] += 1
 
     def closed(self, client: Client) -> None:

@@ -2,10 +2,8 @@
 
 Kafka stores these offsets (see `positions`). With the copy here, a commit needs no request for them first. A
 commit changes the copy only when the broker has accepted it. Each commit for key ranges writes the offsets of
-all hashes, so these commits of a group are sent one after another.
-
-If other gateways commit for the same partitions (see `slots`), the copy of what they commit is at most
-`FRESH_SECONDS` old.
+all hashes, so these commits of a group are sent one after another. What other gateways commit for the same
+partitions (see `slots`) is at most `FRESH_SECONDS` old here.
 """
 
 from collections import deque
@@ -49,12 +47,7 @@ _TEXT: Final = "utf-8"
 
 
 class Group:
-    """A cooperative group.
-
-    Args:
-        name: the group.id.
-        slots_topic: the topic of slots.
-    """
+    """A cooperative group."""
 
     __slots__ = (
         "_generation",
@@ -90,7 +83,6 @@ class Group:
         self._read_at: dict[TopicPartition, float] = {}
         """When the committed offsets of partitions were read last, with slots, in seconds."""
         self.positions: dict[TopicPartition, Positions] = {}
-        """The committed offset of each hash, for each known partition."""
         self.members = WeakSet[Member]()
         """The members that have requested the group's offsets, or have committed."""
         self._synced = WeakSet[Member]()
@@ -98,8 +90,7 @@ class Group:
         self._generation = -1
         """The generation of the member that received its lanes last."""
         self.exclusive = ""
-        """The reason why the group shares no partition in this generation. Empty if it may (see
-        `proxy.features.cooperative.tally.GroupSeen.exclusive`)."""
+        """Why the group shares no partition in this generation. Empty if it may (`GroupSeen.exclusive`)."""
         self.changes = 0
         """A counter that grows when a commit begins or ends, and when a generation begins here. While it
         is the same, no member here changes the committed offsets, and those that were read are of this
@@ -115,14 +106,10 @@ class Group:
 
     @property
     def busy(self) -> bool:
-        """Whether a commit is being processed."""
         return self._holder is not None
 
     def takes(self, who: object, go: Goes) -> bool:
-        """Return True if it is this commit's turn.
-
-        If not, return False, and call `go` when its turn comes.
-        """
+        """Return True if it is this commit's turn. If not, call `go` when its turn comes."""
         if self._holder in {None, who}:
             self._holder = who
             self.changes += 1
@@ -146,17 +133,10 @@ class Group:
     def enters(self, member: Member, generation: int, instance: bytes | None, now: float) -> bool:
         """Note that a member receives its lanes of a generation.
 
-        Return False if a member of a later generation is still in the group.
-
-        Otherwise, all members of other generations get no more records (`Member.freeze`), because their lanes
-        may now belong to others. A client that was stopped or disconnected does not notice this. If another
-        member has the same group_instance_id, it gets no more records either, because `member` replaces it.
-
-        Args:
-            member: the member that has synced.
-            generation: the generation into which it has synced.
-            instance: its group_instance_id (KIP-345), if it has one.
-            now: the time in seconds.
+        Return False if a member of a later generation is still in the group. Otherwise, all members of other
+        generations get no more records (`Member.freeze`), because their lanes may now belong to others. A
+        client that was stopped or disconnected does not notice this. Another member with the same
+        group_instance_id (KIP-345) gets no more records either, because `member` replaces it.
         """
         others = [other for other in self._synced if other is not member]
         if any(other.generation > generation and other.lives(now) for other in others):
@@ -193,7 +173,6 @@ class Group:
         return lacks
 
     def joined(self, member: Member) -> None:
-        """Note that a member has requested the group's offsets, or has committed."""
         self.members.add(member)
 
     def unknown(self, commit: Commit) -> bool:
@@ -205,10 +184,7 @@ class Group:
         return any(member.commits(place) is not None for place in commit.places)
 
     def strange(self, member: Member, commit: Commit) -> bool:
-        """Return whether the commit has a partition that the member does not have.
-
-        Kafka would take it as a commit for all keys.
-        """
+        # Kafka would take a commit for another partition as one for all keys.
         return any(not member.has(place) and member.commits(place) is None for place in commit.places)
 
     def learn(self, read: "Read") -> None:
@@ -230,7 +206,6 @@ class Group:
             self.slots = read.slots | self._own_slots()
 
     def _present(self) -> Iterator[Member]:
-        """Yield the members behind this gateway that were in the present generation."""
         return (member for member in self._synced if member.generation == self._generation)
 
     def _with_own(self, place: TopicPartition, positions: Positions) -> Positions:
@@ -243,39 +218,29 @@ class Group:
         return positions
 
     def _own_slots(self) -> dict[int, Slot]:
-        """Return the slots of the present generation that members behind this gateway have written.
-
-        A coordinator that has just taken over from another one may at first return earlier ones.
-        """
+        # A coordinator that has just taken over from another one may at first return earlier ones.
         numbers = {member.seat.number for member in self._present() if member.seat is not None}
         return {number: self.slots[number] for number in numbers if number in self.slots}
 
     def seat(self, member: Member, places: Iterable[TopicPartition]) -> Seat | None:
-        """Return the member's seat if it shares one of the partitions. Else return None."""
         seat = member.seat
         return seat if seat is not None and not seat.places.isdisjoint(places) else None
 
     def learned(self, places: Iterable[TopicPartition], now: float) -> None:
-        """Note when the committed offsets of partitions were requested, in seconds."""
         self._read_at.update(dict.fromkeys(places, now))
 
     def is_stale(self, seat: Seat, places: Iterable[TopicPartition], now: float) -> bool:
-        """Return whether slots have to be read before a commit.
-
-        A slot is read before it is written for the first time, as it may have other partitions. After that,
-        only other gateways can have committed anything else.
-        """
+        # A slot is read before it is written for the first time, as it may have other partitions. After that,
+        # only other gateways can have committed anything else.
         if seat.number not in self.slots:
             return True
         oldest = min((self._read_at.get(place, -inf) for place in places), default=now)
         return seat.several and now - oldest >= FRESH_SECONDS
 
     def slot(self, member: Member, seat: Seat, moved: dict[TopicPartition, Positions]) -> Slot:
-        """Return the content of a member's slot after a commit.
-
-        What the slot has of other partitions stays. It may be from the member that had the slot in an earlier
-        plan, and is valid until the map of the partition has the new plan.
-        """
+        """Return the content of a member's slot after a commit."""
+        # What the slot has of other partitions stays. It may be from the member that had the slot in an
+        # earlier plan, and is valid until the map of the partition has the new plan.
         before = self.slots.get(seat.number, {})
         slot = {place: stored for place, stored in before.items() if place not in moved}
         for place, positions in moved.items():
@@ -301,26 +266,20 @@ class Group:
         return found
 
     def _lowest(self, place: TopicPartition) -> int:
-        """Return the lowest offset from which any of `members` has fetched a partition, or 0 if none has.
-
-        It is used if the group has no committed offset for the partition. With the committing member's own
-        offset, records of members that have not committed yet would be lost.
-        """
+        # The group has no committed offset for the partition. With the committing member's own offset,
+        # records of members that have not committed yet would be lost.
         first = [member.first[place] for member in self.members if place in member.first]
         return min(first, default=0)
 
     # Commits
 
     def moved(self, member: Member, commit: Commit) -> dict[TopicPartition, Positions]:
-        """Return the offsets of all hashes as they will be when Kafka has accepted a commit.
-
-        Partitions that the member commits for all keys are left out.
-        """
+        """Return the offsets of all hashes as they will be when Kafka has accepted a commit."""
         found: dict[TopicPartition, Positions] = {}
         for entry in commit.entries:
             place = entry.topic, entry.partition
             ranges = member.commits(place)
-            if ranges is None:
+            if ranges is None:  # the member commits for all keys
                 continue
             before = found.get(place) or self.positions[place]
             after = before.moved(ranges, member.skips(place, entry.offset))
@@ -334,10 +293,7 @@ class Group:
         return found
 
     def forget(self, places: Iterable[TopicPartition]) -> None:
-        """Forget the committed offsets of partitions, because Kafka's may differ.
-
-        The next commit requests them.
-        """
+        """Forget the committed offsets of partitions: Kafka's may differ. The next commit requests them."""
         for place in places:
             self.positions.pop(place, None)
 
@@ -347,12 +303,8 @@ def with_positions(
 ) -> list[Entry]:
     """Return the offsets for the broker: the lowest one of each partition, with the map in the metadata.
 
-    Args:
-        commit: the member's commit.
-        moved: the map of each partition: the offsets of all hashes.
-        seat: the member's seat, if it shares one of the partitions.
-        maps: False if a map is too large for the broker (error 12). Without maps some records are read again,
-            but none is lost.
+    Without `maps`, because one is too large for the broker (error 12), some records are read again, but none
+    is lost.
     """
     entries = []
     for entry in commit.entries:
@@ -371,25 +323,13 @@ def with_positions(
 
 
 def slot_entry(topic: bytes, number: int, slot: Slot) -> Entry:
-    """Return a slot for the broker.
-
-    Args:
-        topic: the topic of slots.
-        number: the number of the slot.
-        slot: its content.
-    """
+    """Return a slot for the broker."""
     offset = NO_OFFSET if topic == SLOTS else 0
     return Entry(topic, number, offset, metadata=_bytes(slot_metadata(slot)))
 
 
 class Read:
-    """Committed offsets in a response.
-
-    Args:
-        entries: the entries of the response.
-        slots_topic: the topic of slots.
-        slots: how many slots were requested together with the partitions.
-    """
+    """Committed offsets in a response. `slots` of them were requested together with the partitions."""
 
     __slots__ = ("entries", "error", "failed", "needed", "positions", "slots", "slots_error", "texts")
 
@@ -409,7 +349,6 @@ class Read:
         self.slots_error = next((entry.error_code for entry in seats if entry.error_code), 0)
         """The error code of a slot that can't be read, or 0. The maps alone then have to do."""
         self.slots = {entry.partition: read_slot(_text(entry.metadata)) for entry in seats} if slots else None
-        """The slots, if they were requested."""
         self.needed = 0
         """If not 0, the offsets have to be requested again, with this number of slots."""
         for entry in self.entries:
@@ -430,11 +369,6 @@ def own_offset(member: Member, entry: Entry, read: Read) -> Entry:
 
     For some hashes, the group may have committed a higher offset. `Member.started` keeps these offsets, so
     that the member does not get the records before them.
-
-    Args:
-        member: the member.
-        entry: what the client was told of a partition.
-        read: what Kafka has of it.
     """
     place = entry.topic, entry.partition
     positions = read.positions.get(place)
@@ -449,16 +383,13 @@ def own_offset(member: Member, entry: Entry, read: Read) -> Entry:
 
 
 def _idle(member: Member, place: TopicPartition, positions: Positions) -> Positions:
-    """Move the offsets of an idle member past records of others, so that the lowest offset can move on.
-
-    A member is idle if it has committed all its records.
-    """
+    """Move the offsets of an idle member past records of others, so that the lowest offset can move on."""
     ranges = member.ranges(place)
     if ranges is None or member.frozen:
         return positions
     at = positions.lowest(ranges)
     if at <= member.delivered.get(place, NO_OFFSET) or positions.highest(ranges) != at:
-        return positions
+        return positions  # it has not committed all its records
     after = member.skips(place, at)
     return positions if after == at else positions.moved(ranges, after)
 

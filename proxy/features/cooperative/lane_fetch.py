@@ -70,14 +70,6 @@ class Verdict(Enum):
 class LaneFetch:
     """One fetch of a member, from the request until the member has its response.
 
-    Args:
-        fetch: the client's request, Fetch v4 to v12.
-        member: the member that sent the fetch.
-        subscriber: the member's connection in `SharedFetches`.
-        members: the members of the process.
-        send: a function that sends a request to the broker.
-        now: the current time in seconds.
-
     Raises:
         Malformed: the request is not a consumer's fetch.
         TooMany: the member has fetched from too many partitions.
@@ -132,7 +124,6 @@ class LaneFetch:
         self._scanned = 0
         """How many bytes of records the broker has sent for this fetch, and for the shares that it used."""
         self._offsets: dict[bytes, dict[int, int]] = {}
-        """The member's fetch offsets, by topic and partition."""
         for topic, entries in _elements(fetch.topics, fetch.frame):
             offsets = self._offsets.setdefault(topic, {})
             for partition, offset in zip(
@@ -167,18 +158,13 @@ class LaneFetch:
 
     @property
     def places(self) -> Iterator[TopicPartition]:
-        """The requested partitions."""
         return ((topic, partition) for topic, offsets in self._offsets.items() for partition in offsets)
 
     def refusal(self, code: int) -> bytes:
-        """Return a response with an error for each partition."""
         return refusal(self._fetch, code)
 
     def _wants(self) -> Wants | None:
-        """Return the fetch in a form that can be compared with other members' fetches.
-
-        Return None if the fetch can't be shared.
-        """
+        """Return the fetch so that it can be compared with others. None if it can't be shared."""
         fetch = self._fetch
         if self._own:
             return None
@@ -211,10 +197,7 @@ class LaneFetch:
         return None
 
     def response(self, frame: bytes, now: float) -> Reply | None:
-        """Process the broker's response.
-
-        Return the client's response, or None if the fetch goes on: with another request to the broker, or
-        parked.
+        """Process the broker's response. Return the client's, or None if the fetch goes on or is parked.
 
         Raises:
             ProtocolError: the frame is not a response of this version, or has partitions that were not
@@ -244,7 +227,6 @@ class LaneFetch:
         """Do nothing when the connection has ended."""
 
     def _find(self, now: float) -> dict[TopicPartition, Share] | None:
-        """Look for records in other members' fetches, see `Subscriber.find`."""
         gets = self._gets(now)  # if not, the broker is asked, and the member gets no records
         return self._subscriber.find(self._member, self._wants() if gets else None, now)
 
@@ -252,10 +234,6 @@ class LaneFetch:
         return self._goes_on and self._member.gets(self._epoch, now)
 
     def _request(self, now: float) -> bytes:
-        """Return the fetch for the broker.
-
-        The fetch is sessionless, and skips offsets without records for the member.
-        """
         fetch = self._fetch
         frame = bytearray(fetch.frame)
         layout = fetch.layout
@@ -284,12 +262,7 @@ class LaneFetch:
         return bytes(frame)
 
     def _judged(self, frame: bytes, now: float) -> tuple[Verdict, list[Buffer]]:
-        """Return what to do with a complete response, and the member's part of it.
-
-        Raises:
-            ProtocolError: the frame is not a response of this version, or has partitions that were not
-                requested.
-        """
+        """Return what to do with a complete response, and the member's part of it."""
         fetch, tally = self._fetch, self._member.tally
         walk = FetchResponseWalk(fetch.layout, fetch.isolation_level, keep=True, spans=True)
         walk.feed(frame)
@@ -356,11 +329,7 @@ class LaneFetch:
         split: tuple[Split, list[int]],
         now: float,
     ) -> Filtered:
-        """Split the records of an entry for all members that share the partition. Return the member's part.
-
-        Raises:
-            BatchError: a batch can't be split.
-        """
+        """Split the records of an entry for all members that share it. Return the member's part."""
         member, place = self._member, (entry.key, entry.partition)
         aborted = _aborted(frame, entry, self._fetch.layout) if self._fetch.isolation_level else ()
         found = self._subscriber.split(member, place, records, self._offset(entry), aborted, now)
@@ -398,12 +367,7 @@ class LaneFetch:
                     self._subscriber.note((run.key, number), item[state])
 
     def _served(self, shares: Mapping[TopicPartition, Share], now: float) -> tuple[Verdict, list[Buffer]]:
-        """Build a response from shares of other members' fetches. Return what to do with it, and its bytes.
-
-        Args:
-            shares: the shares by partition. A partition without a share gets no records.
-            now: the time in seconds.
-        """
+        """Build a response from shares of others' fetches. A partition without a share gets no records."""
         fetch, layout, member = self._fetch, self._fetch.layout, self._member
         self._kept = self._refused = False
         end = NO_TAGS if layout.flexible else b""
@@ -483,7 +447,6 @@ class LaneFetch:
         return self._scanned >= _SCANNED_LIMITS * max(self._fetch.max_bytes, 1)
 
     def no_session(self) -> bytes:
-        """Return a response with the error FETCH_SESSION_ID_NOT_FOUND."""
         layout = self._fetch.layout
         head = response_head(layout, self._fetch.frame[REQUEST_CORRELATION_ID], 0)
         error = ErrorCode.FETCH_SESSION_ID_NOT_FOUND.to_bytes(2) + bytes(4)
@@ -491,24 +454,20 @@ class LaneFetch:
         return len(body).to_bytes(4) + body
 
     def _forget_failed(self, entries: list[PartitionResponse]) -> bool:
-        """Note partitions that have an error or refer to another broker, and forget which offsets to skip.
-
-        Return whether to fetch again from the member's own offsets. This is so if the gateway had requested a
-        later offset than the member did: the error may concern only the later offset.
-        """
+        """Note partitions with an error or a redirect. Return whether to request the member's own offsets."""
         due = False
         for entry in entries:
             if entry.error_code or entry.redirects:
                 self.failed.add((entry.key, entry.partition))
                 self._member.forget(entry.key, entry.partition)
                 self._subscriber.forget((entry.key, entry.partition))
+                # The gateway had requested a later offset than the member: the error may concern only this.
                 if (entry.key, entry.partition) in self._asked:
                     self._own.add((entry.key, entry.partition))
                     due = True
         return due
 
     def _offset(self, entry: PartitionResponse) -> int:
-        """Return the member's fetch offset of a partition."""
         try:
             return self._offsets[entry.key][entry.partition]
         except KeyError:
@@ -568,7 +527,6 @@ def _elements(topics: Topics, frame: Buffer) -> Iterator[tuple[bytes, npt.NDArra
 
 
 def _count(tally: FilterTally, found: Filtered, lane: LaneRecords) -> None:
-    """Count the records and batches of a partition, by whether the lane got them."""
     tally.records["kept"] += lane.records
     tally.records["filtered"] += found.records - lane.records
     tally.batches["untouched"] += lane.untouched

@@ -26,9 +26,8 @@ ABSENT_SECONDS: Final = 3.0
 """How long a member is served after its connection to the coordinator has ended, in seconds. Clients connect
 anew and send a heartbeat within this time, so that an error of the coordinator costs no pause."""
 AWAY_SECONDS: Final = 6.0
-"""How long a member fetches here without its connection to the coordinator, before it is reported.
-
-In seconds. So it is reported within ten seconds of the end of this connection (`ABSENT_SECONDS`)."""
+"""How long a member fetches here without its connection to the coordinator, before it is reported. It is
+reported within ten seconds of the end of this connection (`ABSENT_SECONDS`)."""
 SEEN_SECONDS: Final = 60.0
 """How long a member is reported after its last fetch, and how often its connection is closed."""
 _ANY: Final = (1 << 63) - 1
@@ -66,13 +65,7 @@ class Presence:
         self._fetched_at = self._closed_at = -inf
 
     def joins(self, connection: object, now: float, others_seconds: float) -> None:
-        """Note that the member sends JoinGroup on a connection.
-
-        Args:
-            connection: the connection.
-            now: the time in seconds.
-            others_seconds: how long other processes may still serve the member.
-        """
+        """Note that the member joins. Other processes may still serve it for `others_seconds`."""
         if not self.is_on(connection):
             self.since, self.alone_from = now, now + others_seconds
         self.beats(connection)
@@ -83,12 +76,10 @@ class Presence:
         self._here, self._ended_at, self._missed_from = connection, inf, inf
 
     def ends(self, connection: object, now: float) -> None:
-        """Note that a connection has ended."""
         if self.is_on(connection):
             self._here, self._ended_at, self.joining = None, now, False
 
     def is_on(self, connection: object) -> bool:
-        """Return whether this is the member's connection to its coordinator, as far as this process knows."""
         return connection is self._here
 
     def is_here(self, now: float) -> bool:
@@ -96,7 +87,6 @@ class Presence:
         return now <= self._ended_at + ABSENT_SECONDS
 
     def fetches(self, now: float) -> None:
-        """Note that the member fetches here."""
         self._fetched_at = now
         if not self.is_here(now):
             self._missed_from = min(self._missed_from, now)
@@ -134,12 +124,10 @@ class Progress:
         """When the client's position was last known to be right. If it is missing, at `_began`."""
 
     def begin(self, kept: Collection[TopicPartition], began: float, *, anywhere: bool) -> None:
-        """Begin anew with an assignment.
+        """Begin anew with an assignment. The client goes on in the partitions `kept`.
 
-        Args:
-            kept: the partitions in which the client goes on.
-            began: when the client certainly had no position in the other partitions, in seconds.
-            anywhere: whether the client may begin anywhere if it is not told a committed offset.
+        In the others it certainly had no position at the time `began`. If it is not told a committed offset
+        there, it may begin `anywhere`, or not at all.
         """
         self._began, self._untold = began, _ANY if anywhere else _NOTHING
         self._sent = {place: sent for place, sent in self._sent.items() if place in kept}
@@ -152,14 +140,7 @@ class Progress:
             self._sent[place] = _ANY if offset < 0 else offset
 
     def jumps(self, place: TopicPartition, offset: int, alone_from: float, now: float) -> bool:
-        """Return whether a fetch is a jump. If not, note it.
-
-        Args:
-            place: the partition.
-            offset: the fetch offset.
-            alone_from: the time from which on no other process serves the member.
-            now: the time in seconds.
-        """
+        """Return whether a fetch is a jump. If not, note it."""
         sent = self._sent.get(place, self._untold)
         begins_lower = place not in self._known_at and offset < sent < _ANY
         if (sent < offset or begins_lower) and self._known_at.get(place, self._began) < alone_from:
@@ -170,7 +151,6 @@ class Progress:
         return False
 
     def sends(self, place: TopicPartition, end: int) -> None:
-        """Note that the records up to an offset are sent."""
         self._sent[place] = max(self._sent.get(place, end), end)
 
     def resets(self, place: TopicPartition) -> None:
@@ -178,5 +158,4 @@ class Progress:
         self._known_at[place] = inf
 
     def reaches(self, place: TopicPartition, offset: int) -> bool:
-        """Return whether a partition was sent up to an offset."""
         return offset <= self._sent.get(place, self._untold)

@@ -1,11 +1,10 @@
 """One fetch serves all members that share a partition (docs/developers/cooperative.md). Sans-IO.
 
 The gateway does not fetch by itself: each fetch at the broker is a member's. Its response is split once, and
-the parts (*shares*) for other members that need these records next are stored. If a member requests records
-that are stored, it gets them without a fetch to the broker. If another member's fetch at the broker will
-bring the records, the member's fetch is *parked*: it waits for the records, at most for its own max_wait_ms.
-In all other cases the member's fetch goes to the broker. So no member depends on another member. If a member
-leaves, is slow or gets an error, the other members fetch for themselves.
+the parts (*shares*) for other members that need these records next are stored. If another member's fetch at
+the broker will bring the records, the member's fetch is *parked*: it waits for them, at most for its own
+max_wait_ms. Any other fetch for which nothing is stored goes to the broker. So no member depends on another
+member that leaves, is slow or gets an error.
 
 A share is a part of the broker's response to a fetch from a certain offset. A member gets a share only if its
 own fetch would be equal: to the same broker, in the same group, with the same limits and leader epoch
@@ -55,14 +54,10 @@ class Wants(NamedTuple):
     limits: tuple[int, int, int]
     """The fields min_bytes, max_bytes and isolation_level of the fetch."""
     wait_until: float
-    """The time at which the client must get a response, in seconds."""
 
 
 class Key(NamedTuple):
-    """The properties that two fetches of a partition must have in common to share a response.
-
-    If one of them differs, the broker might respond differently.
-    """
+    """If one of these differs, the broker might respond differently to two fetches of a partition."""
 
     place: TopicPartition
     group: bytes
@@ -85,7 +80,6 @@ class Share:
     end: int
     """The offset after the last complete batch of the response."""
     found: Filtered
-    """The records for this member, as they were split."""
     aborted: Sequence[bytes]
     """The field aborted_transactions of the response, in wire format. It is valid only for a fetch from
     `start`. A client that fetches from a later offset would miss the end of a transaction before it."""
@@ -106,8 +100,7 @@ class _Subscription:
         self.started = member.started.get(place)
         self.shares = deque[Share]()
         self.upto = _NOT_YET
-        """The offset that the member will request when it has read all of its shares. `_NOT_YET` if
-        unknown."""
+        """The offset that the member will request after all of its shares. `_NOT_YET` if unknown."""
         self.asked_at = 0.0
 
     def is_of(self, member: Member, place: TopicPartition) -> bool:
@@ -125,7 +118,6 @@ class _Subscription:
         return self.member.session_seconds or WAIT_SECONDS
 
     def least(self, offset: int, split: Split, step: int) -> int:
-        """Return the lowest offset from which on the member gets records, for one step of a split."""
         return offset if self.started is None else max(offset, self.started.at(split.starts[step]))
 
 
@@ -153,24 +145,17 @@ class SharedFetches:
         return len(self._registry)
 
     def of(self, key: Key) -> "SharedFetch":
-        """Return the shared fetch of a key. Create it if there is none.
-
-        It exists until its last subscriber leaves.
-        """
+        """Return the shared fetch of a key. It exists until its last subscriber leaves."""
         shared = self._registry.get(key)
         if shared is None:
             shared = self._registry[key] = SharedFetch(self, key)
         return shared
 
     def drop(self, shared: "SharedFetch") -> None:
-        """Remove a shared fetch, because it has no subscribers."""
         self._registry.pop(shared.key, None)
 
     def fit(self) -> None:
-        """Drop shares until the total size is within the limit.
-
-        Always drop from the partition with most bytes.
-        """
+        """Drop shares until the total size is within the limit, of the partition with most bytes first."""
         while self.buffered > ALL_BYTES:
             max(self._registry.values(), key=lambda shared: shared.buffered).detach_last()
 
@@ -198,8 +183,7 @@ class SharedFetch:
         """The members that have a fetch at the broker. For each: its fetch offset, and the time at which the
         broker must have responded, in seconds."""
         self.parked: dict[Subscriber, None] = {}
-        """The parked members in order. Each one waits for a fetch in `fetching`. The values have no
-        meaning."""
+        """The parked members in order. Each one waits for a fetch in `fetching`."""
         self.buffered = 0
         self.state: State | None = None
         """The watermarks in the last response. None if there was no response yet, or if the log may have
@@ -237,7 +221,6 @@ class SharedFetch:
         return None
 
     def has(self, subscriber: "Subscriber") -> bool:
-        """Return whether a share is stored for this subscriber."""
         return subscriber in self._subscriptions and bool(self._subscriptions[subscriber].shares)
 
     def comes(self, subscriber: "Subscriber", offset: int, now: float) -> bool:
@@ -258,15 +241,8 @@ class SharedFetch:
     ) -> Filtered | None:
         """Split the records in the response to a member's fetch. Store the shares of other members.
 
-        Return the member's own share. Return None if the member's lane has changed since its request.
-
-        Args:
-            subscriber: the connection of the member.
-            member: the member whose fetch it was.
-            records: the records of the response.
-            own: the member's fetch offset. The broker was asked for this offset or a higher one.
-            aborted: the field aborted_transactions of the response.
-            now: the time in seconds.
+        Return the member's own share. Return None if the member's lane has changed since its request. The
+        broker was asked for the member's `own` fetch offset, or for a higher one.
 
         Raises:
             BatchError: a batch can't be split.
@@ -320,13 +296,9 @@ class SharedFetch:
         self.detach([*self._subscriptions][at], "full")
 
     def detach(self, subscriber: "Subscriber", reason: str = "") -> None:
-        """Drop the lane and the shares of a subscriber.
+        """Drop the lane and the shares of a subscriber. With its next fetch it can take part again.
 
-        With its next fetch, the subscriber can take part again.
-
-        Args:
-            subscriber: the subscriber.
-            reason: the label in `SharedFetches.detached`. If it is empty, the drop is not counted.
+        `reason` is the label in `SharedFetches.detached`. If it is empty, the drop is not counted.
         """
         if (lane := self._subscriptions.pop(subscriber, None)) is not None:
             self._clear(lane)
@@ -334,7 +306,6 @@ class SharedFetch:
                 self._registry.detached[reason] += 1
 
     def leave(self, subscriber: "Subscriber") -> None:
-        """Note that a subscriber no longer fetches this partition."""
         self.detach(subscriber)
         self.fetching.pop(subscriber, None)
         self.parked.pop(subscriber, None)
@@ -395,13 +366,9 @@ class SharedFetch:
 
 
 class Subscriber:
-    """The connection of a member that takes part in shared fetches.
+    """The connection of a member that takes part in shared fetches. `wake` continues its parked fetch.
 
-    Args:
-        shared_fetches: the shared fetches of the process.
-        broker: the name of the broker. Nothing is shared if it is empty or has a comma, because then it is
-            not certain which broker this is.
-        wake: a function that continues the parked fetch. Its argument is the time in seconds.
+    Nothing is shared if `broker` is empty or has a comma: then it is not certain which broker this is.
     """
 
     __slots__ = ("_at", "_broker", "_fetching", "_parked", "_registry", "_wake", "_went_at")
@@ -422,12 +389,8 @@ class Subscriber:
 
         An empty dict means that another member's fetch will bring the records. In this case the member's
         fetch is parked until `wake` is called. None means that the member's fetch must go to the broker. If
-        it can be shared, other members may wait for it from now on.
-
-        Args:
-            member: the member.
-            wants: the fetch. None if the broker must be asked in any case.
-            now: the time in seconds.
+        it can be shared, other members may wait for it from now on. `wants` is None if the broker must be
+        asked in any case.
         """
         self.unpark()
         if self._went_at is None:
@@ -466,10 +429,7 @@ class Subscriber:
         return None
 
     def state(self, place: TopicPartition) -> State:
-        """Return the last known watermarks of a partition.
-
-        The partition must be in the fetch that was given to `find`.
-        """
+        """Return the last known watermarks of a partition of the fetch that was given to `find`."""
         return self._at[place].state or b""
 
     # The response to the fetch at the broker
@@ -485,10 +445,7 @@ class Subscriber:
             shared.note(state)
 
     def forget(self, place: TopicPartition) -> None:
-        """Note that a partition's entry has an error, or sends the client to another broker.
-
-        If the partition is shared, the state of its shared fetch is forgotten.
-        """
+        """Note that a partition's entry has an error, or sends the client to another broker."""
         if (shared := self._under_way(place)) is not None:
             shared.forget()
 
@@ -501,18 +458,14 @@ class Subscriber:
         aborted: Sequence[bytes],
         now: float,
     ) -> Filtered | None:
-        """Split the records of a partition between its members, see `SharedFetch.split`.
-
-        Return None if the partition is not shared, or if the member's lane has changed since its request.
-        """
+        """See `SharedFetch.split`. Return None also if the partition is not shared."""
         shared = self._under_way(place)
         return None if shared is None else shared.split(self, member, records, offset, aborted, now)
 
     def arrived(self) -> list["Subscriber"]:
         """Note that the response to this member's fetch has arrived.
 
-        Return the parked subscribers of its partitions, which may have waited for it. The caller has to call
-        `wake` for each of them.
+        Return the parked subscribers that may have waited for it. The caller has to `wake` each of them.
         """
         waiting: dict[Subscriber, None] = {}
         for shared in self._fetching:
@@ -529,7 +482,6 @@ class Subscriber:
             self._wake(now)
 
     def unpark(self) -> None:
-        """Note that the member's fetch is no longer parked."""
         for shared in self._parked:
             shared.parked.pop(self, None)
         self._parked = {}
@@ -540,17 +492,11 @@ class Subscriber:
         self._went_at = now
 
     def alone(self) -> None:
-        """Stop sharing on this connection.
-
-        After a SASL authentication, the broker may see another user on this connection.
-        """
+        """Stop sharing: after a SASL authentication, the broker may see another user on this connection."""
         self._broker = ""
 
     def end(self, now: float) -> None:
-        """Note that the subscriber's connection has ended.
-
-        The subscriber's shares are dropped. Members that wait for its fetch continue with their own.
-        """
+        """Drop the subscriber's shares. Members that wait for its fetch continue with their own."""
         waiting = self.arrived()
         self.unpark()
         for place in list(self._at):
@@ -559,10 +505,6 @@ class Subscriber:
             each.wake(now)
 
     def _join(self, key: Key) -> SharedFetch:
-        """Return the shared fetch of a key.
-
-        Leave the shared fetch that was used for this partition before.
-        """
         shared = self._at.get(key.place)
         if shared is None or shared.key != key:
             self._leave(key.place)
@@ -579,7 +521,6 @@ class Subscriber:
 
 
 def _is_current(lane: _Subscription, place: TopicPartition, now: float) -> bool:
-    """Return whether a member still has this lane, and still gets records."""
     return lane.is_of(lane.member, place) and lane.member.gets(lane.epoch, now)
 
 

@@ -40,10 +40,9 @@ _HASH_BYTES: Final = 4
 
 
 class Stored(NamedTuple):
-    """What a slot has of one partition."""
+    """What a slot has of one partition, in the plan with this id."""
 
     plan: int
-    """The id of the plan."""
     ranges: KeyRanges
     """The key ranges of the member that has written the slot."""
     positions: Positions
@@ -55,14 +54,11 @@ Slot = dict[TopicPartition, Stored]
 
 
 class Seat(NamedTuple):
-    """The slot of a member in a generation."""
+    """The slot of a member in a generation: its number, of how many slots, in the plan with this id."""
 
     plan: int
-    """The id of the plan."""
     slots: int
-    """How many slots there are."""
     number: int
-    """The number of the member's slot."""
     places: frozenset[TopicPartition]
     """The partitions that several members share. Of the member's partitions these are in its slot."""
     several: bool = False
@@ -75,12 +71,10 @@ def narrowed(positions: Positions, ranges: KeyRanges) -> Positions:
 
 
 def slot_metadata(slot: Slot, most: int = MOST_CHARACTERS) -> str:
-    """Return the text of a slot.
+    """Return the text of a slot, with up to `most` UTF-16 units.
 
-    Args:
-        slot: the content. The last partitions are the most important ones: if not all have room, the first
-            are left out. Of these the maps are then used alone.
-        most: the limit in UTF-16 units.
+    The last partitions are the most important ones: if not all have room, the first are left out. Of these
+    the maps are then used alone.
     """
     parts = [_written(place, stored) for place, stored in slot.items()]
     while parts and len(text := _PREFIX + to_text(b"".join(parts))) > most:
@@ -103,13 +97,7 @@ def read_slot(text: str) -> Slot:
 
 
 def resolved(place: TopicPartition, committed: Committed, slots: Mapping[int, Slot]) -> Positions:
-    """Return the committed offset of each hash of a partition, from its map and the slots of its plan.
-
-    Args:
-        place: the partition.
-        committed: what was committed for it.
-        slots: the contents of slots, by number.
-    """
+    """Return the committed offset of each hash of a partition, from its map and the slots of its plan."""
     positions, plan = committed.positions, committed.plan
     if plan is None:
         return positions
@@ -160,14 +148,7 @@ def _number(data: bytes, at: int, size: int) -> int:
 def seats(
     plan: int, members: Iterable[bytes], places: Iterable[TopicPartition], *, several: bool = False
 ) -> dict[bytes, Seat]:
-    """Return the seat of each member of a group, by member id.
-
-    Args:
-        plan: the id of the plan.
-        members: the ids of all members.
-        places: the partitions that several members share.
-        several: whether the members are behind several gateways.
-    """
+    """Return the seat of each member of a group, by member id. Several members share each of the `places`."""
     order, shared = sorted(members), frozenset(places)
     return {
         member_id: Seat(plan, len(order), number, shared, several) for number, member_id in enumerate(order)
