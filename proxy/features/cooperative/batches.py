@@ -22,8 +22,7 @@ LENGTH_END: Final = 12
 """The offset of the first byte after base_offset and batch_length. The value of batch_length counts the bytes
 from this offset on."""
 MAGIC_AT: Final = 16
-"""The offset of the magic byte in a batch. Messages of magic 0 and 1 have their magic byte at the same
-offset."""
+"""The offset of the magic byte, in a batch and in messages of magic 0 and 1."""
 _HEADER: Final = Struct(">qiibIhiqqqhii")
 """The fields of a batch header: base_offset, batch_length, partition_leader_epoch, magic, crc, attributes,
 last_offset_delta, base_timestamp, max_timestamp, producer_id, producer_epoch, base_sequence, number of
@@ -71,9 +70,7 @@ class Header(NamedTuple):
 
 
 def read_header(records: Buffer, at: int) -> Header:
-    """Read the header of the batch that begins at offset `at` of `records`.
-
-    At least `HEADER_BYTES` bytes must follow this offset.
+    """Read the header of the batch at an offset of `records`. At least `HEADER_BYTES` bytes must follow.
 
     Raises:
         BatchError: the magic is not 2, the batch is shorter than its header, or last_offset_delta or the
@@ -94,11 +91,7 @@ def records_of(batch: bytes) -> int:
 
 
 def check_magic(magic: int) -> None:
-    """Check the magic byte of a batch, or of a message in an older format.
-
-    Raises:
-        BatchError: the magic is not 2.
-    """
+    """Raise BatchError if the magic byte of a batch, or of a message in an older format, is not 2."""
     if magic != _MAGIC:
         raise BatchError(f"magic {magic} is older than Kafka 0.11" if magic < _MAGIC else f"magic {magic}")
 
@@ -110,13 +103,7 @@ def split_batch(
 
     If a lane has no record, its part is None and the offset is -1. If a lane has all records, its part is the
     unchanged batch. If the batch is empty or a control batch, every lane gets it unchanged, with the offset
-    -1.
-
-    Args:
-        batch: the complete batch.
-        header: the header of the batch.
-        split: the lanes.
-        least: the lowest offset to keep, for each step of the split.
+    -1. For each step of the split, `least` is the lowest offset to keep.
 
     Raises:
         BatchError: the batch is damaged, or its decompressed size exceeds the limit.
@@ -142,17 +129,9 @@ def split_batch(
 
 
 def read_keys(batch: Buffer, header: Header, split: Split) -> tuple[bytes, int, list[bytes | int], list[int]]:
-    """Decompress a batch, and return its records and their keys.
+    """Decompress a batch. Return it, where its first record begins, the keys, and where each record ends.
 
-    Args:
-        batch: the complete batch.
-        header: the header of the batch.
-        split: the split of the hashes into steps.
-
-    Returns:
-        The decompressed bytes, the position of the first record in these bytes, the keys, and the position of
-            the end of each record. If a record is hashed by its offset, the list of keys has the record's
-            step instead of a key.
+    If a record is hashed by its offset, the list of keys has the record's step instead of a key.
 
     Raises:
         BatchError: the batch is damaged, or its decompressed size exceeds the limit.
@@ -178,12 +157,8 @@ def placeholder(first: int, last: int, like: Header) -> bytes:
 
     The batch has one record at this offset: a commit marker, which clients skip. An empty batch does not
     work: librdkafka takes the response for incomplete, doubles its limit each time, and finally reports that
-    a message may be too large.
-
-    Args:
-        first: the first offset without a record for this client.
-        last: the last offset without a record for this client.
-        like: the header of a batch in this range. The new batch has the same timestamps and leader epoch.
+    a message may be too large. From `first` to `last` the client has no record. Timestamps and leader epoch
+    are those of the header `like`, of a batch in this range.
     """
     first = max(first, last - 0x7FFF_FFFF)
     # The attributes of the record, timestamp delta, offset delta, then key and value with their lengths.
@@ -207,16 +182,8 @@ def _with_records(batch: Buffer, header: Header, records: list[bytes]) -> bytes:
 
 
 def _walk(body: bytes, at: int, header: Header, split: Split) -> tuple[list[bytes | int], list[int]]:
-    """Return the key of each record, and the position of each record's end.
-
-    If a record is hashed by its offset, return the record's step of the split instead of its key.
-
-    This function runs for every record. So it reads varints of one and two bytes inline, with comparisons,
-    sums and products. In CPython these are faster than bit operations.
-
-    Raises:
-        BatchError, IndexError: the records are incomplete.
-    """
+    # This function runs for every record. So it reads varints of one and two bytes inline, with comparisons,
+    # sums and products. In CPython these are faster than bit operations.
     base, starts = header.base_offset, split.starts
     keys: list[bytes | int] = []
     ends: list[int] = []
@@ -271,10 +238,7 @@ def _offset(body: bytes, at: int, header: Header) -> int:
 
 
 def _varint(body: bytes, at: int) -> tuple[int, int]:
-    """Read a varint of up to 5 bytes.
-
-    Return the zigzag value, not decoded, and the offset after the varint.
-    """
+    """Read a varint of up to 5 bytes. Return the zigzag value, not decoded, and where the varint ends."""
     value = body[at]
     if value < 0x80:
         return value, at + 1

@@ -18,15 +18,11 @@ MOST_BYTES: Final = 64 << 20
 """The largest decompressed size of a batch, in bytes."""
 _MOST_TIMES: Final = 200
 _ALWAYS: Final = 1 << 20
-"""The decompressed size that is always allowed, in bytes. A small batch may expand a lot if its records are
-equal."""
+"""The decompressed size that is always allowed, in bytes: a small batch of equal records expands a lot."""
 GZIP, SNAPPY, LZ4, ZSTD = range(1, 5)
 _XERIAL: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER: Final = _XERIAL + (1).to_bytes(4) + (1).to_bytes(4)
-"""The header before Snappy data from Kafka's Java client: magic, version, and the lowest compatible version.
-
-Compressed chunks follow the header.
-"""
+"""What precedes Snappy chunks of Kafka's Java client: magic, version, and the lowest compatible version."""
 _XERIAL_CHUNK: Final = 1 << 15
 
 
@@ -35,11 +31,7 @@ class CodecError(ValueError):
 
 
 def decompress(codec: int, payload: Buffer) -> bytes:
-    """Decompress the records of a batch.
-
-    Args:
-        codec: the codec in the batch's attributes, from 1 to 4.
-        payload: the compressed bytes.
+    """Decompress the records of a batch, with the codec in its attributes: 1 to 4.
 
     Raises:
         CodecError: the codec is unknown, the bytes are damaged, or the result is too large. Results up to 1

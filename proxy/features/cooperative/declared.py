@@ -76,10 +76,7 @@ def suffix(ranges: KeyRanges) -> str:
 
 
 def shown(client_id: bytes) -> str:
-    """Return a client.id for use in a message, cut to `MAX_SHOWN` characters.
-
-    A client.id may be up to 32 KiB long.
-    """
+    """Return a client.id for a message, cut to `MAX_SHOWN` characters: it may be up to 32 KiB long."""
     text = client_id.decode(errors="replace")
     return f"client.id {text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + '...'}"
 
@@ -147,11 +144,7 @@ def _pair(where: str, pair: object) -> tuple[int, int]:
 
 
 def _check(lanes: Mapping[str, NamedLane]) -> None:
-    """Check the ranges of all lanes: in a group, each hash of a partition is in at most one range.
-
-    Raises:
-        RangeError: a hash is in two ranges, or a range is invalid.
-    """
+    """Check that in a group, each hash of a partition is in at most one range."""
     by_place: dict[tuple[bytes, TopicPartition], dict[str, KeyRanges]] = {}
     for name, lane in lanes.items():
         for place, ranges in lane.ranges.items():

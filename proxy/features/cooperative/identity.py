@@ -10,11 +10,7 @@ from proxy.features.cooperative.tally import GroupNotice
 
 
 class MemberIdentity:
-    """The identity of the client of one connection.
-
-    The client has a lane in two cases: its client.id declares a lane, or its client.id begins with the name
-    of a group and a dot.
-    """
+    """The client of one connection. It has a lane if its client.id declares one, or is bound to a group."""
 
     __slots__ = ("_declared", "_denied", "_members", "bound", "client_id", "host", "own_id", "refused")
 
@@ -22,7 +18,6 @@ class MemberIdentity:
         self._members = members
         self.host = host
         self.client_id = b""
-        """The client.id in the client's requests."""
         self.own_id = b""
         """The client.id that is sent to the broker: without the suffix that declares a lane, if the
         declaration is valid."""
@@ -30,11 +25,9 @@ class MemberIdentity:
         self._denied = False
         """Whether the last check has refused the declared lane. If so, the log already says it."""
         self.bound = False
-        """Whether the client.id begins with the name of a cooperative group and a dot, and declares no
-        lane."""
+        """Whether the client.id begins with a cooperative group's name and a dot, and declares no lane."""
         self.refused = ""
-        """The reason why the declared lane is invalid, in words. Empty if the lane is valid, or if no lane is
-        declared."""
+        """Why the declared lane is invalid, in words. Empty if it is valid, or if none is declared."""
 
     def __repr__(self) -> str:
         return f"<Identity {self.client_id!r} bound={self.bound} declares={self.declares}>"
@@ -71,14 +64,7 @@ class MemberIdentity:
         self.bound = found is None and self._members.is_bound(client_id)
 
     def denied(self, places: Iterable[TopicPartition], *, claims: bool) -> int:
-        """Return an error code if the client can't have its declared lane.
-
-        Return 0 if it can, or if it declares no valid lane.
-
-        Args:
-            places: the requested partitions.
-            claims: whether to reserve the lane for the client until its last connection is closed.
-        """
+        """Return an error code if the client can't have its declared lane, else 0 (`Members.denied`)."""
         if self._declared is None:
             return 0
         found = self._members.denied((self.host, self.client_id), self._declared, places, claims=claims)
@@ -99,7 +85,6 @@ class MemberIdentity:
         return member.group == group
 
     def end(self) -> None:
-        """React to the end of the client's connection."""
         if self._declared is not None:
             self._members.claims.closed((self.host, self.client_id))
             self._declared = None

@@ -80,11 +80,6 @@ class CooperativeOptions(Section):
     """The topic of slots (see `slots`). Empty for `SLOTS` of `group`."""
 
     def check(self, given: Mapping[str, Given]) -> None:  # noqa: ARG002 - the values say enough
-        """Check that the optional packages are there, and that each named lane is one of a cooperative group.
-
-        Raises:
-            ConfigError: they are not, or it is not.
-        """
         if not self.cooperative:
             return
         if missing := [name for name in _READ_RECORDS if find_spec(name) is None]:

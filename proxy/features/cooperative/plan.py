@@ -28,7 +28,6 @@ class Joined:
 
     member_id: bytes
     topics: frozenset[bytes]
-    """The topics to which the member subscribes."""
     planned: Mapping[TopicPartition, int] = field(default_factory=dict)
     """For each partition, the first hash that was planned for the member last time."""
     held: Mapping[TopicPartition, KeyRanges] = field(default_factory=dict)
@@ -45,10 +44,7 @@ class Joined:
 def sharable(
     members: Sequence[Joined], assigned: Mapping[bytes, Sequence[TopicPartition]]
 ) -> dict[bytes, set[int]]:
-    """Return the topics with more subscribers than partitions, each with its partitions.
-
-    The arguments are those of `plan`.
-    """
+    """Return the topics with more subscribers than partitions, each with its partitions."""
     partitions: dict[bytes, set[int]] = {}
     for places in (*assigned.values(), *(member.owned for member in members)):
         for topic, partition in places:
@@ -67,15 +63,11 @@ def plan(
     shares: bool,
     but: Collection[bytes] = (),
 ) -> dict[bytes, Lanes]:
-    """Return the lanes of each member, by member id.
+    """Return the lanes of each member, by member id. Partitions of the topics `but` are not shared.
 
-    Args:
-        members: all members that have joined.
-        assigned: the assignment of the leading client, by member id. No partition is in it twice. With
-            incremental rebalancing, a partition that moves to another member is missing until it is released.
-        shares: whether partitions may be shared. If False, each member gets its assignment as whole
-            partitions.
-        but: topics whose partitions must not be shared.
+    No partition is twice in `assigned`, the assignment of the leading client. With incremental rebalancing, a
+    partition that moves to another member is missing until it is released. If the group does not share, each
+    member gets its assignment as whole partitions.
     """
     lanes: dict[bytes, Lanes] = {member.member_id: {} for member in members}
     shared = sharable(members, assigned) if shares else {}
@@ -120,10 +112,6 @@ def at_once(member: Joined, lanes: Lanes, members: Sequence[Joined]) -> Lanes:
 
 
 def _goes_on(member: Joined, place: TopicPartition, ranges: KeyRanges) -> bool:
-    """Return whether a client may get these key ranges now, without losing the partition first.
-
-    See `at_once`.
-    """
     if place in member.owned or (member.keeps and place in member.held):
         return ranges == member.held.get(place)
     return place not in member.held or within(ranges, member.held[place])
@@ -161,13 +149,7 @@ def _spread(topic: bytes, numbers: Sequence[int], members: Sequence[Joined]) -> 
 
 
 def _order(topic: bytes, member: Joined, number: int | None = None) -> tuple[int, bytes]:
-    """Return a sort key for a member: the first hash that was planned for it. Members without one come last.
-
-    Args:
-        topic: the topic.
-        member: the member.
-        number: the partition of the topic. None to consider all its partitions.
-    """
+    """Return a sort key: the first hash that was planned for a member. Members without one come last."""
     starts = [
         start
         for (held, partition), start in member.planned.items()

@@ -30,11 +30,7 @@ class Split:
     """The lanes of a partition.
 
     A *step* is an interval of hashes that belong to one lane, or to nobody. The steps are in order and cover
-    all hashes.
-
-    Args:
-        lanes: the key ranges of each lane.
-        cuts: hashes at which a new step must begin, even if the lane does not change.
+    all hashes. At each of the `cuts` a new step begins, even if the lane does not change.
 
     Raises:
         RangeError: a range ends before it begins or is not within 0 to 2^32 - 1, or two ranges overlap.
@@ -64,17 +60,13 @@ class Split:
         return f"<Split lanes={len(self.lanes)} steps={len(self.starts)}>"
 
     def steps_of(self, keys: Sequence[bytes | int]) -> list[int]:
-        """Return the number of each key's step.
-
-        An integer in `keys` is already a step number and is returned as it is.
-        """
+        """Return the step of each key. An integer in `keys` is already a step."""
         try:
             return [*map(self._steps.__getitem__, keys)]
         except KeyError:
             return [*map(self._with({key for key in keys if isinstance(key, bytes)}).__getitem__, keys)]
 
     def step_of(self, hashed: int) -> int:
-        """Return the number of the step that contains a hash."""
         return bisect_right(self.starts, hashed) - 1
 
     def _with(self, keys: set[bytes]) -> dict[bytes | int, int]:
@@ -94,11 +86,7 @@ class Split:
 
 
 def check_ranges(ranges: KeyRanges) -> None:
-    """Check the key ranges of one lane.
-
-    Raises:
-        RangeError: a range ends before it begins or is not within 0 to 2^32 - 1, or two ranges overlap.
-    """
+    """Check the key ranges of one lane. Raise RangeError as `Split` does."""
     for _ in _steps([ranges]):
         pass
 

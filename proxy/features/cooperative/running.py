@@ -15,12 +15,7 @@ from proxy.features.feature import LinkInfo, Process, Running
 
 
 class Groups(Running[CooperativeOptions, Cooperative]):
-    """The members of all cooperative groups. Each connection has a stage.
-
-    Args:
-        process: the process.
-        options: the options. They name at least one group.
-    """
+    """The members of all cooperative groups. Each connection has a stage."""
 
     def __init__(self, process: Process, options: CooperativeOptions) -> None:
         self._process = process
@@ -34,23 +29,18 @@ class Groups(Running[CooperativeOptions, Cooperative]):
         self.reloaded(options)
 
     def stages(self, _link: LinkInfo) -> Sequence[MakeStage]:
-        """Return the stage."""
         return (partial(MemberStage, self.members),)
 
     def reloaded(self, options: CooperativeOptions) -> None:
-        """Apply the named lanes, which are live."""
         self.members.lanes = options.cooperative_lanes
 
     def counted(self, _links: Iterable[LinkInfo]) -> Cooperative:
-        """Return the figures of all groups."""
         return self.members.seen(monotonic())
 
     def problems(self) -> list[str]:
-        """Return the problems of members."""
         return self.members.problems(monotonic())
 
     def _tell(self, what: GroupNotice, who: str, text: str) -> None:
-        """Log an event of a group or of one of its clients, and add it to the recent events."""
         log, note = self._process.log, self._process.note
         if what is GroupNotice.REFUSED:
             if self._refused.happens(who, text, monotonic()):

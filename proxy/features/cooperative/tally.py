@@ -101,7 +101,6 @@ class GroupSeen:
     members: list[MemberSeen]
 
     def lags(self) -> list[int]:
-        """Return the lags of all lanes whose lag is known."""
         return [lane.lag for member in self.members for lane in member.lanes if lane.lag is not None]
 
     def unowned(self) -> int:

@@ -1,4 +1,7 @@
-"""Parses complete frames of group messages by their schemas."""
+"""Parses complete frames of group messages by their schemas.
+
+A frame that does not match its schema, or has tagged fields that would be lost, raises ProtocolError.
+"""
 
 from typing import Final, NamedTuple
 
@@ -28,32 +31,20 @@ class Request(NamedTuple):
 
 
 def read_request(frame: bytes) -> Request:
-    """Read a request that concerns a group.
-
-    Raises:
-        ProtocolError: the frame does not match the schema, or has tagged fields that would be lost.
-    """
+    """Read a request that concerns a group."""
     api_key, version, correlation_id, client_id, at = request_header(frame, LENGTH_BYTES)
     message = _checked(read(_REQUESTS[api_key], api_key, version, frame, at))
     return Request(api_key, version, correlation_id, client_id, message)
 
 
 def read_response(schema: str, frame: bytes, api_key: int, version: int) -> Struct:
-    """Read a response that concerns a group.
-
-    Raises:
-        ProtocolError: the frame does not match the schema, or has tagged fields that would be lost.
-    """
+    """Read a response that concerns a group."""
     _, at = response_header(frame, LENGTH_BYTES, api_key, version)
     return _checked(read(schema, api_key, version, frame, at))
 
 
 def string(fields: Struct, name: str) -> bytes:
-    """Return the value of a string field that must not be null.
-
-    Raises:
-        Malformed: the string is null.
-    """
+    """Return the value of a string field. Null raises Malformed."""
     value: bytes | None = fields[name]
     if value is None:
         raise Malformed(f"{name} is null")
@@ -61,10 +52,8 @@ def string(fields: Struct, name: str) -> bytes:
 
 
 def _checked(message: Struct) -> Struct:
-    """Return the message. Raise Malformed if an element of one of its arrays has tagged fields.
-
-    Elements are encoded again, and such fields would be lost. The supported versions define none.
-    """
+    # Elements of arrays are encoded again, and their tagged fields would be lost. The supported versions
+    # define none.
     if any(struct.tags != NO_TAGS for struct, depth in structs(message) if depth):
         raise Malformed("an element with tags")
     return message
