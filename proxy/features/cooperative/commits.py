@@ -37,12 +37,7 @@ partition, or has not requested its committed offset."""
 
 
 class Exchanges:
-    """Requests that the gateway sends one after another in the place of a client's request.
-
-    Args:
-        steps: the requests, and the response for the client.
-        send: sends a request to the broker.
-    """
+    """Requests that the gateway sends one after another in the place of a client's request."""
 
     __slots__ = ("_send", "_steps")
 
@@ -50,15 +45,10 @@ class Exchanges:
         self._steps, self._send = steps, send
 
     def go(self) -> None:
-        """Send the first request."""
         self._send(next(self._steps), self.response)
 
     def response(self, frame: bytes, now: float) -> Reply | None:
-        """Process a response of the broker. Send the next request, or return the client's response.
-
-        Raises:
-            ProtocolError: the frame can't be read.
-        """
+        """Process a response of the broker. Send the next request, or return the client's response."""
         try:
             request = self._steps.send((frame, now))
         except StopIteration as end:
@@ -71,19 +61,14 @@ class Exchanges:
 class CommitRequest:
     """A commit of a member. The gateway adds a *map*: the offsets of all hashes of the partition.
 
-    Commits of one group are sent one after another. If the gateway does not know the committed offsets, it
-    first requests them from the broker. If members behind other gateways share the partitions, it requests
-    them from time to time. The member's slot is written in the same commit.
+    Commits of one group are sent one after another: `wake` continues a commit when its turn has come. If the
+    gateway does not know the committed offsets, it first requests them from the broker. If members behind
+    other gateways share the partitions, it requests them from time to time. The member's slot is written in
+    the same commit.
 
-    Args:
-        commit: the request.
-        identity: the client that sent it.
-        members: the members of the process.
-        send: sends a request to the broker.
-        wake: continues the commit with `go` when its turn has come. Takes the time in seconds.
-        then: returns the response for the client, or sends another request, if the commit is the gateway's
-            own. Takes whether the group has these offsets now.
-        first: whether to commit only partitions that have no committed offset yet.
+    If the gateway itself commits, `then` takes whether the group has these offsets now, and returns the
+    response for the client, or sends another request. With `first`, only partitions without a committed
+    offset are committed.
     """
 
     __slots__ = (
@@ -155,7 +140,6 @@ class CommitRequest:
         self._send(frame, self.response)
 
     def response(self, frame: bytes, now: float) -> Reply | None:
-        """Process a response of the broker: the committed offsets, or the result of the commit."""
         assert self._exchanges is not None  # noqa: S101 - `go` has sent something
         reply = self._exchanges.response(frame, now)
         if reply is None:
@@ -167,7 +151,6 @@ class CommitRequest:
         return reply if self._then is None else self._then(self._accepted)
 
     def close(self, now: float) -> None:
-        """Drop the commit if it still waits for its turn, because the gateway is closing the connection."""
         if self.waits:
             self.waits = False
             self._leave(now)
@@ -179,7 +162,6 @@ class CommitRequest:
         self._leave(now)
 
     def _refusal(self, member: Member, group: Group | None) -> int:
-        """Return the error code if the commit must not go to the broker, else 0."""
         commit, identity = self._commit, self._identity
         if group is None:
             return _NOT_ALLOWED if identity.declares else 0
@@ -214,13 +196,11 @@ class CommitRequest:
         self._wake(now)
 
     def _leave(self, now: float) -> None:
-        """End the turn of this commit, or its wait for the turn. The group's next commit may begin."""
         group, self._group = self._group, None
         if group is not None:
             group.release(self, now)
 
     def _steps(self, group: Group, member: Member, now: float) -> Steps:
-        """Request the committed offsets if they are not known, and commit."""
         commit = self._commit
         seat = group.seat(member, commit.places)
         began = group.changes
@@ -280,14 +260,7 @@ class CommitRequest:
 def reading(
     group: Group, sender: Sender, places: Iterable[TopicPartition], slots: int
 ) -> Generator[bytes, tuple[bytes, float], Read]:
-    """Request the committed offsets of partitions, and return them.
-
-    Args:
-        group: the group.
-        sender: the client's request in whose place it is done.
-        places: the partitions.
-        slots: how many slots to request with them. If others are needed, they are requested again.
-    """
+    """Request the committed offsets of partitions and of this many slots: once more if others are needed."""
     wanted = list(places)
     while True:
         asked = wanted + [(group.slots_topic, number) for number in range(slots)]
@@ -299,17 +272,7 @@ def reading(
 
 
 def read_committed_of(frame: bytes, sender: Sender, group: Group, slots: int = 0) -> Read:
-    """Return the committed offsets in the response to `offset_fetch`.
-
-    Args:
-        frame: the response.
-        sender: the client's request in whose place they were requested.
-        group: the group.
-        slots: how many slots were requested with them.
-
-    Raises:
-        ProtocolError: the frame can't be read.
-    """
+    """Return the committed offsets in the response to `offset_fetch`, with which `slots` were requested."""
     said = read_fetched_offsets(frame, sender.asks)
     read = Read((entry for each in said.groups for entry in each.entries), group.slots_topic, slots)
     read.failed = next((each.error_code for each in said.groups if each.error_code), 0)
@@ -318,15 +281,7 @@ def read_committed_of(frame: bytes, sender: Sender, group: Group, slots: int = 0
 
 
 class OffsetFetchRequest(Exchanges):
-    """A member's request for committed offsets. The response has the member's own offsets.
-
-    Args:
-        asked: the parsed OffsetFetch request.
-        sender: the same request as the place for requests of the gateway.
-        identity: the client.
-        members: the members of the process.
-        send: sends a request to the broker.
-    """
+    """A member's request for committed offsets. The response has the member's own offsets."""
 
     __slots__ = ("_asked", "_changes", "_identity", "_members", "_sender")
 
@@ -342,10 +297,8 @@ class OffsetFetchRequest(Exchanges):
         super().__init__(self._told(), send)
 
     def _told(self) -> Steps:
-        """Have the client's request answered, with the member's own offsets. Note them for later commits.
-
-        Slots are requested only if the response shows that there are some.
-        """
+        """Have the client's request answered, with the member's own offsets. Note them for later commits."""
+        # Slots are requested only if the response shows that there are some.
         asked = self._asked
         frame, _ = yield asked.frame
         said = read_fetched_offsets(frame, asked.version)
@@ -381,10 +334,6 @@ class OffsetFetchRequest(Exchanges):
 
     @staticmethod
     def _learn(group: Group, member: Member, read: Read, changes: int | None) -> None:
-        """Note the committed offsets in the response, unless a commit was in progress since the request.
-
-        Partitions without a committed offset are forgotten in any case.
-        """
         group.joined(member)
         absent = [(entry.topic, entry.partition) for entry in read.entries if entry.offset < 0]
         if not (group.busy or group.changes != changes or read.error or read.needed):

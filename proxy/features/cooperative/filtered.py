@@ -1,8 +1,7 @@
 """Split the records of one partition in a Fetch response into a part for each lane.
 
-Some responses have no record for a lane. A client that gets no record requests the same offset again. So the
-gateway remembers the range of offsets without records (`Scan`), and requests the offsets after it from the
-broker.
+A client that gets no record requests the same offset again. So if a response has no record for its lane, the
+gateway remembers the range of these offsets (`Scan`), and requests the offsets after it from the broker.
 """
 
 from collections.abc import Sequence
@@ -28,7 +27,7 @@ class LaneRecords:
     """The records of one lane in a response."""
 
     batches: list[bytes] = field(default_factory=list)
-    """The batches for this lane, complete and in order."""
+    """Complete and in order."""
     last_kept: int = -1
     """The offset of the lane's last record, or -1 if there is none."""
     end: int = -1
@@ -49,8 +48,7 @@ class Filtered:
 
     lanes: list[LaneRecords]
     end: int = -1
-    """The offset after the last complete batch, or -1 if there is no complete batch. All lanes are split up
-    to this offset."""
+    """The offset after the last complete batch, or -1. All lanes are split up to this offset."""
     leader_epoch: int = -1
     """The leader epoch of the last complete batch."""
     batches: int = 0
@@ -61,12 +59,11 @@ class Filtered:
     limit is too small."""
 
     def of(self, lane: LaneRecords) -> "Filtered":
-        """Return a copy that has only one of the lanes."""
         return replace(self, lanes=[lane])
 
 
 def split_records(records: Buffer, split: Split, least: Sequence[int], offsets: Sequence[int]) -> Filtered:
-    """Split the records of a partition into a part for each lane.
+    """Split the records of a partition into a part for each lane, from its fetch offset in `offsets` on.
 
     An incomplete batch at the end (KIP-74) is in no lane. Its records can't be assigned to lanes, and some
     clients would read the records before the cut. The next fetch returns the complete batch. If the response
@@ -75,12 +72,8 @@ def split_records(records: Buffer, split: Split, least: Sequence[int], offsets: 
     A batch that ends before a lane's fetch offset is not in this lane. Brokers never send such a batch.
     Sarama would skip an offset for each of them, and KafkaJS for each response with one.
 
-    Args:
-        records: the records of the response.
-        split: the lanes.
-        least: for each step of the split, the lowest offset to keep. It is the fetch offset of the step's
-            lane, or the committed offset of the step's hashes if that is higher.
-        offsets: the fetch offset of each lane.
+    For each step of the split, `least` is the lowest offset to keep: the fetch offset of the step's lane, or
+    the committed offset of the step's hashes if that is higher.
 
     Raises:
         BatchError: a batch can't be split, so no lane may get it. The message has the offset of the batch.
@@ -121,10 +114,7 @@ def split_records(records: Buffer, split: Split, least: Sequence[int], offsets: 
 
 
 def end_of(records: Buffer) -> int:
-    """Return the offset after the last complete batch, or -1 if there is none.
-
-    This reads only the headers.
-    """
+    """Return the offset after the last complete batch, or -1. Only the headers are read."""
     at, size, end = 0, len(records), -1
     while at + HEADER_BYTES <= size:
         try:
@@ -155,20 +145,11 @@ class Scan:
     """The header of the last batch in this range that has no record for the lane."""
 
     def after(self, offset: int) -> int:
-        """Return the offset to request from the broker if the client requests `offset`.
-
-        Offsets that are known to have no records for the client are skipped.
-        """
+        """Return the offset to request from the broker if the client requests `offset`."""
         return self.high if self.low <= offset < self.high else offset
 
     def learn(self, offset: int, found: Filtered, lane: LaneRecords) -> None:
-        """Extend the range with the result of a response.
-
-        Args:
-            offset: the client's fetch offset.
-            found: the split response.
-            lane: the lane's part of the response.
-        """
+        """Extend the range with the result of a response to a fetch from the client's `offset`."""
         low = max(offset, lane.last_kept + 1, lane.last_marker + 1)
         if found.end <= low:
             return
@@ -182,11 +163,8 @@ class Scan:
         """Return a batch without data that moves a client from an offset to `high`, or b"" if none is needed.
 
         Clients of Fetch v12 and later accept such a batch. It shows them their lag and the end of the
-        partition.
-
-        Args:
-            offset: the end of the last batch in the response, or the fetch offset if there is none. No two
-                batches may have the same end: see `split_records`.
+        partition. `offset` is the end of the last batch in the response, or the fetch offset if there is
+        none: no two batches may have the same end (see `split_records`).
         """
         if self.dropped is None or not self.low <= offset < self.high:
             return b""

@@ -187,7 +187,7 @@ class MemberStage(Stage):
         return self._fetch_wait if self.holds else 0.0
 
     def reads_on(self, waiting: int) -> bool:
-        return self.holds and waiting < MAX_HELD
+        return self.holds and waiting < MAX_HELD  # to notice when the client disconnects
 
     def close(self) -> None:
         self._closing = True

@@ -1,7 +1,8 @@
 """Committed offsets on the wire: OffsetCommit v2 to v9, TxnOffsetCommit v0 to v5 and OffsetFetch v1 to v9.
 
 Later versions of OffsetCommit and OffsetFetch name topics by id, and are not offered. Frames are complete,
-with their 4-byte length. Commits are rare, so reading and encoding them with `Entry` objects is fast enough.
+with their 4-byte length. If one can't be read, a function raises ProtocolError. Commits are rare, so reading
+and encoding them with `Entry` objects is fast enough.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -54,31 +55,23 @@ class Commit:
 
     @property
     def places(self) -> list[TopicPartition]:
-        """The partitions of the commit."""
         return [(entry.topic, entry.partition) for entry in self.entries]
 
     @property
     def sender(self) -> "Sender":
-        """The request as the place for requests of the gateway."""
         return Sender(self.correlation_id, self.client_id, bool(is_flexible(self.api_key, self.version)))
 
     def with_entries(self, entries: Iterable[Entry]) -> bytes:
-        """Return the request with other entries in place of its own."""
         return with_fields(self.frame, self.message, topics=_topics(entries))
 
     def without(self, frame: bytes, topic: bytes) -> bytes:
-        """Return a response to the request without the entries of a topic.
-
-        Raises:
-            ProtocolError: the frame can't be read.
-        """
+        """Return a response to the request without the entries of a topic."""
         message = read_response(_COMMITS[self.api_key], frame, self.api_key, self.version)
         return with_fields(
             frame, message, topics=[each for each in message["topics"] if each["name"] != topic]
         )
 
     def response(self, errors: Sequence[int]) -> bytes:
-        """Return a response to the request, with one error code for each entry."""
         said = [replace(entry, error_code=error) for entry, error in zip(self.entries, errors, strict=True)]
         topics = _by_topic(
             said, lambda entry: {"partition_index": entry.partition, "error_code": entry.error_code}
@@ -96,11 +89,7 @@ _COMMITS: Final = {
 
 
 def read_commit(frame: bytes) -> Commit:
-    """Read an OffsetCommit request of v2 to v9, or a TxnOffsetCommit request of v0 to v5.
-
-    Raises:
-        ProtocolError: the frame can't be read.
-    """
+    """Read an OffsetCommit or TxnOffsetCommit request."""
     request = read_request(frame)
     found = request.message
     return Commit(
@@ -118,17 +107,12 @@ def read_commit(frame: bytes) -> Commit:
 
 
 def read_answered(frame: bytes, commit: Commit) -> list[Entry]:
-    """Read the response to a commit: the error code of each partition.
-
-    Raises:
-        ProtocolError: the frame can't be read.
-    """
+    """Read the response to a commit: the error code of each partition."""
     schema = _COMMITS[commit.api_key]
     return list(_entries(read_response(schema, frame, commit.api_key, commit.version)))
 
 
 def _entries(message: Struct, metadata: str = "metadata") -> Iterator[Entry]:
-    """Yield the entries of a request or response."""
     for topic in message["topics"] or ():
         name = string(topic, "name")
         for each in topic["partitions"] or ():
@@ -155,7 +139,7 @@ def _committed(entry: Entry) -> dict[str, Any]:
 
 
 def _by_topic(entries: Iterable[Entry], written: Callable[[Entry], dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the entries grouped by topic. Only neighbouring entries of the same topic share an element."""
+    # Only neighbouring entries of the same topic share an element.
     return [
         {"name": topic, "partitions": [written(entry) for entry in some]}
         for topic, some in groupby(entries, attrgetter("topic"))
@@ -189,11 +173,7 @@ GROUPS_SINCE: Final = 8
 
 
 def read_offset_fetch(frame: bytes) -> OffsetFetch:
-    """Read an OffsetFetch request of v1 to v9.
-
-    Raises:
-        ProtocolError: the frame can't be read.
-    """
+    """Read an OffsetFetch request."""
     request = read_request(frame)
     version, message = request.version, request.message
     found = OffsetFetch(frame, version)
@@ -226,7 +206,6 @@ class FetchedOffsets:
         return replace(group, entries=tuple(entries))
 
     def with_groups(self, groups: Iterable[FetchedGroup]) -> bytes:
-        """Return the response with other groups in place of its own."""
         said: list[dict[str, Any]] = [
             {
                 "group_id": group.group,
@@ -242,11 +221,7 @@ class FetchedOffsets:
 
 
 def read_fetched_offsets(frame: bytes, version: int) -> FetchedOffsets:
-    """Read the response to an OffsetFetch of v1 to v9.
-
-    Raises:
-        ProtocolError: the frame can't be read.
-    """
+    """Read the response to an OffsetFetch request."""
     message = read_response(schemas.OFFSET_FETCH, frame, ApiKey.OFFSET_FETCH, version)
     groups = [
         FetchedGroup(
@@ -281,16 +256,11 @@ class Sender(NamedTuple):
 
     @property
     def asks(self) -> int:
-        """The version of an OffsetFetch request."""
         return FLEXIBLE_ASKS if self.flexible else ASKS
 
 
 def sender_of(frame: bytes) -> Sender:
-    """Return a client's request as the place for requests of the gateway.
-
-    Raises:
-        ProtocolError: the frame can't be read.
-    """
+    """Return a client's request as the place for requests of the gateway."""
     api_key, version, correlation_id, client_id, _ = request_header(frame, LENGTH_BYTES)
     return Sender(correlation_id, client_id, bool(is_flexible(api_key, version)))
 
@@ -320,16 +290,7 @@ def offset_commit(
     instance: bytes | None,
     entries: Iterable[Entry],
 ) -> bytes:
-    """Return an OffsetCommit request of a member.
-
-    Args:
-        sender: the client's request before which it is sent.
-        group: the group.
-        generation: the member's generation.
-        member_id: its member id.
-        instance: its group_instance_id, if it has one.
-        entries: the offsets.
-    """
+    """Return an OffsetCommit request of a member, to be sent before the client's request `sender`."""
     return request(
         schemas.OFFSET_COMMIT_REQUEST,
         ApiKey.OFFSET_COMMIT,

@@ -1,13 +1,11 @@
 """A map from each hash of a partition's keys to the next offset of that hash.
 
-A cooperative group commits this map instead of one offset.
+A cooperative group commits this map instead of one offset. The committed offset in Kafka is the lowest offset
+of the map. The map itself is in the metadata of the commit (`committed_metadata`). A consumer that uses only
+the committed offset reads some records again, but misses none.
 
-The committed offset in Kafka is the lowest offset of the map. The map itself is in the metadata of the commit
-(`committed_metadata`). A consumer that uses only the committed offset reads some records again, but misses
-none.
-
-If several members share a partition, what each of them has committed is also in its slot
-(`proxy.features.cooperative.slots`). The map then has the `Plan` of the generation in which it was made.
+If several members share a partition, what each of them has committed is also in its slot (see `slots`). The
+map then has the `Plan` of the generation in which it was made.
 """
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
@@ -22,10 +20,8 @@ from proxy.features.cooperative.ranges import KeyRanges
 MURMUR2, BY_OFFSET = 1, 2
 """The hash function of a map: by key, or by offset."""
 MOST_CHARACTERS: Final = 4095
-"""The maximum length of the metadata, in UTF-16 units.
-
-It is Kafka's default of offset.metadata.max.bytes, minus one for the NUL that confluent-kafka appends.
-"""
+"""The maximum length of the metadata, in UTF-16 units: Kafka's default of offset.metadata.max.bytes, minus
+one for the NUL that confluent-kafka appends."""
 _STEP_CHARACTERS: Final = 18
 """The maximum number of base64 characters that one step needs. They hold the step's first hash, and up to 9
 bytes of its offset."""
@@ -49,19 +45,14 @@ class Plan(NamedTuple):
     id: int
     """A number of 64 bits that no other plan has."""
     slots: int
-    """How many slots the members have (`proxy.features.cooperative.slots`), numbered from 0 on."""
+    """How many slots the members have (see `slots`), numbered from 0 on."""
 
 
 class Positions:
     """An immutable map from all hashes to their next offsets.
 
     The map consists of steps: intervals of hashes with the same offset. The first step begins with hash 0.
-    Neighbouring steps have different offsets.
-
-    Args:
-        starts: the first hash of each step.
-        offsets: the next offset of each step.
-        kind: `MURMUR2` or `BY_OFFSET`.
+    Neighbouring steps have different offsets. The map's `kind` is `MURMUR2` or `BY_OFFSET`.
     """
 
     __slots__ = ("kind", "offsets", "starts")
@@ -74,7 +65,6 @@ class Positions:
 
     @classmethod
     def all_at(cls, offset: int, kind: int = MURMUR2) -> Self:
-        """Return a map in which all hashes have the same offset."""
         return cls((0,), (offset,), kind)
 
     def __repr__(self) -> str:
@@ -94,32 +84,21 @@ class Positions:
         return min(self.offsets)
 
     def at(self, hashed: int) -> int:
-        """Return the next offset of a hash in this map."""
         return self.offsets[bisect_right(self.starts, hashed) - 1]
 
     def lowest(self, ranges: KeyRanges) -> int:
-        """Return the lowest next offset in some key ranges.
-
-        A member that gets the ranges begins to fetch there.
-        """
+        """Return the lowest next offset in some key ranges: their owner begins to fetch there."""
         return min(offset for low, high in ranges for offset in self._within(low, high))
 
     def highest(self, ranges: KeyRanges) -> int:
-        """Return the highest next offset in some key ranges."""
         return max(offset for low, high in ranges for offset in self._within(low, high))
 
     def at_least(self, other: "Positions", ranges: KeyRanges) -> "Positions":
-        """Return a map with the higher offset of the two maps for each hash within the ranges.
-
-        For all other hashes it has this map's offsets.
-        """
+        """Return a map with the higher offset of the two maps within the ranges, and this map's elsewhere."""
         return self._changed(ranges, other, lambda start: max(self.at(start), other.at(start)))
 
     def moved(self, ranges: KeyRanges, offset: int) -> "Positions":
-        """Return the map after the owner of key ranges has committed an offset.
-
-        The offset may be lower than the old offset of these ranges.
-        """
+        """Return the map after the owner of key ranges has committed an offset. It may be a lower one."""
         return self.within(Positions.all_at(offset), ranges)
 
     def within(self, other: "Positions", ranges: KeyRanges) -> "Positions":
@@ -127,17 +106,11 @@ class Positions:
         return self._changed(ranges, other, other.at)
 
     def _changed(self, ranges: KeyRanges, other: "Positions", offset: Callable[[int], int]) -> "Positions":
-        """Return a map with the offset that a function returns for each hash within the ranges.
-
-        Args:
-            ranges: the ranges. Elsewhere the map has this map's offsets.
-            other: the map from which the function has offsets: it may have steps of its own.
-            offset: takes a hash at which this map, the other map or a range begins or ends.
-        """
         ends = {bound for low, high in ranges for bound in (low, high + 1)} - {SPACE}
         owned = sorted(ranges)
         lows = [low for low, _ in owned]
         highs = list(accumulate((high for _, high in owned), max))
+        # Both maps may have steps of their own. Between these hashes, no offset changes.
         starts, offsets = sorted({0, *self.starts, *other.starts, *ends}), []
         for start in starts:
             place = bisect_right(lows, start) - 1
@@ -157,10 +130,7 @@ class Positions:
         return found
 
     def _merged(self, number: int) -> "Positions":
-        """Return the map with up to `number` pairs of neighbouring steps merged into one step each.
-
-        A step is in one pair at most. Both steps of a pair get the lower of their offsets.
-        """
+        # A step is in one pair at most. Both steps of a pair get the lower of their offsets.
         sizes = [high - low for low, high in pairwise([*self.starts, SPACE])]
         losses = [
             (one - two) * sizes[place] if one > two else (two - one) * sizes[place + 1]
@@ -201,23 +171,17 @@ class Committed(NamedTuple):
 
     positions: Positions
     metadata: str
-    """The application's own metadata in the committed offset."""
     plan: Plan | None = None
-    """The plan of the map, if it has one."""
 
 
 def committed_metadata(
     positions: Positions, own: str, most: int = MOST_CHARACTERS, plan: Plan | None = None
 ) -> str:
-    """Return the metadata to commit together with the offset `positions.base`.
+    """Return the metadata to commit with the offset `positions.base`: up to `most` UTF-16 units.
 
-    Args:
-        positions: the map. If it does not fit, it is stored less exactly, with fewer steps. A map with only
-            one step and without a plan is left out, because the offset says the same.
-        own: the application's own metadata, which is never shortened.
-        most: the limit in UTF-16 units. If `own` alone exceeds it, the result does, too, and the broker may
-            refuse the commit (error 12).
-        plan: the plan of the generation, if several members share the partition.
+    If the map does not fit, it is stored less exactly, with fewer steps. A map with only one step and without
+    a plan is left out, because the offset says the same. The application's `own` metadata is never shortened.
+    If it alone exceeds the limit, the result does, too, and the broker may refuse the commit (error 12).
     """
     beside = _OWN + own if own else ""
     left = most - utf16_units(beside)
@@ -238,11 +202,6 @@ def read_committed(offset: int, metadata: str, kind: int = MURMUR2) -> Committed
     The map is ignored if its lowest offset is not the committed offset. In that case a tool has reset the
     offset, a mirror has translated it, or a client without the gateway has committed. The map is also ignored
     if it can't be read or has another hash function. Without a map, all hashes have the committed offset.
-
-    Args:
-        offset: the committed offset.
-        metadata: the metadata of the commit.
-        kind: the hash function of the group.
     """
     own = metadata
     if metadata.startswith(_PREFIX):
@@ -300,11 +259,7 @@ def to_text(data: bytes) -> str:
 
 
 def from_text(text: str) -> bytes:
-    """Return the bytes of a text that `to_text` has made.
-
-    Raises:
-        ValueError: the text is not base64.
-    """
+    """Return the bytes of a text of `to_text`. Raise ValueError if it is not base64."""
     return urlsafe_b64decode(text + "=" * (-len(text) % 4))
 
 
@@ -319,11 +274,7 @@ def write_uvarint(value: int) -> bytes:
 
 
 def read_uvarint(data: bytes, at: int) -> tuple[int, int]:
-    """Read a varint. Return its value, and where it ends.
-
-    Raises:
-        IndexError: it is cut off.
-    """
+    """Read a varint. Return its value, and where it ends. Raise IndexError if it is cut off."""
     value = shift = 0
     while data[at] & 0x80 and shift < 63:
         value |= (data[at] & 0x7F) << shift
