@@ -160,9 +160,6 @@ class LaneFetch:
     def places(self) -> Iterator[TopicPartition]:
         return ((topic, partition) for topic, offsets in self._offsets.items() for partition in offsets)
 
-    def refusal(self, code: int) -> bytes:
-        return refusal(self._fetch, code)
-
     def _wants(self) -> Wants | None:
         """Return the fetch so that it can be compared with others. None if it can't be shared."""
         fetch = self._fetch

@@ -470,7 +470,7 @@ class MemberStage(Stage):
             self._reply([lane.no_session()])
         elif code := self._identity.denied(lane.places, claims=True):
             members.tally.refused[code] += sum(1 for _ in lane.places)
-            self._reply([lane.refusal(code)], lane.refuse_at)
+            self._reply([refusal(fetch, code)], lane.refuse_at)
         else:
             self._go(lane, now)
 
