@@ -14,17 +14,9 @@ from proxy.protocol.api import LENGTH_BYTES, RESPONSE_CORRELATION_ID, RESPONSE_S
 from proxy.protocol.framing import is_frame
 from proxy.session.decision import Reason
 
-_FETCH: Final = int(ApiKey.FETCH)
-"""The API key of Fetch as a plain int. It is compared for every response, and a look-up of an enum member is
-slow."""
-
 
 class BrokerSide:
-    """Processes the broker's bytes.
-
-    Args:
-        state: the state of the connection.
-    """
+    """Processes the broker's bytes."""
 
     __slots__ = ("_state",)
 
@@ -32,7 +24,6 @@ class BrokerSide:
         self._state = state
 
     def receive(self, data: bytes, now: float) -> None:
-        """Process bytes from the broker."""
         state = self._state
         state.now = now
         state.tally.broker.bytes_in += len(data)
@@ -74,10 +65,7 @@ class BrokerSide:
         return len(frames) if frames.data and state.fault is None and frames.ready else 0
 
     def brokers_opened(self, node_ids: frozenset[int]) -> None:
-        """Send the responses that waited for the listeners of these brokers.
-
-        If a broker still has no listener, it is left out of the responses.
-        """
+        """Send the responses that waited for listeners of these brokers. Brokers without one are left out."""
         queue, to_client = self._state.queue, self._state.to_client
         for request in list(queue.owed):
             handler = request.handler
@@ -88,10 +76,7 @@ class BrokerSide:
                 to_client += queue.in_turn(request, pieces) + queue.ended(request)
 
     def _begins(self, data: bytes) -> bool:
-        """Begin a response if these bytes are the start of the expected one.
-
-        Otherwise return False: the connection has a fault, or all its bytes are now forwarded.
-        """
+        """Return whether a response begins here. If not, there is a fault, or all bytes are forwarded now."""
         state = self._state
         length = int.from_bytes(data[:LENGTH_BYTES], signed=True)
         expected = state.queue.expected
@@ -118,10 +103,6 @@ class BrokerSide:
         return False
 
     def _begin(self, request: InFlight, size: int) -> None:
-        """Begin the response to a request, with this size in bytes.
-
-        The request gets the handler for a response.
-        """
         state = self._state
         state.foreign = False
         state.response_size = size
@@ -129,7 +110,6 @@ class BrokerSide:
         request.handler = request.handler.begin(request)
 
     def _response(self, request: InFlight, chunk: bytes, *, last: bool) -> None:
-        """Process the next bytes of a response."""
         state, handler = self._state, request.handler
         queue, buffered = state.queue, handler.buffered
         if request.api_key == _PRODUCE:
@@ -149,7 +129,7 @@ class BrokerSide:
             state.to_client += waited
 
 
+# Needed for every response, and members of enums are slow to look up.
+_FETCH: Final = int(ApiKey.FETCH)
 _PRODUCE: Final = int(ApiKey.PRODUCE)
-
-# A member of an enum is looked up slowly.
 _FRAMES: Final = Stream.FRAMES

@@ -1,23 +1,18 @@
 """Limits the buffered bytes of the process, and decides which brokers wait at the limit. Sans-IO.
 
-An expanded response can't be streamed. Its length and its counts come first, and they depend on the entries
-that the broker left out. So the response is buffered until it is complete. Bytes that a client does not read
-are buffered too: in the process, and by the system for its two sockets. `Budget` limits all of these.
-Requests have their own limit, see `RequestBudget`.
-
-KIP-74 saves memory by requesting less from brokers (``max_bytes``). That would not help here: above the
-limit, fetches do not use a session, and their responses are forwarded in pieces, whatever their size. So the
-memory limit changes no client's ``max_bytes``.
+An expanded response is buffered until it is complete, because its length and its counts come first. Bytes
+that a client does not read are buffered too: in the process, and by the system for its two sockets. `Budget`
+limits all of these, `RequestBudget` limits requests. Above the limit, fetches use no session, and their
+responses are forwarded in pieces. So fetchgate need not reduce ``max_bytes``, as KIP-74 does to save memory.
 """
 
 from math import inf
 from typing import Final, Protocol
 
 STALL_SECONDS: Final = 30.0
-"""The time without progress, in seconds, after which a connection is closed if other connections wait because
-of it, or if memory is short."""
+"""See `Budget.stalled`."""
 SILENT_SECONDS: Final = 4.0
-"""The time without progress after which a client counts as not reading, in seconds."""
+"""The time without progress, in seconds, after which a client counts as not reading."""
 REQUESTS_PART: Final = 4
 """The limit for requests (`RequestBudget`) is the limit for responses divided by this number."""
 
@@ -47,10 +42,6 @@ class Budget:
     the connections complete their responses one after another. Bytes that clients do not read may fill the
     whole limit. Then all connections wait until these clients read or are closed. If these clients read
     slowly, one connection still continues.
-
-    A connection without progress for `STALL_SECONDS` is closed if other connections wait because of it, or if
-    memory is short. The connection with the most buffered bytes is closed first. When a connection stops
-    waiting, its `STALL_SECONDS` start again.
     """
 
     __slots__ = ("_holders", "_reads_on", "_released", "_waiting", "limit", "total")
@@ -64,31 +55,25 @@ class Budget:
         self._released: set[Holder] = set()
         """The connections that have stopped waiting since the last call of `stalled`."""
         self._reads_on = False
-        """Whether clients that read nothing (for `SILENT_SECONDS`) hold fewer bytes than the limit, at the
-        last call of `stalled`. If so, one connection continues even if the bytes that clients have not read
-        reach the limit."""
+        """Whether clients that read nothing held less than the limit at the last call of `stalled`. If so,
+        one connection always continues."""
 
     def __repr__(self) -> str:
         return f"<Budget {self.total} of {self.limit}, {len(self._holders)} hold, {len(self._waiting)} wait>"
 
     @property
     def over(self) -> bool:
-        """Whether the number of buffered bytes is above the limit."""
         return self.total > self.limit
 
     @property
     def waiting(self) -> int:
-        """The number of connections whose brokers the gateway does not read at present."""
         return len(self._waiting)
 
     def update(self, holder: Holder, buffered: int, *, may_wait: bool = True) -> None:
         """Set the number of bytes that a connection buffers, then call `settle`.
 
-        Args:
-            holder: the connection.
-            buffered: the number of all buffered bytes of the connection.
-            may_wait: whether the response is incomplete and large. Small responses do not wait, because
-                buffering them costs less than the delay.
+        `may_wait`: the response is incomplete and large. Small responses do not wait, because buffering them
+        costs less than the delay.
         """
         self.total += buffered - self._holders.get(holder, (0, False))[0]
         if buffered:
@@ -99,11 +84,11 @@ class Budget:
         self.settle()
 
     def stalled(self, now: float) -> Holder | None:
-        """Return a connection to close, because it made no progress for `STALL_SECONDS`.
+        """Return a connection to close, because it made no progress for `STALL_SECONDS`, or None.
 
-        Return None if there is no such connection, or if no connection waits and memory is not short. The
-        broker of the returned connection has stopped in the middle of a response, or the client does not
-        read. Call this method every few seconds.
+        Its broker has stopped in the middle of a response, or its client does not read. It is the one with
+        the most buffered bytes. None is closed while no connection waits and memory is not short. Call this
+        method every few seconds.
         """
         for holder in list(self._holders):
             holder.report_buffered()
@@ -114,6 +99,7 @@ class Budget:
         )
         self._reads_on = lies < self.limit
         self.settle()
+        # Connections that have stopped waiting begin anew.
         for holder in self._released:
             holder.buffered_changed_at = now
         self._released.clear()
@@ -127,10 +113,7 @@ class Budget:
         return max(silent, key=lambda holder: self._holders[holder][0], default=None)
 
     def settle(self) -> None:
-        """Decide which connections must wait because of the memory limit.
-
-        Also call this method when a connection's `can_go_on` changes.
-        """
+        """Decide which connections must wait. Also call this when a connection's `can_go_on` changes."""
         if not self.over and not self._waiting:
             return
         able: list[Holder] = []
@@ -170,12 +153,10 @@ class RequestBudget:
         return f"<RequestBudget {self.total} of {self.limit}>"
 
     def reserve(self, size: int) -> bool:
-        """Reserve memory for the bytes of a request. Return False if the limit leaves no room for them."""
         if self.total + size > self.limit:
             return False
         self.total += size
         return True
 
     def release(self, size: int) -> None:
-        """Release reserved memory, in bytes."""
         self.total -= size

@@ -1,8 +1,7 @@
 """The client's side of a connection: processes the client's requests. Sans-IO.
 
 A fetch of a known version is buffered until it is complete. Then `Fetches` decides how to send it. Most other
-requests are forwarded as they arrive, and little more than length and header is read. The client's name and
-software are noted.
+requests are forwarded as they arrive, and little more than length and header is read.
 
 One read may contain 18,000 requests. So one call processes a limited number of requests, and the requests in
 flight are limited, too. Further bytes wait until the shell calls again or the broker has responded.
@@ -51,33 +50,18 @@ from proxy.protocol.produce import READ_WITHIN, wants_response
 from proxy.session.decision import Reason
 
 _MIN_LENGTH: Final = 10
-"""The shortest valid length of a request, in bytes, without the 4 bytes of the length field.
-
-A header has at least 10 bytes. (The header of ControlledShutdown v0 has only 8, but its body has 4.) The
-first length from a PostgreSQL client that requests encryption is 8, so that such a client is recognized.
-"""
+"""The shortest valid length of a request. A header has 10 bytes or more. (That of ControlledShutdown v0 has
+8, but its body has 4.) A PostgreSQL client that requests encryption sends the length 8, and so it is
+recognized."""
 _GSSAPI_TOKEN: Final = 0x60
 _UNLEARNT: Final = frozenset({int(ApiKey.FETCH), *map(int, SASL), *map(int, NO_RESPONSE_TIME)})
-"""API keys of requests for which `Plans.learn` makes no plan. Fetches get plans from `Plans.learn_fetch`.
-
-The core has to read each of the others. JoinGroup and ShareFetch contain how long the broker may wait, and
-SyncGroup waits as long as the last JoinGroup. A broker may refuse SASL requests.
-"""
-_FETCH: Final = int(ApiKey.FETCH)
-"""The API key of Fetch as a plain int. It is compared for every request, and enum members are slow to look
-up."""
+"""API keys for which `Plans.learn` makes no plan, because the core has to read the requests. JoinGroup and
+ShareFetch contain how long the broker may wait, and SyncGroup waits as long as the last JoinGroup. A broker
+may refuse SASL requests. Fetches have plans of their own (`Plans.learn_fetch`)."""
 
 
 class ClientSide:
-    """Processes the bytes from the client.
-
-    Args:
-        state: the state of the connection.
-        fetches: decides how each fetch is sent.
-        responses: makes the client's responses to fetches.
-        rewriting: chooses the handlers of other requests.
-        max_request_bytes: the longest frame that the client may send.
-    """
+    """Processes the bytes from the client."""
 
     __slots__ = (
         "_fetch_responses",
@@ -107,8 +91,7 @@ class ClientSide:
         self._rewriting = rewriting
         self._max_request_bytes = max_request_bytes
         self._group_wait = GROUP_SECONDS
-        """The rebalance timeout of the client's group, in seconds: the longest time that the group waits for
-        its members."""
+        """The rebalance timeout of the client's group, in seconds."""
         self._header = b""
         """The header of the client's last fetch, after the correlation id."""
         self._header_version = -1
@@ -118,7 +101,6 @@ class ClientSide:
     # Bytes
 
     def receive(self, data: bytes, now: float) -> None:
-        """Process bytes from the client."""
         state = self._state
         state.now = now
         state.tally.client.bytes_in += len(data)
@@ -161,7 +143,6 @@ class ClientSide:
             self._next()
 
     def _next(self) -> None:
-        """Process the next frame, or the part of it that has arrived."""
         state, requests = self._state, self._state.from_client
         if state.stream not in _READ:
             state.to_broker.append(requests.rest())
@@ -171,7 +152,6 @@ class ClientSide:
             requests.keep(data)
 
     def _forward_rest(self, data: bytes) -> None:
-        """Forward the next bytes of a frame that is not parsed."""
         state = self._state
         state.to_broker.append(data)
         if state.produces:
@@ -212,13 +192,8 @@ class ClientSide:
     def process(self, data: bytes, size: int, api_key: int, version: int) -> bool:
         """Process a request that no stage has used. Return False if it has to wait.
 
-        It waits for more of its bytes (`Framer.need`), or for something else (`RequestFramer.held`).
-
-        Args:
-            data: the request, or its beginning.
-            size: the size of the whole request.
-            api_key: the API key of the request.
-            version: the version of the request.
+        `data` is the request, of `size` bytes, or its beginning. It waits for more of its bytes
+        (`Framer.need`), or for something else (`RequestFramer.held`).
         """
         if api_key == _FETCH and size <= MAX_FETCH_REQUEST and MIN_VERSION <= version <= MAX_VERSION:
             return self._fetch(data, size, version)
@@ -260,10 +235,6 @@ class ClientSide:
         return True
 
     def _unread_fetch(self, version: int, data: bytes) -> InFlight:
-        """Return the queue entry of a fetch that was not parsed.
-
-        The response is read if the version is known, because it may have broker addresses (KIP-951).
-        """
         correlation_id = data[REQUEST_CORRELATION_ID]
         if MIN_VERSION <= version <= MAX_VERSION:  # KIP-951: there may be addresses in it
             request, _ = self._fetch_responses.new_fetch(version, correlation_id)
@@ -272,11 +243,8 @@ class ClientSide:
         return request
 
     def _collect(self, data: bytes, size: int, version: int) -> bool:
-        """Buffer the beginning of a fetch until twice as many bytes have arrived, or the fetch is complete.
-
-        If the memory limit for requests leaves no room, the fetch is forwarded as it arrives.
-        """
         if not self._state.from_client.reserve(min(size, 2 * len(data))):
+            # Without room, the fetch is forwarded as it arrives.
             return self._other(data, size, _FETCH, version)
         return False
 
@@ -335,12 +303,10 @@ class ClientSide:
         return True
 
     def _waits_for_fetches(self, data: bytes, size: int) -> bool:
-        """Whether a SaslHandshake has to wait, because an earlier fetch may be sent again.
-
-        A broker refuses a fetch between SaslHandshake and SaslAuthenticate (error 34, ILLEGAL_SASL_STATE).
-        There are earlier fetches only if a client authenticates again (KIP-368).
-        """
         state = self._state
+        # A broker refuses a fetch between SaslHandshake and SaslAuthenticate (error 34, ILLEGAL_SASL_STATE),
+        # and earlier fetches may be sent again. There are earlier fetches only if a client authenticates
+        # again (KIP-368).
         if size >= READ_WITHIN or not (self._fetches.session.outstanding or state.queue.resending):
             return False
         state.from_client.need = size
@@ -348,20 +314,16 @@ class ClientSide:
         return True
 
     def _takes_versions(self, frame: bytes, version: int) -> bool:
-        """Note an ApiVersions request. Return False if the gateway itself responds to it.
-
-        The gateway refuses an ApiVersions version whose response it can't edit (fetch-semantics, traps 5 and
-        31; case 85).
-        """
         self._name(frame, version)
         if version <= api_versions.UNDERSTOOD[ApiKey.API_VERSIONS][1]:
             return True
+        # The gateway can't edit a response of this version, so it refuses the request itself
+        # (fetch-semantics, traps 5 and 31; case 85).
         self._refuse(frame[REQUEST_CORRELATION_ID])
         self._state.phase = _OPEN
         return False
 
     def _in_flight(self, data: bytes, size: int, api_key: int, version: int) -> InFlight:
-        """Return the queue entry of a request that is forwarded, with the handler of its response."""
         if api_key == _FETCH:
             self._fetches.count_unread(size, version, Reason.NOT_READ)
             return self._unread_fetch(version, data)
@@ -373,7 +335,6 @@ class ClientSide:
         return request
 
     def _expect(self, request: InFlight) -> None:
-        """Note that a request is sent now, and that the broker owes a response to it."""
         state = self._state
         for stage in state.stages:
             stage.on_asked(request.api_key)
@@ -382,10 +343,7 @@ class ClientSide:
         request.sent_at = state.now
 
     def _stops_framing(self, request: InFlight) -> bool:
-        """Stop framing if the client's next bytes may be SASL tokens without Kafka's framing.
-
-        Return whether they may be.
-        """
+        """Return whether the client's next bytes may be SASL tokens without Kafka's framing."""
         state, api_key = self._state, request.api_key
         if api_key >> 8 == _GSSAPI_TOKEN and len(state.queue.expected) == 1 and state.phase is Phase.NEW:
             # 0.9 clients begin with a bare GSSAPI token (fetch-semantics, trap 33).
@@ -401,11 +359,7 @@ class ClientSide:
         return True
 
     def _token(self, data: bytes) -> bool:
-        """Forward a SASL token after a SaslHandshake v0, or process the first request after the last token.
-
-        Return False if more bytes are needed. In doubt, forward all later bytes of the client unread: if they
-        are neither, if tokens can't be counted, or if the client did not wait for the broker's last token.
-        """
+        """Forward a SASL token after a SaslHandshake v0, or process the first request after the last one."""
         state, requests = self._state, self._state.from_client
         if len(data) < LENGTH_BYTES:
             requests.need = LENGTH_BYTES
@@ -432,16 +386,15 @@ class ClientSide:
             if is_request_start(data):
                 state.stream = _FRAMES
                 return self._frame(data)
+        # In doubt, all later bytes are forwarded unread: it is neither of the two, tokens can't be counted,
+        # or the client did not wait for the broker's last token.
         state.stop_framing(Stream.OPAQUE, Reason.SASL_V0)
         state.to_broker.append(data + requests.rest())
         return True
 
     def _asked_wait(self, data: bytes, api_key: int) -> float:
-        """Return for how long the broker may delay the response on purpose, in seconds.
-
-        A SyncGroup request does not contain this time. The time of the last JoinGroup is used instead.
-        """
         wait = self._group_wait
+        # A SyncGroup request does not contain this time: that of the last JoinGroup counts.
         if api_key != ApiKey.SYNC_GROUP:
             with suppress(ProtocolError):  # that field may not have arrived yet
                 wait = read_wait(data)
@@ -457,7 +410,6 @@ class ClientSide:
         return all(stage.repeats(api_key, request.version) for stage in self._state.stages)
 
     def _name(self, frame: bytes, version: int) -> None:
-        """Note the client id and the client's software name and version (KIP-511)."""
         try:
             self._state.client_id, software = read_client_names(frame, version)
         except ProtocolError:
@@ -477,20 +429,17 @@ class ClientSide:
         )
 
     def _refuse(self, correlation_id: bytes) -> None:
-        """Refuse an ApiVersions request, because the gateway can't rewrite a response of its version.
-
-        The client gets the response of a broker that does not support the requested version (KIP-35;
-        fetch-semantics, trap 31, case 85). Then the client repeats its request with a version that both
-        support.
-        """
         queue = self._state.queue
         request = InFlight(ApiKey.API_VERSIONS, 0, correlation_id, FORWARD)
         queue.owed.append(request)
+        # As a broker does that does not support the version (KIP-35; fetch-semantics, trap 31, case 85). Then
+        # the client repeats its request with a version that both support.
         self._state.to_client += queue.in_turn(request, [api_versions.refusal(correlation_id)])
         self._state.to_client += queue.ended(request)
 
 
-# Looked up on every read: members as globals.
+# Needed on every read, and members of enums are slow to look up.
+_FETCH: Final = int(ApiKey.FETCH)
 _OPEN: Final = Phase.OPEN
 _CLOSING: Final = Phase.CLOSING
 _FRAMES: Final = Stream.FRAMES

@@ -1,7 +1,5 @@
 """Decides which fetches may use a session, from facts about the client and its broker. Sans-IO.
 
-`Eligibility` finds the reasons against a session. `SessionLimits` counts the slots. `BrokerVersions`
-remembers the features of a broker, for connections whose clients send no ApiVersions request.
 `proxy.core.savings` decides whether a session saves bytes.
 """
 
@@ -17,13 +15,11 @@ from proxy.session.handler import FetchSessionHandler
 
 
 class SessionLimits:
-    """The session switch, and the number of session slots that the gateway uses at brokers.
+    """The session switch, and the session slots that the gateway uses at brokers. All connections share it.
 
-    All connections of a process share this object.
+    A broker has 1000 slots for all its clients (fetch-semantics 2.7, trap 22).
 
     Args:
-        max_sessions: the largest number of slots to use at brokers at one time.
-        on: whether fetches are turned into sessions at all.
         off_for: client ids whose fetches use no session.
         keep_order: if true, a fetch uses no session when the session's order of partitions would decide which
             partitions get records.
@@ -69,25 +65,18 @@ class SessionLimits:
 
     @property
     def left(self) -> bool:
-        """Whether the gateway may use another session slot."""
         return self.used < self.max_sessions
 
     def allowed(self, client_id: str) -> bool:
-        """Return whether fetches of this client may go through a session now."""
         return self.on and client_id not in self.off_for
 
     def reserve(self) -> bool:
-        """Reserve a slot if one is left.
-
-        A broker has 1000 slots for all its clients (fetch-semantics 2.7, trap 22).
-        """
         if not self.left:
             return False
         self.used += 1
         return True
 
     def release(self) -> None:
-        """Release a session slot."""
         self.used -= 1
 
 
@@ -102,31 +91,22 @@ class BrokerVersions:
 
     def __init__(self) -> None:
         self.features: Features | None = None
-        """The features that were learned last. None if nothing is remembered."""
         self._said_to: object = None
 
     def __repr__(self) -> str:
         return f"<BrokerVersions {self.features}>"
 
     def remember(self, connection: object, features: Features) -> None:
-        """Remember the features that a connection has learned.
-
-        If equal features are already remembered, nothing changes: they are forgotten when the earlier
-        connection ends.
-        """
+        # Equal features are forgotten when the connection ends that learned them first.
         if features != self.features:
             self.features, self._said_to = features, connection
 
     def ended(self, connection: object) -> None:
-        """Note the end of a connection. Forget the features if this connection learned them."""
         if self._said_to is connection:
             self.forget()
 
     def forget(self) -> None:
-        """Forget the features, because the broker closed a connection.
-
-        Another broker may soon have its address.
-        """
+        """Forget the features after the broker closed a connection. Another may soon have its address."""
         self.features = self._said_to = None
 
 
@@ -138,12 +118,7 @@ _KEEPING_VERSION: Final = 12
 
 
 class Eligibility:
-    """Decides whether a session may be used on one connection, from facts about its client and its broker.
-
-    Args:
-        sessions: the session switch of the process.
-        versions: the features that other connections have learned, or None.
-    """
+    """Decides whether a session may be used on one connection."""
 
     __slots__ = (
         "_native",
@@ -182,20 +157,16 @@ class Eligibility:
         """Whether a throttled response had entries. If so, this broker does not empty responses when it
         throttles (KIP-219)."""
         self.never: Reason | None = None
-        """The reason why no later fetch of this connection may use a session. None if there is no such
-        reason."""
+        """The reason why no later fetch of this connection may use a session."""
 
     def observe(self, fetch: FetchRequest) -> bool:
-        """Note from a fetch how the client uses sessions.
+        """Note from a fetch how the client uses sessions. Return True if now it is known not to use its own.
 
         Some clients send (0, 0) with each fetch and never use their session: Sarama before 1.26.2,
         platformatic/kafka before 2.3 (fetch-semantics 6.7, case 89). One (0, 0) does not prove this, because
         clients that use sessions also begin with (0, 0). A second (0, 0) after the broker gave an id proves
-        it.
-
-        Returns:
-            True if this fetch is the first proof that the client does not use its session. The caller then
-                takes over the session `given`, so that the broker does not keep an unused session.
+        it. The caller then takes over the session `given`, so that the broker does not keep an unused
+        session.
         """
         session_id, epoch = fetch.session_id, fetch.session_epoch
         # (-1, -1) is kafka-go's way to have no session (fetch-semantics 2.2, case 14). Once native, always: a
@@ -208,31 +179,26 @@ class Eligibility:
         return True
 
     def know(self, features: Features | None) -> None:
-        """Note the broker's features from an ApiVersions response.
-
-        `features` is None if the response was an error or was not understood.
-        """
+        """Note the features from an ApiVersions response. None if it was an error or not understood."""
         self.features = features
         if features is not None:
             self._versions.remember(self, features)
 
     @property
     def known(self) -> Features | None:
-        """The broker's features, learned on this or on another connection. None if unknown."""
+        """The features, learned on this or on another connection. None if unknown."""
         return self.features or self._versions.features
 
     def features_for(self, fetch: FetchRequest) -> Features | None:
-        """Return the broker's features for a fetch. None if the broker must be asked first."""
-        return self.features or self._heard(fetch)
+        """Return the broker's features for a fetch. None if the broker must be asked first.
 
-    def _heard(self, fetch: FetchRequest) -> Features | None:
-        """Return the features that other connections have learned. None if this fetch must not rely on them.
-
-        Behind a load balancer, one address may lead to brokers of several releases, so the features may be
-        wrong. A broker without sessions closes the connection after a fetch with a session, and the features
-        are forgotten (`BrokerVersions`). But nobody would notice a broker that forgets leader epochs. So if a
-        fetch below v12 has leader epochs, this broker has to be asked.
+        Behind a load balancer, one address may lead to brokers of several releases, so what other connections
+        have learned may be wrong. A broker without sessions closes the connection after a fetch with a
+        session, and the features are forgotten (`BrokerVersions`). But nobody would notice a broker that
+        forgets leader epochs. So if a fetch below v12 has leader epochs, this broker has to be asked.
         """
+        if self.features is not None:
+            return self.features
         features = self._versions.features
         if features is None or (fetch.layout.version < _KEEPING_VERSION and _fences(fetch)):
             return None
@@ -241,13 +207,8 @@ class Eligibility:
     def against(self, fetch: FetchRequest, client_id: str, handler: FetchSessionHandler) -> Reason | None:
         """Return the reason why a fetch may not use the session, or None. This changes nothing.
 
-        Unknown features of the broker are a reason only if the fetch would continue a session.
-        `Fetches._decide` decides whether to request a new session.
-
-        Args:
-            fetch: the fetch, after `observe`.
-            client_id: the client's id.
-            handler: the connection's session.
+        The fetch has been given to `observe`. Unknown features of the broker are a reason only if the fetch
+        would continue a session: `Fetches._decide` decides whether to request a new one.
         """
         # Native sessions pass 1:1 (fetch-semantics, traps 5a and 43).
         if self._native or (fetch.session_epoch == 0 and not self.floods):
@@ -262,7 +223,7 @@ class Eligibility:
         # kafka-go's Reader: a session could leave out one entry at most (docs/developers/design.md, law 6).
         if fetch.partitions < 2 and not (handler.has_session and fetch.partitions):
             return Reason.ONE_PARTITION
-        features = self.features or self._heard(fetch)
+        features = self.features_for(fetch)
         if features is not None:
             # KIP-227: Kafka 1.1 and later (fetch-semantics 1.7).
             if not features.has_sessions:
@@ -290,8 +251,7 @@ class Eligibility:
     def hinders(self) -> bool:
         """Whether a reason against the session has appeared since the decision on the last fetch.
 
-        `FetchResponses` asks this before it makes a `SessionPlan`. Only reasons that a response or the memory
-        limit can add are checked.
+        Only reasons that a response or the memory limit can add are checked.
         """
         sessions = self._sessions
         return (
@@ -304,7 +264,6 @@ class Eligibility:
 
 
 def _fences(fetch: FetchRequest) -> bool:
-    """Return whether any entry has a leader epoch, which makes the broker check it (v9 and later)."""
     listing = fetch.listing
     if listing is None or fetch.layout.version < _FENCING_VERSION:
         return False

@@ -32,13 +32,7 @@ _PRODUCE: Final = int(ApiKey.PRODUCE)
 
 
 class FastPath:
-    """The fast path of one connection.
-
-    Args:
-        state: the state of the connection.
-        max_request_bytes: the longest frame that the client may send, in bytes.
-        on: whether the fast path is used. Tests turn it off to test the rest of the core alone.
-    """
+    """The fast path of one connection. Tests turn it off (`on`) to test the rest of the core alone."""
 
     __slots__ = (
         "_broker",
@@ -65,14 +59,11 @@ class FastPath:
         self._part = b""
         """The beginning of an incomplete response that `join` buffers."""
         self.began = 0.0
-        """The time, in seconds, when the first byte of the last result of `join` was read. Before the first
-        result, it is the time when the broker was connected."""
+        """When the first byte of the last result of `join` was read, in seconds. Before, when the broker was
+        connected."""
 
     def settle(self) -> None:
-        """Decide whether the fast path may process the next frames.
-
-        Call this method after the rest of the core has run.
-        """
+        """Decide whether the fast path may process the next frames, after the rest of the core has run."""
         state = self._state
         self._expected, self._owed = state.queue.expected, state.queue.owed
         self._on = on = self._on and self._plans.on and state.fault is None
@@ -92,16 +83,10 @@ class FastPath:
         self._takes_responses = on and state.from_broker.idle and not (waits or full)
 
     def request(self, data: bytes, now: float) -> tuple[int, bytes]:
-        """Process bytes from the client that match a plan.
+        """Process the bytes of one read as far as they match plans.
 
-        The rest of the core must process the bytes that are left, if there are any.
-
-        Args:
-            data: the bytes of one read.
-            now: the time when the bytes were read, in seconds.
-
-        Returns:
-            The number of processed bytes, and the bytes to send to the broker.
+        Return the number of processed bytes, and the bytes to send to the broker. The rest of the core must
+        process the bytes that are left.
         """
         if not self._takes_requests:
             return self._rest_of_request(data)
@@ -143,13 +128,9 @@ class FastPath:
         return at, data if at == size else data[:at]
 
     def _rest_of_request(self, data: bytes) -> tuple[int, bytes]:
-        """Forward the next bytes of a request without parsing them, but never its last byte.
-
-        Returns:
-            The number of forwarded bytes, and the bytes for the broker.
-        """
         state, size = self._state, len(data)
         requests = state.from_client
+        # The core has to see a request's last byte.
         if not (self._on and 0 < size < requests.left) or state.phase is _CLOSING or requests.data:
             return 0, b""
         requests.left -= size
@@ -165,10 +146,6 @@ class FastPath:
         A broker writes the head, the records and the end of a fetch response one by one, and each write wakes
         the gateway. It costs as much to process one part as to process the complete response. So a response
         that may match a plan is buffered until it is complete, and then processed once.
-
-        Args:
-            data: the bytes of one read.
-            now: the time when the bytes were read, in seconds.
         """
         if self._part:
             data, self._part = self._part + data, b""
@@ -192,23 +169,15 @@ class FastPath:
         return data.startswith(self._expected[0].correlation_id, LENGTH_BYTES)
 
     def part(self) -> bytes:
-        """Return the buffered bytes of an incomplete response, and clear the buffer.
-
-        Call this when the rest of the response will not arrive.
-        """
+        """Return and clear the buffered bytes of a response whose rest will not arrive."""
         part, self._part = self._part, b""
         return part
 
     def response(self, data: bytes, began: float, now: float) -> tuple[int, bytes]:
-        """Process bytes from the broker that match a plan.
+        """Process the result of `join` as far as it matches plans.
 
-        Args:
-            data: the result of `join`.
-            began: the time when the first byte of `data` was read, in seconds.
-            now: the time when the last byte of `data` was read, in seconds.
-
-        Returns:
-            The number of processed bytes, and the bytes to send to the client.
+        Return the number of processed bytes, and the bytes to send to the client. The first byte was read at
+        `began`, the last one at `now`, in seconds.
         """
         if not self._takes_responses:
             return self._rest_of_response(data)
@@ -239,14 +208,8 @@ class FastPath:
         return at, out
 
     def _rest_of_response(self, data: bytes) -> tuple[int, bytes]:
-        """Forward `data` unchanged if it belongs to a response that need not be parsed.
-
-        Forward nothing if `data` contains the last byte of the response.
-
-        Returns:
-            The number of forwarded bytes, and the bytes for the client.
-        """
         size, responses, owed = len(data), self._state.from_broker, self._owed
+        # The core has to see a response's last byte.
         if not (self._on and 0 < size < responses.left) or responses.data:
             return 0, b""
         request = self._expected[0]
@@ -262,7 +225,6 @@ class FastPath:
         return size, data
 
     def end(self) -> None:
-        """Stop the fast path, because the connection has ended."""
         self._part = b""
         self._on = self._takes_requests = self._takes_responses = False
 
