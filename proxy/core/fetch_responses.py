@@ -33,26 +33,15 @@ STREAM_FROM: Final = 1 << 20
 """The response size, in bytes, from which on a client counts as catching up. The client's next fetch then
 does not use the session, so that its response can be streamed (fetch-semantics 7, case 91)."""
 _UNCACHED_ERRORS: Final = frozenset({ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, ErrorCode.UNSUPPORTED_VERSION})
-"""Errors that a broker up to 3.9 sends, but does not store in the session, so that it does not repeat them.
-
-The broker adds these errors after the session has stored the response. KIP-110 (76), disabled down-conversion
-(35): fetch-semantics 2.6, trap 7.
-"""
+"""Errors that a broker up to 3.9 sends and does not repeat: it adds them after the session has stored the
+response. KIP-110 (76), disabled down-conversion (35): fetch-semantics 2.6, trap 7."""
 _NOT_UNDERSTOOD: Final = "a response was not understood"
 _UNKNOWN_TAGS: Final = "a response has tags that are not known"
 _RESTS: Final = "resting: sessions cost more than they saved"
 
 
 class FetchResponses:
-    """Makes the client's responses to the fetches of one connection.
-
-    Args:
-        state: the state of the connection.
-        fetches: the object that sends a fetch again if needed.
-        sessions: the session switch of the process.
-        rewriting: the object that rewrites addresses in tags.
-        leaders: the object that is given newer leaders from responses.
-    """
+    """Makes the client's responses to the fetches of one connection."""
 
     __slots__ = (
         "_eligibility",
@@ -86,9 +75,7 @@ class FetchResponses:
     def new_fetch(self, version: int, correlation_id: bytes) -> tuple[InFlight, FetchHandler]:
         """Return a new queue entry for a client's fetch, and the innermost handler of its response.
 
-        Args:
-            version: the version of the fetch. `ClientSessions` may have lowered it.
-            correlation_id: the correlation id as bytes.
+        `ClientSessions` may have lowered the version.
         """
         fetching = FetchHandler(self, version)
         request = InFlight(_FETCH, version, correlation_id, fetching)
@@ -99,7 +86,7 @@ class FetchResponses:
     def receive(self, fetching: FetchHandler, chunk: bytes, *, last: bool) -> list[Buffer]:
         """Process the next bytes of a fetch's response. Return the bytes that can be sent to the client now.
 
-        If the fetch has to be sent again, this method sets `FetchHandler.resend`. `end` calls that function.
+        If the fetch has to be sent again, this sets `FetchHandler.resend`, which `end` calls.
         """
         self._tally.broker.fetch_response_bytes += len(chunk)
         response = fetching.response
@@ -133,11 +120,7 @@ class FetchResponses:
         return pieces
 
     def end(self, fetching: FetchHandler, request: InFlight) -> bool:
-        """Note the end of a response. If `arrange_resend` was called, send the fetch again.
-
-        Returns:
-            False if the fetch is sent again. Otherwise the client's response is complete.
-        """
+        """End a response. Return False if the fetch is sent again, as `receive` may have arranged."""
         state, fetch = self._state, fetching.fetch
         for stage in state.stages:
             stage.on_fetched(fetching)
@@ -163,12 +146,12 @@ class FetchResponses:
         self._tally.broker.fetch_response_bytes += size
 
     def _walk(self, fetching: FetchHandler) -> FetchResponseWalk:
-        """Return the parser for a fetch's response. Its layout is that of the fetch as sent to the broker."""
         response = fetching.response
         walk = response.walk
         if walk is None:
             through_session, version = fetching.through_session, fetching.version
             isolation = fetching.fetch.isolation_level if fetching.fetch is not None else 0
+            # The layout is that of the fetch as sent to the broker.
             layout = session_layout(version) if through_session else LAYOUTS[version]
             walk = response.walk = FetchResponseWalk(
                 layout, isolation, keep=through_session, noted=fetching.noted
@@ -180,19 +163,13 @@ class FetchResponses:
     def _forward_chunk(
         self, fetching: FetchHandler, response: Walked, walk: FetchResponseWalk, chunk: bytes, *, last: bool
     ) -> list[Buffer]:
-        """Parse the next bytes of a forwarded response. Return the bytes for the client.
-
-        If the fetch requested a session and the response has a top-level error, the fetch is sent again, and
-        no part of this response is sent to the client. A response that can't be parsed is forwarded as it is.
-        If it may have addresses to rewrite, the connection ends instead.
-        """
         if response.understood:
             try:
                 walk.feed(chunk)
             except ProtocolError:
                 response.understood = False
         if not response.understood or (last and not walk.done):
-            if fetching.version >= self._rewriting.tags_from:
+            if fetching.version >= self._rewriting.tags_from:  # it may have addresses to rewrite
                 response.drop()
                 self._state.refuse_response(
                     Refusal.NOT_UNDERSTOOD, f"a FETCH v{fetching.version} response that is not understood"
@@ -244,7 +221,6 @@ class FetchResponses:
     def _without_session(
         fetching: FetchHandler, walk: FetchResponseWalk, pieces: list[Buffer]
     ) -> list[Buffer]:
-        """Replace the session id of the gateway's own session by 0 in the first bytes of a response."""
         if not fetching.through_session or not walk.session_id or not walk.session_id_at:
             return pieces
         at = walk.session_id_at
@@ -252,13 +228,12 @@ class FetchResponses:
         if len(first) < at + 4:
             first = memoryview(b"".join(pieces))
             pieces = [first]
-        # The client's own value, which is 0 (fetch-semantics, trap 12).
+        # Not the id of the gateway's session, but the client's own, which is 0 (fetch-semantics, trap 12).
         return [first[:at], bytes(4), first[at + 4 :], *pieces[1:]]
 
     def _forward_last(
         self, fetching: FetchHandler, response: Walked, walk: FetchResponseWalk, chunk: bytes, *, tagged: bool
     ) -> list[Buffer]:
-        """Return the last bytes of a forwarded response. Addresses in its tags are rewritten or hidden."""
         start = response.forwarded
         if not tagged or not walk.tags or walk.tags[0][0] != NODE_ENDPOINTS_TAG:
             return self._up_to(fetching, response, walk, chunk, response.received)
@@ -278,7 +253,7 @@ class FetchResponses:
         return [*pieces, new]
 
     def _repeats_response(self, fetching: FetchHandler, frame: bytes) -> bool:
-        """Return whether a response equals the last small response. If so, count its partitions again."""
+        """Return whether a response equals the last small one, and count its partitions again."""
         partitions = self._plans.response(frame, fetching.version)
         if partitions < 0:
             return False
@@ -292,7 +267,6 @@ class FetchResponses:
     def _note_forwarded(
         self, fetching: FetchHandler, response: Walked, walk: FetchResponseWalk, chunk: bytes, *, whole: bool
     ) -> None:
-        """After the last byte of a forwarded response, note its counts and errors."""
         understood = response.understood and walk.done
         self._note_throttle(walk)
         if not understood:
@@ -318,7 +292,6 @@ class FetchResponses:
     # Responses of the session
 
     def _keep(self, fetching: FetchHandler, response: Kept, chunk: bytes, *, whole: bool) -> None:
-        """Buffer the next bytes of the session's response, and parse them."""
         if not response.understood:
             return
         response.keep(chunk)
@@ -338,7 +311,6 @@ class FetchResponses:
             self._plans.learn_empty(chunk, walk)
 
     def _expanded(self, fetching: FetchHandler, response: Kept) -> list[Buffer]:
-        """Expand the session's complete response to a full response for the client."""
         walk, session = response.walk, self._session
         if walk is not None:
             self._note_throttle(walk)
@@ -389,10 +361,6 @@ class FetchResponses:
     def _session_answered(
         self, fetching: FetchHandler, walk: FetchResponseWalk, result: SessionResult
     ) -> None:
-        """Note whether the broker opened a session for a fetch that requested one.
-
-        If the request failed, arrange to send the fetch again.
-        """
         session = self._session
         if result.action in _RESENDS:
             self._session_lost(fetching, walk.error_code, result)
@@ -415,25 +383,20 @@ class FetchResponses:
             self._events.append(SessionRefused())
 
     def _keep_order(self, fetching: FetchHandler, walk: FetchResponseWalk, result: SessionResult) -> None:
-        """Arrange to send a fetch again without the session, if `serves_in_order` is false.
-
-        It is false if the session's order gave records to other partitions than the fetch's order would. The
-        response is dropped. No records are lost, because the fetch has the same offsets when it is sent
-        again. The session continues.
-        """
         table, fetch = self._session.table, fetching.fetch
         if table is None or fetch is None:
             return
         _, rows = located(fetching, table)
         if serves_in_order(fetch, table, rows, walk, result):
             return
+        # The session's order gave records to other partitions than the fetch's order would. No records are
+        # lost: the fetch is sent again with the same offsets. The session continues.
         self._tally.passthrough[Reason.KEEP_ORDER] += 1
         self._eligibility.starves = True
         self._note_lost(fetching)
         self._fetches.arrange_resend(fetching, full=False)
 
     def _session_lost(self, fetching: FetchHandler, code: int, result: SessionResult) -> None:
-        """Note that a session was lost or refused, and arrange to send the fetch again."""
         if code:
             self._tally.session_errors[code] += 1
         if result.loss is not None:
@@ -509,14 +472,6 @@ class FetchResponses:
     # Lessons from a response
 
     def _settle(self, fetching: FetchHandler, walk: FetchResponseWalk, size: int, *, full: bool) -> None:
-        """Note the number of bytes that an exchange through the session saved.
-
-        Args:
-            fetching: the fetch.
-            walk: the session's response.
-            size: the size of the client's response.
-            full: whether the fetch requested the session.
-        """
         savings, fetch = self._eligibility.savings, fetching.fetch
         if fetch is None:
             return
@@ -536,24 +491,17 @@ class FetchResponses:
             self._events.append(Passthrough(reason=_RESTS))
 
     def _note_lost(self, fetching: FetchHandler) -> None:
-        """Count the bytes of a fetch and of its response as lost, because the fetch has to be sent again."""
         if self._eligibility.savings.settle(-fetching.sent - fetching.response.received):
             self._events.append(Passthrough(reason=_RESTS))
 
     def _note_throttle(self, walk: FetchResponseWalk) -> None:
-        """If a throttled response has entries, remember that this broker sends entries when it throttles.
-
-        Kafka 2.0 and later send no entries in throttled responses.
-        """
+        # Kafka 2.0 and later send no entries in throttled responses.
         if walk.throttle_time_ms > 0 and walk.partitions and not walk.error_code:
             self._eligibility.full_when_throttled = True
 
     def _note_starving(self, fetching: FetchHandler, response: Walked) -> None:
-        """Note whether a response that was read while it was forwarded filled half of max_bytes or more.
-
-        If so, max_bytes may be too small for all available records.
-        """
         records = response.walk.record_bytes if response.walk is not None else 0
+        # At half of max_bytes or more, there may have been no room for all available records.
         self._eligibility.starves = fetching.fetch is not None and 2 * records >= fetching.fetch.max_bytes
 
     def _note_uncached(self, result: SessionResult) -> None:
@@ -564,28 +512,17 @@ class FetchResponses:
             self._events.append(Passthrough(reason=Reason.UNCACHED_ERRORS))
 
     def _note_left_out(self) -> None:
-        """Stop using sessions if the broker has twice left out changed partitions of sessions.
-
-        Otherwise the client would not get the records of these partitions.
-        """
+        # Else the client would not get the records of partitions that the broker leaves out.
         if self._tally.sessions_lost[Loss.LEFT_OUT] > 1 and self._eligibility.never is None:
             self._eligibility.never = Reason.LEFT_OUT
             self._events.append(Passthrough(reason=Reason.LEFT_OUT))
 
     def _leave_tags(self) -> None:
-        """Stop using sessions, because a response has tags in its header or in a topic element."""
         if self._eligibility.never is None:
             self._eligibility.never = Reason.TAGS
             self._events.append(Passthrough(reason=Reason.TAGS))
 
     def _count_partitions(self, walk: FetchResponseWalk, partitions: int) -> None:
-        """Count the partitions and record bytes of a response.
-
-        Args:
-            walk: the parsed response.
-            partitions: the number of partitions that the client gets. 0 if the fetch is sent again, or if
-                `ClientSessions` counts the partitions.
-        """
         client, broker = self._tally.client, self._tally.broker
         broker.partitions_answered += walk.partitions
         broker.fetch_record_bytes += walk.record_bytes
@@ -602,16 +539,7 @@ def full_response(
     session: FetchSessionHandler,
     rewriting: Rewriting,
 ) -> tuple[list[Buffer], int, int]:
-    """Return the client's response in pieces, its size, and its number of partitions.
-
-    Args:
-        fetching: the fetch.
-        response: the response to the fetch in the session.
-        walk: the parsed form of the response.
-        result: the meaning of the response for the session.
-        session: the session of the connection.
-        rewriting: the object that rewrites addresses in tags.
-    """
+    """Return the client's response in pieces, its size, and its number of partitions."""
     layout, fetch = LAYOUTS[fetching.version], fetching.asked
     correlation_id = fetch.frame[REQUEST_CORRELATION_ID]
     tags = _tags(fetching.version, response, walk, rewriting)
@@ -658,10 +586,7 @@ def full_response(
 
 
 def located(fetching: FetchHandler, table: PartitionTable) -> tuple[Listing, Rows]:
-    """Return the partitions of a fetch, and the row of each partition in the table.
-
-    The order of the partitions is stored in the table.
-    """
+    """Return the partitions of a fetch, and their rows in the table. The table notes their order."""
     listing, rows = fetching.listing, fetching.rows
     if listing is None:
         raise RuntimeError("only what a plain consumer lists is expanded")
@@ -672,7 +597,6 @@ def located(fetching: FetchHandler, table: PartitionTable) -> tuple[Listing, Row
 
 
 def _tags(version: int, response: Kept, walk: FetchResponseWalk, rewriting: Rewriting) -> bytes:
-    """Return the body tags of the client's response. Return b"" for versions below 12."""
     if walk.tags_at < 0:
         return b""
     if response.received - walk.tags_at == len(NO_TAGS):
@@ -685,11 +609,10 @@ def _tags(version: int, response: Kept, walk: FetchResponseWalk, rewriting: Rewr
 def _starved(
     fetch: FetchRequest, table: PartitionTable, walk: FetchResponseWalk, result: SessionResult
 ) -> list[int]:
+    # If max_bytes was used up, the broker may not have read them at all (fetch-semantics 1.4).
     """Return the rows of partitions whose first batch did not fit into a read_committed fetch.
 
-    The broker left these partitions out, although they have records below their last stable offset. The
-    result is empty if the response has no records, or if max_bytes was used up: then the broker may not have
-    read the partitions at all (fetch-semantics 1.4).
+    The broker left them out, although they have records below their last stable offset.
     """
     if not 0 < walk.record_bytes < fetch.max_bytes:
         return []

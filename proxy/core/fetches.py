@@ -1,10 +1,8 @@
 """Decides for fetches of one connection whether they use the session, and sends them to the broker. Sans-IO.
 
-The decision on a fetch is made once, when the fetch is complete (`_decide`). Then the fetch is sent as
-decided. The `FetchHandler` of the fetch keeps the client's fetch, and makes the client's response. Fetches on
-the fast path, and fetches that are forwarded while they arrive, are sent elsewhere.
-
-If there is any `Reason` against the session, the fetch is forwarded without it, and the reason is counted.
+The decision is made once, when the fetch is complete (`_decide`). If there is any `Reason` against the
+session, the fetch is forwarded without it, and the reason is counted. Fetches on the fast path, and fetches
+that are forwarded while they arrive, are sent elsewhere.
 """
 
 from typing import Final
@@ -37,30 +35,21 @@ _UNUSED_FETCHES: Final = 64
 """The number of fetches that are forwarded without the session, and without a saving in between, after which
 it is closed."""
 CHECK_SECONDS: Final = 300.0
-"""The time between two checks of a session that saves bytes, in seconds.
-
-A broker may lose a partition of the session without an error, and only a check detects the loss. For 1,000
-partitions a check needs some 70 kB, which is 0.2 kB per second.
-"""
+"""The time between two checks of a session that saves bytes, in seconds. A broker may lose a partition of the
+session without an error, and only a check detects the loss. For 1,000 partitions a check needs some 70 kB,
+which is 0.2 kB per second."""
 SUSPECT_SECONDS: Final = 10.0
 """The shorter time between two checks, in seconds. It applies if the broker has lost a partition of a session
 before, or if a client has waited this long at one offset below the known end of a partition."""
 CHECK_PAID: Final = 64
-"""The factor that limits how often checks are sent: since the last check, the session must have saved this
-many times the size of the check's request. A check with its response costs two to three times its request
-(law 6)."""
+"""A check is sent only if the session has since saved this many times the size of its request. A check with
+its response costs two to three times its request (law 6)."""
 _CONNECTION_ENDS: Final = "the connection ends"
 _PROBE_CORRELATION_ID: Final = 0x6667_6174
 
 
 class Fetches:
-    """Decides how to send each fetch of one connection, and sends the fetch.
-
-    Args:
-        state: the state of the connection.
-        sessions: the session switch and the session slots of the process.
-        versions: the broker features that other connections have learned, or None.
-    """
+    """Decides how to send each fetch of one connection, and sends the fetch."""
 
     __slots__ = (
         "_check_due_at",
@@ -95,41 +84,31 @@ class Fetches:
         self.check_at = 0.0
         """The next time, in seconds, at which `_look` decides whether to check the session."""
         self._check_due_at = 0.0
-        """The time, in seconds, at which the session's next regular check is due."""
         self._check_paid_at = 0
         """The number of bytes that the connection had saved when the last check was sent."""
         self.version = -1
         """The version of the last fetch that was read, or -1 before the first one."""
         self.decided: Reason | None = None
-        """The reason why the last fetch was forwarded without the session. None before the first fetch, or if
-        the last fetch was sent through the session."""
+        """The reason why the last fetch was forwarded without the session. None if it used the session."""
         self.generation = sessions.generation
         """`SessionLimits.generation` at the decision on the last fetch."""
         self.unused = 0
         """The number of fetches that were forwarded although there was a session, since a session last saved
         bytes. The reasons in `PASSING` do not count. A new session does not reset the number."""
         self._memory = 0
-        """The number of bytes of the memory limit that are reserved for the table."""
+        """The bytes of the memory limit that are reserved for the table."""
         self._probed = False
         """Whether the gateway itself has sent an ApiVersions request on this connection."""
         self._slot = False
         """Whether the connection holds one of the process's session slots (--max-sessions)."""
         self._close_frame = b""
-        """A frame that closes a session, made from a client's fetch. The session id is inserted when the
-        frame is sent."""
+        """Closes a session. Made from a client's fetch; the session id is inserted when it is sent."""
         self._close_id_at = 0
 
     # Requests
 
     def request(self, request: InFlight, fetching: FetchHandler, frame: bytes, body: int) -> None:
-        """Decide how to send a complete fetch, and send it to the broker.
-
-        Args:
-            request: the fetch in flight.
-            fetching: the innermost handler of the fetch.
-            frame: the whole frame.
-            body: the offset of the body in the frame.
-        """
+        """Decide how to send a complete fetch whose body begins at `body`, and send it to the broker."""
         self.version = request.version
         plans = self._state.plans
         plans.forget_fetch()
@@ -174,26 +153,16 @@ class Fetches:
                 plans.learn_fetch(original, fetch, reason, self.eligibility, fetching.responses)
 
     def _changed(self, original: FetchRequest) -> FetchRequest:
-        """Apply the changes of all stages to a fetch, and return the changed fetch.
-
-        The fast path makes the same changes to the next similar fetch.
-        """
         fetch, template = original, self._state.plans.template
         for stage in self._state.stages:
             fetch = stage.on_fetch(fetch)
         if template is not None and (fetch is not original or template.changes):
+            # The fast path makes the same changes to the next similar fetch.
             template.note_sent(fetch)
         return fetch
 
     def count_unread(self, size: int, version: int, reason: Reason) -> None:
-        """Count a fetch that is forwarded without being parsed.
-
-        Args:
-            size: the size of the frame in bytes.
-            version: the version of the fetch.
-            reason: the version is unknown, the fetch is too large, there was no memory to buffer it, or it
-                could not be parsed.
-        """
+        """Count a fetch that is forwarded without being parsed."""
         self.decided = reason
         self._state.plans.forget_fetch()
         self._state.tally.passthrough[reason] += 1
@@ -204,14 +173,10 @@ class Fetches:
                 side.fetches[FetchKind.SESSIONLESS] += 1
 
     def arrange_resend(self, fetching: FetchHandler, *, full: bool) -> None:
-        """Arrange to send a fetch once more. Its position in the order of responses does not change.
+        """Arrange to send a fetch once more. No part of its response has been sent to the client.
 
-        After a second failure, or when the connection ends, the fetch is sent without a session, so that no
-        session error is possible.
-
-        Args:
-            fetching: the fetch. No part of the received response is sent to the client.
-            full: whether to request a new session, if possible.
+        After a second failure, or when the connection ends, it is sent without a session, so that no session
+        error is possible. Otherwise `full` requests a new session, if possible.
         """
         # `FetchResponses.end` sends it, when the response has ended.
         fetching.attempts += 1
@@ -221,7 +186,6 @@ class Fetches:
         fetching.resend = self._ask_full if again else self._forward
 
     def _decide(self, fetching: FetchHandler, fetch: FetchRequest) -> Decision:
-        """Decide how to send a fetch: through the session, or forwarded for a reason."""
         session = self.session
         reason = self.eligibility.against(fetch, self._state.client_id, session)
         if reason is not None:
@@ -266,10 +230,7 @@ class Fetches:
         return Full()
 
     def _has_room(self, listing: Listing) -> bool:
-        """Reserve memory for the partitions of a fetch in the table. Return False if too little is left.
-
-        `_settle_memory` later releases the memory that the table does not use.
-        """
+        """Reserve memory for a fetch's partitions. `_settle_memory` releases what the table does not use."""
         budget, table = self._state.request_budget, self.session.table
         need = memory_of(listing) + (table.memory if table is not None else 0)
         if need > self._memory:
@@ -279,7 +240,6 @@ class Fetches:
         return True
 
     def _settle_memory(self) -> None:
-        """Change the reserved memory to exactly the memory that the table uses."""
         budget, table = self._state.request_budget, self.session.table
         memory = table.memory if table is not None else 0
         budget.release(self._memory - memory)
@@ -317,7 +277,6 @@ class Fetches:
         self.check_at = min(now + SUSPECT_SECONDS, self._check_due_at)
 
     def _look(self, fetch: FetchRequest) -> None:
-        """Check the session if a check is due, or if the client waits for records that are available."""
         now = self._state.now
         if self.session.waits() or now >= self._check_due_at:
             self._check(fetch)
@@ -326,8 +285,6 @@ class Fetches:
 
     def _check(self, fetch: FetchRequest) -> None:
         """Send the broker a full fetch of the client's list, right before a fetch of the session.
-
-        Send nothing if the session has not saved enough bytes since the last check (`CHECK_PAID`).
 
         The broker responds to the full fetch at once, with one batch at most. A session's response leaves out
         only partitions without changes since the last response. So the session's next response must contain
@@ -348,7 +305,6 @@ class Fetches:
         self._dispatch(own(frame, check), frame, FetchKind.SESSIONLESS, partitions)
 
     def _ask_full(self, request: InFlight, fetching: FetchHandler) -> None:
-        """Request a session with a full fetch of the partitions in the table."""
         fetch, table, listing = fetching.asked, self.session.table, fetching.listing
         if table is None or listing is None:
             raise RuntimeError("a session is asked for what the table holds")
@@ -365,10 +321,6 @@ class Fetches:
         self._dispatch(request, frame, FetchKind.FULL, fetch.partitions)
 
     def _forward(self, request: InFlight, fetching: FetchHandler) -> None:
-        """Forward a fetch to the broker without the gateway's session.
-
-        If the client requests a session with each fetch, the fetch is sent without this request.
-        """
         fetch = fetching.asked
         frame, session_id, epoch = fetch.frame, fetch.session_id, fetch.session_epoch
         # (0, 0) each time would fill the broker's slots (fetch-semantics 6.7, case 89).
@@ -383,7 +335,6 @@ class Fetches:
         self._dispatch(request, frame, fetch_kind(session_id, epoch), fetch.partitions)
 
     def _dispatch(self, request: InFlight, frame: bytes, kind: FetchKind, partitions: int) -> None:
-        """Send a fetch's frame to the broker, and count the fetch."""
         broker = self._state.tally.broker
         broker.fetch_request_bytes += len(frame)
         broker.fetches[kind] += 1
@@ -391,14 +342,11 @@ class Fetches:
         self._state.send(request, frame)
 
     def probe(self, fetch: bytes) -> None:
-        """Ask the broker for its version ranges, unless the gateway has asked it on this connection before.
+        """Ask the broker for its version ranges, once on a connection.
 
         A client need not send ApiVersions, but the gateway must know the broker's release (fetch-semantics
-        1.7, 6.3). The request has the client's client id, because quotas depend on it. Every broker answers
-        v0 (KIP-35; fetch-semantics, trap 14).
-
-        Args:
-            fetch: the frame of the client's fetch.
+        1.7, 6.3). The request has the client id of the client's fetch, because quotas depend on it. Every
+        broker answers v0 (KIP-35; fetch-semantics, trap 14).
         """
         if self._probed:
             return
@@ -411,11 +359,7 @@ class Fetches:
     # The session's end
 
     def end_of_response(self, *, again: bool) -> None:
-        """At the end of a response, close the session if that is due, and release the slot if it is not used.
-
-        Args:
-            again: whether the fetch is sent again.
-        """
+        """Close the session if that is due, and release its slot if no session is used or requested."""
         session = self.session
         if session.state is _CLOSED:
             session.drop()
@@ -427,14 +371,11 @@ class Fetches:
         self._settle_memory()
 
     def close(self, *, silently: bool = False) -> None:
-        """Close the session at the broker with (id, -1).
+        """Close the session at the broker with (id, -1), unless nothing can be sent any more (`silently`).
 
         If the response that creates the session has not arrived yet, the session is closed when it arrives.
-        If sessions without a client were not closed, they would fill slots and evict other sessions
-        (fetch-semantics, trap 21, case 88).
-
-        Args:
-            silently: whether nothing can be sent to the broker any more.
+        Otherwise sessions without a client would fill slots and evict other sessions (fetch-semantics, trap
+        21, case 88).
         """
         self.closing = True
         self._state.plans.forget_fetch()  # the response to a fetch in flight releases the slot
@@ -450,10 +391,6 @@ class Fetches:
         self._settle_memory()
 
     def _leave_unused(self, reason: Reason) -> None:
-        """Close the session if the fetches of this connection do not use it.
-
-        Other clients may need its slot at the broker.
-        """
         session = self.session
         if not (session.session_id and self._close_frame) or session.outstanding or reason in PASSING:
             return

@@ -1,8 +1,7 @@
 """Distributions of durations and sizes, as the metrics show them. Sans-IO.
 
-A distribution is a list of counters, one for each bucket. The values of each fetch are appended to a list,
-and the values of a thousand fetches are counted at once. Counting each fetch separately costs five times as
-much.
+A distribution is a list of counters, one for each bucket. The values of a thousand fetches are counted at
+once: counting each fetch separately costs five times as much.
 """
 
 from itertools import accumulate
@@ -51,7 +50,6 @@ class Distribution:
         self.bounds = bounds
         self.counts = [0] * (len(bounds) + 1)
         self.total = 0.0
-        """The sum of all values."""
 
     def __repr__(self) -> str:
         return f"<Distribution of {self.count}, mean {self.mean:.6g}, 99 % up to {self.below(0.99):.6g}>"
@@ -64,7 +62,7 @@ class Distribution:
         self._add(found.tolist(), float(given.sum()))
 
     def add(self, other: "Distribution") -> None:
-        """Add all values of another distribution with the same bounds."""
+        """Add the values of another distribution with the same bounds."""
         self._add(other.counts, other.total)
 
     def _add(self, counts: list[int], total: float) -> None:
@@ -73,12 +71,10 @@ class Distribution:
 
     @property
     def count(self) -> int:
-        """The number of values."""
         return sum(self.counts)
 
     @property
     def mean(self) -> float:
-        """The mean of all values. 0 if there are no values."""
         return self.total / (self.count or 1)
 
     def below(self, share: float) -> float:
@@ -110,24 +106,21 @@ class Measured:
 
     def __init__(self) -> None:
         self.broker_fetch = Distribution(BROKER_SECONDS)
-        """Seconds from a fetch's last byte to the first byte of the response. The client's max_wait_ms is
-        included."""
+        """Seconds from a fetch's last byte to the first byte of the response, with the client's
+        max_wait_ms."""
         self.response_bytes_broker = Distribution(RESPONSE_BYTES)
-        """The size of the broker's response to a fetch in bytes, with the length field."""
+        """The size of the broker's response to a fetch, with the length field."""
         self.response_bytes_client = Distribution(RESPONSE_BYTES)
-        """The size of each fetch response to the client in bytes, with the length field."""
+        """The size of the client's response to a fetch, with the length field."""
         self.partitions_broker = Distribution(PARTITIONS)
-        """How many partitions a fetch to the broker listed. The value is added when the response is
-        complete."""
+        """How many partitions a fetch to the broker listed."""
         self.partitions_client = Distribution(PARTITIONS)
-        """How many partitions a client's fetch listed. If the client has a session with the gateway: how many
-        the session has."""
+        """How many partitions a client's fetch listed, or its session with the gateway has."""
         self.broker_other = Distribution(BROKER_SECONDS)
-        """How long the broker took to respond, in seconds, for all requests other than fetches and the APIs
-        in `NO_RESPONSE_TIME`."""
+        """Seconds from any other request to the response, without the APIs in `NO_RESPONSE_TIME`."""
         self.added_repeat = Distribution(BROKER_SECONDS)
-        """Additional seconds that a client waited because the gateway sent its fetch again (for example after
-        error 70, 71 or 106)."""
+        """Seconds that a client waited longer because its fetch was sent again (for example after error 70,
+        71 or 106)."""
         self.added_request = Distribution(ADDED_SECONDS)
         """Seconds from reading a client's bytes to writing all resulting bytes. Each read adds a value."""
         self.added_response = Distribution(ADDED_SECONDS)
@@ -138,27 +131,17 @@ class Measured:
         self.others: list[float] = []
         self.requests: list[float] = []
         self.responses: list[float] = []
-        """The values of `added_response` that were not counted yet, one for each read."""
 
     def note_fetch(
         self, seconds: float, received: int, sent: int, partitions_sent: int, partitions_asked: int
     ) -> None:
-        """Add a fetch to the first five of `DISTRIBUTIONS`.
-
-        Args:
-            seconds: the time from the fetch's last byte to the first byte of the response.
-            received: the size of the broker's response in bytes.
-            sent: the size of the client's response in bytes, or below 0 if the client got none.
-            partitions_sent: how many partitions the fetch to the broker listed.
-            partitions_asked: how many partitions the client's fetch listed.
-        """
+        """Add a fetch to the first five of `DISTRIBUTIONS`. A value below 0 is not counted."""
         waiting = self.fetches
         waiting += (seconds, received, sent, partitions_sent, partitions_asked)
         if len(waiting) >= 5 * _TOGETHER:
             self.settle()
 
     def note_other(self, seconds: float) -> None:
-        """Note a request other than a fetch."""
         self.others.append(seconds)
         if len(self.others) >= _TOGETHER:
             self.settle()
@@ -180,7 +163,6 @@ class Measured:
                 waiting.clear()
 
     def add(self, other: "Measured") -> None:
-        """Add the values of another object to these distributions."""
         for name in self.DISTRIBUTIONS:
             mine: Distribution = getattr(self, name)
             mine.add(getattr(other, name))
@@ -193,10 +175,7 @@ class Measured:
 class Meter:
     """Measures one connection.
 
-    Args:
-        measured: receives the values.
-        tally: the tally of the connection. The size of a response is the difference between the tally before
-            and after it.
+    The size of a response is the difference between the tally before and after it.
     """
 
     __slots__ = ("_measured", "_received", "_sent", "_tally", "began")
@@ -207,18 +186,15 @@ class Meter:
         self._received = 0
         self._sent = 0
         self.began = 0.0
-        """The time at which the first byte of the current response arrived, in seconds."""
+        """When the first byte of the current response arrived, in seconds."""
 
     def note_fetch(
         self, sent_at: float, *, sent: int = NOT_COUNTED, asked: int = NOT_COUNTED, unseen: bool = False
     ) -> None:
         """Note a fetch whose response is complete.
 
-        Args:
-            sent_at: when the fetch was sent to the broker, in seconds.
-            sent: how many partitions the fetch to the broker listed.
-            asked: how many partitions the client's fetch listed.
-            unseen: whether the client gets no byte of the response.
+        It was sent at `sent_at`, in seconds, with `sent` partitions. The client's fetch lists `asked`. If it
+        is `unseen`, the client gets no byte of the response.
         """
         tally = self._tally
         received, to_client = tally.broker.fetch_response_bytes, tally.client.fetch_response_bytes
@@ -232,20 +208,13 @@ class Meter:
         self._received, self._sent = received, to_client
 
     def note_repeat(self, seconds: float) -> None:
-        """Note how much longer a client waits because its fetch is sent again."""
         self._measured.added_repeat.note(seconds)
 
     def skip(self, received: int, sent: int) -> None:
-        """Do not count these bytes, because the responses with them were measured elsewhere.
-
-        Args:
-            received: bytes from the broker.
-            sent: bytes to the client.
-        """
+        """Do not count these bytes, because the responses with them were measured elsewhere."""
         self._received += received
         self._sent += sent
 
     def note_other(self, api_key: int, sent_at: float) -> None:
-        """Measure a request other than a fetch, whose response is complete."""
         if api_key not in NO_RESPONSE_TIME:
             self._measured.note_other(self.began - sent_at)

@@ -1,10 +1,9 @@
 """A plan remembers how a request and its response were handled, for later similar requests. Sans-IO.
 
-Clients mostly repeat their requests: a produce, a heartbeat, a fetch of one partition. The core makes a
-`Plan` when it has handled such a request. The fast path (`proxy.core.fast_path`) compares each frame with the
-plans. A frame that matches a plan is sent to the broker at once. The request is then in flight like any other
-request, with the plan as its handler. If the response does not match the plan, `Plan.begin` makes a handler
-for it, and the rest of the core processes the response.
+Clients mostly repeat their requests. The core makes a `Plan` when it has handled such a request, and the fast
+path (`proxy.core.fast_path`) compares each frame with the plans. A frame that matches is sent to the broker
+at once. The request is then in flight like any other, with the plan as its handler. If the response does not
+match, `Plan.begin` makes a handler for it, and the rest of the core processes the response.
 
 A plan relies on assumptions. Code that changes one of them must drop the plan (`Plans.forget_fetch`,
 `Plans.forget`).
@@ -38,38 +37,28 @@ from proxy.session.rotation import Rotation
 from proxy.session.state import SessionState
 
 MAX_PLANS: Final = 16
-"""The maximum number of a connection's plans for requests other than fetches. Clients use few kinds of
-requests. If there are more, all these plans are dropped."""
+"""The maximum number of a connection's plans for requests other than fetches. With more, all are dropped."""
 MAX_PREFIX: Final = 256
-"""The maximum number of bytes after the correlation id that are kept to compare later requests with them. The
-tags of a header may have any length."""
+"""The maximum number of bytes after the correlation id that are kept for comparison. The tags of a header may
+have any length."""
 MAX_KEPT: Final = 2 * MAX_AROUND + 512
-"""The maximum number of bytes around the entries of a fetch that is kept as a template.
-
-Without this limit, a client with its own sessions could add forgotten topics of any length.
-"""
+"""The maximum number of bytes around the entries of a fetch that is kept as a template. Without it, a client
+with its own sessions could add forgotten topics of any length."""
 ENTRY_HEAD: Final = 512
-"""The maximum size of a response's part before its records, in bytes, if the response has one entry. A
-topic's name has at most 249 bytes."""
+"""The maximum bytes of a response with one entry, up to its records. A topic's name has at most 249 bytes."""
 _MAX_COMPARED: Final = 512
-"""The maximum size of a frame that is kept whole to compare later frames with it, in bytes. Larger frames
-have many entries, so they seldom equal an earlier frame."""
+"""The maximum size of a frame that is kept whole for comparison, in bytes. Larger frames have many entries,
+so they seldom equal an earlier frame."""
 _KIND_BYTES: Final = REQUEST_CORRELATION_ID.start
 """The size in bytes of the length field, API key and version at the start of a request."""
 _PLAIN: Final = (Reason.ONE_PARTITION, Reason.SESSIONS_OFF)
-"""Reasons to forward a fetch that also apply to the next matching fetch, unless the session switches
-change."""
+"""Reasons that also apply to the next matching fetch, unless the session switches change."""
 _NO_ABORTED: Final = {True: (b"\0", b"\1"), False: (b"\xff\xff\xff\xff", b"\0\0\0\0")}
 """The bytes of null and of an empty array as aborted_transactions. The key is True for flexible versions."""
 
 
 class Template:
-    """A template made from a frame. Other frames match if they differ only in the given fixed-size fields.
-
-    Args:
-        frame: the frame.
-        fields: the spans of the fields.
-    """
+    """A template made from a frame. Other frames match if they differ only in these fields of fixed size."""
 
     __slots__ = ("_mask", "_size", "_value")
 
@@ -82,7 +71,6 @@ class Template:
         self._value = int.from_bytes(frame) & self._mask
 
     def matches(self, frame: bytes) -> bool:
-        """Whether a frame matches the template, so that it need not be parsed."""
         return len(frame) == self._size and int.from_bytes(frame) & self._mask == self._value
 
 
@@ -91,10 +79,6 @@ class FetchTemplate:
 
     It takes much less time to compare a fetch with the template than to parse it. This matters with hundreds
     of connections, or with fetches of a thousand partitions.
-
-    Args:
-        request: the fetch.
-        block: the span of the fetch's entries, which must be contiguous.
     """
 
     __slots__ = ("_after", "_before", "_block", "_kind", "_sent", "changes", "request", "size")
@@ -104,20 +88,15 @@ class FetchTemplate:
         self.request = request.with_frame(b"")
         """The parsed fetch of the template, without its frame."""
         self.size = len(frame)
-        """The size of the fetch's frame in bytes."""
         self._block = block
         self._sent = self._kind, self._before, self._after = _around(frame, block)
-        """The parts of the fetch as it was sent: length, API key and version; the bytes before the entries;
-        the bytes after the entries."""
+        """The parts of the fetch as it was sent, see `_around`."""
         self.changes = False
         """Whether stages changed the fetch before it was sent."""
 
     @classmethod
     def of(cls, request: FetchRequest) -> Self | None:
-        """Return the template of a fetch.
-
-        The result is None if the fetch is too large, or if its entries are not contiguous.
-        """
+        """Return the template of a fetch, or None if it is too large, or its entries are not contiguous."""
         block = request.block
         if block is None or len(request.frame) - (block[1] - block[0]) > MAX_KEPT:
             return None
@@ -160,14 +139,9 @@ class FetchTemplate:
 
 
 class EntryTemplate:
-    """A template made from a fetch response with one entry.
+    """A template made from a fetch response with one entry, at offset `at`. Its records may be left out.
 
     A later response matches the template if it differs only in offsets and records.
-
-    Args:
-        layout: the layout of the version.
-        frame: the response. Its records may be left out.
-        at: the offset of the entry in the response.
     """
 
     __slots__ = ("_at", "_end", "_ends_at", "_flexible", "_head", "_records_at", "_tail", "version")
@@ -185,14 +159,9 @@ class EntryTemplate:
 
     @classmethod
     def of(cls, request: FetchRequest, frame: bytes, walk: FetchResponseWalk) -> Self | None:
-        """Return a template made from a response.
+        """Return a template made from a response, or None if it does not have exactly one plain entry.
 
-        The result is None if the response does not have exactly one plain entry.
-
-        Args:
-            request: the fetch.
-            frame: the whole response to the fetch, or its first `ENTRY_HEAD` bytes.
-            walk: the parsed form of the whole response.
+        `frame` has the first `ENTRY_HEAD` bytes of the response, or more.
         """
         layout = request.layout
         if walk.partitions != 1 or walk.tags or walk.redirects or walk.errors or not request.topics.keys:
@@ -228,7 +197,6 @@ class EntryTemplate:
         return size if at + size + len(self._tail) == len(frame) and frame.endswith(self._tail) else -1
 
     def entry(self, frame: bytes) -> bytes:
-        """Return the entry in a response that matches the template."""
         # The empty tags of the topic element and of the body follow it.
         return frame[self._at : len(frame) - 2] if self._flexible else frame[self._at :]
 
@@ -236,13 +204,8 @@ class EntryTemplate:
 class Plan(Handler):
     """A plan for requests that are forwarded unchanged, and whose responses are forwarded unchanged.
 
-    The plan is the handler of all matching requests, until their responses begin.
-
-    Args:
-        request: the request from which the plan is made.
-        prefix: the bytes after the correlation id. They must be equal in a matching request.
-        answered: whether the broker sends a response.
-        plans: the plans of the connection.
+    The plan is the handler of all matching requests, until their responses begin. They have the same bytes
+    after the correlation id (`prefix`).
     """
 
     __slots__ = (
@@ -271,22 +234,18 @@ class Plan(Handler):
         self.produces = request.api_key == ApiKey.PRODUCE
         self.answered = answered
         self.response: Template | None = None
-        """The template of responses that need no rewriting, for a handler that may rewrite responses. None if
-        the handler rewrites no responses, or before a template is known."""
+        """The template of responses that need no rewriting, if the handler may rewrite responses."""
         self.wait = request.handler.wait
         self._handler = request.handler
         self._rewrites = not request.handler.forwards
         self._timed = request.api_key not in NO_RESPONSE_TIME
-        """Whether the response time shows the speed of the broker. It does not if the broker may wait on
-        purpose."""
+        """Whether the broker does not wait on purpose, so that the response time shows its speed."""
         self._plans = plans
 
     def begin(self, _request: InFlight) -> Handler:
-        """Return a handler for a request, of the same type as the handler of the plan's first request."""
         return self._handler.fresh()
 
     def recall(self, frame: bytes, seconds: float) -> bytes | None:
-        """Return the broker's response if it can be forwarded unchanged, otherwise None."""
         if not self.live:
             return None
         if self._rewrites and (self.response is None or not self.response.matches(frame)):
@@ -304,16 +263,8 @@ class FetchPlan(Handler):
     """A plan for fetches that are forwarded.
 
     Fetches match if they differ only in the correlation id, and in the offsets and epochs of their entries.
-    Stages may use the other fields, as `FetchFloorsStage` does.
-
-    Args:
-        plans: the plans of the connection.
-        template: the template of the client's fetches.
-        request: a matching fetch, as the client sent it.
-        sent: the same fetch, as sent to the broker.
-        reason: the reason why the fetch is forwarded.
-        eligibility: the object that is told that responses are small.
-        responses: makes the responses that do not match the plan.
+    Stages may use the other fields, as `FetchFloorsStage` does. `request` is a matching fetch as the client
+    sent it, and `sent` is the same fetch as sent to the broker.
     """
 
     __slots__ = (
@@ -373,17 +324,14 @@ class FetchPlan(Handler):
         eligibility: Eligibility,
         responses: Responses,
     ) -> None:
-        """Note the values on which the plan relies, such as the session switches."""
         self.live = True
-        """Whether the plan's assumptions still hold. The session switches are not included; they are checked
-        separately."""
+        """Whether the plan's assumptions still hold. The session switches are checked separately."""
         self.spare = None
         self._fetches, self._size, self._sent_size = template, template.size, len(sent.frame)
         self.fetch: FetchRequest = sent.with_frame(b"")
         """The fetch with the changes of the stages, without its frame."""
         self.version = sent.layout.version
         self.partitions = sent.partitions
-        """The number of partitions that the client's fetches list."""
         self.wait = max(sent.max_wait_ms, 0) / 1e3
         limits = plans.limits
         self._limits, self._on, self._off_for = limits, limits.on, limits.off_for
@@ -393,15 +341,7 @@ class FetchPlan(Handler):
         self._responses = responses
 
     def request(self, frame: bytes, _now: float) -> bytes | None:
-        """Return the frame to send to the broker for a client's fetch, and count the fetch.
-
-        Args:
-            frame: the received bytes, which may be anything.
-            _now: the time, in seconds.
-
-        Returns:
-            The frame, or None if the core has to process the fetch.
-        """
+        """Return the frame to send to the broker, or None if the core has to process this client's fetch."""
         limits = self._limits
         if (
             self._template.matches(frame)
@@ -414,7 +354,6 @@ class FetchPlan(Handler):
         return None
 
     def recall(self, frame: bytes, seconds: float) -> bytes | None:
-        """Return the broker's response if it can be forwarded unchanged, otherwise None."""
         if not self.live:
             return None
         plans, version, size = self._plans, self.version, len(frame)
@@ -436,20 +375,13 @@ class FetchPlan(Handler):
         return frame
 
     def begin(self, request: InFlight) -> Handler:
-        """Return a new handler for a fetch that the fast path forwards."""
         made, fetching = self._responses.new_fetch(self.version, request.correlation_id)
         fetching.ask(self.fetch)
         fetching.sent, fetching.sent_partitions = self._sent_size, self.partitions
         return made.handler
 
     def count(self, tally: Tally, meter: Meter) -> None:
-        """Add the exchanges since the last call to the tally.
-
-        Args:
-            tally: the tally of the connection.
-            meter: the object that is given the sizes of these responses, to leave them out of its
-                measurements.
-        """
+        """Add the exchanges since the last call to the tally. The meter skips them: they are measured."""
         asked, received = self._asked, self._received
         if not (asked or received):
             return
@@ -480,16 +412,6 @@ class SessionPlan(FetchPlan):
     `Eligibility`, and `Rotation` recognises and builds the fetch. After each response that the core has
     processed, `FetchResponses` decides whether to make a plan. So the plan need not check conditions that
     only the core changes.
-
-    Args:
-        plans: the plans of the connection.
-        template: the template of the client's fetches.
-        sent: a matching fetch, as changed by the stages.
-        session: the session of the connection.
-        rotation: the object that recognises these fetches, and expands their responses.
-        eligibility: decides whether fetches may use the session.
-        responses: makes the responses that do not match the plan.
-        until: the time until which the plan is valid, in seconds.
     """
 
     __slots__ = (
@@ -526,7 +448,7 @@ class SessionPlan(FetchPlan):
         self._assume(plans, template, sent, eligibility, responses)
         self.until = until
         """The time in seconds from which on the core processes a fetch itself. It may have to check the
-        session then."""
+        session."""
         self._session = session
         self._rotation = rotation
         self._empty = plans.repeatable
@@ -537,8 +459,7 @@ class SessionPlan(FetchPlan):
         self._row = -1
         """The row of the partition whose entry `_entry` matches."""
         self._frame = b""
-        """The client's fetch in flight. The attributes `_sent`, `_altered` and `_first` belong to the same
-        fetch."""
+        """The client's fetch in flight. `_sent`, `_altered` and `_first` belong to the same fetch."""
         self._sent = self._altered = 0
         self._first = -1
         self._asked = self._to_broker = self._requested = 0
@@ -549,16 +470,10 @@ class SessionPlan(FetchPlan):
         bytes."""
 
     def expects(self, entry: EntryTemplate | None, row: int) -> None:
-        """Note the template of the session's last response with one entry.
-
-        Args:
-            entry: the template, or None.
-            row: the row of the entry's partition.
-        """
+        """Note the template of the session's last response with one entry, for the partition of this row."""
         self._entry, self._row = entry, row
 
     def request(self, frame: bytes, now: float) -> bytes | None:
-        """Return the incremental form of a client's fetch, or None if the core has to process the fetch."""
         session, rotation, limits = self._session, self._rotation, self._limits
         if now >= self.until or session.state is not _ESTABLISHED or session.rotation is not rotation:
             return None
@@ -585,7 +500,7 @@ class SessionPlan(FetchPlan):
         return delta
 
     def recall(self, frame: bytes, seconds: float) -> bytes | None:
-        """Return the full form of the broker's response, or None if the core has to process the response."""
+        """Return the full form of the broker's response, or None if the core has to process it."""
         rotation, size = self._rotation, len(frame)
         table, entry, empty = rotation.table, self._entry, self._empty
         if not (self.live and self._described) or table.behind or self._limits.keep_order:
@@ -640,7 +555,6 @@ class SessionPlan(FetchPlan):
         self._to_client += times * full
 
     def begin(self, request: InFlight) -> Handler:
-        """Return a new handler for the fetch in flight."""
         made, fetching = self._responses.new_fetch(self.version, request.correlation_id)
         fetching.ask(self.fetch.with_frame(self._frame))
         fetching.first = self._first
@@ -650,7 +564,6 @@ class SessionPlan(FetchPlan):
         return made.handler
 
     def count(self, tally: Tally, meter: Meter) -> None:
-        """Add the exchanges since the last call to the tally, like `FetchPlan.count`."""
         asked, answered = self._asked, self._answered
         if not (asked or answered):
             return
@@ -677,15 +590,7 @@ class SessionPlan(FetchPlan):
 
 
 class Plans:
-    """The plans of one connection, and the templates that save the parsing of similar frames.
-
-    Args:
-        limits: the switches for sessions.
-        measured: the object that is given the response times and sizes.
-        tally: the object that is given the counts of the plans.
-        meter: the object that is given the sizes of the plans' responses, to leave them out of its
-            measurements.
-    """
+    """The plans of one connection, and the templates that save the parsing of similar frames."""
 
     __slots__ = (
         "_empty",
@@ -711,19 +616,18 @@ class Plans:
         self.tally = tally
         self._meter = meter
         self.on = True
-        """Whether the fast path may use plans."""
         self.no_sooner = 0.0
-        """Fetch responses without records that come sooner than this, and sooner than half the wait that the
-        fetch allows, take no plan, in seconds."""
+        """Fetch responses without records that come sooner than this (in seconds), and sooner than half the
+        wait that the fetch allows, take no plan."""
         self.requested = self.responded = self.produced = 0
         """The number of request bytes, of response bytes, and of all bytes of Produce that are not in the
         tally yet. The plans other than `fetch` have forwarded them."""
         self.requests: dict[bytes, Plan] = {}
-        """The plans by API key and version. Each key consists of the bytes in a request's header."""
+        """By API key and version, as the bytes in a request's header."""
         self.fetch: FetchPlan | None = None
         """The plan of the last fetch. None if the core has to decide the next fetch."""
         self.template: FetchTemplate | None = None
-        """The template of the last fetch that was parsed. None if `FetchTemplate.of` made none."""
+        """The template of the last fetch that was parsed, if `FetchTemplate.of` made one."""
         self.entry: EntryTemplate | None = None
         """The template of the last forwarded response that had exactly one entry."""
         self._response = b"", -1, 0
@@ -735,12 +639,9 @@ class Plans:
     # Requests
 
     def learn(self, request: InFlight, decisive: bytes, *, answered: bool) -> None:
-        """Make a plan from a request that was forwarded unchanged.
+        """Make a plan from a request other than a fetch that was forwarded unchanged.
 
-        Args:
-            request: a request other than a fetch.
-            decisive: the bytes after the correlation id. They decided how the request is handled.
-            answered: whether the broker sends a response.
+        The `decisive` bytes after the correlation id decided how it is handled.
         """
         if len(decisive) > MAX_PREFIX:
             return
@@ -758,15 +659,7 @@ class Plans:
         eligibility: Eligibility,
         responses: Responses,
     ) -> None:
-        """Make a plan from a forwarded fetch, if its reason also applies to the next matching fetch.
-
-        Args:
-            request: the fetch, as the client sent it.
-            sent: the same fetch, as sent to the broker.
-            reason: the reason why the fetch is forwarded.
-            eligibility: see `FetchPlan`.
-            responses: see `FetchPlan`.
-        """
+        """Make a plan from a forwarded fetch, if its reason also applies to the next matching fetch."""
         self.forget_fetch()
         template, size = self.template, len(request.frame)
         small = template is not None and size <= _MAX_COMPARED
@@ -786,10 +679,7 @@ class Plans:
             self.fetch = None
 
     def forget(self) -> None:
-        """Drop all plans.
-
-        The rest of the core then processes the next request of each kind, and the responses in flight.
-        """
+        """Drop all plans. The core then processes the next request of each kind, and responses in flight."""
         self.forget_fetch()
         for plan in self.requests.values():
             plan.live = False
@@ -814,7 +704,6 @@ class Plans:
         return self.tally
 
     def end(self) -> None:
-        """Stop using plans and drop all templates, because the connection has ended."""
         self.stop()
         self.template = self.entry = self._empty = None
         self._response = b"", -1, 0
@@ -840,14 +729,7 @@ class Plans:
     def learn_response(
         self, request: FetchRequest | None, frame: bytes, version: int, walk: FetchResponseWalk
     ) -> None:
-        """Note a complete response to a fetch that was forwarded unchanged.
-
-        Args:
-            request: the fetch, or None if it was not parsed.
-            frame: the response.
-            version: the version of the fetch and its response.
-            walk: the parsed form of the response.
-        """
+        """Note a complete response to a fetch that was forwarded unchanged."""
         special = (
             walk.record_bytes
             or walk.throttle_time_ms
@@ -875,10 +757,7 @@ class Plans:
             self._empty = frame[RESPONSE_START_BYTES:], walk
 
     def empty(self, frame: bytes) -> FetchResponseWalk | None:
-        """Return the parsed form of the session's last response without an entry.
-
-        The result is None if `frame` differs from that response.
-        """
+        """Return the parsed form of the session's last response without an entry, if `frame` equals it."""
         if self._empty is None:
             return None
         known, walk = self._empty
@@ -900,7 +779,6 @@ def _around(frame: bytes, block: Span) -> tuple[bytes, bytes, bytes]:
 
 
 def _key_of(api_key: int, version: int) -> bytes:
-    """Return the API key and the version as bytes, in the format of a request's header."""
     return api_key.to_bytes(2, signed=True) + version.to_bytes(2, signed=True)
 
 
