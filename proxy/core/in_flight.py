@@ -2,9 +2,7 @@
 
 Each request gets a `Handler` when it is processed. The handler makes the client's response from the broker's
 response. If two features change one response, one handler wraps the other. A stage may claim a response. The
-queue then keeps the response that the handlers have made, until the stage releases it. Before that, the stage
-may replace it. `FetchHandler` is the handler of a client's fetch. It holds the fetch with the changes of the
-stages, and the part of the response that was received and not forwarded yet.
+queue then keeps the response that the handlers have made, until the stage releases or replaces it.
 
 `ResponseQueue` has two queues of requests. `expected` has the order of the broker, which responds in the
 order of the requests. `owed` has the order in which the client gets the responses. The two orders differ only
@@ -22,16 +20,14 @@ from proxy.protocol.primitives import Buffer
 from proxy.protocol.versions import raise_listing
 
 MAX_IN_FLIGHT: Final = 1024
-"""The maximum of unanswered requests of a client. At the maximum, the gateway does not read from the client,
-and its further bytes wait."""
+"""The maximum of unanswered requests of a client. At the maximum, the gateway does not read from it."""
 AT_ONCE: Final = 16
-"""The maximum number of requests, or of responses, that one call of the core processes. The fast path has its
-own limit."""
+"""The maximum number of requests, or of responses, that one call processes without the fast path."""
 REQUEST_BYTES: Final = 750
 """The approximate memory of an unanswered request, in bytes."""
 UNREAD_SECONDS: Final = 30.0
-"""The longest wait, in seconds, that is assumed for a fetch that the gateway did not read. No client allows
-more, because clients time out after this time themselves (request.timeout.ms, 30 s by default)."""
+"""The wait, in seconds, that is assumed for a fetch that the gateway did not read. No client allows more,
+because clients time out after this time themselves (request.timeout.ms, 30 s by default)."""
 _SMALL: Final = 1 << 16
 _NO_BROKERS: Final = frozenset[int]()
 
@@ -44,19 +40,18 @@ class Handler:
     wait: float = 0.0
     """How long the request allows the broker to wait before it responds, in seconds."""
     buffered: int = 0
-    """The buffered bytes of the response."""
     small: int = _SMALL
     """The largest response, in bytes, that is buffered even if memory is short. Its memory costs less than a
     delay would."""
     forwards: bool = False
     """Whether every byte of the response is forwarded as it arrives."""
     awaits_brokers: frozenset[int] = _NO_BROKERS
-    """The ids of brokers that the response names and whose listeners are still being opened. The response
-    waits until `Connection.brokers_opened` is called for them."""
+    """Brokers that the response names and whose listeners are still being opened. The response waits for
+    `Connection.brokers_opened`."""
     fetch: FetchRequest | None = None
     """The request, if it is a fetch that was understood."""
     planned: bool = False
-    """Whether this handler is a plan, which is shared by all matching requests (`proxy.core.plans`)."""
+    """Whether this is a plan, which is shared by all matching requests (`proxy.core.plans`)."""
     spare: "InFlight | None"
     """Used only by a plan: the last answered request. Its object can be used again for the next request."""
 
@@ -68,13 +63,9 @@ class Handler:
         raise NotImplementedError
 
     def recall(self, _frame: bytes, _seconds: float) -> bytes | None:
-        """Return the bytes that the client gets for a complete response, and count the response.
+        """Return what the client gets for a complete response, and count it. None if `feed` must read it.
 
-        Return None if the response must be read with `feed` instead.
-
-        Args:
-            _frame: the complete response.
-            _seconds: the time from the request to the first byte of the response.
+        `_seconds` is the time from the request to the first byte of the response.
         """
         return None
 
@@ -122,15 +113,12 @@ class Forward(Handler):
         self.wait = wait
 
     def fresh(self) -> Self:
-        """Return the same object, because it has no state."""
         return self
 
     def feed(self, chunk: bytes, *, last: bool) -> list[Buffer]:  # noqa: ARG002 - as every handler
-        """Return the received bytes unchanged."""
         return [chunk]
 
     def passes(self, _size: int) -> bool:
-        """Return True, because all bytes may be forwarded."""
         return True
 
 
@@ -142,13 +130,7 @@ TOKEN: Final = Forward()
 
 
 class Over(Handler):
-    """A handler that reads or changes the response to a request other than a fetch.
-
-    Another handler makes the client's response.
-
-    Args:
-        inner: the handler that makes the response.
-    """
+    """A handler around the one that makes the response to a request other than a fetch."""
 
     __slots__ = ("_inner",)
 
@@ -157,46 +139,35 @@ class Over(Handler):
 
     @property
     def wait(self) -> float:  # type: ignore[override]  # of the inner handler
-        """See `Handler.wait`."""
         return self._inner.wait
 
     @property
     def buffered(self) -> int:  # type: ignore[override]  # of the inner handler
-        """See `Handler.buffered`."""
         return self._inner.buffered
 
     @property
     def small(self) -> int:  # type: ignore[override]  # of the inner handler
-        """See `Handler.small`."""
         return self._inner.small
 
     @property
     def awaits_brokers(self) -> frozenset[int]:  # type: ignore[override]  # of the inner handler
-        """See `Handler.awaits_brokers`."""
         return self._inner.awaits_brokers
 
     def opened(self) -> list[Buffer]:
-        """See `Handler.opened`."""
         return self._inner.opened()
 
     def end(self, request: "InFlight") -> bool:
-        """See `Handler.end`."""
         return self._inner.end(request)
 
     def passes(self, size: int) -> bool:
-        """See `Handler.passes`."""
         return self._inner.passes(size)
 
     def lose(self, now: float) -> None:
-        """See `Handler.lose`."""
         self._inner.lose(now)
 
 
 class Claim:
-    """A response, in the form for the client, that is held back for a stage.
-
-    The stage may replace the response.
-    """
+    """A response, in the form for the client, that is held back for a stage. The stage may replace it."""
 
     __slots__ = ("pieces", "request", "whole")
 
@@ -240,15 +211,14 @@ class InFlight:
         self.correlation_id = correlation_id
         self.handler = handler
         self.sent_at = sent_at
-        """The time at which the request was sent to the broker, in seconds."""
+        """When the request was sent to the broker, in seconds."""
         self.answered = False
         """Whether the client's response is complete. The client has it already, or it waits in `out`."""
         self.claim: Claim | None = None
-        """The claim of a stage on the response, or None."""
         self.form: ClientForm | None = None
         """Changes the response on its way to the client. None for nearly all requests."""
         self.out: list[Buffer] | None = None
-        """Response bytes that wait for earlier responses. None if there are none."""
+        """Response bytes that wait for earlier responses."""
 
     def __repr__(self) -> str:
         return f"<InFlight key={self.api_key} v{self.version} {self.handler!r}>"
@@ -271,10 +241,7 @@ class ResponseQueue:
         stage releases them."""
 
     def in_turn(self, request: InFlight, pieces: list[Buffer]) -> list[Buffer]:
-        """Return the next bytes of a response if the client gets them now.
-
-        Otherwise keep them until their turn.
-        """
+        """Return the next bytes of a response if the client gets them now. Otherwise keep them."""
         if request.claim is not None:
             request.claim.pieces += pieces
             self.buffered += sum(map(len, pieces))
@@ -325,15 +292,11 @@ class ResponseQueue:
         return self.in_turn(request, pieces) + self.ended(request)
 
     def shrink(self) -> None:
-        """Release the memory that a burst has left, if nothing is in flight.
-
-        An empty deque keeps up to 16 free blocks, which are 8 KB.
-        """
+        """Release what a burst has left: an empty deque keeps up to 16 free blocks, which are 8 KB."""
         if not (self.expected or self.owed):
             self.expected, self.owed = deque(), deque()
 
     def clear(self) -> None:
-        """Drop all requests and all buffered bytes of responses."""
         self.expected.clear()
         self.owed.clear()
         self.buffered = 0
@@ -353,18 +316,14 @@ class Walked:
     def __init__(self) -> None:
         self.walk: FetchResponseWalk | None = None
         self.received = 0
-        """The number of received bytes."""
         self.understood = True
         """Whether all bytes so far match the version of the response."""
         self.forwarded = 0
-        """The number of bytes sent to the client."""
         self.chunks: list[bytes] = []
         """The received bytes that were not forwarded yet."""
         self.buffered = 0
-        """The size of `chunks` in bytes."""
 
     def drop(self) -> None:
-        """Drop all received bytes that were not forwarded yet."""
         self.chunks = []
         self.buffered = 0
 
@@ -380,28 +339,22 @@ class Kept:
     def __init__(self) -> None:
         self.walk: FetchResponseWalk | None = None
         self.received = 0
-        """The number of bytes received so far."""
         self.understood = True
         """Whether all bytes so far match the version of the response."""
         self.frame: Received | None = None
-        """The received bytes of the response. None if no bytes have arrived, or if they were dropped."""
+        """The received bytes. None if no bytes have arrived, or if they were dropped."""
         self.buffered = 0
-        """How many bytes of the response are buffered."""
         self._cut = 0
         """The number of entries whose bytes were already found by `cut_entries`."""
 
     def keep(self, chunk: bytes) -> None:
-        """Buffer the next bytes of the response."""
         if self.frame is None:
             self.frame = Received()
         self.frame.append(chunk)
         self.buffered += len(chunk)
 
     def cut_entries(self, entries: Sequence[PartitionResponse]) -> None:
-        """Find the bytes of the entries that are already complete.
-
-        If this is done while the response arrives, less work is left at its end.
-        """
+        """Find the bytes of complete entries while the response arrives: less work is left at its end."""
         frame = self.frame
         while (
             frame is not None
@@ -412,7 +365,6 @@ class Kept:
             self._cut += 1
 
     def drop(self) -> None:
-        """Drop all buffered bytes of the response."""
         self.frame = None
         self._cut = 0
         self.buffered = 0
@@ -438,12 +390,7 @@ class Responses(Protocol):
 
 
 class FetchHandler(Handler):
-    """The handler of a client's fetch, and of the response to it.
-
-    Args:
-        responses: checks the broker's responses, and makes the client's responses.
-        version: the version of the fetch.
-    """
+    """The handler of a client's fetch, and of the response to it: the innermost one."""
 
     __slots__ = (
         "_listing",
@@ -480,30 +427,26 @@ class FetchHandler(Handler):
         self.noted = OUT_OF_RANGE
         """The errors that are noted in the response, see `FetchResponseWalk.errors`."""
         self.fetch: FetchRequest | None = None
-        """The parsed request. None if it was not understood."""
         self._listing: Listing | None = None
         self.rows: Rows | None = None
-        """The row of each partition of `listing` in the session's table. None if the rows were not looked
-        up."""
+        """The row of each partition of `listing` in the session's table. None if not looked up."""
         self.first = -1
-        """The row in the session's table with which the fetch begins, if the fetch only rotates the list.
-        Otherwise -1."""
+        """The row in the session's table with which the fetch begins, if it only rotates the list."""
         self.through_session = False
-        """Whether the fetch was sent through the session: as a full fetch with epoch 0, or as an incremental
+        """Whether the fetch was sent through the session: in full with epoch 0, or as an incremental
         fetch."""
         self.session_id = 0
         """The session id when the fetch was last sent through the session. 0 for none."""
         self.sent = 0
         """The size of the frame to the broker."""
         self.sent_partitions = -1
-        """How many partitions the frame to the broker lists, or -1 if they were not counted."""
+        """How many partitions the frame to the broker lists, or -1 if not counted."""
         self.attempts = 0
         """How many times the fetch was sent again."""
         self.resend: Send | None = None
-        """The function that sends the fetch again when the current response has ended, or None. If it is set,
-        the client does not get the current response."""
+        """Sends the fetch again when the current response has ended. If set, the client does not get this
+        response."""
         self.response: Walked | Kept = Walked()
-        """The response that is arriving."""
 
     def __repr__(self) -> str:
         return f"<FetchHandler {type(self.response).__name__} received={self.response.received}>"
@@ -517,11 +460,7 @@ class FetchHandler(Handler):
 
     @property
     def asked(self) -> FetchRequest:
-        """The client's fetch as parsed, with the changes of the stages.
-
-        Raises:
-            RuntimeError: the fetch was not understood.
-        """
+        """The fetch of `ask`. RuntimeError if it was not understood."""
         if self.fetch is None:
             raise RuntimeError("the fetch was not understood")
         return self.fetch
@@ -536,14 +475,7 @@ class FetchHandler(Handler):
     def sends(
         self, response: Walked | Kept, frame: bytes, partitions: int, *, session_id: int | None = None
     ) -> None:
-        """Note the request that is sent to the broker.
-
-        Args:
-            response: collects the response.
-            frame: the whole frame.
-            partitions: how many partitions the request lists.
-            session_id: the session id in the request, 0 to request a session, or None without a session.
-        """
+        """Note what is sent to the broker. `session_id` is 0 to request a session, None without a session."""
         self.response = response
         self.through_session = session_id is not None
         if session_id is not None:
@@ -554,19 +486,15 @@ class FetchHandler(Handler):
 
     @property
     def buffered(self) -> int:  # type: ignore[override]  # of the response
-        """The buffered bytes of the response."""
         return self.response.buffered
 
     def feed(self, chunk: bytes, *, last: bool) -> list[Buffer]:
-        """Process the next bytes of the response, and return the client's bytes that are ready now."""
         return self.responses.receive(self, chunk, last=last)
 
     def end(self, request: InFlight) -> bool:
-        """End the response. Send the fetch again if this was arranged before."""
         return self.responses.end(self, request)
 
     def passes(self, size: int) -> bool:
-        """Return whether the next bytes are only records, so that they may be forwarded unchanged."""
         response = self.response
         if isinstance(response, Kept) or response.chunks or response.walk is None or not response.forwarded:
             return False
@@ -580,12 +508,7 @@ class FetchHandler(Handler):
 
 
 class Around(Handler):
-    """A handler that changes the response to a fetch after an inner handler has made the response.
-
-    Args:
-        inner: the handler that makes the response.
-        fetching: the handler of the fetch itself, which is the innermost one.
-    """
+    """A handler that changes the response to a fetch after an inner handler has made it."""
 
     __slots__ = ("_fetching", "_inner")
 
@@ -595,17 +518,14 @@ class Around(Handler):
 
     @property
     def wait(self) -> float:  # type: ignore[override]  # of the innermost handler
-        """The longest time that the fetch allows the broker to wait, in seconds."""
         return self._fetching.wait
 
     @property
     def fetch(self) -> FetchRequest | None:  # type: ignore[override]  # of the innermost handler
-        """The client's fetch as it was parsed. None if it was not understood."""
         return self._fetching.fetch
 
     @property
     def buffered(self) -> int:  # type: ignore[override]  # of all handlers
-        """The bytes of the response that all nested handlers buffer."""
         return self._inner.buffered + self._kept
 
     @property

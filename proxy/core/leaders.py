@@ -24,17 +24,16 @@ from proxy.protocol.metadata import (
 from proxy.protocol.primitives import ProtocolError
 
 MAX_BYTES: Final = 1 << 23
-"""The memory limit for topics in bytes, enough for 200,000 partitions with three replicas. The topics whose
-leaders were confirmed longest ago are forgotten first."""
+"""The memory limit for topics, enough for 200,000 partitions with three replicas. Topics whose leaders were
+confirmed longest ago are forgotten first."""
 KEEP_SECONDS: Final = 300.0
-"""A leader that no response has confirmed for this many seconds is not used any more. After the same time,
-clients refresh their Metadata (metadata.max.age.ms). The limit is needed because a cluster restored from a
-backup returns to older epochs, and clients must not be sent to its former leaders forever."""
+"""A leader that no response has confirmed for this time is not used any more. A cluster restored from a
+backup returns to older epochs, and clients must not be sent to its former leaders forever. Clients refresh
+their Metadata after the same time (metadata.max.age.ms)."""
 
 
 MAX_HINTS: Final = 10_000
-"""The maximum number of remembered leaders from responses other than Metadata (some 3 MB). Each is remembered
-until Metadata of its topic arrives."""
+"""The maximum number of remembered leaders from responses other than Metadata (some 3 MB)."""
 
 _Indexes: TypeAlias = npt.NDArray[np.int32]
 _LeaderBytes: TypeAlias = npt.NDArray[np.uint8]
@@ -51,31 +50,22 @@ class _Edits(NamedTuple):
 
 
 class Leaders:
-    """The newest leaders, shared by all connections of a process.
-
-    Args:
-        max_bytes: the memory limit for topics.
-    """
+    """The newest leaders, shared by all connections of a process."""
 
     __slots__ = ("_hinted", "_hints", "_images", "_max_bytes", "_seen", "buffered", "updated")
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
         self._max_bytes = max_bytes
         self._images: dict[bytes, bytes] = {}
-        """By topic id, the *image*: the bytes of the topic (`TopicElement.span`) with the newest leader of
-        each partition."""
+        """By topic id, the *image*: the bytes of the topic (`TopicElement.span`) with its newest leaders."""
         self._seen: dict[bytes, float] = {}
-        """By topic id: when a response last confirmed the topic's leaders, in seconds. A response with an
-        older leader confirms nothing. The topic with the earliest time comes first."""
+        """By topic id: when a response last confirmed the topic's leaders, in seconds, earliest first. A
+        response with an older leader confirms nothing."""
         self._hints: dict[bytes, dict[int, LeaderHint]] = {}
-        """By topic id and partition: leaders learned since the last Metadata, at most one for each
-        partition."""
+        """By topic id and partition: leaders learned since the last Metadata."""
         self._hinted = 0
-        """The number of leaders in `_hints`."""
         self.buffered = 0
-        """Bytes of all images."""
         self.updated = 0
-        """The number of updated partitions in Metadata responses."""
 
     def __repr__(self) -> str:
         return f"<Leaders topics={len(self._images)} buffered={self.buffered} updated={self.updated}>"
@@ -85,16 +75,10 @@ class Leaders:
 
         A partition's leader id and leader epoch are replaced if a leader with a greater epoch is known. This
         is not done if the response does not list that leader's broker, or if the partition has an error or
-        leader epoch -1 in the response. The size of the response does not change.
+        leader epoch -1 in the response. The size of the response does not change. If the response is not
+        understood, it is returned unchanged, and nothing is learned.
 
-        Args:
-            body: the complete response without its header.
-            version: the version of the request.
-            now: the time in seconds.
-
-        Returns:
-            The new body. It is `body` itself if no leader is replaced, or if the response is not understood.
-            In the latter case nothing is learned.
+        `body` is the response without its header.
         """
         if not FIRST_VERSION <= version <= LAST_VERSION:
             return body
@@ -130,10 +114,6 @@ class Leaders:
                 of_topic[hint.partition] = hint
 
     def _apply_hints(self, topic_id: bytes) -> None:
-        """Put learned leaders into the image of a topic, if they are newer.
-
-        The time of the image does not change, because only Metadata confirms an image.
-        """
         hints, image = self._hints.pop(topic_id), self._images[topic_id]
         self._hinted -= len(hints)
         entries, at = topic_partitions(image)
@@ -147,10 +127,10 @@ class Leaders:
         if newer:
             told = b"".join([_leader_of(hint) for _, hint in newer])
             leaders = np.frombuffer(told, np.uint8).reshape(-1, LEADER_BYTES)
+            # The time in `_seen` stays, because only Metadata confirms an image.
             self._images[topic_id] = _edited(image, [_Edits(at[[place for place, _ in newer]], leaders)])
 
     def _compare(self, topic: TopicElement, body: bytes, brokers: set[int], now: float) -> _Edits | None:
-        """Learn the leaders of a topic from a response. Return the replacements for its older leaders."""
         topic_id, (start, end) = topic
         if topic_id in self._hints:
             self._apply_hints(topic_id)
@@ -187,14 +167,12 @@ class Leaders:
         return _Edits(start + says.at[of_says[replaced]], leaders)
 
     def _keep(self, topic_id: bytes, image: bytes, seen: float) -> None:
-        """Keep the image of a topic if there is room. Topics confirmed longest ago make room first.
-
-        A topic never pushes out another topic of the same response. Otherwise a response with too many topics
-        would always push out its own first topics, and the next response could not be compared with them.
-        """
         more = len(image) - len(self._images.get(topic_id, b""))
         while self.buffered + more > self._max_bytes:
             oldest, last = next(iter(self._seen.items()), (topic_id, seen))
+            # A topic never pushes out another topic of the same response. Otherwise a response with too many
+            # topics would always push out its own first topics, and the next response could not be compared
+            # with them.
             if oldest == topic_id or last >= seen:
                 self._forget(topic_id)
                 return
@@ -223,16 +201,15 @@ def _leader_of(hint: LeaderHint) -> bytes:
 
 
 def _common(known: _Indexes, says: _Indexes) -> tuple[Rows, Rows]:
-    """Return the positions, in each of two lists, of the partitions that both lists have."""
     if len(known) == len(says) and (known == says).all():
         straight = np.arange(len(known))
         return straight, straight
+    # The positions, in both lists, of the partitions that both have.
     _, of_known, of_says = np.intersect1d(known, says, return_indices=True)
     return of_known, of_says
 
 
 def _leaders(data: bytes, at: Rows) -> _LeaderBytes:
-    """Return the leader ids and leader epochs at these offsets, as rows of eight bytes."""
     leaders: _LeaderBytes = np.frombuffer(data, np.uint8)[at[:, None] + _BYTES]
     return leaders
 
