@@ -609,11 +609,11 @@ def _tags(version: int, response: Kept, walk: FetchResponseWalk, rewriting: Rewr
 def _starved(
     fetch: FetchRequest, table: PartitionTable, walk: FetchResponseWalk, result: SessionResult
 ) -> list[int]:
-    # If max_bytes was used up, the broker may not have read them at all (fetch-semantics 1.4).
     """Return the rows of partitions whose first batch did not fit into a read_committed fetch.
 
     The broker left them out, although they have records below their last stable offset.
     """
+    # If max_bytes was used up, the broker may not have read them at all (fetch-semantics 1.4).
     if not 0 < walk.record_bytes < fetch.max_bytes:
         return []
     return sorted(table.behind.difference(result.rows))

@@ -117,7 +117,7 @@ class Measured:
         self.partitions_client = Distribution(PARTITIONS)
         """How many partitions a client's fetch listed, or its session with the gateway has."""
         self.broker_other = Distribution(BROKER_SECONDS)
-        """Seconds from any other request to the response, without the APIs in `NO_RESPONSE_TIME`."""
+        """Seconds from a request to its response. Fetches and the APIs in `NO_RESPONSE_TIME` do not count."""
         self.added_repeat = Distribution(BROKER_SECONDS)
         """Seconds that a client waited longer because its fetch was sent again (for example after error 70,
         71 or 106)."""

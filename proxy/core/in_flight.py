@@ -2,7 +2,8 @@
 
 Each request gets a `Handler` when it is processed. The handler makes the client's response from the broker's
 response. If two features change one response, one handler wraps the other. A stage may claim a response. The
-queue then keeps the response that the handlers have made, until the stage releases or replaces it.
+queue then keeps the response that the handlers have made, until the stage releases it. Before that, the stage
+may replace it.
 
 `ResponseQueue` has two queues of requests. `expected` has the order of the broker, which responds in the
 order of the requests. `owed` has the order in which the client gets the responses. The two orders differ only
@@ -22,7 +23,8 @@ from proxy.protocol.versions import raise_listing
 MAX_IN_FLIGHT: Final = 1024
 """The maximum of unanswered requests of a client. At the maximum, the gateway does not read from it."""
 AT_ONCE: Final = 16
-"""The maximum number of requests, or of responses, that one call processes without the fast path."""
+"""The maximum number of requests, or of responses, that one call of the core processes. The fast path has its
+own limit."""
 REQUEST_BYTES: Final = 750
 """The approximate memory of an unanswered request, in bytes."""
 UNREAD_SECONDS: Final = 30.0
@@ -130,7 +132,7 @@ TOKEN: Final = Forward()
 
 
 class Over(Handler):
-    """A handler around the one that makes the response to a request other than a fetch."""
+    """Reads or changes the response to a request other than a fetch. The inner handler makes it."""
 
     __slots__ = ("_inner",)
 

@@ -2,9 +2,8 @@
 
 A fetch response with error 6 or 74 is held back. The gateway asks the broker for the new leader, if it does
 not know it. Then it sends the failed part to the new leader, once, on the same client's connection to that
-leader (`proxy.core.siblings`).
-The new leader's answer replaces the errors. If anything goes wrong, the client gets the errors unchanged. The
-time for which a response is held back is limited.
+leader (`proxy.core.siblings`). The new leader's answer replaces the errors. If anything goes wrong, the
+client gets the errors unchanged. The time for which a response is held back is limited.
 
 If a fetch has a leader epoch, the new leader rejects an older epoch (KIP-320). So the gateway replaces the
 epoch, but only after a proof that no lost records are hidden: the new leader's log has records of the
@@ -42,14 +41,14 @@ from proxy.protocol.primitives import Buffer, ProtocolError
 from proxy.protocol.produce import READ_WITHIN
 
 AGAIN_SECONDS: Final = 0.025
-"""If a broker does not know the new leader yet, it is asked again after this time, in seconds. The time
-doubles with each attempt."""
+"""If a broker does not know the new leader yet, it is asked again after this time. It doubles with each
+attempt."""
 QUIET_SECONDS: Final = 1.0
-"""If a client has sent nothing on a connection for this time, in seconds, the connection counts as idle."""
+"""A connection on which the client has sent nothing for this time counts as idle."""
 _MAX_KNOWN: Final = 1 << 15
 _FETCH: Final = int(ApiKey.FETCH)
 _REQUEST_SECONDS: Final = 1e-3
-"""A safe estimate of the time, in seconds, that a broker needs for a request that does not wait."""
+"""A safe estimate of the time that a broker needs for a request that does not wait."""
 _ASKED_OF_SIBLINGS: Final = (ApiKey.FETCH, ApiKey.LIST_OFFSETS, ApiKey.OFFSET_FOR_LEADER_EPOCH)
 _PARKED: Final = (ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP)
 """Requests that a broker answers when other members have joined, which may take minutes."""
@@ -71,14 +70,14 @@ class _Held:
     repeat: Repeat
     deadline: float
     ask_at: float | None = None
-    """When to ask the broker again for the new leader, in seconds. None if no further question is due."""
+    """When to ask the broker again for the new leader, in seconds."""
     again: float = AGAIN_SECONDS
-    """How many seconds to wait after the broker's answer before the gateway asks the broker again."""
+    """How many seconds to wait after the broker's answer before it is asked again."""
     waits: int = 0
     """The number of the gateway's own requests without a response."""
     paced_until: float = 0.0
-    """If there are no records for the client, the response is sent no earlier than this time, in seconds.
-    Otherwise the client would fetch again at once."""
+    """A response without records is sent no earlier, in seconds. Else the client would fetch again at
+    once."""
     timed_until: float = 0.0
     """The value of `paced_until` for which a timer was started."""
     legs: dict[int, list[Failed]] = field(default_factory=dict)
@@ -100,11 +99,6 @@ class FollowFetch(Around):
     """Buffers a fetch response, and holds it back if it has errors because of a moved leader.
 
     Large responses, and responses for a session with the gateway, are neither buffered nor held back.
-
-    Args:
-        retry: the `LeaderRetry` of the connection.
-        inner: makes the response.
-        fetching: the fetch, which is the innermost handler.
     """
 
     __slots__ = ("_pieces", "_retry", "_size", "held")
@@ -116,15 +110,12 @@ class FollowFetch(Around):
         """The client's bytes that are buffered until it is known whether the response is held back."""
         self._size = 0
         self.held = False
-        """Whether the response is complete but held back, until new leaders have answered or its time is
-        over."""
 
     @property
     def _kept(self) -> int:
         return self._size
 
     def feed(self, chunk: bytes, *, last: bool) -> list[Buffer]:
-        """Return the client's bytes that are ready now."""
         pieces = self._inner.feed(chunk, last=last)
         if not last:
             if not pieces or not self._fetching.direct or self._retry.is_large:
@@ -137,11 +128,9 @@ class FollowFetch(Around):
         return self._retry.receive(self, self._fetching, pieces)
 
     def end(self, request: InFlight) -> bool:
-        """Return whether the client's response is complete, and not held back."""
         return self._inner.end(request) and not self.held
 
     def passes(self, size: int) -> bool:
-        """Return whether the response is too large to buffer, so that bytes may be forwarded unchanged."""
         return not self._pieces and self._fetching.direct and self._inner.passes(size)
 
 
@@ -153,12 +142,6 @@ class LeaderRetry(Stage):
     """Retries the requests of one connection at new leaders.
 
     It also sends retries to its broker for other connections of the same client.
-
-    Args:
-        state: the state of the connection.
-        siblings: the connections of all clients.
-        host: the client's host.
-        node_id: the broker's id, or None if unknown.
     """
 
     __slots__ = (
@@ -193,12 +176,12 @@ class LeaderRetry(Stage):
         self._held: list[_Held] = []
         self._known: dict[Place, tuple[int, Leader]] = {}
         """By partition: the leader epoch that the client sent, and the new leader that has answered. If the
-        client sends this epoch again, this leader is asked at once, without a new proof. The earlier proof
-        stays valid, because a leader does not truncate its log."""
+        client sends this epoch again, this leader is asked at once. The earlier proof stays valid, because a
+        leader does not truncate its log."""
         self._wake: Callable[[], None] = _nothing
         self._alarm: Callable[[float], None] = _nothing
         self._listed: ClientIdentity | None = None
-        """The identity by which other connections can find this connection. None if they can't."""
+        """The identity by which other connections can find this connection."""
         self._sent, self._sent_at = 0, 0.0
         """How many bytes the client had sent by the last call of `quiet` or `_list`, and since when the
         number has not changed."""
@@ -209,11 +192,9 @@ class LeaderRetry(Stage):
         resume: Callable[[], None],  # noqa: ARG002 - as every stage
         settle: Callable[[], None],
     ) -> None:
-        """See `Stage.connect_core`."""
         self._settle = settle
 
     def attach(self, wake: Callable[[], None], alarm: Callable[[float], None]) -> None:
-        """Attach the I/O shell. See `Connection.attach`."""
         self._wake, self._alarm = wake, alarm
 
     def __repr__(self) -> str:
@@ -234,20 +215,14 @@ class LeaderRetry(Stage):
 
     @property
     def _who(self) -> ClientIdentity | None:
-        """The client's identity. None if it is unknown or not proven."""
         client_id, as_whom = self._state.client_id, self._authentication.as_whom
         if not (self._authentication.done and client_id) or as_whom is None:
             return None
         return ClientIdentity(self._host, client_id, as_whom)
 
     def wait_left(self, now: float) -> float:
-        """Return how long a request sent now could be blocked behind earlier requests, in seconds.
-
-        Return `inf` if the request must not be sent.
-
-        A broker handles the requests of a connection one by one (fetch-semantics, trap 16). So a connection
-        gets only one retry at a time, even if many clients have the same client id.
-        """
+        # A broker handles the requests of a connection one by one (fetch-semantics, trap 16). So a connection
+        # gets only one retry at a time, even if many clients have the same client id.
         expected = self._state.queue.expected
         free_at = 0.0
         for request in expected:
@@ -259,14 +234,12 @@ class LeaderRetry(Stage):
         return max(free_at - now, 0.0) + len(expected) * _REQUEST_SECONDS
 
     def quiet(self, now: float) -> bool:
-        """Whether the client has sent nothing for `QUIET_SECONDS`, as far as earlier calls have observed."""
         sent = self._state.plans.count().client.bytes_in
         if sent != self._sent:
             self._sent, self._sent_at = sent, now
         return now - self._sent_at >= QUIET_SECONDS
 
     def ask(self, frame: bytes, take: TakeReply, now: float, *, partitions: int = NOT_COUNTED) -> None:
-        """Send one of the gateway's own requests."""
         self._state.now = now
         broker, api_key = self._state.tally.broker, int.from_bytes(frame[API_KEY])
         if api_key == _FETCH:
@@ -279,7 +252,6 @@ class LeaderRetry(Stage):
         self._wake()
 
     def count(self, partitions: int, record_bytes: int) -> None:
-        """Count the response to the gateway's own fetch."""
         broker = self._state.tally.broker
         broker.partitions_answered += partitions
         broker.fetch_record_bytes += record_bytes
@@ -293,7 +265,6 @@ class LeaderRetry(Stage):
         api_key: int,
         version: int,  # noqa: ARG002 - as every stage
     ) -> bytes | None:
-        """Learn the client's id, and observe SASL requests."""
         state, requests = self._state, self._state.from_client
         if not state.client_id:
             with suppress(ProtocolError):  # not all clients send ApiVersions on each connection
@@ -306,34 +277,27 @@ class LeaderRetry(Stage):
         return data
 
     def on_token(self, token: bytes) -> None:
-        """Learn from a token without a header who the client is."""
         self._authentication.shows(token)
 
     def around_fetch(self, request: InFlight, fetching: FetchHandler) -> Handler:
-        """Return the handler of a fetch. From v16 on, clients learn new leaders by KIP-951 instead."""
+        # From v16 on, clients learn new leaders by KIP-951 instead.
         if request.version >= HINTS_VERSION or not (self._siblings.fetches and fetching.follows):
             return request.handler
         return FollowFetch(self, request.handler, fetching)
 
     def repeats(self, api_key: int, version: int, *, in_session: bool = False) -> bool:
-        """Whether requests of this API and version may take the fast path.
-
-        They may if no error in their responses needs this stage.
-        """
+        # They take the fast path if no error in their responses needs this stage.
         return api_key != _FETCH or in_session or version >= HINTS_VERSION or not self._siblings.fetches
 
     def on_asked(self, api_key: int) -> None:
-        """Note a request of the client that will be answered."""
         self._authentication.asked(api_key)
 
     def on_answered(self, api_key: int) -> None:
-        """Note that a response is complete."""
         self._authentication.answered(api_key)
         if self._listed is None and self._authentication.done:
             self._list(self._who)
 
     def _authenticates(self, frame: bytes) -> None:
-        """Note a SASL request. `frame` is b"" if the request was too large to be buffered."""
         self._state.plans.forget()  # the core has to process the next request
         self._authentication.authenticates(frame)
         self._list(None)
@@ -353,24 +317,15 @@ class LeaderRetry(Stage):
 
     @property
     def _answered_now(self) -> InFlight:
-        """The request whose response is arriving."""
         return self._state.queue.expected[0]
 
     @property
     def is_large(self) -> bool:
-        """Return whether the arriving response is too large to be buffered."""
+        """Whether the arriving response is too large to be buffered."""
         return self._state.response_size > MAX_BYTES
 
     def receive(self, handler: FollowFetch, fetching: FetchHandler, pieces: list[Buffer]) -> list[Buffer]:
-        """Hold back a fetch's response if it has errors of moved leaders.
-
-        Return the client's bytes that are ready now.
-
-        Args:
-            handler: the handler of the fetch.
-            fetching: the fetch.
-            pieces: the response in the form for the client.
-        """
+        """Hold back a fetch's response if it has errors of moved leaders. Return the bytes to send now."""
         walk, fetch = fetching.response.walk, fetching.fetch
         not_followed = self._state.tally.leaders_not_followed
         if walk is None or not walk.moved or fetching.resend is not None:
@@ -460,7 +415,6 @@ class LeaderRetry(Stage):
         self._go_on(held, now)
 
     def _pause(self, held: _Held, now: float) -> None:
-        """Ask for leaders again after a while, if there is time."""
         if now + held.again < held.deadline:
             held.ask_at = now + held.again
             held.again *= 2  # while nobody leads, many clients ask
@@ -469,10 +423,7 @@ class LeaderRetry(Stage):
     # What the new leader says
 
     def _go(self, held: _Held, failed: Iterable[Failed], now: float) -> None:
-        """Ask the new leaders of failed partitions.
-
-        If needed, request the proof of the client's position first.
-        """
+        """Ask new leaders. If needed, request the proof of the client's position first."""
         by_leader: dict[int, list[Failed]] = {}
         for each in failed:
             if each.leader is not None:
@@ -499,10 +450,7 @@ class LeaderRetry(Stage):
                 self._ask_epochs(leg, now)
 
     def _done(self, leg: _Leg, now: float) -> None:
-        """Finish an exchange: ask the leader for further partitions.
-
-        If no answer is missing, send the response.
-        """
+        """Finish an exchange, and ask its leader for further partitions."""
         held = leg.held
         if more := held.legs.pop(leg.leader_id):
             self._go(held, more, now)
@@ -562,13 +510,7 @@ class LeaderRetry(Stage):
         self._done(leg, now)
 
     def _repeat(self, leg: _Leg, now: float, left: float) -> None:
-        """Send a new leader the failed part of a request.
-
-        Args:
-            leg: the requests to that leader for one held response.
-            now: the time in seconds.
-            left: how long earlier requests may block the new request, in seconds.
-        """
+        """Send a new leader the failed part of a request. Earlier ones may block it for `left` seconds."""
         held = leg.held
         wait = held.repeat.wait(held.deadline - now - left)
         if wait and leg.sibling is not self and not leg.sibling.quiet(now):
@@ -626,7 +568,6 @@ class LeaderRetry(Stage):
             self._alarm(held.paced_until)
 
     def _end(self, held: _Held) -> None:
-        """Send a held response now. The results of new leaders that have arrived replace the errors in it."""
         if held.done:  # the client has left while another response was sent: `release` came first
             return
         held.done = True
@@ -657,7 +598,6 @@ class LeaderRetry(Stage):
         return frame
 
     def tick(self, now: float) -> None:
-        """Do the work that is due: ask for leaders again, or send responses whose time is over."""
         self._state.now = now
         if self._defect is not None:
             raise self._defect
@@ -673,21 +613,16 @@ class LeaderRetry(Stage):
                 self._ask_leaders(held)
 
     def release(self) -> None:
-        """Send all held responses now, because the connection is about to end."""
         self._over = True
         for held in self._held.copy():
             self._end(held)
 
     def lose(self) -> None:
-        """Note that the broker sends no more responses.
-
-        Retries that other connections have sent here are lost.
-        """
+        # Retries that other connections have sent here are lost.
         for request in list(self._state.queue.expected):
             request.handler.lose(self._state.now)
 
     def end(self) -> None:
-        """Note that the connection has ended."""
         self.attach(_nothing, _nothing)
         self._list(None)
         self.lose()

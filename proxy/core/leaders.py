@@ -65,7 +65,9 @@ class Leaders:
         """By topic id and partition: leaders learned since the last Metadata."""
         self._hinted = 0
         self.buffered = 0
+        """Bytes of all images."""
         self.updated = 0
+        """The number of updated partitions in Metadata responses."""
 
     def __repr__(self) -> str:
         return f"<Leaders topics={len(self._images)} buffered={self.buffered} updated={self.updated}>"

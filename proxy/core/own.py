@@ -16,11 +16,11 @@ from proxy.session.handler import FetchSessionHandler
 _MAX_PROBE_RESPONSE = 1 << 16
 
 TakeReply: TypeAlias = Callable[[bytes | None, float], None]
-"""A function that gets a complete response (None if it will not arrive) and the time in seconds."""
+"""Gets a complete response (None if it will not arrive) and the time in seconds."""
 
 
 class Probe(Handler):
-    """Learns the broker's features from an ApiVersions response."""
+    """Learns the broker's features from an ApiVersions response. One that is too large is ignored."""
 
     __slots__ = ("_chunks", "_eligibility", "_received", "_state")
 
@@ -31,7 +31,6 @@ class Probe(Handler):
         self._received = 0
 
     def feed(self, chunk: bytes, *, last: bool) -> list[Buffer]:
-        """Buffer the bytes, and read the response when it is complete. A too large one is ignored."""
         self._state.tally.probe_bytes += len(chunk)
         self._received += len(chunk)
         if self._received <= _MAX_PROBE_RESPONSE:
@@ -41,17 +40,11 @@ class Probe(Handler):
         return []
 
     def end(self, _request: InFlight) -> bool:
-        """End the response. Return False, because it was not for the client."""
         return False
 
 
 class OwnFetch(Handler):
-    """Counts the response to one of the gateway's own fetches.
-
-    Args:
-        state: the state of the connection.
-        partitions: how many partitions the fetch lists.
-    """
+    """Counts the response to one of the gateway's own fetches, which lists this many partitions."""
 
     __slots__ = ("_partitions", "_state")
 
@@ -60,26 +53,16 @@ class OwnFetch(Handler):
         self._partitions = partitions
 
     def feed(self, chunk: bytes, *, last: bool) -> list[Buffer]:  # noqa: ARG002 - as every handler
-        """Count the bytes."""
         self._state.tally.broker.fetch_response_bytes += len(chunk)
         return []
 
     def end(self, request: InFlight) -> bool:
-        """Measure the response. Return False, because it was not for the client."""
         self._state.meter.note_fetch(request.sent_at, sent=self._partitions, unseen=True)
         return False
 
 
 class Check(OwnFetch):
-    """Reads the full response of a check, and tells the session which partitions its next response must name.
-
-    Args:
-        state: the state of the connection.
-        partitions: how many partitions the fetch lists.
-        version: the version of the fetch.
-        eligibility: counts the cost of the check.
-        session: the session to check.
-    """
+    """Reads the full response of a check, and tells the session what its next response must name."""
 
     __slots__ = ("_eligibility", "_received", "_session", "_understood", "_walk")
 
@@ -99,7 +82,6 @@ class Check(OwnFetch):
         self._understood = True
 
     def feed(self, chunk: bytes, *, last: bool) -> list[Buffer]:
-        """Walk over the next bytes of the response."""
         walk, broker = self._walk, self._state.tally.broker
         self._received += len(chunk)
         try:
@@ -116,14 +98,7 @@ class Check(OwnFetch):
 
 
 class OwnResponse(Handler):
-    """Collects the response to one of the gateway's own requests, and gives it to a function.
-
-    Args:
-        state: the state of the connection on which the request is sent.
-        api_key: the kind of the request.
-        take: the function that gets the response.
-        partitions: how many partitions the request lists, if it is a fetch.
-    """
+    """Collects the response to one of the gateway's own requests, and gives it to a function."""
 
     __slots__ = ("_api_key", "_chunks", "_partitions", "_state", "_take", "buffered")
 
@@ -137,11 +112,10 @@ class OwnResponse(Handler):
 
     @property
     def is_due(self) -> bool:
-        """Whether `lose` was not called, so that the response may still arrive."""
+        """Whether the response may still arrive: `lose` was not called."""
         return self._take is not None
 
     def feed(self, chunk: bytes, *, last: bool) -> list[Buffer]:  # noqa: ARG002 - as every handler
-        """Buffer the bytes."""
         if self._api_key == ApiKey.FETCH:
             self._state.tally.broker.fetch_response_bytes += len(chunk)
         else:
@@ -151,7 +125,6 @@ class OwnResponse(Handler):
         return []
 
     def end(self, request: InFlight) -> bool:
-        """Call `take` with the response. Return False, because it was not for the client."""
         state, frame = self._state, b"".join(self._chunks)
         if self._api_key == ApiKey.FETCH:
             state.meter.note_fetch(request.sent_at, sent=self._partitions, unseen=True)
@@ -162,7 +135,6 @@ class OwnResponse(Handler):
         return False
 
     def lose(self, now: float) -> None:
-        """Call `take` with None, because the response will not arrive."""
         take, self._take = self._take, None
         if take is not None:
             take(None, now)

@@ -139,9 +139,10 @@ class FetchTemplate:
 
 
 class EntryTemplate:
-    """A template made from a fetch response with one entry, at offset `at`. Its records may be left out.
+    """A template made from a fetch response with one entry, at offset `at`.
 
-    A later response matches the template if it differs only in offsets and records.
+    A later response matches the template if it differs only in offsets and records. The records may be left
+    out of `frame`.
     """
 
     __slots__ = ("_at", "_end", "_ends_at", "_flexible", "_head", "_records_at", "_tail", "version")

@@ -51,32 +51,22 @@ class Repeat(Protocol):
     frame: bytes
     """The response with the errors, in the form for the client."""
     failed: dict[Place, Failed]
-    """Failed partitions by topic and partition."""
     client_id: bytes
     by_id: bool
     """Whether the request names topics by id."""
     seconds: float
     """How long the response may be held back, in seconds."""
     beyond: float
-    """Earlier requests may block the retry at the new leader for up to this many seconds after `seconds` have
-    passed. If they may block it for longer, the new leader is not asked."""
+    """The new leader is asked only if earlier requests block the retry there no longer than this many seconds
+    after `seconds` have passed."""
     may_connect: bool
     """Whether the gateway may open a connection if the client has none, or if it is in use."""
 
     def wait(self, seconds: float) -> float:
-        """Return how long the new leader may wait for records, in seconds.
-
-        Args:
-            seconds: the upper limit.
-        """
+        """Return how long the new leader may wait for records, in seconds, and no longer than `seconds`."""
 
     def ask(self, failed: Sequence[Failed], wait: float) -> bytes:
-        """Return a request for some of the partitions.
-
-        Args:
-            failed: the partitions.
-            wait: how long the new leader may wait for records, in seconds.
-        """
+        """Return a request for some of the partitions. The leader may wait for records for `wait` seconds."""
 
     def read(self, frame: bytes) -> "LeaderAnswer":
         """Read a new leader's response to the request of `ask`."""

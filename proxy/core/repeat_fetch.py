@@ -16,16 +16,16 @@ from proxy.protocol.leader_requests import Place
 from proxy.protocol.primitives import ProtocolError, read_string
 
 FIRST_VERSION: Final = 9
-"""The first version of Fetch that is retried. A broker that supports it also supports the gateway's own
-requests (`proxy.protocol.leader_requests`)."""
+"""The first version of Fetch that is retried. Its brokers support the gateway's own requests, too
+(`proxy.protocol.leader_requests`)."""
 HOLD_SECONDS: Final = 0.1
-"""The longest time for which the gateway keeps back a fetch response, in seconds. If the retry fails, the
-client learns this much later that the leader has moved."""
+"""The longest time for which a fetch response is kept back. If the retry fails, the client learns this much
+later that the leader has moved."""
 WAIT_MS: Final = 75
-"""The limit of max_wait_ms in a retried fetch, in ms. This wait slows down a client that asks a former leader
-again and again."""
+"""The limit of max_wait_ms in a retried fetch. It slows down a client that asks a former leader again and
+again."""
 _MARGIN_SECONDS: Final = 0.025
-"""How many seconds before the end of the hold the new leader should answer. The hold is `HOLD_SECONDS`."""
+"""How long before the end of `HOLD_SECONDS` the new leader should answer."""
 _LIMITS = Struct(">iii")  # max_wait_ms, min_bytes, max_bytes
 _EPOCH: Final = slice(4, 8)
 """The bytes of current_leader_epoch in an entry of a request."""
@@ -34,10 +34,6 @@ _EPOCH: Final = slice(4, 8)
 class FetchRepeat:
     """The failed partitions of a fetch, which the gateway fetches again from their new leaders.
 
-    Args:
-        fetch: the client's fetch.
-        frame: the response in the form for the client.
-
     Raises:
         ProtocolError: the response does not match its schema.
     """
@@ -45,8 +41,8 @@ class FetchRepeat:
     name = "fetch"
     seconds = HOLD_SECONDS
     beyond = 0.9
-    """For how many seconds after the hold the client's own fetch at the new leader may block the retry, at
-    worst. While records arrive, it seldom blocks."""
+    """The time for which the client's own fetch at the new leader may block the retry, at worst. While
+    records arrive, it seldom blocks."""
     may_connect = False
 
     def __init__(self, fetch: FetchRequest, frame: bytes) -> None:
@@ -61,7 +57,6 @@ class FetchRepeat:
         self.by_id = fetch.layout.topic_ids
 
     def wait(self, seconds: float) -> float:
-        """Return how long the new leader may wait for records, in seconds."""
         if self._record_bytes:  # what the client has got must not wait
             return 0.0
         # Nor must what it sends behind a repeat that comes too late.
@@ -70,8 +65,7 @@ class FetchRepeat:
     def ask(self, failed: Sequence[Failed], wait: float) -> bytes:
         """Return a fetch of the failed partitions, without a session, for the new leader.
 
-        It has the new leader's epoch where the client's fetch has an epoch, and lower limits if needed. The
-        other fields are those of the client's fetch.
+        It has the new leader's epoch where the client's fetch has an epoch, and lower limits if needed.
         """
         fetch = self._fetch
         layout = fetch.layout
@@ -110,10 +104,7 @@ class FetchRepeat:
         return told
 
     def settle(self) -> None:
-        """Remove the new leaders' entries with which the response would exceed max_bytes.
-
-        The first batch may exceed it (KIP-74).
-        """
+        # The first batch may exceed max_bytes (KIP-74).
         most = self._fetch.max_bytes
         got = self._record_bytes
         for each in self.failed.values():
@@ -135,7 +126,6 @@ def against(fetching: FetchHandler) -> NotFollowed | None:
 
 
 def _failed(walk: FetchResponseWalk, listing: Listing) -> dict[Place, Failed]:
-    """Return the fetch's partitions whose entries have an error because the leader moved."""
     errors = {
         (entry.key, entry.partition): entry
         for entry in walk.entries

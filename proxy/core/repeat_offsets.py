@@ -37,19 +37,16 @@ OFFSETS: Final[Mapping[int, tuple[range, str, str, str, str]]] = {
         "partition",
     ),
 }
-"""API key -> the versions that are read, the schemas of request and response, and the names of the fields of
-a topic's name and a partition's number."""
+"""API key -> the versions that are read, the schemas of request and response, and the field names of a
+topic's name and a partition's number."""
 ANSWER_SECONDS: Final = 3.0
-"""The longest time for which a response is held back until leaders have answered, in seconds. A client that
-gets the error may read from the leader for long, and clients wait for longer than that."""
+"""The longest time for which a response is held back. A client that gets the error may read from the leader
+for long, and clients wait for longer than that."""
 _NOT_LEADER: Final = int(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
 
 class OffsetsRequest:
     """A client's request for offsets.
-
-    Args:
-        frame: the whole request.
 
     Raises:
         ProtocolError: it does not match its schema.
@@ -90,7 +87,6 @@ class OffsetsRequest:
             yield from partitions
 
     def _topics(self, message: Struct) -> list[tuple[Struct, list[tuple[Place, Struct]]]]:
-        """Return the topics of a request or response, each with its entries."""
         name, number = self._names
         return [
             (topic, [((topic[name] or b"", each[number]), each) for each in topic["partitions"] or ()])
@@ -102,9 +98,7 @@ class OffsetsRepeat:
     """The partitions of a request for offsets that the broker does not lead.
 
     Args:
-        asked: the client's request.
-        frame: the response.
-        leaders: the leaders to ask, for some partitions. None if a leader is not known.
+        leaders: the leaders to ask. None if a leader is not known.
         left: called with the partitions for which no leader has answered.
 
     Raises:
@@ -135,25 +129,22 @@ class OffsetsRepeat:
         }
 
     def wait(self, _seconds: float) -> float:
-        """Return 0, because a broker answers as soon as it can."""
         return 0.0
 
     def ask(self, failed: Sequence[Failed], _wait: float) -> bytes:
-        """Return the client's request for the failed partitions only."""
         return self._asked.some({each.place for each in failed})
 
     def read(self, frame: bytes) -> LeaderAnswer:
-        """Return the leader's entries. Its errors are for the client, except that it does not lead."""
         told = LeaderAnswer({})
         with suppress(ProtocolError):
             for place, entry in self._asked.read_response(frame):
+                # The leader's errors are for the client, except that it does not lead.
                 if entry["error_code"] != _NOT_LEADER:
                     start, end = entry.span
                     told.entries[place] = frame[start:end], 0
         return told
 
     def settle(self) -> None:
-        """Note for which partitions no leader has answered."""
         left = [each.place for each in self.failed.values() if not each.entry]
         if left:
             self._left(left)

@@ -18,21 +18,19 @@ from proxy.protocol.primitives import read_compact_string, read_int32, read_stri
 
 TLS_HANDSHAKE: Final = b"\x16\x03"
 _HTTP: Final = (b"GET ", b"HEAD", b"POST", b"PUT ", b"DELE", b"OPTI", b"PATC", b"CONN", b"TRAC", b"PRI ")
-"""The first four bytes of HTTP requests: of the method (RFC 9110), or of HTTP/2's preface (RFC 9113)."""
+"""The start of HTTP requests: of the method (RFC 9110), or of HTTP/2's preface (RFC 9113)."""
 _PROXY: Final = {b"PROX": "v1", b"\r\n\r\n": "v2"}
-"""The first four bytes of the PROXY protocol, which load balancers send before the client's own bytes."""
+"""The start of the PROXY protocol, which load balancers send before the client's own bytes."""
 _HTTP_BYTES: Final = 8
-"""The number of bytes of an HTTP request that are shown in the log. Later bytes may contain a secret."""
+"""How much of an HTTP request is shown in the log. Later bytes may contain a secret."""
 _MAX_NAME: Final = 256
-"""The maximum number of bytes that are kept of a client's name."""
 GROUP_SECONDS: Final = 300.0
 """How long a group is assumed to wait for its members if the client's own value is unknown: Kafka's
 default of max.poll.interval.ms, which clients send as the rebalance timeout."""
 MAX_FETCH_REQUEST: Final = 1 << 20
-"""The size in bytes above which a fetch request is forwarded unread. It is enough for some 31,000
-partitions."""
+"""The size above which a fetch is forwarded unread. It is enough for some 31,000 partitions."""
 _EPOCH_BYTES: Final = 4
-"""The size of share_session_epoch in a ShareFetch request, in bytes."""
+"""The size of share_session_epoch in a ShareFetch request."""
 _SESSION_TIMEOUT_BYTES: Final = 4
 TOKENS: Final = {"PLAIN": 1, "OAUTHBEARER": 1, "SCRAM-SHA-256": 2, "SCRAM-SHA-512": 2}
 """The number of tokens that a client sends to log in, by SASL mechanism. A broker that accepts the client
@@ -40,17 +38,15 @@ answers each of them. GSSAPI is not listed, because its tokens can't be counted.
 UNCOUNTED: Final = -1
 """The number of tokens of other mechanisms."""
 MAX_TOKEN: Final = 1 << 20
-"""The longest SASL token that is expected, in bytes. Brokers accept half of it
-(sasl.server.max.receive.size)."""
+"""The longest SASL token that is expected. Brokers accept half of it (sasl.server.max.receive.size)."""
 NAMED_START_BYTES: Final = REQUEST_START_BYTES + 2
-"""The size of the start of a request, up to the length of the client id, in bytes."""
+"""The size of the start of a request, up to the length of the client id."""
 
 
 def decisive(frame: bytes) -> bytes:
     """Return the part of a request that decides whether a broker responds to it.
 
-    It is the rest of the header after the correlation id. In a Produce request it goes on up to the field
-    acks, and includes it.
+    It is the rest of the header after the correlation id, and in a Produce request all up to the field acks.
 
     Raises:
         ProtocolError: the request can't be read.
@@ -64,10 +60,8 @@ def decisive(frame: bytes) -> bytes:
 def is_request_start(data: bytes) -> bool:
     """Return whether bytes look like the start of a request, and not like a SASL token.
 
-    The first bytes of a token are too large for an API key and a version.
-
-    Args:
-        data: the first `NAMED_START_BYTES` of a frame, or more.
+    The first bytes of a token are too large for an API key and a version. `data` has `NAMED_START_BYTES` or
+    more.
     """
     length, api_key, version, correlation_id = REQUEST_START.unpack_from(data)
     client_id = int.from_bytes(data[REQUEST_START_BYTES:NAMED_START_BYTES], signed=True)
@@ -82,12 +76,9 @@ def is_request_start(data: bytes) -> bool:
 def read_wait(frame: bytes) -> float:
     """Return the longest time in seconds for which a broker may delay its response to a request.
 
-    The request is JoinGroup or ShareFetch. A broker answers JoinGroup when all members have joined, or after
-    the rebalance timeout (KIP-62). In v0 it uses the session timeout instead. A ShareFetch has max_wait_ms,
-    like a fetch (KIP-932).
-
-    Args:
-        frame: the request, or its first bytes.
+    The request is JoinGroup or ShareFetch, and may be incomplete. A broker answers JoinGroup when all members
+    have joined, or after the rebalance timeout (KIP-62). In v0 it uses the session timeout instead. A
+    ShareFetch has max_wait_ms, like a fetch (KIP-932).
 
     Raises:
         ProtocolError: the request can't be read.
@@ -105,13 +96,7 @@ def read_wait(frame: bytes) -> float:
 
 
 def describe_length(data: bytes, length: int, most: int) -> str:
-    """Describe an invalid request length in words.
-
-    Args:
-        data: the received bytes.
-        length: the length.
-        most: the maximum length that is allowed.
-    """
+    """Describe an invalid request length in words."""
     if data[:2] == TLS_HANDSHAKE:
         return "TLS on a plaintext listener"
     if data.startswith(_HTTP):

@@ -17,36 +17,31 @@ from proxy.protocol.fetch_request import FetchRequest, Listing
 from proxy.session.decision import Delta
 
 PLAIN_PER_LOST: Final = 256
-"""The number of bytes without a session for each byte that sessions have lost. Only after these bytes may the
-connection use a session again. So it loses less than 0.4 %."""
+"""The bytes without a session for each byte that sessions have lost. Only then may the connection use a
+session again, so it loses less than 0.4 %."""
 CREDIT_EXCHANGES: Final = 4
-"""The bytes that sessions may lose before they are stopped, in full exchanges.
-
-A connection begins with this credit. Losses reduce it, and savings restore it up to this amount. One full
-exchange is the bytes of one full fetch and its response.
-"""
+"""The bytes that sessions may lose before they are stopped, in full exchanges. A connection begins with this
+credit. Losses reduce it, and savings restore it up to this amount. One full exchange is the bytes of one full
+fetch and its response."""
 FIRST_WAIT: Final = 8
 LONGEST_WAIT: Final = 1024
-"""The first wait (`FIRST_WAIT`) and the longest wait, in fetches, after an expense that did not pay. An
-expense is a new session, or a new list for a session."""
+"""The first and the longest wait, in fetches, after an expense that did not pay: a new session, or a new list
+for a session."""
 _CLOSES: Final = 8
-"""A session is requested when the fetches so far, including the present one, have cost this many times the
-bytes of closing a session."""
+"""A session is requested when the fetches so far have cost this many times the bytes of closing a session."""
 _ALIKE: Final = 2
 """A session is requested earlier if it would have saved bytes in this many consecutive fetches."""
 _CLOSE_RESPONSE: Final = 40
-"""The approximate size of the response to the close of a session, in bytes."""
+"""The approximate size of the response to the close of a session."""
 _VERSIONS: Final = 500
 """Approximate bytes of an ApiVersions request and its response."""
 _WEIGHT: Final = 0.5
 """The weight of the latest response in moving averages."""
 _RETURN: Final = 0.25
-"""The first estimate of the probability that a partition returns soon after it was removed from the client's
-list."""
+"""The first estimate of the share of dropped partitions that soon return to the client's list."""
 _MOST_RETURN: Final = 0.6
-"""The upper limit for the estimated share of dropped partitions that return (`_RETURN` is its first value).
-If a client's list changes all the time, partitions return with other offsets, so that dropping them costs
-little."""
+"""The upper limit of this estimate. If a client's list changes all the time, partitions return with other
+offsets, so that dropping them costs little."""
 
 
 class SessionForm(Enum):
@@ -54,10 +49,9 @@ class SessionForm(Enum):
 
     DELTA = "delta"
     RENEW = "renew"
-    """Send the fetch in full, for a new session with the fetch's exact list. The broker drops the old
-    session."""
+    """In full, for a new session with the fetch's exact list. The broker drops the old session."""
     WIRE = "wire"
-    """The fetch is forwarded unchanged, and the session is not affected."""
+    """Forwarded unchanged. The session is not affected."""
 
 
 class Savings:
@@ -83,45 +77,40 @@ class Savings:
 
     def __init__(self) -> None:
         self._credit = 0
-        """The number of bytes that sessions may lose before the connection must use no session for some
-        time."""
+        """Bytes that sessions may lose before the connection rests."""
         self._limit = 0
         self._rest = 0
-        """Bytes that still have to be transferred without a session before a fetch uses a session again."""
+        """Bytes that must be transferred without a session before a fetch uses a session again."""
         self._spent = 0
         """Bytes of fetches without a session, and of their responses."""
         self._news = 0.0
-        """The average number of entries with something new in a response. In a response without the session,
-        these are the entries with records."""
+        """The average number of new entries in a response: without the session, those with records."""
         self._excess = 0.0
-        """The average number of additional bytes for each entry in the session's responses. There are such
-        bytes because a broker may split a topic into several elements."""
+        """The average number of additional bytes for each entry in the session's responses. A broker may
+        split a topic into several elements."""
         self._added = 0
         self._alike = 0
-        """The number of consecutive fetches without a session for which a session would have saved bytes."""
+        """Consecutive fetches without a session for which a session would have saved bytes."""
         self._regret = 0.0
         """Bytes that a session would have saved in the fetches since the last saving, expense or close, if it
         had had their exact list."""
         self._owed = 0.0
-        """Bytes that the session must still save to pay for the last expense. An expense is a new session, or
-        a new list for a session."""
+        """Bytes that the session must still save to pay for the last expense."""
         self._patience = 0
-        """The length of the last wait after an expense that did not pay, in fetches. 0 if the last expense
-        has paid."""
+        """The last wait after an expense that did not pay, in fetches. 0 if the last expense has paid."""
         self._wait = 0
         self._waited = False
-        """Whether the wait after the last failed expense has begun. After the wait, a new expense is
-        allowed."""
+        """Whether the wait after the last failed expense has begun. After it, a new expense is allowed."""
         self._returns = _RETURN
         self._away = 0.0
-        """The bytes that it would cost to add recently dropped partitions to the session again."""
+        """What it would cost to add recently dropped partitions to the session again, in bytes."""
 
     def __repr__(self) -> str:
         return f"<Savings credit={self._credit} rest={self._rest} regret={self._regret:.0f}>"
 
     @property
     def rests(self) -> bool:
-        """Whether the connection rests: it uses no session now, because sessions have lost bytes."""
+        """Whether the connection uses no session now, because sessions have lost bytes."""
         return self._rest > 0
 
     # Before a fetch is sent
@@ -129,11 +118,11 @@ class Savings:
     def promises(
         self, fetch: FetchRequest, listing: Listing, delta: Delta | None, *, asks: bool = False
     ) -> bool:
-        """Return whether to request a session for a fetch.
+        """Return whether to request a session for a fetch of a connection that has none.
 
         Args:
-            fetch: a fetch on a connection that has no session.
-            listing: the partitions of the fetch, in the session's version.
+            fetch: the fetch.
+            listing: its partitions, in the session's version.
             delta: the changes since the previous fetch, or None if they can't be compared.
             asks: whether the broker has to be asked for its versions first.
         """
@@ -156,11 +145,7 @@ class Savings:
     def weigh(self, fetch: FetchRequest, listing: Listing, delta: Delta, size: int) -> SessionForm:
         """Decide how to send a fetch on a connection that has a session.
 
-        Args:
-            fetch: the fetch.
-            listing: the partitions of the fetch, in the session's version.
-            delta: the differences between the fetch and the session.
-            size: the size of the delta's frame in bytes.
+        `listing` and `delta` are in the session's version. The delta's frame has `size` bytes.
         """
         count, narrow, wide = len(listing), fetch.layout, listing.layout
         added, forgotten = len(delta.added), len(delta.forgotten)
@@ -197,26 +182,16 @@ class Savings:
     # After its response
 
     def passed(self, size: int, news: int) -> None:
-        """Note a fetch and its response without the session.
-
-        Args:
-            size: the bytes of request and response.
-            news: how many entries of the response have records.
-        """
+        """Note a fetch and its response without the session: their bytes, and the entries with records."""
         self._spent += size
         self._news += _WEIGHT * (news - self._news)
         if self._rest:
             self._rest = max(0, self._rest - size)
 
     def answered(self, saved: int, entries: int) -> bool:
-        """Note one request and its response in the session.
+        """Note one exchange in the session, and the number of entries in its response.
 
-        Args:
-            saved: how many bytes the session saved in this exchange. Negative if it cost more.
-            entries: the number of entries in the session's response.
-
-        Returns:
-            True if the connection begins to rest, because sessions cost too much (see `settle`).
+        `saved` is negative if the exchange cost more. The result is that of `settle`.
         """
         self._news += _WEIGHT * (entries - self._added - self._news)
         self._added = 0
@@ -249,9 +224,7 @@ class Savings:
     def settle(self, saved: int) -> bool:
         """Add saved bytes to the account. The number is negative if bytes were lost.
 
-        Returns:
-            True if the connection begins to rest, because more bytes were lost than allowed. False if it
-            already rested.
+        Return whether the connection begins to rest, because more bytes were lost than allowed.
         """
         credit = self._credit + saved
         if credit >= 0:
@@ -265,8 +238,7 @@ class Savings:
     def failed(self) -> None:
         """Record that the session or list of the last expense is not used any more.
 
-        If this expense has not paid for itself, the next expense must wait. Each time, the wait is twice as
-        long.
+        If this expense has not paid for itself, the next one must wait, each time twice as long.
         """
         if self._owed > 0:
             self._patience = self._wait = min(2 * self._patience or FIRST_WAIT, LONGEST_WAIT)
@@ -287,10 +259,7 @@ class Savings:
         return count * narrow.response_entry - most
 
     def _note_full(self, size: int, count: int, narrow: FetchLayout) -> int:
-        """Note the size of a fetch. Return the bytes of the fetch and of its full response.
-
-        The bytes of records are not counted.
-        """
+        """Return the bytes of a fetch and of its full response, without records. They set the limit."""
         full = size + count * narrow.response_entry
         if CREDIT_EXCHANGES * full > self._limit:
             if not self._limit:
@@ -299,10 +268,7 @@ class Savings:
         return full
 
     def _note_added(self, size: int) -> None:
-        """Record that partitions with `size` bytes were added to the session's list.
-
-        Some of them may have been dropped from the list before.
-        """
+        # Some of them may have been dropped from the list before.
         if self._away and 2 * size >= self._away:
             self._returns += (_MOST_RETURN - self._returns) / 2
             self._away = 0.0

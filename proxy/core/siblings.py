@@ -16,11 +16,9 @@ from proxy.protocol.primitives import ProtocolError, read_int32, read_string, re
 _BEFORE: Final = (*SASL, ApiKey.API_VERSIONS)
 """Requests that brokers answer before a client has authenticated."""
 _LOOKED_AT: Final = 8
-"""The maximum of a client's connections to a broker that are asked whether they are free. If there are more,
-the connections take turns."""
+"""How many of a client's connections to a broker are asked whether they are free."""
 _WHOLE: Final = frozenset({b"PLAIN", b"OAUTHBEARER"})
-"""SASL mechanisms whose first token shows the whole identity and its proof. The same client sends the same
-token each time."""
+"""SASL mechanisms whose first token has the whole identity and its proof, and is the same each time."""
 _SCRAM: Final = b"SCRAM-"
 _SCRAM_NONCE: Final = b",r="
 """The separator in SCRAM's first token. The part before it is the same each time (RFC 5802)."""
@@ -55,11 +53,7 @@ class Sibling(Protocol):
     ) -> None:
         """Send one of the gateway's own requests.
 
-        Args:
-            frame: the whole frame.
-            take: called with the response (None if it will not arrive) and the time.
-            now: the time in seconds.
-            partitions: how many partitions the request lists, if it is a fetch.
+        `take` is called with the response (None if it will not arrive) and the time in seconds.
         """
 
     def count(self, partitions: int, record_bytes: int) -> None:
@@ -67,14 +61,11 @@ class Sibling(Protocol):
 
 
 class Siblings:
-    """The connections of all clients of this process, by client and broker.
-
-    Args:
-        fetches: whether fetches are retried at new leaders.
-    """
+    """The connections of all clients of this process, by client and broker."""
 
     def __init__(self, *, fetches: bool = True) -> None:
         self.fetches = fetches
+        """Whether fetches are retried at new leaders."""
         self.connect: Callable[[ClientIdentity, int], Sibling | None] = lambda *_: None
         """Returns a new connection to a broker for a client without authentication, or None."""
         self._own: dict[tuple[ClientIdentity, int], deque[Sibling]] = {}
@@ -83,20 +74,16 @@ class Siblings:
         return f"<Siblings {sum(map(len, self._own.values()))}>"
 
     def add(self, sibling: Sibling, who: ClientIdentity, node_id: int) -> None:
-        """Add a client's connection to a broker."""
         self._own.setdefault((who, node_id), deque()).appendleft(sibling)
 
     def remove(self, sibling: Sibling, who: ClientIdentity, node_id: int) -> None:
-        """Remove a client's connection to a broker."""
         own = self._own[who, node_id]
         own.remove(sibling)
         if not own:
             del self._own[who, node_id]
 
     def find(self, who: ClientIdentity | None, node_id: int, now: float) -> tuple[Sibling, float] | None:
-        """Return a client's connection to a broker, and how long a request may be blocked there, in seconds.
-
-        Return None if the client has no usable connection to this broker.
+        """Return a client's usable connection to a broker, and for how many seconds it may block a request.
 
         A client can have hundreds of connections, because clients on one host may share a client id. The
         search looks only at the first few, and the connections take turns in being first. The result is the
@@ -129,7 +116,7 @@ class Siblings:
 
 
 class Authentication:
-    """Observes the SASL requests of one connection: whether the client is authenticated, and its identity."""
+    """Observes the SASL requests of one connection: who is the client, and is it authenticated?"""
 
     __slots__ = ("_asked", "_mechanism", "_wanted", "as_whom")
 
@@ -138,32 +125,25 @@ class Authentication:
         """A digest of the client's identity, or b"" without SASL. None if the identity is unknown."""
         self._mechanism = b""
         self._wanted = True
-        """Whether the broker has not yet answered a request that requires authentication."""
         self._asked = False
         """Whether the client has sent a request that requires authentication since its last SASL request."""
 
     @property
     def done(self) -> bool:
-        """Whether the client needs no further authentication on this connection.
-
-        This is true once the broker has answered a request that requires authentication.
-        """
+        """Whether the broker has answered a request that requires authentication."""
         return not self._wanted
 
     def asked(self, api_key: int) -> None:
-        """Note a request of the client."""
         self._asked |= api_key not in _BEFORE
 
     def answered(self, api_key: int) -> None:
-        """Note the API key of a response that has arrived."""
         if self._asked and api_key not in _BEFORE:
             self._wanted = False
 
     def authenticates(self, frame: bytes) -> None:
-        """Note a SASL request. A client may authenticate again on the same connection (KIP-368).
+        """Note a SASL request, or b"" if it was too large to be kept.
 
-        Args:
-            frame: the request, or b"" if the request was too large to be kept.
+        A client may authenticate again on the same connection (KIP-368).
         """
         self._wanted, self._asked = True, False
         try:

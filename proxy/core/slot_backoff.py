@@ -9,22 +9,17 @@ from collections.abc import Callable
 from typing import Final
 
 FIRST_WAIT_SECONDS: Final = 1.0
-"""The wait after the second refusal or eviction in a row, in seconds.
-
-After the first one there is no wait, as in the Java client. Brokers from Kafka 3.8 on have eight shards of
-slots, and perhaps only one of them is full.
-"""
+"""The wait after the second refusal or eviction in a row. After the first one there is none, as in the Java
+client: brokers from Kafka 3.8 on have eight shards of slots, and perhaps only one of them is full."""
 LONGEST_WAIT_SECONDS: Final = 300.0
-"""The limit of the wait, in seconds. The wait is doubled with each further refusal or eviction."""
+"""The limit of the wait, which is doubled with each further refusal or eviction."""
 JITTER: Final = 0.2
 """The share by which a wait is longer or shorter by chance, as in Kafka's clients (KIP-580). Without it,
 gateways that started together would all request at the same time."""
 LASTING_SECONDS: Final = 1800.0
-"""After a session that has lasted this long, earlier refusals and evictions no longer count.
-
-A broker evicts no session of a consumer before 120 s (fetch-semantics 2.7). If sessions take each other's
-slots, few of them last much longer than that.
-"""
+"""After a session that has lasted this long, earlier refusals and evictions no longer count. A broker evicts
+no session of a consumer before 120 s (fetch-semantics 2.7). If sessions take each other's slots, few of them
+last much longer than that."""
 
 
 def without_chance() -> float:
@@ -33,22 +28,17 @@ def without_chance() -> float:
 
 
 class SlotBackoff:
-    """The waits of one connection.
-
-    Args:
-        chance: returns a number from 0 to 1 for the jitter.
-    """
+    """The waits of one connection, in seconds. `chance` returns a number from 0 to 1 for the jitter."""
 
     __slots__ = ("_chance", "_made_at", "_until", "_wait", "reported")
 
     def __init__(self, chance: Callable[[], float] = without_chance) -> None:
         self._chance = chance
         self._made_at: float | None = None
-        """When the broker gave the first session since it last refused or evicted one, in seconds. None if it
-        has given none."""
+        """When the broker gave the first session since it last refused or evicted one."""
         self._until = 0.0
         self._wait = 0.0
-        """The wait after the next refusal or eviction, in seconds."""
+        """The wait after the next refusal or eviction."""
         self.reported = False
         """Whether it was reported that the broker has no slot. A session that has lasted resets this."""
 
@@ -56,7 +46,7 @@ class SlotBackoff:
         return f"<SlotBackoff until={self._until:.3f} next={self._wait:.0f}>"
 
     def waits(self, now: float) -> bool:
-        """Return whether no session may be requested at `now`. All times are in seconds."""
+        """Return whether no session may be requested now."""
         return now < self._until
 
     def made(self, now: float) -> None:

@@ -46,28 +46,17 @@ class Stage:
         """Process a request before the other parts of the connection core.
 
         Return True if the stage has used the request. Return False if the request has to wait (see
-        `on_request`). Return None to leave the request to the other stages.
-
-        Args:
-            _data: the request, or its beginning.
-            _size: the size of the whole request.
-            _api_key: the API key of the request.
-            _version: the version of the request.
+        `on_request`). Return None to leave the request to the other stages. `_data` is the request, of
+        `_size` bytes, or its beginning.
         """
         return None
 
     def on_request(self, data: bytes, _size: int, _api_key: int, _version: int) -> bytes | None:
         """Process a request other than a fetch, or a fetch that is forwarded without being parsed.
 
-        Args:
-            data: the request, or its beginning.
-            _size: the size of the whole request.
-            _api_key: the API key of the request.
-            _version: the version of the request.
-
-        Returns:
-            The bytes to forward in place of `data`. None if the request has to wait: then the stage sets
-                `need` or `held` of `ConnectionState.from_client`. Also None if the stage ends the connection.
+        `data` is the request, of `_size` bytes, or its beginning. Return the bytes to forward in place of it.
+        Return None if the request has to wait: then the stage sets `need` or `held` of
+        `ConnectionState.from_client`. Also return None if the stage ends the connection.
         """
         return data
 
@@ -77,14 +66,8 @@ class Stage:
     def before_fetch(self, frame: bytes, version: int, _body: int) -> tuple[bytes, int] | None:
         """Process a complete fetch before it is parsed.
 
-        Args:
-            frame: the fetch.
-            version: the version of the request.
-            _body: the offset of the body, which the stage must not move.
-
-        Returns:
-            The fetch to process instead, and its version. None if the fetch has to wait, if it was answered,
-            or if it ends the connection.
+        Return the fetch to process instead, and its version. Return None if the fetch has to wait, if it was
+        answered, or if it ends the connection. The stage must not move the body, which begins at `_body`.
         """
         return frame, version
 
@@ -115,10 +98,7 @@ class Stage:
         """Note that the response to a fetch is complete. The gateway may still send this fetch again."""
 
     def on_versions(self) -> None:
-        """Note that the client gets an ApiVersions response.
-
-        `Eligibility.features` has the broker's features.
-        """
+        """Note that the client gets an ApiVersions response. `Eligibility.features` has the features."""
 
     def around(self, request: InFlight) -> Handler:
         """Return the handler for a request other than a fetch. A stage may wrap it in its own handler.
@@ -128,23 +108,17 @@ class Stage:
         return request.handler
 
     def around_fetch(self, request: InFlight, _fetching: FetchHandler) -> Handler:
-        """Return the handler of a fetch.
+        """Return the handler of a fetch. A stage may wrap the handler from the earlier stages in its own.
 
-        Args:
-            request: the fetch in flight, with the handler from the earlier stages.
-            _fetching: the innermost handler.
+        `_fetching` is the innermost handler.
         """
         return request.handler
 
     def repeats(self, _api_key: int, _version: int, *, in_session: bool = False) -> bool:  # noqa: ARG002 - for others
         """Return whether requests like this one may take the fast path, so that the stage does not see them.
 
-        The fast path forwards requests other than fetches unchanged.
-
-        Args:
-            _api_key: the API key of the request.
-            _version: the version of the request.
-            in_session: true for a fetch of the session. Errors in its response never take the fast path.
+        The fast path forwards requests other than fetches unchanged. `in_session` is true for a fetch of the
+        session. Errors in its response never take the fast path.
         """
         return True
 
